@@ -1,0 +1,1 @@
+"""Kernelized matrix costs for distributions that are given by samples."""

@@ -1,0 +1,54 @@
+"""Named errors and warnings: what was wrong, the likely cause, and what to do."""
+
+__all__ = [
+    "DegenerateDataWarning",
+    "DeviceError",
+    "KermixError",
+    "MissingExtraError",
+    "OptionError",
+    "SampleError",
+    "ShapeError",
+    "SizeError",
+    "VarianceError",
+    "WeightError",
+]
+
+
+class KermixError(Exception):
+    """The base of every error that kermix raises on purpose."""
+
+
+class ShapeError(KermixError, ValueError):
+    """An argument has the wrong number of dimensions, or sizes that do not fit together."""
+
+
+class SampleError(KermixError, ValueError):
+    """Samples are empty, of a type that cannot be used, or hold NaN or infinite values."""
+
+
+class VarianceError(KermixError, ValueError):
+    """A variance or covariance is not positive, not finite, or of the wrong shape."""
+
+
+class WeightError(KermixError, ValueError):
+    """Weights are negative, not finite, all zero, or do not fit the samples."""
+
+
+class OptionError(KermixError, ValueError):
+    """An option has a value that is not offered, or options contradict each other."""
+
+
+class DeviceError(KermixError, RuntimeError):
+    """Arguments lie on different devices."""
+
+
+class SizeError(KermixError, ValueError):
+    """The request is well formed but too large to finish."""
+
+
+class MissingExtraError(KermixError, ImportError):
+    """A feature needs a package that is not installed; the message names the extra."""
+
+
+class DegenerateDataWarning(UserWarning):
+    """Data carry no scale (all points equal, say), so a stated fallback was used."""
