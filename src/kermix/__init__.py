@@ -1,1 +1,45 @@
-"""Kernelized matrix costs for distributions that are given by samples."""
+"""Kernelized matrix costs for distributions that are given by samples.
+
+Example:
+    >>> import torch, kermix as km
+    >>> x = torch.linspace(0, 1, 50)[:, None]
+    >>> km.svd_cost(x, x.flip(0), 0.01, normalized=True)
+    tensor(1.0000)
+"""
+
+from . import errors
+from .costs import (
+    distance_nuclear_cost,
+    frobenius_cost,
+    matrix_cost,
+    scalar_cost,
+    svd_cost,
+    vector_cost,
+    vector_weights,
+)
+from .gram import gram
+from .kernel import GaussianKernel, bandwidth
+from .losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+from .nuclear import nuclear_norm
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GaussianKernel",
+    "MatrixLoss",
+    "SVDLoss",
+    "ScalarLoss",
+    "VectorLoss",
+    "__version__",
+    "bandwidth",
+    "distance_nuclear_cost",
+    "errors",
+    "frobenius_cost",
+    "gram",
+    "matrix_cost",
+    "nuclear_norm",
+    "scalar_cost",
+    "svd_cost",
+    "vector_cost",
+    "vector_weights",
+]

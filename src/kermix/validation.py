@@ -21,7 +21,7 @@ __all__ = [
 
 
 def values_are_readable(*tensors: Tensor) -> bool:
-    """Whether the values of all tensors can be looked at without a device sync or a graph break."""
+    """Whether values can be looked at without a device sync or a break in a traced graph."""
     return not torch.compiler.is_compiling() and all(
         t.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(t)
         for t in tensors

@@ -1,0 +1,379 @@
+"""The four costs between data and centres, and the two ablations of the paper.
+
+All are maximised when the centres follow the data, and all are computed in log space: when data
+and centres do not overlap the value underflows to zero, but its logarithm (`log=True`, and every
+loss) is exact and has a gradient that pulls the two sets together.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple, ParamSpec, Protocol, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from . import dual
+from .errors import MissingExtraError, OptionError
+from .gram import squared_distances
+from .kernel import BandwidthRule, GaussianKernel, Variance
+from .linalg import Cholesky, solve_dtype
+from .nuclear import NuclearMethod, nuclear_norm
+from .samples import SamplePair
+from .validation import check_option, check_pair, working_dtype
+
+__all__ = [
+    "Cost",
+    "CostInfo",
+    "Kernel",
+    "MatrixForm",
+    "distance_nuclear_cost",
+    "frobenius_cost",
+    "matrix_cost",
+    "scalar_cost",
+    "svd_cost",
+    "vector_cost",
+    "vector_weights",
+]
+
+Kernel: TypeAlias = GaussianKernel | Variance | BandwidthRule
+MatrixForm: TypeAlias = Literal["trace", "data_fixed", "logdet"]
+Arguments = ParamSpec("Arguments")
+
+
+class CostInfo(NamedTuple):
+    """How a cost was computed: what `cost.with_info(...)` returns beside the value."""
+
+    method: str
+    ridge: Tensor | None = None  # (*B,)
+
+
+class Cost(Protocol[Arguments]):
+    """A cost: called, it returns its value; `with_info` takes the same arguments."""
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
+        """The value, of the batch shape of the samples."""
+
+    def with_info(
+        self, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> tuple[Tensor, CostInfo]:
+        """The value, and how it was computed."""
+
+
+def _cost(compute: Callable[Arguments, tuple[Tensor, CostInfo]]) -> Cost[Arguments]:
+    @functools.wraps(compute)
+    def value(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
+        return compute(*args, **kwargs)[0]
+
+    value.__annotations__ = {**compute.__annotations__, "return": Tensor}
+    value.with_info = compute  # type: ignore[attr-defined]
+    return cast("Cost[Arguments]", value)
+
+
+@_cost
+def scalar_cost(
+    x: Tensor,  # (*B, N, d)
+    y: Tensor,  # (*B, K, d)
+    v: Kernel,
+    *,
+    weights_x: Tensor | None = None,  # (*B, N)
+    weights_y: Tensor | None = None,  # (*B, K)
+    normalized: bool = False,
+    log: bool = False,
+    chunk: int | None = None,
+) -> tuple[Tensor, CostInfo]:  # (*B,)
+    r"""Scalar (Cauchy-Schwarz) cost :math:`\langle p, q\rangle^2 / \langle q, q\rangle`, Prop. 4.
+
+    Bounded by :math:`\langle p, p\rangle`; divided by it, the cost is :math:`e^{-D_{CS}}` with the
+    Cauchy-Schwarz divergence :math:`D_{CS}`. No Gram matrix is held: time is quadratic in the
+    number of points, memory is not. Without overlap the gradient of the logarithm moves every
+    centre towards the data nearest to it.
+
+    Args:
+        x: Data.
+        y: Centres.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel.
+        weights_x: Weights of the data, non-negative; they are divided by their sum.
+        weights_y: Weights of the centres.
+        normalized: Whether to return the form in [0, 1].
+        log: Whether to return the natural logarithm.
+        chunk: Side of the tiles in which the kernel is evaluated: the memory knob.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> scalar_cost(x, x, 0.5, normalized=True)
+        tensor(1.)
+    """
+    pair = SamplePair(x, y, v, weights_x, weights_y, unit_norm=normalized)
+    with pair.full_precision():
+        log_cross = pair.centres.log_mean(pair.log_projection(pair.dtype, chunk))
+        log_cost = 2 * log_cross - pair.centres.log_norm(pair.dtype, chunk)
+        if normalized:
+            log_cost = log_cost - pair.data.log_norm(pair.dtype, chunk)
+        return _finish(pair, log_cost, log), CostInfo("tiles")
+
+
+@_cost
+def vector_cost(
+    x: Tensor,  # (*B, N, d)
+    y: Tensor,  # (*B, K, d)
+    v: Kernel,
+    *,
+    weights_x: Tensor | None = None,  # (*B, N)
+    weights_y: Tensor | None = None,  # (*B, K)
+    ridge: float | None = None,
+    normalized: bool = False,
+    log: bool = False,
+    chunk: int | None = None,
+) -> tuple[Tensor, CostInfo]:  # (*B,)
+    r"""Vector-matrix cost :math:`P_1^\top R_F^{-1} P_1` with :math:`P_1 = P a`, Proposition 5.
+
+    How well the centres' Gaussians predict the data density when their weights are the best ones,
+    :func:`vector_weights`. Bounded by :math:`\langle p, p\rangle`. Weights of the centres do not
+    change what can be predicted; they enter through the ridge alone, each Gaussian being scaled by
+    :math:`\sqrt{K b_k}`. Without overlap the gradient of the logarithm moves the centres nearest
+    to the data.
+
+    Args:
+        x: Data.
+        y: Centres.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel.
+        weights_x: Weights of the data, non-negative; they are divided by their sum.
+        weights_y: Weights of the centres.
+        ridge: Added to the diagonal of `R_F`, relative to its mean; by default 1e-6 for float64
+            samples and 1e-4 for others. Systems are solved in float64 for both.
+        normalized: Whether to return the form in [0, 1].
+        log: Whether to return the natural logarithm.
+        chunk: Side of the tiles in which the cross kernel is evaluated: the memory knob.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+        >>> vector_cost(x, x, 0.5, ridge=0.0, normalized=True)
+        tensor(1., dtype=torch.float64)
+    """
+    pair = SamplePair(x, y, v, weights_x, weights_y, unit_norm=normalized)
+    with pair.full_precision():
+        dtype = solve_dtype(x.device)
+        projection, log_scale = _projection(pair, dtype, chunk)
+        factor = pair.centres.gram_factor(dtype, pair.ridge(ridge))
+        log_cost = dual.log_vector_cost(projection, log_scale, factor)
+        if normalized:
+            log_cost = log_cost - pair.data.log_norm(dtype, chunk)
+        return _finish(pair, log_cost, log), CostInfo("cholesky", factor.ridge)
+
+
+def vector_weights(
+    x: Tensor,  # (*B, N, d)
+    y: Tensor,  # (*B, K, d)
+    v: Kernel,
+    *,
+    weights_x: Tensor | None = None,  # (*B, N)
+    ridge: float | None = None,
+    nonnegative: bool = False,
+    chunk: int | None = None,
+) -> Tensor:  # (*B, K)
+    r"""Weights with which the centres' Gaussians predict the data density best.
+
+    :math:`R_F^{-1} P_1` minimises the squared error over all weights, and some of them may be
+    negative. With `nonnegative=True` the error is minimised over non-negative weights, which are
+    then divided by their sum: those of a density (not differentiable; needs SciPy).
+
+    Example:
+        >>> x = torch.tensor([[0.0], [0.1], [5.0]], dtype=torch.float64)
+        >>> vector_weights(x, torch.tensor([[0.0], [5.0]], dtype=torch.float64), 0.1)
+        tensor([0.6584, 0.3333], dtype=torch.float64)
+    """
+    pair = SamplePair(x, y, v, weights_x)
+    with pair.full_precision():
+        dtype = solve_dtype(x.device)
+        projection, log_scale = _projection(pair, dtype, chunk)
+        factor = pair.centres.gram_factor(dtype, pair.ridge(ridge))
+        if nonnegative:
+            weights = _nonnegative_weights(projection, factor)
+        else:
+            weights = dual.vector_weights(projection, factor) * log_scale.exp().unsqueeze(-1)
+        return pair.in_callers_dtype(weights)
+
+
+@_cost
+def matrix_cost(
+    x: Tensor,  # (*B, N, d)
+    y: Tensor,  # (*B, K, d)
+    v: Kernel,
+    *,
+    form: MatrixForm = "trace",
+    weights_x: Tensor | None = None,  # (*B, N)
+    weights_y: Tensor | None = None,  # (*B, K)
+    ridge: float | None = None,
+    normalized: bool = False,
+    log: bool = False,
+) -> tuple[Tensor, CostInfo]:  # (*B,)
+    r"""Matrix-matrix cost, Proposition 6: how well two sets of Gaussians predict each other.
+
+    =============== ======================================================= ================
+    form            value                                                   bound
+    =============== ======================================================= ================
+    `"trace"`       :math:`\mathrm{tr}(R_G^{-1} P^\top R_F^{-1} P)`         `min(N, K)`
+    `"data_fixed"`  :math:`\mathrm{tr}(P^\top R_F^{-1} P)`                  `N`
+    `"logdet"`      :math:`\log\det R_{FG} - \log\det R_F - \log\det R_G`   at most 0
+    =============== ======================================================= ================
+
+    The trace is the sum of the squared canonical correlations :math:`s_k^2`, and the
+    log-determinant, which is minimised, is :math:`\sum_k \log(1 - s_k^2)`. Weights scale the
+    Gaussians by :math:`\sqrt{N a_n}` and :math:`\sqrt{K b_k}`, which matters through the ridge
+    alone, except that in `"data_fixed"` data are weighted by :math:`N a_n`. Without overlap the
+    gradient of the logarithm acts on the nearest pairs.
+
+    Args:
+        x: Data.
+        y: Centres.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel.
+        form: Which of the three numbers.
+        weights_x: Weights of the data, non-negative; they are divided by their sum.
+        weights_y: Weights of the centres.
+        ridge: Added to the diagonals of `R_F` and `R_G`, relative to their means; by default
+            1e-6 for float64 samples and 1e-4 for others. Systems are solved in float64 for both.
+        normalized: Whether to divide by the bound; not for `"logdet"`, which has none.
+        log: Whether to return the natural logarithm; for `"logdet"`, of minus the value.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+        >>> round(matrix_cost(x, x, 0.5, ridge=0.0).item(), 9)
+        2.0
+    """
+    check_option("form", form, ("trace", "data_fixed", "logdet"))
+    if normalized and form == "logdet":
+        raise OptionError(
+            "normalized=True with form='logdet': the log-determinant has no lower bound. "
+            "Use form='trace', whose normalised value is the mean squared canonical correlation."
+        )
+    pair = SamplePair(x, y, v, weights_x, weights_y, normalized or form == "logdet")
+    with pair.full_precision():
+        dtype = solve_dtype(x.device)
+        n, k = len(pair.data), len(pair.centres)
+        cross = pair.cross_gram(dtype, total_x=n, total_y=k)
+        centres = pair.centres.gram_factor(dtype, pair.ridge(ridge))
+        used, bound = centres.ridge, n
+        if form == "data_fixed":
+            log_cost = dual.log_matrix_cost(cross, centres, None)
+        else:
+            data = pair.data.gram_factor(dtype, pair.ridge(ridge))
+            formula = dual.log_matrix_cost if form == "trace" else dual.log_determinant_cost
+            log_cost = formula(cross, centres, data)
+            used, bound = torch.maximum(centres.ridge, data.ridge), min(n, k)
+        if normalized:
+            log_cost = log_cost - math.log(bound)
+        value = _finish(pair, log_cost, log)
+        return -value if form == "logdet" and not log else value, CostInfo("cholesky", used)
+
+
+@_cost
+def svd_cost(
+    x: Tensor,  # (*B, N, d)
+    y: Tensor,  # (*B, K, d)
+    v: Kernel,
+    *,
+    weights_x: Tensor | None = None,  # (*B, N)
+    weights_y: Tensor | None = None,  # (*B, K)
+    method: NuclearMethod = "auto",
+    normalized: bool = False,
+    log: bool = False,
+) -> tuple[Tensor, CostInfo]:  # (*B,)
+    r"""SVD cost :math:`\|P\|_* = \sum_k \sigma_k(P)`, Proposition 7: the best of the four.
+
+    Bounded by :math:`\sqrt{N K}`. With weights, the nuclear norm of
+    :math:`\mathrm{diag}(\sqrt b) P \, \mathrm{diag}(\sqrt a)`, bounded by 1. Normalised, it is the
+    fidelity :math:`F` of the two distributions: :math:`\sqrt{2 - 2F}` is the Bures distance
+    between their kernel covariance operators, and for a very small variance :math:`F` is the
+    Bhattacharyya coefficient. Symmetric in `x` and `y`. Without overlap the gradient of the
+    logarithm acts on the nearest pairs.
+
+    Args:
+        x: Data.
+        y: Centres.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel.
+        weights_x: Weights of the data, non-negative; they are divided by their sum.
+        weights_y: Weights of the centres; uniform if only the data have weights.
+        method: How the nuclear norm is computed, see :func:`~kermix.nuclear_norm`.
+        normalized: Whether to return the form in [0, 1].
+        log: Whether to return the natural logarithm.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> svd_cost(x, x + 0.5, 0.1), svd_cost(x, x + 0.5, 0.1, normalized=True)
+        (tensor(1.1953), tensor(0.5976))
+    """
+    pair = SamplePair(x, y, v, weights_x, weights_y)
+    with pair.full_precision():
+        cross = pair.cross_gram(pair.dtype)
+        log_cost = cross.log_scale + nuclear_norm(cross.matrix, method=method).log()
+        # A set without weights contributes the root of its size, unless it is to be a measure.
+        if normalized or pair.weighted:
+            for samples in (pair.data, pair.centres):
+                if samples.weights is None:
+                    log_cost = log_cost - math.log(len(samples)) / 2
+        return _finish(pair, log_cost, log), CostInfo("svd")
+
+
+def frobenius_cost(x: Tensor, y: Tensor, v: Kernel) -> Tensor:  # (*B,)
+    r"""Ablation: :math:`\mathrm{tr}(P P^\top)`, which the paper reports as ineffective.
+
+    Example:
+        >>> frobenius_cost(torch.zeros(2, 1), torch.zeros(3, 1), 1.0)
+        tensor(6.)
+    """
+    pair = SamplePair(x, y, v)
+    with pair.full_precision():
+        cross = pair.cross_gram(pair.dtype)
+        log_cost = 2 * cross.log_scale + cross.matrix.square().sum((-2, -1)).log()
+        return pair.in_callers_dtype(log_cost.exp())
+
+
+def distance_nuclear_cost(
+    x: Tensor, y: Tensor, method: NuclearMethod = "auto", per_dimension: bool = True
+) -> Tensor:  # (*B,)
+    r"""Ablation: nuclear norm of the squared distances, which the paper reports as ineffective.
+
+    Example:
+        >>> distance_nuclear_cost(torch.zeros(1, 2), torch.ones(1, 2))
+        tensor(1.)
+    """
+    check_pair(x, y)
+    with torch.autocast(x.device.type, enabled=False):
+        dtype = working_dtype(x, y)
+        distances = squared_distances(y.to(dtype), x.to(dtype), same=y is x)
+        # Scaled first: the sum of singular values of the largest distances must not overflow.
+        largest = distances.detach().amax((-2, -1)).clamp(min=torch.finfo(dtype).tiny)
+        norm = largest * nuclear_norm(distances / largest[..., None, None], method=method)
+        norm = norm / x.shape[-1] if per_dimension else norm
+        limits = torch.finfo(torch.promote_types(x.dtype, y.dtype))
+        return norm.clamp(max=limits.max).to(torch.promote_types(x.dtype, y.dtype))
+
+
+def _finish(pair: SamplePair, log_cost: Tensor, log: bool) -> Tensor:
+    return pair.in_callers_dtype(log_cost if log else log_cost.exp())
+
+
+def _projection(
+    pair: SamplePair, dtype: torch.dtype, chunk: int | None
+) -> tuple[Tensor, Tensor]:  # (*B, K), (*B,)
+    """Inner products of the centres' Gaussians with the data density, and their log scale."""
+    values, log_scale = pair.centres.scaled_exp(pair.log_projection(dtype, chunk))
+    roots = pair.centres.roots(dtype, len(pair.centres))
+    return values if roots is None else values * roots, log_scale
+
+
+def _nonnegative_weights(projection: Tensor, factor: Cholesky) -> Tensor:  # (*B, K)
+    try:
+        from scipy.optimize import nnls
+    except ImportError:
+        raise MissingExtraError(
+            "Non-negative weights need SciPy: pip install 'kermix[scipy]'."
+        ) from None
+    # |L^T w - L^{-1} P|^2 differs from the squared error of the density by a constant.
+    target = factor.whiten(projection.unsqueeze(-1)).squeeze(-1)
+    flat_factors = factor.factor.detach().reshape(-1, *factor.factor.shape[-2:]).cpu().numpy()
+    flat_targets = target.detach().reshape(-1, target.shape[-1]).cpu().numpy()
+    solutions = [nnls(f.T, t)[0] for f, t in zip(flat_factors, flat_targets, strict=True)]
+    weights = torch.stack([torch.from_numpy(w) for w in solutions]).to(target)
+    return (weights / weights.sum(-1, keepdim=True)).reshape(target.shape)

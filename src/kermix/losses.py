@@ -1,0 +1,165 @@
+"""The costs as modules to minimise: signs live only here."""
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from .costs import Cost, Kernel, MatrixForm, matrix_cost, scalar_cost, svd_cost, vector_cost
+from .nuclear import NuclearMethod
+
+__all__ = ["MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
+
+
+class _Loss(nn.Module):
+    """Minus the logarithm of a normalised cost, or one minus the cost."""
+
+    cost: ClassVar[Cost[...]]
+
+    def __init__(self, v: Kernel, log: bool, **options: object) -> None:
+        super().__init__()
+        # As an attribute, a learned variance (an nn.Parameter) is found by the optimiser.
+        self.v = v
+        self.log = log
+        self.options = options
+
+    def extra_repr(self) -> str:
+        v = self.v.tolist() if isinstance(self.v, Tensor) else self.v
+        given = {"v": v, "log": self.log, **self.options}
+        return ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+
+    def forward(
+        self,
+        x: Tensor,  # (*B, N, d)
+        y: Tensor,  # (*B, K, d)
+        weights_x: Tensor | None = None,  # (*B, N)
+        weights_y: Tensor | None = None,  # (*B, K)
+    ) -> Tensor:  # (*B,)
+        """The loss between data `x` and centres `y`, one number for each batch item."""
+        value = type(self).cost(
+            x,
+            y,
+            self.v,
+            weights_x=weights_x,
+            weights_y=weights_y,
+            normalized=True,
+            log=self.log,
+            **self.options,
+        )
+        return -value if self.log else 1 - value
+
+
+class ScalarLoss(_Loss):
+    r"""Minus the logarithm of the normalised scalar cost: the Cauchy-Schwarz divergence.
+
+    Args:
+        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`.
+        log: Whether to take minus the logarithm of the normalised cost, which has a useful
+            gradient also where data and centres do not overlap, or one minus the cost.
+        chunk: Side of the tiles in which the kernel is evaluated: the memory knob.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> ScalarLoss(0.1)(x, x + 0.5)
+        tensor(0.5924)
+    """
+
+    cost = scalar_cost
+
+    def __init__(self, v: Kernel, log: bool = True, chunk: int | None = None) -> None:
+        super().__init__(v, log, chunk=chunk)
+
+
+class VectorLoss(_Loss):
+    r"""Minus the logarithm of the normalised vector-matrix cost.
+
+    Args:
+        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`.
+        ridge: Ridge of the centres' Gram matrix, relative to its diagonal.
+        log: Whether to take minus the logarithm of the normalised cost, or one minus the cost.
+        chunk: Side of the tiles in which the cross kernel is evaluated: the memory knob.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> VectorLoss(0.1)(x, x + 0.5)
+        tensor(0.4714)
+    """
+
+    cost = vector_cost
+
+    def __init__(
+        self, v: Kernel, ridge: float | None = None, log: bool = True, chunk: int | None = None
+    ) -> None:
+        super().__init__(v, log, ridge=ridge, chunk=chunk)
+
+
+class MatrixLoss(_Loss):
+    r"""Minus the logarithm of the normalised matrix-matrix cost.
+
+    Args:
+        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`.
+        form: Which matrix-matrix cost. The log-determinant has no [0, 1] form: its loss is
+            :math:`-\log(-\log\det)`, or, with `log=False`, the log-determinant divided by
+            `min(N, K)`.
+        ridge: Ridge of both Gram matrices, relative to their diagonals.
+        log: Whether to take minus the logarithm of the normalised cost, or one minus the cost.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> MatrixLoss(0.1)(x, x + 0.5)
+        tensor(0.9429)
+    """
+
+    cost = matrix_cost
+
+    def __init__(
+        self,
+        v: Kernel,
+        form: MatrixForm = "trace",
+        ridge: float | None = None,
+        log: bool = True,
+    ) -> None:
+        super().__init__(v, log, form=form, ridge=ridge)
+        self.form, self.ridge = form, ridge
+
+    def forward(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights_x: Tensor | None = None,
+        weights_y: Tensor | None = None,
+    ) -> Tensor:
+        """The loss between data `x` and centres `y`, one number for each batch item."""
+        if self.form != "logdet":
+            return super().forward(x, y, weights_x, weights_y)
+        value = matrix_cost(
+            x,
+            y,
+            self.v,
+            form=self.form,
+            weights_x=weights_x,
+            weights_y=weights_y,
+            ridge=self.ridge,
+            log=self.log,
+        )
+        return -value if self.log else value / min(x.shape[-2], y.shape[-2])
+
+
+class SVDLoss(_Loss):
+    r"""Minus the logarithm of the fidelity :math:`\|P\|_* / \sqrt{N K}`.
+
+    Args:
+        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`.
+        log: Whether to take minus the logarithm of the fidelity, or one minus the fidelity, which
+            is half the squared Bures distance.
+        method: How the nuclear norm is computed, see :func:`~kermix.nuclear_norm`.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> SVDLoss(0.1)(x, x + 0.5)
+        tensor(0.5148)
+    """
+
+    cost = svd_cost
+
+    def __init__(self, v: Kernel, log: bool = True, method: NuclearMethod = "auto") -> None:
+        super().__init__(v, log, method=method)
