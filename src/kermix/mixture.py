@@ -641,7 +641,8 @@ class GaussianMixture(ClosedForms, Distribution):
             more. So covariances carry as many batch axes as the means, of size 1 where shared.
             Batch shapes of the three arguments are broadcast.
         validate_args: False skips the checks of the covariances' values (a Cholesky factorisation
-            where they are full). They are made on the CPU only, outside torch.func and compile.
+            where they are full), which are otherwise made on the CPU, outside torch.func and
+            torch.compile, whatever torch's default for distributions.
 
     Example:
         >>> import torch
@@ -672,7 +673,8 @@ class GaussianMixture(ClosedForms, Distribution):
     ) -> None:
         check_samples("means", means)
         normalized = normalized_weights("weights", weights, means)
-        check_values = self._validate_args if validate_args is None else validate_args
+        # torch.compile sets torch's own default to False for good, so None does not ask for it.
+        check_values = validate_args is not False
         components = Components.checked(normalized, means, covariances, check_values)
         given = torch.promote_types(weights.dtype, means.dtype)
         self._set(components, torch.promote_types(given, covariances.dtype))
