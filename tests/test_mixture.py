@@ -391,8 +391,10 @@ def test_no_tensor_of_pairs_times_dimensions(monkeypatch):
 # Weights that are zero ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("elements", [1, 2**20])  # a block may have no other weights than zero
 @pytest.mark.parametrize("name", [n for n in FUNCTIONS if n != "moments"])
-def test_zero_weights_have_the_true_gradient(name):
+def test_zero_weights_have_the_true_gradient(name, elements, monkeypatch):
+    monkeypatch.setattr(mixture, "BLOCK_ELEMENTS", elements)
     _, means, covariances = parameters("diagonal", count=3)
     q = make("full", seed=7)
 
@@ -454,15 +456,25 @@ def test_sampling_moments(kind, batch):
     assert p.sample((0,)).shape == (0, *batch, 3)
 
 
-def test_samples_come_from_components_by_weight():
-    means = torch.tensor([[[0.0], [10.0], [20.0]], [[0.0], [10.0], [20.0]]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_come_from_components_by_weight_each_with_its_covariance(kind):
+    places = (0, 10, 20)
+    means = torch.tensor([[[0.0, 0], [10, 0], [20, 0]]]).expand(2, 3, 2)
     weights = torch.tensor([[1.0, 3.0, 0.0], [0.0, 1.0, 1.0]])
-    covariances = torch.full((2, 3, 1, 1), 0.01)
+    deviations = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])
+    variances = deviations.square()
+    covariances = {
+        "isotropic": variances,
+        "diagonal": variances[..., None].expand(2, 3, 2),
+        "full": variances[..., None, None] * torch.eye(2),
+    }[kind]
     x = GaussianMixture(weights, means, covariances).sample((20_000,), generator=rng())
-    counts = torch.stack([((x[..., 0] - m).abs() < 1).double().mean(0) for m in (0, 10, 20)], -1)
-    assert_close(
-        counts, torch.tensor([[0.25, 0.75, 0], [0, 0.5, 0.5]]).double(), rtol=0, atol=0.02
-    )
+    for b, k in itertools.product(range(2), range(3)):
+        near = x[(x[:, b, 0] - places[k]).abs() < 5, b]
+        share = float(weights[b, k] / weights[b].sum())
+        assert len(near) / 20_000 == pytest.approx(share, abs=0.02)
+        if share:
+            assert_close(near.std(0), deviations[b, k].expand(2), rtol=0.05, atol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -830,6 +842,7 @@ def test_validation_of_values_can_be_switched_off():
     assert torch.isnan(p.log_norm2())
     p = GaussianMixture(ONES, MEANS, -torch.eye(2).expand(3, 2, 2), validate_args=False)
     assert torch.isnan(p.log_norm2())
+    assert torch.isnan(p.sample()).all()
 
 
 def test_bad_points():
