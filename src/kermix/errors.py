@@ -6,6 +6,7 @@ __all__ = [
     "KermixError",
     "MissingExtraError",
     "OptionError",
+    "ReparametrizationError",
     "SampleError",
     "ShapeError",
     "SizeError",
@@ -44,6 +45,10 @@ class DeviceError(KermixError, RuntimeError):
 
 class SizeError(KermixError, ValueError):
     """The request is well formed but too large to finish."""
+
+
+class ReparametrizationError(KermixError, NotImplementedError):
+    """Samples cannot be written as a differentiable function of the parameters."""
 
 
 class MissingExtraError(KermixError, ImportError):
