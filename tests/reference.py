@@ -9,6 +9,7 @@ largest entry, and the logarithm of that entry is added to the logarithm of the 
 logarithm is right however far apart the samples are.
 """
 
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -17,10 +18,18 @@ Real = np.longdouble
 DEGREE = {"scalar": 2, "vector": 2, "trace": 2, "data_fixed": 2, "logdet": 2, "svd": 1}
 
 
+@lru_cache(maxsize=16)
+def sums_of_squares(a_bytes, b_bytes, d):
+    """Remembered because one case asks for several outputs and costs of the same points."""
+    a = np.frombuffer(a_bytes).reshape(-1, d).astype(Real)
+    b = np.frombuffer(b_bytes).reshape(-1, d).astype(Real)
+    return np.stack([((point - b) ** 2).sum(-1) for point in a])
+
+
 def squared_distances(a, b, per_dimension=True):
-    a, b = np.asarray(a, Real), np.asarray(b, Real)
-    rows = [((point - b) ** 2).sum(-1) for point in a]
-    return np.stack(rows) / (a.shape[1] if per_dimension else 1)
+    d = a.shape[1]
+    total = sums_of_squares(a.tobytes(), b.tobytes(), d)
+    return total / d if per_dimension else total
 
 
 def log_gram(a, b, variances, factors=1.0, per_dimension=True):
@@ -56,6 +65,11 @@ def solve_lower(lower, b):
 def solve(a, b):
     lower = cholesky(a)
     return solve_lower(lower.T[::-1, ::-1], solve_lower(lower, b)[::-1])[::-1]
+
+
+def whitened(k_f, k_g, p):
+    """Cholesky factors of both blocks divided out of P: the trace cost is its squared norm."""
+    return solve_lower(cholesky(k_g), solve_lower(cholesky(k_f), p).T)
 
 
 def log_det(a):
@@ -114,9 +128,9 @@ def cost(
         p_1 = d_f * (p @ a)
         value, bound = p_1 @ solve(k_f, p_1), norm_p
     elif name == "trace":
-        value, bound = np.trace(solve(k_g, p_w.T @ solve(k_f, p_w))), min(n, k)
+        value, bound = (whitened(k_f, k_g, p_w) ** 2).sum(), min(n, k)
     elif name == "data_fixed":
-        value, bound = np.trace(p_w.T @ solve(k_f, p_w)), n
+        value, bound = (p_w * solve(k_f, p_w)).sum(), n
     elif name == "svd" and weights_x is None and weights_y is None:
         value, bound = singular_values(p).sum(), np.sqrt(Real(n) * k)
     elif name == "svd":
@@ -129,8 +143,7 @@ def cost(
 
 def log_det_cost(k_f, k_g, p_w, shift, log):
     """Log-determinant of the joint matrix minus those of its blocks, times exp(shift) in P."""
-    half = solve_lower(cholesky(k_f), p_w)
-    s2 = singular_values(solve_lower(cholesky(k_g), half.T)) ** 2
+    s2 = singular_values(whitened(k_f, k_g, p_w)) ** 2
     if s2.max() * np.exp(2 * shift) > 1e-3:
         p_w = p_w * np.exp(shift)
         joint = np.block([[k_f, p_w], [p_w.T, k_g]])

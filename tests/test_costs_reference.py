@@ -79,9 +79,9 @@ def check(name, x, y, v, *, v_q=None, weights_x=None, weights_y=None, per_dimens
         )
 
 
+@pytest.mark.parametrize("name", COSTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "k", "d", "v", "kind"), GRID)
-@pytest.mark.parametrize("name", COSTS)
 def test_value(name, n, k, d, v, kind, dtype):
     check(name, *drawn(kind, n, k, d, v, dtype), v)
 

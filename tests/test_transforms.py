@@ -85,6 +85,8 @@ def test_compile_of_a_training_step(name):
     assert_compiles(function, x, y, "aot_eager", torch.float64)
 
 
+# Inductor itself still scripts a class when it is first loaded.
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["svd", "vector"])
 def test_compile_with_inductor(name):
