@@ -41,7 +41,7 @@ PAIRS = [
     (ones(4, 3, device="meta"), ones(5, 3), errors.DeviceError),
 ]
 VARIANCES = [0.0, -1.0, torch.nan, torch.inf, [], [1.0, -1.0], [1.0, 0.0], [1.0, torch.nan]]
-VARIANCES += [torch.tensor(-1.0), torch.tensor([1.0, 0.0]), torch.tensor([]), ones(2, 2)]
+VARIANCES += [torch.tensor(-1.0), torch.tensor([1.0, 0.0]), torch.tensor([])]
 WEIGHTS = [
     (torch.tensor([1.0, -1.0, 1.0, 1.0]), errors.WeightError),
     (torch.zeros(4), errors.WeightError),
@@ -109,6 +109,11 @@ def test_variance_of_kernels_and_losses(bad):
             LOSSES[name](bad)(GOOD_X, GOOD_Y)
 
 
+def test_variance_of_the_wrong_shape():
+    with pytest.raises((errors.VarianceError, errors.ShapeError), match=r"\bv\b"):
+        km.scalar_cost(GOOD_X, GOOD_Y, ones(2, 2))
+
+
 def test_lists_of_different_length():
     with pytest.raises(errors.VarianceError, match=r"\bv_q\b"):
         km.scalar_cost(GOOD_X, GOOD_Y, km.GaussianKernel([1.0, 2.0], [1.0, 2.0, 3.0]))
@@ -158,6 +163,13 @@ def test_ridge(name, bad):
 def test_ridge_of_vector_weights():
     with pytest.raises(errors.OptionError, match="ridge"):
         km.vector_weights(GOOD_X, GOOD_Y, 1.0, ridge=-1.0)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5])
+@pytest.mark.parametrize("name", ["scalar", "vector"])
+def test_chunk(name, bad):
+    with pytest.raises(errors.OptionError, match="chunk"):
+        COSTS[name](GOOD_X, GOOD_Y, 1.0, chunk=bad)
 
 
 def test_options():

@@ -76,6 +76,15 @@ def test_compile(name, d):
     assert_compiles(bound_cost(name, log=True), x, y, "aot_eager", torch.float64)
 
 
+@every_cost
+def test_compile_for_other_sizes(name):
+    cost = bound_cost(name, log=True)
+    compiled = torch.compile(cost, backend="aot_eager")
+    for n in (6, 9, 13):
+        x, y = normal(n, 2, seed=n), normal(5, 2, seed=2)
+        assert_close(compiled(x, y), cost(x, y), **CLOSE)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_compile_of_a_training_step(name):
     loss = LOSSES[name]([0.5, 2.0], **ridged(name, 1e-3))
@@ -85,8 +94,9 @@ def test_compile_of_a_training_step(name):
     assert_compiles(function, x, y, "aot_eager", torch.float64)
 
 
-# Inductor itself still scripts a class when it is first loaded.
+# Inductor itself calls functions that torch calls deprecated.
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch._prims_common.check:FutureWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["svd", "vector"])
 def test_compile_with_inductor(name):
