@@ -7,7 +7,7 @@ demo: .venv/ready
 	$(BIN)/python scripts/demo.py
 
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: .venv/ready
 	$(BIN)/ruff check .

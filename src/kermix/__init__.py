@@ -20,14 +20,18 @@ from .costs import (
 from .gram import gram
 from .kernel import GaussianKernel, bandwidth
 from .losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+from .mixture import GaussianMixture
 from .nuclear import nuclear_norm
+from .sampled_mixture import SampledMixture
 
 __version__ = "0.1.0"
 
 __all__ = [
     "GaussianKernel",
+    "GaussianMixture",
     "MatrixLoss",
     "SVDLoss",
+    "SampledMixture",
     "ScalarLoss",
     "VectorLoss",
     "__version__",

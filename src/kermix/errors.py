@@ -28,7 +28,7 @@ class SampleError(KermixError, ValueError):
 
 
 class VarianceError(KermixError, ValueError):
-    """A variance or covariance is not positive, not finite, or of the wrong shape."""
+    """A variance or covariance is not positive, not finite, or not a number at all."""
 
 
 class WeightError(KermixError, ValueError):

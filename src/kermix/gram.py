@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 DIRECT_DIFFERENCES_UP_TO = 8
+ROOM_FOR_SUMS = 2.0**-20  # distances are clamped so far below the largest number
 LARGEST_EXPONENT = 60.0  # exp(60) is far from overflow in float32, and so are sums of it
 
 
@@ -102,7 +103,7 @@ def squared_distances(
     Up to eight dimensions the differences are taken directly. Above, the matrix product loses
     digits where two points are close, so it is done in float64 on centred points.
     """
-    largest = torch.finfo(a.dtype).max
+    largest = torch.finfo(a.dtype).max * ROOM_FOR_SUMS
     if a.shape[-1] <= DIRECT_DIFFERENCES_UP_TO:
         columns = zip(a.unbind(-1), b.unbind(-1), strict=True)
         differences = (p.unsqueeze(-1) - q.unsqueeze(-2) for p, q in columns)
@@ -113,12 +114,18 @@ def squared_distances(
     wide = torch.float32 if a.device.type == "mps" else torch.float64
     origin = b.detach().to(wide).mean(-2, keepdim=True)
     p, q = a.to(wide) - origin, b.to(wide) - origin
+    # Squares of very large coordinates would be infinite, and their difference no number.
+    size = torch.maximum(*(t.detach().abs().amax((-2, -1), keepdim=True) for t in (p, q)))
+    size = size.clamp(min=1)
+    p, q = p / size, q / size
     norms = p.square().sum(-1).unsqueeze(-1) + q.square().sum(-1).unsqueeze(-2)
-    total = (norms - 2 * (p @ q.mT)).clamp(0, largest).to(a.dtype)
-    if same:
-        eye = torch.eye(a.shape[-2], dtype=torch.bool, device=a.device)
-        total = total.masked_fill(eye, 0)
-    return total
+    total = (norms - 2 * (p @ q.mT)).clamp(min=0) * size * size
+    total = total.clamp(max=largest).to(a.dtype)
+    return total.masked_fill(_diagonal(total), 0) if same else total
+
+
+def _diagonal(matrix: Tensor) -> Tensor:  # (*B, N, N) -> (N, N)
+    return torch.eye(matrix.shape[-1], dtype=torch.bool, device=matrix.device)
 
 
 @torch.no_grad()
@@ -188,9 +195,10 @@ class _Gram(torch.autograd.Function):
         else:
             nearest = log_scale = distances.new_zeros(*distances.shape[:-2], 1, 1)
         kernels = kernels_at(distances, rates, log_weights, nearest, log_scale)
-        total = kernels[0]
-        for kernel in kernels[1:]:
-            total = total.add_(kernel)
+        total = sum(kernels[1:], start=kernels[0])
+        if same and not scaled:
+            # An average of ones is one, whatever the rounding of its weights.
+            total = total.masked_fill(_diagonal(total), 1)
         return total, distances, nearest, log_scale
 
     @staticmethod
@@ -251,5 +259,5 @@ def numbers_like(terms: KernelTerms, like: Tensor) -> tuple[Numbers, Numbers]:
     """The kernel's numbers: as they are, or in the dtype and device of `like` if learned."""
     rates, log_weights = terms.rates, terms.log_weights
     if isinstance(rates, Tensor):
-        return rates.to(like), torch.as_tensor(log_weights).to(like)
+        return rates.to(like), torch.as_tensor(log_weights, dtype=like.dtype).to(like.device)
     return rates, log_weights

@@ -194,7 +194,8 @@ def _pack(values: list[Scalar]) -> Numbers:
     tensors = [v for v in values if isinstance(v, Tensor)]
     if not tensors:
         return tuple(float(v) for v in values)
-    return torch.stack([torch.as_tensor(v).to(tensors[0]) for v in values])
+    like = tensors[0]
+    return torch.stack([torch.as_tensor(v, dtype=like.dtype, device=like.device) for v in values])
 
 
 def _variances(name: str, v: Variance) -> tuple[Scalar, ...]:
@@ -207,7 +208,9 @@ def _variances(name: str, v: Variance) -> tuple[Scalar, ...]:
             raise VarianceError(f"{name} has dtype {v.dtype}; a variance is a real number.")
         if values_are_readable(v) and not bool((torch.isfinite(v) & (v > 0)).all()):
             raise VarianceError(f"{name} is {v.tolist()}; variances are positive and finite.")
-        values: tuple[Scalar, ...] = tuple(v.reshape(-1).unbind())
+        # In float64 the derivative of 1 / v stays in range for very small variances.
+        wide = v if v.device.type == "mps" else v.double()
+        values: tuple[Scalar, ...] = tuple(wide.reshape(-1).unbind())
     else:
         try:
             values = tuple(float(u) for u in v) if isinstance(v, Sequence) else (float(v),)

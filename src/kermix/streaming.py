@@ -38,14 +38,15 @@ def log_kernel_means(
     """
     if chunk is None:
         chunk = DEFAULT_TILE.get(points.device.type, 1024)
-    elif chunk < 1:
-        raise OptionError(f"chunk={chunk}: the number of points in a tile is at least 1.")
+    elif not isinstance(chunk, int) or chunk < 1:
+        raise OptionError(f"chunk={chunk}: the side of a tile is a whole number of points.")
     rows, columns = aligned(points, sources, dtype)
+    n = columns.shape[-2]
     if weights is None:
-        n = columns.shape[-2]
-        weights = columns.new_full((), 1 / n).expand(*columns.shape[:-1])
-    else:
-        weights = weights.to(dtype).expand(*columns.shape[:-1])
+        weights = columns.new_full((n,), 1 / n)
+    batch = torch.broadcast_shapes(columns.shape[:-2], weights.shape[:-1])
+    rows, columns = (t.expand(*batch, *t.shape[-2:]) for t in (rows, columns))
+    weights = weights.to(dtype).expand(*batch, n)
     arguments = rows, columns, weights, *numbers_like(terms, rows), chunk
     # The compiler differentiates the plain formula by itself.
     evaluate = _LogMeans.forward if torch.compiler.is_compiling() else _LogMeans.apply

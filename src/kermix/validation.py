@@ -115,7 +115,7 @@ def normalized_weights(name: str, weights: Tensor, x: Tensor) -> Tensor:  # (*B,
             raise WeightError(f"{name} has NaN or infinite values.")
         if bool((weights < 0).any()):
             raise WeightError(
-                f"{name} has negative values (smallest {float(weights.min()):g}); "
+                f"{name} has negative values (smallest {float(weights.detach().min()):g}); "
                 "weights are non-negative."
             )
         if bool((weights.sum(-1) <= 0).any()):

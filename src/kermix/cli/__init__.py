@@ -1,0 +1,14 @@
+"""The command line: one module for each command."""
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the `kermix` command."""
+    try:
+        from .app import run
+    except ImportError as missing:
+        sys.exit(f"The command line needs {missing.name}: pip install 'kermix[cli]'.")
+    run()

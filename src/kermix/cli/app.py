@@ -1,0 +1,32 @@
+"""The `kermix` command: its sub-commands, and how errors are shown."""
+
+import sys
+
+import rich
+import typer
+
+from kermix.errors import KermixError
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="kermix",
+    help="Fit, compare and look inside distributions that are given by samples.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _kermix() -> None:
+    """Fit, compare and look inside distributions that are given by samples."""
+
+
+def run() -> None:
+    """Run the command line; what a user can mend is one line, not a traceback."""
+    try:
+        app()
+    except KermixError as error:
+        rich.print(f"[bold red]Error:[/] {rich.markup.escape(str(error))}", file=sys.stderr)
+        sys.exit(2)

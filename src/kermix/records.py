@@ -1,0 +1,92 @@
+"""Result files: JSON that says on which machine, with which versions and from which commit."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["environment", "machine_name", "write_json"]
+
+REPORTED_PACKAGES = (
+    "kermix", "torch", "numpy", "scipy", "scikit-learn", "geomloss", "pykeops", "POT", "zuko",
+    "hyppo", "triton",
+)  # fmt: skip
+
+
+def environment() -> dict[str, Any]:
+    """Machine, versions, commit and command of the running program."""
+    return {
+        "machine": {
+            "name": machine_name(),
+            "cpu": _cpu_name(),
+            "cores": os.cpu_count(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "system": platform.platform(),
+        },
+        "versions": {"python": platform.python_version(), **_versions()},
+        "commit": _commit(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+def machine_name() -> str:
+    """A short name for the machine, used in the names of result files: its accelerator or CPU."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name().lower().replace("nvidia ", "").replace(" ", "-")
+    return f"cpu{os.cpu_count()}"
+
+
+def write_json(path: Path, content: Any) -> Path:
+    """Write a file in one step: a reader sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=path.name, suffix=".part", delete=False
+    ) as part:
+        json.dump(content, part, indent=1, allow_nan=False)
+        part.write("\n")
+    Path(part.name).chmod(0o644)
+    return Path(part.name).replace(path)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in REPORTED_PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this file lies in, if it lies in one."""
+    given = os.environ.get("KERMIX_COMMIT")
+    if given:
+        return given
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
