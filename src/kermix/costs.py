@@ -5,10 +5,8 @@ and centres do not overlap the value underflows to zero, but its logarithm (`log
 loss) is exact and has a gradient that pulls the two sets together.
 """
 
-import functools
 import math
-from collections.abc import Callable
-from typing import Literal, NamedTuple, ParamSpec, Protocol, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,6 +14,7 @@ from torch import Tensor
 from . import dual
 from .errors import MissingExtraError, OptionError
 from .gram import squared_distances
+from .info import Info, informative
 from .kernel import BandwidthRule, GaussianKernel, Variance
 from .linalg import Cholesky, solve_dtype
 from .nuclear import NuclearMethod, nuclear_norm
@@ -23,8 +22,6 @@ from .samples import SamplePair
 from .validation import check_option, check_pair, working_dtype
 
 __all__ = [
-    "Cost",
-    "CostInfo",
     "Kernel",
     "MatrixForm",
     "distance_nuclear_cost",
@@ -38,39 +35,9 @@ __all__ = [
 
 Kernel: TypeAlias = GaussianKernel | Variance | BandwidthRule
 MatrixForm: TypeAlias = Literal["trace", "data_fixed", "logdet"]
-Arguments = ParamSpec("Arguments")
 
 
-class CostInfo(NamedTuple):
-    """How a cost was computed: what `cost.with_info(...)` returns beside the value."""
-
-    method: str
-    ridge: Tensor | None = None  # (*B,)
-
-
-class Cost(Protocol[Arguments]):
-    """A cost: called, it returns its value; `with_info` takes the same arguments."""
-
-    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
-        """The value, of the batch shape of the samples."""
-
-    def with_info(
-        self, *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> tuple[Tensor, CostInfo]:
-        """The value, and how it was computed."""
-
-
-def _cost(compute: Callable[Arguments, tuple[Tensor, CostInfo]]) -> Cost[Arguments]:
-    @functools.wraps(compute)
-    def value(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
-        return compute(*args, **kwargs)[0]
-
-    value.__annotations__ = {**compute.__annotations__, "return": Tensor}
-    value.with_info = compute  # type: ignore[attr-defined]
-    return cast("Cost[Arguments]", value)
-
-
-@_cost
+@informative
 def scalar_cost(
     x: Tensor,  # (*B, N, d)
     y: Tensor,  # (*B, K, d)
@@ -81,7 +48,7 @@ def scalar_cost(
     normalized: bool = False,
     log: bool = False,
     chunk: int | None = None,
-) -> tuple[Tensor, CostInfo]:  # (*B,)
+) -> tuple[Tensor, Info]:  # (*B,)
     r"""Scalar (Cauchy-Schwarz) cost :math:`\langle p, q\rangle^2 / \langle q, q\rangle`, Prop. 4.
 
     Bounded by :math:`\langle p, p\rangle`; divided by it, the cost is :math:`e^{-D_{CS}}` with the
@@ -110,10 +77,10 @@ def scalar_cost(
         log_cost = 2 * log_cross - pair.centres.log_norm(pair.dtype, chunk)
         if normalized:
             log_cost = log_cost - pair.data.log_norm(pair.dtype, chunk)
-        return _finish(pair, log_cost, log), CostInfo("tiles")
+        return _finish(pair, log_cost, log), Info("tiles")
 
 
-@_cost
+@informative
 def vector_cost(
     x: Tensor,  # (*B, N, d)
     y: Tensor,  # (*B, K, d)
@@ -125,7 +92,7 @@ def vector_cost(
     normalized: bool = False,
     log: bool = False,
     chunk: int | None = None,
-) -> tuple[Tensor, CostInfo]:  # (*B,)
+) -> tuple[Tensor, Info]:  # (*B,)
     r"""Vector-matrix cost :math:`P_1^\top R_F^{-1} P_1` with :math:`P_1 = P a`, Proposition 5.
 
     How well the centres' Gaussians predict the data density when their weights are the best ones,
@@ -159,7 +126,7 @@ def vector_cost(
         log_cost = dual.log_vector_cost(projection, log_scale, factor)
         if normalized:
             log_cost = log_cost - pair.data.log_norm(dtype, chunk)
-        return _finish(pair, log_cost, log), CostInfo("cholesky", factor.ridge)
+        return _finish(pair, log_cost, log), Info("cholesky", factor.ridge)
 
 
 def vector_weights(
@@ -195,7 +162,7 @@ def vector_weights(
         return pair.in_callers_dtype(weights)
 
 
-@_cost
+@informative
 def matrix_cost(
     x: Tensor,  # (*B, N, d)
     y: Tensor,  # (*B, K, d)
@@ -207,7 +174,7 @@ def matrix_cost(
     ridge: float | None = None,
     normalized: bool = False,
     log: bool = False,
-) -> tuple[Tensor, CostInfo]:  # (*B,)
+) -> tuple[Tensor, Info]:  # (*B,)
     r"""Matrix-matrix cost, Proposition 6: how well two sets of Gaussians predict each other.
 
     =============== ======================================================= ================
@@ -264,10 +231,10 @@ def matrix_cost(
         if normalized:
             log_cost = log_cost - math.log(bound)
         value = _finish(pair, log_cost, log)
-        return -value if form == "logdet" and not log else value, CostInfo("cholesky", used)
+        return -value if form == "logdet" and not log else value, Info("cholesky", used)
 
 
-@_cost
+@informative
 def svd_cost(
     x: Tensor,  # (*B, N, d)
     y: Tensor,  # (*B, K, d)
@@ -278,7 +245,7 @@ def svd_cost(
     method: NuclearMethod = "auto",
     normalized: bool = False,
     log: bool = False,
-) -> tuple[Tensor, CostInfo]:  # (*B,)
+) -> tuple[Tensor, Info]:  # (*B,)
     r"""SVD cost :math:`\|P\|_* = \sum_k \sigma_k(P)`, Proposition 7: the best of the four.
 
     Bounded by :math:`\sqrt{N K}`. With weights, the nuclear norm of
@@ -312,7 +279,7 @@ def svd_cost(
             for samples in (pair.data, pair.centres):
                 if samples.weights is None:
                     log_cost = log_cost - math.log(len(samples)) / 2
-        return _finish(pair, log_cost, log), CostInfo("svd")
+        return _finish(pair, log_cost, log), Info("svd")
 
 
 def frobenius_cost(x: Tensor, y: Tensor, v: Kernel) -> Tensor:  # (*B,)

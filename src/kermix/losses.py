@@ -4,7 +4,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from .costs import Cost, Kernel, MatrixForm, matrix_cost, scalar_cost, svd_cost, vector_cost
+from .costs import Kernel, MatrixForm, matrix_cost, scalar_cost, svd_cost, vector_cost
+from .info import Informative
 from .nuclear import NuclearMethod
 
 __all__ = ["MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
@@ -13,7 +14,7 @@ __all__ = ["MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
 class _Loss(nn.Module):
     """Minus the logarithm of a normalised cost, or one minus the cost."""
 
-    cost: ClassVar[Cost[...]]
+    cost: ClassVar[Informative[...]]
 
     def __init__(self, v: Kernel, log: bool, **options: object) -> None:
         super().__init__()
