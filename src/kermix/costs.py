@@ -19,11 +19,13 @@ from .kernel import BandwidthRule, GaussianKernel, Variance
 from .linalg import Cholesky, solve_dtype
 from .nuclear import NuclearMethod, nuclear_norm
 from .samples import SamplePair
+from .sketch import Sketch
+from .sketched import MatrixForm, SketchPair
 from .validation import check_option, check_pair, working_dtype
 
 __all__ = [
     "Kernel",
-    "MatrixForm",
+    "SVDMethod",
     "distance_nuclear_cost",
     "frobenius_cost",
     "matrix_cost",
@@ -34,14 +36,16 @@ __all__ = [
 ]
 
 Kernel: TypeAlias = GaussianKernel | Variance | BandwidthRule
-MatrixForm: TypeAlias = Literal["trace", "data_fixed", "logdet"]
+SVDMethod: TypeAlias = Literal["auto", "svd", "polar", "sketch"]
+
+SKETCH_ABOVE = 4096
 
 
 @informative
 def scalar_cost(
-    x: Tensor,  # (*B, N, d)
-    y: Tensor,  # (*B, K, d)
-    v: Kernel,
+    x: Tensor | Sketch,  # (*B, N, d)
+    y: Tensor | Sketch,  # (*B, K, d)
+    v: Kernel | None = None,
     *,
     weights_x: Tensor | None = None,  # (*B, N)
     weights_y: Tensor | None = None,  # (*B, K)
@@ -57,9 +61,10 @@ def scalar_cost(
     centre towards the data nearest to it.
 
     Args:
-        x: Data.
-        y: Centres.
-        v: Variance, several of them, a rule that finds one from the data, or a kernel.
+        x: Data, or a sketch of them.
+        y: Centres, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
+            sketch, which has its own, is given.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
         normalized: Whether to return the form in [0, 1].
@@ -71,6 +76,8 @@ def scalar_cost(
         >>> scalar_cost(x, x, 0.5, normalized=True)
         tensor(1.)
     """
+    if isinstance(x, Sketch) or isinstance(y, Sketch):
+        return SketchPair(x, y, v, weights_x, weights_y).scalar_cost(normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y, unit_norm=normalized)
     with pair.full_precision():
         log_cross = pair.centres.log_mean(pair.log_projection(pair.dtype, chunk))
@@ -82,9 +89,9 @@ def scalar_cost(
 
 @informative
 def vector_cost(
-    x: Tensor,  # (*B, N, d)
-    y: Tensor,  # (*B, K, d)
-    v: Kernel,
+    x: Tensor | Sketch,  # (*B, N, d)
+    y: Tensor | Sketch,  # (*B, K, d)
+    v: Kernel | None = None,
     *,
     weights_x: Tensor | None = None,  # (*B, N)
     weights_y: Tensor | None = None,  # (*B, K)
@@ -102,9 +109,10 @@ def vector_cost(
     to the data.
 
     Args:
-        x: Data.
-        y: Centres.
-        v: Variance, several of them, a rule that finds one from the data, or a kernel.
+        x: Data, or a sketch of them.
+        y: Centres, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
+            sketch, which has its own, is given.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
         ridge: Added to the diagonal of `R_F`, relative to its mean; by default 1e-6 for float64
@@ -118,6 +126,8 @@ def vector_cost(
         >>> vector_cost(x, x, 0.5, ridge=0.0, normalized=True)
         tensor(1., dtype=torch.float64)
     """
+    if isinstance(x, Sketch) or isinstance(y, Sketch):
+        return SketchPair(x, y, v, weights_x, weights_y).vector_cost(ridge, normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y, unit_norm=normalized)
     with pair.full_precision():
         dtype = solve_dtype(x.device)
@@ -164,9 +174,9 @@ def vector_weights(
 
 @informative
 def matrix_cost(
-    x: Tensor,  # (*B, N, d)
-    y: Tensor,  # (*B, K, d)
-    v: Kernel,
+    x: Tensor | Sketch,  # (*B, N, d)
+    y: Tensor | Sketch,  # (*B, K, d)
+    v: Kernel | None = None,
     *,
     form: MatrixForm = "trace",
     weights_x: Tensor | None = None,  # (*B, N)
@@ -192,9 +202,10 @@ def matrix_cost(
     gradient of the logarithm acts on the nearest pairs.
 
     Args:
-        x: Data.
-        y: Centres.
-        v: Variance, several of them, a rule that finds one from the data, or a kernel.
+        x: Data, or a sketch of them.
+        y: Centres, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
+            sketch, which has its own, is given.
         form: Which of the three numbers.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
@@ -214,6 +225,8 @@ def matrix_cost(
             "normalized=True with form='logdet': the log-determinant has no lower bound. "
             "Use form='trace', whose normalised value is the mean squared canonical correlation."
         )
+    if isinstance(x, Sketch) or isinstance(y, Sketch):
+        return SketchPair(x, y, v, weights_x, weights_y).matrix_cost(form, ridge, normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y, normalized or form == "logdet")
     with pair.full_precision():
         dtype = solve_dtype(x.device)
@@ -236,13 +249,15 @@ def matrix_cost(
 
 @informative
 def svd_cost(
-    x: Tensor,  # (*B, N, d)
-    y: Tensor,  # (*B, K, d)
-    v: Kernel,
+    x: Tensor | Sketch,  # (*B, N, d)
+    y: Tensor | Sketch,  # (*B, K, d)
+    v: Kernel | None = None,
     *,
     weights_x: Tensor | None = None,  # (*B, N)
     weights_y: Tensor | None = None,  # (*B, K)
-    method: NuclearMethod = "auto",
+    method: SVDMethod = "auto",
+    tolerance: float = 1e-4,
+    rank: int | None = None,
     normalized: bool = False,
     log: bool = False,
 ) -> tuple[Tensor, Info]:  # (*B,)
@@ -256,12 +271,19 @@ def svd_cost(
     logarithm acts on the nearest pairs.
 
     Args:
-        x: Data.
-        y: Centres.
-        v: Variance, several of them, a rule that finds one from the data, or a kernel.
+        x: Data, or a sketch of them.
+        y: Centres, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
+            sketch, which has its own, is given.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres; uniform if only the data have weights.
-        method: How the nuclear norm is computed, see :func:`~kermix.nuclear_norm`.
+        method: How the nuclear norm is computed: `"svd"` or `"polar"`, see
+            :func:`~kermix.nuclear_norm`, or `"sketch"`: linear in the number of points, through
+            Nystrom features of both sets. `"auto"` decides between the first two, and tries the
+            third where both sets have more than 4096 points, taking it if its error bound is
+            within the tolerance.
+        tolerance: Relative error that `"polar"` and `"sketch"` may make.
+        rank: Number of features of `"sketch"`, instead of as many as the tolerance needs.
         normalized: Whether to return the form in [0, 1].
         log: Whether to return the natural logarithm.
 
@@ -270,16 +292,27 @@ def svd_cost(
         >>> svd_cost(x, x + 0.5, 0.1), svd_cost(x, x + 0.5, 0.1, normalized=True)
         (tensor(1.1953), tensor(0.5976))
     """
+    check_option("method", method, ("auto", "svd", "polar", "sketch"))
+    if isinstance(x, Sketch) or isinstance(y, Sketch):
+        return SketchPair(x, y, v, weights_x, weights_y).svd_cost(normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y)
+    if method == "sketch" or (method == "auto" and _large(x, y)):
+        sketched = SketchPair.of_samples(pair, tolerance, rank)
+        if method == "sketch" or sketched.svd_error() <= tolerance:
+            value, info = sketched.svd_cost(normalized or pair.weighted, log)
+            return pair.in_callers_dtype(value), info
     with pair.full_precision():
         cross = pair.cross_gram(pair.dtype)
-        log_cost = cross.log_scale + nuclear_norm(cross.matrix, method=method).log()
+        norm, info = nuclear_norm.with_info(cross.matrix, method=method, tolerance=tolerance)
+        log_factor = cross.log_scale
         # A set without weights contributes the root of its size, unless it is to be a measure.
         if normalized or pair.weighted:
             for samples in (pair.data, pair.centres):
                 if samples.weights is None:
-                    log_cost = log_cost - math.log(len(samples)) / 2
-        return _finish(pair, log_cost, log), Info("svd")
+                    log_factor = log_factor - math.log(len(samples)) / 2
+        if info.error_bound is not None:
+            info = info._replace(error_bound=info.error_bound * log_factor.exp())
+        return _finish(pair, log_factor + norm.log(), log), info
 
 
 def frobenius_cost(x: Tensor, y: Tensor, v: Kernel) -> Tensor:  # (*B,)
@@ -315,6 +348,17 @@ def distance_nuclear_cost(
         norm = norm / x.shape[-1] if per_dimension else norm
         limits = torch.finfo(torch.promote_types(x.dtype, y.dtype))
         return norm.clamp(max=limits.max).to(torch.promote_types(x.dtype, y.dtype))
+
+
+def _large(x: Tensor, y: Tensor) -> bool:
+    """Whether a sketch is worth a try: both sets large, one problem, not under a transform."""
+    return (
+        x.ndim == y.ndim == 2
+        and min(len(x), len(y)) > SKETCH_ABOVE
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
 
 
 def _finish(pair: SamplePair, log_cost: Tensor, log: bool) -> Tensor:

@@ -19,7 +19,6 @@ __all__ = ["Polar", "polar_factor"]
 # The interval's lower end is not followed below this share of its upper end: a cubic that sends
 # large singular values close to zero would drown them in the rounding of the product.
 CUSHION = 0.02
-REFINEMENT = 64.0
 ROUNDING_MARGIN = 1.002
 FINEST_TF32_TOLERANCE = 1e-4
 
@@ -74,16 +73,14 @@ def polar_factor(
 
     First only singular values above `tolerance` times the largest are resolved. If the bound on
     what the others hold is not within the tolerance, the chain goes on for smaller ones. Where
-    values cannot be read (under the compiler or a transform) the chain is long enough for any.
+    values cannot be read (under the compiler, a transform, or while a CUDA graph is captured) the
+    chain is long enough for any matrix.
     """
-    if matrix.shape[-2] < matrix.shape[-1]:
+    if matrix.shape[-2] > matrix.shape[-1]:
         polar = polar_factor(matrix.mT, tolerance)
         return Polar(polar.factor.mT, polar.value, polar.error_bound)
-    n = matrix.shape[-1]
-    finest = max(tolerance / (2 * n), torch.finfo(matrix.dtype).eps)
-    readable = not torch.compiler.is_compiling() and not (
-        torch._C._functorch.is_functorch_wrapped_tensor(matrix)
-    )
+    finest = max(tolerance / (2 * matrix.shape[-2]), torch.finfo(matrix.dtype).eps)
+    readable = _may_wait_for(matrix)
     resolved = max(tolerance, finest) if readable else finest
     interval = _Interval(resolved, low=resolved)
     with _matrix_products(matrix, tolerance):
@@ -91,28 +88,41 @@ def polar_factor(
         while True:
             low, high = interval.low, interval.high
             a, b = interval.step()
-            x = torch.baddbmm(x, x, gram, beta=a, alpha=-b)
+            x = torch.baddbmm(x, gram, x, beta=a, alpha=-b)
             if interval.spread <= tolerance / 4:
                 value = (x * matrix.reshape(x.shape)).sum((-2, -1)) / interval.high
                 bound = value * interval.spread / (1 - interval.spread)
                 bound = bound + unit * interval.resolved * high / low * _unresolved(gram, high)
-                if interval.resolved <= finest or bool((bound <= tolerance * value).all()):
+                if interval.resolved <= finest:
                     break
-                interval.extend(min(REFINEMENT, interval.resolved / finest))
-            gram = x.mT @ x
+                excess = float((bound / (tolerance * value)).nan_to_num(0).max())
+                if excess <= 1:
+                    break
+                # The bound is proportional to the smallest singular value that is resolved.
+                interval.extend(min(max(2 * excess, 4.0), interval.resolved / finest))
+            gram = x @ x.mT
     shape = matrix.shape[:-2]
     factor = (x / interval.high).reshape(matrix.shape)
     return Polar(factor, value.reshape(shape), bound.reshape(shape))
 
 
-def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (B, M, N), (B, N, N), (B,)
+def _may_wait_for(matrix: Tensor) -> bool:
+    """Whether a value may be read now, at the price of waiting for the device once."""
+    if torch.compiler.is_compiling():
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(matrix):
+        return False
+    return not (matrix.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (B, M, N), (B, M, M), (B,)
     """The matrix divided by a bound of its largest singular value, its Gram matrix, the bound.
 
     The bound is the root of the Gram matrix's Frobenius or row-sum norm, whichever is smaller.
     """
     largest = matrix.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(matrix.dtype).tiny)
     x = matrix / largest
-    gram = x.mT @ x
+    gram = x @ x.mT
     frobenius = gram.square().sum((-2, -1), keepdim=True).sqrt()
     square = torch.minimum(frobenius, gram.abs().sum(-1, keepdim=True).amax(-2, keepdim=True))
     square = (square * ROUNDING_MARGIN).clamp(min=torch.finfo(matrix.dtype).tiny)
@@ -120,7 +130,7 @@ def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (B, M, N), (B, 
     return x / root, gram / square, (largest * root)[..., 0, 0]
 
 
-def _unresolved(gram: Tensor, high: float) -> Tensor:  # (B, N, N) -> (B,)
+def _unresolved(gram: Tensor, high: float) -> Tensor:  # (B, M, M) -> (B,)
     r"""A bound of :math:`\sum_i q_i (1 - q_i)`, for singular values `q` divided by `high`.
 
     With the sums of squares and of fourth powers, by the inequality of Cauchy and Schwarz.
