@@ -7,7 +7,6 @@ import torch
 
 import kermix
 
-
 collect_ignore = [] if importlib.util.find_spec("triton") else ["src/kermix/fused.py"]
 
 

@@ -10,6 +10,7 @@ from .linalg import solve_dtype
 __all__ = ["random_pivots"]
 
 BLOCK = 128
+SMALLEST_RESIDUAL = 1e-12
 
 
 @torch.no_grad()
@@ -39,10 +40,9 @@ def random_pivots(
     factor = torch.empty(n, rank, dtype=dtype, device=points.device)
     residual = torch.ones(n, dtype=dtype, device=points.device)
     chosen = torch.empty(0, dtype=torch.long)
-    smallest = 4 * torch.finfo(dtype).eps * rank
     while len(chosen) < rank:
         total = float(residual.sum())
-        if total <= n * max(tolerance or 0.0, smallest):
+        if total <= n * max(tolerance or 0.0, SMALLEST_RESIDUAL):
             break
         proposed = _draw(residual, generator)
         at = proposed.to(points.device)
@@ -50,6 +50,7 @@ def random_pivots(
         block = gram_matrix(points[at], points[at], terms, dtype) - done[at] @ done[at].mT
         kept, lower = _accept(block.cpu(), residual[at].cpu(), generator, rank - len(chosen))
         if not len(kept):
+            residual[at] = 0  # what was proposed is represented up to rounding
             continue
         pivots = at[kept.to(at.device)]
         columns = gram_matrix(points, points[pivots], terms, dtype) - done @ done[pivots].mT
@@ -80,7 +81,7 @@ def _accept(
     for i in range(len(matrix)):
         if len(kept) == most:
             break
-        if left[i] <= 1e-12 or uniform[i] * diagonal[i] >= left[i]:
+        if left[i] <= SMALLEST_RESIDUAL or uniform[i] * diagonal[i] >= left[i]:
             continue
         column = matrix[i:, i] / left[i] ** 0.5
         matrix[i:, i:] -= column[:, None] * column[None, :]
