@@ -38,7 +38,7 @@ __all__ = [
 Kernel: TypeAlias = GaussianKernel | Variance | BandwidthRule
 SVDMethod: TypeAlias = Literal["auto", "svd", "polar", "sketch"]
 
-SKETCH_ABOVE = 4096
+SKETCH_ABOVE = {"cpu": 4096, "cuda": 20_000}
 
 
 @informative
@@ -280,8 +280,8 @@ def svd_cost(
         method: How the nuclear norm is computed: `"svd"` or `"polar"`, see
             :func:`~kermix.nuclear_norm`, or `"sketch"`: linear in the number of points, through
             Nystrom features of both sets. `"auto"` decides between the first two, and tries the
-            third where both sets have more than 4096 points, taking it if its error bound is
-            within the tolerance.
+            third where both sets have more than 4096 points (20 000 on a GPU), taking it if its
+            error bound is within the tolerance.
         tolerance: Relative error that `"polar"` and `"sketch"` may make.
         rank: Number of features of `"sketch"`, instead of as many as the tolerance needs.
         normalized: Whether to return the form in [0, 1].
@@ -354,7 +354,7 @@ def _large(x: Tensor, y: Tensor) -> bool:
     """Whether a sketch is worth a try: both sets large, one problem, not under a transform."""
     return (
         x.ndim == y.ndim == 2
-        and min(len(x), len(y)) > SKETCH_ABOVE
+        and min(len(x), len(y)) > SKETCH_ABOVE.get(x.device.type, 4096)
         and not torch.compiler.is_compiling()
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
         and not (x.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -100,7 +100,7 @@ def polar_factor(
                     break
                 # The bound is proportional to the smallest singular value that is resolved.
                 interval.extend(min(max(2 * excess, 4.0), interval.resolved / finest))
-            gram = x @ x.mT
+            gram = torch.bmm(x, x.mT)
     shape = matrix.shape[:-2]
     factor = (x / interval.high).reshape(matrix.shape)
     return Polar(factor, value.reshape(shape), bound.reshape(shape))
@@ -122,7 +122,7 @@ def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (B, M, N), (B, 
     """
     largest = matrix.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(matrix.dtype).tiny)
     x = matrix / largest
-    gram = x @ x.mT
+    gram = torch.bmm(x, x.mT)
     frobenius = gram.square().sum((-2, -1), keepdim=True).sqrt()
     square = torch.minimum(frobenius, gram.abs().sum(-1, keepdim=True).amax(-2, keepdim=True))
     square = (square * ROUNDING_MARGIN).clamp(min=torch.finfo(matrix.dtype).tiny)
