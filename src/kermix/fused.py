@@ -4,27 +4,19 @@ Two Triton kernels do what :mod:`kermix.streaming` does in tiles, which is their
 holds more than a block of kernel values in registers, so there is no memory to bound.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["Moments", "kernel_moments", "nearest_distances"]
+from .moments import KernelMoments
+
+__all__ = ["kernel_moments", "nearest_distances"]
 
 BLOCK_TARGETS = 64
 BLOCK_OTHERS = 128
 LARGEST_EXPONENT = tl.constexpr(60.0)
 LARGEST_DISTANCE = tl.constexpr(3.0e32)
-
-
-class Moments(NamedTuple):
-    """Sums over the others of `w k`, `w k (other - target)` and `w k distance`."""
-
-    mass: Tensor  # (B, M)
-    pull: Tensor | None  # (B, M, d)
-    spread: Tensor | None  # (B, M)
 
 
 @triton.jit
@@ -116,7 +108,7 @@ def kernel_moments(
     near_targets: Tensor | None = None,  # (B, M)
     near_others: Tensor | None = None,  # (B, N)
     gradient: bool = False,
-) -> Moments:
+) -> KernelMoments:
     """Sums of the kernel `exp(-rate * (distance - near))`, with what its gradient needs.
 
     `near` belongs to the targets or to the others: distances are taken relative to it.
@@ -135,7 +127,7 @@ def kernel_moments(
         near_others.contiguous(), rate, mass, pull, spread, m, n,
         d=d, with_gradient=gradient, block_m=BLOCK_TARGETS, block_n=BLOCK_OTHERS,
     )  # fmt: skip
-    return Moments(mass, pull, spread) if gradient else Moments(mass, None, None)
+    return KernelMoments(mass, pull, spread) if gradient else KernelMoments(mass, None, None)
 
 
 def _by_axis(points: Tensor) -> Tensor:  # (B, M, d) -> (B, d, M)
