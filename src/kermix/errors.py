@@ -10,6 +10,7 @@ __all__ = [
     "SampleError",
     "ShapeError",
     "SizeError",
+    "TableError",
     "VarianceError",
     "WeightError",
 ]
@@ -45,6 +46,10 @@ class DeviceError(KermixError, RuntimeError):
 
 class SizeError(KermixError, ValueError):
     """The request is well formed but too large to finish."""
+
+
+class TableError(KermixError, ValueError):
+    """A file or table cannot be read as numbers; the message names the file, row and column."""
 
 
 class ReparametrizationError(KermixError, NotImplementedError):
