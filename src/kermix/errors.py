@@ -3,14 +3,17 @@
 __all__ = [
     "DegenerateDataWarning",
     "DeviceError",
+    "ImageError",
     "KermixError",
     "MissingExtraError",
     "OptionError",
     "ReparametrizationError",
+    "RunError",
     "SampleError",
     "ShapeError",
     "SizeError",
     "TableError",
+    "TrainingError",
     "VarianceError",
     "WeightError",
 ]
@@ -58,6 +61,18 @@ class ReparametrizationError(KermixError, NotImplementedError):
 
 class MissingExtraError(KermixError, ImportError):
     """A feature needs a package that is not installed; the message names the extra."""
+
+
+class ImageError(KermixError, ValueError):
+    """A file or folder of images cannot be read; the message names it."""
+
+
+class RunError(KermixError, RuntimeError):
+    """A run folder exists already, cannot be written, or does not hold what it should."""
+
+
+class TrainingError(KermixError, RuntimeError):
+    """Training cannot go on: the loss is no longer a finite number."""
 
 
 class DegenerateDataWarning(UserWarning):

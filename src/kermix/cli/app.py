@@ -7,6 +7,8 @@ import typer
 
 from kermix.errors import KermixError
 
+from . import fit
+
 __all__ = ["app", "run"]
 
 app = typer.Typer(
@@ -21,6 +23,12 @@ app = typer.Typer(
 @app.callback()
 def _kermix() -> None:
     """Fit, compare and look inside distributions that are given by samples."""
+
+
+app.command()(fit.fit)
+app.command()(fit.resume)
+app.command()(fit.sample)
+app.command()(fit.score)
 
 
 def run() -> None:
