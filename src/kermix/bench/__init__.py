@@ -1,0 +1,1 @@
+"""Benchmarks: each one a module that runs ours and the peers on the same inputs."""
