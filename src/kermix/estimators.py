@@ -81,7 +81,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803 (scikit-learn's name)
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the mixture to rows.
 
         Args:
@@ -118,10 +118,11 @@ class KernelMixture(DensityMixin, BaseEstimator):
     def mixture_(self) -> GaussianMixture:
         """The fitted density, with the closed forms of Gaussian mixtures."""
         check_is_fitted(self)
-        parts = (self.weights_, self.means_, self.variances_)
-        return GaussianMixture(*(torch.from_numpy(p) for p in parts))
+        return GaussianMixture(
+            torch.tensor(self.weights_), torch.tensor(self.means_), torch.tensor(self.variances_)
+        )
 
-    def score_samples(self, X: Any) -> np.ndarray:  # noqa: N803
+    def score_samples(self, X: Any) -> np.ndarray:
         """Log-density of each row, in nats."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=np.float64, reset=False)
@@ -129,7 +130,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         density: np.ndarray = self.mixture_.log_prob(points).numpy()
         return density
 
-    def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
+    def score(self, X: Any, y: Any = None) -> float:
         """Mean log-density of the rows: larger is better."""
         return float(self.score_samples(X).mean())
 

@@ -42,15 +42,24 @@ def fit_figure(
 
 
 def curves_figure(history: Sequence[dict[str, float]], metric: str, best: float) -> "Figure":
-    """The held-out metric and the loss, by step; the variance's fall is marked in words."""
+    """The held-out metric, and the loss of each stage, by step."""
     figure = _figure(9.0, 3.2)
     steps = [row["step"] for row in history]
     left, right = figure.subplots(1, 2)
     left.plot(steps, [row["metric"] for row in history], color=BLUE)
     left.axhline(best, color=GREY, linewidth=0.8, linestyle="--")
     left.set(xlabel="step", ylabel=metric, title="on data that training does not see")
-    right.plot(steps, [row["loss"] for row in history], color=ORANGE)
-    right.set(xlabel="step", ylabel="loss", title="loss (the variance falls, so it may rise)")
+    stages = (
+        ("cost on samples", ORANGE, [r for r in history if r["variance"] > 0]),
+        ("closed form, up to a constant", GREEN, [r for r in history if r["variance"] == 0]),
+    )
+    for label, colour, rows in stages:
+        if rows:
+            right.plot(
+                [r["step"] for r in rows], [r["loss"] for r in rows], color=colour, label=label
+            )
+    right.set(xlabel="step", ylabel="loss", title="loss (it rises as the variance falls)")
+    right.legend(frameon=False)
     for axes in (left, right):
         _plain(axes)
     return figure

@@ -270,7 +270,9 @@ class Run:
         folder = shlex.quote(str(self.folder))
         page.code(f"kermix sample {folder} -n 1000 -o more.npy\nkermix score {folder} rows.csv")
         page.heading("Settings")
-        page.table(("setting", "value"), list(settings.as_json().items()))
+        found = {"variance": self.config["variance"]["end"], "rate": settings.peak_rate,
+                 "start_variance": self.config["variance"]["start"]}  # fmt: skip
+        page.table(("setting", "value"), list({**settings.as_json(), **found}.items()))
         machine = self.config["environment"]
         page.heading("Machine")
         page.table(
