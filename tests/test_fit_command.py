@@ -76,8 +76,8 @@ def test_sample_and_score(moons, tmp_path):
     np.testing.assert_allclose(from_file, direct.numpy())
     with pytest.raises(RunError, match="exists"):
         kermix("sample", moons, "-o", tmp_path / "s.npy")
+    np.save(tmp_path / "wide.npy", np.zeros((2, 3)))
     with pytest.raises(KermixError, match="3 columns"):
-        np.save(tmp_path / "wide.npy", np.zeros((2, 3)))
         kermix("score", moons, tmp_path / "wide.npy")
 
 

@@ -82,8 +82,8 @@ def energy_distance(
     def mean(p: Tensor, q: Tensor, left: Tensor, right: Tensor, same: bool) -> Tensor:
         squares = squared_distances(p, q, same)
         # The root has no derivative at zero: points that coincide neither pull nor push.
-        positive = squares > 0
-        distances = torch.where(positive, squares, 1.0).sqrt() * positive
+        apart = squares != 0
+        distances = torch.where(apart, squares, 1.0).sqrt() * apart
         return (left * (distances @ right.unsqueeze(-1)).squeeze(-1)).sum(-1)
 
     cross = mean(y, x, b, a, False)

@@ -26,7 +26,7 @@ __all__ = ["METHODS", "SETTING", "main", "run"]
 
 SETS = ("ring8", "grid25")
 POINTS, SAMPLES = 100_000, 2_500
-SETTING = Settings(components=128, steps=1500, batch=256, polish=0, variance=1e-3)
+SETTING = Settings(components=128, steps=2000, batch=256, polish=0, variance=1e-3)
 CLOSED_FORM_STEPS, CLOSED_FORM_BATCH = 500, 4096
 # Every cost on samples; then the SVD cost followed by the closed form, as `kermix fit` does.
 METHODS = (*(c for c in COSTS), "svd+closed form")

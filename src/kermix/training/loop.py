@@ -9,7 +9,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.errors import MissingExtraError, TrainingError
+from kermix.errors import (
+    MissingExtraError,
+    SampleError,
+    TrainingError,
+    VarianceError,
+    WeightError,
+)
 from kermix.evaluation import energy_distance
 from kermix.models.scaled import ScaledModel
 
@@ -24,6 +30,8 @@ Row: TypeAlias = dict[str, float]
 
 REPORTS = 40  # in a whole run
 HELD_OUT_FOR_ENERGY = 1000
+# How NaN shows where values are looked at: in points, variances, weights or a factorisation.
+NOT_FINITE = (SampleError, VarianceError, WeightError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -101,7 +109,10 @@ class Trainer:
         """
         losses: list[Tensor] = []
         while self.step < self.total:
-            losses.append(self._one_step())
+            try:
+                losses.append(self._one_step())
+            except NOT_FINITE as error:
+                raise self._failure(self.step, folder) from error
             if on_step is not None:
                 on_step(self.step)
             stopping = should_stop is not None and self.step < self.total and should_stop()
@@ -173,12 +184,14 @@ class Trainer:
         finite = torch.isfinite(losses)
         if bool(finite.all()):
             return
-        step = self.step - len(losses) + int((~finite).nonzero()[0])
+        raise self._failure(self.step - len(losses) + int((~finite).nonzero()[0]), folder)
+
+    def _failure(self, step: int, folder: Path | None) -> TrainingError:
         variance = self.variances.at(self._objective.share(step))[0]
         kept = "No checkpoint was asked for."
         if folder is not None and (folder / "last.safetensors").exists():
             kept = f"The last good checkpoint is {folder / 'last.safetensors'}."
-        raise TrainingError(
+        return TrainingError(
             f"The loss is not finite at step {step} (cost {self.settings.cost}, variance "
             f"{variance:.3g}, learning rate peak {self.settings.peak_rate:g}). Try a larger final "
             f"variance, or a learning rate three times lower. {kept}"
