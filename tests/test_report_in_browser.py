@@ -42,8 +42,8 @@ def test_report_shows_its_pictures_and_asks_for_nothing(tmp_path):
     browser = subprocess.run(
         [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
          "--disable-background-networking", f"--user-data-dir={tmp_path / 'profile'}",
-         "--enable-logging=stderr", "--v=0", "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=3000",
-         "--window-size=1100,1500", "--dump-dom", checked.as_uri()],
+         "--enable-logging=stderr", "--v=0", "--host-resolver-rules=MAP * ~NOTFOUND",
+         "--virtual-time-budget=3000", "--window-size=1100,1500", "--dump-dom", checked.as_uri()],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     console = [line for line in browser.stderr.splitlines() if "CONSOLE" in line]

@@ -40,7 +40,9 @@ class Draw(NamedTuple):
     weights: Tensor | None  # (*B, n)
 
 
-def stratified_draw(mixture: GaussianMixture, repeats: int, generator: torch.Generator) -> Draw:
+def stratified_draw(
+    mixture: GaussianMixture, repeats: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:  # (*B, n, d), (*B, n)
     r"""So many points from *every* component, each weighted by its component.
 
     :math:`y = m_k + \sqrt{v_k} \varepsilon` has weight :math:`w_k / \mathrm{repeats}`. The choice
@@ -56,7 +58,7 @@ def stratified_draw(mixture: GaussianMixture, repeats: int, generator: torch.Gen
     noise = torch.randn(shape, generator=generator, device=means.device, dtype=means.dtype)
     points = (means + scales * noise).movedim(0, -3).flatten(-3, -2)
     weights = mixture.weights.unsqueeze(-2).expand(*means.shape[:-2], repeats, -1)
-    return Draw(points, weights.flatten(-2) / repeats)
+    return points, weights.flatten(-2) / repeats
 
 
 def _mixture(logits: Tensor, means: Tensor, log_variances: Tensor) -> GaussianMixture:

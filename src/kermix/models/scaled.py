@@ -83,7 +83,8 @@ class ScaledModel(nn.Module):
         if self.prior is not None and not self.is_mixture:
             return Draw(self.network(self.prior.sample(count, generator)), None)
         mixture = self.network()
-        return stratified_draw(mixture, -(-count // mixture.means.shape[-2]), generator)
+        repeats = -(-count // mixture.means.shape[-2])
+        return Draw(*stratified_draw(mixture, repeats, generator))
 
     @torch.no_grad()
     def mixture(self, generator: torch.Generator | None = None) -> GaussianMixture:

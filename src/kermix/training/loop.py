@@ -24,7 +24,7 @@ from .objective import Objective
 from .schedules import VarianceSchedule, learning_rate
 from .settings import Settings
 
-__all__ = ["Row", "Trainer"]
+__all__ = ["Row", "Trainer", "load_model", "make_fabric"]
 
 Row: TypeAlias = dict[str, float]
 
@@ -66,7 +66,7 @@ class Trainer:
     history: list[Row] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        fabric = _fabric(self.device, self.precision)
+        fabric = make_fabric(self.device, self.precision)
         self.settings = self.settings.for_dimension(self.train.shape[-1])
         objective = Objective(self.model, self.settings, self.variances)
         betas = (0.9, 0.99) if self.settings.model == "mixture" else (0.5, 0.9)
@@ -221,7 +221,8 @@ def load_model(model: ScaledModel, tensors: dict[str, Tensor]) -> None:
     )
 
 
-def _fabric(device: str, precision: Any) -> Any:
+def make_fabric(device: str, precision: Any) -> Any:
+    """One process on a device, with a precision of Fabric's."""
     try:
         from lightning.fabric import Fabric
     except ImportError:
