@@ -206,3 +206,16 @@ def test_settings_that_make_no_sense(options):
 def test_conv_needs_square_images():
     with pytest.raises(OptionError, match="square"):
         build_model(torch.zeros(3, 2), Settings(model="conv"))
+
+
+@pytest.mark.parametrize(("device", "precision"), [("toaster", "32-true"), ("cpu", "3-true")])
+def test_devices_that_do_not_exist(device, precision):
+    with pytest.raises(OptionError, match="cannot be used here") as caught:
+        build_trainer(split_rows(moons(), 0), small(), device=device, precision=precision)
+    assert "\n" not in str(caught.value)
+
+
+def test_mixed_precision_trains():
+    trainer = build_trainer(split_rows(moons(), 0), small(), device="cpu", precision="bf16-mixed")
+    assert trainer.run()
+    assert math.isfinite(trainer.metric())

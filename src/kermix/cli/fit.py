@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,8 @@ from kermix.errors import OptionError, RunError
 __all__ = ["fit", "resume", "sample", "score"]
 
 console = Console()
+
+SMALLEST_SIDE = 4
 
 Cost = Annotated[
     str,
@@ -40,12 +43,12 @@ def fit(
     ] = "mixture10",
     cost: Cost = "svd",
     model: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="mixture: a table of components. network: noise to components. generator, conv: "
-            "noise to centres, one for each noise vector."
+            "noise to centres, one for each noise vector. By default mixture, for images conv."
         ),
-    ] = "mixture",
+    ] = None,
     components: Annotated[int, typer.Option(help="Components, or centres for each step.")] = 128,
     variances: Annotated[
         str, typer.Option(help="Variances of a component: isotropic or diagonal.")
@@ -100,25 +103,21 @@ def fit(
     from kermix.run import Run, next_free_folder
     from kermix.training.settings import Settings
 
+    if rows is not None and rows < 1:
+        raise OptionError(f"--rows {rows}: at least one row is needed.")
     chosen: dict[str, Any] = {
-        "cost": cost, "model": model, "components": components, "variances": variances,
-        "prior": prior, "steps": steps, "polish": polish, "batch": batch,
+        "cost": cost, "model": model or "mixture", "components": components,
+        "variances": variances, "prior": prior, "steps": steps, "polish": polish, "batch": batch,
         "polish_batch": polish_batch, "variance": variance, "start_variance": start_variance,
         "spread": _factors(spread), "rate": rate, "seed": seed,
     }  # fmt: skip
-    if quick:
-        settings = Settings(**chosen)
-        closed = settings.is_mixture and cost != "likelihood" and polish is None
-        chosen.update(
-            steps=min(steps, 300),
-            components=min(components, 64),
-            polish_batch=min(polish_batch, 1024),
-            polish=min(200, settings.for_dimension(2).polish or 0) if closed else polish,
-        )
-    settings = Settings(**chosen)
-    if rows is not None and rows < 1:
-        raise OptionError(f"--rows {rows}: at least one row is needed.")
+    settings = Settings(**chosen)  # refused, if it must be, before any file is read
     dataset = load(data, seed, **({} if rows is None else {"rows": rows}))
+    if model is None and dataset.image is not None and cost != "likelihood" and not polish:
+        square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
+        settings = replace(settings, model="conv" if square else "generator")
+    if quick:
+        settings = settings.for_dimension(dataset.values.shape[1]).quick()
     for note in dataset.notes:
         console.print(f"[yellow]note:[/] {note}", highlight=False)
     folder = next_free_folder(dataset.name) if out is None else out

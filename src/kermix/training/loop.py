@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kermix.errors import (
     MissingExtraError,
+    OptionError,
     SampleError,
     TrainingError,
     VarianceError,
@@ -227,4 +228,11 @@ def make_fabric(device: str, precision: Any) -> Any:
         from lightning.fabric import Fabric
     except ImportError:
         raise MissingExtraError("Training needs Lightning: pip install 'kermix[fit]'.") from None
-    return Fabric(accelerator=device, devices=1, precision=precision)
+    try:
+        return Fabric(accelerator=device, devices=1, precision=precision)
+    except (ValueError, RuntimeError, AssertionError) as error:
+        # Lightning has errors of its own, all of these kinds: unknown names, absent devices.
+        raise OptionError(
+            f"device={device!r} with precision={precision!r} cannot be used here: "
+            f"{' '.join(str(error).split())}"
+        ) from None

@@ -102,6 +102,16 @@ class Settings:
         polish = 500 if closed_form and dimension <= POLISHED_UP_TO else 0
         return replace(self, polish=polish)
 
+    def quick(self) -> "Settings":
+        """A shorter run, for a first look."""
+        return replace(
+            self,
+            steps=min(self.steps, 400),
+            components=min(self.components, 96),
+            polish=min(self.polish, 250) if self.polish else self.polish,
+            polish_batch=min(self.polish_batch, 1024),
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and text."""
         return {**asdict(self), "spread": list(self.spread)}
