@@ -19,12 +19,14 @@ from .costs import (
     vector_cost,
     vector_weights,
 )
+from .features import fourier_features, nystrom_features
 from .gram import gram
 from .kernel import GaussianKernel, bandwidth
 from .losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from .mixture import GaussianMixture
 from .nuclear import nuclear_norm
 from .sampled_mixture import SampledMixture
+from .sketch import Sketch
 
 if TYPE_CHECKING:
     from .estimators import KernelMixture
@@ -39,15 +41,18 @@ __all__ = [
     "SVDLoss",
     "SampledMixture",
     "ScalarLoss",
+    "Sketch",
     "VectorLoss",
     "__version__",
     "bandwidth",
     "distance_nuclear_cost",
     "errors",
+    "fourier_features",
     "frobenius_cost",
     "gram",
     "matrix_cost",
     "nuclear_norm",
+    "nystrom_features",
     "scalar_cost",
     "svd_cost",
     "vector_cost",

@@ -5,10 +5,8 @@ and centres do not overlap the value underflows to zero, but its logarithm (`log
 loss) is exact and has a gradient that pulls the two sets together.
 """
 
-import functools
 import math
-from collections.abc import Callable
-from typing import Literal, NamedTuple, ParamSpec, Protocol, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,17 +14,18 @@ from torch import Tensor
 from . import dual
 from .errors import MissingExtraError, OptionError
 from .gram import squared_distances
+from .info import Info, informative
 from .kernel import BandwidthRule, GaussianKernel, Variance
 from .linalg import Cholesky, solve_dtype
 from .nuclear import NuclearMethod, nuclear_norm
 from .samples import SamplePair
+from .sketch import Sketch
+from .sketched import MatrixForm, SketchPair
 from .validation import check_option, check_pair, working_dtype
 
 __all__ = [
-    "Cost",
-    "CostInfo",
     "Kernel",
-    "MatrixForm",
+    "SVDMethod",
     "distance_nuclear_cost",
     "frobenius_cost",
     "matrix_cost",
@@ -37,51 +36,23 @@ __all__ = [
 ]
 
 Kernel: TypeAlias = GaussianKernel | Variance | BandwidthRule
-MatrixForm: TypeAlias = Literal["trace", "data_fixed", "logdet"]
-Arguments = ParamSpec("Arguments")
+SVDMethod: TypeAlias = Literal["auto", "svd", "polar", "sketch"]
+
+SKETCH_ABOVE = {"cpu": 4096, "cuda": 20_000}
 
 
-class CostInfo(NamedTuple):
-    """How a cost was computed: what `cost.with_info(...)` returns beside the value."""
-
-    method: str
-    ridge: Tensor | None = None  # (*B,)
-
-
-class Cost(Protocol[Arguments]):
-    """A cost: called, it returns its value; `with_info` takes the same arguments."""
-
-    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
-        """The value, of the batch shape of the samples."""
-
-    def with_info(
-        self, *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> tuple[Tensor, CostInfo]:
-        """The value, and how it was computed."""
-
-
-def _cost(compute: Callable[Arguments, tuple[Tensor, CostInfo]]) -> Cost[Arguments]:
-    @functools.wraps(compute)
-    def value(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
-        return compute(*args, **kwargs)[0]
-
-    value.__annotations__ = {**compute.__annotations__, "return": Tensor}
-    value.with_info = compute  # type: ignore[attr-defined]
-    return cast("Cost[Arguments]", value)
-
-
-@_cost
+@informative
 def scalar_cost(
-    x: Tensor,  # (*B, N, d)
-    y: Tensor,  # (*B, K, d)
-    v: Kernel,
+    x: Tensor | Sketch,  # (*B, N, d)
+    y: Tensor | Sketch,  # (*B, K, d)
+    v: Kernel | None = None,
     *,
     weights_x: Tensor | None = None,  # (*B, N)
     weights_y: Tensor | None = None,  # (*B, K)
     normalized: bool = False,
     log: bool = False,
     chunk: int | None = None,
-) -> tuple[Tensor, CostInfo]:  # (*B,)
+) -> tuple[Tensor, Info]:  # (*B,)
     r"""Scalar (Cauchy-Schwarz) cost :math:`\langle p, q\rangle^2 / \langle q, q\rangle`, Prop. 4.
 
     Bounded by :math:`\langle p, p\rangle`; divided by it, the cost is :math:`e^{-D_{CS}}` with the
@@ -90,9 +61,10 @@ def scalar_cost(
     centre towards the data nearest to it.
 
     Args:
-        x: Data.
-        y: Centres.
-        v: Variance, several of them, a rule that finds one from the data, or a kernel.
+        x: Data, or a sketch of them.
+        y: Centres, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
+            sketch, which has its own, is given.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
         normalized: Whether to return the form in [0, 1].
@@ -104,20 +76,22 @@ def scalar_cost(
         >>> scalar_cost(x, x, 0.5, normalized=True)
         tensor(1.)
     """
+    if isinstance(x, Sketch) or isinstance(y, Sketch):
+        return SketchPair(x, y, v, weights_x, weights_y).scalar_cost(normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y, unit_norm=normalized)
     with pair.full_precision():
         log_cross = pair.centres.log_mean(pair.log_projection(pair.dtype, chunk))
         log_cost = 2 * log_cross - pair.centres.log_norm(pair.dtype, chunk)
         if normalized:
             log_cost = log_cost - pair.data.log_norm(pair.dtype, chunk)
-        return _finish(pair, log_cost, log), CostInfo("tiles")
+        return _finish(pair, log_cost, log), Info("tiles")
 
 
-@_cost
+@informative
 def vector_cost(
-    x: Tensor,  # (*B, N, d)
-    y: Tensor,  # (*B, K, d)
-    v: Kernel,
+    x: Tensor | Sketch,  # (*B, N, d)
+    y: Tensor | Sketch,  # (*B, K, d)
+    v: Kernel | None = None,
     *,
     weights_x: Tensor | None = None,  # (*B, N)
     weights_y: Tensor | None = None,  # (*B, K)
@@ -125,7 +99,7 @@ def vector_cost(
     normalized: bool = False,
     log: bool = False,
     chunk: int | None = None,
-) -> tuple[Tensor, CostInfo]:  # (*B,)
+) -> tuple[Tensor, Info]:  # (*B,)
     r"""Vector-matrix cost :math:`P_1^\top R_F^{-1} P_1` with :math:`P_1 = P a`, Proposition 5.
 
     How well the centres' Gaussians predict the data density when their weights are the best ones,
@@ -135,9 +109,10 @@ def vector_cost(
     to the data.
 
     Args:
-        x: Data.
-        y: Centres.
-        v: Variance, several of them, a rule that finds one from the data, or a kernel.
+        x: Data, or a sketch of them.
+        y: Centres, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
+            sketch, which has its own, is given.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
         ridge: Added to the diagonal of `R_F`, relative to its mean; by default 1e-6 for float64
@@ -151,6 +126,8 @@ def vector_cost(
         >>> vector_cost(x, x, 0.5, ridge=0.0, normalized=True)
         tensor(1., dtype=torch.float64)
     """
+    if isinstance(x, Sketch) or isinstance(y, Sketch):
+        return SketchPair(x, y, v, weights_x, weights_y).vector_cost(ridge, normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y, unit_norm=normalized)
     with pair.full_precision():
         dtype = solve_dtype(x.device)
@@ -159,7 +136,7 @@ def vector_cost(
         log_cost = dual.log_vector_cost(projection, log_scale, factor)
         if normalized:
             log_cost = log_cost - pair.data.log_norm(dtype, chunk)
-        return _finish(pair, log_cost, log), CostInfo("cholesky", factor.ridge)
+        return _finish(pair, log_cost, log), Info("cholesky", factor.ridge)
 
 
 def vector_weights(
@@ -195,11 +172,11 @@ def vector_weights(
         return pair.in_callers_dtype(weights)
 
 
-@_cost
+@informative
 def matrix_cost(
-    x: Tensor,  # (*B, N, d)
-    y: Tensor,  # (*B, K, d)
-    v: Kernel,
+    x: Tensor | Sketch,  # (*B, N, d)
+    y: Tensor | Sketch,  # (*B, K, d)
+    v: Kernel | None = None,
     *,
     form: MatrixForm = "trace",
     weights_x: Tensor | None = None,  # (*B, N)
@@ -207,7 +184,7 @@ def matrix_cost(
     ridge: float | None = None,
     normalized: bool = False,
     log: bool = False,
-) -> tuple[Tensor, CostInfo]:  # (*B,)
+) -> tuple[Tensor, Info]:  # (*B,)
     r"""Matrix-matrix cost, Proposition 6: how well two sets of Gaussians predict each other.
 
     =============== ======================================================= ================
@@ -225,9 +202,10 @@ def matrix_cost(
     gradient of the logarithm acts on the nearest pairs.
 
     Args:
-        x: Data.
-        y: Centres.
-        v: Variance, several of them, a rule that finds one from the data, or a kernel.
+        x: Data, or a sketch of them.
+        y: Centres, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
+            sketch, which has its own, is given.
         form: Which of the three numbers.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
@@ -247,6 +225,8 @@ def matrix_cost(
             "normalized=True with form='logdet': the log-determinant has no lower bound. "
             "Use form='trace', whose normalised value is the mean squared canonical correlation."
         )
+    if isinstance(x, Sketch) or isinstance(y, Sketch):
+        return SketchPair(x, y, v, weights_x, weights_y).matrix_cost(form, ridge, normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y, normalized or form == "logdet")
     with pair.full_precision():
         dtype = solve_dtype(x.device)
@@ -264,21 +244,23 @@ def matrix_cost(
         if normalized:
             log_cost = log_cost - math.log(bound)
         value = _finish(pair, log_cost, log)
-        return -value if form == "logdet" and not log else value, CostInfo("cholesky", used)
+        return -value if form == "logdet" and not log else value, Info("cholesky", used)
 
 
-@_cost
+@informative
 def svd_cost(
-    x: Tensor,  # (*B, N, d)
-    y: Tensor,  # (*B, K, d)
-    v: Kernel,
+    x: Tensor | Sketch,  # (*B, N, d)
+    y: Tensor | Sketch,  # (*B, K, d)
+    v: Kernel | None = None,
     *,
     weights_x: Tensor | None = None,  # (*B, N)
     weights_y: Tensor | None = None,  # (*B, K)
-    method: NuclearMethod = "auto",
+    method: SVDMethod = "auto",
+    tolerance: float = 1e-4,
+    rank: int | None = None,
     normalized: bool = False,
     log: bool = False,
-) -> tuple[Tensor, CostInfo]:  # (*B,)
+) -> tuple[Tensor, Info]:  # (*B,)
     r"""SVD cost :math:`\|P\|_* = \sum_k \sigma_k(P)`, Proposition 7: the best of the four.
 
     Bounded by :math:`\sqrt{N K}`. With weights, the nuclear norm of
@@ -289,12 +271,19 @@ def svd_cost(
     logarithm acts on the nearest pairs.
 
     Args:
-        x: Data.
-        y: Centres.
-        v: Variance, several of them, a rule that finds one from the data, or a kernel.
+        x: Data, or a sketch of them.
+        y: Centres, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
+            sketch, which has its own, is given.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres; uniform if only the data have weights.
-        method: How the nuclear norm is computed, see :func:`~kermix.nuclear_norm`.
+        method: How the nuclear norm is computed: `"svd"` or `"polar"`, see
+            :func:`~kermix.nuclear_norm`, or `"sketch"`: linear in the number of points, through
+            Nystrom features of both sets. `"auto"` decides between the first two, and tries the
+            third where both sets have more than 4096 points (20 000 on a GPU), taking it if its
+            error bound is within the tolerance.
+        tolerance: Relative error that `"polar"` and `"sketch"` may make.
+        rank: Number of features of `"sketch"`, instead of as many as the tolerance needs.
         normalized: Whether to return the form in [0, 1].
         log: Whether to return the natural logarithm.
 
@@ -303,16 +292,27 @@ def svd_cost(
         >>> svd_cost(x, x + 0.5, 0.1), svd_cost(x, x + 0.5, 0.1, normalized=True)
         (tensor(1.1953), tensor(0.5976))
     """
+    check_option("method", method, ("auto", "svd", "polar", "sketch"))
+    if isinstance(x, Sketch) or isinstance(y, Sketch):
+        return SketchPair(x, y, v, weights_x, weights_y).svd_cost(normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y)
+    if method == "sketch" or (method == "auto" and _large(x, y)):
+        sketched = SketchPair.of_samples(pair, tolerance, rank)
+        if method == "sketch" or sketched.svd_error() <= tolerance:
+            value, info = sketched.svd_cost(normalized or pair.weighted, log)
+            return pair.in_callers_dtype(value), info
     with pair.full_precision():
         cross = pair.cross_gram(pair.dtype)
-        log_cost = cross.log_scale + nuclear_norm(cross.matrix, method=method).log()
+        norm, info = nuclear_norm.with_info(cross.matrix, method=method, tolerance=tolerance)
+        log_factor = cross.log_scale
         # A set without weights contributes the root of its size, unless it is to be a measure.
         if normalized or pair.weighted:
             for samples in (pair.data, pair.centres):
                 if samples.weights is None:
-                    log_cost = log_cost - math.log(len(samples)) / 2
-        return _finish(pair, log_cost, log), CostInfo("svd")
+                    log_factor = log_factor - math.log(len(samples)) / 2
+        if info.error_bound is not None:
+            info = info._replace(error_bound=info.error_bound * log_factor.exp())
+        return _finish(pair, log_factor + norm.log(), log), info
 
 
 def frobenius_cost(x: Tensor, y: Tensor, v: Kernel) -> Tensor:  # (*B,)
@@ -348,6 +348,17 @@ def distance_nuclear_cost(
         norm = norm / x.shape[-1] if per_dimension else norm
         limits = torch.finfo(torch.promote_types(x.dtype, y.dtype))
         return norm.clamp(max=limits.max).to(torch.promote_types(x.dtype, y.dtype))
+
+
+def _large(x: Tensor, y: Tensor) -> bool:
+    """Whether a sketch is worth a try: both sets large, one problem, not under a transform."""
+    return (
+        x.ndim == y.ndim == 2
+        and min(len(x), len(y)) > SKETCH_ABOVE.get(x.device.type, 4096)
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
 
 
 def _finish(pair: SamplePair, log_cost: Tensor, log: bool) -> Tensor:

@@ -12,6 +12,7 @@ __all__ = [
     "SampleError",
     "ShapeError",
     "SizeError",
+    "SketchError",
     "TableError",
     "TrainingError",
     "VarianceError",
@@ -41,6 +42,10 @@ class WeightError(KermixError, ValueError):
 
 class OptionError(KermixError, ValueError):
     """An option has a value that is not offered, or options contradict each other."""
+
+
+class SketchError(KermixError, ValueError):
+    """A sketch is empty, damaged, or made with another feature map than the one it meets."""
 
 
 class DeviceError(KermixError, RuntimeError):

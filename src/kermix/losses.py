@@ -4,8 +4,10 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from .costs import Cost, Kernel, MatrixForm, matrix_cost, scalar_cost, svd_cost, vector_cost
-from .nuclear import NuclearMethod
+from .costs import Kernel, SVDMethod, matrix_cost, scalar_cost, svd_cost, vector_cost
+from .info import Informative
+from .sketch import Sketch
+from .sketched import MatrixForm
 
 __all__ = ["MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
 
@@ -13,9 +15,9 @@ __all__ = ["MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
 class _Loss(nn.Module):
     """Minus the logarithm of a normalised cost, or one minus the cost."""
 
-    cost: ClassVar[Cost[...]]
+    cost: ClassVar[Informative[...]]
 
-    def __init__(self, v: Kernel, log: bool, **options: object) -> None:
+    def __init__(self, v: Kernel | None, log: bool, **options: object) -> None:
         super().__init__()
         # As an attribute, a learned variance (an nn.Parameter) is found by the optimiser.
         self.v = v
@@ -29,8 +31,8 @@ class _Loss(nn.Module):
 
     def forward(
         self,
-        x: Tensor,  # (*B, N, d)
-        y: Tensor,  # (*B, K, d)
+        x: Tensor | Sketch,  # (*B, N, d)
+        y: Tensor | Sketch,  # (*B, K, d)
         weights_x: Tensor | None = None,  # (*B, N)
         weights_y: Tensor | None = None,  # (*B, K)
     ) -> Tensor:  # (*B,)
@@ -48,11 +50,16 @@ class _Loss(nn.Module):
         return -value if self.log else 1 - value
 
 
+def _size(samples: Tensor | Sketch) -> int:
+    return samples.count if isinstance(samples, Sketch) else samples.shape[-2]
+
+
 class ScalarLoss(_Loss):
     r"""Minus the logarithm of the normalised scalar cost: the Cauchy-Schwarz divergence.
 
     Args:
-        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`.
+        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
+            None if the data are given as a sketch.
         log: Whether to take minus the logarithm of the normalised cost, which has a useful
             gradient also where data and centres do not overlap, or one minus the cost.
         chunk: Side of the tiles in which the kernel is evaluated: the memory knob.
@@ -65,7 +72,9 @@ class ScalarLoss(_Loss):
 
     cost = scalar_cost
 
-    def __init__(self, v: Kernel, log: bool = True, chunk: int | None = None) -> None:
+    def __init__(
+        self, v: Kernel | None = None, log: bool = True, chunk: int | None = None
+    ) -> None:
         super().__init__(v, log, chunk=chunk)
 
 
@@ -73,7 +82,8 @@ class VectorLoss(_Loss):
     r"""Minus the logarithm of the normalised vector-matrix cost.
 
     Args:
-        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`.
+        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
+            None if the data are given as a sketch.
         ridge: Ridge of the centres' Gram matrix, relative to its diagonal.
         log: Whether to take minus the logarithm of the normalised cost, or one minus the cost.
         chunk: Side of the tiles in which the cross kernel is evaluated: the memory knob.
@@ -87,7 +97,11 @@ class VectorLoss(_Loss):
     cost = vector_cost
 
     def __init__(
-        self, v: Kernel, ridge: float | None = None, log: bool = True, chunk: int | None = None
+        self,
+        v: Kernel | None = None,
+        ridge: float | None = None,
+        log: bool = True,
+        chunk: int | None = None,
     ) -> None:
         super().__init__(v, log, ridge=ridge, chunk=chunk)
 
@@ -96,7 +110,8 @@ class MatrixLoss(_Loss):
     r"""Minus the logarithm of the normalised matrix-matrix cost.
 
     Args:
-        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`.
+        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
+            None if the data are given as a sketch.
         form: Which matrix-matrix cost. The log-determinant has no [0, 1] form: its loss is
             :math:`-\log(-\log\det)`, or, with `log=False`, the log-determinant divided by
             `min(N, K)`.
@@ -113,7 +128,7 @@ class MatrixLoss(_Loss):
 
     def __init__(
         self,
-        v: Kernel,
+        v: Kernel | None = None,
         form: MatrixForm = "trace",
         ridge: float | None = None,
         log: bool = True,
@@ -123,8 +138,8 @@ class MatrixLoss(_Loss):
 
     def forward(
         self,
-        x: Tensor,
-        y: Tensor,
+        x: Tensor | Sketch,
+        y: Tensor | Sketch,
         weights_x: Tensor | None = None,
         weights_y: Tensor | None = None,
     ) -> Tensor:
@@ -141,17 +156,19 @@ class MatrixLoss(_Loss):
             ridge=self.ridge,
             log=self.log,
         )
-        return -value if self.log else value / min(x.shape[-2], y.shape[-2])
+        return -value if self.log else value / min(_size(x), _size(y))
 
 
 class SVDLoss(_Loss):
     r"""Minus the logarithm of the fidelity :math:`\|P\|_* / \sqrt{N K}`.
 
     Args:
-        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`.
+        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
+            None if the data are given as a sketch.
         log: Whether to take minus the logarithm of the fidelity, or one minus the fidelity, which
             is half the squared Bures distance.
-        method: How the nuclear norm is computed, see :func:`~kermix.nuclear_norm`.
+        method: How the cost is computed, see :func:`~kermix.svd_cost`.
+        tolerance: Relative error that the faster methods may make.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -161,5 +178,11 @@ class SVDLoss(_Loss):
 
     cost = svd_cost
 
-    def __init__(self, v: Kernel, log: bool = True, method: NuclearMethod = "auto") -> None:
-        super().__init__(v, log, method=method)
+    def __init__(
+        self,
+        v: Kernel | None = None,
+        log: bool = True,
+        method: SVDMethod = "auto",
+        tolerance: float = 1e-4,
+    ) -> None:
+        super().__init__(v, log, method=method, tolerance=tolerance)

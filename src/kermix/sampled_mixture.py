@@ -1,12 +1,15 @@
 """Gaussian mixtures with any prior, known at samples of it (Property 3)."""
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from .components import Components
 from .errors import OptionError
-from .mixture import ClosedForms, Components, check_power, log_power_sum
+from .gaussian_products import check_power, log_power_sum
+from .mixture import ClosedForms
 from .validation import check_samples, normalized_weights
 
 __all__ = ["SampledMixture"]
@@ -44,9 +47,7 @@ class SampledMixture(ClosedForms):
         components = Components.checked(weights, means, covariances)
         given = torch.promote_types(weights.dtype, means.dtype)
         self._dtype = torch.promote_types(given, covariances.dtype)
-        self._components = Components(
-            components.weights / means.shape[-2], components.means, components.covariances
-        )
+        self._components = replace(components, weights=components.weights / means.shape[-2])
         shown = components.to(self._dtype)
         self.weights, self.means, self.covariances = shown.weights, shown.means, shown.covariances
         self.batch_shape, self.event_shape = components.batch_shape, means.shape[-1:]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .errors import OptionError
 from .gram import LARGEST_EXPONENT, ScaledGram, gram_matrix, scaled_gram
 from .kernel import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
 from .linalg import Cholesky, cholesky, default_ridge, sqrt_or_zero
@@ -76,20 +77,22 @@ class SamplePair:
         self,
         x: Tensor,
         y: Tensor,
-        v: GaussianKernel | Variance | BandwidthRule,
+        v: GaussianKernel | Variance | BandwidthRule | None,
         weights_x: Tensor | None = None,
         weights_y: Tensor | None = None,
         unit_norm: bool = False,
     ) -> None:
         check_pair(x, y)
-        kernel, dimension = as_kernel(v, x), x.shape[-1]
+        if v is None:
+            raise OptionError("v is missing: give a variance, or the name of a rule for one.")
+        self.kernel, dimension = as_kernel(v, x), x.shape[-1]
         if weights_x is not None:
             weights_x = normalized_weights("weights_x", weights_x, x)
         if weights_y is not None:
             weights_y = normalized_weights("weights_y", weights_y, y)
-        self.data = SampleSet(x, weights_x, kernel.data_terms(dimension))
-        self.centres = SampleSet(y, weights_y, kernel.centre_terms(dimension))
-        self.terms = kernel.cross_terms(dimension, unit_norm)
+        self.data = SampleSet(x, weights_x, self.kernel.data_terms(dimension))
+        self.centres = SampleSet(y, weights_y, self.kernel.centre_terms(dimension))
+        self.terms = self.kernel.cross_terms(dimension, unit_norm)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -1,16 +1,26 @@
 """Dual statistics in tiles: means of the kernel over samples, without the Gram matrix.
 
 Neither the forward nor the backward holds more than one tile of `chunk x chunk` kernel values; the
-backward computes them again.
+backward computes them again. On a GPU, points in few dimensions take the fused kernels instead.
 """
 
-from typing import Any
+import functools
+import importlib.util
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .errors import OptionError
-from .gram import aligned, kernels_at, largest_exponent, numbers_like, squared_distances
+from .gram import (
+    DIRECT_DIFFERENCES_UP_TO,
+    aligned,
+    kernels_at,
+    largest_exponent,
+    numbers_like,
+    squared_distances,
+)
 from .kernel import KernelTerms, Numbers
 
 __all__ = ["log_kernel_means"]
@@ -54,6 +64,14 @@ def log_kernel_means(
     return log_scale + ratio
 
 
+class _Gradients(NamedTuple):
+    points: Tensor
+    sources: Tensor | None
+    weights: Tensor | None
+    rates: Tensor | None
+    log_weights: Tensor | None
+
+
 class _LogMeans(torch.autograd.Function):
     """The mean kernel relative to its largest term, `log mean - log_scale`, and that scale."""
 
@@ -68,19 +86,18 @@ class _LogMeans(torch.autograd.Function):
         log_weights: Numbers,
         chunk: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ratios, nearests, scales = [], [], []
-        for rows in points.split(chunk, -2):
-            parts = [
-                _row_sums(rows, columns, share, rates, log_weights)
-                for columns, share in _tiles(sources, weights, chunk)
-            ]
-            nearest = torch.stack([n for n, _, _ in parts]).amin(0)
+        if _fused_applies(points):
+            nearest, masses = _fused_masses(points, sources, weights, rates)
             log_scale = largest_exponent(nearest, rates, log_weights)
-            total = torch.stack([(scale - log_scale).exp() * s for _, scale, s in parts]).sum(0)
-            ratios.append(total.log())
-            nearests.append(nearest)
-            scales.append(log_scale)
-        return torch.cat(ratios, -1), torch.cat(nearests, -1), torch.cat(scales, -1)
+            shares = _shares(rates, log_weights, nearest, log_scale)
+            ratio = _total([s * m for s, m in zip(shares, masses, strict=True)]).log()
+            return ratio, nearest, log_scale
+        rows = [
+            _row_block(block, sources, weights, rates, log_weights, chunk)
+            for block in points.split(chunk, -2)
+        ]
+        ratio, nearest, log_scale = (torch.cat(part, -1) for part in zip(*rows, strict=True))
+        return ratio, nearest, log_scale
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -102,62 +119,195 @@ class _LogMeans(torch.autograd.Function):
             return (None,) * 6
         points, sources, weights, ratio, nearest, log_scale, *learned = ctx.saved_tensors
         rates, log_weights = learned or ctx.numbers
-        origin = sources.detach().mean(-2, keepdim=True)
         # Divided by the mean kernel, the terms of a row sum to 1.
         factors = grad * (-ratio).exp()
-        by_row = [t.unsqueeze(-1).split(ctx.chunk, -2) for t in (factors, nearest, log_scale)]
-        grad_points = []
-        grad_sources = [torch.zeros_like(t) for t in sources.split(ctx.chunk, -2)]
-        grad_weights = [torch.zeros_like(t) for t in weights.split(ctx.chunk, -1)]
-        grad_numbers = [[grad.new_zeros(()), grad.new_zeros(())] for _ in range(len(rates))]
-        for rows, factor, near, scale in zip(points.split(ctx.chunk, -2), *by_row, strict=True):
-            grad_rows = torch.zeros_like(rows)
-            for j, (columns, share) in enumerate(_tiles(sources, weights, ctx.chunk)):
-                distances = squared_distances(rows, columns)
-                kernels = kernels_at(distances, rates, log_weights, near, scale)
-                shares = [kernel * factor for kernel in kernels]
-                total = sum(shares[1:], start=shares[0])
-                grad_weights[j] = grad_weights[j] + total.sum(-2)
-                weighted = [s * share.unsqueeze(-2) for s in shares]
-                pull = sum(
-                    (rate * w for rate, w in zip(rates[1:], weighted[1:], strict=True)),
-                    start=rates[0] * weighted[0],
-                )
-                p, q = rows - origin, columns - origin
-                grad_rows = grad_rows + 2 * (pull @ q - pull.sum(-1, keepdim=True) * p)
-                grad_sources[j] = grad_sources[j] + 2 * (
-                    pull.mT @ p - pull.mT.sum(-1, keepdim=True) * q
-                )
-                if learned:
-                    for slot, w in zip(grad_numbers, weighted, strict=True):
-                        slot[0] = slot[0] - (w * distances).sum()
-                        slot[1] = slot[1] + w.sum()
-            grad_points.append(grad_rows)
-        gradients = (
-            torch.cat(grad_points, -2),
-            torch.cat(grad_sources, -2),
-            torch.cat(grad_weights, -1),
+        fused = _fused_applies(points) and not torch.is_grad_enabled()
+        gradients = (_fused_gradients if fused else _tiled_gradients)(
+            points,
+            sources,
+            weights,
+            rates,
+            log_weights,
+            factors,
+            nearest,
+            log_scale,
+            ctx.chunk,
+            sources_too=any(ctx.needs_input_grad[1:3]),
         )
-        if not learned:
-            return *gradients, None, None, None
-        grad_rates, grad_log_weights = (torch.stack(g) for g in zip(*grad_numbers, strict=True))
-        return *gradients, grad_rates, grad_log_weights, None
+        return (
+            *gradients[:3],
+            gradients.rates if learned else None,
+            gradients.log_weights if learned else None,
+            None,
+        )
 
 
-def _tiles(sources: Tensor, weights: Tensor, chunk: int) -> zip:
+def _row_block(
+    rows: Tensor,
+    sources: Tensor,
+    weights: Tensor,
+    rates: Numbers,
+    log_weights: Numbers,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Ratio, nearest distance and scale for a block of points, one tile after the other."""
+    parts = []
+    for columns, share in _tiles(sources, weights, chunk):
+        distances = squared_distances(rows, columns)
+        largest = torch.finfo(distances.dtype).max
+        idle = (share <= 0).unsqueeze(-2)
+        near = distances.detach().masked_fill(idle, largest).amin(-1, keepdim=True)
+        scale = largest_exponent(near, rates, log_weights)
+        kernel = _total(kernels_at(distances, rates, log_weights, near, scale))
+        sums = (kernel @ share.unsqueeze(-1)).squeeze(-1)
+        parts.append((near.squeeze(-1), scale.squeeze(-1), sums))
+    nearest = torch.stack([near for near, _, _ in parts]).amin(0)
+    log_scale = largest_exponent(nearest, rates, log_weights)
+    total = torch.stack([(scale - log_scale).exp() * sums for _, scale, sums in parts]).sum(0)
+    return total.log(), nearest, log_scale
+
+
+def _tiled_gradients(
+    points: Tensor,
+    sources: Tensor,
+    weights: Tensor,
+    rates: Numbers,
+    log_weights: Numbers,
+    factors: Tensor,
+    nearest: Tensor,
+    log_scale: Tensor,
+    chunk: int,
+    sources_too: bool,
+) -> _Gradients:
+    origin = sources.detach().mean(-2, keepdim=True)
+    by_row = [t.unsqueeze(-1).split(chunk, -2) for t in (factors, nearest, log_scale)]
+    grad_points = []
+    grad_sources = [torch.zeros_like(t) for t in sources.split(chunk, -2)]
+    grad_weights = [torch.zeros_like(t) for t in weights.split(chunk, -1)]
+    zero = factors.new_zeros(())
+    grad_rates, grad_logs = [zero] * len(rates), [zero] * len(rates)
+    for rows, factor, near, scale in zip(points.split(chunk, -2), *by_row, strict=True):
+        grad_rows = torch.zeros_like(rows)
+        for j, (columns, share) in enumerate(_tiles(sources, weights, chunk)):
+            distances = squared_distances(rows, columns)
+            kernels = kernels_at(distances, rates, log_weights, near, scale)
+            parts = [kernel * factor for kernel in kernels]
+            weighted = [part * share.unsqueeze(-2) for part in parts]
+            pull = _total([rate * w for rate, w in zip(rates, weighted, strict=True)])
+            p, q = rows - origin, columns - origin
+            grad_rows = grad_rows + 2 * (pull @ q - pull.sum(-1, keepdim=True) * p)
+            if sources_too:
+                grad_weights[j] = grad_weights[j] + _total(parts).sum(-2)
+                back = pull.mT @ p - pull.mT.sum(-1, keepdim=True) * q
+                grad_sources[j] = grad_sources[j] + 2 * back
+            if isinstance(rates, Tensor):
+                grad_rates = [
+                    g - (w * distances).sum() for g, w in zip(grad_rates, weighted, strict=True)
+                ]
+                grad_logs = [g + w.sum() for g, w in zip(grad_logs, weighted, strict=True)]
+        grad_points.append(grad_rows)
+    return _Gradients(
+        torch.cat(grad_points, -2),
+        torch.cat(grad_sources, -2),
+        torch.cat(grad_weights, -1),
+        torch.stack(grad_rates),
+        torch.stack(grad_logs),
+    )
+
+
+def _fused_masses(
+    points: Tensor, sources: Tensor, weights: Tensor, rates: Numbers
+) -> tuple[Tensor, list[Tensor]]:
+    """Nearest distances, and for each kernel its sum relative to the value at the nearest."""
+    from .fused import kernel_moments, nearest_distances
+
+    p, s, w = _flat(points, 2), _flat(sources, 2), _flat(weights, 1)
+    nearest = nearest_distances(p, s, w)
+    masses = [kernel_moments(p, s, w, _on_device(r, p), near_targets=nearest).mass for r in rates]
+    shape = points.shape[:-1]
+    return nearest.reshape(shape), [mass.reshape(shape) for mass in masses]
+
+
+def _fused_gradients(
+    points: Tensor,
+    sources: Tensor,
+    weights: Tensor,
+    rates: Numbers,
+    log_weights: Numbers,
+    factors: Tensor,
+    nearest: Tensor,
+    log_scale: Tensor,
+    chunk: int,
+    sources_too: bool,
+) -> _Gradients:
+    from .fused import kernel_moments
+
+    p, s, w = _flat(points, 2), _flat(sources, 2), _flat(weights, 1)
+    near, factor = _flat(nearest, 1), _flat(factors, 1)
+    shares = _shares(rates, log_weights, near, _flat(log_scale, 1))
+    grad_points = torch.zeros_like(p)
+    grad_sources, grad_weights = torch.zeros_like(s), torch.zeros_like(w)
+    grad_rates, grad_logs = [], []
+    for rate, share in zip(rates, shares, strict=True):
+        beta, f = _on_device(rate, p), factor * share
+        at_points = kernel_moments(p, s, w, beta, near_targets=near, gradient=True)
+        assert at_points.pull is not None
+        assert at_points.spread is not None
+        grad_points += 2 * beta * f.unsqueeze(-1) * at_points.pull
+        grad_rates.append(-(f * at_points.spread).sum())
+        grad_logs.append((f * at_points.mass).sum())
+        if sources_too:
+            at_sources = kernel_moments(s, p, f, beta, near_others=near, gradient=True)
+            assert at_sources.pull is not None
+            grad_sources += 2 * beta * w.unsqueeze(-1) * at_sources.pull
+            grad_weights += at_sources.mass
+    return _Gradients(
+        grad_points.reshape(points.shape),
+        grad_sources.reshape(sources.shape),
+        grad_weights.reshape(weights.shape),
+        torch.stack(grad_rates),
+        torch.stack(grad_logs),
+    )
+
+
+@functools.cache
+def _triton_is_there() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _fused_applies(points: Tensor) -> bool:
+    return (
+        points.is_cuda
+        and points.dtype == torch.float32
+        and points.shape[-1] <= DIRECT_DIFFERENCES_UP_TO
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(points)
+        and _triton_is_there()
+    )
+
+
+def _shares(
+    rates: Numbers, log_weights: Numbers, nearest: Tensor, log_scale: Tensor
+) -> list[Tensor]:
+    """Value of each kernel of the average at the nearest distance, divided by the scale."""
+    bound = torch.finfo(nearest.dtype).max / 4
+    return [
+        (log_weight - (rate * nearest).clamp(max=bound) - log_scale).exp()
+        for rate, log_weight in zip(rates, log_weights, strict=True)
+    ]
+
+
+def _tiles(sources: Tensor, weights: Tensor, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
     return zip(sources.split(chunk, -2), weights.split(chunk, -1), strict=True)
 
 
-def _row_sums(
-    rows: Tensor, columns: Tensor, share: Tensor, rates: Numbers, log_weights: Numbers
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Smallest distance, scale, and weighted sum of the scaled kernel, for each row of a tile."""
-    distances = squared_distances(rows, columns)
-    largest = torch.finfo(distances.dtype).max
-    idle = (share <= 0).unsqueeze(-2)
-    nearest = distances.detach().masked_fill(idle, largest).amin(-1, keepdim=True)
-    log_scale = largest_exponent(nearest, rates, log_weights)
-    kernels = kernels_at(distances, rates, log_weights, nearest, log_scale)
-    total = sum(kernels[1:], start=kernels[0])
-    sums = (total @ share.unsqueeze(-1)).squeeze(-1)
-    return nearest.squeeze(-1), log_scale.squeeze(-1), sums
+def _flat(tensor: Tensor, kept: int) -> Tensor:
+    return tensor.reshape(-1, *tensor.shape[-kept:])
+
+
+def _on_device(rate: float | Tensor, like: Tensor) -> Tensor:
+    return rate.detach() if isinstance(rate, Tensor) else like.new_full((), rate)
+
+
+def _total(matrices: list[Tensor]) -> Tensor:
+    return sum(matrices[1:], start=matrices[0])

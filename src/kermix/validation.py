@@ -14,6 +14,7 @@ __all__ = [
     "check_option",
     "check_pair",
     "check_samples",
+    "check_weights",
     "normalized_weights",
     "values_are_readable",
     "working_dtype",
@@ -91,8 +92,8 @@ def check_pair(x: Tensor, y: Tensor, names: tuple[str, str] = ("x", "y")) -> Non
         ) from None
 
 
-def normalized_weights(name: str, weights: Tensor, x: Tensor) -> Tensor:  # (*B, N)
-    """Check the weights of the points `x` and divide them by their sum."""
+def check_weights(name: str, weights: Tensor, x: Tensor) -> None:
+    """Check the weights of the points `x`: non-negative, not all zero, one for each point."""
     if not isinstance(weights, Tensor) or not weights.dtype.is_floating_point:
         found = weights.dtype if isinstance(weights, Tensor) else type(weights).__name__
         raise WeightError(f"{name} must be a floating-point tensor, not {found}.")
@@ -120,6 +121,11 @@ def normalized_weights(name: str, weights: Tensor, x: Tensor) -> Tensor:  # (*B,
             )
         if bool((weights.sum(-1) <= 0).any()):
             raise WeightError(f"{name} sums to zero; at least one weight must be positive.")
+
+
+def normalized_weights(name: str, weights: Tensor, x: Tensor) -> Tensor:  # (*B, N)
+    """Check the weights of the points `x` and divide them by their sum."""
+    check_weights(name, weights, x)
     weights = weights.to(working_dtype(weights, x))
     # Divided by the largest first: a sum of very small or very large weights stays in range.
     weights = weights / weights.detach().amax(-1, keepdim=True)

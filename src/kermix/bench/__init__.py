@@ -1,1 +1,5 @@
-"""Benchmarks: each one a module that runs ours and the peers on the same inputs."""
+"""Benchmarks: each runs ours and the peers on the same inputs, and writes one result file.
+
+A benchmark is a module with a function `run(quick) -> dict` of tables: a table is a list of rows,
+and all rows of a table have the same keys. Reported are ratios, with the raw times beside them.
+"""

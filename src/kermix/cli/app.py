@@ -8,6 +8,7 @@ import typer
 from kermix.errors import KermixError
 
 from . import fit
+from .bench import bench
 
 __all__ = ["app", "run"]
 
@@ -29,6 +30,7 @@ app.command()(fit.fit)
 app.command()(fit.resume)
 app.command()(fit.sample)
 app.command()(fit.score)
+app.command()(bench)
 
 
 def run() -> None:

@@ -1,0 +1,6 @@
+"""`python -m kermix` is the `kermix` command."""
+
+from .cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The benchmarks that exist, and how one is run and recorded."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from kermix.errors import OptionError
+from kermix.records import environment, machine_name, write_json
+
+__all__ = ["BENCHMARKS", "run_benchmark"]
+
+BENCHMARKS = {
+    "svd": "SVD cost, value and gradient, against the paper's way; a training step",
+    "sketch": "all four costs by sketches, up to a million points",
+    "tiles": "scalar cost without a Gram matrix, against geomloss",
+}
+
+
+def run_benchmark(name: str, out: Path, quick: bool = False) -> tuple[Path, dict[str, Any]]:
+    """Run one benchmark and write its result file.
+
+    Args:
+        name: One of :data:`BENCHMARKS`.
+        out: Folder of the result files.
+        quick: Whether to run a small version, which shows that it works.
+    """
+    if name not in BENCHMARKS:
+        raise OptionError(f"There is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}.")
+    tables = importlib.import_module(f"kermix.bench.{name}").run(quick)
+    record = {"benchmark": name, "quick": quick, **environment(), "tables": tables}
+    return write_json(out / f"{name}-{machine_name()}.json", record), tables

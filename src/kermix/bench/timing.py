@@ -1,0 +1,66 @@
+"""Measuring time and memory the same way in every benchmark."""
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["Timing", "device_name", "measure", "peak_memory_of"]
+
+
+class Timing(dict[str, Any]):
+    """Median and raw seconds of repeated calls."""
+
+    @property
+    def seconds(self) -> float:
+        """The median."""
+        return float(self["median_s"])
+
+
+def device_name() -> str:
+    """The device that benchmarks run on: a GPU if there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def measure(call: Callable[[], Any], repeats: int = 5, warmup: int = 1) -> Timing:
+    """Time a call, waiting for the device before and after each repetition."""
+    for _ in range(warmup):
+        call()
+    times = []
+    for _ in range(repeats):
+        _wait()
+        start = time.perf_counter()
+        call()
+        _wait()
+        times.append(time.perf_counter() - start)
+    return Timing(median_s=sorted(times)[len(times) // 2], raw_s=times)
+
+
+def peak_memory_of(code: str) -> float:
+    """Peak memory in MB that Python code needs above what its last `baseline()` call found.
+
+    Run in a process of its own: what was allocated before cannot hide it.
+    """
+    program = (
+        "import resource, torch\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        f"{code}\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return float(answer.stdout.split()[-1])
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def process_peak_mb() -> float:
+    """Peak memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

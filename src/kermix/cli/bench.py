@@ -1,0 +1,52 @@
+"""`kermix bench`: speed and quality, measured here and written to a result file."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import rich
+import typer
+from rich.table import Table
+
+from kermix.bench.catalogue import BENCHMARKS, run_benchmark
+
+__all__ = ["bench"]
+
+
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which benchmarks; none: list them; 'all': all.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the result files.")] = Path(
+        "results/bench"
+    ),
+    quick: Annotated[bool, typer.Option(help="A small version that ends in seconds.")] = False,
+) -> None:
+    """Compare kermix with other programs on this machine.
+
+    Each benchmark prints tables and writes one JSON file with machine, versions and commit.
+    """
+    if not names:
+        for name, text in BENCHMARKS.items():
+            rich.print(f"[bold]{name:12}[/] {text}")
+        rich.print("\nRun one with: kermix bench NAME, or all with: kermix bench all")
+        return
+    written = []
+    for name in list(BENCHMARKS) if names == ["all"] else names:
+        rich.print(f"[bold]{name}[/]: {BENCHMARKS.get(name, '')}")
+        path, tables = run_benchmark(name, out, quick)
+        for title, rows in tables.items():
+            rich.print(_table(title, rows))
+        written.append(path)
+    rich.print("Results: " + ", ".join(str(path) for path in written))
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> Table:
+    columns = [c for c in dict.fromkeys(k for row in rows for k in row) if not c.startswith("raw")]
+    table = Table(*columns, title=title.replace("_", " "), title_justify="left")
+    for row in rows:
+        table.add_row(*(_shown(row.get(c, "")) for c in columns))
+    return table
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
