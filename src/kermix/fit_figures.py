@@ -51,7 +51,7 @@ def curves_figure(history: Sequence[dict[str, float]], metric: str, best: float)
     left.set(xlabel="step", ylabel=metric, title="on data that training does not see")
     stages = (
         ("cost on samples", ORANGE, [r for r in history if r["variance"] > 0]),
-        ("closed form, up to a constant", GREEN, [r for r in history if r["variance"] == 0]),
+        ("finish, up to a constant", GREEN, [r for r in history if r["variance"] == 0]),
     )
     for label, colour, rows in stages:
         if rows:

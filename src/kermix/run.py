@@ -294,7 +294,7 @@ class Run:
         for name, value in self.settings.as_json().items():
             if value != default[name]:
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-                parts += [f"--{name.replace('_', '-')}", shown]
+                parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
         return " ".join(parts)
 
     def _write_metrics(self, history: list[Row]) -> None:

@@ -1,10 +1,10 @@
 """Densities in the plane: held-out likelihood, Wasserstein distance and time, with peers.
 
-`python -m kermix.bench.density`: kermix (SVD cost, then the closed form), the neural spline flow
-of zuko, scikit-learn's GaussianMixture with the number of components chosen by BIC, and a kernel
-density estimate with its bandwidth chosen on held-out rows. All are given the same rows. The
-negative log-likelihood is compared with the exact entropy, Wasserstein-2 between 2,500 samples and
-as many fresh rows with the same between two sets of fresh rows.
+`python -m kermix.bench.density`: kermix (the SVD cost, then the closed form; also the SVD cost,
+then likelihood), the neural spline flow of zuko, scikit-learn's GaussianMixture with the number of
+components chosen by BIC, and a kernel density estimate with its bandwidth chosen on held-out rows.
+All are given the same rows. The negative log-likelihood is compared with the exact entropy,
+Wasserstein-2 of 2,500 samples to as many fresh rows with that between two sets of fresh rows.
 """
 
 import argparse
@@ -22,12 +22,13 @@ from torch import Tensor
 from kermix.data.toys import toy
 from kermix.evaluation import wasserstein2
 from kermix.mixture import GaussianMixture
-from kermix.records import environment, machine_name, write_json
 from kermix.training.build import Split, build_trainer
 from kermix.training.schedules import learning_rate
 from kermix.training.settings import Settings
 
-__all__ = ["METHODS", "SETS", "SETTING", "main"]
+from .quality import default_path, write_record
+
+__all__ = ["METHODS", "SETS", "SETTING", "main", "run"]
 
 SETS = ("ring8", "grid25", "8gaussians", "checkerboard", "moons", "swissroll", "circles", "rings")
 TRAIN, TEST, SAMPLES = 50_000, 20_000, 2_500
@@ -142,8 +143,14 @@ def fit_flow(train: Tensor, device: str, setting: Settings) -> Density:
     return Density(sample, log_prob, f"{FLOW_STEPS} steps")
 
 
+def fit_kermix_likelihood(train: Tensor, device: str, setting: Settings) -> Density:
+    """The SVD cost, then likelihood from there."""
+    return fit_kermix(train, device, replace(setting, finish="likelihood"))
+
+
 METHODS: dict[str, Callable[[Tensor, str, Settings], Density]] = {
     "kermix": fit_kermix,
+    "kermix+likelihood": fit_kermix_likelihood,
     "zuko NSF": fit_flow,
     "GaussianMixture": fit_gmm,
     "KDE": fit_kde,
@@ -171,23 +178,57 @@ def run_set(
         # The same fresh rows as in the floor, so that their own noise cancels in the ratio.
         distances = [wasserstein2(a, b) for a, b in zip(draws, fresh[::2], strict=True)]
         shown[method] = draws[0]
+        w2, floor = statistics.mean(distances), statistics.mean(floors)
         results.append({
-            "set": name, "method": method, "note": density.note, "seconds": seconds,
-            "nll": nll, "entropy": chosen.entropy, "gap": nll - exact,
-            "w2": statistics.mean(distances), "w2_floor": statistics.mean(floors),
-            "w2_all": distances, "w2_floor_all": floors,
+            "set": name, "method": method, "nll": nll, "entropy": chosen.entropy,
+            "gap": nll - exact, "w2": w2, "w2_floor": floor, "w2_ratio": w2 / floor,
+            "w2_deviation": statistics.pstdev(distances), "seconds": seconds,
+            "note": density.note,
         })  # fmt: skip
     return results, shown
 
 
+def run(
+    quick: bool = False,
+    *,
+    sets: Sequence[str] = SETS,
+    methods: Sequence[str] = tuple(METHODS),
+    setting: Settings = SETTING,
+    device: str = "auto",
+    repeats: int = 5,
+    figure: Path | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """All methods on all sets; the quick version has two sets, two methods and few steps.
+
+    Args:
+        quick: Whether to show only that it works.
+        sets: Some of :data:`SETS`.
+        methods: Some of :data:`METHODS`.
+        setting: Of kermix.
+        device: Where to train.
+        repeats: Pairs of samples for the Wasserstein distance.
+        figure: Where to draw samples of all.
+    """
+    if quick:
+        sets, repeats = sets[:2], 1
+        methods = [m for m in methods if m.startswith("kermix")]
+        setting = replace(setting, components=64, steps=100, polish=50, polish_batch=1024)
+    rows: list[dict[str, Any]] = []
+    sheets = {}
+    for name in sets:
+        found, sheets[name] = run_set(name, methods, setting, device, repeats)
+        rows += found
+    if figure is not None:
+        from .figures import scatter_sheet
+
+        scatter_sheet(sheets, figure)
+    return {"density": rows}
+
+
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Run the benchmark; write its result file and figure."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from .figures import scatter_sheet
-
     parser = argparse.ArgumentParser("kermix.bench.density", description=__doc__)
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--components", type=int, default=SETTING.components)
@@ -198,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--repeats", type=int, default=5, help="pairs of samples for Wasserstein")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=default_path("density"))
     given = parser.parse_args(arguments)
     setting = replace(
         SETTING,
@@ -209,38 +250,24 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         polish_batch=given.polish_batch,
         seed=given.seed,
     )
-    console = Console()
-    results, sheets = [], {}
-    methods = given.methods.split(",")
-    for name in given.sets.split(","):
-        rows, sheets[name] = run_set(name, methods, setting, given.device, given.repeats)
-        results += rows
-        for r in rows:
-            console.print(
-                f"{name:13} {r['method']:16} NLL - entropy {r['gap']:+.3f}  "
-                f"W2/floor {r['w2'] / r['w2_floor']:.3f}  {r['seconds']:.0f} s",
-                highlight=False,
-            )
-    table = Table(title=f"Densities: {TRAIN} rows; a kermix sample is a centre plus noise")
-    for column in ("set", "method", "NLL", "entropy", "gap", "W2", "floor", "ratio", "s"):
-        table.add_column(column)
-    for r in results:
-        table.add_row(
-            r["set"], r["method"], f"{r['nll']:.3f}", f"{r['entropy']:.3f}", f"{r['gap']:+.3f}",
-            f"{r['w2']:.3f}", f"{r['w2_floor']:.3f}", f"{r['w2'] / r['w2_floor']:.3f}",
-            f"{r['seconds']:.0f}",
-        )  # fmt: skip
-    console.print(table)
-    path = given.out or Path("results/bench") / f"density-{machine_name()}.json"
-    content = {
-        **environment(),
-        "protocol": {"train": TRAIN, "test": TEST, "samples": SAMPLES, "repeats": given.repeats},
+    tables = run(
+        given.quick,
+        sets=given.sets.split(","),
+        methods=given.methods.split(","),
+        setting=setting,
+        device=given.device,
+        repeats=given.repeats,
+        figure=given.out.with_suffix(".png"),
+    )
+    protocol = {
+        "train": TRAIN,
+        "test": TEST,
+        "samples": SAMPLES,
+        "repeats": given.repeats,
+        "a sample is": "a centre plus noise of the learned variance",
         "setting": setting.as_json(),
-        "results": results,
     }
-    console.print(f"written: {write_json(path, content)}")
-    scatter_sheet(sheets, path.with_suffix(".png"))
-    return path
+    return write_record("density", given.out, tables, protocol, shown="density", quick=given.quick)
 
 
 if __name__ == "__main__":

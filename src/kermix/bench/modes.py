@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kermix.data.toys import toy
 from kermix.evaluation import ModeCoverage, mode_coverage
-from kermix.records import environment, machine_name, write_json
 from kermix.training.build import build_model
 from kermix.training.loop import Trainer
 from kermix.training.settings import COSTS, Settings
 
-__all__ = ["METHODS", "SETTING", "main", "run"]
+from .quality import default_path, write_record
+
+__all__ = ["METHODS", "SETS", "SETTING", "main", "run", "train_seeds"]
 
 SETS = ("ring8", "grid25")
 POINTS, SAMPLES = 100_000, 2_500
@@ -30,7 +32,6 @@ SETTING = Settings(components=128, steps=2000, batch=256, polish=0, variance=1e-
 CLOSED_FORM_STEPS, CLOSED_FORM_BATCH = 500, 4096
 # Every cost on samples; then the SVD cost followed by the closed form, as `kermix fit` does.
 METHODS = (*(c for c in COSTS), "svd+closed form")
-PERFECT = {"ring8": {"kl": 0.001}, "grid25": {"kl": 0.004}}
 
 
 def _settings(method: str, setting: Settings) -> Settings:
@@ -39,10 +40,14 @@ def _settings(method: str, setting: Settings) -> Settings:
     return replace(setting, cost=method)  # type: ignore[arg-type]
 
 
-def run(
+def train_seeds(
     name: str, method: str, seeds: Sequence[int], setting: Settings = SETTING, device: str = "auto"
-) -> dict[str, Any]:
-    """Train one model for each seed, side by side, and look at the samples of each."""
+) -> tuple[dict[str, Any], list[dict[str, Any]], Tensor]:
+    """Train one model for each seed, side by side, and look at the samples of each.
+
+    Returns:
+        The row of the table, a row for each seed, and the samples of the first.
+    """
     chosen = toy(name)
     modes = chosen.modes
     if modes is None:
@@ -59,14 +64,13 @@ def run(
     generator = torch.Generator(model.scaler.scale.device).manual_seed(seeds[0])
     samples = model.mixture().sample((SAMPLES,), generator=generator).movedim(1, 0).cpu()
     found = [mode_coverage(s, modes.centres.double(), modes.deviation) for s in samples]
-    return {
-        "set": name,
-        "method": method,
-        "seconds": seconds,
-        "steps": trainer.total,
-        "runs": [{"seed": s, **asdict(f)} for s, f in zip(seeds, found, strict=True)],
-        **_summary(found),
-    }
+    named = {"set": name, "method": method}
+    row = {**named, **_summary(found), "steps": trainer.total, "seconds": seconds}
+    return (
+        row,
+        [{**named, "seed": s, **asdict(f)} for s, f in zip(seeds, found, strict=True)],
+        (samples[0]),
+    )
 
 
 def _wait(trainer: Trainer) -> None:
@@ -86,12 +90,50 @@ def _summary(found: Sequence[ModeCoverage]) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> Path:
-    """Run the benchmark and write its result file."""
-    from rich.console import Console
-    from rich.table import Table
+def run(
+    quick: bool = False,
+    *,
+    seeds: int = 10,
+    methods: Sequence[str] = METHODS,
+    sets: Sequence[str] = SETS,
+    setting: Settings = SETTING,
+    device: str = "auto",
+    figure: Path | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """All methods on all sets; the quick version has two seeds and few steps.
 
+    Args:
+        quick: Whether to show only that it works.
+        seeds: Number of models for each method and set.
+        methods: Some of :data:`METHODS`.
+        sets: Some of :data:`SETS`.
+        setting: The setting that all share.
+        device: Where to train.
+        figure: Where to draw samples of the first seed of each.
+    """
+    if quick:
+        seeds, setting = min(seeds, 2), replace(setting, steps=min(setting.steps, 100))
+    tables: dict[str, list[dict[str, Any]]] = {"modes": [], "seeds": []}
+    sheets = {}
+    for name in sets:
+        data = toy(name).sample(SAMPLES, torch.Generator().manual_seed(0))
+        sheets[name] = {"data": data}
+        for method in methods:
+            row, each, samples = train_seeds(name, method, range(seeds), setting, device)
+            tables["modes"].append(row)
+            tables["seeds"] += each
+            sheets[name][method] = samples
+    if figure is not None:
+        from .figures import scatter_sheet
+
+        scatter_sheet(sheets, figure)
+    return tables
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """Run the benchmark; write its result file and figure."""
     parser = argparse.ArgumentParser("kermix.bench.modes", description=__doc__)
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--methods", default=",".join(METHODS), help="names with commas between")
     parser.add_argument("--sets", default=",".join(SETS))
@@ -99,36 +141,26 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--components", type=int, default=SETTING.components)
     parser.add_argument("--batch", type=int, default=SETTING.batch)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=default_path("modes"))
     given = parser.parse_args(arguments)
     setting = replace(SETTING, steps=given.steps, components=given.components, batch=given.batch)
-    console = Console()
-    results = []
-    for name in given.sets.split(","):
-        for method in given.methods.split(","):
-            result = run(name, method, range(given.seeds), setting, given.device)
-            results.append(result)
-            console.print(f"{name} {method}: {result['seconds']:.0f} s", highlight=False)
-    table = Table(title=f"Mode coverage, {given.seeds} seeds; a sample is a centre plus noise")
-    for column in ("set", "cost", "all modes", "modes", "good", "worst", "KL", "worst", "s"):
-        table.add_column(column)
-    for r in results:
-        table.add_row(
-            r["set"], r["method"], f"{r['full_coverage']}/{given.seeds}", f"{r['modes']:.1f}",
-            f"{r['high_quality']:.1%}", f"{r['worst_high_quality']:.1%}", f"{r['kl']:.4f}",
-            f"{r['worst_kl']:.4f}", f"{r['seconds']:.0f}",
-        )  # fmt: skip
-    console.print(table)
-    path = given.out or Path("results/bench") / f"modes-{machine_name()}.json"
-    content = {
-        **environment(),
-        "protocol": {"points": POINTS, "samples": SAMPLES, "sample": "centre plus learned noise"},
+    tables = run(
+        given.quick,
+        seeds=given.seeds,
+        methods=given.methods.split(","),
+        sets=given.sets.split(","),
+        setting=setting,
+        device=given.device,
+        figure=given.out.with_suffix(".png"),
+    )
+    protocol = {
+        "points": POINTS,
+        "samples": SAMPLES,
+        "a sample is": "a centre plus noise of the learned variance",
         "setting": setting.as_json(),
-        "closed_form": {"steps": CLOSED_FORM_STEPS, "batch": CLOSED_FORM_BATCH},
-        "results": results,
+        "closed form": {"steps": CLOSED_FORM_STEPS, "batch": CLOSED_FORM_BATCH},
     }
-    console.print(f"written: {write_json(path, content)}")
-    return path
+    return write_record("modes", given.out, tables, protocol, shown="modes", quick=given.quick)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kermix.records import environment, machine_name, write_json
 from kermix.training.conditional import ConditionalSettings, fit_conditional
 
-__all__ = ["PROBLEMS", "SETTING", "main", "run"]
+from .quality import default_path, write_record
+
+__all__ = ["PROBLEMS", "SETTING", "main", "run", "train_seeds"]
 
 TRAIN, TEST = 50_000, 50_000
 SETTING = ConditionalSettings(
@@ -50,7 +51,7 @@ PROBLEMS: dict[str, tuple[Callable[[int, torch.Generator], tuple[Tensor, Tensor]
 }
 
 
-def run(
+def train_seeds(
     problem: str, cost: str, seeds: Sequence[int], setting: ConditionalSettings, device: str
 ) -> dict[str, Any]:
     """Train for each seed; the gap to the entropy of each."""
@@ -76,65 +77,80 @@ def run(
         gaps.append(-float(density.mean()) - entropy)
     return {
         "problem": problem,
-        "cost": cost,
-        "entropy": entropy,
-        "gaps": gaps,
-        "gap": statistics.mean(gaps),
+        "cost": "SVD, closed form" if cost == "svd" else cost,
         "nll": entropy + statistics.mean(gaps),
-        "seconds": seconds,
+        "entropy": entropy,
+        "gap": statistics.mean(gaps),
+        "worst_gap": max(gaps),
+        "seeds": len(gaps),
+        "seconds": statistics.mean(seconds),
         "goal": max(gaps) <= 0.05,
+    }
+
+
+def run(
+    quick: bool = False,
+    *,
+    seeds: int = 3,
+    problems: Sequence[str] = tuple(PROBLEMS),
+    setting: ConditionalSettings = SETTING,
+    device: str = "auto",
+) -> dict[str, list[dict[str, Any]]]:
+    """Both ways of training on both problems; the quick version has one seed and few steps.
+
+    Args:
+        quick: Whether to show only that it works.
+        seeds: Number of networks for each.
+        problems: Some of :data:`PROBLEMS`.
+        setting: The setting that all share.
+        device: Where to train.
+    """
+    if quick:
+        seeds = 1
+        setting = replace(setting, components=8, width=32, steps=20, polish=100, polish_batch=256)
+    return {
+        "regression": [
+            train_seeds(problem, cost, range(seeds), setting, device)
+            for problem in problems
+            for cost in ("svd", "likelihood")
+        ]
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Run the benchmark and write its result file."""
-    from rich.console import Console
-    from rich.table import Table
-
     parser = argparse.ArgumentParser("kermix.bench.regression", description=__doc__)
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--components", type=int, default=SETTING.components)
     parser.add_argument("--width", type=int, default=SETTING.width)
+    parser.add_argument("--depth", type=int, default=SETTING.depth)
     parser.add_argument("--steps", type=int, default=SETTING.steps)
     parser.add_argument("--polish", type=int, default=SETTING.polish)
     parser.add_argument("--polish-batch", type=int, default=SETTING.polish_batch)
+    parser.add_argument("--rate", type=float, default=SETTING.rate)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=default_path("regression"))
     given = parser.parse_args(arguments)
     setting = replace(
         SETTING,
         components=given.components,
         width=given.width,
+        depth=given.depth,
         steps=given.steps,
         polish=given.polish,
         polish_batch=given.polish_batch,
+        rate=given.rate,
     )
-    console = Console()
-    results = [
-        run(problem, cost, range(given.seeds), setting, given.device)
-        for problem in given.problems.split(",")
-        for cost in ("svd", "likelihood")
-    ]
-    table = Table(title=f"Inverse problems: NLL of {TEST} fresh rows, {given.seeds} seeds")
-    for column in ("problem", "trained with", "NLL", "entropy", "gap", "worst", "s"):
-        table.add_column(column)
-    for r in results:
-        name = "SVD cost, closed form" if r["cost"] == "svd" else "likelihood"
-        table.add_row(
-            r["problem"], name, f"{r['nll']:.3f}", f"{r['entropy']:.3f}", f"{r['gap']:+.3f}",
-            f"{max(r['gaps']):+.3f}", f"{statistics.mean(r['seconds']):.0f}",
-        )  # fmt: skip
-    console.print(table)
-    path = given.out or Path("results/bench") / f"regression-{machine_name()}.json"
-    content = {
-        **environment(),
-        "protocol": {"train": TRAIN, "test": TEST, "seeds": given.seeds},
-        "setting": asdict(setting),
-        "results": results,
-    }
-    console.print(f"written: {write_json(path, content)}")
-    return path
+    problems = given.problems.split(",")
+    tables = run(
+        given.quick, seeds=given.seeds, problems=problems, setting=setting, device=given.device
+    )
+    protocol = {"train": TRAIN, "test": TEST, "setting": asdict(setting)}
+    return write_record(
+        "regression", given.out, tables, protocol, shown="regression", quick=given.quick
+    )
 
 
 if __name__ == "__main__":

@@ -61,6 +61,9 @@ def fit(
         int | None,
         typer.Option(help="Steps of the closed form at the end; by default 500 for mixtures."),
     ] = None,
+    finish: Annotated[
+        str, typer.Option(help="What these steps optimise: 'closed form' or 'likelihood'.")
+    ] = "closed form",
     batch: Annotated[int, typer.Option(help="Data points for each step.")] = 256,
     polish_batch: Annotated[int, typer.Option(help="The same in the closed-form stage.")] = 2048,
     variance: Annotated[
@@ -107,7 +110,8 @@ def fit(
         raise OptionError(f"--rows {rows}: at least one row is needed.")
     chosen: dict[str, Any] = {
         "cost": cost, "model": model or "mixture", "components": components,
-        "variances": variances, "prior": prior, "steps": steps, "polish": polish, "batch": batch,
+        "variances": variances, "prior": prior, "steps": steps, "polish": polish, "finish": finish,
+        "batch": batch,
         "polish_batch": polish_batch, "variance": variance, "start_variance": start_variance,
         "spread": _factors(spread), "rate": rate, "seed": seed,
     }  # fmt: skip

@@ -78,11 +78,12 @@ class Objective(nn.Module):
     ) -> Tensor:  # (*B,)
         """The loss of one step."""
         cost, model = self.settings.cost, self.model
-        if cost == "likelihood":
+        polishing = self.polishing(step)
+        if cost == "likelihood" or (polishing and self.settings.finish == "likelihood"):
             mixture: GaussianMixture = model.network()
             rows = x.movedim(-2, 0) if mixture.batch_shape else x
             return -mixture.log_prob(rows).mean(0)
-        if self.polishing(step):
+        if polishing:
             return cauchy_schwarz_to_points(model.network(), x)
         points, weights = model.draw(self.settings.components, generator)
         if cost == "energy":

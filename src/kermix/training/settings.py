@@ -8,9 +8,10 @@ from kermix.models.mixture_networks import VarianceKind
 from kermix.models.priors import PriorName
 from kermix.validation import check_option
 
-__all__ = ["CostName", "ModelName", "Settings"]
+__all__ = ["CostName", "FinishName", "ModelName", "Settings"]
 
 CostName: TypeAlias = Literal["svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood"]
+FinishName: TypeAlias = Literal["closed form", "likelihood"]
 ModelName: TypeAlias = Literal["mixture", "network", "generator", "conv"]
 
 COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood")
@@ -32,9 +33,11 @@ class Settings:
         variances: Of a component: isotropic, or one for each coordinate.
         prior: Of the noise that goes into a network.
         steps: Training steps with the cost.
-        polish: Further steps with the closed-form Cauchy-Schwarz cost (mixtures only), in which
-            data are points: no kernel widens them, so variances come out right. None takes 500
-            in up to 8 dimensions and 0 above, where densities at points say little.
+        polish: Further steps, for mixtures only, in which data are points: no kernel widens
+            them, so variances come out right. None takes 500 in up to 8 dimensions and 0 above,
+            where densities at points say little.
+        finish: What these steps optimise: `"closed form"`, the Cauchy-Schwarz cost, or
+            `"likelihood"`, which gives more to the tails and less to the modes.
         batch: Data points for each step.
         polish_batch: Data points for each step of polishing.
         variance: Variance of the kernel at the end, in units of the scaled data; None finds it.
@@ -51,6 +54,7 @@ class Settings:
     prior: PriorName = "hybrid"
     steps: int = 800
     polish: int | None = None
+    finish: FinishName = "closed form"
     batch: int = 256
     polish_batch: int = 2048
     variance: float | None = None
@@ -62,6 +66,7 @@ class Settings:
     def __post_init__(self) -> None:
         check_option("cost", self.cost, COSTS)
         check_option("model", self.model, MODELS)
+        check_option("finish", self.finish, ("closed form", "likelihood"))
         check_option("variances", self.variances, ("isotropic", "diagonal"))
         check_option("prior", self.prior, ("uniform", "gaussian", "hybrid"))
         for name, least in (
