@@ -4,7 +4,7 @@ BIN := .venv/bin
 .PHONY: demo test lint clean
 
 demo: .venv/ready
-	$(BIN)/python scripts/demo.py
+	$(BIN)/kermix fit --quick
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n 2

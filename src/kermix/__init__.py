@@ -7,6 +7,8 @@ Example:
     tensor(1.0000)
 """
 
+from typing import TYPE_CHECKING
+
 from . import errors
 from .costs import (
     distance_nuclear_cost,
@@ -26,11 +28,15 @@ from .nuclear import nuclear_norm
 from .sampled_mixture import SampledMixture
 from .sketch import Sketch
 
+if TYPE_CHECKING:
+    from .estimators import KernelMixture
+
 __version__ = "0.1.0"
 
 __all__ = [
     "GaussianKernel",
     "GaussianMixture",
+    "KernelMixture",
     "MatrixLoss",
     "SVDLoss",
     "SampledMixture",
@@ -52,3 +58,12 @@ __all__ = [
     "vector_cost",
     "vector_weights",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Imported when it is asked for: it needs scikit-learn, which the rest does not.
+    if name == "KernelMixture":
+        from .estimators import KernelMixture
+
+        return KernelMixture
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

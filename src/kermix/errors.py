@@ -3,14 +3,18 @@
 __all__ = [
     "DegenerateDataWarning",
     "DeviceError",
+    "ImageError",
     "KermixError",
     "MissingExtraError",
     "OptionError",
     "ReparametrizationError",
+    "RunError",
     "SampleError",
     "ShapeError",
     "SizeError",
     "SketchError",
+    "TableError",
+    "TrainingError",
     "VarianceError",
     "WeightError",
 ]
@@ -52,12 +56,28 @@ class SizeError(KermixError, ValueError):
     """The request is well formed but too large to finish."""
 
 
+class TableError(KermixError, ValueError):
+    """A file or table cannot be read as numbers; the message names the file, row and column."""
+
+
 class ReparametrizationError(KermixError, NotImplementedError):
     """Samples cannot be written as a differentiable function of the parameters."""
 
 
 class MissingExtraError(KermixError, ImportError):
     """A feature needs a package that is not installed; the message names the extra."""
+
+
+class ImageError(KermixError, ValueError):
+    """A file or folder of images cannot be read; the message names it."""
+
+
+class RunError(KermixError, RuntimeError):
+    """A run folder exists already, cannot be written, or does not hold what it should."""
+
+
+class TrainingError(KermixError, RuntimeError):
+    """Training cannot go on: the loss is no longer a finite number."""
 
 
 class DegenerateDataWarning(UserWarning):

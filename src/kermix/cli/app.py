@@ -7,6 +7,7 @@ import typer
 
 from kermix.errors import KermixError
 
+from . import fit
 from .bench import bench
 
 __all__ = ["app", "run"]
@@ -25,6 +26,10 @@ def _kermix() -> None:
     """Fit, compare and look inside distributions that are given by samples."""
 
 
+app.command()(fit.fit)
+app.command()(fit.resume)
+app.command()(fit.sample)
+app.command()(fit.score)
 app.command()(bench)
 
 

@@ -1,0 +1,249 @@
+"""`kermix fit`, `resume`, `sample` and `score`."""
+
+import csv
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kermix.errors import OptionError, RunError
+
+__all__ = ["fit", "resume", "sample", "score"]
+
+console = Console()
+
+SMALLEST_SIDE = 4
+
+Cost = Annotated[
+    str,
+    typer.Option(
+        help="What is optimised: svd, scalar, vector or matrix (the paper's four costs); mmd, "
+        "energy or likelihood (baselines)."
+    ),
+]
+
+
+def fit(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="A built-in set (mixture10, ring8, grid25, moons, circles, rings, swissroll, "
+            "8gaussians, checkerboard, pinwheel, 2spirals, digits) or a path: .npy, .npz, .csv, "
+            ".parquet, a folder of pictures, an IDX file."
+        ),
+    ] = "mixture10",
+    cost: Cost = "svd",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="mixture: a table of components. network: noise to components. generator, conv: "
+            "noise to centres, one for each noise vector. By default mixture, for images conv."
+        ),
+    ] = None,
+    components: Annotated[int, typer.Option(help="Components, or centres for each step.")] = 128,
+    variances: Annotated[
+        str, typer.Option(help="Variances of a component: isotropic or diagonal.")
+    ] = "isotropic",
+    prior: Annotated[
+        str, typer.Option(help="Noise of networks: uniform, gaussian or hybrid.")
+    ] = "hybrid",
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 800,
+    polish: Annotated[
+        int | None,
+        typer.Option(help="Steps of the closed form at the end; by default 500 for mixtures."),
+    ] = None,
+    finish: Annotated[
+        str, typer.Option(help="What these steps optimise: 'closed form' or 'likelihood'.")
+    ] = "closed form",
+    batch: Annotated[int, typer.Option(help="Data points for each step.")] = 256,
+    polish_batch: Annotated[int, typer.Option(help="The same in the closed-form stage.")] = 2048,
+    variance: Annotated[
+        float | None,
+        typer.Option(
+            help="Kernel variance at the end, for data scaled to deviation 1. "
+            "Found from the data if not given."
+        ),
+    ] = None,
+    start_variance: Annotated[
+        float | None,
+        typer.Option(
+            help="Kernel variance at the beginning; equal to --variance for a fixed one."
+        ),
+    ] = None,
+    spread: Annotated[
+        str, typer.Option(help="Factors of the variances that are used at once.")
+    ] = "1,10,100",
+    rate: Annotated[float | None, typer.Option(help="Peak of the learning rate.")] = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same machine: same result.")] = 0,
+    rows: Annotated[
+        int | None, typer.Option(help="Rows to draw of a built-in set (20000 if not given).")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
+    precision: Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")] = "32-true",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run, which must not exist. By default runs/NAME."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A look in seconds: fewer steps and components.")
+    ] = False,
+) -> None:
+    """Fit a mixture to data: train, draw samples, write a report.
+
+    Without arguments, the paper's ten-mode mixture. Stop with Ctrl-C at any moment: nothing is
+    lost, and the command to go on is printed.
+    """
+    from kermix.data.loading import load
+    from kermix.run import Run, next_free_folder
+    from kermix.training.settings import Settings
+
+    if rows is not None and rows < 1:
+        raise OptionError(f"--rows {rows}: at least one row is needed.")
+    chosen: dict[str, Any] = {
+        "cost": cost, "model": model or "mixture", "components": components,
+        "variances": variances, "prior": prior, "steps": steps, "polish": polish, "finish": finish,
+        "batch": batch,
+        "polish_batch": polish_batch, "variance": variance, "start_variance": start_variance,
+        "spread": _factors(spread), "rate": rate, "seed": seed,
+    }  # fmt: skip
+    settings = Settings(**chosen)  # refused, if it must be, before any file is read
+    dataset = load(data, seed, **({} if rows is None else {"rows": rows}))
+    if model is None and dataset.image is not None and cost != "likelihood" and not polish:
+        square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
+        settings = replace(settings, model="conv" if square else "generator")
+    if quick:
+        settings = settings.for_dimension(dataset.values.shape[1]).quick()
+    for note in dataset.notes:
+        console.print(f"[yellow]note:[/] {note}", highlight=False)
+    folder = next_free_folder(dataset.name) if out is None else out
+    run = Run.create(folder, data, dataset, settings, device, precision, rows)
+    _train_and_finish(run, dataset)
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="Folder of a run that was stopped.")],
+) -> None:
+    """Go on with a run from its last checkpoint, to the same result as without the stop."""
+    from kermix.run import Run
+
+    opened = Run.open(run)
+    _train_and_finish(opened, opened.dataset())
+
+
+def sample(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where to write: .npy or .csv.")],
+    n: Annotated[int, typer.Option("-n", help="How many samples.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Same seed: same samples.")] = 0,
+) -> None:
+    """Draw samples from a fitted model."""
+    from kermix.run import Run
+
+    if n < 1:
+        raise OptionError(f"-n {n}: at least one sample is needed.")
+    opened = Run.open(run)
+    _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
+    console.print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
+
+
+def score(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    data: Annotated[str, typer.Argument(help="A built-in set or a path, as for fit.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="Where to write the log-density of each row."),
+    ] = None,
+) -> None:
+    """Log-density of each row of DATA under a fitted model, in nats."""
+    from kermix.data.loading import load
+    from kermix.run import Run
+
+    opened = Run.open(run)
+    dataset = load(data, seed=1)
+    values = opened.score(dataset.values).numpy()
+    if out is not None:
+        _write_rows(out, values[:, None], ["log_density"])
+    else:
+        for value in values:
+            console.print(f"{value:.6f}", highlight=False)
+    mean, error = values.mean(), values.std() / len(values) ** 0.5
+    summary = Console(stderr=True)
+    summary.print(
+        f"mean log-density {mean:.4f} ± {error:.4f} nats over {len(values)} rows", highlight=False
+    )
+
+
+def _train_and_finish(run: Any, dataset: Any) -> None:
+    from kermix.training.progress import live_progress
+
+    trainer = run.trainer(dataset)
+    again = f"kermix resume {shlex.quote(str(run.folder))}"
+    with _interruptions() as interrupted, live_progress(trainer, run.metric, console) as live:
+        finished = run.train(
+            trainer,
+            on_step=live.on_step,
+            on_report=live.on_report,
+            should_stop=interrupted,
+        )
+    if not finished:
+        console.print(f"Stopped at step {trainer.step}; saved. To go on:\n  [bold]{again}[/]")
+        raise typer.Exit(130)
+    summary = run.finish(dataset, trainer.history)
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in summary.rows:
+        table.add_row(f"[dim]{name}[/]", value)
+    console.print(table)
+    console.print(f"report: [bold]{run.folder / 'report.html'}[/]", soft_wrap=True)
+
+
+@contextmanager
+def _interruptions() -> Iterator[Callable[[], bool]]:
+    """Note Ctrl-C and the request to end, for the loop to see between two steps."""
+    seen: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if seen:  # asked twice: at once
+            sys.exit(130)
+        seen.append(number)
+
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(s, note) for s in signals]
+    try:
+        yield lambda: bool(seen)
+    finally:
+        for s, handler in zip(signals, before, strict=True):
+            signal.signal(s, handler)
+
+
+def _factors(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"--spread {text}: numbers with commas between, as 1,10,100.") from None
+
+
+def _write_rows(path: Path, values: np.ndarray, columns: list[str]) -> None:
+    if path.suffix not in (".npy", ".csv"):
+        raise OptionError(f"{path}: rows are written as .npy or .csv.")
+    if path.exists():
+        raise RunError(f"{path} exists, and nothing is ever overwritten; choose another name.")
+    try:
+        if path.suffix == ".npy":
+            with path.open("xb") as binary:
+                np.save(binary, values)
+        else:
+            with path.open("x", newline="") as text:
+                writer = csv.writer(text)
+                writer.writerow(columns)
+                writer.writerows(values.tolist())
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror}).") from None

@@ -1,0 +1,108 @@
+"""From data and settings to a trainer: split, scale, schedule and network."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from kermix.errors import OptionError
+from kermix.models.generators import ConvDecoder, MLPGenerator
+from kermix.models.mixture_networks import MixtureNetwork, MixtureTable
+from kermix.models.priors import make_prior
+from kermix.models.scaled import ScaledModel, Scaler
+
+from .loop import Trainer
+from .schedules import VarianceSchedule, automatic_variance
+from .settings import Settings
+
+__all__ = ["Split", "build_model", "build_trainer", "split_rows"]
+
+HELD_OUT_SHARE, HELD_OUT_ROWS = 0.1, 2000
+ROWS_TO_SPLIT = 20
+NOISE = 10
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows to train with, and rows to look at; the same ones where there are too few to split."""
+
+    train: Tensor
+    held_out: Tensor
+
+
+def split_rows(values: Tensor, seed: int) -> Split:
+    """Hold out a tenth of the rows, at most 2000, at random."""
+    if len(values) < ROWS_TO_SPLIT:
+        return Split(values, values)
+    order = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
+    held_out = min(HELD_OUT_ROWS, int(len(values) * HELD_OUT_SHARE))
+    return Split(values[order[held_out:]], values[order[:held_out]])
+
+
+def build_model(
+    train: Tensor,  # (*B, n, d)
+    settings: Settings,
+    image: tuple[int, int, int] | None = None,
+) -> tuple[ScaledModel, VarianceSchedule]:
+    """The untrained model of the data, and how the variance will change."""
+    generator = torch.Generator().manual_seed(settings.seed)
+    scaler = Scaler(train, common=image is not None)
+    scaled = scaler.scaled(train)
+    start, end = automatic_variance(scaled.reshape(-1, scaled.shape[-1]), generator)
+    end = settings.variance or end
+    variances = VarianceSchedule(settings.start_variance or max(start, end), end, settings.spread)
+    network = _network(scaled, settings, image, generator)
+    prior = make_prior(settings.prior, NOISE)
+    return ScaledModel(network, scaler, prior, end), variances
+
+
+def _network(
+    scaled: Tensor,
+    settings: Settings,
+    image: tuple[int, int, int] | None,
+    generator: torch.Generator,
+) -> nn.Module:
+    *batch, _, dimension = scaled.shape
+    if settings.model == "mixture":
+        return MixtureTable(
+            dimension,
+            settings.components,
+            settings.variances,
+            tuple(batch),
+            generator=generator,
+        )
+    if batch:
+        raise OptionError(f"model={settings.model!r} has no batches of models; use 'mixture'.")
+    prior = make_prior(settings.prior, NOISE)
+    if settings.model == "network":
+        return MixtureNetwork(
+            dimension, prior, settings.components, settings.variances, generator=generator
+        )
+    if settings.model == "generator":
+        return MLPGenerator(prior.dimension, dimension, generator=generator)
+    if image is None or image[1] != image[2]:
+        raise OptionError("model='conv' makes square images; the data are not such images.")
+    return ConvDecoder(prior.dimension, image[1], image[0], generator=generator)
+
+
+def build_trainer(
+    split: Split,
+    settings: Settings,
+    image: tuple[int, int, int] | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "32-true",
+    compiled: bool = False,
+) -> Trainer:
+    """A trainer at its first step."""
+    model, variances = build_model(split.train, settings, image)
+    return Trainer(
+        model,
+        split.train,
+        split.held_out,
+        settings,
+        variances,
+        device=device,
+        precision=precision,
+        compiled=compiled,
+    )

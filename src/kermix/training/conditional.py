@@ -1,0 +1,193 @@
+r"""Conditional mixtures: a context in, the distribution of a target out.
+
+Two stages, as for a fit without context. First a cost acts on the joint kernel
+:math:`k_c(c, c') k_x(x, x')`, which for Gaussian kernels is one Gaussian kernel on contexts and
+targets side by side. Then the closed form for each context sharpens the variances.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from kermix.errors import OptionError, ShapeError, TrainingError
+from kermix.losses import SVDLoss
+from kermix.mixture import GaussianMixture
+from kermix.models.mixture_networks import (
+    ConditionalMixtureNetwork,
+    VarianceKind,
+    stratified_draw,
+)
+from kermix.models.scaled import Scaler
+from kermix.validation import check_option, check_samples
+
+from .loop import make_fabric
+from .schedules import VarianceSchedule, learning_rate
+
+__all__ = ["ConditionalModel", "ConditionalSettings", "fit_conditional", "spherical_loss"]
+
+ConditionalCost: TypeAlias = Literal["svd", "likelihood"]
+
+
+@dataclass(frozen=True)
+class ConditionalSettings:
+    """Settings of a conditional fit.
+
+    Attributes:
+        cost: `"svd"`, the SVD cost on the joint kernel and then the closed form; or
+            `"likelihood"`, the usual way to train a mixture density network.
+        components: Components for each context.
+        variances: Of a component: isotropic, or one for each coordinate.
+        width: Width of the hidden layers.
+        depth: Number of hidden layers.
+        steps: Steps with the SVD cost; none of a likelihood fit.
+        polish: Steps with the closed form, or with the likelihood.
+        contexts: Contexts for each step of the SVD cost; all components of each are drawn.
+        batch: Data for each step of the SVD cost.
+        polish_batch: Data for each step of the second stage.
+        context_scale: How much a context counts beside a target in the joint kernel.
+        rate: Peak of the learning rate.
+        seed: All randomness comes from it.
+    """
+
+    cost: ConditionalCost = "svd"
+    components: int = 24
+    variances: VarianceKind = "isotropic"
+    width: int = 128
+    depth: int = 2
+    steps: int = 300
+    polish: int = 3000
+    contexts: int = 16
+    batch: int = 256
+    polish_batch: int = 1024
+    context_scale: float = 1.0
+    rate: float = 3e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_option("cost", self.cost, ("svd", "likelihood"))
+        if self.steps < 0 or self.polish < 0 or self.steps + self.polish == 0:
+            raise OptionError("steps and polish are both 0, or negative: nothing to train.")
+
+
+def spherical_loss(mixture: GaussianMixture, targets: Tensor) -> Tensor:  # (B, d) -> ()
+    r"""Minus the logarithm of the mean of :math:`q(x_n | c_n) / \|q(\cdot | c_n)\|`.
+
+    The Cauchy-Schwarz cost of each context: the numerator's mean is its inner product with the
+    density of the targets there, the norm is in closed form. Least at the conditional density.
+    """
+    ratio = mixture.log_prob(targets) - 0.5 * mixture.log_norm2()
+    return math.log(len(targets)) - ratio.logsumexp(0)
+
+
+class ConditionalModel(nn.Module):
+    """A conditional mixture with the scales of its data.
+
+    Args:
+        network: From scaled contexts to mixtures of scaled targets.
+        contexts: Scale of the contexts.
+        targets: Scale of the targets.
+    """
+
+    def __init__(
+        self, network: ConditionalMixtureNetwork, contexts: Scaler, targets: Scaler
+    ) -> None:
+        super().__init__()
+        self.network, self.contexts, self.targets = network, contexts, targets
+
+    def forward(self, context: Tensor) -> GaussianMixture:  # (n, c)
+        """The distribution of the target for each context, in the data's units."""
+        scaled = self.network(self.contexts.scaled(context))
+        scale, location = self.targets.scale, self.targets.location
+        variances = scaled.covariances
+        if scaled.covariance_kind == "isotropic":
+            variances = variances.unsqueeze(-1)
+        return GaussianMixture(
+            scaled.weights.double(),
+            scaled.means.double() * scale + location,
+            variances.double() * scale.square(),
+        )
+
+
+class _Step(nn.Module):
+    """The loss of one step."""
+
+    def __init__(self, network: ConditionalMixtureNetwork, settings: ConditionalSettings) -> None:
+        super().__init__()
+        self.network, self.settings = network, settings
+        self.variances = VarianceSchedule(0.5, 3e-3)
+
+    def forward(self, c: Tensor, x: Tensor, step: int, generator: torch.Generator) -> Tensor:
+        s = self.settings
+        if s.cost == "likelihood":
+            return -self.network(c).log_prob(x).mean()
+        if step >= s.steps:
+            return spherical_loss(self.network(c), x)
+        here = c[: s.contexts]
+        points, weights = stratified_draw(self.network(here), 1, generator)
+        beside = here.unsqueeze(1).expand(-1, points.shape[1], -1)
+        model = torch.cat([s.context_scale * beside, points], -1).flatten(0, 1)
+        data = torch.cat([s.context_scale * c, x], -1)[s.contexts :]
+        loss = SVDLoss(self.variances.at(step / s.steps))
+        return loss(data, model, weights_y=weights.flatten())
+
+
+def fit_conditional(
+    context: Tensor,  # (n, c)
+    target: Tensor,  # (n, d)
+    settings: ConditionalSettings | None = None,
+    *,
+    device: str = "auto",
+) -> ConditionalModel:
+    """Learn the distribution of a target given a context.
+
+    Example:
+        >>> c = torch.linspace(0, 1, 200)[:, None]
+        >>> settings = ConditionalSettings(components=2, steps=5, polish=5)
+        >>> model = fit_conditional(c, 2 * c, settings, device="cpu")
+        >>> model(c[:3]).sample().shape
+        torch.Size([3, 1])
+    """
+    settings = settings or ConditionalSettings()
+    check_samples("context", context)
+    check_samples("target", target)
+    if len(context) != len(target):
+        raise ShapeError(f"{len(context)} contexts and {len(target)} targets: one for each.")
+    fabric = make_fabric(device, "32-true")
+    start = torch.Generator().manual_seed(settings.seed)
+    network = ConditionalMixtureNetwork(
+        context.shape[1],
+        target.shape[1],
+        settings.components,
+        settings.variances,
+        settings.width,
+        settings.depth,
+        generator=start,
+    )
+    model = ConditionalModel(network, Scaler(context), Scaler(target)).to(fabric.device)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1.0, betas=(0.9, 0.99))
+    step_module, optimizer = fabric.setup(_Step(network, settings), optimizer)
+    c = model.contexts.scaled(context.to(fabric.device))
+    x = model.targets.scaled(target.to(fabric.device))
+    generator = torch.Generator(fabric.device).manual_seed(settings.seed)
+    first = 0 if settings.cost == "svd" else settings.steps
+    loss = c.new_zeros(())
+    for step in range(first, settings.steps + settings.polish):
+        joint = step < settings.steps
+        share = step / settings.steps if joint else (step - settings.steps) / settings.polish
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(share, settings.rate, last=0.1 if joint else 0.01)
+        size = settings.contexts + settings.batch if joint else settings.polish_batch
+        rows = torch.randint(len(c), (size,), generator=generator, device=fabric.device)
+        loss = step_module(c[rows], x[rows], step, generator)
+        optimizer.zero_grad(set_to_none=True)
+        fabric.backward(loss)
+        optimizer.step()
+    if not bool(torch.isfinite(loss)):
+        raise TrainingError(
+            f"The loss of the conditional fit is not finite after {settings.steps} + "
+            f"{settings.polish} steps; try a lower rate than {settings.rate:g}."
+        )
+    return model

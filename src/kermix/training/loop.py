@@ -1,0 +1,238 @@
+"""The training loop, on Lightning Fabric: one step, reports, checkpoints, an orderly stop."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from kermix.errors import (
+    MissingExtraError,
+    OptionError,
+    SampleError,
+    TrainingError,
+    VarianceError,
+    WeightError,
+)
+from kermix.evaluation import energy_distance
+from kermix.models.scaled import ScaledModel
+
+from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
+from .objective import Objective
+from .schedules import VarianceSchedule, learning_rate
+from .settings import Settings
+
+__all__ = ["Row", "Trainer", "load_model", "make_fabric"]
+
+Row: TypeAlias = dict[str, float]
+
+REPORTS = 40  # in a whole run
+HELD_OUT_FOR_ENERGY = 1000
+# How NaN shows where values are looked at: in points, variances, weights or a factorisation.
+NOT_FINITE = (SampleError, VarianceError, WeightError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+
+
+@dataclass
+class Trainer:
+    """A fit in progress.
+
+    All randomness comes from the seed of the settings and everything that changes is in a
+    checkpoint, so a run that was stopped and resumed ends with the same weights as one that was
+    not (on the same machine).
+
+    Args:
+        model: What is trained. Its network may have batch axes: independent models side by side,
+            each with its own data.
+        train: Data in their own units, (*B, n, d).
+        held_out: Data that only the reports look at, (m, d), or None.
+        settings: What the user chose.
+        variances: The schedule of the kernel's variance.
+        device: `"auto"`, `"cpu"`, `"cuda"`, ...
+        precision: A precision of Fabric's. The costs are computed in float32 in any case.
+        compiled: Whether to compile the step with `torch.compile`.
+    """
+
+    model: ScaledModel
+    train: Tensor
+    held_out: Tensor | None
+    settings: Settings
+    variances: VarianceSchedule
+    device: str = "auto"
+    precision: str = "32-true"
+    compiled: bool = False
+    step: int = field(default=0, init=False)
+    history: list[Row] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        fabric = make_fabric(self.device, self.precision)
+        self.settings = self.settings.for_dimension(self.train.shape[-1])
+        objective = Objective(self.model, self.settings, self.variances)
+        betas = (0.9, 0.99) if self.settings.model == "mixture" else (0.5, 0.9)
+        # Moved first: an optimizer made before would hold the parameters of another device.
+        objective = objective.to(fabric.device)
+        optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=betas)
+        self._fabric, self._objective = fabric, objective
+        self._step, self._optimizer = fabric.setup(objective, optimizer)
+        if self.compiled:
+            self._step = torch.compile(self._step)
+        self._data = self.model.scaler.scaled(self.train.to(fabric.device))
+        self._held_out = None if self.held_out is None else self.held_out.to(fabric.device)
+        self._generator = torch.Generator(fabric.device).manual_seed(self.settings.seed)
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run."""
+        return self.settings.steps + (self.settings.polish or 0)
+
+    @property
+    def reports_every(self) -> int:
+        """Steps between two looks at the model."""
+        return max(1, self.total // REPORTS)
+
+    def run(
+        self,
+        *,
+        folder: Path | None = None,
+        on_step: Callable[[int], None] | None = None,
+        on_report: Callable[[Row], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Train to the end, or until `should_stop` says so; returns whether the end was reached.
+
+        Args:
+            folder: Where checkpoints go: `last` and `best` (by the held-out metric).
+            on_step: Called with the number of each step that is done.
+            on_report: Called with each new row of the history.
+            should_stop: Asked after each step; a checkpoint is then written first.
+        """
+        losses: list[Tensor] = []
+        while self.step < self.total:
+            try:
+                losses.append(self._one_step())
+            except NOT_FINITE as error:
+                raise self._failure(self.step, folder) from error
+            if on_step is not None:
+                on_step(self.step)
+            stopping = should_stop is not None and self.step < self.total and should_stop()
+            if self.step % self.reports_every == 0 or self.step == self.total or stopping:
+                # The only place where the host waits for the device.
+                self._check_finite(torch.stack(losses), folder)
+                if not stopping:
+                    row = self._report(losses[-1])
+                    if on_report is not None:
+                        on_report(row)
+                if folder is not None:
+                    self.save(folder / "last.safetensors")
+                    if not stopping and row["metric"] <= min(r["metric"] for r in self.history):
+                        self.save(folder / "best.safetensors")
+                losses = []
+            if stopping:
+                return False
+        return True
+
+    def _one_step(self) -> Tensor:
+        share, polishing = self._objective.share(self.step), self._objective.polishing(self.step)
+        rate = learning_rate(share, self.settings.peak_rate * (0.5 if polishing else 1.0))
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        x = self._batch(self._objective.batch_size(self.step))
+        loss = self._step(x, self.step, self._generator)
+        self._optimizer.zero_grad(set_to_none=True)
+        # The sum over a batch of models gives each of them the gradient of its own loss.
+        self._fabric.backward(loss.sum())
+        self._optimizer.step()
+        self.step += 1
+        return loss.detach().mean()
+
+    def _batch(self, size: int) -> Tensor:  # (*B, size, d)
+        *batch, n, d = self._data.shape
+        rows = torch.randint(
+            n, (*batch, size), generator=self._generator, device=self._data.device
+        )
+        if not batch:
+            return self._data[rows]
+        return self._data.gather(-2, rows.unsqueeze(-1).expand(*batch, size, d))
+
+    def _report(self, loss: Tensor) -> Row:
+        last = self.step - 1
+        polishing = self._objective.polishing(last)
+        row = {
+            "step": float(self.step),
+            "loss": float(loss),
+            "variance": 0.0 if polishing else self.variances.at(self._objective.share(last))[0],
+            "metric": self.metric(),
+        }
+        self.history.append(row)
+        return row
+
+    @torch.no_grad()
+    def metric(self) -> float:
+        """Held-out negative log-likelihood of a mixture; energy distance of a generator."""
+        if self._held_out is None:
+            return math.nan
+        if self.model.is_mixture:
+            return float(-self.model.log_prob(self._held_out).mean())
+        generator = torch.Generator(self._data.device).manual_seed(self.settings.seed)
+        held_out = self._held_out[:HELD_OUT_FOR_ENERGY]
+        samples = self.model.sample(len(held_out), generator)
+        scaled = self.model.scaler.scaled
+        return float(energy_distance(scaled(held_out), scaled(samples)))
+
+    def _check_finite(self, losses: Tensor, folder: Path | None) -> None:
+        finite = torch.isfinite(losses)
+        if bool(finite.all()):
+            return
+        raise self._failure(self.step - len(losses) + int((~finite).nonzero()[0]), folder)
+
+    def _failure(self, step: int, folder: Path | None) -> TrainingError:
+        variance = self.variances.at(self._objective.share(step))[0]
+        kept = "No checkpoint was asked for."
+        if folder is not None and (folder / "last.safetensors").exists():
+            kept = f"The last good checkpoint is {folder / 'last.safetensors'}."
+        return TrainingError(
+            f"The loss is not finite at step {step} (cost {self.settings.cost}, variance "
+            f"{variance:.3g}, learning rate peak {self.settings.peak_rate:g}). Try a larger final "
+            f"variance, or a learning rate three times lower. {kept}"
+        )
+
+    def save(self, path: Path) -> None:
+        """Write everything that changes during training."""
+        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        tensors.update(optimizer_tensors(self._optimizer))
+        tensors["generator"] = self._generator.get_state()
+        save_checkpoint(path, tensors, {"step": self.step, "history": self.history})
+
+    def load(self, path: Path) -> None:
+        """Go on from a checkpoint."""
+        tensors, content = load_checkpoint(path)
+        load_model(self.model, tensors)
+        restore_optimizer(self._optimizer, tensors)
+        self._generator.set_state(tensors["generator"])
+        self.step, self.history = content["step"], content["history"]
+
+
+def load_model(model: ScaledModel, tensors: dict[str, Tensor]) -> None:
+    """Give a model the weights of a checkpoint."""
+    prefix = "model."
+    model.load_state_dict(
+        {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
+    )
+
+
+def make_fabric(device: str, precision: Any) -> Any:
+    """One process on a device, with a precision of Fabric's."""
+    try:
+        from lightning.fabric import Fabric
+    except ImportError:
+        raise MissingExtraError("Training needs Lightning: pip install 'kermix[fit]'.") from None
+    try:
+        return Fabric(accelerator=device, devices=1, precision=precision)
+    except (ValueError, RuntimeError, AssertionError) as error:
+        # Lightning has errors of its own, all of these kinds: unknown names, absent devices.
+        raise OptionError(
+            f"device={device!r} with precision={precision!r} cannot be used here: "
+            f"{' '.join(str(error).split())}"
+        ) from None

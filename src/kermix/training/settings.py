@@ -1,0 +1,131 @@
+"""What a user can choose about a fit: one frozen object, the same in Python, JSON and shell."""
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, TypeAlias
+
+from kermix.errors import OptionError
+from kermix.models.mixture_networks import VarianceKind
+from kermix.models.priors import PriorName
+from kermix.validation import check_option
+
+__all__ = ["CostName", "FinishName", "ModelName", "Settings"]
+
+CostName: TypeAlias = Literal["svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood"]
+FinishName: TypeAlias = Literal["closed form", "likelihood"]
+ModelName: TypeAlias = Literal["mixture", "network", "generator", "conv"]
+
+COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood")
+MODELS = ("mixture", "network", "generator", "conv")
+# A table of parameters takes larger steps than the weights of a network.
+PEAK_RATES = {"mixture": 0.02, "network": 0.004, "generator": 0.002, "conv": 0.002}
+POLISHED_UP_TO = 8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a fit.
+
+    Attributes:
+        cost: What is optimised: one of the paper's four costs, or a baseline.
+        model: `"mixture"`, a table of components; `"network"`, noise to components;
+            `"generator"` and `"conv"`, noise to centres (the paper's).
+        components: Number of components of a mixture; centres for each step of a generator.
+        variances: Of a component: isotropic, or one for each coordinate.
+        prior: Of the noise that goes into a network.
+        steps: Training steps with the cost.
+        polish: Further steps, for mixtures only, in which data are points: no kernel widens
+            them, so variances come out right. None takes 500 in up to 8 dimensions and 0 above,
+            where densities at points say little.
+        finish: What these steps optimise: `"closed form"`, the Cauchy-Schwarz cost, or
+            `"likelihood"`, which gives more to the tails and less to the modes.
+        batch: Data points for each step.
+        polish_batch: Data points for each step of polishing.
+        variance: Variance of the kernel at the end, in units of the scaled data; None finds it.
+        start_variance: Variance at the beginning; None takes the median rule.
+        spread: Factors of the variances that are used at once.
+        rate: Peak of the learning rate; None chooses by model.
+        seed: All randomness comes from it.
+    """
+
+    cost: CostName = "svd"
+    model: ModelName = "mixture"
+    components: int = 128
+    variances: VarianceKind = "isotropic"
+    prior: PriorName = "hybrid"
+    steps: int = 800
+    polish: int | None = None
+    finish: FinishName = "closed form"
+    batch: int = 256
+    polish_batch: int = 2048
+    variance: float | None = None
+    start_variance: float | None = None
+    spread: tuple[float, ...] = (1.0, 10.0, 100.0)
+    rate: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_option("cost", self.cost, COSTS)
+        check_option("model", self.model, MODELS)
+        check_option("finish", self.finish, ("closed form", "likelihood"))
+        check_option("variances", self.variances, ("isotropic", "diagonal"))
+        check_option("prior", self.prior, ("uniform", "gaussian", "hybrid"))
+        for name, least in (
+            ("components", 1), ("steps", 0), ("polish", 0), ("batch", 1), ("polish_batch", 1),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if name == "polish" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
+        if self.steps == 0 and self.polish == 0:
+            raise OptionError("steps and polish are both 0: there is nothing to train.")
+        for name in ("variance", "start_variance", "rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise OptionError(f"{name}={value} must be a positive number.")
+        if not self.is_mixture:
+            if self.cost == "likelihood":
+                raise OptionError("cost='likelihood' needs a density: use model='mixture'.")
+            if self.polish:
+                raise OptionError("polish needs weights and variances: use model='mixture'.")
+
+    @property
+    def peak_rate(self) -> float:
+        """The learning rate that is used."""
+        return PEAK_RATES[self.model] if self.rate is None else self.rate
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether the model learns weights and variances."""
+        return self.model in ("mixture", "network")
+
+    def for_dimension(self, dimension: int) -> "Settings":
+        """The settings with what was left open decided for data of this dimension."""
+        if self.polish is not None:
+            return self
+        closed_form = self.is_mixture and self.cost != "likelihood"
+        polish = 500 if closed_form and dimension <= POLISHED_UP_TO else 0
+        return replace(self, polish=polish)
+
+    def quick(self) -> "Settings":
+        """A shorter run, for a first look."""
+        return replace(
+            self,
+            steps=min(self.steps, 400),
+            components=min(self.components, 96),
+            polish=min(self.polish, 250) if self.polish else self.polish,
+            polish_batch=min(self.polish_batch, 1024),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and text."""
+        return {**asdict(self), "spread": list(self.spread)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "Settings":
+        """The inverse of :meth:`as_json`; names that are not known are an error."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(content) - known)
+        if unknown:
+            raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
+        return cls(**{**content, "spread": tuple(content.get("spread", (1.0, 10.0, 100.0)))})

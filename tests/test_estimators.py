@@ -1,0 +1,85 @@
+"""The scikit-learn estimator: its contract, its use in pipelines, the quality of a small fit."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import kermix as km
+
+
+def small(**options):
+    return km.KernelMixture(8, **{"steps": 20, "polish": 5, "batch_size": 32, **options})
+
+
+def two_blobs(n=600):
+    generator = np.random.default_rng(0)
+    centres = np.array([[0.0, 0.0], [100.0, 1.0]])
+    return centres[generator.integers(2, size=n)] + generator.normal(size=(n, 2)) * [10.0, 0.1]
+
+
+@parametrize_with_checks([small(random_state=0)])
+def test_contract(estimator, check):
+    check(estimator)
+
+
+def test_density_of_two_blobs_is_close_to_its_entropy():
+    rows = two_blobs(2000)
+    model = km.KernelMixture(16, steps=300, polish=200, random_state=0).fit(rows[:1500])
+    entropy = np.log(2) + np.log(2 * np.pi * np.e) + np.log(10 * 0.1)
+    assert abs(-model.score(rows[1500:]) - entropy) < 0.15
+
+
+def test_same_random_state_same_fit():
+    rows = two_blobs(200)
+    first, second, other = (small(random_state=s).fit(rows) for s in (3, 3, 4))
+    np.testing.assert_array_equal(first.means_, second.means_)
+    np.testing.assert_array_equal(first.sample(5), second.sample(5))
+    assert not np.array_equal(first.means_, other.means_)
+    assert not np.array_equal(first.sample(5, random_state=1), first.sample(5, random_state=2))
+
+
+def test_pipeline_grid_search_clone_and_pickle():
+    rows = two_blobs(150)
+    search = GridSearchCV(small(random_state=0), {"n_components": [2, 4]}, cv=2)
+    pipeline = make_pipeline(StandardScaler(), search).fit(rows)
+    assert search.best_params_["n_components"] in (2, 4)
+    model = clone(small(random_state=1)).fit(rows)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.score_samples(rows), model.score_samples(rows))
+    assert np.isfinite(pipeline.score(rows))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.full((30, 2), 7.0),
+        np.c_[np.linspace(0, 1, 40), np.full(40, 3.0)],
+        np.repeat(np.eye(2), 20, axis=0),
+        np.array([[1.0, 2.0]]),
+        np.linspace(-1e8, 1e8, 50)[:, None],
+        np.random.default_rng(0).normal(size=(40, 12)),
+    ],
+    ids=["constant", "constant column", "duplicates", "one row", "large line", "12 dimensions"],
+)
+def test_odd_data_give_a_finite_density(rows):
+    model = small(random_state=0).fit(rows)
+    assert np.isfinite(model.score_samples(rows)).all()
+    assert np.isfinite(model.sample(10)).all()
+
+
+def test_importing_kermix_needs_neither_scikit_learn_nor_lightning():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, kermix\n"
+        "heavy = {'sklearn', 'lightning', 'matplotlib', 'pandas', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,0 +1,243 @@
+"""`kermix fit` and its companions: what they write, how they stop, what they refuse."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from kermix.cli.app import app
+from kermix.errors import KermixError, RunError
+from kermix.run import Run, next_free_folder
+from kermix.training.checkpoints import load_checkpoint
+
+SHORT = ["--steps", "30", "--polish", "10", "--components", "8", "--batch", "32"]
+
+
+def kermix(*arguments):
+    """Run a command; its error, if it raises one of ours, is raised here."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if isinstance(result.exception, KermixError):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(scope="module")
+def moons(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "moons"
+    result = kermix("fit", "moons", *SHORT, "--rows", 500, "--out", folder)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+def test_run_folder_holds_everything(moons):
+    names = {p.name for p in moons.iterdir()}
+    assert names == {
+        "config.json", "metrics.csv", "checkpoint", "samples.npy", "figure.png", "report.html",
+    }  # fmt: skip
+    assert np.load(moons / "samples.npy").shape == (2500, 2)
+    lines = (moons / "metrics.csv").read_text().splitlines()
+    assert lines[0] == "step,loss,variance,metric"
+    assert lines[-1].startswith("40,")
+    config = json.loads((moons / "config.json").read_text())
+    assert config["settings"]["steps"] == 30
+    page = (moons / "report.html").read_text()
+    assert "kermix fit moons --rows 500 --components 8 --steps 30 --polish 10 --batch 32" in page
+
+
+def test_existing_folder_is_never_overwritten(moons):
+    before = (moons / "config.json").read_bytes()
+    with pytest.raises(RunError, match="exists"):
+        kermix("fit", "moons", "--out", moons)
+    assert (moons / "config.json").read_bytes() == before
+
+
+def test_default_folders_are_numbered(tmp_path):
+    assert next_free_folder("a", tmp_path) == tmp_path / "a"
+    (tmp_path / "a").mkdir()
+    assert next_free_folder("a", tmp_path) == tmp_path / "a-2"
+
+
+def test_sample_and_score(moons, tmp_path):
+    for name in ("s.npy", "s.csv"):
+        assert kermix("sample", moons, "-n", 7, "-o", tmp_path / name).exit_code == 0
+    written = np.loadtxt(tmp_path / "s.csv", delimiter=",", skiprows=1)
+    np.testing.assert_allclose(written, np.load(tmp_path / "s.npy"))
+    result = kermix("score", moons, tmp_path / "s.csv", "-o", tmp_path / "log.npy")
+    assert result.exit_code == 0
+    from_file = np.load(tmp_path / "log.npy")[:, 0]
+    direct = Run.open(moons).model().log_prob(Run.open(moons).sample(7, 0))
+    np.testing.assert_allclose(from_file, direct.numpy())
+    with pytest.raises(RunError, match="exists"):
+        kermix("sample", moons, "-o", tmp_path / "s.npy")
+    np.save(tmp_path / "wide.npy", np.zeros((2, 3)))
+    with pytest.raises(KermixError, match="3 columns"):
+        kermix("score", moons, tmp_path / "wide.npy")
+
+
+def test_same_seed_same_samples(tmp_path):
+    runs = [tmp_path / name for name in "abc"]
+    for run, seed in zip(runs, (5, 5, 6), strict=True):
+        kermix("fit", "moons", *SHORT, "--rows", 300, "--seed", seed, "--out", run)
+    a, b, c = (np.load(run / "samples.npy") for run in runs)
+    np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(a, c)
+
+
+@pytest.mark.parametrize("model", ["network", "generator", "conv"])
+def test_other_models(model, tmp_path):
+    data = "digits" if model == "conv" else "ring8"
+    extra = [] if model == "network" else ["--polish", 0]
+    result = kermix(
+        "fit", data, *SHORT, *extra, "--model", model, "--rows", 400, "--out", tmp_path / "run"
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert kermix("sample", tmp_path / "run", "-o", tmp_path / "s.npy").exit_code == 0
+
+
+@pytest.mark.parametrize("cost", ["scalar", "vector", "matrix", "mmd", "energy", "likelihood"])
+def test_other_costs(cost, tmp_path):
+    result = kermix(
+        "fit", "moons", *SHORT, "--cost", cost, "--rows", 200, "--out", tmp_path / "run"
+    )
+    assert result.exit_code == 0, result.output
+
+
+def _command(*arguments):
+    code = "from kermix.cli import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def _wait_for_checkpoint(folder: Path, process) -> None:
+    end = time.monotonic() + 120
+    while not (folder / "checkpoint" / "last.safetensors").exists():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+LONG = ["ring8", "--steps", "400", "--polish", "80", "--components", "16", "--batch", "32",
+        "--rows", "300"]  # fmt: skip
+
+
+def test_killed_and_resumed_ends_with_the_same_weights(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    process = _command("fit", *LONG, "--out", killed)
+    _wait_for_checkpoint(killed, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    _, content = load_checkpoint(killed / "checkpoint" / "last.safetensors")
+    assert content["step"] < 480
+    assert not (killed / "samples.npy").exists()
+    kermix("fit", *LONG, "--out", whole)
+    assert kermix("resume", killed).exit_code == 0
+    for name in ("last", "best"):
+        first, _ = load_checkpoint(whole / "checkpoint" / f"{name}.safetensors")
+        second, _ = load_checkpoint(killed / "checkpoint" / f"{name}.safetensors")
+        assert set(first) == set(second)
+        for key, value in first.items():
+            assert value.equal(second[key]), key
+    assert (whole / "metrics.csv").read_text() == (killed / "metrics.csv").read_text()
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+    process = _command("fit", *LONG, "--out", tmp_path / "run")
+    _wait_for_checkpoint(tmp_path / "run", process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "kermix resume" in output
+    assert kermix("resume", tmp_path / "run").exit_code == 0
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def _save(path, array):
+    np.save(path, array)
+    return path
+
+
+def _text(path, text):
+    path.write_text(text)
+    return path
+
+
+BAD = {
+    "missing": (lambda d: d / "none.csv", "none.csv: there is no such file"),
+    "no such set": (lambda d: "monkeys", "built in are mixture10"),
+    "infinite": (lambda d: _save(d / "x.npy", np.array([[1.0], [np.inf]])), "row 1, column x0"),
+    "all NaN": (lambda d: _save(d / "x.npy", np.full((3, 1), np.nan)), "no row is complete"),
+    "damaged": (lambda d: _text(d / "x.npy", "hello"), "x.npy: not a readable"),
+    "text": (lambda d: _text(d / "x.csv", "a\nhello\nworld\n"), "no column holds numbers"),
+    "text in numbers": (lambda d: _text(d / "x.csv", "a\n1\n2\nx\n"), "row 4, column a"),
+    "empty folder": (lambda d: d, "no pictures"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_data_is_named_in_one_line(case, tmp_path):
+    make, expected = BAD[case]
+    with pytest.raises(KermixError, match=expected) as caught:
+        kermix("fit", make(tmp_path), "--out", tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--cost", "nothing"], ["--steps", -1], ["--model", "generator", "--polish", 5],
+     ["--variance", -1], ["--spread", "a"], ["--rows", 0]],
+)  # fmt: skip
+def test_bad_options_are_refused_before_anything_is_written(options, tmp_path):
+    with pytest.raises(KermixError):
+        kermix("fit", "moons", *options, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("n", [1, 2, 25])
+def test_few_rows_and_odd_columns(n, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(n, 3)) * [1e6, 1e-6, 0.0] + [0, 0, 5.0]
+    path = _save(tmp_path / "x.npy", rows)
+    result = kermix("fit", path, *SHORT, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    samples = np.load(tmp_path / "run" / "samples.npy")
+    assert np.isfinite(samples).all()
+
+
+def test_unwritable_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot be created"):
+        kermix("fit", "moons", "--out", tmp_path / "file" / "run")
+
+
+def test_rows_with_missing_values_are_left_out_and_counted(tmp_path):
+    path = _text(tmp_path / "x.csv", "a,b\n" + "1,2\n3,4\n,5\n" * 10)
+    result = kermix("fit", path, *SHORT, "--out", tmp_path / "run")
+    assert "10 of 30 rows have missing values" in result.output
+
+
+def test_changed_data_cannot_be_resumed(tmp_path):
+    path = _save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(30, 2)))
+    kermix("fit", path, *SHORT, "--out", tmp_path / "run")
+    _save(path, np.zeros((30, 2)))
+    with pytest.raises(RunError, match="has changed"):
+        kermix("resume", tmp_path / "run")
+
+
+def test_folders_that_are_no_runs(tmp_path):
+    with pytest.raises(RunError, match="no run folder"):
+        kermix("resume", tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(RunError, match="damaged"):
+        kermix("resume", tmp_path)

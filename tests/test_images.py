@@ -1,0 +1,74 @@
+"""Folders of pictures and IDX files: values, shapes, and errors that name the file."""
+
+import gzip
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from kermix.data.images import is_idx, read_idx, read_image_folder
+from kermix.data.loading import load
+from kermix.errors import ImageError
+
+
+def idx(array):
+    head = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    return head + array.astype(np.uint8).tobytes()
+
+
+def test_grey_and_coloured_pictures(tmp_path):
+    grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    Image.fromarray(grey).save(tmp_path / "a.png")
+    images = read_image_folder(tmp_path)
+    assert images.shape == (1, 3, 4)
+    torch.testing.assert_close(images.values[0], torch.from_numpy(grey.ravel() / 255).float())
+    (tmp_path / "sub").mkdir()
+    Image.fromarray(np.full((3, 4, 3), [255, 0, 51], np.uint8)).save(tmp_path / "sub" / "b.png")
+    images = read_image_folder(tmp_path)
+    assert images.shape == (3, 3, 4)
+    torch.testing.assert_close(images.values[1, ::12], torch.tensor([1.0, 0.0, 0.2]))
+    torch.testing.assert_close(images.values[0].view(3, 12)[2], images.values[0].view(3, 12)[0])
+    assert load(str(tmp_path)).image == (3, 3, 4)
+
+
+def test_damaged_and_odd_pictures_are_named(tmp_path):
+    Image.fromarray(np.zeros((3, 4), np.uint8)).save(tmp_path / "a.png")
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "b.png")
+    with pytest.raises(ImageError, match=r"b.png: 4 x 4 pixels, while a.png has 4 x 3"):
+        read_image_folder(tmp_path)
+    (tmp_path / "b.png").write_text("no picture")
+    with pytest.raises(ImageError, match=r"b.png: not a readable picture"):
+        read_image_folder(tmp_path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_idx(packed, tmp_path):
+    array = np.arange(24).reshape(2, 3, 4)
+    path = tmp_path / ("x-idx3-ubyte" + ".gz" * packed)
+    path.write_bytes(gzip.compress(idx(array)) if packed else idx(array))
+    assert is_idx(path)
+    images = read_idx(path)
+    assert images.shape == (1, 3, 4)
+    torch.testing.assert_close(images.values, torch.from_numpy(array.reshape(2, 12) / 255).float())
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "not an IDX"),
+        (b"\x01\x02\x03\x04", "not an IDX"),
+        (idx(np.zeros((2, 2)))[:-1], "damaged"),
+        (b"\x1f\x8b\x00", "cannot be read"),
+    ],
+)
+def test_damaged_idx(content, expected, tmp_path):
+    path = tmp_path / "x-ubyte"
+    path.write_bytes(content)
+    with pytest.raises(ImageError, match=expected):
+        read_idx(path)
+
+
+def test_missing_idx(tmp_path):
+    with pytest.raises(ImageError, match="no such file"):
+        read_idx(tmp_path / "x-ubyte")

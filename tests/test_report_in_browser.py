@@ -1,0 +1,55 @@
+"""The report of a fit in a real browser: shown without a network, without errors."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from typer.testing import CliRunner
+
+from kermix.cli.app import app
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
+
+CHECK = """
+<script>
+window.addEventListener("error", e => console.error("failed: " + e.message));
+window.addEventListener("load", () => {
+  const pictures = [...document.images];
+  const shown = pictures.filter(i => i.complete && i.naturalWidth > 300).length;
+  console.log("pictures " + shown + " of " + pictures.length);
+  console.log("resources " + performance.getEntriesByType("resource")
+    .filter(e => !e.name.startsWith("data:")).length);
+  console.log("width " + (document.documentElement.scrollWidth <= window.innerWidth));
+});
+</script>
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_report_shows_its_pictures_and_asks_for_nothing(tmp_path):
+    run = tmp_path / "run"
+    options = ["--steps", "20", "--polish", "10", "--components", "8", "--batch", "32"]
+    result = CliRunner().invoke(
+        app, ["fit", "moons", "--rows", "200", *options, "--out", str(run)]
+    )
+    assert result.exit_code == 0, result.output
+    page = (run / "report.html").read_text()
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    checked = tmp_path / "checked.html"
+    checked.write_text(page.replace("</head>", CHECK + "</head>"))
+    browser = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+         "--disable-background-networking", f"--user-data-dir={tmp_path / 'profile'}",
+         "--enable-logging=stderr", "--v=0", "--host-resolver-rules=MAP * ~NOTFOUND",
+         "--virtual-time-budget=3000", "--window-size=1100,1500", "--dump-dom", checked.as_uri()],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    console = [line for line in browser.stderr.splitlines() if "CONSOLE" in line]
+    text = "\n".join(console)
+    assert "pictures 2 of 2" in text, browser.stderr[-2000:]
+    assert "resources 0" in text
+    assert "width true" in text
+    assert len(console) == 3, text
+    assert "Fit of moons" in browser.stdout
