@@ -59,9 +59,6 @@ BATCHES = {
     "integer weights": (Y, uniform(30).long(), errors.WeightError),
     "weights elsewhere": (Y, uniform(30).to("meta"), errors.DeviceError),
 }
-batched = pytest.mark.xfail(
-    strict=True, reason="accepted, and the sums of the sketch then have another shape"
-)
 
 
 @pytest.mark.parametrize("case", BATCHES)
@@ -73,7 +70,6 @@ def test_a_bad_batch_leaves_the_sketch_unchanged(case):
     assert all(a.equal(b) for a, b in zip(sums(updated), sums(sketch()), strict=True))
 
 
-@batched
 @pytest.mark.parametrize("shape", [(1, 30), (3, 30)])
 def test_batches_of_weights(shape):
     updated = sketch()
@@ -138,7 +134,6 @@ def test_arguments_of_costs(name):
         cost(sketch(), Y, weights_y=uniform(29))
 
 
-@pytest.mark.xfail(strict=True, reason="accepted; NaN ends in an error of torch.linalg")
 @pytest.mark.parametrize("bad", [-1e-6, torch.nan, torch.inf])
 @pytest.mark.parametrize("name", ["vector", "trace"])
 def test_ridge_beside_a_sketch(name, bad):
@@ -146,7 +141,6 @@ def test_ridge_beside_a_sketch(name, bad):
         COSTS[name](sketch(), Y, ridge=bad)
 
 
-@pytest.mark.xfail(strict=True, reason="taken as 1, or for what the smallest rank allows")
 @pytest.mark.parametrize("bad", [{"rank": 0}, {"rank": -1}, {"tolerance": -1.0}])
 def test_options_of_the_sketch(bad):
     with pytest.raises(errors.OptionError, match=next(iter(bad))):
@@ -246,7 +240,6 @@ def test_damaged_files(damage, tmp_path):
         km.Sketch.load(path)
 
 
-@pytest.mark.xfail(strict=True, reason="AttributeError: 'list' object has no attribute 'get'")
 @pytest.mark.parametrize("header", ["[]", "3", "null"])
 def test_a_header_that_is_no_object(header, tmp_path):
     save_file({"a": torch.ones(2)}, tmp_path / "data.sketch", metadata={"kermix": header})

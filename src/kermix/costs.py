@@ -39,6 +39,7 @@ Kernel: TypeAlias = GaussianKernel | Variance | BandwidthRule
 SVDMethod: TypeAlias = Literal["auto", "svd", "polar", "sketch"]
 
 SKETCH_ABOVE = {"cpu": 4096, "cuda": 20_000}
+SKETCH_ATTEMPTS = 3
 
 
 @informative
@@ -116,7 +117,7 @@ def vector_cost(
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
         ridge: Added to the diagonal of `R_F`, relative to its mean; by default 1e-6 for float64
-            samples and 1e-4 for others. Systems are solved in float64 for both.
+            samples and for sketches, 1e-4 for others. Systems are solved in float64 for both.
         normalized: Whether to return the form in [0, 1].
         log: Whether to return the natural logarithm.
         chunk: Side of the tiles in which the cross kernel is evaluated: the memory knob.
@@ -210,7 +211,8 @@ def matrix_cost(
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
         ridge: Added to the diagonals of `R_F` and `R_G`, relative to their means; by default
-            1e-6 for float64 samples and 1e-4 for others. Systems are solved in float64 for both.
+            1e-6 for float64 samples and for sketches, 1e-4 for others. Systems are solved in
+            float64 for all.
         normalized: Whether to divide by the bound; not for `"logdet"`, which has none.
         log: Whether to return the natural logarithm; for `"logdet"`, of minus the value.
 
@@ -294,13 +296,18 @@ def svd_cost(
     """
     check_option("method", method, ("auto", "svd", "polar", "sketch"))
     if isinstance(x, Sketch) or isinstance(y, Sketch):
+        if method not in ("auto", "sketch"):
+            raise OptionError(f"method={method!r} needs samples on both sides, not a sketch.")
         return SketchPair(x, y, v, weights_x, weights_y).svd_cost(normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y)
+    if not 0 < tolerance < 1:
+        raise OptionError(f"tolerance={tolerance}: a relative error lies between 0 and 1.")
     if method == "sketch" or (method == "auto" and _large(x, y)):
-        sketched = SketchPair.of_samples(pair, tolerance, rank)
-        if method == "sketch" or sketched.svd_error() <= tolerance:
-            value, info = sketched.svd_cost(normalized or pair.weighted, log)
+        sketched = _sketched(pair, tolerance, rank, at_any_rank=method == "sketch")
+        if sketched is not None:
+            value, info = sketched.svd_cost(normalized, log)
             return pair.in_callers_dtype(value), info
+    assert method != "sketch", "a sketch that is asked for is made, or refused"
     with pair.full_precision():
         cross = pair.cross_gram(pair.dtype)
         norm, info = nuclear_norm.with_info(cross.matrix, method=method, tolerance=tolerance)
@@ -358,6 +365,31 @@ def _large(x: Tensor, y: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
         and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _sketched(
+    pair: SamplePair, tolerance: float, rank: int | None, at_any_rank: bool
+) -> SketchPair | None:
+    """Sketches of the rank asked for, or whose error bound is within the tolerance, or None."""
+    if rank is not None:
+        return SketchPair.of_samples(pair, None, rank)
+    smaller = min(len(pair.data), len(pair.centres))
+    most = len(pair.data) + len(pair.centres) if at_any_rank else smaller // 4
+    residual = tolerance / 4
+    for _ in range(SKETCH_ATTEMPTS if at_any_rank else 1):
+        sketched = SketchPair.of_samples(pair, residual, most)
+        error = sketched.svd_error()
+        if error <= tolerance:
+            return sketched
+        # The bound is proportional to the residual.
+        residual *= tolerance / error / 4
+    if not at_any_rank:
+        return None
+    raise OptionError(
+        f"method='sketch' does not reach tolerance={tolerance}: its error bound is {error:.1e} "
+        f"with {sketched.feature_map.rank} features. Allow a larger tolerance, give the rank, or "
+        "use method='polar' or 'svd'."
     )
 
 

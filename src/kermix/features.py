@@ -170,7 +170,8 @@ def nystrom_features(
         x: Points like those that will be sketched; of both sets, if they differ much.
         v: Variance, several of them, a rule, or a kernel.
         rank: How many landmarks at most.
-        tolerance: Stop when the mean residual over the candidates is below this.
+        tolerance: Stop when the mean residual over the candidates is below this; uniform
+            landmarks, which do not see it, go up to the rank.
         landmarks: `"pivoted"` draws each landmark in proportion to the residual of the kernel
             that is left (randomly pivoted Cholesky); `"uniform"` draws them blindly.
         candidates: How many points of `x`, drawn at random, the landmarks are chosen among; by
@@ -191,8 +192,10 @@ def nystrom_features(
         )
     if rank is None and tolerance is None:
         raise OptionError("Give a rank, a tolerance, or both.")
-    if rank is not None and rank < 1:
-        raise OptionError(f"rank={rank}: at least one landmark is needed.")
+    if rank is not None and (not isinstance(rank, int) or rank < 1):
+        raise OptionError(f"rank={rank}: the number of landmarks is a whole number from 1 up.")
+    if landmarks == "uniform" and rank is None:
+        raise OptionError("landmarks='uniform' needs a rank: it does not see the residual.")
     rank = min(len(x), 4096 if rank is None else rank)
     kernel = as_kernel(v, x)
     generator = torch.Generator().manual_seed(seed)

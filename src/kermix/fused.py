@@ -15,6 +15,7 @@ __all__ = ["kernel_moments", "nearest_distances"]
 
 BLOCK_TARGETS = 32
 BLOCK_OTHERS = 64
+CHANNELS = 4
 LARGEST_EXPONENT = tl.constexpr(60.0)
 LARGEST_DISTANCE = tl.constexpr(3.0e32)
 
@@ -51,43 +52,46 @@ def _nearest_kernel(  # type: ignore  # noqa: ANN202
 
 
 @triton.jit
-def _moments_kernel(  # type: ignore  # noqa: ANN202
-    targets, others, weights, near_targets, near_others, rate, mass, pull, spread, m, n,  # noqa: ANN001
-    d: tl.constexpr, with_gradient: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
+def _masses_kernel(  # type: ignore  # noqa: ANN202
+    targets, others, weights, near_targets, near_others, rate, masses, m, n,  # noqa: ANN001
+    d: tl.constexpr, channels: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
     targets += batch * d * m
     others += batch * d * n
-    weights += batch * n
+    weights += batch * channels * n
+    masses += batch * channels * m
     near_others += batch * n
     rows = tl.program_id(0) * block_m + tl.arange(0, block_m)
     near_target = tl.load(near_targets + batch * m + rows, mask=rows < m, other=0.0)
     beta = tl.load(rate)
-    axes = tl.arange(0, 16)
     # Sums are kept pair by pair and added up once at the end: a sum over a row at each step would
     # make the threads wait for each other.
-    total = tl.zeros((block_m, block_n), tl.float32)
-    second = tl.zeros((block_m, block_n), tl.float32)
-    first = tl.zeros((block_m, 16), tl.float32)
+    total_0 = tl.zeros((block_m, block_n), tl.float32)
+    total_1 = tl.zeros((block_m, block_n), tl.float32)
+    total_2 = tl.zeros((block_m, block_n), tl.float32)
+    total_3 = tl.zeros((block_m, block_n), tl.float32)
     for start in range(0, n, block_n):
         columns = start + tl.arange(0, block_n)
-        weight = tl.load(weights + columns, mask=columns < n, other=0.0)
-        near_other = tl.load(near_others + columns, mask=columns < n, other=0.0)
+        inside = columns < n
+        near_other = tl.load(near_others + columns, mask=inside, other=0.0)
         distance = _distances(targets, others, rows, columns, m, n, d)
         beyond = distance - near_target[:, None] - near_other[None, :]
-        value = weight[None, :] * tl.exp(tl.minimum(-beta * beyond, LARGEST_EXPONENT))
-        total += value
-        if with_gradient:
-            second += value * distance
-            inside = (columns < n)[:, None] & (axes < d)[None, :]
-            places = others + axes[None, :] * n + columns[:, None]
-            points = tl.load(places, mask=inside, other=0.0)
-            first += tl.dot(value, points, input_precision="ieee")
-    tl.store(mass + batch * m + rows, tl.sum(total, 1), mask=rows < m)
-    if with_gradient:
-        tl.store(spread + batch * m + rows, tl.sum(second, 1), mask=rows < m)
-        places = pull + (batch * m + rows)[:, None] * d + axes[None, :]
-        tl.store(places, first, mask=(rows < m)[:, None] & (axes < d)[None, :])
+        value = tl.exp(tl.minimum(-beta * beyond, LARGEST_EXPONENT))
+        total_0 += value * tl.load(weights + columns, mask=inside, other=0.0)[None, :]
+        if channels > 1:
+            total_1 += value * tl.load(weights + n + columns, mask=inside, other=0.0)[None, :]
+        if channels > 2:
+            total_2 += value * tl.load(weights + 2 * n + columns, mask=inside, other=0.0)[None, :]
+        if channels > 3:
+            total_3 += value * tl.load(weights + 3 * n + columns, mask=inside, other=0.0)[None, :]
+    tl.store(masses + rows, tl.sum(total_0, 1), mask=rows < m)
+    if channels > 1:
+        tl.store(masses + m + rows, tl.sum(total_1, 1), mask=rows < m)
+    if channels > 2:
+        tl.store(masses + 2 * m + rows, tl.sum(total_2, 1), mask=rows < m)
+    if channels > 3:
+        tl.store(masses + 3 * m + rows, tl.sum(total_3, 1), mask=rows < m)
 
 
 def nearest_distances(points: Tensor, sources: Tensor, weights: Tensor) -> Tensor:  # (B, M)
@@ -114,26 +118,49 @@ def kernel_moments(
 
     `near` belongs to the targets or to the others: distances are taken relative to it.
     """
-    batch, m, d = targets.shape
-    n = others.shape[1]
     # From a common origin the difference of two sums keeps its digits.
     origin = others.mean(1, keepdim=True)
     targets, others = targets - origin, others - origin
-    mass = targets.new_empty(batch, m)
-    pull = targets.new_empty(batch, m, d) if gradient else mass
-    spread = torch.empty_like(mass) if gradient else mass
-    if near_targets is None:
-        near_targets = targets.new_zeros(batch, m)
-    if near_others is None:
-        near_others = targets.new_zeros(batch, n)
-    _moments_kernel[(triton.cdiv(m, BLOCK_TARGETS), batch)](
-        _by_axis(targets), _by_axis(others), weights.contiguous(), near_targets.contiguous(),
-        near_others.contiguous(), rate, mass, pull, spread, m, n,
-        d=d, with_gradient=gradient, block_m=BLOCK_TARGETS, block_n=BLOCK_OTHERS,
-    )  # fmt: skip
+    channels = [weights]
+    if gradient:
+        channels += [weights * coordinate for coordinate in others.unbind(-1)]
+        channels += [weights * others.square().sum(-1)]
+    masses = torch.cat(
+        [
+            _masses(targets, others, torch.stack(group, 1), rate, near_targets, near_others)
+            for group in (channels[i : i + CHANNELS] for i in range(0, len(channels), CHANNELS))
+        ],
+        1,
+    )
+    mass = masses[:, 0]
     if not gradient:
         return KernelMoments(mass, None, None)
-    return KernelMoments(mass, pull - mass.unsqueeze(-1) * targets, spread)
+    toward, squares = masses[:, 1:-1].mT, masses[:, -1]
+    pull = toward - mass.unsqueeze(-1) * targets
+    spread = targets.square().sum(-1) * mass - 2 * (targets * toward).sum(-1) + squares
+    return KernelMoments(mass, pull, spread)
+
+
+def _masses(
+    targets: Tensor,
+    others: Tensor,
+    weights: Tensor,  # (B, C, N)
+    rate: Tensor,
+    near_targets: Tensor | None,
+    near_others: Tensor | None,
+) -> Tensor:  # (B, C, M)
+    """Sums of the kernel for several weights of the others at once."""
+    batch, m, d = targets.shape
+    channels, n = weights.shape[1:]
+    masses = targets.new_empty(batch, channels, m)
+    near_targets = targets.new_zeros(batch, m) if near_targets is None else near_targets
+    near_others = targets.new_zeros(batch, n) if near_others is None else near_others
+    _masses_kernel[(triton.cdiv(m, BLOCK_TARGETS), batch)](
+        _by_axis(targets), _by_axis(others), weights.contiguous(), near_targets.contiguous(),
+        near_others.contiguous(), rate, masses, m, n,
+        d=d, channels=channels, block_m=BLOCK_TARGETS, block_n=BLOCK_OTHERS,
+    )  # fmt: skip
+    return masses
 
 
 def _by_axis(points: Tensor) -> Tensor:  # (B, M, d) -> (B, d, M)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .errors import OptionError
 
-__all__ = ["Cholesky", "cholesky", "default_ridge", "solve_dtype", "sqrt_or_zero"]
+__all__ = ["Cholesky", "checked_ridge", "cholesky", "default_ridge", "solve_dtype", "sqrt_or_zero"]
 
 # The smallest powers of ten for which two correct programs agree to the precision asked of them
 # (1e-9 in float64, 1e-4 in float32): below, the answer is the rounding of the kernel's entries.
@@ -50,8 +50,7 @@ def cholesky(
     Accuracy and Stability, Theorem 10.7). A smaller one is tried as it is, and raised to that
     bound for those batch items alone that fail. Nothing waits for the device.
     """
-    if not 0 <= ridge < float("inf"):
-        raise OptionError(f"ridge={ridge}: a ridge is a finite number that is not negative.")
+    checked_ridge(ridge)
     k = matrix.shape[-1]
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     eye = torch.eye(k, dtype=matrix.dtype, device=matrix.device)
@@ -66,6 +65,13 @@ def cholesky(
             failed = torch.linalg.cholesky_ex(shifted(used)).info != 0
         used = torch.where(failed, torch.full_like(used, safe), used)
     return Cholesky(torch.linalg.cholesky_ex(shifted(used)).L, used)
+
+
+def checked_ridge(ridge: float) -> float:
+    """The ridge, if it can be one."""
+    if not 0 <= ridge < float("inf"):
+        raise OptionError(f"ridge={ridge}: a ridge is a finite number that is not negative.")
+    return ridge
 
 
 def sqrt_or_zero(values: Tensor) -> Tensor:

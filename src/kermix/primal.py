@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .polar import polar_factor
+
 __all__ = [
     "Estimate",
     "Moments",
@@ -21,6 +23,9 @@ __all__ = [
     "svd",
     "vector",
 ]
+
+POLAR_TOLERANCE = 1e-9
+ROUNDING = 64.0
 
 
 class Moments(NamedTuple):
@@ -103,7 +108,9 @@ def svd(x: Moments, y: Moments) -> Estimate:
     value = fidelity(x.second, y.second)
     if x.residual is None or y.residual is None:
         return Estimate(value, None)
-    return Estimate(value, (x.residual * y.residual).sqrt())
+    # The moments themselves are rounded.
+    rounding = ROUNDING * torch.finfo(value.dtype).eps * len(x.second)
+    return Estimate(value, (x.residual * y.residual).sqrt() + rounding)
 
 
 def fidelity(a: Tensor, b: Tensor) -> Tensor:  # (r, r), (r, r) -> ()
@@ -117,8 +124,11 @@ class _Fidelity(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(a, b)
-        root = _root(a)
-        return torch.linalg.eigvalsh(root @ b @ root).clamp(min=0).sqrt().sum()
+        # Of the product of the roots: the root of an eigenvalue would keep half the digits.
+        product = _root(a) @ _root(b)
+        if product.is_cuda:
+            return polar_factor(product, POLAR_TOLERANCE).value
+        return torch.linalg.svdvals(product).sum()
 
     @staticmethod
     @torch.autograd.function.once_differentiable

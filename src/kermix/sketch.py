@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .errors import DeviceError, MissingExtraError, ShapeError, SketchError
+from .errors import DeviceError, MissingExtraError, ShapeError, SketchError, WeightError
 from .features import FeatureMap, FourierFeatures, NystromFeatures, fingerprint
 from .kernel import GaussianKernel
 from .primal import Moments
@@ -45,6 +45,7 @@ class Sketch:
         self.feature_map = feature_map
         parameters, r = feature_map.parameters, feature_map.rank
         self.count = 0
+        self.weighted = False
         self._total = parameters.new_zeros(())
         self._first = parameters.new_zeros(r)
         self._second = parameters.new_zeros(r, r)
@@ -63,7 +64,8 @@ class Sketch:
         """
         self._check(batch)
         if weights is not None:
-            check_weights("weights", weights, batch)
+            check_batch_weights("weights", weights, batch)
+            self.weighted = True
         sums = [getattr(self, name) for name in SUMS]
         with torch.no_grad():
             for start in range(0, len(batch), ROWS_AT_A_TIME):
@@ -81,6 +83,7 @@ class Sketch:
         check_comparable(self, other)
         merged = Sketch(self.feature_map)
         merged.count = self.count + other.count
+        merged.weighted = self.weighted or other.weighted
         for name in SUMS:
             setattr(merged, name, getattr(self, name) + getattr(other, name))
         return merged
@@ -113,6 +116,7 @@ class Sketch:
             "variances": [float(v) for v in kernel.v_p],
             "per_dimension": kernel.per_dimension,
             "count": self.count,
+            "weighted": self.weighted,
         }
         tensors = {"parameters": features.parameters}
         tensors |= {name: getattr(self, name) for name in SUMS}
@@ -143,7 +147,7 @@ class Sketch:
     def _from_parts(
         cls, path: Path, header: dict[str, Any], tensors: dict[str, Tensor]
     ) -> "Sketch":
-        if header.get("format") != "kermix.sketch":
+        if not isinstance(header, dict) or header.get("format") != "kermix.sketch":
             raise SketchError(f"{path}: a safetensors file, but not a sketch of kermix.")
         if header.get("version") != FORMAT_VERSION or header.get("features") not in MAPS:
             raise SketchError(
@@ -154,6 +158,7 @@ class Sketch:
             kernel = GaussianKernel(header["variances"], per_dimension=header["per_dimension"])
             sketch = cls(MAPS[header["features"]](tensors["parameters"], kernel))
             sketch.count = int(header["count"])
+            sketch.weighted = bool(header["weighted"])
             for name in SUMS:
                 if tensors[name].shape != getattr(sketch, name).shape:
                     raise SketchError(f"{path}: its parts do not fit together.")
@@ -175,6 +180,14 @@ class Sketch:
             raise DeviceError(
                 f"batch is on {batch.device} and the sketch on {self._total.device}."
             )
+
+
+def check_batch_weights(name: str, weights: Tensor, batch: Tensor) -> None:
+    check_weights(name, weights, batch)
+    if weights.ndim != 1:
+        raise WeightError(
+            f"{name} has shape {tuple(weights.shape)}; beside a sketch it must be ({len(batch)},)."
+        )
 
 
 def check_comparable(a: Sketch, b: Sketch) -> None:

@@ -10,10 +10,10 @@ from . import primal
 from .errors import DeviceError, OptionError, ShapeError
 from .features import FeatureMap, nystrom_features
 from .info import Info
-from .linalg import default_ridge
+from .linalg import checked_ridge, default_ridge
 from .primal import Estimate, Moments
 from .samples import SamplePair
-from .sketch import Sketch, check_comparable, sample_moments
+from .sketch import Sketch, check_batch_weights, check_comparable, sample_moments
 from .validation import check_samples, normalized_weights
 
 __all__ = ["MatrixForm", "SketchPair"]
@@ -21,7 +21,6 @@ __all__ = ["MatrixForm", "SketchPair"]
 MatrixForm: TypeAlias = Literal["trace", "data_fixed", "logdet"]
 
 CANDIDATES = 20_000
-SMALLEST_POINTS_PER_FEATURE = 4
 
 
 class SketchPair:
@@ -54,17 +53,19 @@ class SketchPair:
         self.feature_map: FeatureMap = known.feature_map
         samples = [side.dtype for side in (x, y) if isinstance(side, Tensor)]
         self.dtype = samples[0] if samples else self.feature_map.parameters.dtype
+        self.weighted = weights_x is not None or weights_y is not None
+        self.weighted |= any(side.weighted for side in (x, y) if isinstance(side, Sketch))
         self.x = self._side("x", x, weights_x)
         self.y = self._side("y", y, weights_y)
 
     @classmethod
-    def of_samples(cls, pair: SamplePair, tolerance: float, rank: int | None) -> "SketchPair":
+    def of_samples(cls, pair: SamplePair, tolerance: float | None, rank: int) -> "SketchPair":
         """Sketch both sets with Nystrom features chosen for them.
 
         Args:
             pair: The samples.
             tolerance: Wanted mean residual, if no rank is given.
-            rank: Number of features.
+            rank: Number of features at most.
         """
         x, y = pair.data, pair.centres
         if x.points.ndim != 2 or y.points.ndim != 2:
@@ -72,20 +73,20 @@ class SketchPair:
                 "method='sketch' takes one set of points on each side, not batches of shape "
                 f"{tuple(x.points.shape[:-2])} and {tuple(y.points.shape[:-2])}."
             )
-        most = min(len(x), len(y)) // SMALLEST_POINTS_PER_FEATURE if rank is None else rank
         # Half of the candidates from each set, so that neither is forgotten.
         pooled = torch.cat([_subsample(side.points, CANDIDATES // 2) for side in (x, y)])
         sketched = cls.__new__(cls)
         sketched.feature_map = nystrom_features(
             pooled,
             pair.kernel,
-            rank=max(most, 1),
-            tolerance=tolerance / 4 if rank is None else None,
+            rank=rank,
+            tolerance=tolerance,
             candidates=len(pooled),
         )
         sketched.x = sample_moments(sketched.feature_map, x.points, x.weights)
         sketched.y = sample_moments(sketched.feature_map, y.points, y.weights)
         sketched.dtype = pair.dtype
+        sketched.weighted = pair.weighted
         return sketched
 
     def scalar_cost(self, normalized: bool, log: bool) -> tuple[Tensor, Info]:
@@ -116,7 +117,8 @@ class SketchPair:
     def svd_cost(self, normalized: bool, log: bool) -> tuple[Tensor, Info]:
         """The SVD cost and its bound."""
         value, bound = primal.svd(self.x, self.y)
-        factor = 1.0 if normalized else math.sqrt(self.x.size * self.y.size)
+        measures = normalized or self.weighted
+        factor = 1.0 if measures else math.sqrt(self.x.size * self.y.size)
         bound = None if bound is None else factor * bound
         return self._answer(Estimate(factor * value, bound), log)
 
@@ -142,11 +144,12 @@ class SketchPair:
                 f"{name} is on {side.device}, the sketch on {self.feature_map.parameters.device}."
             )
         if weights is not None:
+            check_batch_weights(f"weights_{name}", weights, side)
             weights = normalized_weights(f"weights_{name}", weights, side)
         return sample_moments(self.feature_map, side, weights)
 
     def _ridge(self, asked: float | None) -> float:
-        return default_ridge(torch.float64) if asked is None else asked
+        return default_ridge(torch.float64) if asked is None else checked_ridge(asked)
 
     def _relative(self, estimate: Estimate) -> Estimate:
         """Divide by the norm of the data density, which lies in [norm, norm + residual]."""

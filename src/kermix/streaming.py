@@ -158,20 +158,19 @@ def _row_block(
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Ratio, nearest distance and scale for a block of points, one tile after the other."""
-    parts = []
+    largest = torch.finfo(rows.dtype).max
+    nearest = torch.full_like(rows[..., :1], largest)
+    log_scale = largest_exponent(nearest, rates, log_weights)
+    total = torch.zeros_like(nearest)
     for columns, share in _tiles(sources, weights, chunk):
         distances = squared_distances(rows, columns)
-        largest = torch.finfo(distances.dtype).max
         idle = (share <= 0).unsqueeze(-2)
         near = distances.detach().masked_fill(idle, largest).amin(-1, keepdim=True)
-        scale = largest_exponent(near, rates, log_weights)
-        kernel = _total(kernels_at(distances, rates, log_weights, near, scale))
-        sums = (kernel @ share.unsqueeze(-1)).squeeze(-1)
-        parts.append((near.squeeze(-1), scale.squeeze(-1), sums))
-    nearest = torch.stack([near for near, _, _ in parts]).amin(0)
-    log_scale = largest_exponent(nearest, rates, log_weights)
-    total = torch.stack([(scale - log_scale).exp() * sums for _, scale, sums in parts]).sum(0)
-    return total.log(), nearest, log_scale
+        nearest, before = torch.minimum(nearest, near), log_scale
+        log_scale = largest_exponent(nearest, rates, log_weights)
+        kernel = _total(kernels_at(distances, rates, log_weights, nearest, log_scale))
+        total = total * (before - log_scale).exp() + kernel @ share.unsqueeze(-1)
+    return total.log().squeeze(-1), nearest.squeeze(-1), log_scale.squeeze(-1)
 
 
 def _tiled_gradients(

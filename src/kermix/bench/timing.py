@@ -1,6 +1,5 @@
 """Measuring time and memory the same way in every benchmark."""
 
-import resource
 import subprocess
 import sys
 import time
@@ -41,13 +40,16 @@ def measure(call: Callable[[], Any], repeats: int = 5, warmup: int = 1) -> Timin
 
 
 def peak_memory_of(code: str) -> float:
-    """Peak memory in MB that Python code needs above what its last `baseline()` call found.
+    """What Python code prints last, in a process of its own: what ran before cannot hide it.
 
-    Run in a process of its own: what was allocated before cannot hide it.
+    The code may call `peak()`, the process's peak memory in MB. Not `ru_maxrss`, in which a
+    process inherits the peak of the one that started it.
     """
     program = (
-        "import resource, torch\n"
-        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "import re\n"
+        "def peak():\n"
+        "    status = open('/proc/self/status').read()\n"
+        "    return int(re.search(r'VmHWM:\\s+(\\d+) kB', status)[1]) / 1024\n"
         f"{code}\n"
     )
     answer = subprocess.run(
@@ -59,8 +61,3 @@ def peak_memory_of(code: str) -> float:
 def _wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-
-
-def process_peak_mb() -> float:
-    """Peak memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
