@@ -74,7 +74,9 @@ def test_settings_go_to_json_and_back():
 
 def test_polish_is_decided_by_dimension_and_model():
     assert Settings().for_dimension(2).polish == 500
-    assert Settings().for_dimension(64).polish == 0
+    assert Settings().for_dimension(2).finish == "closed form"
+    assert Settings().for_dimension(64).finish == "likelihood"
+    assert Settings(finish="closed form").for_dimension(64).finish == "closed form"
     assert Settings(model="generator").for_dimension(2).polish == 0
     assert Settings(polish=7).for_dimension(64).polish == 7
 

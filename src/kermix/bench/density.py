@@ -35,10 +35,10 @@ TRAIN, TEST, SAMPLES = 50_000, 20_000, 2_500
 SETTING = Settings(
     components=512, variances="diagonal", steps=1500, batch=512, polish=3000, polish_batch=8192
 )
-GMM_COMPONENTS = (1, 2, 4, 8, 12, 16, 20, 25, 32, 40, 50, 64, 80, 100)
-GMM_ROWS = 20_000
+GMM_COMPONENTS = (4, 8, 12, 16, 25, 32, 50, 64, 100)
+GMM_ROWS = 10_000
 BANDWIDTHS = tuple(10 ** (-3 + 0.125 * i) for i in range(24))
-FLOW_STEPS, FLOW_BATCH = 5000, 2048
+FLOW_STEPS, FLOW_BATCH = 3000, 2048
 
 
 @dataclass(frozen=True)

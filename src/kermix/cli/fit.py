@@ -62,8 +62,12 @@ def fit(
         typer.Option(help="Steps of the closed form at the end; by default 500 for mixtures."),
     ] = None,
     finish: Annotated[
-        str, typer.Option(help="What these steps optimise: 'closed form' or 'likelihood'.")
-    ] = "closed form",
+        str | None,
+        typer.Option(
+            help="What these steps optimise: 'closed form' or 'likelihood'. By default the closed "
+            "form in up to 3 dimensions."
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Data points for each step.")] = 256,
     polish_batch: Annotated[int, typer.Option(help="The same in the closed-form stage.")] = 2048,
     variance: Annotated[

@@ -18,7 +18,7 @@ COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood")
 MODELS = ("mixture", "network", "generator", "conv")
 # A table of parameters takes larger steps than the weights of a network.
 PEAK_RATES = {"mixture": 0.02, "network": 0.004, "generator": 0.002, "conv": 0.002}
-POLISHED_UP_TO = 8
+CLOSED_FORM_UP_TO = 3
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Settings:
         prior: Of the noise that goes into a network.
         steps: Training steps with the cost.
         polish: Further steps, for mixtures only, in which data are points: no kernel widens
-            them, so variances come out right. None takes 500 in up to 8 dimensions and 0 above,
-            where densities at points say little.
+            them, so variances come out right. None takes 500.
         finish: What these steps optimise: `"closed form"`, the Cauchy-Schwarz cost, or
-            `"likelihood"`, which gives more to the tails and less to the modes.
+            `"likelihood"`, which gives more to the tails and less to the modes. None takes the
+            closed form in up to 3 dimensions; above, densities are too peaked for it: likelihood.
         batch: Data points for each step.
         polish_batch: Data points for each step of polishing.
         variance: Variance of the kernel at the end, in units of the scaled data; None finds it.
@@ -54,7 +54,7 @@ class Settings:
     prior: PriorName = "hybrid"
     steps: int = 800
     polish: int | None = None
-    finish: FinishName = "closed form"
+    finish: FinishName | None = None
     batch: int = 256
     polish_batch: int = 2048
     variance: float | None = None
@@ -66,7 +66,8 @@ class Settings:
     def __post_init__(self) -> None:
         check_option("cost", self.cost, COSTS)
         check_option("model", self.model, MODELS)
-        check_option("finish", self.finish, ("closed form", "likelihood"))
+        if self.finish is not None:
+            check_option("finish", self.finish, ("closed form", "likelihood"))
         check_option("variances", self.variances, ("isotropic", "diagonal"))
         check_option("prior", self.prior, ("uniform", "gaussian", "hybrid"))
         for name, least in (
@@ -101,11 +102,12 @@ class Settings:
 
     def for_dimension(self, dimension: int) -> "Settings":
         """The settings with what was left open decided for data of this dimension."""
-        if self.polish is not None:
-            return self
-        closed_form = self.is_mixture and self.cost != "likelihood"
-        polish = 500 if closed_form and dimension <= POLISHED_UP_TO else 0
-        return replace(self, polish=polish)
+        polish, finish = self.polish, self.finish
+        if polish is None:
+            polish = 500 if self.is_mixture and self.cost != "likelihood" else 0
+        if finish is None:
+            finish = "closed form" if dimension <= CLOSED_FORM_UP_TO else "likelihood"
+        return replace(self, polish=polish, finish=finish)
 
     def quick(self) -> "Settings":
         """A shorter run, for a first look."""
