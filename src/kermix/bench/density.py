@@ -10,6 +10,7 @@ Wasserstein-2 of 2,500 samples to as many fresh rows with that between two sets 
 import argparse
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from kermix.training.build import Split, build_trainer
 from kermix.training.schedules import learning_rate
 from kermix.training.settings import Settings
 
-from .quality import default_path, write_record
+from .quality import default_path, save_sheet, write_record
 
 __all__ = ["METHODS", "SETS", "SETTING", "main", "run"]
 
@@ -171,7 +172,11 @@ def run_set(
     results, shown = [], {"data": train[:SAMPLES]}
     for method in methods:
         start = time.perf_counter()
-        density = METHODS[method](train, device, setting)
+        try:
+            density = METHODS[method](train, device, setting)
+        except ModuleNotFoundError as missing:
+            sys.stderr.write(f"{method} is left out: {missing.name} is not installed.\n")
+            continue
         seconds = time.perf_counter() - start
         nll = -density.log_prob(test).double().mean().item()
         draws = [density.sample(SAMPLES).double() for _ in range(repeats)]
@@ -219,9 +224,7 @@ def run(
         found, sheets[name] = run_set(name, methods, setting, device, repeats)
         rows += found
     if figure is not None:
-        from .figures import scatter_sheet
-
-        scatter_sheet(sheets, figure)
+        save_sheet(sheets, figure)
     return {"density": rows}
 
 
