@@ -27,7 +27,8 @@ class KernelMixture(DensityMixin, BaseEstimator):
     Columns are scaled inside. A point of the model is a centre plus noise of the learned variance.
 
     Args:
-        n_components: Number of Gaussians; more than there are modes.
+        n_components: Number of Gaussians, more than there are modes; None takes 128, and one for
+            each 10 rows where there are fewer than 1280.
         cost: What is optimised: "svd", "scalar", "vector" or "matrix", or a baseline.
         model: "mixture", a table of components, or "network", noise to components.
         covariance_type: "isotropic" or "diagonal".
@@ -57,7 +58,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_components: int = 128,
+        n_components: int | None = None,
         *,
         cost: CostName = "svd",
         model: ModelName = "mixture",

@@ -3,8 +3,8 @@
 `python -m kermix.bench.regression`: the same mixture density network is trained with the SVD cost
 on the joint kernel and then the closed form for each context (or likelihood from there), and by
 likelihood alone, on the same data, and the negative log-likelihood of fresh data is compared with
-the exact conditional entropy. The problems: find t from x = t + 0.3 sin(2 pi t) + U(-0.1, 0.1), t in [0, 1] (Bishop);
-find y from x = 7 sin(0.75 y) + 0.5 y + N(0, 1), y in [-10.5, 10.5].
+the exact conditional entropy. The problems: find t from x = t + 0.3 sin(2 pi t) + U(-0.1, 0.1), t
+in [0, 1] (Bishop); find y from x = 7 sin(0.75 y) + 0.5 y + N(0, 1), y in [-10.5, 10.5].
 """
 
 import argparse

@@ -49,7 +49,12 @@ def fit(
             "noise to centres, one for each noise vector. By default mixture, for images conv."
         ),
     ] = None,
-    components: Annotated[int, typer.Option(help="Components, or centres for each step.")] = 128,
+    components: Annotated[
+        int | None,
+        typer.Option(
+            help="Components, or centres for each step; by default 128, fewer below 1280 rows."
+        ),
+    ] = None,
     variances: Annotated[
         str, typer.Option(help="Variances of a component: isotropic or diagonal.")
     ] = "isotropic",
@@ -125,7 +130,7 @@ def fit(
         square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
         settings = replace(settings, model="conv" if square else "generator")
     if quick:
-        settings = settings.for_dimension(dataset.values.shape[1]).quick()
+        settings = settings.for_data(*dataset.values.shape).quick()
     for note in dataset.notes:
         console.print(f"[yellow]note:[/] {note}", highlight=False)
     folder = next_free_folder(dataset.name) if out is None else out

@@ -19,6 +19,7 @@ MODELS = ("mixture", "network", "generator", "conv")
 # A table of parameters takes larger steps than the weights of a network.
 PEAK_RATES = {"mixture": 0.02, "network": 0.004, "generator": 0.002, "conv": 0.002}
 CLOSED_FORM_UP_TO = 3
+MOST_COMPONENTS, ROWS_FOR_EACH = 128, 10
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Settings:
         cost: What is optimised: one of the paper's four costs, or a baseline.
         model: `"mixture"`, a table of components; `"network"`, noise to components;
             `"generator"` and `"conv"`, noise to centres (the paper's).
-        components: Number of components of a mixture; centres for each step of a generator.
+        components: Number of components of a mixture; centres for each step of a generator. None
+            takes 128, and one for each 10 rows where there are fewer than 1280.
         variances: Of a component: isotropic, or one for each coordinate.
         prior: Of the noise that goes into a network.
         steps: Training steps with the cost.
@@ -49,7 +51,7 @@ class Settings:
 
     cost: CostName = "svd"
     model: ModelName = "mixture"
-    components: int = 128
+    components: int | None = None
     variances: VarianceKind = "isotropic"
     prior: PriorName = "hybrid"
     steps: int = 800
@@ -74,7 +76,7 @@ class Settings:
             ("components", 1), ("steps", 0), ("polish", 0), ("batch", 1), ("polish_batch", 1),
         ):  # fmt: skip
             value = getattr(self, name)
-            if name == "polish" and value is None:
+            if name in ("polish", "components") and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
@@ -100,21 +102,24 @@ class Settings:
         """Whether the model learns weights and variances."""
         return self.model in ("mixture", "network")
 
-    def for_dimension(self, dimension: int) -> "Settings":
-        """The settings with what was left open decided for data of this dimension."""
-        polish, finish = self.polish, self.finish
+    def for_data(self, rows: int, dimension: int) -> "Settings":
+        """The settings with what was left open decided for data of this size."""
+        polish, finish, components = self.polish, self.finish, self.components
+        if components is None:
+            few = self.is_mixture and rows < ROWS_FOR_EACH * MOST_COMPONENTS
+            components = max(1, rows // ROWS_FOR_EACH) if few else MOST_COMPONENTS
         if polish is None:
             polish = 500 if self.is_mixture and self.cost != "likelihood" else 0
         if finish is None:
             finish = "closed form" if dimension <= CLOSED_FORM_UP_TO else "likelihood"
-        return replace(self, polish=polish, finish=finish)
+        return replace(self, polish=polish, finish=finish, components=components)
 
     def quick(self) -> "Settings":
         """A shorter run, for a first look."""
         return replace(
             self,
             steps=min(self.steps, 400),
-            components=min(self.components, 96),
+            components=min(self.components or MOST_COMPONENTS, 96),
             polish=min(self.polish, 250) if self.polish else self.polish,
             polish_batch=min(self.polish_batch, 1024),
         )
