@@ -4,27 +4,19 @@ Two Triton kernels do what :mod:`kermix.streaming` does in tiles, which is their
 holds more than a block of kernel values in registers, so there is no memory to bound.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["Moments", "kernel_moments", "nearest_distances"]
+from .moments import KernelMoments
 
-BLOCK_TARGETS = 64
-BLOCK_OTHERS = 128
+__all__ = ["kernel_moments", "nearest_distances"]
+
+BLOCK_TARGETS = 32
+BLOCK_OTHERS = 64
 LARGEST_EXPONENT = tl.constexpr(60.0)
 LARGEST_DISTANCE = tl.constexpr(3.0e32)
-
-
-class Moments(NamedTuple):
-    """Sums over the others of `w k`, `w k (other - target)` and `w k distance`."""
-
-    mass: Tensor  # (B, M)
-    pull: Tensor | None  # (B, M, d)
-    spread: Tensor | None  # (B, M)
 
 
 @triton.jit
@@ -48,14 +40,14 @@ def _nearest_kernel(  # type: ignore  # noqa: ANN202
     others += batch * d * n
     weights += batch * n
     rows = tl.program_id(0) * block_m + tl.arange(0, block_m)
-    smallest = tl.full((block_m,), LARGEST_DISTANCE, tl.float32)
+    smallest = tl.full((block_m, block_n), LARGEST_DISTANCE, tl.float32)
     for start in range(0, n, block_n):
         columns = start + tl.arange(0, block_n)
         weight = tl.load(weights + columns, mask=columns < n, other=0.0)
         distance = _distances(targets, others, rows, columns, m, n, d)
         distance = tl.where(weight[None, :] > 0, distance, LARGEST_DISTANCE)
-        smallest = tl.minimum(smallest, tl.min(distance, 1))
-    tl.store(nearest + batch * m + rows, smallest, mask=rows < m)
+        smallest = tl.minimum(smallest, distance)
+    tl.store(nearest + batch * m + rows, tl.min(smallest, 1), mask=rows < m)
 
 
 @triton.jit
@@ -71,10 +63,12 @@ def _moments_kernel(  # type: ignore  # noqa: ANN202
     rows = tl.program_id(0) * block_m + tl.arange(0, block_m)
     near_target = tl.load(near_targets + batch * m + rows, mask=rows < m, other=0.0)
     beta = tl.load(rate)
-    axes = tl.arange(0, 8)
-    total = tl.zeros((block_m,), tl.float32)
-    first = tl.zeros((block_m, 8), tl.float32)
-    second = tl.zeros((block_m,), tl.float32)
+    axes = tl.arange(0, 16)
+    # Sums are kept pair by pair and added up once at the end: a sum over a row at each step would
+    # make the threads wait for each other.
+    total = tl.zeros((block_m, block_n), tl.float32)
+    second = tl.zeros((block_m, block_n), tl.float32)
+    first = tl.zeros((block_m, 16), tl.float32)
     for start in range(0, n, block_n):
         columns = start + tl.arange(0, block_n)
         weight = tl.load(weights + columns, mask=columns < n, other=0.0)
@@ -82,17 +76,16 @@ def _moments_kernel(  # type: ignore  # noqa: ANN202
         distance = _distances(targets, others, rows, columns, m, n, d)
         beyond = distance - near_target[:, None] - near_other[None, :]
         value = weight[None, :] * tl.exp(tl.minimum(-beta * beyond, LARGEST_EXPONENT))
-        total += tl.sum(value, 1)
+        total += value
         if with_gradient:
-            second += tl.sum(value * distance, 1)
-            for k in tl.static_range(d):
-                row = tl.load(targets + k * m + rows, mask=rows < m, other=0.0)
-                column = tl.load(others + k * n + columns, mask=columns < n, other=0.0)
-                along = tl.sum(value * (column[None, :] - row[:, None]), 1)
-                first += tl.where(axes[None, :] == k, along[:, None], 0.0)
-    tl.store(mass + batch * m + rows, total, mask=rows < m)
+            second += value * distance
+            inside = (columns < n)[:, None] & (axes < d)[None, :]
+            places = others + axes[None, :] * n + columns[:, None]
+            points = tl.load(places, mask=inside, other=0.0)
+            first += tl.dot(value, points, input_precision="ieee")
+    tl.store(mass + batch * m + rows, tl.sum(total, 1), mask=rows < m)
     if with_gradient:
-        tl.store(spread + batch * m + rows, second, mask=rows < m)
+        tl.store(spread + batch * m + rows, tl.sum(second, 1), mask=rows < m)
         places = pull + (batch * m + rows)[:, None] * d + axes[None, :]
         tl.store(places, first, mask=(rows < m)[:, None] & (axes < d)[None, :])
 
@@ -116,13 +109,16 @@ def kernel_moments(
     near_targets: Tensor | None = None,  # (B, M)
     near_others: Tensor | None = None,  # (B, N)
     gradient: bool = False,
-) -> Moments:
+) -> KernelMoments:
     """Sums of the kernel `exp(-rate * (distance - near))`, with what its gradient needs.
 
     `near` belongs to the targets or to the others: distances are taken relative to it.
     """
     batch, m, d = targets.shape
     n = others.shape[1]
+    # From a common origin the difference of two sums keeps its digits.
+    origin = others.mean(1, keepdim=True)
+    targets, others = targets - origin, others - origin
     mass = targets.new_empty(batch, m)
     pull = targets.new_empty(batch, m, d) if gradient else mass
     spread = torch.empty_like(mass) if gradient else mass
@@ -135,7 +131,9 @@ def kernel_moments(
         near_others.contiguous(), rate, mass, pull, spread, m, n,
         d=d, with_gradient=gradient, block_m=BLOCK_TARGETS, block_n=BLOCK_OTHERS,
     )  # fmt: skip
-    return Moments(mass, pull, spread) if gradient else Moments(mass, None, None)
+    if not gradient:
+        return KernelMoments(mass, None, None)
+    return KernelMoments(mass, pull - mass.unsqueeze(-1) * targets, spread)
 
 
 def _by_axis(points: Tensor) -> Tensor:  # (B, M, d) -> (B, d, M)

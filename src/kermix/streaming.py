@@ -1,12 +1,14 @@
 """Dual statistics in tiles: means of the kernel over samples, without the Gram matrix.
 
 Neither the forward nor the backward holds more than one tile of `chunk x chunk` kernel values; the
-backward computes them again. On a GPU, points in few dimensions take the fused kernels instead.
+backward computes them again. Points in few dimensions take one fused loop over all pairs instead:
+always on a GPU, and on a CPU where there are so many pairs that compiling it pays.
 """
 
 import functools
 import importlib.util
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +27,7 @@ from .kernel import KernelTerms, Numbers
 
 __all__ = ["log_kernel_means"]
 
+COMPILE_FROM_PAIRS = 2_000_000_000
 DEFAULT_TILE = {"cpu": 1024, "cuda": 8192}
 
 
@@ -86,8 +89,9 @@ class _LogMeans(torch.autograd.Function):
         log_weights: Numbers,
         chunk: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        if _fused_applies(points):
-            nearest, masses = _fused_masses(points, sources, weights, rates)
+        backend = _one_loop(points, sources)
+        if backend is not None:
+            nearest, masses = _fused_masses(backend, points, sources, weights, rates)
             log_scale = largest_exponent(nearest, rates, log_weights)
             shares = _shares(rates, log_weights, nearest, log_scale)
             ratio = _total([s * m for s, m in zip(shares, masses, strict=True)]).log()
@@ -121,8 +125,11 @@ class _LogMeans(torch.autograd.Function):
         rates, log_weights = learned or ctx.numbers
         # Divided by the mean kernel, the terms of a row sum to 1.
         factors = grad * (-ratio).exp()
-        fused = _fused_applies(points) and not torch.is_grad_enabled()
-        gradients = (_fused_gradients if fused else _tiled_gradients)(
+        backend = None if torch.is_grad_enabled() else _one_loop(points, sources)
+        evaluate = (
+            _tiled_gradients if backend is None else functools.partial(_fused_gradients, backend)
+        )
+        gradients = evaluate(
             points,
             sources,
             weights,
@@ -216,19 +223,20 @@ def _tiled_gradients(
 
 
 def _fused_masses(
-    points: Tensor, sources: Tensor, weights: Tensor, rates: Numbers
+    backend: ModuleType, points: Tensor, sources: Tensor, weights: Tensor, rates: Numbers
 ) -> tuple[Tensor, list[Tensor]]:
     """Nearest distances, and for each kernel its sum relative to the value at the nearest."""
-    from .fused import kernel_moments, nearest_distances
-
     p, s, w = _flat(points, 2), _flat(sources, 2), _flat(weights, 1)
-    nearest = nearest_distances(p, s, w)
-    masses = [kernel_moments(p, s, w, _on_device(r, p), near_targets=nearest).mass for r in rates]
+    nearest = backend.nearest_distances(p, s, w)
+    masses = [
+        backend.kernel_moments(p, s, w, _on_device(r, p), near_targets=nearest).mass for r in rates
+    ]
     shape = points.shape[:-1]
     return nearest.reshape(shape), [mass.reshape(shape) for mass in masses]
 
 
 def _fused_gradients(
+    backend: ModuleType,
     points: Tensor,
     sources: Tensor,
     weights: Tensor,
@@ -240,8 +248,6 @@ def _fused_gradients(
     chunk: int,
     sources_too: bool,
 ) -> _Gradients:
-    from .fused import kernel_moments
-
     p, s, w = _flat(points, 2), _flat(sources, 2), _flat(weights, 1)
     near, factor = _flat(nearest, 1), _flat(factors, 1)
     shares = _shares(rates, log_weights, near, _flat(log_scale, 1))
@@ -250,14 +256,14 @@ def _fused_gradients(
     grad_rates, grad_logs = [], []
     for rate, share in zip(rates, shares, strict=True):
         beta, f = _on_device(rate, p), factor * share
-        at_points = kernel_moments(p, s, w, beta, near_targets=near, gradient=True)
+        at_points = backend.kernel_moments(p, s, w, beta, near_targets=near, gradient=True)
         assert at_points.pull is not None
         assert at_points.spread is not None
         grad_points += 2 * beta * f.unsqueeze(-1) * at_points.pull
         grad_rates.append(-(f * at_points.spread).sum())
         grad_logs.append((f * at_points.mass).sum())
         if sources_too:
-            at_sources = kernel_moments(s, p, f, beta, near_others=near, gradient=True)
+            at_sources = backend.kernel_moments(s, p, f, beta, near_others=near, gradient=True)
             assert at_sources.pull is not None
             grad_sources += 2 * beta * w.unsqueeze(-1) * at_sources.pull
             grad_weights += at_sources.mass
@@ -275,15 +281,24 @@ def _triton_is_there() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def _fused_applies(points: Tensor) -> bool:
-    return (
-        points.is_cuda
-        and points.dtype == torch.float32
-        and points.shape[-1] <= DIRECT_DIFFERENCES_UP_TO
-        and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(points)
-        and _triton_is_there()
-    )
+def _one_loop(points: Tensor, sources: Tensor) -> ModuleType | None:
+    """The module that evaluates all pairs in one loop, where there is one and it pays."""
+    if (
+        points.shape[-1] > DIRECT_DIFFERENCES_UP_TO
+        or torch.compiler.is_compiling()
+        or torch._C._functorch.is_functorch_wrapped_tensor(points)
+    ):
+        return None
+    if points.is_cuda and points.dtype == torch.float32 and _triton_is_there():
+        from . import fused
+
+        return fused
+    pairs = points.numel() // points.shape[-1] * sources.shape[-2]
+    if points.device.type == "cpu" and pairs >= COMPILE_FROM_PAIRS:
+        from . import compiled
+
+        return compiled if compiled.compiler_is_there() else None
+    return None
 
 
 def _shares(

@@ -8,8 +8,11 @@ import typer
 from rich.table import Table
 
 from kermix.bench.catalogue import BENCHMARKS, run_benchmark
+from kermix.bench.page import write_page
 
 __all__ = ["bench"]
+
+MOST_COLUMNS = 9
 
 
 def bench(
@@ -20,11 +23,17 @@ def bench(
         "results/bench"
     ),
     quick: Annotated[bool, typer.Option(help="A small version that ends in seconds.")] = False,
+    page: Annotated[
+        Path | None, typer.Option(help="Write this Markdown page from all result files, and stop.")
+    ] = None,
 ) -> None:
     """Compare kermix with other programs on this machine.
 
     Each benchmark prints tables and writes one JSON file with machine, versions and commit.
     """
+    if page is not None:
+        rich.print(f"Page: {write_page(out, page)}")
+        return
     if not names:
         for name, text in BENCHMARKS.items():
             rich.print(f"[bold]{name:12}[/] {text}")
@@ -42,9 +51,17 @@ def bench(
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     columns = [c for c in dict.fromkeys(k for row in rows for k in row) if not c.startswith("raw")]
-    table = Table(*columns, title=title.replace("_", " "), title_justify="left")
-    for row in rows:
-        table.add_row(*(_shown(row.get(c, "")) for c in columns))
+    cells = [[_shown(row.get(c, "")) for c in columns] for row in rows]
+    heading = title.replace("_", " ")
+    if len(columns) <= MOST_COLUMNS:
+        table = Table(*columns, title=heading, title_justify="left")
+        for row in cells:
+            table.add_row(*row)
+        return table
+    # Too wide for a terminal: one column for each row.
+    table = Table(columns[0], *(row[0] for row in cells), title=heading, title_justify="left")
+    for i, column in enumerate(columns[1:], start=1):
+        table.add_row(column, *(row[i] for row in cells))
     return table
 
 

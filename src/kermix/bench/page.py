@@ -1,0 +1,82 @@
+"""The documentation's page of benchmarks, written from the result files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kermix.errors import MissingExtraError
+
+from .catalogue import BENCHMARKS
+
+__all__ = ["write_page"]
+
+INK = {"h200": "#0072B2", "cpu2": "#D55E00"}
+
+
+def write_page(results: Path, page: Path) -> Path:
+    """Write `page`, a Markdown file, and its pictures beside it, from all files in `results`."""
+    records = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `kermix bench --page` from the files in `results/bench/`; every number below "
+        "is in one of them, with machine, versions, commit and raw times. Times are medians; "
+        "compare ratios within a run, not seconds across machines.",
+        "",
+    ]
+    for name, text in BENCHMARKS.items():
+        found = [r for r in records if r.get("benchmark") == name]
+        if not found:
+            continue
+        lines += [f"## {name}", "", text[0].upper() + text[1:] + ".", ""]
+        if name == "sketch":
+            picture = page.parent / "sketch-time.png"
+            _time_against_size(found, picture)
+            lines += [
+                f"![Time for all four costs against the number of points]({picture.name})",
+                "",
+            ]
+        for record in found:
+            machine = record["machine"]
+            where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
+            source = f"`results/bench/{name}-{machine['name']}.json`"
+            lines += [f"**{where}**, commit `{record['commit']}`, {source}:", ""]
+            for title, rows in record["tables"].items():
+                lines += [f"*{title.replace('_', ' ')}*", "", *_markdown(rows), ""]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("\n".join(lines))
+    return page
+
+
+def _markdown(rows: list[dict[str, Any]]) -> list[str]:
+    columns = [c for c in dict.fromkeys(k for row in rows for k in row) if not c.startswith("raw")]
+    head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return head + [
+        "| " + " | ".join(_shown(row.get(column, "")) for column in columns) + " |" for row in rows
+    ]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _time_against_size(records: list[dict[str, Any]], picture: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError(
+            "The page needs Matplotlib: pip install 'kermix[plots]'."
+        ) from None
+    figure = Figure(figsize=(5, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for record in records:
+        name = record["machine"]["name"]
+        rows = record["tables"]["from_points_to_costs"]
+        sizes, times = [r["N"] for r in rows], [r["all_costs_s"] for r in rows]
+        axes.loglog(sizes, times, "o-", color=INK.get(name, "#009E73"), label=name)
+    axes.set_xlabel("points in each set")
+    axes.set_ylabel("seconds, points to all four costs")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=150)
