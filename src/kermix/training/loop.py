@@ -31,6 +31,7 @@ Row: TypeAlias = dict[str, float]
 
 REPORTS = 40  # in a whole run
 HELD_OUT_FOR_ENERGY = 1000
+POLISH_RATE = 0.5  # of the peak
 # How NaN shows where values are looked at: in points, variances, weights or a factorisation.
 NOT_FINITE = (SampleError, VarianceError, WeightError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
@@ -135,7 +136,7 @@ class Trainer:
 
     def _one_step(self) -> Tensor:
         share, polishing = self._objective.share(self.step), self._objective.polishing(self.step)
-        rate = learning_rate(share, self.settings.peak_rate * (0.5 if polishing else 1.0))
+        rate = learning_rate(share, self.settings.peak_rate * (POLISH_RATE if polishing else 1.0))
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         x = self._batch(self._objective.batch_size(self.step))
