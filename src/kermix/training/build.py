@@ -99,7 +99,6 @@ def build_trainer(
     *,
     device: str = "auto",
     precision: str = "32-true",
-    compiled: bool = False,
 ) -> Trainer:
     """A trainer at its first step."""
     model, variances = build_model(split.train, settings, image)
@@ -111,5 +110,4 @@ def build_trainer(
         variances,
         device=device,
         precision=precision,
-        compiled=compiled,
     )

@@ -53,7 +53,6 @@ class Trainer:
         variances: The schedule of the kernel's variance.
         device: `"auto"`, `"cpu"`, `"cuda"`, ...
         precision: A precision of Fabric's. The costs are computed in float32 in any case.
-        compiled: Whether to compile the step with `torch.compile`.
     """
 
     model: ScaledModel
@@ -63,7 +62,6 @@ class Trainer:
     variances: VarianceSchedule
     device: str = "auto"
     precision: str = "32-true"
-    compiled: bool = False
     step: int = field(default=0, init=False)
     history: list[Row] = field(default_factory=list, init=False)
 
@@ -77,8 +75,6 @@ class Trainer:
         optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=betas)
         self._fabric, self._objective = fabric, objective
         self._step, self._optimizer = fabric.setup(objective, optimizer)
-        if self.compiled:
-            self._step = torch.compile(self._step)
         self._data = self.model.scaler.scaled(self.train.to(fabric.device))
         self._held_out = None if self.held_out is None else self.held_out.to(fabric.device)
         self._generator = torch.Generator(fabric.device).manual_seed(self.settings.seed)
