@@ -1,0 +1,298 @@
+"""The nuclear norm: certified by matrix products, exact by an SVD, with the same gradient."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.autograd import grad, gradcheck, gradgradcheck
+from torch.func import vmap
+from torch.testing import assert_close
+
+import kermix as km
+import tolerances
+from cases import DTYPES, normal, uniform
+from kermix import errors
+from kermix.nuclear import chosen_method
+
+METHODS = ("svd", "polar")
+TOLERANCES = {
+    torch.float32: (1e-2, 1e-4, 1e-6),
+    torch.float64: (1e-2, 1e-4, 1e-6, 1e-8, 1e-10),
+}
+every_method = pytest.mark.parametrize("method", METHODS)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+asked = pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(dtype, t) for dtype, ts in TOLERANCES.items() for t in ts]
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def rounding(matrix):
+    """Relative rounding of a sum of that many singular values: about ten units."""
+    return 10 * torch.finfo(matrix.dtype).eps * math.sqrt(max(matrix.shape[-2:]))
+
+
+def with_spectrum(spectrum, m, n, seed):
+    """A matrix (m, n) with these singular values and random singular vectors."""
+    u = torch.linalg.qr(normal(m, len(spectrum), seed=seed))[0]
+    v = torch.linalg.qr(normal(n, len(spectrum), seed=seed + 1))[0]
+    return (u * spectrum) @ v.mT
+
+
+def spectrum(kind, r, seed):
+    match kind:
+        case "uniform":
+            return uniform(r, seed=seed)
+        case "many scales":
+            return 10 ** (-12 * uniform(r, seed=seed))
+        case "geometric":
+            return torch.linspace(0, -30, r, dtype=torch.float64).exp()
+        case "rank deficient":
+            return (torch.arange(r) <= r // 3).double()
+        case "one large":
+            return torch.where(torch.arange(r) == 0, 1.0, 1e-5).double()
+
+
+def random_matrix(seed):
+    """One of many kinds of spectrum, size and scale; every other one is a Gram matrix."""
+    m, n = (int(79 * uniform((), seed=seed + i)) + 1 for i in (1000, 2000))
+    if seed % 2:
+        v = 10 ** (4 * float(uniform((), seed=seed + 3000)) - 3)
+        return km.gram(
+            normal(m, 1 + seed % 3, seed=seed), normal(n, 1 + seed % 3, seed=seed + 1), v
+        )
+    kinds = ("uniform", "many scales", "geometric", "rank deficient", "one large")
+    values = spectrum(kinds[seed // 2 % 5], min(m, n), seed)
+    return 10.0 ** (seed % 14 - 7) * with_spectrum(values, m, n, seed)
+
+
+def singular_sum(matrix):
+    return torch.linalg.svdvals(matrix.double()).sum(-1)
+
+
+@asked
+def test_polar_is_a_lower_bound_within_its_tolerance(dtype, tolerance):
+    for seed in range(200):
+        matrix = random_matrix(seed).to(dtype)
+        truth = singular_sum(matrix)
+        value, info = km.nuclear_norm.with_info(matrix, method="polar", tolerance=tolerance)
+        slack = rounding(matrix) * truth
+        assert value.dtype == dtype
+        assert info.error_bound.shape == value.shape
+        assert truth - value <= tolerance * truth + slack, f"seed {seed}"
+        assert value <= truth + slack, f"seed {seed}"
+        assert truth <= value + info.error_bound + slack, f"seed {seed}"
+        assert 0 <= info.error_bound <= tolerance * value + 100 * slack, f"seed {seed}"
+
+
+@every_dtype
+@every_method
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (2, 2), (5, 40), (40, 5)])
+def test_sizes(shape, method, dtype):
+    matrix = normal(*shape, seed=4, dtype=dtype)
+    found = km.nuclear_norm(matrix, method=method, tolerance=1e-6)
+    assert_close(found.double(), singular_sum(matrix), rtol=2e-6, atol=0)
+    turned = km.nuclear_norm(matrix.mT, method=method, tolerance=1e-6)
+    assert_close(turned, found, **tolerances.same(dtype))
+
+
+@every_method
+def test_known_values(method):
+    matrix = torch.tensor([[3.0, 0.0], [0.0, -4.0]], dtype=torch.float64)
+    options = {"method": method, "tolerance": 1e-12}
+    assert_close(km.nuclear_norm(matrix, **options).item(), 7.0, rtol=1e-11, atol=0)
+    rotation = torch.linalg.qr(normal(6, 6, seed=1))[0]
+    assert_close(km.nuclear_norm(rotation, **options).item(), 6.0, rtol=1e-11, atol=0)
+
+
+@every_dtype
+@every_method
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 5), (2, 3, 4)])
+def test_zero_matrix(shape, method, dtype):
+    matrix = torch.zeros(shape, dtype=dtype, requires_grad=True)
+    value, info = km.nuclear_norm.with_info(matrix, method=method)
+    assert (value == 0).all()
+    assert info.error_bound is None or (info.error_bound == 0).all()
+    (gradient,) = grad(value.sum(), matrix)
+    assert (gradient == 0).all()
+
+
+@every_method
+def test_empty_matrix(method):
+    assert km.nuclear_norm(torch.ones(2, 0, 3), method=method).equal(torch.zeros(2))
+
+
+@every_dtype
+@every_method
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_large_and_small_entries(scale, method, dtype):
+    matrix = normal(6, 9, seed=1, dtype=dtype) * scale
+    found = km.nuclear_norm(matrix, method=method, tolerance=1e-6)
+    assert_close(found.double(), singular_sum(matrix), rtol=2e-6, atol=0)
+
+
+@every_method
+@every_dtype
+def test_batch_items_are_independent(dtype, method):
+    """Items of very different scale and rank, one of them zero."""
+    matrices = torch.stack(
+        [
+            normal(6, 8, seed=1),
+            1e6 * with_spectrum(spectrum("geometric", 6, 1), 6, 8, 2),
+            torch.zeros(6, 8, dtype=torch.float64),
+            torch.ones(6, 8, dtype=torch.float64),
+        ]
+    ).reshape(2, 2, 6, 8)
+    matrices = matrices.to(dtype).requires_grad_()
+    values, info = km.nuclear_norm.with_info(matrices, method=method, tolerance=1e-6)
+    (gradients,) = grad(values.sum(), matrices)
+    assert values.shape == (2, 2)
+    for i in (0, 1):
+        for j in (0, 1):
+            item = matrices[i, j].detach().requires_grad_()
+            alone, _ = km.nuclear_norm.with_info(item, method=method, tolerance=1e-6)
+            assert_close(values[i, j], alone, rtol=3e-6, atol=0)
+            if method == "polar":
+                assert info.error_bound[i, j] <= 2e-6 * alone
+            if (i, j) != (0, 1):  # the small singular values of that one are not resolved
+                (truth,) = grad(alone, item)
+                assert_close(gradients[i, j], truth, rtol=0, atol=1e-4)
+
+
+def test_a_bad_batch_item_leaves_the_others_alone():
+    matrices = normal(3, 5, 5, seed=1)
+    matrices[1, 2, 2] = torch.nan
+    values = km.nuclear_norm(matrices, method="polar")
+    assert_close(values[[0, 2]], singular_sum(matrices[[0, 2]]), rtol=1e-4, atol=0)
+
+
+@asked
+def test_gradient_is_the_polar_factor(dtype, tolerance):
+    matrix = with_spectrum(0.2 + uniform(9, seed=1), 9, 14, 2).to(dtype).requires_grad_()
+    (found,) = grad(km.nuclear_norm(matrix, method="polar", tolerance=tolerance), matrix)
+    u, _, vh = torch.linalg.svd(matrix.detach().double(), full_matrices=False)
+    # A relative error t of the norm is one of t in each singular value of the factor.
+    atol = 9 * tolerance + 100 * torch.finfo(dtype).eps
+    assert_close(found.double(), u @ vh, rtol=0, atol=atol)
+    assert torch.linalg.matrix_norm(found.double(), 2) <= 1 + rounding(found)
+    (exact,) = grad(km.nuclear_norm(matrix, method="svd"), matrix)
+    assert_close(exact.double(), u @ vh, rtol=0, atol=100 * torch.finfo(dtype).eps)
+
+
+@every_dtype
+@every_method
+def test_gradient_without_full_rank_is_finite(method, dtype):
+    matrix = with_spectrum(torch.tensor([1.0, 1.0, 1.0]).double(), 8, 6, 1)
+    matrix = matrix.to(dtype).requires_grad_()
+    (found,) = grad(km.nuclear_norm(matrix, method=method, tolerance=1e-6), matrix)
+    assert torch.isfinite(found).all()
+    # On the space of the singular vectors, which is all that the matrix shows of its gradient.
+    assert_close(
+        found.double() @ matrix.mT.double(), (matrix @ matrix.mT).double(), rtol=0, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 5), (5, 3), (2, 3, 4)])
+def test_gradcheck(shape):
+    matrix = normal(*shape, seed=3).requires_grad_()
+    norm = lambda p: km.nuclear_norm(p, method="svd")  # noqa: E731
+    assert gradcheck(norm, matrix)
+    assert gradgradcheck(norm, matrix)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 5), (5, 3)])
+def test_polar_can_be_differentiated_twice(shape):
+    matrix, direction = normal(*shape, seed=3).requires_grad_(), normal(*shape, seed=4)
+    seconds = []
+    for method in METHODS:
+        value = km.nuclear_norm(matrix, method=method, tolerance=1e-12)
+        (first,) = grad(value, matrix, create_graph=True)
+        seconds.append(grad((first * direction).sum(), matrix)[0])
+    assert_close(*seconds, **tolerances.value(torch.float64))
+    assert seconds[0].abs().max() > 1e-3
+
+
+@every_method
+def test_vmap(method):
+    matrices = normal(3, 4, 6, seed=1)
+
+    def norm(matrix):
+        return km.nuclear_norm(matrix, method=method, tolerance=1e-10)
+
+    assert_close(vmap(norm)(matrices), norm(matrices), rtol=2e-10, atol=0)
+    leaf = matrices.clone().requires_grad_()
+    (truth,) = grad(norm(leaf).sum(), leaf)
+    assert_close(vmap(torch.func.grad(norm))(matrices), truth, rtol=0, atol=1e-8)
+
+
+@every_method
+def test_compile(method):
+    def norm(matrix):
+        return km.nuclear_norm(matrix, method=method, tolerance=1e-10)
+
+    compiled = torch.compile(norm, backend="aot_eager", fullgraph=True)
+    for seed in (1, 2):
+        leaf = normal(2, 4, 6, seed=seed).requires_grad_()
+        found, truth = compiled(leaf), norm(leaf)
+        assert_close(found, truth, rtol=2e-10, atol=0)
+        assert_close(grad(found.sum(), leaf), grad(truth.sum(), leaf), rtol=0, atol=1e-8)
+
+
+def test_autocast_and_half_precision():
+    matrix = normal(5, 6, seed=1, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = km.nuclear_norm(matrix, method="polar")
+        wide = km.nuclear_norm(matrix.float(), method="polar")
+    assert found.dtype == torch.bfloat16
+    assert wide.dtype == torch.float32
+    assert_close(wide.double(), singular_sum(matrix), rtol=2e-4, atol=0)
+    assert_close(found.double(), singular_sum(matrix), rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1e-3, 1.0, 2.0, torch.nan, 1e-9])
+def test_tolerance(bad):
+    with pytest.raises(errors.OptionError, match="tolerance"):
+        km.nuclear_norm(torch.ones(2, 2), method="polar", tolerance=bad)
+
+
+def test_finer_tolerance_in_float64():
+    km.nuclear_norm(torch.ones(2, 2).double(), method="polar", tolerance=1e-9)
+    with pytest.raises(errors.OptionError, match=r"tolerance.*svd"):
+        km.nuclear_norm(torch.ones(2, 2).double(), method="polar", tolerance=1e-16)
+
+
+@pytest.mark.parametrize("bad", [torch.ones(2, 2).long(), torch.ones(3), [[1.0]], None])
+def test_matrix(bad):
+    with pytest.raises(errors.ShapeError, match="matrix"):
+        km.nuclear_norm(bad)
+
+
+def test_method():
+    matrix = normal(3, 4, seed=1)
+    with pytest.raises(errors.OptionError, match=r"method.*polar"):
+        km.nuclear_norm(matrix, method="newton")
+    for method in METHODS:
+        value, info = km.nuclear_norm.with_info(matrix, method=method)
+        assert info.method == method
+        assert (info.error_bound is None) == (method == "svd")
+        assert value == km.nuclear_norm(matrix, method=method)
+    assert km.nuclear_norm.with_info(matrix)[1].method == chosen_method(matrix)
+
+
+def test_auto():
+    assert chosen_method(torch.ones(4, 4)) == "svd"
+    assert chosen_method(torch.ones(4, 4).double()) == "svd"
+    for dtype, shape, method in (
+        (torch.float32, (4, 4), "polar"),
+        (torch.float64, (4, 4), "svd"),
+        (torch.float32, (1, 4), "svd"),
+    ):
+        matrix = SimpleNamespace(device=torch.device("cuda"), dtype=dtype, shape=shape)
+        assert chosen_method(matrix) == method
