@@ -54,7 +54,7 @@ def test_regression(tmp_path, monkeypatch):
     options = "--seeds 1 --components 4 --width 16 --steps 3 --polish 60 --polish-batch 128"
     out = tmp_path / "r.json"
     rows = read(regression.main([*options.split(), "--device", "cpu", "--out", str(out)]))
-    assert len(rows["regression"]) == 4
+    assert len(rows["regression"]) == 6
     assert all(0 < row["gap"] < 4 for row in rows["regression"])
 
 

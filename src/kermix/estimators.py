@@ -27,12 +27,14 @@ class KernelMixture(DensityMixin, BaseEstimator):
     Columns are scaled inside. A point of the model is a centre plus noise of the learned variance.
 
     Args:
-        n_components: Number of Gaussians; more than there are modes.
+        n_components: Number of Gaussians, more than there are modes; None takes 128, and one for
+            each 10 rows where there are fewer than 1280.
         cost: What is optimised: "svd", "scalar", "vector" or "matrix", or a baseline.
         model: "mixture", a table of components, or "network", noise to components.
         covariance_type: "isotropic" or "diagonal".
         steps: Training steps with the cost.
-        polish: Steps with the closed form at the end; None takes 500 in up to 8 dimensions.
+        polish: Steps at the end that sharpen the density: with the closed form in up to 3
+            dimensions, with the likelihood above; None takes 500.
         batch_size: Data points for each step.
         variance: Variance of the kernel at the end, for scaled data; None finds it.
         learning_rate: Peak of the learning rate; None chooses by model.
@@ -56,7 +58,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_components: int = 128,
+        n_components: int | None = None,
         *,
         cost: CostName = "svd",
         model: ModelName = "mixture",

@@ -34,7 +34,7 @@ from .fit_figures import curves_figure, fit_figure
 from .models.scaled import ScaledModel
 from .records import environment, write_json
 from .report import Report
-from .training.build import Split, build_model, build_trainer, split_rows
+from .training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from .training.checkpoints import load_checkpoint
 from .training.loop import Row, Trainer, load_model
 from .training.settings import Settings
@@ -85,8 +85,8 @@ class Run:
             folder.mkdir(parents=True)
         except OSError as error:
             raise RunError(f"{folder}: cannot be created ({error.strerror}).") from None
-        settings = settings.for_dimension(dataset.values.shape[1])
         split = split_rows(dataset.values, settings.seed)
+        settings = settings.for_data(*split.train.shape)
         _, variances = build_model(split.train, settings, dataset.image)
         path = Path(source)
         config = {
@@ -290,7 +290,8 @@ class Run:
         parts = ["kermix", "fit", shlex.quote(self.config["data"])]
         if self.config["rows"] is not None:
             parts += ["--rows", str(self.config["rows"])]
-        default = Settings().for_dimension(self.config["shape"][1]).as_json()
+        rows, dimension = self.config["shape"]
+        default = Settings().for_data(rows - held_out_rows(rows), dimension).as_json()
         for name, value in self.settings.as_json().items():
             if value != default[name]:
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -22,7 +22,7 @@ from kermix.training.build import build_model
 from kermix.training.loop import Trainer
 from kermix.training.settings import COSTS, Settings
 
-from .quality import default_path, write_record
+from .quality import default_path, save_sheet, write_record
 
 __all__ = ["METHODS", "SETS", "SETTING", "main", "run", "train_seeds"]
 
@@ -124,9 +124,7 @@ def run(
             tables["seeds"] += each
             sheets[name][method] = samples
     if figure is not None:
-        from .figures import scatter_sheet
-
-        scatter_sheet(sheets, figure)
+        save_sheet(sheets, figure)
     return tables
 
 

@@ -1,11 +1,14 @@
 """What the benchmarks of quality share: result files and tables on the screen."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from kermix.records import environment, machine_name, write_json
 
-__all__ = ["default_path", "write_record"]
+__all__ = ["default_path", "save_sheet", "write_record"]
 
 
 def default_path(name: str) -> Path:
@@ -23,19 +26,27 @@ def write_record(
     quick: bool = False,
 ) -> Path:
     """Write the result file and show one of its tables."""
-    from rich.console import Console
-    from rich.table import Table
-
     record = {"benchmark": name, "quick": quick, **environment()}
     record |= {"protocol": protocol, "tables": tables}
     write_json(path, record)
-    rows = tables[shown]
-    table = Table(title=name)
-    for column in rows[0]:
-        table.add_column(column.replace("_", " "))
-    for row in rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
-    console = Console(width=160)
-    console.print(table)
-    console.print(f"written: {path}")
+    lines = [list(tables[shown][0])]
+    lines += [[_shown(v) for v in row.values()] for row in tables[shown]]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    sys.stdout.write(f"written: {path}\n")
     return path
+
+
+def save_sheet(sheets: dict[str, dict[str, Tensor]], path: Path) -> None:
+    """Draw samples, if Matplotlib is there: a benchmark does not fail for want of a picture."""
+    try:
+        from .figures import scatter_sheet
+    except ImportError:
+        return
+    scatter_sheet(sheets, path)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

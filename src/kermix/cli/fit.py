@@ -49,7 +49,12 @@ def fit(
             "noise to centres, one for each noise vector. By default mixture, for images conv."
         ),
     ] = None,
-    components: Annotated[int, typer.Option(help="Components, or centres for each step.")] = 128,
+    components: Annotated[
+        int | None,
+        typer.Option(
+            help="Components, or centres for each step; by default 128, fewer below 1280 rows."
+        ),
+    ] = None,
     variances: Annotated[
         str, typer.Option(help="Variances of a component: isotropic or diagonal.")
     ] = "isotropic",
@@ -62,8 +67,12 @@ def fit(
         typer.Option(help="Steps of the closed form at the end; by default 500 for mixtures."),
     ] = None,
     finish: Annotated[
-        str, typer.Option(help="What these steps optimise: 'closed form' or 'likelihood'.")
-    ] = "closed form",
+        str | None,
+        typer.Option(
+            help="What these steps optimise: 'closed form' or 'likelihood'. By default the closed "
+            "form in up to 3 dimensions."
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Data points for each step.")] = 256,
     polish_batch: Annotated[int, typer.Option(help="The same in the closed-form stage.")] = 2048,
     variance: Annotated[
@@ -121,7 +130,7 @@ def fit(
         square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
         settings = replace(settings, model="conv" if square else "generator")
     if quick:
-        settings = settings.for_dimension(dataset.values.shape[1]).quick()
+        settings = settings.for_data(*dataset.values.shape).quick()
     for note in dataset.notes:
         console.print(f"[yellow]note:[/] {note}", highlight=False)
     folder = next_free_folder(dataset.name) if out is None else out

@@ -15,7 +15,7 @@ from .loop import Trainer
 from .schedules import VarianceSchedule, automatic_variance
 from .settings import Settings
 
-__all__ = ["Split", "build_model", "build_trainer", "split_rows"]
+__all__ = ["Split", "build_model", "build_trainer", "held_out_rows", "split_rows"]
 
 HELD_OUT_SHARE, HELD_OUT_ROWS = 0.1, 2000
 ROWS_TO_SPLIT = 20
@@ -30,12 +30,17 @@ class Split:
     held_out: Tensor
 
 
+def held_out_rows(rows: int) -> int:
+    """A tenth, at most 2000; none where there are fewer than 20."""
+    return 0 if rows < ROWS_TO_SPLIT else min(HELD_OUT_ROWS, int(rows * HELD_OUT_SHARE))
+
+
 def split_rows(values: Tensor, seed: int) -> Split:
     """Hold out a tenth of the rows, at most 2000, at random."""
-    if len(values) < ROWS_TO_SPLIT:
+    held_out = held_out_rows(len(values))
+    if not held_out:
         return Split(values, values)
     order = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
-    held_out = min(HELD_OUT_ROWS, int(len(values) * HELD_OUT_SHARE))
     return Split(values[order[held_out:]], values[order[:held_out]])
 
 
@@ -45,6 +50,7 @@ def build_model(
     image: tuple[int, int, int] | None = None,
 ) -> tuple[ScaledModel, VarianceSchedule]:
     """The untrained model of the data, and how the variance will change."""
+    settings = settings.for_data(*train.shape[-2:])
     generator = torch.Generator().manual_seed(settings.seed)
     scaler = Scaler(train, common=image is not None)
     scaled = scaler.scaled(train)
@@ -62,11 +68,12 @@ def _network(
     image: tuple[int, int, int] | None,
     generator: torch.Generator,
 ) -> nn.Module:
-    *batch, _, dimension = scaled.shape
+    *batch, rows, dimension = scaled.shape
+    components = settings.components or rows
     if settings.model == "mixture":
         return MixtureTable(
             dimension,
-            settings.components,
+            components,
             settings.variances,
             tuple(batch),
             generator=generator,
@@ -76,7 +83,7 @@ def _network(
     prior = make_prior(settings.prior, NOISE)
     if settings.model == "network":
         return MixtureNetwork(
-            dimension, prior, settings.components, settings.variances, generator=generator
+            dimension, prior, components, settings.variances, generator=generator
         )
     if settings.model == "generator":
         return MLPGenerator(prior.dimension, dimension, generator=generator)
@@ -92,7 +99,6 @@ def build_trainer(
     *,
     device: str = "auto",
     precision: str = "32-true",
-    compiled: bool = False,
 ) -> Trainer:
     """A trainer at its first step."""
     model, variances = build_model(split.train, settings, image)
@@ -104,5 +110,4 @@ def build_trainer(
         variances,
         device=device,
         precision=precision,
-        compiled=compiled,
     )

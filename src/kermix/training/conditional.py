@@ -25,6 +25,7 @@ from kermix.validation import check_option, check_samples
 
 from .loop import make_fabric
 from .schedules import VarianceSchedule, learning_rate
+from .settings import FinishName
 
 __all__ = ["ConditionalModel", "ConditionalSettings", "fit_conditional", "spherical_loss"]
 
@@ -36,8 +37,9 @@ class ConditionalSettings:
     """Settings of a conditional fit.
 
     Attributes:
-        cost: `"svd"`, the SVD cost on the joint kernel and then the closed form; or
-            `"likelihood"`, the usual way to train a mixture density network.
+        cost: `"svd"`, the SVD cost on the joint kernel and then what `finish` says; or
+            `"likelihood"` alone, the usual way to train a mixture density network.
+        finish: What the second stage optimises: `"closed form"` or `"likelihood"`.
         components: Components for each context.
         variances: Of a component: isotropic, or one for each coordinate.
         width: Width of the hidden layers.
@@ -53,6 +55,7 @@ class ConditionalSettings:
     """
 
     cost: ConditionalCost = "svd"
+    finish: FinishName = "closed form"
     components: int = 24
     variances: VarianceKind = "isotropic"
     width: int = 128
@@ -68,6 +71,7 @@ class ConditionalSettings:
 
     def __post_init__(self) -> None:
         check_option("cost", self.cost, ("svd", "likelihood"))
+        check_option("finish", self.finish, ("closed form", "likelihood"))
         if self.steps < 0 or self.polish < 0 or self.steps + self.polish == 0:
             raise OptionError("steps and polish are both 0, or negative: nothing to train.")
 
@@ -121,9 +125,10 @@ class _Step(nn.Module):
 
     def forward(self, c: Tensor, x: Tensor, step: int, generator: torch.Generator) -> Tensor:
         s = self.settings
-        if s.cost == "likelihood":
+        polishing = step >= s.steps
+        if s.cost == "likelihood" or (polishing and s.finish == "likelihood"):
             return -self.network(c).log_prob(x).mean()
-        if step >= s.steps:
+        if polishing:
             return spherical_loss(self.network(c), x)
         here = c[: s.contexts]
         points, weights = stratified_draw(self.network(here), 1, generator)

@@ -31,6 +31,7 @@ Row: TypeAlias = dict[str, float]
 
 REPORTS = 40  # in a whole run
 HELD_OUT_FOR_ENERGY = 1000
+POLISH_RATE = 0.5  # of the peak
 # How NaN shows where values are looked at: in points, variances, weights or a factorisation.
 NOT_FINITE = (SampleError, VarianceError, WeightError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
@@ -52,7 +53,6 @@ class Trainer:
         variances: The schedule of the kernel's variance.
         device: `"auto"`, `"cpu"`, `"cuda"`, ...
         precision: A precision of Fabric's. The costs are computed in float32 in any case.
-        compiled: Whether to compile the step with `torch.compile`.
     """
 
     model: ScaledModel
@@ -62,13 +62,12 @@ class Trainer:
     variances: VarianceSchedule
     device: str = "auto"
     precision: str = "32-true"
-    compiled: bool = False
     step: int = field(default=0, init=False)
     history: list[Row] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         fabric = make_fabric(self.device, self.precision)
-        self.settings = self.settings.for_dimension(self.train.shape[-1])
+        self.settings = self.settings.for_data(*self.train.shape[-2:])
         objective = Objective(self.model, self.settings, self.variances)
         betas = (0.9, 0.99) if self.settings.model == "mixture" else (0.5, 0.9)
         # Moved first: an optimizer made before would hold the parameters of another device.
@@ -76,8 +75,6 @@ class Trainer:
         optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=betas)
         self._fabric, self._objective = fabric, objective
         self._step, self._optimizer = fabric.setup(objective, optimizer)
-        if self.compiled:
-            self._step = torch.compile(self._step)
         self._data = self.model.scaler.scaled(self.train.to(fabric.device))
         self._held_out = None if self.held_out is None else self.held_out.to(fabric.device)
         self._generator = torch.Generator(fabric.device).manual_seed(self.settings.seed)
@@ -135,7 +132,7 @@ class Trainer:
 
     def _one_step(self) -> Tensor:
         share, polishing = self._objective.share(self.step), self._objective.polishing(self.step)
-        rate = learning_rate(share, self.settings.peak_rate * (0.5 if polishing else 1.0))
+        rate = learning_rate(share, self.settings.peak_rate * (POLISH_RATE if polishing else 1.0))
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         x = self._batch(self._objective.batch_size(self.step))

@@ -85,7 +85,8 @@ class Objective(nn.Module):
             return -mixture.log_prob(rows).mean(0)
         if polishing:
             return cauchy_schwarz_to_points(model.network(), x)
-        points, weights = model.draw(self.settings.components, generator)
+        count = self.settings.components or x.shape[-2]
+        points, weights = model.draw(count, generator)
         if cost == "energy":
             return energy_distance(x, points, weights_y=weights)
         variances = self.variances.at(self.share(step))

@@ -18,7 +18,8 @@ COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood")
 MODELS = ("mixture", "network", "generator", "conv")
 # A table of parameters takes larger steps than the weights of a network.
 PEAK_RATES = {"mixture": 0.02, "network": 0.004, "generator": 0.002, "conv": 0.002}
-POLISHED_UP_TO = 8
+CLOSED_FORM_UP_TO = 3
+MOST_COMPONENTS, ROWS_FOR_EACH = 128, 10
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,16 @@ class Settings:
         cost: What is optimised: one of the paper's four costs, or a baseline.
         model: `"mixture"`, a table of components; `"network"`, noise to components;
             `"generator"` and `"conv"`, noise to centres (the paper's).
-        components: Number of components of a mixture; centres for each step of a generator.
+        components: Number of components of a mixture; centres for each step of a generator. None
+            takes 128, and one for each 10 rows where there are fewer than 1280.
         variances: Of a component: isotropic, or one for each coordinate.
         prior: Of the noise that goes into a network.
         steps: Training steps with the cost.
         polish: Further steps, for mixtures only, in which data are points: no kernel widens
-            them, so variances come out right. None takes 500 in up to 8 dimensions and 0 above,
-            where densities at points say little.
+            them, so variances come out right. None takes 500.
         finish: What these steps optimise: `"closed form"`, the Cauchy-Schwarz cost, or
-            `"likelihood"`, which gives more to the tails and less to the modes.
+            `"likelihood"`, which gives more to the tails and less to the modes. None takes the
+            closed form in up to 3 dimensions; above, densities are too peaked for it: likelihood.
         batch: Data points for each step.
         polish_batch: Data points for each step of polishing.
         variance: Variance of the kernel at the end, in units of the scaled data; None finds it.
@@ -49,12 +51,12 @@ class Settings:
 
     cost: CostName = "svd"
     model: ModelName = "mixture"
-    components: int = 128
+    components: int | None = None
     variances: VarianceKind = "isotropic"
     prior: PriorName = "hybrid"
     steps: int = 800
     polish: int | None = None
-    finish: FinishName = "closed form"
+    finish: FinishName | None = None
     batch: int = 256
     polish_batch: int = 2048
     variance: float | None = None
@@ -66,14 +68,15 @@ class Settings:
     def __post_init__(self) -> None:
         check_option("cost", self.cost, COSTS)
         check_option("model", self.model, MODELS)
-        check_option("finish", self.finish, ("closed form", "likelihood"))
+        if self.finish is not None:
+            check_option("finish", self.finish, ("closed form", "likelihood"))
         check_option("variances", self.variances, ("isotropic", "diagonal"))
         check_option("prior", self.prior, ("uniform", "gaussian", "hybrid"))
         for name, least in (
             ("components", 1), ("steps", 0), ("polish", 0), ("batch", 1), ("polish_batch", 1),
         ):  # fmt: skip
             value = getattr(self, name)
-            if name == "polish" and value is None:
+            if name in ("polish", "components") and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
@@ -99,20 +102,24 @@ class Settings:
         """Whether the model learns weights and variances."""
         return self.model in ("mixture", "network")
 
-    def for_dimension(self, dimension: int) -> "Settings":
-        """The settings with what was left open decided for data of this dimension."""
-        if self.polish is not None:
-            return self
-        closed_form = self.is_mixture and self.cost != "likelihood"
-        polish = 500 if closed_form and dimension <= POLISHED_UP_TO else 0
-        return replace(self, polish=polish)
+    def for_data(self, rows: int, dimension: int) -> "Settings":
+        """The settings with what was left open decided for data of this size."""
+        polish, finish, components = self.polish, self.finish, self.components
+        if components is None:
+            few = self.is_mixture and rows < ROWS_FOR_EACH * MOST_COMPONENTS
+            components = max(1, rows // ROWS_FOR_EACH) if few else MOST_COMPONENTS
+        if polish is None:
+            polish = 500 if self.is_mixture and self.cost != "likelihood" else 0
+        if finish is None:
+            finish = "closed form" if dimension <= CLOSED_FORM_UP_TO else "likelihood"
+        return replace(self, polish=polish, finish=finish, components=components)
 
     def quick(self) -> "Settings":
         """A shorter run, for a first look."""
         return replace(
             self,
             steps=min(self.steps, 400),
-            components=min(self.components, 96),
+            components=min(self.components or MOST_COMPONENTS, 96),
             polish=min(self.polish, 250) if self.polish else self.polish,
             polish_batch=min(self.polish_batch, 1024),
         )

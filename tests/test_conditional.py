@@ -1,0 +1,66 @@
+"""Conditional mixtures: consistency of the loss, a learned relation, errors."""
+
+import math
+
+import pytest
+import torch
+
+from kermix.errors import OptionError, ShapeError
+from kermix.mixture import GaussianMixture
+from kermix.training.conditional import ConditionalSettings, fit_conditional, spherical_loss
+
+
+def two_branches(n, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    c = torch.rand(n, 1, generator=generator)
+    side = 2.0 * torch.randint(2, (n, 1), generator=generator) - 1
+    noise = 0.1 * torch.randn(n, 1, generator=generator)
+    return 100 * c, 5 + side * (1 + c) + noise
+
+
+def small(**options):
+    given = {"components": 4, "width": 32, "steps": 60, "polish": 300, "polish_batch": 256}
+    return ConditionalSettings(**{**given, **options})
+
+
+def test_spherical_loss_is_least_at_the_density_itself():
+    points = torch.randn(20_000, 1, generator=torch.Generator().manual_seed(0)).double()
+
+    def loss(mean, variance):
+        shape = (len(points), 1)
+        q = GaussianMixture(
+            torch.ones(shape).double(),
+            torch.full((*shape, 1), mean).double(),
+            torch.full(shape, variance).double(),
+        )
+        return float(spherical_loss(q, points))
+
+    assert loss(0.0, 1.0) < min(loss(0.1, 1.0), loss(0.0, 0.85), loss(0.0, 1.18))
+
+
+@pytest.mark.parametrize("options", [{}, {"finish": "likelihood"}, {"cost": "likelihood"}])
+def test_both_branches_are_found(options):
+    model = fit_conditional(*two_branches(4000), small(**options), device="cpu")
+    c, x = two_branches(2000, seed=1)
+    entropy = math.log(2) + 0.5 * math.log(2 * math.pi * math.e * 0.1**2)
+    with torch.no_grad():
+        gap = -float(model(c).log_prob(x.double()).mean()) - entropy
+    assert gap < 0.3
+
+
+def test_same_seed_same_network():
+    data = two_branches(200)
+    first, second, other = (
+        fit_conditional(*data, small(steps=5, polish=5, seed=s), device="cpu") for s in (1, 1, 2)
+    )
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        assert a.equal(b)
+    assert not all(a.equal(b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
+
+
+def test_errors():
+    c, x = two_branches(10)
+    with pytest.raises(ShapeError, match="10 contexts and 9 targets"):
+        fit_conditional(c, x[:9])
+    with pytest.raises(OptionError, match="nothing to train"):
+        ConditionalSettings(steps=0, polish=0)
