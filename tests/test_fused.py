@@ -58,9 +58,9 @@ def results(function, inputs, by, monkeypatch, dtype=torch.float32):
     leaves = [t.detach().clone().to(dtype).requires_grad_() for t in inputs]
     with monkeypatch.context() as patch:
         if by == "tiles":
-            patch.setattr(streaming, "_fused_applies", lambda points: False)
+            patch.setattr(streaming, "_one_loop", lambda points, sources: None)
         elif INTERPRETED:
-            patch.setattr(streaming, "_fused_applies", lambda points: points.shape[-1] <= 8)
+            patch.setattr(streaming, "_one_loop", lambda points, sources: fused)
         value = function(*leaves)
         return [value.detach(), *grad(value.sum(), leaves)]
 
@@ -170,7 +170,8 @@ def test_kernel_moments(n, k, d, near):
 @pytest.mark.skipif(INTERPRETED, reason="asks what a GPU would do")
 def test_where_the_fused_kernels_apply():
     x = on_device(4, 2, seed=1)
-    assert streaming._fused_applies(x)
-    assert not streaming._fused_applies(x.double())
-    assert not streaming._fused_applies(x.cpu())
-    assert not streaming._fused_applies(on_device(4, 9, seed=1))
+    assert streaming._one_loop(x, x) is fused
+    assert streaming._one_loop(x.double(), x.double()) is None
+    assert streaming._one_loop(x.cpu(), x.cpu()) is None
+    wide = on_device(4, 9, seed=1)
+    assert streaming._one_loop(wide, wide) is None
