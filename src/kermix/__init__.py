@@ -23,6 +23,7 @@ from .losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from .mixture import GaussianMixture
 from .nuclear import nuclear_norm
 from .sampled_mixture import SampledMixture
+from .twosample import two_sample_test
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ __all__ = [
     "nuclear_norm",
     "scalar_cost",
     "svd_cost",
+    "two_sample_test",
     "vector_cost",
     "vector_weights",
 ]
