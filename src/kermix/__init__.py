@@ -23,6 +23,7 @@ from .losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from .mixture import GaussianMixture
 from .nuclear import nuclear_norm
 from .sampled_mixture import SampledMixture
+from .spectrum import decompose, decompose_grid
 from .twosample import two_sample_test
 
 __version__ = "0.1.0"
@@ -37,6 +38,8 @@ __all__ = [
     "VectorLoss",
     "__version__",
     "bandwidth",
+    "decompose",
+    "decompose_grid",
     "distance_nuclear_cost",
     "errors",
     "frobenius_cost",

@@ -102,8 +102,13 @@ def bures_form(pooled: PooledFeatures, rows: slice) -> Tensor:  # (rows, N)
 
 
 def quadratic_form(signed: Tensor, blocks: Iterator[tuple[slice, Tensor]]) -> Tensor:
-    """`z^T H z` for each row z of `signed`, from blocks of rows of H: (P, N) -> (P,)."""
+    """`z^T H z` for each row z of `signed`, from blocks of rows of H: (P, N) -> (P,).
+
+    What is within rounding of zero is zero, so that equal samples give equal statistics.
+    """
     total = signed.new_zeros(len(signed))
+    largest = signed.new_zeros(())
     for rows, block in blocks:
         total += ((signed @ block.T) * signed[:, rows]).sum(1)
-    return total
+        largest = torch.maximum(largest, block.abs().max())
+    return torch.where(total.abs() <= 4 * torch.finfo(total.dtype).eps * largest, 0.0, total)
