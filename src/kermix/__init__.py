@@ -8,6 +8,7 @@ Example:
 """
 
 from . import errors
+from .compare import compare
 from .costs import (
     distance_nuclear_cost,
     frobenius_cost,
@@ -38,6 +39,7 @@ __all__ = [
     "VectorLoss",
     "__version__",
     "bandwidth",
+    "compare",
     "decompose",
     "decompose_grid",
     "distance_nuclear_cost",

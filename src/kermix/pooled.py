@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,7 +11,14 @@ from .gram import gram_matrix
 from .kernel import KernelTerms
 from .linalg import cholesky, default_ridge
 
-__all__ = ["PooledFeatures", "bures_form", "matrix_form", "pooled_features", "quadratic_form"]
+__all__ = [
+    "PooledFeatures",
+    "bures_form",
+    "bures_witness",
+    "matrix_form",
+    "pooled_features",
+    "quadratic_form",
+]
 
 RANK = 300
 EXACT_UP_TO = 1500
@@ -26,13 +33,25 @@ class PooledFeatures:
 
     features: Tensor  # (N, r)
     moments: Tensor  # (r,), their mean squares, rising
+    anchors: Tensor  # (A, d)
+    basis: Tensor  # (A, r): features are kernels with the anchors times this
+    terms: KernelTerms
+
+    def at(self, points: Tensor) -> Tensor:  # (M, d) -> (M, r)
+        """The features of other points."""
+        return gram_matrix(points, self.anchors, self.terms, points.dtype) @ self.basis
 
     def whitened(self, ridge: float | None) -> "PooledFeatures":
         r"""The same features divided by :math:`\sqrt{\lambda_i + \epsilon}`; None leaves them."""
         if ridge is None:
             return self
         scale = self.moments + ridge
-        return PooledFeatures(self.features * scale.rsqrt(), self.moments / scale)
+        return replace(
+            self,
+            features=self.features * scale.rsqrt(),
+            moments=self.moments / scale,
+            basis=self.basis * scale.rsqrt(),
+        )
 
 
 def pooled_features(
@@ -56,7 +75,9 @@ def pooled_features(
         moments, vectors = moments[keep], vectors[:, keep]
         inverse = torch.where(roots > 0, 1 / roots, 0.0)
         method = f"{len(moments)} eigenvectors"
-        return PooledFeatures(vectors * moments.sqrt() * inverse[:, None], moments), method
+        features = vectors * moments.sqrt() * inverse[:, None]
+        basis = vectors * moments.rsqrt() * roots[:, None]
+        return PooledFeatures(features, moments, points, basis, terms), method
     chosen = points[torch.randperm(n, generator=generator)[:LANDMARKS].to(points.device)]
     factor = cholesky(
         gram_matrix(chosen, chosen, terms, points.dtype), default_ridge(points.dtype)
@@ -65,7 +86,9 @@ def pooled_features(
     moments, rotation = torch.linalg.eigh(features.T @ (features * share[:, None]))
     keep = _kept(moments)
     method = f"{int(keep.sum())} Nystrom features of {LANDMARKS} landmarks"
-    return PooledFeatures(features @ rotation[:, keep], moments[keep]), method
+    basis = torch.linalg.solve_triangular(factor.factor.T, rotation[:, keep], upper=True)
+    features = features @ rotation[:, keep]
+    return PooledFeatures(features, moments[keep], chosen, basis, terms), method
 
 
 def _kept(moments: Tensor) -> Tensor:
@@ -99,6 +122,23 @@ def bures_form(pooled: PooledFeatures, rows: slice) -> Tensor:  # (rows, N)
         damped = pooled.features * torch.exp(-t * pooled.moments)
         total += (step * t) * (damped[rows] @ pooled.features.T).square()
     return total
+
+
+def bures_witness(
+    pooled: PooledFeatures,
+    points: Tensor,  # (M, d)
+    difference: Tensor,  # (N,)
+) -> Tensor:  # (M,)
+    r"""Where two halves of the pooled sample differ: the derivative of the Bures form.
+
+    .. math:: w(z) = \sum_{ij} \phi_i(z) \frac{D_{ij}}{\lambda_i + \lambda_j} \phi_j(z),
+
+    with `D` the difference of second moments; positive where the first half has more mass.
+    """
+    moment = pooled.features.T @ (pooled.features * difference[:, None])
+    sums = pooled.moments[:, None] + pooled.moments
+    features = pooled.at(points)
+    return ((features @ (moment / sums)) * features).sum(1)
 
 
 def quadratic_form(signed: Tensor, blocks: Iterator[tuple[slice, Tensor]]) -> Tensor:

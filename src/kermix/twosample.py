@@ -4,7 +4,7 @@ Statistics of all permutations come from one pooled Gram matrix and a few matrix
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -12,29 +12,33 @@ import torch
 from torch import Tensor
 
 from .errors import ShapeError
-from .gram import gram_matrix, squared_distances
-from .kernel import GaussianKernel, KernelTerms, bandwidth
+from .gram import squared_distances
+from .kernel import GaussianKernel, bandwidth
 from .permutation import combined, labellings, pvalues, signed_weights
-from .pooled import PooledFeatures, bures_form, matrix_form, pooled_features, quadratic_form
+from .pooled import pooled_features
+from .statistics import (
+    TestForm,
+    energy_statistic,
+    gram_blocks,
+    mmd_statistic,
+    moment_statistic,
+    scalar_statistic,
+)
 from .validation import check_option, check_pair, normalized_weights, working_dtype
 
 __all__ = [
     "TestCost",
-    "TestForm",
     "TwoSampleResult",
     "two_sample_test",
     "variance_grid",
 ]
 
 TestCost: TypeAlias = Literal["svd", "matrix", "vector", "scalar", "mmd", "energy"]
-TestForm: TypeAlias = Literal["local", "exact"]
 Seed: TypeAlias = int | torch.Generator
 
 COSTS = ("svd", "matrix", "vector", "scalar", "mmd", "energy")
 GRID_POINTS = 1000
-BLOCK = 2048
 SIX_DIGITS = 1e-6
-EXACT_BATCH_NUMBERS = 2**24
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ def two_sample_test(
     sides = tuple(side.to(dtype) for side in signed_weights(labels, weights))
     if cost == "energy":
         grid: tuple[float, ...] = ()
-        rows, method = [_energy(pooled, *sides)], "distances"
+        rows, method = [energy_statistic(pooled, *sides)], "distances"
     else:
         grid = _grid(variances, pooled)
         method = "gram matrix"
@@ -147,10 +151,14 @@ def two_sample_test(
         for v in grid:
             terms = GaussianKernel(v).cross_terms(pooled.shape[-1])
             if cost in ("scalar", "mmd"):
-                rows.append((_scalar if cost == "scalar" else _mmd)(_gram(pooled, terms), *sides))
+                rows.append(
+                    (scalar_statistic if cost == "scalar" else mmd_statistic)(
+                        gram_blocks(pooled, terms), *sides
+                    )
+                )
             else:
                 features, method = pooled_features(pooled, terms, weights, generator)
-                rows.append(_moment_statistic(cost, form, features.whitened(ridge), *sides))
+                rows.append(moment_statistic(cost, form, features.whitened(ridge), *sides))
     given = [float(row[0]) for row in rows]
     table = torch.stack([_rounded(row.double()) for row in rows])
     total = combined(table)
@@ -221,84 +229,3 @@ def _rounded(statistics: Tensor) -> Tensor:  # (P,) -> (P,)
     """Statistics to six digits: labellings that differ in rounding alone are ties."""
     unit = SIX_DIGITS * statistics.abs().max().clamp(min=torch.finfo(statistics.dtype).tiny)
     return (statistics / unit).round() * unit
-
-
-def _blocks(rows_of: Callable[[slice], Tensor], points: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    for start in range(0, len(points), BLOCK):
-        rows = slice(start, start + BLOCK)
-        yield rows, rows_of(rows)
-
-
-def _gram(pooled: Tensor, terms: KernelTerms) -> Iterator[tuple[slice, Tensor]]:
-    return _blocks(lambda rows: gram_matrix(pooled[rows], pooled, terms, pooled.dtype), pooled)
-
-
-def _energy(pooled: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    blocks = _blocks(lambda rows: squared_distances(pooled[rows], pooled).sqrt(), pooled)
-    return -quadratic_form(a - b, blocks)
-
-
-def _mmd(gram: Iterator[tuple[slice, Tensor]], a: Tensor, b: Tensor) -> Tensor:
-    return quadratic_form(a - b, gram)
-
-
-def _scalar(gram: Iterator[tuple[slice, Tensor]], a: Tensor, b: Tensor) -> Tensor:
-    pp, pq, qq = (a.new_zeros(len(a)) for _ in range(3))
-    for rows, block in gram:
-        of_a, of_b = a @ block.T, b @ block.T
-        pp += (of_a * a[:, rows]).sum(1)
-        pq += (of_a * b[:, rows]).sum(1)
-        qq += (of_b * b[:, rows]).sum(1)
-    divergence = pp.log() + qq.log() - 2 * pq.log()
-    level = 16 * torch.finfo(divergence.dtype).eps
-    # Without any overlap the divergence is infinite: the largest number stands for it.
-    return torch.where(divergence.abs() <= level, 0.0, divergence).nan_to_num()
-
-
-def _moment_statistic(
-    cost: str, form: TestForm, pooled: PooledFeatures, a: Tensor, b: Tensor
-) -> Tensor:
-    if form == "exact":
-        size = max(1, EXACT_BATCH_NUMBERS // pooled.features.numel())
-        batches = zip(a.split(size), b.split(size), strict=True)
-        exact = {"svd": _exact_svd, "matrix": _exact_matrix, "vector": _exact_vector}[cost]
-        return torch.cat([exact(pooled.features.double(), *pair) for pair in batches])
-    if cost == "vector":
-        difference = (a - b) @ pooled.features
-        level = 4 * torch.finfo(difference.dtype).eps * pooled.features.abs().max()
-        return torch.where(difference.abs() <= level, 0.0, difference).square().sum(1)
-    kernel = bures_form if cost == "svd" else matrix_form
-    blocks = _blocks(lambda rows: kernel(pooled, rows), pooled.features)
-    return quadratic_form(a - b, blocks)
-
-
-def _moments(features: Tensor, shares: Tensor) -> Tensor:  # (N, r), (P, N) -> (P, r, r)
-    return (features * shares.double().unsqueeze(-1)).mT @ features
-
-
-def _exact_svd(features: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    of_a, of_b = _moments(features, a), _moments(features, b)
-    values, vectors = torch.linalg.eigh(of_a)
-    root = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
-    fidelity = torch.linalg.eigvalsh(root.mT @ of_b @ root).clamp(min=0).sqrt().sum(-1)
-    traces = [m.diagonal(dim1=-2, dim2=-1).sum(-1) for m in (of_a, of_b)]
-    return 1 - fidelity / (traces[0] * traces[1]).sqrt()
-
-
-def _exact_matrix(features: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    of_a, of_b = _moments(features, a), _moments(features, b)
-    smoothed = [_smoothed(m, len(features) / 2) for m in (of_a, of_b)]
-    return -(smoothed[0] * smoothed[1].mT).sum((-2, -1)) / features.shape[1]
-
-
-def _exact_vector(features: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    mean = a.double() @ features
-    projected = (_smoothed(_moments(features, b), len(features) / 2) @ mean.unsqueeze(-1))[..., 0]
-    return -(mean * projected).sum(-1) / mean.square().sum(-1)
-
-
-def _smoothed(moment: Tensor, count: float) -> Tensor:
-    r""":math:`C (C + \epsilon)^{-1}` of unnormalised moments, with the costs' default ridge."""
-    ridge = 1e-4 / count
-    eye = torch.eye(moment.shape[-1], dtype=moment.dtype, device=moment.device)
-    return torch.linalg.solve(moment + ridge * eye, moment)
