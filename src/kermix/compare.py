@@ -16,9 +16,9 @@ from .permutation import labellings, signed_weights
 from .pooled import bures_witness, pooled_features
 from .statistics import (
     energy_statistic,
+    exact_statistics,
     gram_blocks,
     mmd_statistic,
-    moment_statistic,
     scalar_statistic,
 )
 from .twosample import COSTS, TestCost, TwoSampleResult, two_sample_test, variance_grid
@@ -134,6 +134,10 @@ class Comparison:
         if self._scale is not None:
             at = (at - self._scale[0].to(at)) / self._scale[1].to(at)
         return bures_witness(features, at, sign.to(pooled))
+
+    def raw(self, points: Tensor) -> Tensor:  # (M, d) -> (M, d)
+        """Points of `x` or `y` in the units of the data."""
+        return points if self._scale is None else points * self._scale[1] + self._scale[0]
 
     @property
     def sharpest_variance(self) -> float:
@@ -326,21 +330,20 @@ def _at_variance(
     def values_of(cost: Callable[..., Tensor]) -> tuple[float, float]:
         return float(cost(x, y, v)), float(cost(x, y, v, normalized=True))
 
-    plain, fidelity = values_of(svd_cost)
-    fidelities = _anchored(
-        1 - moment_statistic("svd", "exact", features, draws.a, draws.b), fidelity
-    )
-    add("svd", plain, fidelity, fidelities)
-    for name, cost in (("matrix", matrix_cost), ("vector", vector_cost)):
-        plain, normalized = values_of(cost)
-        drawn = -moment_statistic(name, "exact", features, draws.a, draws.b)
-        add(name, plain, normalized, _anchored(drawn, normalized))
+    drawn = exact_statistics(("svd", "matrix", "vector"), features, draws.a, draws.b)
+    fidelity = float(svd_cost(x, y, v, normalized=True))
+    fidelities = _anchored(1 - drawn["svd"], fidelity)
+    add("svd", fidelity * math.sqrt(len(x) * len(y)), fidelity, fidelities)
+    trace = float(matrix_cost(x, y, v, normalized=True))
+    add("matrix", trace * min(len(x), len(y)), trace, _anchored(-drawn["matrix"], trace))
+    plain, normalized = values_of(vector_cost)
+    add("vector", plain, normalized, _anchored(-drawn["vector"], normalized))
     plain, normalized = values_of(scalar_cost)
     divergences = scalar_statistic(gram_blocks(pooled, terms), draws.a, draws.b)
     add("scalar", plain, normalized, (-divergences).exp())
     add("bures", _bures(fidelity), None, (2 - 2 * fidelities).clamp(min=0).sqrt())
-    add("cauchy_schwarz", max(0.0, -math.log(normalized)) if normalized > 0 else math.inf,
-        None, divergences)  # fmt: skip
+    divergence = max(0.0, -float(scalar_cost(x, y, v, normalized=True, log=True)))
+    add("cauchy_schwarz", divergence, None, divergences)
     squares = mmd_statistic(gram_blocks(pooled, terms), draws.a, draws.b).clamp(min=0)
     add("mmd", float(squares[0].sqrt()), None, squares.sqrt())
     return measures

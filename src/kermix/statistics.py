@@ -18,6 +18,7 @@ from .pooled import PooledFeatures, bures_form, matrix_form, quadratic_form
 __all__ = [
     "TestForm",
     "energy_statistic",
+    "exact_statistics",
     "gram_blocks",
     "mmd_statistic",
     "moment_statistic",
@@ -71,10 +72,7 @@ def moment_statistic(
 ) -> Tensor:
     """Statistics of first and second moments of features; see :func:`two_sample_test`."""
     if form == "exact":
-        size = max(1, EXACT_BATCH_NUMBERS // pooled.features.numel())
-        batches = zip(a.split(size), b.split(size), strict=True)
-        exact = {"svd": _exact_svd, "matrix": _exact_matrix, "vector": _exact_vector}[cost]
-        return torch.cat([exact(pooled.features.double(), *pair) for pair in batches])
+        return exact_statistics((cost,), pooled, a, b)[cost]
     if cost == "vector":
         difference = (a - b) @ pooled.features
         level = 4 * torch.finfo(difference.dtype).eps * pooled.features.abs().max()
@@ -84,12 +82,22 @@ def moment_statistic(
     return quadratic_form(a - b, blocks)
 
 
-def _moments(features: Tensor, shares: Tensor) -> Tensor:  # (N, r), (P, N) -> (P, r, r)
-    return (features * shares.double().unsqueeze(-1)).mT @ features
+def exact_statistics(
+    costs: tuple[str, ...], pooled: PooledFeatures, a: Tensor, b: Tensor
+) -> dict[str, Tensor]:
+    """The costs themselves, from the moments of features under each weighting."""
+    features = pooled.features.double()
+    size = max(1, EXACT_BATCH_NUMBERS // features.numel())
+    formulas = {"svd": _svd, "matrix": _matrix, "vector": _vector}
+    found: dict[str, list[Tensor]] = {cost: [] for cost in costs}
+    for of_x, of_y in zip(a.double().split(size), b.double().split(size), strict=True):
+        moments = [(features * w.unsqueeze(-1)).mT @ features for w in (of_x, of_y)]
+        for cost in costs:
+            found[cost].append(formulas[cost](features, of_x, *moments))
+    return {cost: torch.cat(parts) for cost, parts in found.items()}
 
 
-def _exact_svd(features: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    of_a, of_b = _moments(features, a), _moments(features, b)
+def _svd(features: Tensor, a: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(of_a)
     root = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
     fidelity = torch.linalg.eigvalsh(root.mT @ of_b @ root).clamp(min=0).sqrt().sum(-1)
@@ -97,15 +105,14 @@ def _exact_svd(features: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return 1 - fidelity / (traces[0] * traces[1]).sqrt()
 
 
-def _exact_matrix(features: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    of_a, of_b = _moments(features, a), _moments(features, b)
+def _matrix(features: Tensor, a: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
     smoothed = [_smoothed(m, len(features) / 2) for m in (of_a, of_b)]
     return -(smoothed[0] * smoothed[1].mT).sum((-2, -1)) / features.shape[1]
 
 
-def _exact_vector(features: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    mean = a.double() @ features
-    projected = (_smoothed(_moments(features, b), len(features) / 2) @ mean.unsqueeze(-1))[..., 0]
+def _vector(features: Tensor, a: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
+    mean = a @ features
+    projected = (_smoothed(of_b, len(features) / 2) @ mean.unsqueeze(-1))[..., 0]
     return -(mean * projected).sum(-1) / mean.square().sum(-1)
 
 

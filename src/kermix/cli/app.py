@@ -7,6 +7,8 @@ import typer
 
 from kermix.errors import KermixError
 
+from . import compare, spectrum
+
 __all__ = ["app", "run"]
 
 app = typer.Typer(
@@ -21,6 +23,10 @@ app = typer.Typer(
 @app.callback()
 def _kermix() -> None:
     """Fit, compare and look inside distributions that are given by samples."""
+
+
+app.command("compare")(compare.command)
+app.command("spectrum")(spectrum.command)
 
 
 def run() -> None:
