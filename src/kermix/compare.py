@@ -219,15 +219,20 @@ def compare(
     tests: dict[str, TwoSampleResult] = {}
     if permutations:
         for cost in _test_costs():
-            tests[cost] = two_sample_test(points_x, points_y, cost, grid, permutations, seed=seed)
+            # Ranks of statistics do not need more digits than float32 has.
+            tests[cost] = two_sample_test(
+                points_x.float(), points_y.float(), cost, grid, permutations, seed=seed
+            )
     draws = _draws(n, len(points_y), bootstrap, generator, pooled.dtype)
     measures = [m for value in grid for m in _at_variance(points_x, points_y, value, draws, tests)]
     measures.append(_energy(pooled, draws, tests))
     measures.sort(key=lambda m: (list(TITLES).index(m.name), m.variance or 0.0))
     differences = _column_differences(raw[:n], raw[n:], first.columns, permutations, seed)
     if bootstrap:
-        notes.append(f"Error bars: Bayesian bootstrap, {bootstrap} draws. 'if same': {bootstrap} "
-                     "random exchanges of labels.")  # fmt: skip
+        notes.append(
+            f"Error bars: Bayesian bootstrap, {bootstrap} draws. 'if same': the mean of "
+            f"{_exchanges(bootstrap)} random exchanges of labels."
+        )
     if permutations:
         notes.append(
             f"p-values: exact, {permutations} permutations, one variance each; over all variances "
@@ -301,8 +306,12 @@ class _Draws:
         return float(drawn.std()), float(values[1 + self.bootstrap :].mean())
 
 
+def _exchanges(bootstrap: int) -> int:
+    return max(5, bootstrap // 4)
+
+
 def _draws(n: int, m: int, count: int, generator: torch.Generator, dtype: torch.dtype) -> _Draws:
-    labels = labellings(n, m, max(count, 1), generator)
+    labels = labellings(n, m, _exchanges(count), generator)
     a, b = signed_weights(labels, None)
     if count == 0:
         return _Draws(a[:1].to(dtype), b[:1].to(dtype), 0)
@@ -372,7 +381,9 @@ def _column_differences(
     for k, name in enumerate(columns):
         a, b = x[:, k : k + 1], y[:, k : k + 1]
         spread = float(torch.cat([a, b]).std())
-        test = two_sample_test(a, b, "energy", permutations=max(permutations, 1), seed=seed)
+        test = two_sample_test(
+            a.float(), b.float(), "energy", permutations=max(permutations, 1), seed=seed
+        )
         pvalue = test.pvalue if permutations else math.nan
         distance = test.statistic / spread if spread > 0 else 0.0
         found.append(ColumnDifference(name, distance, pvalue, float(a.mean()), float(b.mean())))

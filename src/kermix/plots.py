@@ -50,7 +50,7 @@ def samples(
     """Samples against data: points in the plane, histograms on a line.
 
     Example:
-        >>> samples(torch.randn(20, 2), torch.randn(20, 2)).get_size_inches()[0]
+        >>> float(samples(torch.zeros(20, 2), torch.ones(20, 2)).get_size_inches()[0])
         3.5
     """
     sets = [_points("data", data)] + ([] if other is None else [_points("other", other)])
@@ -109,7 +109,7 @@ def cost_against_variance(
                       marker=MARKERS[k], markersize=4, markerfacecolor="none")  # fmt: skip
     if if_same:
         axes.plot([], [], color=INK[style][0], linestyle=":", label="if the same")
-    axes.set_xscale("log")
+    _logarithmic(axes, "x")
     axes.set_xlabel("variance")
     axes.set_ylabel("normalised cost")
     _legend(axes, style)
@@ -123,7 +123,7 @@ def spectrum(singular_values: Array, *, style: Style = "light") -> "Figure":  # 
     positive = values > 0
     axes.plot(np.arange(1, len(values) + 1)[positive], values[positive], color=COLOURS[0],
               marker="o", markersize=3, linewidth=1)  # fmt: skip
-    axes.set_yscale("log")
+    _logarithmic(axes, "y")
     axes.set_xlabel("k")
     axes.set_ylabel("singular value")
     return figure
@@ -279,6 +279,17 @@ def _figure(
             axis.label.set_fontsize(8)
         drawn.append(axes)
     return figure, drawn
+
+
+def _logarithmic(axes: "Axes", which: Literal["x", "y"]) -> None:
+    """A logarithmic axis whose few labels are plain numbers that do not run into each other."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=5))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _legend(axes: "Axes", style: Style, **options: Any) -> None:

@@ -5,6 +5,7 @@
 
 import argparse
 import gzip
+import json
 import sys
 import time
 import warnings
@@ -243,16 +244,19 @@ def main() -> None:
         sys.stdout.flush()
 
     path = asked.out / f"power-{machine_name()}.json"
-    result: dict[str, Any] = {
-        "environment": environment(),
-        "speed": speed(),
-        "power": {"rows": []},
-    }
+    # A long run can be made in parts: what was measured before and is not asked for stays.
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    result: dict[str, Any] = {"environment": environment()}
+    result["speed"] = before.get("speed") or speed()
     for method, seconds in result["speed"]["seconds"].items():
         say(f"speed: {method:12} {seconds:.3f} s")
-    for case in asked.cases.split(","):
+    cases = asked.cases.split(",")
+    kept = before.get("power", {}).get("rows", [])
+    rows = [row for row in kept if row["case"] not in cases]
+    for case in cases:
         part = run(asked.repetitions, (case,), mnist=asked.mnist, progress=say)
-        rows = [*result["power"]["rows"], *part["rows"]]
+        commit = result["environment"]["commit"]
+        rows += [{**row, "commit": commit} for row in part["rows"]]
         result["power"] = {**part, "rows": rows}
         write_json(path, result)
     say(f"Results: {path}")

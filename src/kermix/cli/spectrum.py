@@ -56,8 +56,9 @@ def command(
             notes.append(f"{table.name}: {max_points} of {len(table)} rows used, at random.")
         sets.append(values)
     parsed = parse_variances(variance)
-    v = float(bandwidth(torch.cat(sets))) / 10 if isinstance(parsed, str) else parsed
-    if variance == "auto":
+    v: float | list[float] = parsed if not isinstance(parsed, str) else 0.0
+    if isinstance(parsed, str):
+        v = float(bandwidth(torch.cat(sets))) / 10
         notes.append(f"Variance {v:.4g}: a tenth of the median heuristic's.")
     rank = min(rank, *(len(s) for s in sets))
     result = decompose(sets[0], sets[1] if other is not None else None, v, rank=rank)
