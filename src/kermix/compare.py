@@ -27,6 +27,7 @@ from .validation import check_option
 __all__ = ["ColumnDifference", "Comparison", "Measure", "compare"]
 
 AUTO_VARIANCES = 4
+BOOTSTRAP_RANK = 120  # leading features that error bars are computed from
 STANDARDIZE_BEYOND = 10.0
 TITLES = {
     "svd": "SVD cost",
@@ -339,7 +340,8 @@ def _at_variance(
     def values_of(cost: Callable[..., Tensor]) -> tuple[float, float]:
         return float(cost(x, y, v)), float(cost(x, y, v, normalized=True))
 
-    drawn = exact_statistics(("svd", "matrix", "vector"), features, draws.a, draws.b)
+    leading = features.leading(BOOTSTRAP_RANK)
+    drawn = exact_statistics(("svd", "matrix", "vector"), leading, draws.a, draws.b)
     fidelity = float(svd_cost(x, y, v, normalized=True))
     fidelities = _anchored(1 - drawn["svd"], fidelity)
     add("svd", fidelity * math.sqrt(len(x) * len(y)), fidelity, fidelities)

@@ -33,7 +33,10 @@ Style: TypeAlias = Literal["light", "dark"]
 Array: TypeAlias = Any  # a tensor or anything NumPy takes
 
 COLUMN_WIDTH = 3.5  # inches
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
+COLOURS = {
+    "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442"),
+    "dark": ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00", "#0072B2"),
+}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 INK = {"light": ("#1a1a1a", "#ffffff", "#d0d0d0"), "dark": ("#e8eaed", "#17181a", "#4a4d51")}
@@ -58,11 +61,27 @@ def samples(
     for k, (points, label) in enumerate(zip(sets, labels, strict=False)):
         if points.shape[1] == 1:
             edges = np.histogram_bin_edges(np.concatenate(sets), bins=40).tolist()
-            axes.hist(points[:, 0], bins=edges, density=True, histtype="step", label=label,
-                      color=COLOURS[k], linestyle=("-", "--")[k], linewidth=1.5)  # fmt: skip
+            axes.hist(
+                points[:, 0],
+                bins=edges,
+                density=True,
+                histtype="step",
+                label=label,
+                color=COLOURS[style][k],
+                linestyle=("-", "--")[k],
+                linewidth=1.5,
+            )
         else:
-            axes.scatter(points[:, 0], points[:, 1], s=6, label=label, color=COLOURS[k],
-                         marker=MARKERS[k], alpha=0.6, linewidths=0)  # fmt: skip
+            axes.scatter(
+                points[:, 0],
+                points[:, 1],
+                s=6,
+                label=label,
+                color=COLOURS[style][k],
+                marker=MARKERS[k],
+                alpha=0.6,
+                linewidths=0,
+            )
     axes.set_xlabel(axes_labels[0])
     axes.set_ylabel("density" if sets[0].shape[1] == 1 else axes_labels[-1])
     if sets[0].shape[1] > 1:
@@ -82,8 +101,14 @@ def cost_against_shift(
     figure, (axes,) = _figure(1, style)
     for k, (name, curve) in enumerate(costs.items()):
         values = _array(curve)
-        axes.plot(_array(shifts), values / values.max(), color=COLOURS[k], linestyle=LINES[k],
-                  label=name, linewidth=1.5)  # fmt: skip
+        axes.plot(
+            _array(shifts),
+            values / values.max(),
+            color=COLOURS[style][k],
+            linestyle=LINES[k],
+            label=name,
+            linewidth=1.5,
+        )
     axes.set_xlabel("shift")
     axes.set_ylabel("cost / peak")
     _legend(axes, style)
@@ -102,11 +127,27 @@ def cost_against_variance(
     figure, (axes,) = _figure(1, style)
     for k, (name, curve) in enumerate(costs.items()):
         spread = None if errors is None or name not in errors else _array(errors[name])
-        axes.errorbar(_array(variances), _array(curve), yerr=spread, color=COLOURS[k], capsize=2,
-                      linestyle="-", marker=MARKERS[k], markersize=4, label=name)  # fmt: skip
+        axes.errorbar(
+            _array(variances),
+            _array(curve),
+            yerr=spread,
+            color=COLOURS[style][k],
+            capsize=2,
+            linestyle="-",
+            marker=MARKERS[k],
+            markersize=4,
+            label=name,
+        )
         if if_same is not None and name in if_same:
-            axes.plot(_array(variances), _array(if_same[name]), color=COLOURS[k], linestyle=":",
-                      marker=MARKERS[k], markersize=4, markerfacecolor="none")  # fmt: skip
+            axes.plot(
+                _array(variances),
+                _array(if_same[name]),
+                color=COLOURS[style][k],
+                linestyle=":",
+                marker=MARKERS[k],
+                markersize=4,
+                markerfacecolor="none",
+            )
     if if_same:
         axes.plot([], [], color=INK[style][0], linestyle=":", label="if the same")
     _logarithmic(axes, "x")
@@ -121,8 +162,14 @@ def spectrum(singular_values: Array, *, style: Style = "light") -> "Figure":  # 
     values = _array(singular_values)
     figure, (axes,) = _figure(1, style)
     positive = values > 0
-    axes.plot(np.arange(1, len(values) + 1)[positive], values[positive], color=COLOURS[0],
-              marker="o", markersize=3, linewidth=1)  # fmt: skip
+    axes.plot(
+        np.arange(1, len(values) + 1)[positive],
+        values[positive],
+        color=COLOURS[style][0],
+        marker="o",
+        markersize=3,
+        linewidth=1,
+    )
     _logarithmic(axes, "y")
     axes.set_xlabel("k")
     axes.set_ylabel("singular value")
@@ -156,14 +203,20 @@ def singular_functions(
         if shape is not None and (images or at.shape[1] == 2):
             field = values[:, k].reshape(shape)
             extent = None if images else (*_range(at[:, 0]), *_range(at[:, 1]))
-            axes.imshow(field if images else field.T, origin="upper" if images else "lower",
-                        extent=extent, cmap="cividis", vmin=-limit, vmax=limit,
-                        aspect="equal" if images else "auto")  # fmt: skip
+            axes.imshow(
+                field if images else field.T,
+                origin="upper" if images else "lower",
+                extent=extent,
+                cmap="cividis",
+                vmin=-limit,
+                vmax=limit,
+                aspect="equal" if images else "auto",
+            )
             axes.set_xticks([])
             axes.set_yticks([])
         elif at.shape[1] == 1:
             order = at[:, 0].argsort()
-            axes.plot(at[order, 0], values[order, k], color=COLOURS[0], linewidth=1.2)
+            axes.plot(at[order, 0], values[order, k], color=COLOURS[style][0], linewidth=1.2)
             axes.axhline(0, color=INK[style][2], linewidth=0.6, zorder=0)
         elif at.shape[1] == 2:
             axes.scatter(
@@ -172,7 +225,7 @@ def singular_functions(
             axes.set_xticks([])
             axes.set_yticks([])
         else:
-            axes.plot(np.sort(values[:, k])[::-1], color=COLOURS[0], linewidth=1.2)
+            axes.plot(np.sort(values[:, k])[::-1], color=COLOURS[style][0], linewidth=1.2)
             axes.set_xlabel("row, by value", fontsize=7)
         label = f"{k + 1}"
         if singular_values is not None:
@@ -215,24 +268,46 @@ def witness_map(
         line, heights = at[order, 0], values[order]
         axes.plot(line, heights, color=INK[style][0], linewidth=1)
         for k, sign in enumerate((1, -1)):
-            axes.fill_between(line, 0, heights, where=sign * heights > 0, color=COLOURS[k],
-                              alpha=0.6, label=f"more {labels[k]}")  # fmt: skip
+            axes.fill_between(
+                line,
+                0,
+                heights,
+                where=sign * heights > 0,
+                color=COLOURS[style][k],
+                alpha=0.6,
+                label=f"more {labels[k]}",
+            )
         axes.set_ylabel("witness")
     else:
         if shape is not None:
             extent = (*_range(at[:, 0]), *_range(at[:, 1]))
-            drawn: Any = axes.imshow(values.reshape(shape).T, origin="lower", extent=extent,
-                                     cmap="cividis", vmin=-limit, vmax=limit,
-                                     aspect="auto")  # fmt: skip
+            drawn: Any = axes.imshow(
+                values.reshape(shape).T,
+                origin="lower",
+                extent=extent,
+                cmap="cividis",
+                vmin=-limit,
+                vmax=limit,
+                aspect="auto",
+            )
         else:
-            drawn = axes.scatter(at[:, 0], at[:, 1], c=values, s=8, cmap="cividis", vmin=-limit,
-                                 vmax=limit)  # fmt: skip
+            drawn = axes.scatter(
+                at[:, 0], at[:, 1], c=values, s=8, cmap="cividis", vmin=-limit, vmax=limit
+            )
         bar = figure.colorbar(drawn, ax=axes)
         bar.set_label(f"more {labels[1]}  -  more {labels[0]}", fontsize=7, color=INK[style][0])
         bar.ax.tick_params(colors=INK[style][0], labelsize=6)
         for k, cloud in enumerate(_array(d) for d in data or ()):
-            axes.scatter(cloud[:, 0], cloud[:, 1], s=3, color=("#ffffff", "#000000")[k], alpha=0.5,
-                         marker=MARKERS[k], linewidths=0, label=labels[k])  # fmt: skip
+            axes.scatter(
+                cloud[:, 0],
+                cloud[:, 1],
+                s=3,
+                color=("#ffffff", "#000000")[k],
+                alpha=0.5,
+                marker=MARKERS[k],
+                linewidths=0,
+                label=labels[k],
+            )
     if at.shape[1] == 1 or data is not None:
         _legend(axes, style, markerscale=2)
     return figure
@@ -244,7 +319,7 @@ def witness_bars(
     """Columns ranked by how much they differ."""
     values = _array(distances)[:most]
     figure, (axes,) = _figure(1, style, height=0.8 + 0.18 * len(values))
-    axes.barh(range(len(values)), values, color=COLOURS[0])
+    axes.barh(range(len(values)), values, color=COLOURS[style][0])
     axes.set_yticks(range(len(values)), list(names)[:most])
     axes.invert_yaxis()
     axes.set_xlabel("energy distance / standard deviation")

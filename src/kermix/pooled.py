@@ -41,6 +41,15 @@ class PooledFeatures:
         """The features of other points."""
         return gram_matrix(points, self.anchors, self.terms, points.dtype) @ self.basis
 
+    def leading(self, count: int) -> "PooledFeatures":
+        """The features of the largest moments alone."""
+        return replace(
+            self,
+            features=self.features[:, -count:],
+            moments=self.moments[-count:],
+            basis=self.basis[:, -count:],
+        )
+
     def whitened(self, ridge: float | None) -> "PooledFeatures":
         r"""The same features divided by :math:`\sqrt{\lambda_i + \epsilon}`; None leaves them."""
         if ridge is None:
