@@ -12,7 +12,7 @@ from .costs import matrix_cost, scalar_cost, svd_cost, vector_cost
 from .data.tables import Source, Table, common_columns, read_table
 from .errors import OptionError
 from .kernel import GaussianKernel
-from .permutation import labellings, signed_weights
+from .permutation import labellings, own_generator, signed_weights
 from .pooled import bures_witness, pooled_features
 from .statistics import (
     energy_statistic,
@@ -210,7 +210,7 @@ def compare(
     first, second = (read_table(source, columns=columns) for source in (x, y))
     first, second = common_columns(first, second)
     notes = [*first.notes(), *second.notes()]
-    generator = torch.Generator().manual_seed(seed)
+    generator = own_generator(seed)
     points_x, points_y = (_subsample(t, max_points, generator, notes) for t in (first, second))
     n = len(points_x)
     raw = torch.cat([points_x, points_y])

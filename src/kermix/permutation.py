@@ -7,7 +7,18 @@ from torch import Tensor
 
 from .errors import OptionError, ShapeError
 
-__all__ = ["combined", "labellings", "pvalues", "signed_weights"]
+__all__ = ["combined", "labellings", "own_generator", "pvalues", "signed_weights"]
+
+
+def own_generator(seed: int | torch.Generator) -> torch.Generator:
+    """A generator from a seed, whose numbers are not those of a data set made with that seed.
+
+    Were they the same, the first permutations would depend on the data, and the p-value would not
+    be exact.
+    """
+    if isinstance(seed, torch.Generator):
+        return seed
+    return torch.Generator().manual_seed((int(seed) + 1) * 0x9E3779B97F4A7C15 % 2**63)
 
 
 def labellings(

@@ -14,7 +14,7 @@ from torch import Tensor
 from .errors import ShapeError
 from .gram import squared_distances
 from .kernel import GaussianKernel, bandwidth
-from .permutation import combined, labellings, pvalues, signed_weights
+from .permutation import combined, labellings, own_generator, pvalues, signed_weights
 from .pooled import pooled_features
 from .statistics import (
     TestForm,
@@ -135,7 +135,7 @@ def two_sample_test(
             f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; a test compares two sets "
             "of points, each of shape (points, dimension)."
         )
-    generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
+    generator = own_generator(seed)
     dtype = working_dtype(x, y)
     pooled = torch.cat([x.to(dtype), y.to(dtype)])
     weights = _pooled_weights(x, y, weights_x, weights_y)
