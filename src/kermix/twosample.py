@@ -119,7 +119,7 @@ def two_sample_test(
         weights_y: Weights of `y`.
         form: The local form or the cost itself (slower; its matrices are decomposed for each
             permutation).
-        ridge: Ridge of the whitening, relative to the kernel's diagonal.
+        ridge: Ridge of the whitening, relative to the kernel's diagonal, or None for no whitening.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
