@@ -72,7 +72,11 @@ class ColumnDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` found. It prints as a table."""
+    """What :func:`compare` found. It prints as a table.
+
+    `x` and `y` are the points that were used, with columns scaled if they were;
+    :meth:`raw` brings them back to the units of the data.
+    """
 
     names: tuple[str, str]
     sizes: tuple[int, int]
@@ -88,7 +92,7 @@ class Comparison:
     _scale: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
-        header = (*("measure", "variance", "value", "in [0, 1]", "+-", "if same", "p"),)
+        header = ("measure", "variance", "value", "in [0, 1]", "+-", "if same", "p")
         rows = [[str(cell) for cell in row] for row in (header, *self.rows())]
         widths = [max(len(row[k]) for row in rows) for k in range(len(header))]
         lines = [
@@ -118,8 +122,8 @@ class Comparison:
     def witness(self, points: Tensor, variance: float | None = None) -> Tensor:  # (M, d) -> (M,)
         """Where the sets differ: positive where `x` has more mass, negative where `y` has.
 
-        The derivative of the SVD cost's local form with respect to mass at a point; by default at
-        the variance whose test rejects most clearly.
+        The derivative of the SVD cost's local form with respect to mass at a point, which is given
+        in the units of the data; by default at the variance whose test rejects most clearly.
         """
         if self.x is None or self.y is None:
             raise OptionError("Sketches hold no points, so there is no witness function.")
