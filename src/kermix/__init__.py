@@ -10,6 +10,7 @@ Example:
 from typing import TYPE_CHECKING
 
 from . import errors
+from .compare import compare
 from .costs import (
     distance_nuclear_cost,
     frobenius_cost,
@@ -27,6 +28,8 @@ from .mixture import GaussianMixture
 from .nuclear import nuclear_norm
 from .sampled_mixture import SampledMixture
 from .sketch import Sketch
+from .spectrum import decompose, decompose_grid
+from .twosample import two_sample_test
 
 if TYPE_CHECKING:
     from .estimators import KernelMixture
@@ -45,6 +48,9 @@ __all__ = [
     "VectorLoss",
     "__version__",
     "bandwidth",
+    "compare",
+    "decompose",
+    "decompose_grid",
     "distance_nuclear_cost",
     "errors",
     "fourier_features",
@@ -55,6 +61,7 @@ __all__ = [
     "nystrom_features",
     "scalar_cost",
     "svd_cost",
+    "two_sample_test",
     "vector_cost",
     "vector_weights",
 ]

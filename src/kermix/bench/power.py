@@ -1,0 +1,266 @@
+"""Power, level and speed of two-sample tests, beside hyppo's tests on the same samples.
+
+`python -m kermix.bench.power` writes `results/bench/power-<machine>.json`.
+"""
+
+import argparse
+import gzip
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.gram import gram
+from kermix.kernel import bandwidth
+from kermix.nuclear import nuclear_norm
+from kermix.records import environment, machine_name, write_json
+from kermix.twosample import two_sample_test
+
+__all__ = ["CASES", "METHODS", "run", "speed"]
+
+LEVEL = 0.05
+Pair = tuple[Tensor, Tensor]
+
+# Rejection rates published for these protocols, from benchmarks.md.
+PUBLISHED: dict[str, dict[str, float]] = {
+    "mixture sd=0.5": {"MMD-FUSE": 0.995, "MMDAgg": 0.995},
+    "mixture sd=0.6": {"MMD-FUSE": 0.945, "MMDAgg": 0.915},
+    "mixture sd=0.7": {"MMD-FUSE": 0.51, "MMDAgg": 0.46},
+    "mixture sd=1.6": {"MMD-FUSE": 0.635, "MMDAgg": 0.675},
+    "mixture sd=2.0": {"MMD-FUSE": 0.905, "MMDAgg": 0.945},
+    "mnist Q1": {"MMDAgg": 1.0},
+    "mnist Q2": {"MMDAgg": 0.988},
+    "mnist Q3": {"MMDAgg": 0.408},
+    "mnist Q4": {"MMDAgg": 0.358},
+    "mnist Q5": {"MMDAgg": 0.058},
+    "blobs 10": {"RJSD": 0.36, "MMD-D": 0.152},
+    "blobs 20": {"RJSD": 0.914, "MMD-D": 0.461},
+    "blobs 40": {"RJSD": 1.0, "MMD-D": 0.971},
+}
+DIGITS = ((1, 3, 5, 7, 9), (0,), (2,), (4,), (6,))
+
+
+def mixture(n: int, sd: float, generator: torch.Generator) -> Tensor:  # (n, 2)
+    """Four Gaussians at (+-20, +-20) of standard deviation 1, but `sd` for the fourth."""
+    centres = torch.tensor([[20.0, 20], [20, -20], [-20, 20], [-20, -20]])
+    state = torch.randint(4, (n,), generator=generator)
+    scale = torch.tensor([1.0, 1, 1, sd])[state]
+    return centres[state] + scale[:, None] * torch.randn(n, 2, generator=generator)
+
+
+def blobs(n: int, correlated: bool, generator: torch.Generator) -> Tensor:  # (n, 2)
+    """Nine Gaussians on {0, 1, 2}^2 of variance 0.03; `correlated`: each with its own tilt."""
+    tilt = torch.tensor([*(-0.02 - 0.002 * k for k in range(4)), 0.0,
+                         *(0.02 + 0.002 * k for k in range(4))])  # fmt: skip
+    state = torch.randint(9, (n,), generator=generator)
+    covariance = 0.03 * torch.eye(2).expand(9, 2, 2).clone()
+    if correlated:
+        covariance[:, 0, 1] = covariance[:, 1, 0] = tilt
+    noise = torch.randn(n, 2, 1, generator=generator)
+    shift = (torch.linalg.cholesky(covariance)[state] @ noise).squeeze(-1)
+    return torch.stack([state // 3, state % 3], 1) + shift
+
+
+def _mixtures(sd: float, generator: torch.Generator) -> Pair:
+    return mixture(500, 1.0, generator), mixture(500, sd, generator)
+
+
+def _blob_pair(n: int, correlated: bool, generator: torch.Generator) -> Pair:
+    return blobs(n, False, generator), blobs(n, correlated, generator)
+
+
+def _mnist(folder: Path) -> tuple[Tensor, Tensor]:
+    """Images averaged to 7 x 7, in [0, 1], and labels, of the 60,000 training images."""
+    with gzip.open(folder / "train-images-idx3-ubyte.gz") as file:
+        images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 7, 4, 7, 4)
+    with gzip.open(folder / "train-labels-idx1-ubyte.gz") as file:
+        labels = np.frombuffer(file.read(), np.uint8, offset=8)
+    small = torch.from_numpy(images.mean((2, 4)) / 255).float().reshape(-1, 49)
+    return small, torch.from_numpy(labels.astype(np.int64))
+
+
+def _cases(folder: Path | None) -> Iterator[tuple[str, str, Callable[[torch.Generator], Pair]]]:
+    """Name, sample sizes in words, and a function that draws a pair of samples."""
+    for sd in (1.0, 0.5, 0.6, 0.7, 1.6, 2.0):
+        name = "mixture null" if sd == 1 else f"mixture sd={sd}"
+        yield name, "n=m=500", partial(_mixtures, sd)
+    for count in (10, 20, 40):
+        n = 9 * count
+        yield (
+            f"blobs {count}",
+            f"n=m={n}, {count} expected in each of 9 blobs, no training set",
+            partial(_blob_pair, n, True),
+        )
+    yield "blobs null", "n=m=180", partial(_blob_pair, 180, False)
+    if folder is None or not folder.is_dir():
+        return
+    images, labels = _mnist(folder)
+
+    def drawn(allowed: Tensor, generator: torch.Generator) -> Tensor:
+        return images[allowed[torch.randperm(len(allowed), generator=generator)[:500]]]
+
+    def pair(allowed: Tensor, generator: torch.Generator) -> Pair:
+        return drawn(every, generator), drawn(allowed, generator)
+
+    every = torch.arange(len(labels))
+    digits: tuple[int, ...] = ()
+    for k, added in enumerate(DIGITS, start=1):
+        digits = (*digits, *added)
+        chosen = torch.isin(labels, torch.tensor(digits)).nonzero()[:, 0]
+        yield f"mnist Q{k}", "n=m=500", partial(pair, chosen)
+    yield "mnist null", "n=m=500", partial(pair, every)
+
+
+def _hyppo(name: str) -> Callable[[Tensor, Tensor, int], float]:
+    def test(x: Tensor, y: Tensor, seed: int) -> float:
+        from hyppo import ksample
+
+        del seed
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # Its default for such sample sizes: a p-value from a chi-square approximation.
+            return float(getattr(ksample, name)().test(x.double().numpy(), y.double().numpy())[1])
+
+    return test
+
+
+PERMUTATIONS = 500
+METHODS: dict[str, Callable[[Tensor, Tensor, int], float]] = {
+    "kermix svd": lambda x, y, s: two_sample_test(x, y, "svd", seed=s).pvalue,
+    "kermix mmd": lambda x, y, s: two_sample_test(x, y, "mmd", seed=s).pvalue,
+    "kermix energy": lambda x, y, s: two_sample_test(x, y, "energy", seed=s).pvalue,
+    "median-heuristic mmd": lambda x, y, s: (
+        two_sample_test(x, y, "mmd", float(bandwidth(torch.cat([x, y]))), seed=s).pvalue
+    ),
+    "hyppo MMD": _hyppo("MMD"),
+    "hyppo Energy": _hyppo("Energy"),
+}
+CASES = tuple(name for name, _, _ in _cases(None)) + tuple(
+    f"mnist {q}" for q in ("Q1", "Q2", "Q3", "Q4", "Q5", "null")
+)
+
+
+def run(
+    repetitions: int = 100,
+    cases: tuple[str, ...] = CASES,
+    methods: tuple[str, ...] = tuple(METHODS),
+    mnist: Path | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Rejection rates at level 0.05 of every method on every case, from the same samples."""
+    rows = []
+    for name, sizes, draw in _cases(mnist):
+        if name not in cases:
+            continue
+        values: dict[str, list[float]] = {method: [] for method in methods}
+        seconds = dict.fromkeys(methods, 0.0)
+        for repetition in range(repetitions):
+            x, y = draw(torch.Generator().manual_seed(repetition))
+            for method in methods:
+                began = time.perf_counter()
+                values[method].append(METHODS[method](x, y, repetition))
+                seconds[method] += time.perf_counter() - began
+        shares = {m: sum(p <= LEVEL for p in v) / len(v) for m, v in values.items()}
+        rows.append(
+            {
+                "case": name,
+                "sizes": sizes,
+                "repetitions": repetitions,
+                "rejected": shares,
+                "published": PUBLISHED.get(name, {}),
+                "seconds": {m: s / repetitions for m, s in seconds.items()},
+                "pvalues": values,
+            }
+        )
+        progress(f"{name:16}" + "".join(f"  {m} {share:.3f}" for m, share in shares.items()))
+    return {"level": LEVEL, "permutations": PERMUTATIONS, "seeds": "repetition", "rows": rows}
+
+
+def speed(n: int = 500, permutations: int = 500, looped: int = 10) -> dict[str, Any]:
+    """Seconds of one test of `n` + `n` points at one variance, against a loop and hyppo's MMD.
+
+    The loops are timed over `looped` permutations and multiplied up.
+    """
+    from hyppo.ksample import MMD
+
+    generator = torch.Generator().manual_seed(0)
+    x, y = mixture(n, 1.0, generator), mixture(n, 0.7, generator)
+    pooled, v = torch.cat([x, y]), 1.0
+    orders = [torch.randperm(2 * n, generator=generator) for _ in range(looped)]
+
+    def timed(work: Callable[[], object], repeat: int = 3) -> float:
+        times = []
+        for _ in range(repeat):
+            began = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    def loop(of: Callable[[Tensor, Tensor], Tensor]) -> float:
+        factor = permutations / looped
+        return factor * timed(lambda: [of(pooled[o[:n]], pooled[o[n:]]) for o in orders], 1)
+
+    def mmd(a: Tensor, b: Tensor) -> Tensor:
+        return gram(a, a, v).mean() + gram(b, b, v).mean() - 2 * gram(a, b, v).mean()
+
+    def peer() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            MMD().test(x.double().numpy(), y.double().numpy(), permutations, 1, auto=False)
+
+    peer()
+    return {
+        "n": n,
+        "permutations": permutations,
+        "seconds": {
+            "kermix svd": timed(lambda: two_sample_test(x, y, "svd", v, permutations)),
+            "kermix mmd": timed(lambda: two_sample_test(x, y, "mmd", v, permutations)),
+            "loop svd": loop(lambda a, b: nuclear_norm(gram(a, b, v))),
+            "loop mmd": loop(mmd),
+            "hyppo MMD": timed(peer, 1),
+        },
+    }
+
+
+def main() -> None:
+    """Run everything and write the result file, after each case what there is so far."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=100)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--mnist", type=Path, default=None, help="folder of the four IDX files")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    asked = parser.parse_args()
+
+    def say(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    path = asked.out / f"power-{machine_name()}.json"
+    # A long run can be made in parts: what was measured before and is not asked for stays.
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    result: dict[str, Any] = {"environment": environment()}
+    result["speed"] = before.get("speed") or speed()
+    for method, seconds in result["speed"]["seconds"].items():
+        say(f"speed: {method:12} {seconds:.3f} s")
+    cases = asked.cases.split(",")
+    kept = before.get("power", {}).get("rows", [])
+    rows = [row for row in kept if row["case"] not in cases]
+    for case in cases:
+        part = run(asked.repetitions, (case,), mnist=asked.mnist, progress=say)
+        commit = result["environment"]["commit"]
+        rows += [{**row, "commit": commit} for row in part["rows"]]
+        result["power"] = {**part, "rows": rows}
+        write_json(path, result)
+    say(f"Results: {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""`kermix compare A B`: are two data sets different, how much, and where?"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor
+
+from kermix import plots
+from kermix.compare import Comparison, compare
+from kermix.report import Report
+
+from .output import parse_variances, print_json, print_table, save_safely, split_names
+
+__all__ = ["command", "report"]
+
+COLUMNS = ("measure", "variance", "value", "in [0, 1]", "+-", "if same", "p")
+MAP_SIDE = 80
+
+
+def command(
+    first: Annotated[str, typer.Argument(help="A file: .npy, .npz, .csv, .tsv or .parquet.")],
+    second: Annotated[str, typer.Argument(help="The other file, with the same columns.")],
+    variance: Annotated[
+        str, typer.Option("--variance", "-v", help="auto, one variance, or several: 0.1,1,10")
+    ] = "auto",
+    columns: Annotated[
+        str | None, typer.Option(help="Columns to use, separated by commas; all by default.")
+    ] = None,
+    standardize: Annotated[
+        bool | None,
+        typer.Option(help="Divide columns by their spread; by default when it differs tenfold."),
+    ] = None,
+    max_points: Annotated[int, typer.Option(help="Larger sets are subsampled to this.")] = 1000,
+    bootstrap: Annotated[int, typer.Option(help="Draws behind each error bar.")] = 20,
+    permutations: Annotated[int, typer.Option(help="Permutations behind each p-value.")] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    report_path: Annotated[
+        Path | None, typer.Option("--report", help="Write a page with pictures to this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Compare two data sets: every cost, error bars, p-values, and where they differ."""
+    options: dict[str, Any] = {"v": parse_variances(variance), "columns": split_names(columns)}
+    result = compare(
+        first,
+        second,
+        standardize="auto" if standardize is None else standardize,
+        max_points=max_points,
+        bootstrap=bootstrap,
+        permutations=permutations,
+        seed=seed,
+        **options,
+    )
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        title = f"{result.names[0]} and {result.names[1]}"
+        print_table(title, COLUMNS, result.rows(), result.notes)
+        if len(result.columns) > 1:
+            rows = [[c.column, *(f"{n:.4g}" for n in (c.distance, c.pvalue, c.mean_x, c.mean_y))]
+                    for c in result.column_differences[:10]]  # fmt: skip
+            heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second")
+            print_table("Which columns differ most", heads, rows)
+    if report_path is not None:
+        save_safely(report(result).save, report_path, quiet=as_json)
+
+
+def report(result: Comparison) -> Report:
+    """The page: the table, values against variance, the samples, and where they differ."""
+    one, two = result.names
+    page = Report(
+        f"{one} and {two}",
+        f"{result.sizes[0]} and {result.sizes[1]} rows, {len(result.columns)} columns; "
+        f"{result.used[0]} and {result.used[1]} rows used.",
+    )
+    page.table(COLUMNS, result.rows())
+    for note in result.notes:
+        page.text(note)
+    if len(result.variances) > 1:
+        page.heading("Values against variance")
+        page.figure(_against_variance(result), "Normalised costs with one standard error; dotted: "
+                    "the average if both sets were one. The further apart, the more they "
+                    "differ.")  # fmt: skip
+    if result.x is None or result.y is None:
+        return page
+    page.heading("Where they differ")
+    d = len(result.columns)
+    if d <= 2:
+        _maps(page, result, result.x, result.y)
+    else:
+        names = [c.column for c in result.column_differences]
+        page.figure(plots.witness_bars(names, [c.distance for c in result.column_differences]),
+                    "Columns by how much they differ on their own.")  # fmt: skip
+        page.table(
+            ("column", "energy distance / sd", "p", f"mean of {one}", f"mean of {two}"),
+            [(c.column, c.distance, c.pvalue, c.mean_x, c.mean_y)
+             for c in result.column_differences],
+        )  # fmt: skip
+        best = [result.columns.index(name) for name in names[:2]]
+        page.figure(
+            plots.samples(result.raw(result.x)[:, best], result.raw(result.y)[:, best],
+                          labels=(one, two), axes_labels=names[:2]),
+            "The two columns that differ most.",
+        )  # fmt: skip
+    _rows(page, result, result.x, result.y)
+    return page
+
+
+def _against_variance(result: Comparison) -> Any:
+    names = ("svd", "matrix", "vector", "scalar")
+    by_name = {n: [m for m in result.measures if m.name == n] for n in names}
+    return plots.cost_against_variance(
+        result.variances,
+        {n: [m.normalized for m in ms] for n, ms in by_name.items()},
+        errors={n: [m.error or 0.0 for m in ms] for n, ms in by_name.items()},
+        if_same={n: [m.if_same for m in ms] for n, ms in by_name.items()
+                 if ms[0].if_same is not None},
+    )  # fmt: skip
+
+
+def _maps(page: Report, result: Comparison, x: Tensor, y: Tensor) -> None:
+    x, y = result.raw(x), result.raw(y)
+    pooled = torch.cat([x, y])
+    low, high = pooled.amin(0), pooled.amax(0)
+    margin = 0.05 * (high - low)
+    axes = [torch.linspace(float(a), float(b), MAP_SIDE if len(low) > 1 else 400)
+            for a, b in zip(low - margin, high + margin, strict=True)]  # fmt: skip
+    labels, columns = result.names, result.columns
+    page.figure(plots.samples(x, y, labels=labels, axes_labels=columns), "The samples.")
+    grid = torch.cartesian_prod(*axes).reshape(-1, len(low))
+    witness = result.witness(grid)
+    shape = (MAP_SIDE, MAP_SIDE) if len(low) > 1 else None
+    page.figure(
+        plots.witness_map(grid, witness, shape=shape, labels=labels),
+        f"Witness of the SVD cost at variance {result.sharpest_variance:.3g}: positive where "
+        f"{labels[0]} has more mass, negative where {labels[1]} has.",
+    )
+
+
+def _rows(page: Report, result: Comparison, x: Tensor, y: Tensor) -> None:
+    """The rows at which the witness is largest, on either side."""
+    for name, points, sign in ((result.names[0], x, 1.0), (result.names[1], y, -1.0)):
+        raw = result.raw(points)
+        witness = result.witness(raw)
+        order = (sign * witness).argsort(descending=True)[:8].tolist()
+        page.text(f"Rows most typical of {name} alone:")
+        shown = list(result.columns[:8])
+        page.table(
+            ["witness", *shown],
+            [[float(witness[i]), *raw[i, : len(shown)].tolist()] for i in order],
+        )

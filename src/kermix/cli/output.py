@@ -1,0 +1,57 @@
+"""What commands share: tables on the terminal, JSON, and where results are."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["parse_variances", "print_json", "print_table", "save_safely", "split_names"]
+
+
+def print_json(content: Any) -> None:
+    """Print pure JSON, nothing else."""
+    sys.stdout.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
+) -> None:
+    """Print a table, and notes below it."""
+    console = Console()
+    table = Table(title=title, title_justify="left")
+    for k, column in enumerate(columns):
+        table.add_column(column, justify="left" if k == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    for note in notes:
+        console.print(note, markup=False, highlight=False)
+
+
+def save_safely(save: Callable[[Path], Path], path: Path, quiet: bool) -> None:
+    """Write a file in one step, and say where it is as the last line."""
+    written = save(path)
+    if not quiet:
+        Console().print(f"Report: {written}", markup=False, highlight=False, soft_wrap=True)
+
+
+def parse_variances(text: str) -> list[float] | str:
+    """`auto`, a number, or numbers separated by commas."""
+    if text == "auto":
+        return text
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r}: give 'auto', a variance, or several separated by commas."
+        ) from None
+
+
+def split_names(text: str | None) -> list[str] | None:
+    """Names separated by commas."""
+    return None if text is None else [name.strip() for name in text.split(",")]

@@ -1,0 +1,103 @@
+"""The compare and spectrum commands: tables, pure JSON, report pages, one-line errors."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from cases import normal
+from kermix.cli import main
+from kermix.cli.app import app
+
+FAST = ["--permutations", "9", "--bootstrap", "2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data")
+    np.save(path / "a.npy", normal(60, 2, seed=0).numpy())
+    np.save(path / "b.npy", normal(50, 2, seed=1).numpy() + 1)
+    np.save(path / "line.npy", normal(50, 1, seed=2).numpy())
+    header = "u,v,w\n"
+    for name, seed in (("a", 3), ("b", 4)):
+        rows = "\n".join(",".join(f"{n:.4f}" for n in row) for row in normal(40, 3, seed=seed))
+        (path / f"{name}.csv").write_text(header + rows + "\n")
+    (path / "other.csv").write_text("u,v\n1,2\n3,4\n")
+    np.save(path / "images.npy", np.abs(normal(40, 9, seed=5).numpy()))
+    return path
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_compare_prints_a_table_and_ends_with_the_place_of_the_report(folder, tmp_path):
+    page = tmp_path / "page.html"
+    output = invoke("compare", folder / "a.npy", folder / "b.npy", *FAST, "--report", page)
+    assert "SVD cost" in output
+    assert output.strip().splitlines()[-1].startswith("Report: ")
+    text = page.read_text()
+    assert text.count("<img") == 3
+    assert "Where they differ" in text
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_compare_ranks_rows_and_columns_of_tables(folder, tmp_path):
+    page = tmp_path / "page.html"
+    output = invoke("compare", folder / "a.csv", folder / "b.csv", *FAST, "--report", page)
+    assert "Which columns differ most" in output
+    assert "Rows most typical of a.csv alone" in page.read_text()
+
+
+def test_compare_on_a_line_with_one_variance(folder, tmp_path):
+    page = tmp_path / "page.html"
+    invoke("compare", folder / "line.npy", folder / "line.npy", "-v", "0.1", *FAST,
+           "--report", page)  # fmt: skip
+    assert page.read_text().count("<img") == 2
+
+
+def test_json_is_pure(folder, tmp_path):
+    output = invoke("compare", folder / "a.npy", folder / "b.npy", "-v", "0.1,1", *FAST, "--json")
+    content = json.loads(output)
+    assert content["variances"] == [0.1, 1.0]
+    page = tmp_path / "page.html"
+    output = invoke("spectrum", folder / "a.npy", "--json", "--report", page)
+    assert len(json.loads(output)["singular_values"]) == 6
+    assert page.is_file()
+
+
+@pytest.mark.parametrize("files", [("a.npy",), ("a.npy", "b.npy"), ("line.npy",), ("a.csv",)])
+def test_spectrum_writes_a_page(files, folder, tmp_path):
+    page = tmp_path / "page.html"
+    output = invoke("spectrum", *(folder / f for f in files), "-k", "3", "--report", page)
+    assert output.strip().splitlines()[-1].startswith("Report: ")
+    assert page.read_text().count("<img") == 1 + 2 * len(files)
+
+
+def test_spectrum_of_images_shows_images(folder, tmp_path):
+    page = tmp_path / "page.html"
+    invoke("spectrum", folder / "images.npy", "-k", "2", "--images", "--report", page)
+    assert "mean image" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compare", "a.csv", "other.csv"), "only a.csv has w"),
+        (("compare", "a.npy", "missing.npy"), "no such file"),
+        (("spectrum", "a.npy", "line.npy"), "2 columns of numbers and line.npy has 1"),
+    ],
+)
+def test_errors_are_one_line(arguments, message, folder, monkeypatch, capsys):
+    command, *files = arguments
+    monkeypatch.setattr(sys, "argv", ["kermix", command, *(str(folder / f) for f in files)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert message in error
+    assert "Traceback" not in error

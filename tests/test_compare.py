@@ -1,0 +1,124 @@
+"""compare(): the values are the costs, the errors and notes are there, and the witness points."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import kermix as km
+from cases import normal
+from kermix.errors import KermixError, OptionError, TableError
+
+
+@pytest.fixture(scope="module")
+def shifted():
+    return normal(80, 2, seed=0), normal(60, 2, seed=1) + torch.tensor([1.0, 0.0]).double()
+
+
+@pytest.fixture(scope="module")
+def result(shifted):
+    return km.compare(*shifted, [0.1, 1.0], permutations=49)
+
+
+def test_values_are_the_costs_themselves(shifted, result):
+    x, y = shifted
+    for name, cost in (
+        ("svd", km.svd_cost),
+        ("matrix", km.matrix_cost),
+        ("vector", km.vector_cost),
+        ("scalar", km.scalar_cost),
+    ):
+        found = result.measure(name, 0.1)
+        assert found.value == pytest.approx(cost(x, y, 0.1).item(), rel=1e-9)
+        assert found.normalized == pytest.approx(cost(x, y, 0.1, normalized=True).item(), rel=1e-9)
+    fidelity = result.measure("svd", 1.0).normalized
+    assert result.measure("bures", 1.0).value == pytest.approx(math.sqrt(2 - 2 * fidelity))
+    divergence = km.ScalarLoss(1.0)(x, y).item()
+    assert result.measure("cauchy_schwarz", 1.0).value == pytest.approx(divergence, rel=1e-9)
+
+
+def test_every_measure_has_an_error_bar_and_a_pvalue(result):
+    assert len(result.measures) == 7 * 2 + 1
+    for measure in result.measures:
+        assert measure.error > 0
+        assert 0 < measure.pvalue <= 1
+        assert math.isfinite(measure.if_same)
+    assert result.measure("svd", 1.0).pvalue <= 0.05
+    assert result.measure("svd", 1.0).if_same > result.measure("svd", 1.0).normalized
+
+
+def test_error_bars_have_the_size_of_the_sampling_error():
+    estimates, errors = [], []
+    for seed in range(25):
+        x, y = normal(60, 1, seed=seed), normal(60, 1, seed=500 + seed) + 1
+        found = km.compare(x, y, 0.3, permutations=0, bootstrap=30, seed=seed).measure("svd")
+        estimates.append(found.normalized)
+        errors.append(found.error)
+    assert 0.5 < np.mean(errors) / np.std(estimates) < 2
+
+
+def test_it_prints_as_a_table_and_becomes_json(result):
+    text = str(result)
+    assert "SVD cost" in text
+    assert "Bures distance" in text
+    assert "bootstrap" in text
+    content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert len(content["measures"]) == 15
+    assert content["tests"]["svd"]["pvalue"] <= 1
+
+
+def test_witness_has_the_sign_of_the_difference(result):
+    at = torch.tensor([[-1.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
+    witness = result.witness(at)
+    assert witness[0] > 0 > witness[1]
+    assert result.sharpest_variance in (0.1, 1.0)
+
+
+def test_subsampling_and_scaling_are_stated():
+    wide = normal(300, 3) * torch.tensor([1.0, 100.0, 1.0])
+    found = km.compare(wide, wide.clone(), 0.5, max_points=50, permutations=9, bootstrap=2)
+    text = " ".join(found.notes)
+    assert "50 of 300 rows used" in text
+    assert "pooled standard deviations" in text
+    assert found.sizes == (300, 300)
+    assert found.used == (50, 50)
+    torch.testing.assert_close(found.raw(found.x).std(0)[1].item(), 100.0, rtol=0.5, atol=0)
+    plain = km.compare(wide, wide, 0.5, standardize=False, permutations=0, bootstrap=0)
+    assert plain.measure("svd").normalized == pytest.approx(1, abs=1e-6)
+    assert plain.measure("svd").error is None
+    assert plain.measure("svd").pvalue is None
+
+
+def test_tables_are_matched_by_column_and_columns_ranked():
+    x, y = normal(100, 3, seed=0).numpy(), normal(100, 3, seed=1).numpy()
+    first = pd.DataFrame(x, columns=["a", "b", "c"])
+    second = pd.DataFrame(y[:, ::-1], columns=["c", "b", "a"])
+    second["b"] += 2
+    found = km.compare(first, second, permutations=49, bootstrap=2)
+    assert found.column_differences[0].column == "b"
+    assert found.column_differences[0].pvalue == 0.02
+    assert found.column_differences[1].distance < 0.1
+    with pytest.raises(TableError, match="only data frame has c"):
+        km.compare(first, second.drop(columns="c"))
+    only = km.compare(first, second, columns=["a"], permutations=0, bootstrap=0)
+    assert only.columns == ("a",)
+
+
+def test_the_same_seed_gives_the_same_answer(shifted):
+    first, second = (km.compare(*shifted, 0.5, permutations=9, seed=3) for _ in range(2))
+    assert first.measures == second.measures
+
+
+def test_degenerate_and_wrong_input():
+    same = torch.ones(10, 2)
+    with pytest.warns(km.errors.DegenerateDataWarning):
+        found = km.compare(same, same, permutations=9, bootstrap=2)
+    assert found.measure("svd").normalized == pytest.approx(1, abs=1e-5)
+    assert found.measure("svd").pvalue == 1
+    with pytest.raises(OptionError, match="at least two points"):
+        km.compare(normal(5, 1), normal(5, 1), max_points=1)
+    with pytest.raises(KermixError, match="no measure"):
+        found.measure("wasserstein")

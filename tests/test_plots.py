@@ -1,0 +1,71 @@
+"""Pictures: each is drawn in both styles, without global state, at the width of a column."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from cases import normal
+from kermix import plots
+from kermix.errors import OptionError, ShapeError
+
+PLANE = torch.cartesian_prod(torch.linspace(0, 1, 6), torch.linspace(0, 1, 6))
+FIGURES = {
+    "samples 2-D": lambda s: plots.samples(normal(30, 2), normal(20, 2), style=s),
+    "samples 1-D": lambda s: plots.samples(normal(30, 1), normal(20, 1), style=s),
+    "shift": lambda s: plots.cost_against_shift(
+        [-1, 0, 1], {"svd": [0.1, 1, 0.1], "scalar": [0, 2, 0]}, style=s
+    ),
+    "variance": lambda s: plots.cost_against_variance(
+        [0.1, 0.2], {"svd": [0.5, 0.6]}, errors={"svd": [0.1, 0.1]}, if_same={"svd": [0.9, 0.9]},
+        style=s,
+    ),
+    "spectrum": lambda s: plots.spectrum([1.0, 0.1, 0.0], style=s),
+    "functions on a line": lambda s: plots.singular_functions(
+        normal(20, 1), normal(20, 4), style=s
+    ),
+    "functions on a grid": lambda s: plots.singular_functions(
+        PLANE, normal(36, 2), shape=(6, 6), singular_values=[1, 0.5], style=s
+    ),
+    "functions at points": lambda s: plots.singular_functions(
+        normal(20, 2), normal(20, 2), style=s
+    ),
+    "functions of rows": lambda s: plots.singular_functions(normal(20, 5), normal(20, 2), style=s),
+    "functions as images": lambda s: plots.singular_functions(
+        normal(9, 9), normal(9, 2), shape=(3, 3), images=True, style=s
+    ),
+    "identity": lambda s: plots.identity_matrices({"a": np.eye(5), "b": normal(5, 5)}, style=s),
+    "witness 1-D": lambda s: plots.witness_map(normal(20, 1), normal(20), style=s),
+    "witness 2-D": lambda s: plots.witness_map(
+        PLANE, normal(36), shape=(6, 6), data=(normal(5, 2), normal(5, 2)), style=s
+    ),
+    "witness at points": lambda s: plots.witness_map(normal(20, 2), normal(20), style=s),
+    "columns": lambda s: plots.witness_bars(["a", "b"], [0.5, 0.1], style=s),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("style", ["light", "dark"])
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_picture_is_drawn(name, style):
+    figure = FIGURES[name](style)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=60)
+    assert len(buffer.getvalue()) > 500
+    assert figure.get_size_inches()[0] == plots.COLUMN_WIDTH
+    dark = sum(figure.get_facecolor()[:3]) < 1
+    assert dark == (style == "dark")
+
+
+def test_pictures_leave_no_global_state():
+    import matplotlib.pyplot as plt
+
+    FIGURES["samples 2-D"]("light")
+    assert plt.get_fignums() == []
+
+
+def test_wrong_requests_say_what_to_do():
+    with pytest.raises(ShapeError, match="Choose two columns"):
+        plots.samples(normal(10, 3))
+    with pytest.raises(OptionError, match="light, dark"):
+        plots.spectrum([1.0], style="sepia")

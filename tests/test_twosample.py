@@ -1,0 +1,193 @@
+"""Two-sample tests: exact level, uniform p-values, power where others have none, statistics."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from scipy import stats
+from torch.testing import assert_close
+
+import kermix as km
+from cases import normal
+from kermix.bench.power import mixture
+from kermix.errors import OptionError, SampleError, ShapeError
+from kermix.kernel import GaussianKernel
+from kermix.permutation import combined, labellings, pvalues
+from kermix.pooled import PooledFeatures, bures_form, pooled_features
+from kermix.twosample import COSTS, variance_grid
+
+MOMENT_COSTS = ("svd", "matrix", "vector")
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_pvalues_are_uniform_under_the_null(cost):
+    found = []
+    for seed in range(1000):
+        x, y = normal(2, 10, 2, seed=seed, dtype=torch.float32)
+        found.append(km.two_sample_test(x, y, cost, permutations=99, seed=seed).pvalue)
+    # p-values are multiples of 1/100: they cannot be closer to uniform than that.
+    assert stats.kstest(found, "uniform").statistic < 1.36 / math.sqrt(1000) + 0.01
+    level = sum(p <= 0.05 for p in found) / 1000
+    assert level <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 1000)
+
+
+@pytest.mark.parametrize("cost", MOMENT_COSTS)
+def test_exact_forms_and_one_variance_keep_the_level(cost):
+    found = []
+    for seed in range(200):
+        x, y = normal(2, 10, 1, seed=seed)
+        result = km.two_sample_test(
+            x, y, cost, 0.3, permutations=39, seed=seed, form="exact", ridge=None
+        )
+        found.append(result.pvalue)
+    assert stats.kstest(found, "uniform").statistic < 1.36 / math.sqrt(200) + 0.025
+
+
+def test_level_holds_with_groups_of_dependent_points():
+    found = []
+    for seed in range(300):
+        groups = torch.arange(8).repeat_interleave(4)
+        x, y = (normal(8, 1, seed=2 * seed + k)[groups] + 0.1 * normal(32, 1, seed=k + 999)
+                for k in range(2))  # fmt: skip
+        result = km.two_sample_test(
+            x, y, "mmd", permutations=39, seed=seed, groups=(groups, groups + 8)
+        )
+        found.append(result.pvalue)
+    assert sum(p <= 0.05 for p in found) / 300 <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 300)
+
+
+def test_power_where_the_median_heuristic_has_none():
+    svd = median = 0
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        x, y = mixture(300, 1.0, generator), mixture(300, 0.5, generator)
+        svd += km.two_sample_test(x, y, permutations=199).pvalue <= 0.05
+        v = float(km.bandwidth(torch.cat([x, y])))
+        median += km.two_sample_test(x, y, "mmd", v, permutations=199).pvalue <= 0.05
+    assert svd >= 5
+    assert median <= 2
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("form", ["local", "exact"])
+def test_every_cost_sees_a_shift_and_repeats_itself(cost, form):
+    x, y = normal(40, 2, seed=0), normal(30, 2, seed=1) + 1.5
+    first = km.two_sample_test(x, y, cost, permutations=99, seed=3, form=form)
+    assert first.pvalue == 0.01
+    assert first == km.two_sample_test(x, y, cost, permutations=99, seed=3, form=form)
+    assert len(first.null) == 99
+
+
+def test_scalar_mmd_and_energy_statistics_are_their_definitions():
+    x, y = normal(20, 2, seed=0), normal(15, 2, seed=1)
+    scalar = km.two_sample_test(x, y, "scalar", 0.5, permutations=9).statistic
+    assert scalar == pytest.approx(km.ScalarLoss(0.5)(x, y).item(), rel=1e-9)
+    mmd = km.two_sample_test(x, y, "mmd", 0.5, permutations=9).statistic
+    k = [km.gram(a, b, 0.5).mean().item() for a, b in ((x, x), (y, y), (x, y))]
+    assert mmd == pytest.approx(k[0] + k[1] - 2 * k[2], rel=1e-9)
+    energy = km.two_sample_test(x, y, "energy", permutations=9).statistic
+    d = [torch.cdist(a, b).mean().item() for a, b in ((x, x), (y, y), (x, y))]
+    assert energy == pytest.approx(2 * d[2] - d[0] - d[1], rel=1e-6)
+
+
+def test_the_exact_svd_statistic_is_one_minus_the_fidelity():
+    x, y = normal(20, 2, seed=0), normal(15, 2, seed=1)
+    found = km.two_sample_test(x, y, "svd", 0.5, permutations=3, form="exact", ridge=None)
+    assert found.statistic == pytest.approx(
+        1 - km.svd_cost(x, y, 0.5, normalized=True).item(), abs=1e-3
+    )
+
+
+def test_the_local_form_is_the_second_order_of_the_fidelity():
+    base = normal(60, 1, seed=0)
+    gaps = []
+    for step in (0.2, 0.1, 0.05):
+        x, y = base + step / 2, base - step / 2
+        local, exact = (
+            km.two_sample_test(x, y, "svd", 0.5, permutations=1, form=form, ridge=None).statistic
+            for form in ("local", "exact")
+        )
+        # Differences of the moments are 2 D, and 1 - F = sum D^2 / (l_i + l_j).
+        gaps.append(abs(local / 4 / exact - 1))
+    assert gaps[2] < 0.05
+    assert gaps[2] <= gaps[0]
+
+
+def test_the_bures_form_is_its_sum_over_pairs_of_features():
+    points = normal(40, 1)
+    terms = GaussianKernel(0.3).cross_terms(1)
+    pooled, _ = pooled_features(points, terms, None, torch.Generator())
+    phi, moments = pooled.features, pooled.moments
+    pairs = phi[:, :, None] * phi[:, None, :]
+    weights = 1 / (moments[:, None] + moments)
+    truth = torch.einsum("kij,ij,lij->kl", pairs, weights, pairs)
+    assert_close(bures_form(pooled, slice(None)), truth, rtol=0.02, atol=0.02 * truth.max().item())
+    assert isinstance(pooled.whitened(0.1), PooledFeatures)
+
+
+def test_nystrom_features_take_over_for_many_points():
+    x, y = normal(1000, 2, seed=0), normal(1000, 2, seed=1)
+    result = km.two_sample_test(x, y, variances=0.2, permutations=19)
+    assert "Nystrom" in result.method
+    shifted = km.two_sample_test(x, y + 0.3, variances=0.2, permutations=19)
+    assert shifted.pvalue == 0.05
+
+
+def test_weights_stand_for_repeated_points():
+    x, y = normal(10, 1, seed=0), normal(10, 1, seed=1)
+    counts = torch.tensor([1.0, 2, 3, 1, 1, 1, 1, 1, 1, 1], dtype=torch.float64)
+    weighted = km.two_sample_test(x, y, "mmd", 0.5, permutations=3, weights_x=counts)
+    repeated = km.two_sample_test(
+        x.repeat_interleave(counts.long(), 0), y, "mmd", 0.5, permutations=3
+    )
+    assert weighted.statistic == pytest.approx(repeated.statistic, rel=1e-9)
+    for cost in MOMENT_COSTS:
+        assert 0 < km.two_sample_test(x, y, cost, permutations=19, weights_x=counts).pvalue <= 1
+
+
+def test_labellings_begin_with_the_given_one_and_keep_the_sizes():
+    labels = labellings(5, 3, 20, torch.Generator().manual_seed(0))
+    assert labels[0].tolist() == [True] * 5 + [False] * 3
+    assert (labels.sum(1) == 5).all()
+    groups = (torch.tensor([0, 0, 1, 1, 1]), torch.tensor([2, 2, 3]))
+    labels = labellings(5, 3, 50, torch.Generator().manual_seed(0), groups)
+    assert labels[0].tolist() == [True] * 5 + [False] * 3
+    assert (labels[:, 0] == labels[:, 1]).all()
+
+
+def test_ties_count_against_the_data():
+    assert pvalues(torch.tensor([1.0, 1.0, 0.0, 2.0])).tolist() == [0.75, 0.75, 1.0, 0.25]
+    table = torch.tensor([[1.0, 2.0, 3.0], [9.0, 8.0, 7.0]])
+    assert_close(combined(table[:1]), table[0])
+    assert pvalues(combined(table))[1] == 1.0
+
+
+def test_degenerate_data_are_never_different():
+    same = torch.ones(10, 2)
+    for cost in COSTS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", km.errors.DegenerateDataWarning)
+            assert km.two_sample_test(same, same, cost, permutations=19).pvalue == 1
+
+
+def test_variance_grid_spans_fine_and_coarse_structure():
+    grid = variance_grid(mixture(500, 1.0, torch.Generator().manual_seed(0)))
+    assert len(grid) == 6
+    assert grid[0] < 1 < 50 < grid[-1]
+
+
+def test_bad_requests_say_what_to_do():
+    x = normal(10, 2)
+    with pytest.raises(OptionError, match="choose one of svd"):
+        km.two_sample_test(x, x, "fisher")
+    with pytest.raises(OptionError, match="at least 1"):
+        km.two_sample_test(x, x, permutations=0)
+    with pytest.raises(ShapeError, match="two sets of points"):
+        km.two_sample_test(x[None], x[None])
+    with pytest.raises(SampleError, match="NaN"):
+        km.two_sample_test(x * math.nan, x)
+    with pytest.raises(OptionError, match="group 0 has points in x and in y"):
+        km.two_sample_test(x, x, groups=(torch.arange(10), torch.arange(10)))
+    with pytest.raises(ShapeError, match="3 group labels"):
+        km.two_sample_test(x, x, groups=(torch.arange(3), torch.arange(10)))
