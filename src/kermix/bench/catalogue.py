@@ -13,6 +13,7 @@ BENCHMARKS = {
     "svd": "SVD cost, value and gradient, against the paper's way; a training step",
     "sketch": "all four costs by sketches, up to a million points",
     "tiles": "scalar cost without a Gram matrix, against geomloss",
+    "power": "two-sample tests: rejection rates and time, against hyppo",
     "modes": "mode coverage of all costs and baselines, 8-ring and 25-grid",
     "density": "densities in the plane, against a flow, EM and kernel density",
     "regression": "two inverse problems, against a network trained by likelihood",

@@ -58,13 +58,12 @@ def _row(n: int, dense: bool) -> dict[str, Any]:
     row["svd_certified_relative_error"] = row["svd_bound"] / row["svd"]
     if dense:
         start = time.perf_counter()
-        exact = {
-            "scalar": float(km.scalar_cost(x, y, V, normalized=True)),
-            "svd": float(
-                km.svd_cost(x, y, V, normalized=True, method="polar" if x.is_cuda else "svd")
-            ),
-        }
-        row["dense_scalar_and_svd_s"] = time.perf_counter() - start
+        # On a CPU an SVD of this size takes minutes; the scalar cost shows the accuracy.
+        exact = {"scalar": float(km.scalar_cost(x, y, V, normalized=True))}
+        if x.is_cuda or n <= 4000:
+            method = "polar" if x.is_cuda else "svd"
+            exact["svd"] = float(km.svd_cost(x, y, V, normalized=True, method=method))
+        row["dense_s"] = time.perf_counter() - start
         row |= {f"{name}_error": abs(row[name] - value) for name, value in exact.items()}
     row["raw_s"] = timing["raw_s"]
     return row
