@@ -2,11 +2,11 @@
 
 import torch
 
-from kermix.bench.power import CASES, PUBLISHED, blobs, mixture, run
+from kermix.bench.power import CASES, PUBLISHED, blobs, mixture, rejection_rates
 
 
 def test_one_repetition_of_one_case():
-    result = run(1, ("blobs 10",), ("kermix svd", "kermix energy"))
+    result = rejection_rates(1, ("blobs 10",), ("kermix svd", "kermix energy"))
     (row,) = result["rows"]
     assert row["case"] == "blobs 10"
     assert "n=m=90" in row["sizes"]

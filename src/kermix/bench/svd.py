@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import kermix as km
+from kermix.polar import polar_factor
 
 from .timing import device_name, measure, peak_memory_of
 
@@ -22,6 +23,7 @@ def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
     sizes = [200] if quick else [1000, 4000, 8000] if cuda else [1000]
     cases = [(n, 2) for n in sizes] + ([] if cuda or quick else [(1000, 784)])
     tables = {"value_and_gradient": [_value_and_gradient(n, d) for n, d in cases]}
+    tables["profile"] = _profile(200 if quick else 1000)
     if not cuda:
         tables["peak_memory"] = [_memory(200 if quick else 1000, 784)]
     tables["training_step"] = _training_steps(200 if quick else 1000)
@@ -84,6 +86,24 @@ def _value_and_gradient(n: int, d: int) -> dict[str, Any]:
         "raw_paper_s": paper["raw_s"],
     }
     return row
+
+
+def _profile(n: int) -> list[dict[str, Any]]:
+    """Seconds of the parts of one step, and of other ways to the polar factor."""
+    x, y = _data(n, 2)
+    y.requires_grad_()
+    matrix = km.gram(y, x, V)
+    fixed = matrix.detach()
+    weights = torch.ones_like(fixed)
+    parts = {
+        "Gram matrix": lambda: km.gram(y, x, V),
+        "its gradient": lambda: torch.autograd.grad(matrix, y, weights, retain_graph=True),
+        "SVD": lambda: torch.linalg.svd(fixed, full_matrices=False),
+        "product of two matrices": lambda: fixed @ fixed,
+        "eigenvectors of P P'": lambda: torch.linalg.eigh(fixed @ fixed.mT),
+        "polar factor by products": lambda: polar_factor(fixed, 1e-4),
+    }
+    return [{"part": k, "N": n, "seconds": measure(c, 5, 2).seconds} for k, c in parts.items()]
 
 
 def _memory(n: int, d: int) -> dict[str, Any]:
