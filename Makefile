@@ -6,8 +6,9 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/kermix fit --quick
 
+# One thread for each of the two processes: more of them than cores wait for each other.
 test: .venv/ready
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: .venv/ready
 	$(BIN)/ruff check .
