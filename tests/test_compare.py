@@ -122,3 +122,16 @@ def test_degenerate_and_wrong_input():
         km.compare(normal(5, 1), normal(5, 1), max_points=1)
     with pytest.raises(KermixError, match="no measure"):
         found.measure("wasserstein")
+
+
+def test_sketches_are_compared_with_their_certificates():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 2, generator=generator, dtype=torch.float64)
+    y = torch.randn(300, 2, generator=generator, dtype=torch.float64) + 0.3
+    features = km.nystrom_features(torch.cat([x, y]), 0.1, rank=150)
+    result = km.compare(km.Sketch(features).update(x), km.Sketch(features).update(y))
+    table = str(result)
+    assert "SVD cost" in table
+    assert "certificate" in table
+    exact = float(km.svd_cost(x, y, 0.1, normalized=True))
+    assert f"{exact:.3f}" in table
