@@ -286,3 +286,10 @@ def test_a_named_method_does_not_become_another(method):
     sketch = km.Sketch(exact_map(KERNELS["one"], X[:9], Y[:9])).update(X)
     with pytest.raises(errors.OptionError, match="method"):
         km.svd_cost(sketch, Y, method=method)
+
+
+def test_the_error_bound_is_a_number_without_a_graph():
+    features = km.nystrom_features(X, 0.5, rank=20)
+    value, info = km.svd_cost.with_info(km.Sketch(features).update(X), Y.clone().requires_grad_())
+    assert value.requires_grad
+    assert not info.error_bound.requires_grad

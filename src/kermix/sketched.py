@@ -163,10 +163,11 @@ class SketchPair:
         self, estimate: Estimate, log: bool, ridge: float | None = None
     ) -> tuple[Tensor, Info]:
         value = estimate.value.log() if log else estimate.value
+        bound = None if estimate.error_bound is None else estimate.error_bound.detach()
         info = Info(
             "sketch",
             ridge=None if ridge is None else torch.tensor(ridge),
-            error_bound=estimate.error_bound,
+            error_bound=bound,
             rank=self.feature_map.rank,
         )
         return value.to(self.dtype), info
