@@ -21,7 +21,7 @@ from .nuclear import NuclearMethod, nuclear_norm
 from .samples import SamplePair
 from .sketch import Sketch
 from .sketched import MatrixForm, SketchPair
-from .validation import check_option, check_pair, working_dtype
+from .validation import check_option, check_pair, is_traced, working_dtype
 
 __all__ = [
     "Kernel",
@@ -362,8 +362,7 @@ def _large(x: Tensor, y: Tensor) -> bool:
     return (
         x.ndim == y.ndim == 2
         and min(len(x), len(y)) > SKETCH_ABOVE.get(x.device.type, 4096)
-        and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        and not is_traced(x, y)
         and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
     )
 

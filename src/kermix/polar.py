@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .validation import is_traced
+
 __all__ = ["Polar", "polar_factor"]
 
 # The interval's lower end is not followed below this share of its upper end: a cubic that sends
@@ -108,11 +110,8 @@ def polar_factor(
 
 def _may_wait_for(matrix: Tensor) -> bool:
     """Whether a value may be read now, at the price of waiting for the device once."""
-    if torch.compiler.is_compiling():
-        return False
-    if torch._C._functorch.is_functorch_wrapped_tensor(matrix):
-        return False
-    return not (matrix.is_cuda and torch.cuda.is_current_stream_capturing())
+    capturing = matrix.is_cuda and torch.cuda.is_current_stream_capturing()
+    return not (capturing or is_traced(matrix))
 
 
 def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (B, M, N), (B, M, M), (B,)

@@ -24,6 +24,7 @@ from .gram import (
     squared_distances,
 )
 from .kernel import KernelTerms, Numbers
+from .validation import is_traced
 
 __all__ = ["log_kernel_means"]
 
@@ -282,11 +283,7 @@ def _triton_is_there() -> bool:
 
 def _one_loop(points: Tensor, sources: Tensor) -> ModuleType | None:
     """The module that evaluates all pairs in one loop, where there is one and it pays."""
-    if (
-        points.shape[-1] > DIRECT_DIFFERENCES_UP_TO
-        or torch.compiler.is_compiling()
-        or torch._C._functorch.is_functorch_wrapped_tensor(points)
-    ):
+    if points.shape[-1] > DIRECT_DIFFERENCES_UP_TO or is_traced(points):
         return None
     if points.is_cuda and points.dtype == torch.float32 and _triton_is_there():
         from . import fused

@@ -15,18 +15,23 @@ __all__ = [
     "check_pair",
     "check_samples",
     "check_weights",
+    "is_traced",
     "normalized_weights",
     "values_are_readable",
     "working_dtype",
 ]
 
 
+def is_traced(*tensors: Tensor) -> bool:
+    """Whether `torch.compile` or a `torch.func` transform stands between us and the values."""
+    return torch.compiler.is_compiling() or any(
+        torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors
+    )
+
+
 def values_are_readable(*tensors: Tensor) -> bool:
     """Whether values can be looked at without a device sync or a break in a traced graph."""
-    return not torch.compiler.is_compiling() and all(
-        t.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(t)
-        for t in tensors
-    )
+    return not is_traced(*tensors) and all(t.device.type == "cpu" for t in tensors)
 
 
 def working_dtype(*tensors: Tensor) -> torch.dtype:

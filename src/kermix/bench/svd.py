@@ -1,6 +1,5 @@
 """Speed of the SVD cost with its gradient, against the way the paper computes it."""
 
-import itertools
 import warnings
 from typing import Any
 
@@ -148,8 +147,8 @@ def _training_steps(n: int) -> list[dict[str, Any]]:
             warnings.simplefilter("ignore", UserWarning)
             timing = measure(call, repeats=5 if name.startswith("paper") else 20, warmup=2)
         rows.append({"loss": name, "N": n, "step_s": timing["median_s"], "raw_s": timing["raw_s"]})
-    for row, first in zip(rows, itertools.repeat(rows[0]), strict=False):
-        row["times_ours"] = row["step_s"] / first["step_s"]
+    for row in rows:
+        row["times_ours"] = row["step_s"] / rows[0]["step_s"]
     return rows
 
 
