@@ -12,7 +12,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from .quality import default_path, save_sheet, write_record
 __all__ = ["METHODS", "SETS", "SETTING", "main", "run"]
 
 SETS = ("ring8", "grid25", "8gaussians", "checkerboard", "moons", "swissroll", "circles", "rings")
-TRAIN, TEST, SAMPLES = 50_000, 20_000, 2_500
+TRAIN, TEST, SAMPLES = 200_000, 20_000, 2_500
 SETTING = Settings(
     components=512, variances="diagonal", steps=1500, batch=512, polish=3000, polish_batch=8192
 )
@@ -160,8 +160,8 @@ METHODS: dict[str, Callable[[Tensor, str, Settings], Density]] = {
 
 def run_set(
     name: str, methods: Sequence[str], setting: Settings, device: str, repeats: int
-) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """All methods on one set: numbers, and samples to look at."""
+) -> Iterator[tuple[dict[str, Any], dict[str, Tensor]]]:
+    """Each method on one set: its numbers, and samples to look at of all so far."""
     chosen = toy(name)
     generator = torch.Generator().manual_seed(setting.seed)
     train = chosen.sample(TRAIN, generator)
@@ -169,7 +169,7 @@ def run_set(
     exact = -chosen.log_prob(test).double().mean().item() if chosen.log_prob else math.nan
     fresh = [chosen.sample(SAMPLES, generator).double() for _ in range(2 * repeats)]
     floors = [wasserstein2(a, b) for a, b in zip(fresh[::2], fresh[1::2], strict=True)]
-    results, shown = [], {"data": train[:SAMPLES]}
+    shown = {"data": train[:SAMPLES]}
     for method in methods:
         start = time.perf_counter()
         try:
@@ -184,13 +184,13 @@ def run_set(
         distances = [wasserstein2(a, b) for a, b in zip(draws, fresh[::2], strict=True)]
         shown[method] = draws[0]
         w2, floor = statistics.mean(distances), statistics.mean(floors)
-        results.append({
+        numbers = {
             "set": name, "method": method, "nll": nll, "entropy": chosen.entropy,
             "gap": nll - exact, "w2": w2, "w2_floor": floor, "w2_ratio": w2 / floor,
             "w2_deviation": statistics.pstdev(distances), "seconds": seconds,
             "note": density.note,
-        })  # fmt: skip
-    return results, shown
+        }  # fmt: skip
+        yield numbers, shown
 
 
 def run(
@@ -202,6 +202,7 @@ def run(
     device: str = "auto",
     repeats: int = 5,
     figure: Path | None = None,
+    on_row: Callable[[dict[str, list[dict[str, Any]]]], object] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """All methods on all sets; the quick version has two sets, two methods and few steps.
 
@@ -213,6 +214,7 @@ def run(
         device: Where to train.
         repeats: Pairs of samples for the Wasserstein distance.
         figure: Where to draw samples of all.
+        on_row: Called with the table so far after each method: a long run loses nothing.
     """
     if quick:
         sets, repeats = sets[:2], 1
@@ -221,8 +223,11 @@ def run(
     rows: list[dict[str, Any]] = []
     sheets = {}
     for name in sets:
-        found, sheets[name] = run_set(name, methods, setting, device, repeats)
-        rows += found
+        for row, shown in run_set(name, methods, setting, device, repeats):
+            rows.append(row)
+            sheets[name] = shown
+            if on_row is not None:
+                on_row({"density": rows})
     if figure is not None:
         save_sheet(sheets, figure)
     return {"density": rows}
@@ -239,6 +244,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--batch", type=int, default=SETTING.batch)
     parser.add_argument("--polish", type=int, default=SETTING.polish)
     parser.add_argument("--polish-batch", type=int, default=SETTING.polish_batch)
+    parser.add_argument("--variances", default=SETTING.variances)
+    parser.add_argument("--rate", type=float, default=SETTING.rate)
     parser.add_argument("--repeats", type=int, default=5, help="pairs of samples for Wasserstein")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
@@ -251,16 +258,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         batch=given.batch,
         polish=given.polish,
         polish_batch=given.polish_batch,
+        variances=given.variances,
+        rate=given.rate,
         seed=given.seed,
-    )
-    tables = run(
-        given.quick,
-        sets=given.sets.split(","),
-        methods=given.methods.split(","),
-        setting=setting,
-        device=given.device,
-        repeats=given.repeats,
-        figure=given.out.with_suffix(".png"),
     )
     protocol = {
         "train": TRAIN,
@@ -270,7 +270,23 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         "a sample is": "a centre plus noise of the learned variance",
         "setting": setting.as_json(),
     }
-    return write_record("density", given.out, tables, protocol, shown="density", quick=given.quick)
+
+    def write(tables: dict[str, list[dict[str, Any]]]) -> Path:
+        return write_record(
+            "density", given.out, tables, protocol, shown="density", quick=given.quick
+        )
+
+    tables = run(
+        given.quick,
+        sets=given.sets.split(","),
+        methods=given.methods.split(","),
+        setting=setting,
+        device=given.device,
+        repeats=given.repeats,
+        figure=given.out.with_suffix(".png"),
+        on_row=write,
+    )
+    return write(tables)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from .quality import default_path, write_record
 
 __all__ = ["METHODS", "PROBLEMS", "SETTING", "main", "run", "train_seeds"]
 
-TRAIN, TEST = 50_000, 50_000
+TRAIN, TEST = 200_000, 50_000
 SETTING = ConditionalSettings(
     components=64, width=256, depth=3, steps=500, polish=8000, polish_batch=2048, rate=2e-3
 )
@@ -131,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--problems", default=",".join(PROBLEMS))
+    parser.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons")
     parser.add_argument("--components", type=int, default=SETTING.components)
     parser.add_argument("--width", type=int, default=SETTING.width)
     parser.add_argument("--depth", type=int, default=SETTING.depth)
@@ -153,7 +154,12 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     )
     problems = given.problems.split(",")
     tables = run(
-        given.quick, seeds=given.seeds, problems=problems, setting=setting, device=given.device
+        given.quick,
+        seeds=given.seeds,
+        problems=problems,
+        methods=given.methods.split(";"),
+        setting=setting,
+        device=given.device,
     )
     protocol = {"train": TRAIN, "test": TEST, "setting": asdict(setting)}
     return write_record(
