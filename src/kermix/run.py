@@ -86,7 +86,7 @@ class Run:
         except OSError as error:
             raise RunError(f"{folder}: cannot be created ({error.strerror}).") from None
         split = split_rows(dataset.values, settings.seed)
-        settings = settings.for_data(*split.train.shape)
+        settings = settings.for_data(len(split.train))
         _, variances = build_model(split.train, settings, dataset.image)
         path = Path(source)
         config = {
@@ -290,8 +290,8 @@ class Run:
         parts = ["kermix", "fit", shlex.quote(self.config["data"])]
         if self.config["rows"] is not None:
             parts += ["--rows", str(self.config["rows"])]
-        rows, dimension = self.config["shape"]
-        default = Settings().for_data(rows - held_out_rows(rows), dimension).as_json()
+        rows = self.config["shape"][0]
+        default = Settings().for_data(rows - held_out_rows(rows)).as_json()
         for name, value in self.settings.as_json().items():
             if value != default[name]:
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -64,17 +64,13 @@ def fit(
     steps: Annotated[int, typer.Option(help="Training steps.")] = 800,
     polish: Annotated[
         int | None,
-        typer.Option(help="Steps of the closed form at the end; by default 500 for mixtures."),
+        typer.Option(help="Steps at the end that sharpen variances; by default 500 for mixtures."),
     ] = None,
     finish: Annotated[
-        str | None,
-        typer.Option(
-            help="What these steps optimise: 'closed form' or 'likelihood'. By default the closed "
-            "form in up to 3 dimensions."
-        ),
-    ] = None,
+        str, typer.Option(help="What these steps optimise: 'likelihood' or 'closed form'.")
+    ] = "likelihood",
     batch: Annotated[int, typer.Option(help="Data points for each step.")] = 256,
-    polish_batch: Annotated[int, typer.Option(help="The same in the closed-form stage.")] = 2048,
+    polish_batch: Annotated[int, typer.Option(help="The same in the steps at the end.")] = 2048,
     variance: Annotated[
         float | None,
         typer.Option(
@@ -130,7 +126,7 @@ def fit(
         square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
         settings = replace(settings, model="conv" if square else "generator")
     if quick:
-        settings = settings.for_data(*dataset.values.shape).quick()
+        settings = settings.for_data(len(dataset.values)).quick()
     for note in dataset.notes:
         console.print(f"[yellow]note:[/] {note}", highlight=False)
     folder = next_free_folder(dataset.name) if out is None else out

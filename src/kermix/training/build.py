@@ -50,7 +50,7 @@ def build_model(
     image: tuple[int, int, int] | None = None,
 ) -> tuple[ScaledModel, VarianceSchedule]:
     """The untrained model of the data, and how the variance will change."""
-    settings = settings.for_data(*train.shape[-2:])
+    settings = settings.for_data(train.shape[-2])
     generator = torch.Generator().manual_seed(settings.seed)
     scaler = Scaler(train, common=image is not None)
     scaled = scaler.scaled(train)

@@ -2,7 +2,8 @@ r"""Conditional mixtures: a context in, the distribution of a target out.
 
 Two stages, as for a fit without context. First a cost acts on the joint kernel
 :math:`k_c(c, c') k_x(x, x')`, which for Gaussian kernels is one Gaussian kernel on contexts and
-targets side by side. Then the closed form for each context sharpens the variances.
+targets side by side. Then the likelihood, or the closed form for each context, sharpens the
+variances.
 """
 
 import math
@@ -39,7 +40,7 @@ class ConditionalSettings:
     Attributes:
         cost: `"svd"`, the SVD cost on the joint kernel and then what `finish` says; or
             `"likelihood"` alone, the usual way to train a mixture density network.
-        finish: What the second stage optimises: `"closed form"` or `"likelihood"`.
+        finish: What the second stage optimises: `"likelihood"` or `"closed form"`.
         components: Components for each context.
         variances: Of a component: isotropic, or one for each coordinate.
         width: Width of the hidden layers.
@@ -55,7 +56,7 @@ class ConditionalSettings:
     """
 
     cost: ConditionalCost = "svd"
-    finish: FinishName = "closed form"
+    finish: FinishName = "likelihood"
     components: int = 24
     variances: VarianceKind = "isotropic"
     width: int = 128

@@ -67,7 +67,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         fabric = make_fabric(self.device, self.precision)
-        self.settings = self.settings.for_data(*self.train.shape[-2:])
+        self.settings = self.settings.for_data(self.train.shape[-2])
         objective = Objective(self.model, self.settings, self.variances)
         betas = (0.9, 0.99) if self.settings.model == "mixture" else (0.5, 0.9)
         # Moved first: an optimizer made before would hold the parameters of another device.
