@@ -13,6 +13,7 @@ BENCHMARKS = {
     "svd": "SVD cost, value and gradient, against the paper's way; a training step",
     "sketch": "all four costs by sketches, up to a million points",
     "tiles": "scalar cost without a Gram matrix, against geomloss",
+    "memory": "peak memory of a cost with its gradient, against the number of points",
     "permutation": "speed of a permutation test, against a loop and hyppo",
     "power": "two-sample tests: rejection rates, against hyppo",
     "modes": "mode coverage of all costs and baselines, 8-ring and 25-grid",
