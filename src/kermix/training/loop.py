@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kermix.errors import (
     MissingExtraError,
@@ -211,7 +211,7 @@ class Trainer:
         self.step, self.history = content["step"], content["history"]
 
 
-def load_model(model: ScaledModel, tensors: dict[str, Tensor]) -> None:
+def load_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Give a model the weights of a checkpoint."""
     prefix = "model."
     model.load_state_dict(
