@@ -309,3 +309,76 @@ def fail_on(rank, how):
             os.kill(os.getpid(), signal.SIGKILL)
         dist.all_reduce(total)
         time.sleep(0.01)
+
+
+FITS = {
+    "mixture svd": {"rate": 0.01},
+    "network vector": {"model": "network", "cost": "vector"},
+    "generator svd": {"model": "generator", "polish": 0, "rate": 1e-3},
+    "mixture energy": {"cost": "energy", "finish": "likelihood"},
+    "mixture mmd": {"cost": "mmd"},
+    "mixture likelihood": {"cost": "likelihood"},
+}
+
+
+def fit_settings(name):
+    from kermix.training.settings import Settings
+
+    common = {"components": 9, "steps": 10, "polish": 5, "batch": 33, "polish_batch": 33}
+    return Settings(**{**common, **FITS[name]})
+
+
+STOPPED = ("mixture svd", "generator svd")
+
+
+def all_fits(folder):
+    """Over two ranks: to the end; stopped in the middle; what one process stopped, to the end."""
+    first = fits(folder / "two", 2)
+    fits(folder / "stopped by two", 2, STOPPED, 8)
+    return first, fits(folder / "stopped by one", 2, STOPPED)
+
+
+def fits(folder, devices, names=tuple(FITS), stop_at=None):
+    """Train each model; points and reports of what rank 0 ends with."""
+    from kermix.data.toys import toy
+    from kermix.training.build import build_trainer, split_rows
+
+    torch.set_num_threads(1)
+    data = split_rows(toy("moons").sample(300, torch.Generator().manual_seed(0)), 0)
+    found = {}
+    for name in names:
+        trainer = build_trainer(data, fit_settings(name), device="cpu", devices=devices)
+        path = folder / name
+        if trainer.main_says((path / "last.safetensors").exists()):
+            trainer.load(path / "last.safetensors")
+        last = not trainer.is_main or devices == 1
+
+        def stop(trainer=trainer, last=last):
+            return last and trainer.step == stop_at
+
+        finished = trainer.run(folder=path, should_stop=stop)
+        assert finished == (stop_at is None)
+        assert trainer.step == (trainer.total if stop_at is None else stop_at)
+        trainer.model.eval()
+        with torch.no_grad():
+            # Weights themselves may differ: some, such as the softmax's bias, change nothing.
+            drawn = trainer.model.draw(20, torch.Generator().manual_seed(1))
+        found[name] = (drawn, trainer.history)
+    return found
+
+
+def node(folder):
+    """What a rank of two nodes sees."""
+    dist.init_process_group("gloo")
+    total = torch.tensor([1.0 + dist.get_rank()])
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    return float(total), os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["GROUP_RANK"]
+
+
+def start_node(number, port, path):
+    """Be one of two nodes."""
+    from kermix.distributed import launch
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), NODE_RANK=str(number))
+    path.write_text(repr(launch(node, path, devices=1, nodes=2)))

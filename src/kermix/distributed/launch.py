@@ -24,6 +24,7 @@ from kermix.errors import KermixError, OptionError, RankError
 
 __all__ = ["check_ranks", "is_rank", "launch", "world_of_environment"]
 
+PRELOADED = ["kermix.distributed.launch", "lightning.fabric"]  # where there is one
 SECONDS_FOR_OTHERS = 1.0  # in which ranks that merely lost a peer fail by themselves
 # How a rank fails whose only trouble is that another one is gone.
 LOST_A_PEER = ("DistBackendError", "DistNetworkError", "DistStoreError")
@@ -84,7 +85,7 @@ def launch(
     # The server imports torch once, and every rank is a copy of it.
     method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
     if method == "forkserver":
-        get_context(method).set_forkserver_preload(["kermix.distributed.launch"])
+        get_context(method).set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory(prefix="kermix-ranks-") as folder:
         environment = {
             "MASTER_ADDR": address, "MASTER_PORT": str(port), "GROUP_RANK": str(node),

@@ -305,7 +305,8 @@ def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -
             f"{' '.join(str(error).split())}"
         ) from None
     if devices * nodes > 1:
-        logging.getLogger("lightning.fabric.utilities.rank_zero").setLevel(logging.WARNING)
-        logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+        before = logging.root.manager.disable
+        logging.disable(logging.INFO)  # a banner
         fabric.launch()
+        logging.disable(before)
     return fabric
