@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kermix.distributed import Strategy
 from kermix.errors import OptionError
 from kermix.models.generators import ConvDecoder, MLPGenerator
 from kermix.models.mixture_networks import MixtureNetwork, MixtureTable
@@ -99,6 +100,9 @@ def build_trainer(
     *,
     device: str = "auto",
     precision: str = "32-true",
+    devices: int = 1,
+    nodes: int = 1,
+    strategy: Strategy = "auto",
 ) -> Trainer:
     """A trainer at its first step."""
     model, variances = build_model(split.train, settings, image)
@@ -110,4 +114,7 @@ def build_trainer(
         variances,
         device=device,
         precision=precision,
+        devices=devices,
+        nodes=nodes,
+        strategy=strategy,
     )
