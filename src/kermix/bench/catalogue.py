@@ -13,6 +13,7 @@ BENCHMARKS = {
     "svd": "SVD cost, value and gradient, against the paper's way; a training step",
     "sketch": "all four costs by sketches, up to a million points",
     "tiles": "scalar cost without a Gram matrix, against geomloss",
+    "scaling": "one cost over 1, 2 and 4 processes, against the cost model's prediction",
     "power": "two-sample tests: rejection rates and time, against hyppo",
     "modes": "mode coverage of all costs and baselines, 8-ring and 25-grid",
     "density": "densities in the plane, against a flow, EM and kernel density",
