@@ -139,3 +139,4 @@ def test_ranks_that_cannot_be(tmp_path):
         folder = tmp_path / text[:6]
         with pytest.raises(OptionError, match=text):
             kermix("fit", *SMALL, *options, "--out", folder)
+        assert not folder.exists()

@@ -33,7 +33,7 @@ def problem(cost="svd", **sizes):
 def test_moments_send_the_same_whatever_the_batch(cost):
     few, many = problem(cost), problem(cost, n=4 * 10**9, k=5 * 10**6)
     assert traffic(few, "moments") == traffic(many, "moments")
-    assert plan(many, "gather", CPU).payload > 1e5 * plan(many, "moments", CPU).payload
+    assert plan(many, "gather", CPU).payload > 1e3 * plan(many, "moments", CPU).payload
 
 
 @pytest.mark.parametrize("cost", ["scalar", "vector", "matrix", "trace", "svd"])

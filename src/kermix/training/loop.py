@@ -28,7 +28,7 @@ from .objective import Objective
 from .schedules import VarianceSchedule, learning_rate
 from .settings import Settings
 
-__all__ = ["Row", "Trainer", "load_model", "make_fabric"]
+__all__ = ["Row", "Trainer", "check_shares", "load_model", "make_fabric"]
 
 Row: TypeAlias = dict[str, float]
 
@@ -86,7 +86,7 @@ class Trainer:
         self.settings = self.settings.for_data(*self.train.shape[-2:])
         self._ranks = Ranks() if fabric.world_size > 1 else None
         if self._ranks is not None:
-            _check_shares(self.settings, self._ranks.size)
+            check_shares(self.settings, self._ranks.size)
             batch_norm_over_ranks(self.model, self._ranks, fabric.device)
         objective = Objective(
             self.model, self.settings, self.variances, self._ranks, self.strategy
@@ -266,7 +266,7 @@ def load_model(model: ScaledModel, tensors: dict[str, Tensor]) -> None:
     )
 
 
-def _check_shares(settings: Settings, ranks: int) -> None:
+def check_shares(settings: Settings, ranks: int) -> None:
     """Every rank must have something to do at every step."""
     sizes = {"batch": settings.batch, "components": settings.components}
     if settings.polish:
@@ -284,6 +284,7 @@ def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -
     try:
         from lightning.fabric import Fabric
         from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+        from lightning.fabric.strategies.ddp import DDPStrategy
     except ImportError:
         raise MissingExtraError("Training needs Lightning: pip install 'kermix[fit]'.") from None
     options: dict[str, Any] = {"devices": 1}
@@ -294,7 +295,9 @@ def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -
                 "kermix.distributed.launch, `kermix fit --devices`, or torchrun."
             )
         check_ranks(devices, nodes)
-        options = {"devices": devices, "num_nodes": nodes, "strategy": "ddp"}
+        # Statistics of BatchNorm are those of all ranks already: none need to be sent.
+        strategy = DDPStrategy(broadcast_buffers=False)
+        options = {"devices": devices, "num_nodes": nodes, "strategy": strategy}
         options["plugins"] = [TorchElasticEnvironment()]
     try:
         fabric = Fabric(accelerator=device, precision=precision, **options)
