@@ -5,8 +5,8 @@ factorisations (multiply-adds of QR and SVD, which run slower); what is sent is 
 collectives. A :class:`Machine` turns the counts into seconds:
 
 .. math::
-    t = t_0 + s \left( v\, t_v + v d\, t_d + p\, t_p + f\, t_f \right)
-        + \sum_{\mathrm{collectives}} \left( \lceil \log_2 W \rceil\, l + m / B \right)
+    t = s \left( t_0 + v\, t_v + v d\, t_d + p\, t_p + f\, t_f
+        + \sum_{\mathrm{collectives}} \left( \lceil \log_2 W \rceil\, l + m / B \right) \right)
 
 with :math:`W` ranks, the slow-down :math:`s = \max(1, W / \mathrm{cores})` of ranks that share
 cores, and `m` the bytes that leave a rank: :math:`(W - 1) b` for a gather of `b` bytes of each
@@ -119,6 +119,10 @@ class Machine:
     bandwidth: float
     cores: int | None = None
     double_s: float | None = None
+
+    def slow_down(self, ranks: int) -> float:
+        """How much slower a rank is because others share its core."""
+        return max(1.0, ranks / self.cores) if self.cores else 1.0
 
 
 class Plan(NamedTuple):
@@ -253,7 +257,9 @@ def collective_seconds(collective: Collective, ranks: int, machine: Machine) -> 
     if ranks == 1:
         return 0.0
     steps = math.ceil(math.log2(ranks))
-    return steps * machine.latency_s + bytes_moved(collective, ranks) / machine.bandwidth
+    seconds = steps * machine.latency_s + bytes_moved(collective, ranks) / machine.bandwidth
+    # Ranks that share a core send and add one after the other.
+    return machine.slow_down(ranks) * seconds
 
 
 def plan(problem: Problem, strategy: StrategyName, machine: Machine) -> Plan:
@@ -269,9 +275,11 @@ def plan(problem: Problem, strategy: StrategyName, machine: Machine) -> Plan:
     kernel_s = machine.kernel_s + problem.d * machine.kernel_d_s
     double = strategy == "moments" or problem.cost != "svd"
     product_s = (machine.double_s or machine.product_s) if double else machine.product_s
-    slow = max(1.0, problem.ranks / machine.cores) if machine.cores else 1.0
-    compute = machine.call_s + slow * (
-        done.kernels * kernel_s + done.products * product_s + done.factors * machine.factor_s
+    compute = machine.slow_down(problem.ranks) * (
+        machine.call_s
+        + done.kernels * kernel_s
+        + done.products * product_s
+        + done.factors * machine.factor_s
     )
     network = sum(collective_seconds(c, problem.ranks, machine) for c in sent)
     return Plan(
