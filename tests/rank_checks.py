@@ -375,7 +375,10 @@ def node(folder):
 
 def start_node(number, port, path):
     """Be one of two nodes."""
-    from kermix.distributed import launch
+    from importlib import import_module
 
+    launching = import_module("kermix.distributed.launch")
+
+    launching.PRELOADED = ["kermix.distributed.launch"]  # Lightning is not needed, and slow
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), NODE_RANK=str(number))
-    path.write_text(repr(launch(node, path, devices=1, nodes=2)))
+    path.write_text(repr(launching.launch(node, path, devices=1, nodes=2)))

@@ -284,7 +284,6 @@ def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -
     try:
         from lightning.fabric import Fabric
         from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-        from lightning.fabric.strategies.ddp import DDPStrategy
     except ImportError:
         raise MissingExtraError("Training needs Lightning: pip install 'kermix[fit]'.") from None
     options: dict[str, Any] = {"devices": 1}
@@ -295,9 +294,7 @@ def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -
                 "kermix.distributed.launch, `kermix fit --devices`, or torchrun."
             )
         check_ranks(devices, nodes)
-        # Statistics of BatchNorm are those of all ranks already: none need to be sent.
-        strategy = DDPStrategy(broadcast_buffers=False)
-        options = {"devices": devices, "num_nodes": nodes, "strategy": strategy}
+        options = {"devices": devices, "num_nodes": nodes, "strategy": "ddp"}
         options["plugins"] = [TorchElasticEnvironment()]
     try:
         fabric = Fabric(accelerator=device, precision=precision, **options)
