@@ -9,7 +9,7 @@ from kermix.errors import MissingExtraError
 
 from .catalogue import BENCHMARKS
 
-__all__ = ["write_page"]
+__all__ = ["markdown_table", "write_page"]
 
 Draw: TypeAlias = Callable[[Any, dict[str, Any]], None]
 
@@ -43,13 +43,14 @@ def write_page(results: Path, page: Path) -> Path:
             source = f"`results/bench/{name}-{machine['name']}.json`"
             lines += [f"**{where}**, commit `{record['commit']}`, {source}:", ""]
             for title, rows in record["tables"].items():
-                lines += [f"*{title.replace('_', ' ')}*", "", *_markdown(rows), ""]
+                lines += [f"*{title.replace('_', ' ')}*", "", *markdown_table(rows), ""]
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(lines))
     return page
 
 
-def _markdown(rows: list[dict[str, Any]]) -> list[str]:
+def markdown_table(rows: list[dict[str, Any]]) -> list[str]:
+    """A Markdown table of rows, without raw times."""
     columns = [c for c in dict.fromkeys(k for row in rows for k in row) if not c.startswith("raw")]
     head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     return head + [

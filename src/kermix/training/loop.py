@@ -29,7 +29,7 @@ from .objective import Objective
 from .schedules import VarianceSchedule, learning_rate
 from .settings import Settings
 
-__all__ = ["Row", "Trainer", "load_model", "make_fabric"]
+__all__ = ["Row", "Trainer", "check_shares", "load_model", "make_fabric"]
 
 Row: TypeAlias = dict[str, float]
 
@@ -87,7 +87,7 @@ class Trainer:
         self.settings = self.settings.for_data(self.train.shape[-2])
         self._ranks = Ranks() if fabric.world_size > 1 else None
         if self._ranks is not None:
-            _check_shares(self.settings, self._ranks.size)
+            check_shares(self.settings, self._ranks.size)
             batch_norm_over_ranks(self.model, self._ranks, fabric.device)
         objective = Objective(
             self.model, self.settings, self.variances, self._ranks, self.strategy
@@ -277,7 +277,7 @@ def load_model(model: nn.Module, tensors: dict[str, Tensor], prefix: str = "mode
     )
 
 
-def _check_shares(settings: Settings, ranks: int) -> None:
+def check_shares(settings: Settings, ranks: int) -> None:
     """Every rank must have something to do at every step."""
     sizes = {"batch": settings.batch, "components": settings.components}
     if settings.polish:
