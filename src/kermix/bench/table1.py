@@ -18,6 +18,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from kermix.data.labelled import LabelledImages, load_labelled
@@ -26,7 +27,7 @@ from kermix.records import environment, write_json
 from kermix.training.classification import ClassifierTrainer
 from kermix.training.classifier_settings import ClassifierSettings
 
-__all__ = ["PATCHES", "cell_settings", "main", "merge", "run", "train_cell"]
+__all__ = ["PATCHES", "cell_settings", "hold_out", "main", "merge", "run", "train_cell"]
 
 PATCHES = (1, 3, 5, 7)
 KEY = ("dataset", "model", "patch", "seed", "augmentation", "variant")
@@ -89,6 +90,7 @@ def train_cell(
         "seed": settings.seed,
         "augmentation": str(settings.augmentation),
         "variant": variant,
+        "evaluated_on": "test images" if test.name == train.name else test.name,
         "train_accuracy": round(on_train.accuracy, 5),
         "test_accuracy": round(on_test.accuracy, 5),
         "test_accuracy_one_view": round(once.accuracy, 5),
@@ -106,6 +108,27 @@ def train_cell(
         "settings": settings.as_json(),
         "history": [[round(r["loss"], 4), round(r["train_accuracy"], 4)] for r in trainer.history],
     }
+
+
+def hold_out(train: LabelledImages, count: int) -> tuple[LabelledImages, LabelledImages]:
+    """Split training images, so that settings can be compared without the test images.
+
+    Example:
+        >>> rest, held_out = hold_out(load_labelled("digits", "train"), 100)
+        >>> len(rest), len(held_out), held_out.name
+        (1337, 100, '100 training images held out')
+    """
+    order = np.random.default_rng(0).permutation(len(train))
+    few, many = np.sort(order[:count]), np.sort(order[count:])
+    return (
+        replace(train, images=train.images[many], labels=train.labels[many]),
+        replace(
+            train,
+            name=f"{count} training images held out",
+            images=train.images[few],
+            labels=train.labels[few],
+        ),
+    )
 
 
 def _with(trainer: ClassifierTrainer, settings: ClassifierSettings) -> Any:
@@ -157,6 +180,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     start, size = time.perf_counter(), None
     reader = {"data_root": given.data_root, "cache": given.cache, "size": size}
     train, test = (load_labelled(given.dataset, split, **reader) for split in ("train", "test"))
+    if given.hold_out:
+        train, test = hold_out(train, given.hold_out)
     changes = [("", {}), *map(_variant, given.variant)] if given.with_base else [
         *map(_variant, given.variant)
     ] or [("", {})]  # fmt: skip
@@ -240,6 +265,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--with-base", action="store_true", help="also train without a variant")
     parser.add_argument("--data-root", type=Path, help="where the files of MNIST or CIFAR-10 are")
     parser.add_argument("--cache", type=Path, help="where decoded pictures are kept")
+    parser.add_argument(
+        "--hold-out", type=int, default=0, help="evaluate on this many training images instead"
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="SECONDS")
