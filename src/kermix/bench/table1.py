@@ -111,12 +111,13 @@ def train_cell(
         "seed": settings.seed,
         "augmentation": str(settings.augmentation),
         "variant": variant,
-        "evaluated_on": "test images" if test.name == train.name else test.name,
+        "evaluated_on": "test images" if "held out" not in test.name else test.name,
         "train_accuracy": round(on_train.accuracy, 5),
         "test_accuracy": round(on_test.accuracy, 5),
         "test_accuracy_one_view": round(once.accuracy, 5),
         "test_loss": on_test.loss,
         "epochs": settings.epochs,
+        "train_images": len(train),
         "seconds": seconds,
         "seconds_per_epoch": statistics.median(epochs),
         "parameters": trainer.model.parameter_count,
@@ -172,7 +173,8 @@ def merge(path: Path, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]
 def _key(record: dict[str, Any]) -> tuple[Any, ...]:
     # A cell of the table has one number of epochs; settings are compared at several.
     compared = record["evaluated_on"] != "test images"
-    return (*(record[name] for name in KEY), record["epochs"] if compared else None)
+    extent = (record["epochs"], record.get("train_images")) if compared else None
+    return (*(record[name] for name in KEY), extent)
 
 
 def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
@@ -212,6 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     }
     if given.hold_out:
         data = {name: hold_out(train, given.hold_out) for name, (train, _) in data.items()}
+    if given.images:
+        data = {name: (hold_out(a, given.images)[1], b) for name, (a, b) in data.items()}
+        data = {name: (replace(a, name=name), b) for name, (a, b) in data.items()}
     cells = _cells(given)
 
     def train(index: int) -> None:
@@ -355,6 +360,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--hold-out", type=int, default=0, help="evaluate on this many training images instead"
     )
+    parser.add_argument("--images", type=int, default=0, help="train on this many images only")
     parser.add_argument("--workers", type=int, help="processes that decode pictures")
     parser.add_argument("--jobs", type=int, default=1, help="trainings side by side")
     parser.add_argument(
