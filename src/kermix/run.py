@@ -96,7 +96,7 @@ class Run:
         """
         check_ranks(devices, nodes)
         split = split_rows(dataset.values, settings.seed)
-        settings = settings.for_data(*split.train.shape)
+        settings = settings.for_data(len(split.train))
         check_shares(settings, devices * nodes)
         main = int(os.environ.get("RANK" if is_rank() else "NODE_RANK", 0)) == 0
         main = main or devices * nodes == 1

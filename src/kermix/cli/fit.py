@@ -112,8 +112,8 @@ def fit(
     ] = "1,10,100",
     rate: Annotated[float | None, typer.Option(help="Peak of the learning rate.")] = None,
     average: Annotated[
-        float, typer.Option(help="Decay of a running average of the weights, such as 0.99.")
-    ] = 0.0,
+        int, typer.Option(help="Steps over which the weights are averaged; 0 for none.")
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Same seed, same machine: same result.")] = 0,
     rows: Annotated[
         int | None, typer.Option(help="Rows to draw of a built-in set (20000 if not given).")
