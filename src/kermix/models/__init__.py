@@ -1,5 +1,6 @@
 """Networks: priors, generators of centres, and networks that return whole mixtures."""
 
+from .gaussian_product import GaussianProduct
 from .generators import ConvDecoder, Generator, MLPGenerator
 from .mixture_networks import (
     ConditionalMixtureNetwork,
@@ -15,6 +16,7 @@ __all__ = [
     "ConvDecoder",
     "Draw",
     "GaussianPrior",
+    "GaussianProduct",
     "Generator",
     "HybridPrior",
     "MLPGenerator",
