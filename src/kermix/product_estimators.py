@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import MissingExtraError
+from .errors import MissingExtraError, OptionError
 from .models.gaussian_product import GaussianProduct, ProductForm
 from .models.scaled import Scaler
 from .training.tabular import FittedTable, TableSettings, fit_table
@@ -33,16 +33,16 @@ class _ProductEstimator(BaseEstimator):
 
     def __init__(
         self,
-        n_terms: int = 64,
+        n_terms: int = 32,
         *,
-        width: int = 32,
+        width: int = 16,
         depth: int = 2,
         form: ProductForm = "variational",
         n_members: int = 4,
         max_epochs: int = 100,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         learning_rate: float = 3e-3,
-        weight_decay: float = 1e-2,
+        weight_decay: float = 0.1,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 20,
         device: str = "cpu",
@@ -64,9 +64,9 @@ class _ProductEstimator(BaseEstimator):
 
     def _fit(self, rows: np.ndarray, targets: Tensor, outputs: int) -> None:
         if not self.n_members >= 1:
-            raise ValueError(f"n_members={self.n_members}: at least one is needed.")
+            raise OptionError(f"n_members={self.n_members}: at least one is needed.")
         if not 0 <= self.validation_fraction < 1:
-            raise ValueError(
+            raise OptionError(
                 f"validation_fraction={self.validation_fraction}: from 0, which holds out "
                 "nothing, to below 1."
             )
@@ -138,7 +138,7 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
             :class:`~kermix.models.GaussianProduct`.
         n_members: Networks that are averaged.
         max_epochs: At most so many passes over the rows.
-        batch_size: Rows for each step.
+        batch_size: Rows for each step; None takes a sixteenth of them, from 16 to 256.
         learning_rate: Peak of the learning rate.
         weight_decay: Of the affine maps.
         validation_fraction: Share of the rows that each network holds out to stop in time; 0
@@ -198,7 +198,7 @@ class ProductRegressor(RegressorMixin, _ProductEstimator):
             :class:`~kermix.models.GaussianProduct`.
         n_members: Networks that are averaged.
         max_epochs: At most so many passes over the rows.
-        batch_size: Rows for each step.
+        batch_size: Rows for each step; None takes a sixteenth of them, from 16 to 256.
         learning_rate: Peak of the learning rate.
         weight_decay: Of the affine maps.
         validation_fraction: Share of the rows that each network holds out to stop in time; 0
@@ -219,7 +219,7 @@ class ProductRegressor(RegressorMixin, _ProductEstimator):
         >>> import numpy as np
         >>> rows = np.random.default_rng(0).uniform(-2, 2, (300, 2))
         >>> target = np.sin(rows[:, 0]) * rows[:, 1]
-        >>> model = ProductRegressor(16, max_epochs=40, random_state=0).fit(rows, target)
+        >>> model = ProductRegressor(16, max_epochs=60, random_state=0).fit(rows, target)
         >>> model.predict(rows).shape, model.score(rows, target) > 0.9
         ((300,), True)
     """

@@ -22,6 +22,8 @@ from .schedules import learning_rate
 
 __all__ = ["FittedTable", "TableSettings", "fit_table"]
 
+STEPS, SMALLEST_BATCH, LARGEST_BATCH = 16, 16, 256  # of an epoch, where nothing is said
+
 
 @dataclass(frozen=True)
 class TableSettings:
@@ -33,21 +35,21 @@ class TableSettings:
         depth: Gaussian layers.
         form: How the columns meet, see :class:`~kermix.models.GaussianProduct`.
         epochs: At most so many passes over the rows.
-        batch: Rows for each step.
+        batch: Rows for each step; None takes a sixteenth of them, from 16 to 256.
         rate: Peak of the learning rate.
         decay: Weight decay of the affine maps and coefficients.
         patience: Epochs without progress on held-out rows after which a member stops.
         seed: All randomness comes from it.
     """
 
-    terms: int = 64
-    width: int = 32
+    terms: int = 32
+    width: int = 16
     depth: int = 2
     form: ProductForm = "variational"
     epochs: int = 100
-    batch: int = 64
+    batch: int | None = None
     rate: float = 3e-3
-    decay: float = 1e-2
+    decay: float = 0.1
     patience: int = 20
     seed: int = 0
 
@@ -55,6 +57,8 @@ class TableSettings:
         check_option("form", self.form, FORMS)
         for name in ("terms", "width", "depth", "epochs", "batch", "patience"):
             value = getattr(self, name)
+            if name == "batch" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise OptionError(f"{name}={value!r} must be a whole number, at least 1.")
         if not 0 < self.rate < math.inf or not 0 <= self.decay < math.inf:
@@ -119,8 +123,8 @@ def fit_table(
     train = torch.stack([s[0] for s in splits], 1).to(place)  # (m, E)
     held = torch.stack([s[1] for s in splits], 1).to(place)
     shuffle = torch.Generator().manual_seed(settings.seed)
-    size = min(settings.batch, len(train))
-    batches = math.ceil(len(train) / size)
+    size = settings.batch or min(LARGEST_BATCH, max(SMALLEST_BATCH, len(train) // STEPS))
+    batches = math.ceil(len(train) / min(size, len(train)))
     keeper = _Keeper(network, len(splits), settings.patience)
     losses: list[float] = []
     seen: list[float] = []
@@ -163,8 +167,8 @@ def fit_table(
 
 def _groups(network: nn.Module, decay: float) -> list[dict[str, object]]:
     """Maps and coefficients decay; anchors are places, and scales stay where they are."""
-    maps = [p for name, p in network.named_parameters() if name.endswith(("weight", "coefficients"))
-            and p.ndim == 3]  # fmt: skip
+    names = ("weight", "coefficients")
+    maps = [p for name, p in network.named_parameters() if name.endswith(names) and p.ndim == 3]
     chosen = {id(p) for p in maps}
     rest = [p for p in network.parameters() if id(p) not in chosen]
     return [{"params": maps, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
