@@ -41,12 +41,14 @@ def test_wine_is_learned():
     assert list(model.classes_) == sorted(names)
 
 
-@pytest.mark.parametrize("form", ["variational", "product", "signed"])
-def test_every_form_learns_friedmans_function(form, friedman):
+@pytest.mark.parametrize(
+    ("form", "least"), [("variational", 0.8), ("product", 0.8), ("signed", 0.6)]
+)
+def test_every_form_learns_friedmans_function(form, least, friedman):
     rows, test, values, truth = friedman
     options = {**SMALL, "max_epochs": 30, "n_members": 2}
     model = km.ProductRegressor(**options, form=form).fit(rows, 1e4 + values)
-    assert model.score(test, 1e4 + truth) > 0.75
+    assert model.score(test, 1e4 + truth) > least
 
 
 def test_several_targets(friedman):

@@ -66,7 +66,7 @@ def _estimators(classes: bool, quick: bool) -> dict[str, Any]:
     ours = ProductClassifier if classes else ProductRegressor
     trees = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
     mlp = MLPClassifier if classes else MLPRegressor
-    epochs = {"max_epochs": 3, "n_members": 1} if quick else {}
+    epochs: dict[str, Any] = {"max_epochs": 3, "n_members": 1} if quick else {}
     iterations = {"max_iter": 5 if quick else 1000}
     network = mlp(early_stopping=True, n_iter_no_change=20, random_state=SEED, **iterations)
     return {

@@ -145,7 +145,9 @@ class GaussianProduct(nn.Module):
         )
         with torch.no_grad():  # each variable is scaled by its own width, not by the widest
             narrow = max(widths) / torch.tensor(widths * (members or 1))
-            self.layers[0].weight.mul_(narrow.sqrt()[: 1 if shared else None, None, None])
+            first = self.layers[0]
+            assert isinstance(first, VariableLayer)
+            first.weight.mul_(narrow.sqrt()[: 1 if shared else None, None, None])
         self.anchors = nn.Parameter(torch.randn(every, terms, generator=generator))
         rows = (members or 1, outputs or 1, terms)
         if outputs is None:
