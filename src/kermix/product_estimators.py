@@ -41,7 +41,7 @@ class _ProductEstimator(BaseEstimator):
         n_members: int = 4,
         max_epochs: int = 100,
         batch_size: int | None = None,
-        learning_rate: float = 3e-3,
+        learning_rate: float = 5e-3,
         weight_decay: float = 0.1,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 20,

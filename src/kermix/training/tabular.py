@@ -48,7 +48,7 @@ class TableSettings:
     form: ProductForm = "variational"
     epochs: int = 100
     batch: int | None = None
-    rate: float = 3e-3
+    rate: float = 5e-3
     decay: float = 0.1
     patience: int = 20
     seed: int = 0
