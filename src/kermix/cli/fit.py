@@ -17,6 +17,8 @@ from rich.table import Table
 
 from kermix.errors import OptionError, RunError
 
+from .classify import go_on
+
 __all__ = ["fit", "resume", "sample", "score"]
 
 console = Console()
@@ -142,6 +144,11 @@ def resume(
     run: Annotated[Path, typer.Argument(help="Folder of a run that was stopped.")],
 ) -> None:
     """Go on with a run from its last checkpoint, to the same result as without the stop."""
+    from kermix.classify_run import is_classification
+
+    if is_classification(run):
+        go_on(run)
+        return
     from kermix.run import Run
 
     opened = Run.open(run)
