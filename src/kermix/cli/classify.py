@@ -148,27 +148,24 @@ def predict(
     opened = ClassifyRun.open(run)
     trained = opened.classifier(device)
     kind, blocks, notes = read_unlabelled(images, opened.shape)
-    count = 0
+    every = [f"p({name})" for name in trained.classes] if chances else []
+    rows = [[kind, "class", "probability", *every]]
+    for names, pixels in blocks:
+        found = trained.probabilities(pixels.to(device)).cpu()
+        best, place = found.max(1)
+        for i, name in enumerate(names):
+            rest = [f"{p:.6f}" for p in found[i].tolist()] if chances else []
+            rows.append([name, trained.classes[int(place[i])], f"{float(best[i]):.6f}", *rest])
     try:
         with nullcontext(sys.stdout) if out is None else out.open("x", newline="") as file:
-            writer = csv.writer(file)
-            every = [f"p({name})" for name in trained.classes] if chances else []
-            writer.writerow([kind, "class", "probability", *every])
-            for names, pixels in blocks:
-                found = trained.probabilities(pixels.to(device)).cpu()
-                best, place = found.max(1)
-                for i, name in enumerate(names):
-                    rest = [f"{p:.6f}" for p in found[i].tolist()] if chances else []
-                    chance = f"{float(best[i]):.6f}"
-                    writer.writerow([name, trained.classes[int(place[i])], chance, *rest])
-                count += len(names)
+            csv.writer(file).writerows(rows)
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error.strerror}).") from None
     summary = Console(stderr=True)
     for note in notes:
         summary.print(f"[yellow]note:[/] {note}", highlight=False)
     where = "" if out is None else f" in {out}"
-    summary.print(f"{count} images{where}", highlight=False, soft_wrap=True)
+    summary.print(f"{len(rows) - 1} images{where}", highlight=False, soft_wrap=True)
 
 
 def _chosen(
@@ -186,10 +183,21 @@ def _chosen(
         raise OptionError(
             f"--set {unknown[0]}: no such setting; there are {', '.join(sorted(known))}."
         )
-    try:
-        return replace(base, **given)
-    except TypeError as error:
-        raise OptionError(f"A setting has a value of the wrong kind: {error}.") from None
+    for name, value in given.items():
+        _check_kind(name, value, getattr(base, name))
+    return replace(base, **given)
+
+
+def _check_kind(name: str, value: Any, usual: Any) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name in ("rate", "whitening", "anchor_grid"):
+        fits = number or value is None
+    elif isinstance(usual, int) and not isinstance(usual, bool):
+        fits = number and isinstance(value, int)
+    else:
+        fits = number if isinstance(usual, float) else isinstance(value, type(usual))
+    if not fits:
+        raise OptionError(f"{name}={value!r}: a value such as {usual!r} is expected.")
 
 
 def _check_fits(settings: "ClassifierSettings", images: "LabelledImages") -> None:
