@@ -208,8 +208,10 @@ def test_bad_options_are_refused_before_anything_is_written(options, expected, t
 def test_bad_data_and_folders(digits, tmp_path):
     with pytest.raises(KermixError, match="not a labelled set by name"):
         kermix("classify", tmp_path / "none")
-    with pytest.raises(KermixError, match="MNIST was not found"):
-        kermix("classify", "mnist", "--data-root", tmp_path)
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03")
+    with pytest.raises(KermixError, match="train-images-idx3-ubyte: damaged"):
+        kermix("classify", "mnist", "--data-root", tmp_path, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     with pytest.raises(RunError, match="exists"):
         kermix("classify", "--out", digits)
     with pytest.raises(RunError, match="no run folder"):

@@ -95,6 +95,17 @@ def test_shared_maps_keep_anchors_apart():
     torch.testing.assert_close(made(x), torch.from_numpy(reference(made, x)))
 
 
+def test_paths_agree_in_training():
+    found = []
+    for path in ("plain", "lean"):
+        made, x = network(path=path).train(), rows().requires_grad_()
+        made(x).square().sum().backward()
+        statistics = [b for name, b in made.named_buffers() if "running" in name]
+        found.append([x.grad, *(p.grad for p in made.parameters()), *statistics])
+    for plain, lean in zip(*found, strict=True):
+        torch.testing.assert_close(plain, lean)
+
+
 def test_variables_can_be_given_one_by_one():
     made, x = network(), rows()
     torch.testing.assert_close(made(list(x.split(WIDTHS, 1))), made(x))

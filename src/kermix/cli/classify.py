@@ -29,8 +29,9 @@ def classify(
     data: Annotated[
         str,
         typer.Argument(
-            help="mnist, cifar10, digits (built in), or a folder: train/CLASS/*.png and "
-            "test/CLASS/*.png, or CLASS/*.png, of which a fifth is then kept for testing."
+            help="digits (built in), mnist, cifar10, celeba:ATTRIBUTE, or a folder: "
+            "train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png, of which a fifth is then "
+            "kept for testing."
         ),
     ] = "digits",
     model: Annotated[
@@ -63,7 +64,8 @@ def classify(
     ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same machine: same result.")] = 0,
     data_root: Annotated[
-        Path | None, typer.Option(help="Folder that holds the files of mnist or cifar10.")
+        Path | None,
+        typer.Option(help="Folder that holds the files of mnist or cifar10; else downloaded."),
     ] = None,
     size: Annotated[
         int | None, typer.Option(help="Bring all images to this side, in pixels.")
@@ -77,7 +79,7 @@ def classify(
         typer.Option(help="Folder of the run, which must not exist. By default runs/NAME."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A look in seconds: a small network, few epochs.")
+        bool, typer.Option("--quick", help="A first look: a small network, five epochs.")
     ] = False,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with this run; other options are not looked at.")
@@ -236,9 +238,9 @@ def _train_and_finish(run: "ClassifyRun", train: "LabelledImages", test: "Labell
     ):
 
         def on_report(row: dict[str, float]) -> None:
-            texts = {"stage": f"epoch {int(row['epoch'])}, loss {row['loss']:.3f}"}
+            texts = {"stage": f"loss {row['loss']:.3f}"}
             if "test_accuracy" in row:
-                texts["metric"] = f"test accuracy {row['test_accuracy']:.2%}"
+                texts["metric"] = f"test {row['test_accuracy']:.2%}"
             bar.update(task, **texts)
 
         finished = run.train(
