@@ -4,10 +4,13 @@ import csv
 import gzip
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +18,8 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from kermix.classify_run import ClassifyRun, is_classification
+from kermix.bench.table1 import cell_settings
+from kermix.classify_run import ClassifyRun, is_classification, suited_settings
 from kermix.cli.app import app
 from kermix.data.labelled import load_labelled
 from kermix.errors import KermixError, RunError
@@ -235,6 +239,23 @@ def test_changed_data_cannot_be_resumed(tmp_path):
     Image.fromarray(np.full((6, 6), 255, np.uint8)).save(root / "a" / "0.png")
     with pytest.raises(RunError, match="has changed"):
         kermix("resume", run)
+
+
+@pytest.mark.parametrize("source", ["mnist", "cifar10"])
+@pytest.mark.parametrize("augment", [True, False])
+def test_sets_of_the_table_have_its_settings(source, augment):
+    found = suited_settings(source, "gaussian-product", 5, 60_000, 28, augment=augment)
+    expected = cell_settings(source, "gaussian-product", 5, augment)
+    assert found == replace(expected, evaluate_every=1)
+    run = ClassifyRun(
+        Path("run"),
+        {"data": source, "data_root": "my data", "size": None, "shape": [1, 28, 28],
+         "images": {"train": 60_000}, "settings": replace(found, whitening=None).as_json()},
+    )  # fmt: skip
+    words = shlex.split(run.command())
+    assert words[:7] == ["kermix", "classify", source, "--data-root", "my data", "--patch", "5"]
+    assert ("shift=0" in words) != augment
+    assert "whitening=null" in words
 
 
 def test_the_cnn_has_a_run_too(pictures, tmp_path):

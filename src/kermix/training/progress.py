@@ -60,7 +60,7 @@ def progress_bar(
         def render(self, task: Any) -> Any:
             from rich.text import Text
 
-            return Text(f"{task.speed:.0f}/s" if task.speed else "", style="dim")
+            return Text(f"{task.speed:.2g}/s" if task.speed else "", style="dim")
 
     columns = (
         TextColumn(f"[bold]{label}[/]"),

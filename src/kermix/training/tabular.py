@@ -8,6 +8,7 @@ see.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ from .loop import make_fabric
 from .schedules import learning_rate
 
 __all__ = ["FittedTable", "TableSettings", "fit_table"]
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 STEPS, SMALLEST_BATCH, LARGEST_BATCH = 16, 16, 256  # of an epoch, where nothing is said
 
@@ -90,7 +93,6 @@ def fit_table(
     settings: TableSettings,
     *,
     device: str = "auto",
-    on_epoch: Callable[[int, float], None] | None = None,
 ) -> FittedTable:
     """Fit one network for each split: the rows that it trains with, and those that it does not.
 
@@ -130,10 +132,9 @@ def fit_table(
     seen: list[float] = []
     for epoch in range(settings.epochs):
         order = torch.rand(train.shape, generator=shuffle).argsort(0).to(place)
-        shuffled = train.gather(0, order)
         total = torch.zeros((), device=place)
         network.train()
-        for step, chosen in enumerate(shuffled.tensor_split(batches)):
+        for step, chosen in enumerate(train.gather(0, order).tensor_split(batches)):
             share = (epoch + step / batches) / settings.epochs
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(share, settings.rate)
@@ -152,17 +153,29 @@ def fit_table(
             )
         if len(held):
             network.eval()
-            with torch.no_grad():
-                measured = loss_of(network(rows[held]), targets[held])
+            measured = _mean_loss(network, rows, targets, held, loss_of)
             seen.append(float(measured.mean()))
             if keeper.keep(measured, epoch):
                 break
-        if on_epoch is not None:
-            on_epoch(epoch, seen[-1] if seen else losses[-1])
     if len(held):
         keeper.restore()
     best = keeper.best.add(1).tolist() if len(held) else [len(losses)] * len(splits)
     return FittedTable(network.cpu().eval(), losses, seen, best)
+
+
+@torch.no_grad()
+def _mean_loss(
+    network: GaussianProduct,
+    rows: Tensor,
+    targets: Tensor,
+    chosen: Tensor,  # (m, E)
+    loss_of: Loss,
+) -> Tensor:  # (E,)
+    parts = [
+        loss_of(network(rows[part]), targets[part]) * len(part)
+        for part in chosen.split(LARGEST_BATCH)
+    ]
+    return torch.stack(parts).sum(0) / len(chosen)
 
 
 def _groups(network: nn.Module, decay: float) -> list[dict[str, object]]:
