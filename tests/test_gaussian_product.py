@@ -56,7 +56,7 @@ def reference(made, x):
                     place = t * width + j
                     mean = state[f"layers.{m}.norm.running_mean"][place]
                     variance = state[f"layers.{m}.norm.running_var"][place]
-                    unit = (gauss - mean) / np.sqrt(variance + 1e-5)
+                    unit = (gauss - mean) / np.sqrt(variance + made.layers[m].norm.eps)
                     scale = state[f"layers.{m}.norm.weight"][place]
                     after[j] = unit * scale + state[f"layers.{m}.norm.bias"][place]
                 y = after
@@ -198,6 +198,16 @@ def test_members_are_independent_functions():
     assert network(None, members=3)(rows()).shape == (7, 3)
     size, _ = network(None, members=3).log_abs(rows())
     assert size.shape == (7, 3)
+
+
+def test_a_row_that_differs_in_a_constant_variable_keeps_its_value():
+    made = GaussianProduct(20, 3, generator=start())
+    x = torch.randn(64, 20, generator=start())
+    x[:, 0] = 0.0
+    for _ in range(200):
+        made(x)
+    x[0, 0] = 30.0
+    assert float(made.eval()(x)[0].abs().max()) > 1e-3
 
 
 def test_state_dict_round_trip():

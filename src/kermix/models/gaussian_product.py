@@ -23,6 +23,9 @@ __all__ = ["FORMS", "GaussianProduct", "ProductForm", "VariableLayer"]
 
 ProductForm: TypeAlias = Literal["variational", "product", "signed"]
 FORMS = ("variational", "product", "signed")
+# Added to the variance of a Gaussian, which is 1/4 at most. A variable that is constant but for a
+# few rows would else be so magnified in these that every product is zero there.
+EPSILON = 1e-2
 
 
 class VariableLayer(nn.Module):
@@ -62,7 +65,7 @@ class VariableLayer(nn.Module):
         weight = torch.rand(maps, inputs, outputs, generator=generator) * 2 * bound - bound
         self.weight = nn.Parameter(weight)
         self.anchors = nn.Parameter(torch.randn(variables, outputs, generator=generator))
-        self.norm = nn.BatchNorm1d(variables * outputs)
+        self.norm = nn.BatchNorm1d(variables * outputs, eps=EPSILON)
 
     def forward(self, y: Tensor) -> Tensor:  # (n, T, inputs) -> (n, T, outputs)
         """Gaussian features of each variable."""
