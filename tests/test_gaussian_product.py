@@ -182,13 +182,26 @@ def test_variational_terms_are_at_most_one_for_any_number_of_variables():
         assert bool((size > -20).all())
 
 
+def test_norm_is_a_precision_and_a_factor_for_each_term():
+    made, plain = network(precision="norm"), network()
+    plain.load_state_dict(made.state_dict(), strict=False)
+    size, _ = made.log_terms(rows())
+    square, _ = plain.log_terms(rows())
+    norm = made.norm
+    precision = norm.weight / (norm.running_var + norm.eps).sqrt()
+    expected = (square - norm.running_mean) * precision + norm.bias
+    torch.testing.assert_close(size, expected)
+    with pytest.raises(OptionError, match="variational form"):
+        network(precision="norm", form="product")
+
+
 def test_members_are_independent_functions():
-    together = network(4, members=3)
+    together = network(4, members=3, precision="norm")
     x = torch.stack([rows() + e for e in range(3)], 1)
     found = together(x)
     assert found.shape == (7, 3, 4)
     for e in range(3):
-        one = network(4)
+        one = network(4, precision="norm")
         state = {}
         for name, tensor in together.state_dict().items():
             state[name] = tensor if tensor.ndim == 0 else tensor.chunk(3)[e]
@@ -207,7 +220,7 @@ def test_a_row_that_differs_in_a_constant_variable_keeps_its_value():
     for _ in range(200):
         made(x)
     x[0, 0] = 30.0
-    assert float(made.eval()(x)[0].abs().max()) > 1e-3
+    assert float(made.eval()(x)[0].detach().abs().max()) > 1e-3
 
 
 def test_state_dict_round_trip():

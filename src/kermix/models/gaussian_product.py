@@ -19,9 +19,10 @@ from kermix.validation import check_option
 from .gaussian_functions import Path
 from .gaussian_layers import normalized_gaussian
 
-__all__ = ["FORMS", "GaussianProduct", "ProductForm", "VariableLayer"]
+__all__ = ["FORMS", "GaussianProduct", "Precision", "ProductForm", "VariableLayer"]
 
 ProductForm: TypeAlias = Literal["variational", "product", "signed"]
+Precision: TypeAlias = Literal["one", "norm"]
 FORMS = ("variational", "product", "signed")
 # Added to the variance of a Gaussian, which is 1/4 at most. A variable that is constant but for a
 # few rows would else be so magnified in these that every product is zero there.
@@ -98,6 +99,10 @@ class GaussianProduct(nn.Module):
         width: Features of a variable in the layers before the last.
         depth: Number of Gaussian layers, the last of which has K features.
         form: How the variables meet.
+        precision: `"one"`, the paper's; or `"norm"`, of the variational form: the mean square is
+            batch-normalised before the exponential. With the running statistics that is a
+            precision and a factor for each term; without it the terms of many variables differ
+            little, since a mean of many squares does.
         shared: Whether all variables share the affine maps, as the positions of an image do.
         members: Number of independent functions side by side, as an axis before the outputs.
         path: How the layers are computed; `"plain"` is the fastest for tables on a CPU.
@@ -124,6 +129,7 @@ class GaussianProduct(nn.Module):
         width: int = 32,
         depth: int = 2,
         form: ProductForm = "variational",
+        precision: Precision = "one",
         shared: bool = False,
         members: int | None = None,
         path: Path = "plain",
@@ -131,6 +137,9 @@ class GaussianProduct(nn.Module):
     ) -> None:
         super().__init__()
         check_option("form", form, FORMS)
+        check_option("precision", precision, ("one", "norm"))
+        if precision == "norm" and form != "variational":
+            raise OptionError(f"precision='norm' is of the variational form, not of {form!r}.")
         widths = [1] * variables if isinstance(variables, int) else list(variables)
         _check_sizes(widths, outputs=outputs, terms=terms, width=width, depth=depth,
                      members=members)  # fmt: skip
@@ -160,6 +169,10 @@ class GaussianProduct(nn.Module):
                 torch.randn(rows, generator=generator) / math.sqrt(terms)
             )
         self.outputs = outputs
+        self.norm: nn.BatchNorm1d | None = None
+        if precision == "norm":
+            self.norm = nn.BatchNorm1d((members or 1) * terms)
+            nn.init.constant_(self.norm.weight, 0.5)
         self._start_wide(len(widths))
 
     def _start_wide(self, count: int) -> None:
@@ -195,6 +208,8 @@ class GaussianProduct(nn.Module):
         d = k - self.anchors.view(k.shape[1:])
         if self.form == "variational":
             size = -d.square().mean(-2)
+            if self.norm is not None:
+                size = self.norm(size.flatten(1)).view_as(size)
         elif self.form == "product":
             size = -d.square().sum(-2)
         else:

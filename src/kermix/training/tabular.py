@@ -116,6 +116,7 @@ def fit_table(
         width=settings.width,
         depth=settings.depth,
         form=settings.form,
+        precision="norm" if settings.form == "variational" else "one",
         members=len(splits),
         generator=start,
     ).to(place)
