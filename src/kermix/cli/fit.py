@@ -16,6 +16,8 @@ from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
 from kermix.errors import OptionError, RunError
 from kermix.validation import check_option
 
+from .classify import go_on
+
 __all__ = ["fit", "resume", "sample", "score"]
 
 console = Console()
@@ -174,6 +176,11 @@ def resume(
 
     The number of processes may be another than before.
     """
+    from kermix.classify_run import is_classification
+
+    if is_classification(run):
+        go_on(run)
+        return
     from kermix.run import Run
 
     before = Run.open(run)

@@ -2,6 +2,7 @@
 
 from .cnn import PlainCNN
 from .gaussian_layers import GaussianLayer, GaussianOutput
+from .gaussian_product import GaussianProduct
 from .generators import ConvDecoder, Generator, MLPGenerator
 from .mixture_networks import (
     ConditionalMixtureNetwork,
@@ -20,6 +21,7 @@ __all__ = [
     "GaussianLayer",
     "GaussianOutput",
     "GaussianPrior",
+    "GaussianProduct",
     "GaussianProductClassifier",
     "Generator",
     "HybridPrior",
