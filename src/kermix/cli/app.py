@@ -7,7 +7,7 @@ import typer
 
 from kermix.errors import KermixError
 
-from . import compare, fit, spectrum
+from . import compare, fit, reproduce, spectrum
 from .bench import bench
 
 __all__ = ["app", "run"]
@@ -32,6 +32,7 @@ app.command()(fit.sample)
 app.command()(fit.score)
 app.command("compare")(compare.command)
 app.command("spectrum")(spectrum.command)
+app.command("reproduce")(reproduce.command)
 app.command()(bench)
 
 
