@@ -1,8 +1,10 @@
 """The training loop, on Lightning Fabric: one step, reports, checkpoints, an orderly stop."""
 
+import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -222,7 +224,9 @@ def load_model(model: ScaledModel, tensors: dict[str, Tensor]) -> None:
 def make_fabric(device: str, precision: Any) -> Any:
     """One process on a device, with a precision of Fabric's."""
     try:
-        from lightning.fabric import Fabric
+        # Two packages bring the same Fabric.
+        found = "lightning.fabric" if find_spec("lightning") else "lightning_fabric"
+        Fabric = importlib.import_module(found).Fabric
     except ImportError:
         raise MissingExtraError("Training needs Lightning: pip install 'kermix[fit]'.") from None
     try:

@@ -1,0 +1,254 @@
+"""The paper's table of classification: Gaussian-product networks and a CNN, several seeds.
+
+`python -m kermix.bench.table1 --dataset mnist --patch 1,3 --model gaussian-product --seeds 0,1,2
+--data-root FOLDER --out results/table1.json` trains each cell of the table and merges its record
+into the file as soon as it is there, so that a run that was cut short loses one cell at most.
+`--set NAME=VALUE` changes a setting, and `--variant "TEXT: NAME=VALUE, NAME=VALUE"` names a
+change, for ablations. `--page docs/classification.md` writes the page.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kermix.data.labelled import LabelledImages, load_labelled
+from kermix.errors import OptionError, TrainingError
+from kermix.records import environment, write_json
+from kermix.training.classification import ClassifierTrainer
+from kermix.training.classifier_settings import ClassifierSettings
+
+__all__ = ["PATCHES", "cell_settings", "main", "merge", "run", "train_cell"]
+
+PATCHES = (1, 3, 5, 7)
+KEY = ("dataset", "model", "patch", "seed", "augmentation", "variant")
+# What was found to serve each set; see the ablations.
+COMMON: dict[str, Any] = {"evaluate_every": 0}
+PRODUCT: dict[str, dict[str, Any]] = {"mnist": {}, "cifar10": {}, "digits": {}}
+BY_PATCH: dict[tuple[str, int], dict[str, Any]] = {}
+CNN: dict[str, dict[str, Any]] = {"mnist": {}, "cifar10": {}, "digits": {}}
+AUGMENTATION: dict[str, dict[str, Any]] = {
+    "mnist": {"shift": 2, "rotation": 10.0, "zoom": 0.1},
+    "cifar10": {"shift": 4, "flip": True, "flip_at_test": True},
+    "digits": {"shift": 1},
+}
+NONE = {"shift": 0, "flip": False, "cutout": 0, "rotation": 0.0, "zoom": 0.0}
+
+
+def cell_settings(
+    dataset: str, model: str, patch: int | None, augmented: bool = True
+) -> ClassifierSettings:
+    """The settings of a cell of the table, with seed 0.
+
+    Example:
+        >>> cell_settings("mnist", "gaussian-product", 3).patch
+        3
+    """
+    options: dict[str, Any] = {**COMMON, "model": model}
+    if model == "cnn":
+        options |= CNN.get(dataset, {})
+    else:
+        assert patch is not None
+        options |= PRODUCT.get(dataset, {}) | {"patch": patch}
+        options |= BY_PATCH.get((dataset, patch), {})
+    options |= AUGMENTATION.get(dataset, {}) if augmented else NONE
+    return ClassifierSettings(**options)
+
+
+def train_cell(
+    train: LabelledImages,
+    test: LabelledImages,
+    settings: ClassifierSettings,
+    *,
+    variant: str = "",
+    device: str = "auto",
+    precision: str = "auto",
+) -> dict[str, Any]:
+    """Train once and describe it, as a record of the table."""
+    trainer = ClassifierTrainer(train, test, settings, device=device, precision=precision)
+    start = time.perf_counter()
+    trainer.run()
+    seconds = time.perf_counter() - start
+    on_test, on_train = trainer.evaluate(), trainer.evaluate(train)
+    plain = replace(settings, flip_at_test=False)
+    once = on_test if plain == settings else _with(trainer, plain)
+    found = environment()
+    epochs = [row["seconds"] for row in trainer.history]
+    return {
+        "dataset": train.name,
+        "model": settings.model,
+        "patch": None if settings.model == "cnn" else settings.patch,
+        "seed": settings.seed,
+        "augmentation": str(settings.augmentation),
+        "variant": variant,
+        "train_accuracy": round(on_train.accuracy, 5),
+        "test_accuracy": round(on_test.accuracy, 5),
+        "test_accuracy_one_view": round(once.accuracy, 5),
+        "test_loss": on_test.loss,
+        "epochs": settings.epochs,
+        "seconds": seconds,
+        "seconds_per_epoch": statistics.median(epochs),
+        "parameters": trainer.model.parameter_count,
+        "command": found["command"],
+        "machine": found["machine"],
+        "versions": found["versions"],
+        "commit": found["commit"],
+        "processes": int(os.environ.get("KERMIX_SIDE_BY_SIDE", "1")),
+        "notes": [*train.notes],
+        "settings": settings.as_json(),
+        "history": [[round(r["loss"], 4), round(r["train_accuracy"], 4)] for r in trainer.history],
+    }
+
+
+def _with(trainer: ClassifierTrainer, settings: ClassifierSettings) -> Any:
+    kept, trainer.settings = trainer.settings, settings
+    try:
+        return trainer.evaluate()
+    finally:
+        trainer.settings = kept
+
+
+def merge(path: Path, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put records into a file; one with the same dataset, model, patch, seed, ... is replaced."""
+    known = json.loads(path.read_text()) if path.exists() else []
+    table = {tuple(r[name] for name in KEY): r for r in (*known, *records)}
+    ordered = sorted(table.values(), key=lambda r: [str(r[name]) for name in KEY])
+    write_json(path, ordered)
+    return ordered
+
+
+def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
+    """Every cell with seed 0; the quick version is small networks on scikit-learn's digits."""
+    sets = ("digits",) if quick else ("mnist", "cifar10")
+    rows = []
+    for name in sets:
+        train, test = load_labelled(name, "train"), load_labelled(name, "test")
+        for patch in (*((3,) if quick else PATCHES), None):
+            settings = cell_settings(name, "cnn" if patch is None else "gaussian-product", patch)
+            if quick:
+                settings = replace(settings, width=16, output_width=32, depth=2, epochs=2)
+            record = train_cell(train, test, settings)
+            shown = ("dataset", "model", "patch", "augmentation", "train_accuracy",
+                     "test_accuracy", "epochs", "seconds_per_epoch", "parameters")  # fmt: skip
+            rows.append({key: record[key] for key in shown})
+    return {"classification": rows}
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """Train what was asked for and merge it into the result file."""
+    given = _parser().parse_args(arguments)
+    if given.page is not None:
+        from .table1_page import write_classification_page
+
+        return write_classification_page(given.out, given.ablations, given.page)
+    if given.merge:
+        for path in given.merge:
+            merge(given.out, json.loads(path.read_text()))
+        return _written(given.out)
+    torch.set_float32_matmul_precision("high")
+    start, size = time.perf_counter(), None
+    reader = {"data_root": given.data_root, "cache": given.cache, "size": size}
+    train, test = (load_labelled(given.dataset, split, **reader) for split in ("train", "test"))
+    changes = [("", {}), *map(_variant, given.variant)] if given.with_base else [
+        *map(_variant, given.variant)
+    ] or [("", {})]  # fmt: skip
+    given_settings = dict(pair.split("=", 1) for pair in given.set)
+    for seed in map(int, given.seeds.split(",")):
+        for augmented in {"on": [True], "off": [False], "both": [True, False]}[given.augmentation]:
+            for patch in [None] if given.model == "cnn" else map(int, given.patch.split(",")):
+                base = cell_settings(given.dataset, given.model, patch, augmented)
+                for name, change in changes:
+                    if time.perf_counter() - start > given.stop_after:
+                        sys.stdout.write("out of time: the rest is left out\n")
+                        return _written(given.out)
+                    options = _typed({**given_settings, **change})
+                    settings = replace(base, **options, seed=seed)
+                    torch.compiler.reset()  # the compiler keeps a limited number of sizes
+                    try:
+                        record = train_cell(
+                            train,
+                            test,
+                            settings,
+                            variant=name,
+                            device=given.device,
+                            precision=given.precision,
+                        )
+                    except TrainingError as error:
+                        sys.stdout.write(f"{name}: {error}\n")
+                        continue
+                    merge(given.out, [record])
+                    _say(record)
+    return _written(given.out)
+
+
+def _say(record: dict[str, Any]) -> None:
+    sys.stdout.write(
+        "{dataset} {model} patch {patch} seed {seed} [{augmentation}] {variant}: train "
+        "{train_accuracy:.4f} test {test_accuracy:.4f} (one view {test_accuracy_one_view:.4f}), "
+        "{epochs} epochs of {seconds_per_epoch:.2f} s, {seconds:.0f} s in all, "
+        "{parameters} parameters\n".format(**record)
+    )
+    sys.stdout.flush()
+
+
+def _written(path: Path) -> Path:
+    sys.stdout.write(f"written: {path}\n")
+    return path
+
+
+def _variant(text: str) -> tuple[str, dict[str, str]]:
+    name, _, changes = text.partition(":")
+    pairs = (pair.strip().split("=", 1) for pair in changes.split(",") if pair.strip())
+    return name.strip(), {pair[0]: pair[1] for pair in pairs}
+
+
+def _typed(options: dict[str, str]) -> dict[str, Any]:
+    known = {field.name for field in fields(ClassifierSettings)}
+    found: dict[str, Any] = {}
+    for name, text in options.items():
+        if name not in known:
+            raise OptionError(
+                f"There is no setting {name!r}; there are {', '.join(sorted(known))}."
+            )
+        try:
+            value = json.loads(text.lower() if text in ("True", "False", "None") else text)
+        except json.JSONDecodeError:
+            value = None if text == "none" else text
+        if name == "anchors_at":
+            value = tuple(int(i) for i in str(text).split("+") if i)
+        found[name] = value
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("kermix.bench.table1", description=__doc__)
+    parser.add_argument("--dataset", default="cifar10", help="mnist, cifar10, digits or a folder")
+    parser.add_argument("--model", default="gaussian-product", help="gaussian-product or cnn")
+    parser.add_argument("--patch", default="1,3,5,7", help="patch sizes with commas between")
+    parser.add_argument("--seeds", default="0,1,2", help="seeds with commas between")
+    parser.add_argument("--augmentation", default="on", choices=("on", "off", "both"))
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--variant", action="append", default=[], metavar="TEXT: NAME=VALUE, ...")
+    parser.add_argument("--with-base", action="store_true", help="also train without a variant")
+    parser.add_argument("--data-root", type=Path, help="where the files of MNIST or CIFAR-10 are")
+    parser.add_argument("--cache", type=Path, help="where decoded pictures are kept")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="SECONDS")
+    parser.add_argument("--out", type=Path, default=Path("results/table1.json"))
+    parser.add_argument("--merge", type=Path, nargs="*", help="only merge these files into --out")
+    parser.add_argument("--page", type=Path, help="only write this page")
+    parser.add_argument("--ablations", type=Path, default=Path("results/table1-ablations.json"))
+    return parser
+
+
+if __name__ == "__main__":
+    main()
