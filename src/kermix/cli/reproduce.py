@@ -54,7 +54,7 @@ def command(
     )  # fmt: skip
     with Progress(*columns, console=console) as progress:
         for name in wanted:
-            task = progress.add_task(f"[bold]{name:<23}[/] {ARTEFACTS[name]}", total=1.0)
+            task = progress.add_task(f"[bold]{name}[/]", total=1.0)
             try:
                 records.append(
                     reproduce(

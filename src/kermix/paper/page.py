@@ -55,4 +55,4 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
 
 
 def _cells(rows: Rows) -> list[list[object]]:
-    return [[row.get(column, "") for column in rows[0]] for row in rows]
+    return [["" if row[c] is None else row[c] for c in rows[0]] for row in rows]
