@@ -30,12 +30,21 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
         f"Neural Networks. {seen} of {len(claims)} claims seen. Each is judged by a rule from "
         "the numbers in the files beside this page.",
     )
+    missed = [
+        (record["paper"], text)
+        for record in records
+        for verdict, text, _, _ in claim_rows(record)
+        if verdict != "Seen"
+    ]
+    if missed:
+        page.heading("Not seen")
+        page.table(("", "claim"), missed, text=True)
     for record in records:
         page.heading(f"{record['title']} ({record['paper']})")
         if record["quick"]:
             page.text("Quick version: fewer seeds, steps and points than the full one.")
         page.image((folder / f"{record['paper']}.png").read_bytes(), record["caption"])
-        page.table(("", "claim", "rule", "numbers"), claim_rows(record))
+        page.table(("", "claim", "rule", "numbers"), claim_rows(record), text=True)
         for note in record["notes"]:
             page.text(note)
         for name, rows in record["tables"].items():
@@ -48,7 +57,7 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
     page.heading("Settings")
     for record in records:
         page.text(record["paper"])
-        page.table(("setting", "value"), list(record["settings"].items()))
+        page.table(("setting", "value"), list(record["settings"].items()), text=True)
     page.heading("Repeat it")
     page.code("\n".join(dict.fromkeys(record["command"] for record in records)))
     return page.save(folder / PAGE)
