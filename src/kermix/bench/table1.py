@@ -9,24 +9,26 @@ change, for ablations. `--page docs/classification.md` writes the page.
 
 import argparse
 import json
-import os
+import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from kermix.data.labelled import LabelledImages, load_labelled
-from kermix.errors import OptionError, TrainingError
+from kermix.errors import OptionError, RunError, TrainingError
 from kermix.records import environment, write_json
 from kermix.training.classification import ClassifierTrainer
 from kermix.training.classifier_settings import ClassifierSettings
 
-__all__ = ["PATCHES", "cell_settings", "main", "merge", "run", "train_cell"]
+__all__ = ["PATCHES", "cell_settings", "hold_out", "main", "merge", "run", "train_cell"]
 
 PATCHES = (1, 3, 5, 7)
 KEY = ("dataset", "model", "patch", "seed", "augmentation", "variant")
@@ -40,6 +42,7 @@ AUGMENTATION: dict[str, dict[str, Any]] = {
     "cifar10": {"shift": 4, "flip": True, "flip_at_test": True},
     "digits": {"shift": 1},
 }
+AUGMENTED = {"on": [True], "off": [False], "both": [True, False]}
 NONE = {"shift": 0, "flip": False, "cutout": 0, "rotation": 0.0, "zoom": 0.0}
 
 
@@ -71,8 +74,10 @@ def train_cell(
     variant: str = "",
     device: str = "auto",
     precision: str = "auto",
+    processes: int = 1,
 ) -> dict[str, Any]:
     """Train once and describe it, as a record of the table."""
+    torch.set_float32_matmul_precision("high")  # of the whitening, before any bfloat16
     trainer = ClassifierTrainer(train, test, settings, device=device, precision=precision)
     start = time.perf_counter()
     trainer.run()
@@ -89,6 +94,7 @@ def train_cell(
         "seed": settings.seed,
         "augmentation": str(settings.augmentation),
         "variant": variant,
+        "evaluated_on": "test images" if test.name == train.name else test.name,
         "train_accuracy": round(on_train.accuracy, 5),
         "test_accuracy": round(on_test.accuracy, 5),
         "test_accuracy_one_view": round(once.accuracy, 5),
@@ -101,11 +107,32 @@ def train_cell(
         "machine": found["machine"],
         "versions": found["versions"],
         "commit": found["commit"],
-        "processes": int(os.environ.get("KERMIX_SIDE_BY_SIDE", "1")),
+        "processes": processes,
         "notes": [*train.notes],
         "settings": settings.as_json(),
         "history": [[round(r["loss"], 4), round(r["train_accuracy"], 4)] for r in trainer.history],
     }
+
+
+def hold_out(train: LabelledImages, count: int) -> tuple[LabelledImages, LabelledImages]:
+    """Split training images, so that settings can be compared without the test images.
+
+    Example:
+        >>> rest, held_out = hold_out(load_labelled("digits", "train"), 100)
+        >>> len(rest), len(held_out), held_out.name
+        (1337, 100, '100 training images held out')
+    """
+    order = np.random.default_rng(0).permutation(len(train))
+    few, many = np.sort(order[:count]), np.sort(order[count:])
+    return (
+        replace(train, images=train.images[many], labels=train.labels[many]),
+        replace(
+            train,
+            name=f"{count} training images held out",
+            images=train.images[few],
+            labels=train.labels[few],
+        ),
+    )
 
 
 def _with(trainer: ClassifierTrainer, settings: ClassifierSettings) -> Any:
@@ -153,40 +180,100 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         for path in given.merge:
             merge(given.out, json.loads(path.read_text()))
         return _written(given.out)
-    torch.set_float32_matmul_precision("high")
-    start, size = time.perf_counter(), None
-    reader = {"data_root": given.data_root, "cache": given.cache, "size": size}
-    train, test = (load_labelled(given.dataset, split, **reader) for split in ("train", "test"))
-    changes = [("", {}), *map(_variant, given.variant)] if given.with_base else [
-        *map(_variant, given.variant)
-    ] or [("", {})]  # fmt: skip
-    given_settings = dict(pair.split("=", 1) for pair in given.set)
-    for seed in map(int, given.seeds.split(",")):
-        for augmented in {"on": [True], "off": [False], "both": [True, False]}[given.augmentation]:
-            for patch in [None] if given.model == "cnn" else map(int, given.patch.split(",")):
-                base = cell_settings(given.dataset, given.model, patch, augmented)
-                for name, change in changes:
-                    if time.perf_counter() - start > given.stop_after:
-                        sys.stdout.write("out of time: the rest is left out\n")
-                        return _written(given.out)
-                    options = _typed({**given_settings, **change})
-                    settings = replace(base, **options, seed=seed)
-                    torch.compiler.reset()  # the compiler keeps a limited number of sizes
-                    try:
-                        record = train_cell(
-                            train,
-                            test,
-                            settings,
-                            variant=name,
-                            device=given.device,
-                            precision=given.precision,
-                        )
-                    except TrainingError as error:
-                        sys.stdout.write(f"{name}: {error}\n")
-                        continue
-                    merge(given.out, [record])
-                    _say(record)
+    start = time.perf_counter()
+    reader = {"data_root": given.data_root, "cache": given.cache, "workers": given.workers}
+    names = dict.fromkeys(given.dataset.split(","))
+    data = {
+        name: (load_labelled(name, "train", **reader), load_labelled(name, "test", **reader))
+        for name in names
+    }
+    if given.hold_out:
+        data = {name: hold_out(train, given.hold_out) for name, (train, _) in data.items()}
+    cells = _cells(given)
+
+    def train(index: int) -> None:
+        dataset, settings, variant = cells[index]
+        if time.perf_counter() - start > given.stop_after:
+            sys.stdout.write(f"out of time: cell {index + 1} of {len(cells)} is left out\n")
+            return
+        torch.compiler.reset()  # the compiler keeps a limited number of sizes
+        try:
+            images, held_out = data[dataset]
+            record = train_cell(
+                images,
+                held_out,
+                settings,
+                variant=variant,
+                device=given.device,
+                precision=given.precision,
+                processes=given.jobs,
+            )
+        except TrainingError as error:
+            sys.stdout.write(f"{variant}: {error}\n")
+            return
+        with _locked(given.out):
+            merge(given.out, [record])
+        _say(record)
+
+    _side_by_side(train, len(cells), given.jobs)
     return _written(given.out)
+
+
+def _cells(given: argparse.Namespace) -> list[tuple[str, ClassifierSettings, str]]:
+    """What to train: dataset, settings and the name of a change, seeds in the outer loop."""
+    named = [_variant(text) for text in given.variant]
+    changes = [("", {}), *named] if given.with_base or not named else named
+    common = dict(pair.split("=", 1) for pair in given.set)
+    found = []
+    for seed in map(int, given.seeds.split(",")):
+        for dataset in given.dataset.split(","):
+            for model in given.model.split(","):
+                patches = [None] if model == "cnn" else [int(p) for p in given.patch.split(",")]
+                for patch in patches:
+                    for augmented in AUGMENTED[given.augmentation]:
+                        base = cell_settings(dataset, model, patch, augmented)
+                        for name, change in changes:
+                            options = _typed({**common, **change})
+                            found.append((dataset, replace(base, **options, seed=seed), name))
+    return found
+
+
+def _side_by_side(train: Callable[[int], None], count: int, jobs: int) -> None:
+    """Train all cells, several at once in forked processes, which share the data."""
+    if jobs == 1:
+        for index in range(count):
+            train(index)
+        return
+    context = multiprocessing.get_context("fork")
+    taken = context.Value("i", 0)
+
+    def work() -> None:
+        while True:
+            with taken.get_lock():
+                index, taken.value = taken.value, taken.value + 1
+            if index >= count:
+                return
+            train(index)
+
+    workers = [context.Process(target=work) for _ in range(jobs)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    failed = sum(worker.exitcode != 0 for worker in workers)
+    if failed:
+        raise RunError(f"{failed} of {jobs} processes failed; what they finished is in the file.")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time change a file."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _say(record: dict[str, Any]) -> None:
@@ -230,8 +317,10 @@ def _typed(options: dict[str, str]) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("kermix.bench.table1", description=__doc__)
-    parser.add_argument("--dataset", default="cifar10", help="mnist, cifar10, digits or a folder")
-    parser.add_argument("--model", default="gaussian-product", help="gaussian-product or cnn")
+    parser.add_argument("--dataset", default="cifar10", help="mnist, cifar10, digits; with commas")
+    parser.add_argument(
+        "--model", default="gaussian-product", help="gaussian-product, cnn; with commas"
+    )
     parser.add_argument("--patch", default="1,3,5,7", help="patch sizes with commas between")
     parser.add_argument("--seeds", default="0,1,2", help="seeds with commas between")
     parser.add_argument("--augmentation", default="on", choices=("on", "off", "both"))
@@ -240,6 +329,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--with-base", action="store_true", help="also train without a variant")
     parser.add_argument("--data-root", type=Path, help="where the files of MNIST or CIFAR-10 are")
     parser.add_argument("--cache", type=Path, help="where decoded pictures are kept")
+    parser.add_argument(
+        "--hold-out", type=int, default=0, help="evaluate on this many training images instead"
+    )
+    parser.add_argument("--workers", type=int, help="processes that decode pictures")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings side by side")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="SECONDS")

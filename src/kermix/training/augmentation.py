@@ -19,8 +19,8 @@ class Augmentation:
         flip: Whether images are mirrored left to right, every second one.
         shift: Largest shift in pixels, in both directions; what comes in is a reflection.
         cutout: Side of a square that is replaced by the mean colour of its image; 0 for none.
-        rotation: Largest rotation in degrees.
-        zoom: Largest relative change of size, such as 0.1.
+        rotation: Largest rotation in degrees, of every second image: the others stay sharp.
+        zoom: Largest relative change of size of these images, such as 0.1.
 
     Example:
         >>> images = torch.arange(4, dtype=torch.uint8).view(1, 1, 1, 4)
@@ -87,7 +87,7 @@ class Augmentation:
 
     def _turned(self, images: Tensor, generator: torch.Generator) -> Tensor:
         count, device = len(images), images.device
-        chance = 2 * torch.rand(3, count, generator=generator, device=device) - 1
+        chance = 2 * torch.rand(4, count, generator=generator, device=device) - 1
         angle = chance[0] * math.radians(self.rotation)
         across, down = 1 + self.zoom * chance[1], 1 + self.zoom * chance[2]
         zero = torch.zeros_like(angle)
@@ -99,7 +99,9 @@ class Augmentation:
         turned = torch.nn.functional.grid_sample(
             images.float(), grid, padding_mode="border", align_corners=False
         )
-        return turned.round().to(images.dtype) if images.dtype == torch.uint8 else turned
+        if images.dtype == torch.uint8:
+            turned = turned.round().to(images.dtype)
+        return torch.where(chance[3].view(-1, 1, 1, 1) > 0, turned, images)
 
     def _cut(self, images: Tensor, generator: torch.Generator) -> Tensor:
         count, _, height, width = images.shape
