@@ -2,13 +2,16 @@
 
 import csv
 import json
+import struct
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from kermix.cli.app import app
-from kermix.errors import KermixError, OptionError, RunError
+from kermix.data import labelled
+from kermix.errors import DownloadError, ImageError, KermixError, OptionError, RunError
 from kermix.paper import classification, generation, identity, measure
 from kermix.paper import singular_functions as functions
 from kermix.paper.artefact import read_record
@@ -170,6 +173,66 @@ def test_unknown_names_and_files_are_refused(tmp_path):
     (tmp_path / "fig-measure.json").write_text("{}")
     with pytest.raises(RunError, match="not a result"):
         records_in(tmp_path)
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """No network: what is not in the folder cannot be fetched."""
+
+    def failing(name, cache):
+        raise DownloadError("no connection")
+
+    monkeypatch.setattr(labelled, "fetch_all", failing)
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    """A folder with a small MNIST and no CIFAR-10."""
+    rows = np.random.default_rng(0)
+    for part, count in (("train", 60), ("t10k", 30)):
+        pixels = rows.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(
+            struct.pack(">IIII", 2051, *pixels.shape) + pixels.tobytes()
+        )
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(
+            struct.pack(">II", 2049, count) + labels.tobytes()
+        )
+    return tmp_path
+
+
+@pytest.mark.usefixtures("offline")
+def test_table_of_mnist_where_it_is_given(mnist):
+    made = classification.run(
+        True, data_root=mnist, columns=("1", "3", "CNN"), epochs=1, width=8, output_width=8
+    )
+    assert {row["dataset"] for row in made.tables["cells"]} == {"mnist"}
+    assert all("MNIST" in claim.text for claim in made.claims if "recorded" not in claim.text)
+    # Of noise nothing can be learnt: the paper's accuracies are not reached.
+    assert not made.claims[0].holds
+    assert made.notes[0].startswith("CIFAR-10 is left out")
+    assert not any("digits" in note for note in made.notes)
+
+
+@pytest.mark.usefixtures("offline")
+def test_table_without_data_in_the_folder(tmp_path):
+    with pytest.raises(ImageError, match=r"MNIST is left out.*CIFAR-10 is left out"):
+        classification.run(True, data_root=tmp_path)
+    with pytest.raises(OptionError, match="no such folder"):
+        reproduce("table-classification", "--data-root", tmp_path / "nowhere")
+
+
+@pytest.mark.usefixtures("ready")
+def test_an_error_still_shows_what_is_done(tmp_path, monkeypatch):
+    def failing(*_, **__):
+        raise ImageError("no images")
+
+    monkeypatch.setattr(identity, "run", failing)
+    arguments = ["reproduce", "fig-measure", "fig-identity", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, ImageError)
+    assert "The scalar cost" in result.output
+    assert (tmp_path / "fig-measure.json").exists()
 
 
 def test_names_are_in_the_papers_order_once():

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from kermix.errors import KermixError, OptionError
 from kermix.paper.artefact import Record
 from kermix.paper.catalogue import ARTEFACTS, check_folder, chosen, records_in, reproduce
 from kermix.paper.page import PAGE, claim_rows
@@ -43,6 +44,8 @@ def command(
     Ctrl-C keeps those that are done.
     """
     wanted = chosen(names or [])
+    if data_root is not None and not data_root.is_dir():
+        raise OptionError(f"--data-root {data_root}: there is no such folder.")
     folder = next_free_folder("paper") if out is None else out
     check_folder(folder, wanted, overwrite)
     console = Console()
@@ -68,9 +71,12 @@ def command(
             except KeyboardInterrupt:
                 stopped = True
                 break
+            except KermixError:
+                progress.stop()
+                _print_claims(console, records)  # what is done is not lost for this
+                raise
             progress.update(task, completed=1.0)
-    if records:
-        _print_claims(console, records)
+    _print_claims(console, records)
     if stopped:
         left = wanted[len(records) :]
         console.print(f"Stopped; done: {len(records)} of {len(wanted)}. To go on with the rest:")
@@ -88,6 +94,8 @@ def _advance(progress: Progress, task: Any, share: float) -> None:
 
 
 def _print_claims(console: Console, records: list[Record]) -> None:
+    if not records:
+        return
     table = Table(title="Claims of the paper", title_justify="left")
     for column in ("", "claim", "numbers"):
         table.add_column(column)

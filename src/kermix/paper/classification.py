@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kermix.bench.table1 import PATCHES, cell_settings, train_cell
 from kermix.data.labelled import LabelledImages, load_labelled
+from kermix.errors import DownloadError, ImageError
 from kermix.training.classifier_settings import ClassifierSettings
 
 from .artefact import Artefact, Rows, Tick, ignore
@@ -69,11 +70,10 @@ def run(
         changes: Settings of the networks to change.
     """
     seeds = seeds or (1 if quick else 3)
-    sets = ("digits",) if data_root is None else ("mnist", "cifar10")
+    sets, missing = _read(data_root)
     rows: Rows = []
     total = len(sets) * len(columns) * seeds
-    for name in sets:
-        train, test = (load_labelled(name, s, data_root=data_root) for s in ("train", "test"))
+    for name, (train, test) in sets.items():
         if quick:
             train, test = _fewer(train), _fewer(test)
         for column in columns:
@@ -87,7 +87,7 @@ def run(
                 tick(len(rows) / total)
     found = {name: {c: _mean(rows, name, c, "test_accuracy") for c in columns} for name in sets}
     beside, source = recorded(record)
-    settings = _settings(sets[0], "1", quick)
+    settings = _settings(next(iter(sets)), "1", quick)
     return Artefact(
         name="table-classification",
         title="Table 1: classification",
@@ -101,11 +101,14 @@ def run(
             "images": "at most 2000 of each part" if quick else "all",
             "recorded": source,
         },
-        tables={"accuracy": _table(rows, sets, columns, beside), "cells": rows},
+        tables={"accuracy": _table(rows, list(sets), columns, beside), "cells": rows},
         claims=[c for name in sets for c in claims(name, found[name])]
         + [c for name in PAPER if name not in sets and set(beside.get(name, {})) >= set(COLUMNS)
            for c in claims(name, beside[name], f", {source}")],
-        notes=_notes(data_root is None, quick, source),
+        notes=[
+            *missing, *(note for train, _ in sets.values() for note in train.notes),
+            *_notes(data_root is None, quick, source),
+        ],
     )  # fmt: skip
 
 
@@ -180,6 +183,26 @@ def recorded(path: Path | None = None) -> tuple[dict[str, dict[str, float]], str
     ):
         found.setdefault(dataset, {})[column] = mean(values)
     return found, str(RECORDED)
+
+
+def _read(
+    data_root: Path | None,
+) -> tuple[dict[str, tuple[LabelledImages, LabelledImages]], list[str]]:
+    """Training and test images of each set that is there, and what is said of the others.
+
+    A set that is not in the folder is downloaded; without a network it is left out.
+    """
+    found, missing = {}, []
+    for name in ("digits",) if data_root is None else tuple(PAPER):
+        try:
+            train, test = (load_labelled(name, s, data_root=data_root) for s in ("train", "test"))
+        except (DownloadError, ImageError) as error:
+            missing.append(f"{NAMES[name]} is left out: {error}")
+            continue
+        found[name] = (train, test)
+    if not found:
+        raise ImageError(" ".join(missing))
+    return found, missing
 
 
 def _settings(dataset: str, column: str, quick: bool) -> ClassifierSettings:
