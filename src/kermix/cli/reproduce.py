@@ -13,7 +13,6 @@ from kermix.errors import KermixError, OptionError
 from kermix.paper.artefact import Record
 from kermix.paper.catalogue import ARTEFACTS, check_folder, chosen, records_in, reproduce
 from kermix.paper.page import PAGE, claim_rows
-from kermix.run import next_free_folder
 
 __all__ = ["command"]
 
@@ -43,6 +42,8 @@ def command(
     Each one is written as soon as it is done, as PNG, SVG, JSON and CSV; index.html shows all.
     Ctrl-C keeps those that are done.
     """
+    from kermix.run import next_free_folder
+
     wanted = chosen(names or [])
     if data_root is not None and not data_root.is_dir():
         raise OptionError(f"--data-root {data_root}: there is no such folder.")
