@@ -1,6 +1,8 @@
 """The classification table: cells are recorded, merged and shown."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from kermix.bench import table1
 from kermix.bench.table1_page import COLUMNS, GOALS, PAPER, write_classification_page
 from kermix.data.labelled import load_labelled
 from kermix.errors import OptionError
+from kermix.training.classifier_settings import ClassifierSettings
 
 SMALL = ["--dataset", "digits", "--patch", "3", "--device", "cpu"]
 for pair in ("epochs=1", "width=8", "depth=2", "output_width=16", "batch=256"):
@@ -91,6 +94,19 @@ def test_every_column_has_a_goal_and_the_papers_number():
             settings = table1.cell_settings(dataset, model, patch)
             assert settings.augmentation.is_any
             assert not table1.cell_settings(dataset, model, patch, False).augmentation.is_any
+
+
+def test_the_commands_on_the_page_have_the_settings_of_the_records():
+    path = Path(__file__).parents[1] / "results" / "table1.json"
+    records = json.loads(path.read_text())
+    assert records
+    for found in records:
+        augmented = found["augmentation"] != "none"
+        settings = table1.cell_settings(
+            found["dataset"], found["model"], found["patch"], augmented
+        )
+        settings = replace(settings, seed=found["seed"], epochs=found["epochs"])
+        assert settings == ClassifierSettings.from_json(found["settings"])
 
 
 def test_without_results_the_page_is_empty_but_there(tmp_path):

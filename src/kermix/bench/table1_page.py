@@ -89,7 +89,7 @@ def _data_set(dataset: str, records: list[Record]) -> list[str]:
         "",
         f"Accuracies are means over the seeds, ± their standard deviation. {_where(records)}"
         + (
-            f" Up to {shared} trainings shared it: epochs take less time alone."
+            f" Up to {shared} trainings shared it: an epoch takes less time alone."
             if shared > 1
             else ""
         ),
@@ -164,12 +164,24 @@ def _command(record: Record) -> str:
     )
 
 
+def _base_name(record: Record) -> str:
+    s = record["settings"]
+    if record["model"] == "cnn":
+        return f"*{s['optimizer']}, {record['augmentation']}*"
+    grid = "anchors at every position" if s["anchor_grid"] is None else (
+        f"anchors on a grid of {s['anchor_grid']} x {s['anchor_grid']}")  # fmt: skip
+    return (
+        f"*{s['optimizer']}, stride {s['stride']}, width {s['width']}, {s['output_width']} "
+        f"Gaussians, {grid}, whitened patches*"
+    )
+
+
 def _ablations(records: list[Record]) -> list[str]:
     lines = [
         "## What each part is worth",
         "",
-        "One seed, fewer epochs than above; compare within a table only. The first row of each "
-        "is what the others change in one place.",
+        "One seed and few epochs; compare within a table only. The first row of a table, where it "
+        "is in italics, is what the others change.",
         "",
     ]
     tables = dict.fromkeys((r["dataset"], r["patch"], r["epochs"]) for r in records)
@@ -189,7 +201,7 @@ def _ablations(records: list[Record]) -> list[str]:
             (r for r in rows if r["variant"]), key=lambda r: -r["test_accuracy"]
         ):
             lines.append(
-                f"| {r['variant'] or 'as in the table'} | {r['train_accuracy']:.4f} | "
+                f"| {r['variant'] or _base_name(r)} | {r['train_accuracy']:.4f} | "
                 f"{r['test_accuracy']:.4f} | {r['parameters']:,} | {_pace(r)} |"
             )
         lines.append("")

@@ -14,6 +14,7 @@ from .image_classifier import ImageClassifier, ImageShape, as_numbers
 __all__ = ["GaussianProductClassifier", "image_patches", "whitening_map"]
 
 PATCHES_FOR_STATISTICS = 100_000
+IMAGES_FOR_ANCHORS = 256
 ANCHOR_SPREAD = 0.75  # of what the first layer compares with its anchors, in deviations
 
 
@@ -69,6 +70,8 @@ class GaussianProductClassifier(ImageClassifier):
         alpha: See :class:`GaussianOutput`.
         whitening: Regularisation of the ZCA of patches; None only centres and scales them.
         data_anchors: Whether the first layer starts from patches of the training images.
+        image_anchors: Whether the anchors of each Gaussian of the output start as the features of
+            a training image, so that it measures the distance to that image.
         residual: Whether layers of equal width add to their input.
         path: `"auto"`, `"plain"`, `"lean"` or `"fused"`: see :class:`GaussianLayer`.
         generator: Where initial weights come from.
@@ -100,6 +103,7 @@ class GaussianProductClassifier(ImageClassifier):
         alpha: str = "norm",
         whitening: float | None = 1e-3,
         data_anchors: bool = True,
+        image_anchors: bool = False,
         residual: bool = False,
         path: Path = "auto",
         generator: torch.Generator | None = None,
@@ -109,6 +113,7 @@ class GaussianProductClassifier(ImageClassifier):
         _check(shape, patch, stride, depth, anchors_at, whitening)
         self.patch, self.stride = patch, stride
         self.whitening, self.data_anchors, self.residual = whitening, data_anchors, residual
+        self.image_anchors = image_anchors
         self.grid = ((height - patch) // stride + 1, (across - patch) // stride + 1)
         positions, inputs = self.grid[0] * self.grid[1], channels * patch**2
         self.register_buffer("patch_mean", torch.zeros(inputs))
@@ -152,6 +157,21 @@ class GaussianProductClassifier(ImageClassifier):
         self.patch_map.copy_(whitener)
         if self.data_anchors:
             self._start_from((sample - self.patch_mean) @ self.patch_map, generator)
+        if self.image_anchors:
+            self._output_from(images[chosen[:IMAGES_FOR_ANCHORS].to(images.device)], generator)
+
+    def _output_from(self, images: Tensor, generator: torch.Generator) -> None:
+        """Let each Gaussian be centred at an image, with statistics of these images."""
+        training = self.training
+        features = self.train().features(images.to(self.patch_mean.device))
+        self.train(training)
+        count, _, width = features.shape
+        picks = torch.randint(count, (width,), generator=generator).to(features.device)
+        centres = features[picks, :, torch.arange(width, device=features.device)].T  # (T, K)
+        sharing = self.output.sharing
+        if sharing is not None:
+            centres = torch.linalg.lstsq(sharing.cpu(), centres.cpu()).solution
+        self.output.anchors.copy_(centres)
 
     def _start_from(self, white: Tensor, generator: torch.Generator) -> None:
         """Directions are patches, anchors the values that other patches have along them."""

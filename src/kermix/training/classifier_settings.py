@@ -36,6 +36,7 @@ class ClassifierSettings:
         alpha: What scales the output's exponent: `"one"`, `"each"` or `"norm"`.
         whitening: Regularisation of the whitening of patches; None for none.
         data_anchors: Whether the first layer starts from patches of the data.
+        image_anchors: Whether the output starts from the features of training images.
         residual: Whether layers add to their input.
         path: How the Gaussian layers are computed: `"auto"`, `"plain"`, `"lean"` or `"fused"`.
         epochs: Times that every image is seen.
@@ -67,6 +68,7 @@ class ClassifierSettings:
     alpha: str = "norm"
     whitening: float | None = 1e-3
     data_anchors: bool = True
+    image_anchors: bool = False
     residual: bool = False
     path: Path = "auto"
     epochs: int = 20
@@ -152,6 +154,7 @@ def build_classifier(
         alpha=settings.alpha,
         whitening=settings.whitening,
         data_anchors=settings.data_anchors,
+        image_anchors=settings.image_anchors,
         residual=settings.residual,
         path=settings.path,
         generator=generator,
