@@ -61,7 +61,7 @@ def run(
         samples: Samples of p; those of q are the same, moved.
         points: Grid points of each side.
     """
-    samples, points = samples or (400 if quick else 1000), points or (151 if quick else 301)
+    samples, points = samples or (400 if quick else 600), points or (151 if quick else 301)
     density = GaussianMixture(DENSITY.weights, DENSITY.means[:, :1], DENSITY.covariances)
     x = density.sample((samples,), generator=torch.Generator().manual_seed(0))
     grid = torch.linspace(*RANGE, points, dtype=torch.float64)[:, None]

@@ -62,8 +62,8 @@ def run(
         steps: Number of shifts, odd.
         seeds: Number of pairs of independent samples.
     """
-    samples, steps = samples or (200 if quick else 400), steps or (41 if quick else 81)
-    seeds = seeds or (2 if quick else 10)
+    samples, steps = samples or (200 if quick else 300), steps or (41 if quick else 61)
+    seeds = seeds or (2 if quick else 5)
     shifts = torch.linspace(-1, 1, steps, dtype=torch.float64)
     curves, independent, bounds = {}, [], {}
     for seed in range(seeds):

@@ -53,7 +53,7 @@ def run(
         across: Grid points from left to right.
         samples: Samples of each density.
     """
-    across, samples = across or (56 if quick else 84), samples or (800 if quick else 2000)
+    across, samples = across or (56 if quick else 72), samples or (800 if quick else 1500)
     shape, points, cell = _grid(across)
     moons, gaussian = toy("moons"), _gaussian()
     assert moons.log_prob is not None
