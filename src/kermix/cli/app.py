@@ -7,7 +7,7 @@ import typer
 
 from kermix.errors import KermixError
 
-from . import classify, compare, fit, spectrum
+from . import classify, compare, fit, reproduce, spectrum
 from .bench import bench
 
 __all__ = ["app", "run"]
@@ -34,6 +34,7 @@ app.command()(classify.classify)
 app.command()(classify.predict)
 app.command("compare")(compare.command)
 app.command("spectrum")(spectrum.command)
+app.command("reproduce")(reproduce.command)
 app.command()(bench)
 
 
