@@ -1,6 +1,7 @@
 """Named errors and warnings: what was wrong, the likely cause, and what to do."""
 
 __all__ = [
+    "ClusterError",
     "DegenerateDataWarning",
     "DeviceError",
     "ImageError",
@@ -70,6 +71,10 @@ class MissingExtraError(KermixError, ImportError):
 
 class ImageError(KermixError, ValueError):
     """A file or folder of images cannot be read; the message names it."""
+
+
+class ClusterError(KermixError, RuntimeError):
+    """A cluster cannot be reached, or one of its workers cannot do the work; it is named."""
 
 
 class RunError(KermixError, RuntimeError):
