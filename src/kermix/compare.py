@@ -2,18 +2,20 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from .comparison import TITLES, ColumnDifference, Comparison, Measure
 from .costs import matrix_cost, scalar_cost, svd_cost, vector_cost
 from .data.tables import Source, Table, common_columns, read_table
+from .drift import compare_sketches, is_sketch
 from .errors import OptionError
 from .kernel import GaussianKernel
 from .permutation import labellings, own_generator, signed_weights
-from .pooled import bures_witness, pooled_features
+from .pooled import pooled_features
 from .statistics import (
     energy_statistic,
     exact_statistics,
@@ -24,152 +26,11 @@ from .statistics import (
 from .twosample import COSTS, TestCost, TwoSampleResult, two_sample_test, variance_grid
 from .validation import check_option
 
-__all__ = ["ColumnDifference", "Comparison", "Measure", "compare"]
+__all__ = ["compare"]
 
 AUTO_VARIANCES = 4
 BOOTSTRAP_RANK = 120  # leading features that error bars are computed from
 STANDARDIZE_BEYOND = 10.0
-TITLES = {
-    "svd": "SVD cost",
-    "matrix": "matrix-matrix cost",
-    "vector": "vector-matrix cost",
-    "scalar": "scalar cost",
-    "bures": "Bures distance",
-    "cauchy_schwarz": "Cauchy-Schwarz divergence",
-    "mmd": "MMD",
-    "energy": "energy distance",
-}
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One number between the two data sets.
-
-    `normalized` is the form in [0, 1] where there is one. `error` is one standard error of
-    `normalized`, or of `value` where nothing is normalised; for sketches it is the certificate.
-    `if_same` is what the same number would be, on average, were the two sets one.
-    """
-
-    name: str
-    variance: float | None
-    value: float
-    normalized: float | None = None
-    error: float | None = None
-    if_same: float | None = None
-    pvalue: float | None = None
-
-
-@dataclass(frozen=True)
-class ColumnDifference:
-    """How much one column differs: its energy distance in standard deviations."""
-
-    column: str
-    distance: float
-    pvalue: float
-    mean_x: float
-    mean_y: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What :func:`compare` found. It prints as a table.
-
-    `x` and `y` are the points that were used, with columns scaled if they were;
-    :meth:`raw` brings them back to the units of the data.
-    """
-
-    names: tuple[str, str]
-    sizes: tuple[int, int]
-    used: tuple[int, int]
-    columns: tuple[str, ...]
-    variances: tuple[float, ...]
-    measures: tuple[Measure, ...]
-    tests: dict[str, TwoSampleResult]
-    column_differences: tuple[ColumnDifference, ...]
-    notes: tuple[str, ...]
-    x: Tensor | None = field(default=None, repr=False, compare=False)
-    y: Tensor | None = field(default=None, repr=False, compare=False)
-    _scale: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
-
-    def __str__(self) -> str:
-        header = ("measure", "variance", "value", "in [0, 1]", "+-", "if same", "p")
-        rows = [[str(cell) for cell in row] for row in (header, *self.rows())]
-        widths = [max(len(row[k]) for row in rows) for k in range(len(header))]
-        lines = [
-            "  ".join(c.ljust(w) if k == 0 else c.rjust(w)
-                      for k, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
-            for row in rows
-        ]  # fmt: skip
-        return "\n".join([*lines, *self.notes])
-
-    def rows(self) -> list[list[str]]:
-        """The table: one line for each measure and variance, as text."""
-        return [
-            [TITLES[m.name], *(
-                "" if n is None else f"{n:.4g}"
-                for n in (m.variance, m.value, m.normalized, m.error, m.if_same, m.pvalue)
-            )]
-            for m in self.measures
-        ]  # fmt: skip
-
-    def measure(self, name: str, variance: float | None = None) -> Measure:
-        """One measure by name, and by variance where there are several."""
-        found = [m for m in self.measures if m.name == name and variance in (None, m.variance)]
-        if not found:
-            raise OptionError(f"There is no measure {name!r} at variance {variance}.")
-        return found[0]
-
-    def witness(self, points: Tensor, variance: float | None = None) -> Tensor:  # (M, d) -> (M,)
-        """Where the sets differ: positive where `x` has more mass, negative where `y` has.
-
-        The derivative of the SVD cost's local form with respect to mass at a point, which is given
-        in the units of the data; by default at the variance whose test rejects most clearly.
-        """
-        if self.x is None or self.y is None:
-            raise OptionError("Sketches hold no points, so there is no witness function.")
-        if variance is None:
-            variance = self.sharpest_variance
-        pooled = torch.cat([self.x, self.y])
-        terms = GaussianKernel(variance).cross_terms(pooled.shape[1])
-        features, _ = pooled_features(pooled, terms, None, torch.Generator().manual_seed(0))
-        sign = torch.cat(
-            [torch.full((len(s),), w / len(s)) for s, w in ((self.x, 1), (self.y, -1))]
-        )
-        at = points.to(pooled)
-        if self._scale is not None:
-            at = (at - self._scale[0].to(at)) / self._scale[1].to(at)
-        return bures_witness(features, at, sign.to(pooled))
-
-    def raw(self, points: Tensor) -> Tensor:  # (M, d) -> (M, d)
-        """Points of `x` or `y` in the units of the data."""
-        return points if self._scale is None else points * self._scale[1] + self._scale[0]
-
-    @property
-    def sharpest_variance(self) -> float:
-        """The variance at which the SVD test has its smallest p-value."""
-        if "svd" not in self.tests:
-            return self.variances[len(self.variances) // 2]
-        by_p = zip(self.tests["svd"].pvalues, self.variances, strict=True)
-        return min(by_p, key=lambda pair: pair[0])[1]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the points, ready for JSON."""
-        tests = {
-            name: {k: getattr(t, k) for k in ("statistic", "pvalue", "variances", "statistics",
-                                              "pvalues", "permutations", "n", "m", "method")}
-            for name, t in self.tests.items()
-        }  # fmt: skip
-        return {
-            "names": self.names,
-            "rows": self.sizes,
-            "rows_used": self.used,
-            "columns": self.columns,
-            "variances": self.variances,
-            "measures": [asdict(m) for m in self.measures],
-            "tests": tests,
-            "column_differences": [asdict(c) for c in self.column_differences],
-            "notes": self.notes,
-        }
 
 
 @torch.no_grad()
@@ -207,8 +68,8 @@ def compare(
         >>> 0.5 < result.measure("svd").normalized < 0.9, result.measure("svd").pvalue
         (True, 0.01)
     """
-    if _is_sketch(x) or _is_sketch(y):
-        return _compare_sketches(x, y)
+    if is_sketch(x) or is_sketch(y):
+        return compare_sketches(x, y)
     if isinstance(standardize, str):
         check_option("standardize", standardize, ("auto",))
     first, second = (read_table(source, columns=columns) for source in (x, y))
@@ -394,33 +255,3 @@ def _column_differences(
         distance = test.statistic / spread if spread > 0 else 0.0
         found.append(ColumnDifference(name, distance, pvalue, float(a.mean()), float(b.mean())))
     return tuple(sorted(found, key=lambda c: -c.distance))
-
-
-def _is_sketch(source: object) -> bool:
-    return hasattr(source, "feature_map") and hasattr(source, "moments")
-
-
-def _compare_sketches(x: Any, y: Any) -> Comparison:
-    """Sketches go to the costs as they are: they know their kernel and carry a certificate."""
-    if not (_is_sketch(x) and _is_sketch(y)):
-        raise OptionError("Compare a sketch with a sketch: sketch the other data set first.")
-    measures = []
-    costs: dict[str, Any] = {
-        "svd": svd_cost,
-        "matrix": matrix_cost,
-        "vector": vector_cost,
-        "scalar": scalar_cost,
-    }
-    for name, cost in costs.items():
-        value = float(cost(x, y, None))
-        normalized, info = cost.with_info(x, y, None, normalized=True)
-        bound = getattr(info, "error_bound", None)
-        error = None if bound is None else float(bound)
-        measures.append(Measure(name, None, value, float(normalized), error))
-    fidelity, scalar = (m.normalized for m in (measures[0], measures[-1]))
-    if fidelity is not None:
-        measures.append(Measure("bures", None, _bures(fidelity)))
-    if scalar:
-        measures.append(Measure("cauchy_schwarz", None, max(0.0, -math.log(scalar))))
-    note = "+- of sketches is the certificate: a bound, not a standard error."
-    return Comparison(("x", "y"), (0, 0), (0, 0), (), (), tuple(measures), {}, (), (note,))

@@ -143,6 +143,7 @@ class Sketch:
             part,
             metadata={"kermix": json.dumps(header)},
         )
+        part.chmod(0o644)
         return part.replace(path)
 
     @classmethod

@@ -7,7 +7,7 @@ import typer
 
 from kermix.errors import KermixError
 
-from . import compare, fit, spectrum
+from . import compare, fit, sketch, spectrum
 from .bench import bench
 
 __all__ = ["app", "run"]
@@ -31,6 +31,7 @@ app.command()(fit.resume)
 app.command()(fit.sample)
 app.command()(fit.score)
 app.command("compare")(compare.command)
+app.command("sketch")(sketch.command)
 app.command("spectrum")(spectrum.command)
 app.command()(bench)
 
