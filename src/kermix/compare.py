@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,10 +10,12 @@ from torch import Tensor
 from .comparison import TITLES, ColumnDifference, Comparison, Measure
 from .costs import matrix_cost, scalar_cost, svd_cost, vector_cost
 from .data.tables import Source, Table, common_columns, read_table
+from .draws import Draws, anchored, draws, exchanges
 from .drift import compare_sketches, is_sketch
 from .errors import OptionError
 from .kernel import GaussianKernel
-from .permutation import labellings, own_generator, signed_weights
+from .large import LargeComparison
+from .permutation import own_generator
 from .pooled import pooled_features
 from .statistics import (
     energy_statistic,
@@ -29,6 +30,7 @@ from .validation import check_option
 __all__ = ["compare"]
 
 AUTO_VARIANCES = 4
+PAIRS_UP_TO = 1000
 BOOTSTRAP_RANK = 120  # leading features that error bars are computed from
 STANDARDIZE_BEYOND = 10.0
 
@@ -41,7 +43,7 @@ def compare(
     *,
     columns: Sequence[str] | None = None,
     standardize: bool | Literal["auto"] = "auto",
-    max_points: int = 1000,
+    max_points: int | None = None,
     bootstrap: int = 20,
     permutations: int = 200,
     seed: int = 0,
@@ -56,7 +58,8 @@ def compare(
         standardize: Whether columns are divided by their pooled standard deviation. `"auto"` does
             so when these differ more than tenfold.
         max_points: Larger sets are subsampled at random to this many points, without replacement;
-            the result says so, and error bars are those of the subsample.
+            the result says so, and error bars are those of the subsample. By default all rows
+            are used; beyond a thousand, through features instead of pairs of points.
         bootstrap: Draws of the Bayesian bootstrap behind each error bar; 0 for none.
         permutations: Random labellings behind each p-value; 0 for none.
         seed: Seed of subsampling, bootstrap and permutations.
@@ -78,26 +81,27 @@ def compare(
     generator = own_generator(seed)
     points_x, points_y = (_subsample(t, max_points, generator, notes) for t in (first, second))
     n = len(points_x)
+    used = n, len(points_y)
     raw = torch.cat([points_x, points_y])
     pooled, scale = _standardized(raw, standardize, notes)
     points_x, points_y = pooled[:n], pooled[n:]
     grid = variance_grid(pooled, AUTO_VARIANCES) if isinstance(v, str) else _variances(v)
-    tests: dict[str, TwoSampleResult] = {}
-    if permutations:
-        for cost in _test_costs():
-            # Ranks of statistics do not need more digits than float32 has.
-            tests[cost] = two_sample_test(
-                points_x.float(), points_y.float(), cost, grid, permutations, seed=seed
-            )
-    draws = _draws(n, len(points_y), bootstrap, generator, pooled.dtype)
-    measures = [m for value in grid for m in _at_variance(points_x, points_y, value, draws, tests)]
-    measures.append(_energy(pooled, draws, tests))
+    if max(used) > PAIRS_UP_TO:
+        large = LargeComparison.of(
+            pooled, raw, n, grid, first.columns, bootstrap, permutations, generator
+        )
+        measures, tests, differences = list(large.measures), large.tests, large.column_differences
+        notes += large.notes
+        points_x, points_y = (_some(p, generator) for p in (points_x, points_y))
+    else:
+        measures, tests = _by_pairs(points_x, points_y, grid, bootstrap, permutations, seed,
+                                    generator)  # fmt: skip
+        differences = _column_differences(raw[:n], raw[n:], first.columns, permutations, seed)
     measures.sort(key=lambda m: (list(TITLES).index(m.name), m.variance or 0.0))
-    differences = _column_differences(raw[:n], raw[n:], first.columns, permutations, seed)
     if bootstrap:
         notes.append(
             f"Error bars: Bayesian bootstrap, {bootstrap} draws. 'if same': the mean of "
-            f"{_exchanges(bootstrap)} random exchanges of labels."
+            f"{exchanges(bootstrap)} random exchanges of labels."
         )
     if permutations:
         notes.append(
@@ -107,7 +111,7 @@ def compare(
     return Comparison(
         names=_distinct(first.name, second.name),
         sizes=(len(first), len(second)),
-        used=(n, len(points_y)),
+        used=used,
         columns=tuple(first.columns),
         variances=grid,
         measures=tuple(measures),
@@ -118,6 +122,33 @@ def compare(
         y=points_y,
         _scale=scale,
     )
+
+
+def _by_pairs(
+    x: Tensor,
+    y: Tensor,
+    grid: tuple[float, ...],
+    bootstrap: int,
+    permutations: int,
+    seed: int,
+    generator: torch.Generator,
+) -> tuple[list[Measure], dict[str, TwoSampleResult]]:
+    """Measures and tests from all pairs of points."""
+    tests: dict[str, TwoSampleResult] = {}
+    if permutations:
+        for cost in _test_costs():
+            # Ranks of statistics do not need more digits than float32 has.
+            tests[cost] = two_sample_test(
+                x.float(), y.float(), cost, grid, permutations, seed=seed
+            )
+    drawn = draws(len(x), len(y), bootstrap, generator, x.dtype)
+    measures = [m for value in grid for m in _at_variance(x, y, value, drawn, tests)]
+    measures.append(_energy(torch.cat([x, y]), drawn, tests))
+    return measures, tests
+
+
+def _some(points: Tensor, generator: torch.Generator) -> Tensor:
+    return points[torch.randperm(len(points), generator=generator)[:PAIRS_UP_TO]]
 
 
 def _test_costs() -> tuple[TestCost, ...]:
@@ -132,7 +163,11 @@ def _distinct(first: str, second: str) -> tuple[str, str]:
     return (first, second) if first != second else (f"{first} (1)", f"{second} (2)")
 
 
-def _subsample(table: Table, limit: int, generator: torch.Generator, notes: list[str]) -> Tensor:
+def _subsample(
+    table: Table, limit: int | None, generator: torch.Generator, notes: list[str]
+) -> Tensor:
+    if limit is None:
+        return table.values
     if limit < 2:
         raise OptionError(f"max_points={limit}: at least two points are needed.")
     if len(table) <= limit:
@@ -156,40 +191,8 @@ def _standardized(
     return (pooled - centre) / spread, (centre, spread)
 
 
-@dataclass(frozen=True)
-class _Draws:
-    """Weights of both sides: as given, bootstrapped, and with exchanged labels; (P, N) each."""
-
-    a: Tensor
-    b: Tensor
-    bootstrap: int
-
-    def errors(self, values: Tensor) -> tuple[float | None, float | None]:
-        """Standard error, and the mean under exchanged labels."""
-        if not self.bootstrap:
-            return None, None
-        drawn = values[1 : 1 + self.bootstrap]
-        return float(drawn.std()), float(values[1 + self.bootstrap :].mean())
-
-
-def _exchanges(bootstrap: int) -> int:
-    return max(5, bootstrap // 4)
-
-
-def _draws(n: int, m: int, count: int, generator: torch.Generator, dtype: torch.dtype) -> _Draws:
-    labels = labellings(n, m, _exchanges(count), generator)
-    a, b = signed_weights(labels, None)
-    if count == 0:
-        return _Draws(a[:1].to(dtype), b[:1].to(dtype), 0)
-    # Exponential weights make a draw from the Bayesian bootstrap.
-    exponential = -torch.rand(count, n + m, generator=generator, dtype=torch.float64).log()
-    drawn = signed_weights(labels[:1].expand(count, -1), exponential)
-    a, b = (torch.cat([s[:1], d, s[1:]]) for s, d in zip((a, b), drawn, strict=True))
-    return _Draws(a.to(dtype), b.to(dtype), count)
-
-
 def _at_variance(
-    x: Tensor, y: Tensor, v: float, draws: _Draws, tests: dict[str, TwoSampleResult]
+    x: Tensor, y: Tensor, v: float, draws: Draws, tests: dict[str, TwoSampleResult]
 ) -> list[Measure]:
     pooled = torch.cat([x, y])
     terms = GaussianKernel(v).cross_terms(pooled.shape[1])
@@ -208,12 +211,12 @@ def _at_variance(
     leading = features.leading(BOOTSTRAP_RANK)
     drawn = exact_statistics(("svd", "matrix", "vector"), leading, draws.a, draws.b)
     fidelity = float(svd_cost(x, y, v, normalized=True))
-    fidelities = _anchored(1 - drawn["svd"], fidelity)
+    fidelities = anchored(1 - drawn["svd"], fidelity)
     add("svd", fidelity * math.sqrt(len(x) * len(y)), fidelity, fidelities)
     trace = float(matrix_cost(x, y, v, normalized=True))
-    add("matrix", trace * min(len(x), len(y)), trace, _anchored(-drawn["matrix"], trace))
+    add("matrix", trace * min(len(x), len(y)), trace, anchored(-drawn["matrix"], trace))
     plain, normalized = values_of(vector_cost)
-    add("vector", plain, normalized, _anchored(-drawn["vector"], normalized))
+    add("vector", plain, normalized, anchored(-drawn["vector"], normalized))
     plain, normalized = values_of(scalar_cost)
     divergences = scalar_statistic(gram_blocks(pooled, terms), draws.a, draws.b)
     add("scalar", plain, normalized, (-divergences).exp())
@@ -229,12 +232,7 @@ def _bures(fidelity: float) -> float:
     return math.sqrt(max(0.0, 2 - 2 * fidelity))
 
 
-def _anchored(values: Tensor, normalized: float) -> Tensor:
-    """Draws from truncated features, scaled so that the undisturbed one is the exact value."""
-    return values * (normalized / values[0]) if values[0] != 0 else values
-
-
-def _energy(pooled: Tensor, draws: _Draws, tests: dict[str, TwoSampleResult]) -> Measure:
+def _energy(pooled: Tensor, draws: Draws, tests: dict[str, TwoSampleResult]) -> Measure:
     values = energy_statistic(pooled, draws.a, draws.b)
     error, if_same = draws.errors(values)
     pvalue = tests["energy"].pvalue if "energy" in tests else None

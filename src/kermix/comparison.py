@@ -41,6 +41,7 @@ class Measure:
     error: float | None = None
     if_same: float | None = None
     pvalue: float | None = None
+    bound: float | None = None  # how far `normalized` can be from that of the exact kernel
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class ColumnDifference:
 class Comparison:
     """What :func:`compare` found. It prints as a table.
 
-    `x` and `y` are the points that were used, with columns scaled if they were;
+    `x` and `y` are the points that were used, or 1000 of them, with columns scaled if they were;
     :meth:`raw` brings them back to the units of the data.
     """
 

@@ -46,7 +46,9 @@ def command(
         bool | None,
         typer.Option(help="Divide columns by their spread; by default when it differs tenfold."),
     ] = None,
-    max_points: Annotated[int, typer.Option(help="Larger sets are subsampled to this.")] = 1000,
+    max_points: Annotated[
+        int | None, typer.Option(help="Larger sets are subsampled to this; by default all rows.")
+    ] = None,
     bootstrap: Annotated[int, typer.Option(help="Draws behind each error bar.")] = 20,
     permutations: Annotated[int, typer.Option(help="Permutations behind each p-value.")] = 200,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
@@ -79,7 +81,7 @@ def command(
     else:
         title = f"{result.names[0]} and {result.names[1]}"
         print_table(title, COLUMNS, result.rows(), result.notes)
-        if len(result.columns) > 1:
+        if len(result.column_differences) > 1:
             rows = [[c.column, *(f"{n:.4g}" for n in (c.distance, c.pvalue, c.mean_x, c.mean_y))]
                     for c in result.column_differences[:10]]  # fmt: skip
             heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second")

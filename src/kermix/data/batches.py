@@ -69,11 +69,13 @@ def _matched(
         return file.columns
     missing = [c for c in wanted if c not in file.columns]
     if missing:
-        text = "no numbers in" if missing[0] in file.all_columns else "no"
+        name = missing[0]
+        if name in file.all_columns:
+            raise TableError(f"{file.address}: column {name} holds no numbers.")
+        other = "it" if file is first else f"{first.address} has it, and this file"
         raise TableError(
-            f"{file.address}: there is {text} column {missing[0]}; "
-            + ("it has " if file is first else f"{first.address} has it, and this file has ")
-            + f"{', '.join(file.all_columns)}."
+            f"{file.address}: there is no column {name}; {other} has "
+            f"{', '.join(file.all_columns)}."
         )
     extra = [c for c in file.columns if c not in wanted]
     if strict and extra:

@@ -176,8 +176,8 @@ class NpyPart(Part):
                 if mapped is not None:
                     values = np.ascontiguousarray(mapped[row : row + count])
                 else:
-                    content = file.read(size)
-                    if len(content) < size:
+                    content = bytearray(size)
+                    if file.readinto(content) < size:  # type: ignore[attr-defined]
                         raise TableError(f"{self.address}: truncated at row {row}.")
                     values = np.frombuffer(content, dtype).reshape(count, width)
                 wide = np.float32 if dtype.itemsize <= 4 and dtype.kind == "f" else np.float64
