@@ -204,6 +204,8 @@ def test_errors_on_workers_name_the_file_and_the_worker(cluster, monkeypatch, tm
         km.sketch_files(
             tmp_path, landmarks_from=sketch, engine="dask", scheduler=cluster.scheduler_address
         )
+    options = {"landmarks_from": sketch, "engine": "dask", "scheduler": cluster.scheduler_address}
+    assert_same(km.sketch_files(tmp_path / "0.csv", **options), sketch)
     monkeypatch.setattr("kermix.cluster.SECONDS_TO_CONNECT", 1)
     with pytest.raises(ClusterError, match=r"tcp://127\.0\.0\.1:9 does not answer"):
         km.sketch_files(tmp_path / "0.csv", scheduler="tcp://127.0.0.1:9", engine="dask")

@@ -1,5 +1,6 @@
 """Sketching on a Dask cluster: parts on workers, sums merged in a tree."""
 
+import logging
 import pkgutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +44,8 @@ def sketch_on_cluster(
         places = dict(zip((f.key for f in level), parts, strict=True))
         done = distributed.as_completed(level)
         depth = 0
-        while len(level) > 1:
+        # At least once, also for a single part: parts are released below, sums are not.
+        while depth == 0 or len(level) > 1:
             groups = [level[k : k + MERGED_AT_ONCE] for k in range(0, len(level), MERGED_AT_ONCE)]
             level = [
                 client.submit(_merged, group, key=f"{name}-merge-{depth}-{k}")
@@ -98,7 +100,11 @@ def _client(scheduler: str | None, workers: int | None) -> Iterator[Any]:
     if scheduler is None:
         with (
             distributed.LocalCluster(
-                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0"
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=":0",
+                silence_logs=logging.ERROR,
             ) as cluster,
             distributed.Client(cluster) as client,
         ):

@@ -57,7 +57,7 @@ class Drift:
         lines = [[self.names[0], f"{self.rows[0]:,}", *[""] * 6]]
         for k, (a, b) in enumerate(zip(self.to_first, self.to_previous, strict=True), start=1):
             numbers = (a.svd, a.bures, a.mmd, a.pvalue, b.bures, b.pvalue)
-            shown = ["" if n is None else f"{n:.4g}" for n in numbers]
+            shown = ["" if n is None else f"{n:.3g}" for n in numbers]
             lines.append([self.names[k], f"{self.rows[k]:,}", *shown])
         return lines
 

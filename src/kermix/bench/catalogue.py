@@ -12,6 +12,7 @@ __all__ = ["BENCHMARKS", "run_benchmark"]
 BENCHMARKS = {
     "svd": "SVD cost, value and gradient, against the paper's way; a training step",
     "sketch": "all four costs by sketches, up to a million points",
+    "sketch-files": "sketches of Parquet files larger than memory, one and two workers",
     "tiles": "scalar cost without a Gram matrix, against geomloss",
     "power": "two-sample tests: rejection rates and time, against hyppo",
     "modes": "mode coverage of all costs and baselines, 8-ring and 25-grid",
@@ -30,6 +31,6 @@ def run_benchmark(name: str, out: Path, quick: bool = False) -> tuple[Path, dict
     """
     if name not in BENCHMARKS:
         raise OptionError(f"There is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}.")
-    tables = importlib.import_module(f"kermix.bench.{name}").run(quick)
+    tables = importlib.import_module(f"kermix.bench.{name.replace('-', '_')}").run(quick)
     record = {"benchmark": name, "quick": quick, **environment(), "tables": tables}
     return write_json(out / f"{name}-{machine_name()}.json", record), tables

@@ -102,7 +102,7 @@ def command(
             if files.ignored:
                 text = f"Columns without numbers left out: {', '.join(files.ignored)}."
                 progress.console.print(text, markup=False, highlight=False)
-            description = f"sketching {len(files.addresses)} files, rank {rows.features.rank}"
+            description = f"sketching {_files(len(files.addresses))}, rank {rows.features.rank}"
             progress.update(bar, description=description, total=files.size)
 
         sketch = sketch_files(
@@ -121,7 +121,7 @@ def command(
     assert sketch.origin is not None
     dropped = sum(f.dropped for f in sketch.origin.files)
     lines = [
-        f"{sketch.count:,} rows of {len(sketch.origin.files)} files, columns "
+        f"{sketch.count:,} rows of {_files(len(sketch.origin.files))}, columns "
         f"{', '.join(sketch.origin.columns)}; {dropped:,} rows with missing values left out.",
         f"{sketch.feature_map.kernel}, {sketch.feature_map.rank} landmarks; on average "
         f"{float(sketch.moments.residual or 0):.2g} of the kernel is left out.",
@@ -129,6 +129,10 @@ def command(
     ]
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _files(count: int) -> str:
+    return f"{count} file" + ("s" if count != 1 else "")
 
 
 def _check_output(out: Path) -> None:

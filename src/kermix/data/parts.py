@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 ROWS = 65_536  # of a batch
-PART_BYTES = 2**26
+PART_BYTES = 2**24
 
 
 class Batch(NamedTuple):
