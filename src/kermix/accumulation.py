@@ -66,12 +66,17 @@ class NystromSums:
         rows = min(4096, max(256, NUMBERS_AT_A_TIME // features.rank))
         self._buffers = [torch.empty(rows, features.rank, dtype=factor.dtype) for _ in range(3)]
 
+    @property
+    def rows(self) -> int:
+        """How many points are done at a time."""
+        return len(self._buffers[0])
+
     @torch.no_grad()
     def __call__(self, points: Tensor, weights: Tensor | None = None) -> FeatureSums:
         """Sums over points of shape (N, d)."""
         rank = self._landmarks.shape[0]
         sums = FeatureSums(*(self._landmarks.new_zeros(s) for s in ((), rank, (rank, rank), ())))
-        rows = len(self._buffers[0])
+        rows = self.rows
         for start in range(0, len(points), rows):
             share = None if weights is None else weights[start : start + rows].to(self._landmarks)
             sums = sums.plus(self._piece(points[start : start + rows], share))

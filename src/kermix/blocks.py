@@ -81,24 +81,42 @@ def feature_blocks(pooled: Tensor, blocks: Blocks, features: NystromFeatures) ->
     At most 100 of them are kept for tests and error bars; the sums over all rows keep all.
     """
     accumulate = NystromSums(features)
-    found = [accumulate(pooled[rows]) for rows in blocks.rows]
-    inside = blocks.rest < blocks.n
-    x = _total(found[: blocks.of_x], accumulate(pooled[blocks.rest[inside]]))
-    y = _total(found[blocks.of_x :], accumulate(pooled[blocks.rest[~inside]]))
-    first = torch.stack([f.first for f in found]) / blocks.size
-    second = torch.stack([f.second for f in found]) / blocks.size
+    first, second, residual = _block_sums(pooled, blocks, accumulate)
+    sides = []
+    for part, rest in (
+        (slice(None, blocks.of_x), blocks.rest[blocks.rest < blocks.n]),
+        (slice(blocks.of_x, None), blocks.rest[blocks.rest >= blocks.n]),
+    ):
+        count = first.new_tensor(float(len(blocks.rows[part]) * blocks.size))
+        sums = FeatureSums(count, first[part].sum(0), second[part].sum(0), residual[part].sum())
+        sides.append(sums.plus(accumulate(pooled[rest])))
+    first, second = first / blocks.size, second / blocks.size
     moments, rotation = torch.linalg.eigh(second.mean(0))
     keep = moments > SMALLEST_MOMENT * moments[-1]
     keep[:-LEADING] = False
     rotation = rotation[:, keep]
-    return FeatureBlocks(first @ rotation, rotation.mT @ second @ rotation, moments[keep], x, y)
+    return FeatureBlocks(
+        first @ rotation, rotation.mT @ second @ rotation, moments[keep], sides[0], sides[1]
+    )
 
 
-def _total(parts: list[FeatureSums], rest: FeatureSums) -> FeatureSums:
-    total = rest
-    for part in parts:
-        total = total.plus(part)
-    return total
+def _block_sums(
+    pooled: Tensor, blocks: Blocks, accumulate: NystromSums
+) -> tuple[Tensor, Tensor, Tensor]:  # (B, r), (B, r, r), (B,)
+    """Sums of each block, of several blocks at a time where these are small."""
+    together = accumulate.rows // blocks.size
+    if together < 1:
+        found = [accumulate(pooled[rows]) for rows in blocks.rows]
+        columns = zip(*((f.first, f.second, f.residual) for f in found), strict=True)
+        first, second, residual = (torch.stack(column) for column in columns)
+        return first, second, residual
+    firsts, seconds, residuals = [], [], []
+    for rows in blocks.rows.split(together):
+        features = accumulate.features(pooled[rows.flatten()]).unflatten(0, rows.shape)
+        firsts.append(features.sum(1))
+        seconds.append(features.mT @ features)
+        residuals.append((1 - features.square().sum(-1)).clamp(min=0).sum(1))
+    return torch.cat(firsts), torch.cat(seconds), torch.cat(residuals)
 
 
 def block_statistics(
