@@ -111,6 +111,7 @@ def sketch_files(
         >>> second = sketch_files(f"{folder.name}/1.npy", landmarks_from=first)
         >>> first.count, km.svd_cost(first, second, normalized=True).item() > 0.98
         (500, True)
+        >>> folder.cleanup()
     """
     check_option("engine", engine, ("local", "dask"))
     if engine == "local" and (scheduler is not None or workers not in (None, 1)):

@@ -63,8 +63,7 @@ def _ten_columns(folder: Path, sizes: tuple[int, ...], say: Say) -> list[dict[st
         first = km.sketch_files(_files(folder)[0], rank=RANK, tolerance=1e-12)
         landmarks_s = time.perf_counter() - started
         for workers in (1, 2):
-            with _cluster(workers) as (address, peaks):
-                _sketched(_files(folder)[:1], first, address)  # workers import what they need
+            with _cluster(workers, _files(folder)[0], first) as (address, peaks):
                 seconds, sketch = _sketched(_files(folder), first, address)
                 memory = peaks()
             assert sketch.count == size, "every row counts once"
@@ -100,8 +99,7 @@ def _plane(folder: Path, size: int, say: Say) -> list[dict[str, Any]]:
         _write(folder, 0, size, 2, 0.01 * k, 1 + k)
         if not sketches:
             start = km.sketch_files(_files(folder)[0], rank=RANK, tolerance=1e-12)
-        with _cluster(2) as (address, peaks):
-            _sketched(_files(folder)[:1], start, address)
+        with _cluster(2, _files(folder)[0], start) as (address, peaks):
             seconds, sketch = _sketched(_files(folder), start, address)
             memory = [*peaks(), _memory_mb()]  # of the workers and of this process
         assert sketch.count == size, "every row counts once"
@@ -135,7 +133,9 @@ def _sketched(files: list[str], start: km.Sketch, address: str) -> tuple[float, 
 
 
 @contextmanager
-def _cluster(workers: int) -> Iterator[tuple[str, Callable[[], list[tuple[float, float]]]]]:
+def _cluster(
+    workers: int, file: str, start: km.Sketch
+) -> Iterator[tuple[str, Callable[[], list[tuple[float, float]]]]]:
     """Fresh processes of one thread each, and a way to ask for their peak memory."""
     from distributed import Client, LocalCluster
 
@@ -149,7 +149,13 @@ def _cluster(workers: int) -> Iterator[tuple[str, Callable[[], list[tuple[float,
         ) as cluster,
         Client(cluster) as client,
     ):
+        # Every worker imports and starts what it needs before anything is timed.
+        client.run(_warm_up, file, start)
         yield cluster.scheduler_address, lambda: list(client.run(_memory_mb).values())
+
+
+def _warm_up(file: str, start: km.Sketch) -> int:
+    return km.sketch_files(file, landmarks_from=start).count
 
 
 def _memory_mb() -> tuple[float, float]:
