@@ -8,7 +8,8 @@ from torch import Tensor
 
 from kermix.errors import TableError
 
-from .images import Images, is_idx, read_idx, read_image_folder
+from .idx import is_idx
+from .images import Images, read_idx, read_image_folder
 from .tables import read_table
 from .toys import TOYS, Modes, toy
 
@@ -73,7 +74,9 @@ def load(source: str, seed: int = 0, rows: int = TOY_ROWS) -> Dataset:
 
 
 def _from_images(images: Images) -> Dataset:
-    return Dataset(images.name, images.values, _names(images.values), images.shape)
+    return Dataset(
+        images.name, images.values, _names(images.values), images.shape, notes=images.notes
+    )
 
 
 def _names(values: Tensor) -> list[str]:

@@ -1,0 +1,198 @@
+"""Decoding of picture files: every mode and size, many at once in worker processes."""
+
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from kermix.errors import MissingExtraError
+
+__all__ = ["SUFFIXES", "Content", "Decoded", "Form", "decode", "decode_all", "is_picture", "probe"]
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+SIXTEEN_BITS = ("I", "I;16", "I;16L", "I;16B", "I;16N")
+GREY = ("1", "L", "F", *SIXTEEN_BITS)
+SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
+ORIENTATION = 0x0112
+BLOCK = 256  # pictures handed to a worker at a time
+WORTH_WORKERS = 4000  # with fewer, starting workers takes longer than decoding
+
+Content: TypeAlias = Path | bytes  # a picture in a file, or already read
+
+
+@dataclass(frozen=True)
+class Form:
+    """What pictures are brought to.
+
+    Attributes:
+        channels: One (grey) or three (colour).
+        height: Of the result.
+        width: Of the result.
+        crop: First cut out the square of this side in the middle; by default the largest part in
+            the middle that has the proportions of the result.
+    """
+
+    channels: int
+    height: int
+    width: int
+    crop: int | None = None
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Some pictures in their order, those that could be read, and why others could not."""
+
+    images: np.ndarray  # uint8, (n, C, H, W)
+    kept: list[int]  # which of the pictures these are
+    damaged: list[str]  # "name (reason)"
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file's name is that of a picture; hidden files, as `._a.jpg`, are none."""
+    name = name.rsplit("/", 1)[-1].lower()
+    return name.endswith(SUFFIXES) and not name.startswith(".")
+
+
+def probe(content: Content) -> tuple[int, int, int]:
+    """Channels, height and width of a picture, from its first bytes."""
+    with _open(content) as picture:
+        width, height = picture.size
+        if picture.getexif().get(ORIENTATION) in SIDEWAYS:
+            width, height = height, width
+        return (1 if _is_grey(picture) else 3), height, width
+
+
+def decode(content: Content, form: Form) -> np.ndarray:  # uint8, (C, H, W)
+    """A picture as numbers: the first frame, upright, what is transparent on white."""
+    from PIL import Image, ImageOps
+
+    with _open(content) as opened:
+        grey = _is_grey(opened)
+        picture = ImageOps.exif_transpose(opened)
+        if picture.mode in SIXTEEN_BITS or picture.mode == "F":
+            picture = Image.fromarray(_eight_bits(np.asarray(picture), picture.mode))
+        elif picture.has_transparency_data:
+            above = picture.convert("RGBA")
+            picture = Image.new("RGBA", above.size, "white")
+            picture.alpha_composite(above)
+        picture = picture.convert("L" if grey and form.channels == 1 else "RGB")
+        if form.crop is not None:
+            left, top = ((side - form.crop) // 2 for side in picture.size)
+            picture = picture.crop((left, top, left + form.crop, top + form.crop))
+        if picture.size != (form.width, form.height):
+            picture = ImageOps.fit(picture, (form.width, form.height), Image.Resampling.LANCZOS)
+        if form.channels == 1:
+            return np.asarray(picture.convert("L"))[None]
+        return np.asarray(picture).transpose(2, 0, 1)
+
+
+def decode_all(
+    pictures: Iterable[tuple[str, Content]], count: int, form: Form, workers: int | None = None
+) -> Iterator[Decoded]:
+    """Decode many pictures, in blocks, in their order.
+
+    Args:
+        pictures: Name (for messages) and content of each.
+        count: How many there are.
+        form: What they are brought to.
+        workers: How many processes; by default one for each core when there are many pictures.
+            One: this process does it.
+    """
+    blocks = _blocks(iter(pictures))
+    if workers is None:
+        workers = min(_cores(), count // WORTH_WORKERS + 1)
+    if workers == 1:
+        for start, block in blocks:
+            yield _decode_block(start, block, form)
+        return
+    joblib = _joblib()
+    # The decoder keeps the number of blocks that are read ahead of it small.
+    with joblib.Parallel(n_jobs=workers, return_as="generator", batch_size=1) as parallel:
+        yield from parallel(joblib.delayed(_decode_block)(i, block, form) for i, block in blocks)
+
+
+def _blocks(
+    pictures: Iterator[tuple[str, Content]],
+) -> Iterator[tuple[int, list[tuple[str, Content]]]]:
+    start = 0
+    while block := list(islice(pictures, BLOCK)):
+        yield start, block
+        start += len(block)
+
+
+def _decode_block(start: int, block: Sequence[tuple[str, Content]], form: Form) -> Decoded:
+    images, kept, damaged = [], [], []
+    for i, (name, content) in enumerate(block, start):
+        try:
+            images.append(decode(content, form))
+        except unreadable() as error:
+            damaged.append(f"{name} ({_reason(error)})")
+        else:
+            kept.append(i)
+    shape = (-1, form.channels, form.height, form.width)
+    stack = np.stack(images) if images else np.empty(0, np.uint8)
+    return Decoded(stack.reshape(shape) if images else stack.reshape(0, *shape[1:]), kept, damaged)
+
+
+def unreadable() -> tuple[type[Exception], ...]:
+    """What Pillow raises on a picture that is damaged, or is none, or is too large to be one."""
+    from PIL import Image
+
+    return (
+        OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, OverflowError,
+        Image.DecompressionBombError,
+    )  # fmt: skip
+
+
+def _reason(error: Exception) -> str:
+    return "no picture" if "cannot identify" in str(error) else str(error) or type(error).__name__
+
+
+def _is_grey(picture: Any) -> bool:
+    if picture.mode == "LA":
+        return True
+    return picture.mode in GREY and "transparency" not in picture.info
+
+
+def _eight_bits(values: np.ndarray, mode: str) -> np.ndarray:
+    if mode == "F":
+        scale = 255.0 if values.max(initial=0.0) <= 1 else 1.0
+        return (values * scale).round().clip(0, 255).astype(np.uint8)
+    return (values.clip(0, 65535) / 257).round().astype(np.uint8)
+
+
+def _open(content: Content) -> Any:
+    image = _pillow()
+    return image.open(io.BytesIO(content) if isinstance(content, bytes) else content)
+
+
+def _cores() -> int:
+    return (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError(
+            "Reading pictures needs Pillow: pip install 'kermix[images]'."
+        ) from None
+    return Image
+
+
+def _joblib() -> Any:
+    try:
+        import joblib
+    except ImportError:
+        raise MissingExtraError(
+            "Decoding in several processes needs joblib: pip install 'kermix[images]'; or "
+            "workers=1."
+        ) from None
+    return joblib
