@@ -38,11 +38,13 @@ class ClassBalance:
         modes: Classes with at least one sample.
         total: Classes that there are.
         kl: Kullback-Leibler divergence, in nats, of the samples' classes from uniform.
+        kl_expected: The same from the frequencies that were expected.
     """
 
     modes: int
     total: int
     kl: float
+    kl_expected: float
 
 
 @dataclass(frozen=True)
@@ -62,19 +64,27 @@ class Neighbourhoods:
     coverage: float
 
 
-def class_balance(labels: Tensor, total: int) -> ClassBalance:  # (n,)
-    """Count the classes, and compare their frequencies with equal ones.
+def class_balance(
+    labels: Tensor,  # (n,)
+    total: int,
+    expected: Tensor | None = None,  # (total,)
+) -> ClassBalance:
+    """Count the classes, and compare their frequencies with equal and with expected ones.
 
     Example:
         >>> class_balance(torch.tensor([0, 0, 1, 1]), 2)
-        ClassBalance(modes=2, total=2, kl=0.0)
+        ClassBalance(modes=2, total=2, kl=0.0, kl_expected=0.0)
     """
     if labels.numel() == 0:
         raise SampleError("labels is empty: there is nothing to count.")
     counts = torch.bincount(labels.flatten(), minlength=total).double()
     share = counts / counts.sum()
     kl = torch.special.xlogy(share, share * total).sum()
-    return ClassBalance(int((counts > 0).sum()), total, float(kl))
+    other = kl
+    if expected is not None:
+        target = expected.to(share) / expected.sum().to(share)
+        other = (torch.special.xlogy(share, share) - torch.special.xlogy(share, target)).sum()
+    return ClassBalance(int((counts > 0).sum()), total, float(kl), float(other))
 
 
 @torch.no_grad()
@@ -87,16 +97,26 @@ def predict(classifier: nn.Module, images: Tensor) -> Tensor:  # (n, c, h, w) ->
     return scores
 
 
-def stacked_modes(classifier: nn.Module, images: Tensor) -> ClassBalance:  # (n, 3, h, w)
-    """Modes of stacked MNIST: each channel is a digit, so there are a thousand classes."""
+def stacked_modes(
+    classifier: nn.Module,
+    images: Tensor,  # (n, channels, h, w)
+    frequencies: Tensor | None = None,  # (10,)
+) -> ClassBalance:
+    """Modes of stacked MNIST: each channel is a digit, so three have a thousand classes.
+
+    Args:
+        classifier: Of single digits.
+        images: Stacked digits.
+        frequencies: Of the digits in the data; the channels are independent.
+    """
     channels = images.shape[1]
-    digits = torch.stack(
-        [predict(classifier, images[:, i : i + 1]).argmax(1) for i in range(channels)]
-    )
-    label = torch.zeros_like(digits[0])
-    for digit in digits:
-        label = 10 * label + digit
-    return class_balance(label, 10**channels)
+    label = torch.zeros(len(images), dtype=torch.long, device=images.device)
+    expected = None if frequencies is None else torch.ones(1, dtype=torch.double)
+    for i in range(channels):
+        label = 10 * label + predict(classifier, images[:, i : i + 1]).argmax(1)
+        if expected is not None and frequencies is not None:
+            expected = torch.outer(expected, frequencies.double().cpu()).flatten()
+    return class_balance(label, 10**channels, expected)
 
 
 def neighbourhoods(

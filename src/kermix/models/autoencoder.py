@@ -79,6 +79,8 @@ class Autoencoder(nn.Module):
         shape: Channels, height and width of the images, which are square.
         code: Length of a code.
         width: Channels of the smallest feature maps.
+        by_channel: Whether each channel is coded by itself, all by the same network, as suits
+            channels that are pictures of their own; the length of a code must be a multiple.
         generator: Where initial weights come from.
 
     Example:
@@ -92,6 +94,7 @@ class Autoencoder(nn.Module):
         shape: tuple[int, int, int],
         code: int = 16,
         width: int = 128,
+        by_channel: bool = False,
         *,
         generator: torch.Generator,
     ) -> None:
@@ -99,20 +102,32 @@ class Autoencoder(nn.Module):
         channels, height, side = shape
         if height != side:
             raise OptionError(f"Images of {height} x {side} pixels: an autoencoder takes squares.")
-        if code < 1:
-            raise OptionError(f"code={code}: a code has at least one coordinate.")
+        self.parts = channels if by_channel else 1
+        if code < 1 or code % self.parts:
+            raise OptionError(
+                f"code={code}: a code has at least one coordinate, and as many for each of "
+                f"{self.parts} parts."
+            )
         self.shape, self.code = shape, code
         doublings = doublings_of(side)
-        self.encoder = ConvEncoder(side, channels, code, width, doublings, generator=generator)
-        self.decoder = ConvDecoder(code, side, channels, width, doublings, generator=generator)
+        each = (channels // self.parts, code // self.parts)
+        self.encoder = ConvEncoder(side, *each, width, doublings, generator=generator)
+        self.decoder = ConvDecoder(
+            each[1], side, each[0], width, doublings, generator=generator
+        )
 
     def encode(self, images: Tensor) -> Tensor:  # (n, c, h, w) -> (n, code)
         """Codes of images with values in [0, 1]."""
-        return self.encoder(images)
+        if self.parts == 1:
+            return self.encoder(images)
+        codes = self.encoder(images.flatten(0, 1).unsqueeze(1))
+        return codes.unflatten(0, (-1, self.parts)).flatten(1)
 
     def logits(self, codes: Tensor) -> Tensor:  # (n, code) -> (n, c, h, w)
         """Images before the last nonlinearity."""
-        return self.decoder(codes).unflatten(1, self.shape)
+        if self.parts > 1:
+            codes = codes.unflatten(1, (self.parts, -1)).flatten(0, 1)
+        return self.decoder(codes).view(-1, *self.shape)
 
     def decode(self, codes: Tensor) -> Tensor:  # (n, code) -> (n, c, h, w)
         """Images of codes, with values in [0, 1]."""

@@ -104,7 +104,9 @@ def build_image_model(
     generator = torch.Generator().manual_seed(settings.seed)
     autoencoder = None
     if settings.encodes:
-        autoencoder = Autoencoder(shape, settings.code, settings.width, generator=generator)
+        autoencoder = Autoencoder(
+            shape, settings.code, settings.width, settings.by_channel, generator=generator
+        )
     classes = len(frequencies)
     prior = noise_prior(settings.noise, settings.states)
     network: nn.Module

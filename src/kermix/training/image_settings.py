@@ -28,6 +28,7 @@ class ImageSettings:
             table of components of codes, for each class; `"conv"`, noise to images at once.
         spaces: Where the cost acts; of several, the mean of the losses.
         code: Length of a code of the autoencoder.
+        by_channel: Whether each channel is coded by itself, as suits stacked MNIST.
         width: Channels of the smallest feature maps of encoder and decoder.
         code_noise: Deviation of the noise that codes get before they are decoded in training, in
             units of their own deviation: it makes near codes decode to near images.
@@ -52,6 +53,7 @@ class ImageSettings:
     model: ImageModelName = "codes"
     spaces: tuple[SpaceName, ...] = ("codes",)
     code: int = 16
+    by_channel: bool = False
     width: int = 128
     code_noise: float = 0.2
     hidden: int = 512

@@ -1,0 +1,276 @@
+"""Generators of images: all costs on MNIST, stacked MNIST and CIFAR-10, and where a cost acts.
+
+`python -m kermix.bench.images --task mnist --data-root FOLDER`. Within a task all methods have the
+same network, the same autoencoder and the same number of steps. Tasks:
+
+========  ===================================================================================
+mnist     class-conditional; classifiers trained on 60,000 samples, tested on real images
+stacked   three digits as channels: modes and their balance of 26,000 samples
+cifar10   class-conditional; distances in the features of a classifier trained here
+spaces    MNIST, SVD cost in the space of pixels, coarse pixels, random features, codes, several
+========  ===================================================================================
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.data.stacked import STACKED, stacked_mnist
+from kermix.errors import OptionError
+from kermix.image_evaluation import parzen, stacked_modes
+from kermix.image_sheets import save_png, sheet
+from kermix.records import environment, machine_name, write_json
+from kermix.training.image_settings import ImageSettings
+from kermix.training.judging import train_on_synthetic
+
+from .image_tools import Real, classifier_of, distances, encoder_of, read, train
+from .quality import write_record
+
+__all__ = ["METHODS", "SETTINGS", "TASKS", "join", "main", "run", "run_task"]
+
+COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn")
+TASKS = ("mnist", "stacked", "cifar10", "spaces")
+SETTINGS = {
+    "mnist": ImageSettings(code=16, batch=5000, steps=2000),
+    "stacked": ImageSettings(
+        code=48, by_channel=True, batch=4000, steps=1500, hidden=1024, noise=64
+    ),
+    "cifar10": ImageSettings(
+        code=128, width=256, code_noise=0.1, encoder_steps=3000, batch=5000, steps=1500,
+        hidden=1024, noise=128,
+    ),
+    "spaces": ImageSettings(code=16, batch=2500, steps=1000, model="conv"),
+}  # fmt: skip
+MIXTURE = {
+    "mnist": {"model": "mixture", "components": 2000},
+    "stacked": {"model": "mixture", "components": 4000, "steps": 400},
+}
+POLISH = 500
+SPACES = {
+    "pixels": ("pixels",),
+    "coarse": ("coarse",),
+    "random": ("random",),
+    "codes": ("codes",),
+    "several": ("coarse", "random", "codes"),
+}
+METHODS = {
+    "mnist": (*COSTS, "mixture svd", "mixture svd+likelihood"),
+    "stacked": ("svd", "mixture svd", "mixture svd+likelihood", "mixture likelihood"),
+    "cifar10": ("svd", "scalar", "vector", "matrix", "mmd", "sinkhorn"),
+    "spaces": (*SPACES, "codes, decoded"),
+}
+EPOCHS = 5
+SYNTHETIC, STACKED_SAMPLES, CIFAR_SAMPLES = 60_000, 26_000, 10_000
+CLASSIFIERS = {"mnist": (8, 32, 2, False), "cifar10": (15, 64, 3, True)}
+QUICK = {"encoder_steps": 30, "steps": 20, "batch": 200, "width": 16, "hidden": 64}
+Row = dict[str, Any]
+
+
+def settings_of(task: str, method: str, quick: bool = False) -> ImageSettings:
+    """What a method of a task is trained with."""
+    settings = SETTINGS[task]
+    if task == "spaces":
+        if method == "codes, decoded":
+            settings = replace(settings, model="codes")
+        else:
+            settings = replace(settings, spaces=SPACES[method])  # type: ignore[arg-type]
+    elif method.startswith("mixture"):
+        settings = replace(settings, **MIXTURE[task])  # type: ignore[arg-type]
+        if method.endswith("likelihood"):
+            settings = replace(settings, polish=POLISH)
+        if method == "mixture likelihood":
+            settings = replace(settings, polish=settings.steps + POLISH, steps=0)
+    else:
+        settings = replace(settings, cost=method)  # type: ignore[arg-type]
+    if quick:
+        settings = replace(settings, **QUICK, components=100, polish=min(settings.polish, 10))
+    return settings
+
+
+def run_task(
+    task: str,
+    methods: Sequence[str],
+    *,
+    data_root: Path | None = None,
+    device: str = "auto",
+    work: Path | None = None,
+    pictures: Path | None = None,
+    quick: bool = False,
+    on_row: Callable[[list[Row]], None] = lambda rows: None,
+) -> list[Row]:
+    """The table of one task.
+
+    Args:
+        task: One of :data:`TASKS`.
+        methods: Some of :data:`METHODS` of the task; none trains only what they share.
+        data_root: Where the files of MNIST and CIFAR-10 are.
+        device: Where to train.
+        work: Folder that keeps the autoencoder and classifier for other processes.
+        pictures: Folder for sheets of samples.
+        quick: Whether to show only that it works, on a few images.
+        on_row: Called with the table after each new row.
+    """
+    unknown = [m for m in methods if m not in METHODS[task]]
+    if unknown:
+        raise OptionError(f"{unknown[0]!r}: {task} has the methods {', '.join(METHODS[task])}.")
+    where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    where = where if device == "auto" else torch.device(device)
+    source = "cifar10" if task == "cifar10" else "mnist"
+    real = read(source, data_root, where, 600 if quick else None)
+
+    def path(name: str) -> Path | None:
+        return None if work is None else work / f"{name}.safetensors"
+
+    epochs, width, pools, flips = CLASSIFIERS[source]
+    classifier, judge = classifier_of(
+        real, 1 if quick else epochs, 8 if quick else width, pools, flips,
+        path(f"{source}-classifier"),
+    )  # fmt: skip
+    shared = settings_of(task, METHODS[task][0], quick)
+    coding = "stacked" if task == "stacked" else source
+    frequencies = torch.bincount(torch.from_numpy(real.train.labels)).double()
+    if task == "stacked":
+        count = 500 if quick else STACKED
+        made = stacked_mnist(real.train.images, real.train.labels, count, seed=0)
+        held = stacked_mnist(*real.held_out, 500 if quick else 2000, seed=1)
+        real = replace(real, train=replace(made, labels=np.zeros(count, np.int64), classes=("",)),
+                       held_out=(held.images, np.zeros(len(held), np.int64)))  # fmt: skip
+    autoencoder, coded = encoder_of(real, replace(shared, spaces=("codes",)), path(f"{coding}-ae"))
+
+    def judged(images: Tensor, labels: Tensor) -> Row:
+        if task == "stacked":
+            return asdict(stacked_modes(classifier, images, frequencies))
+        found: Row = {}
+        if task != "cifar10":
+            scores = train_on_synthetic(
+                images, labels, real.images, real.labels, epochs=1 if quick else EPOCHS
+            )
+            found |= {f"{name}_accuracy": score for name, score in scores.items()}
+        found |= distances(real, classifier, images)
+        if task == "mnist":
+            flat = real.images.flatten(1)
+            found["parzen"] = parzen(images[:10_000].flatten(1), flat[:1000], flat[1000:])[0]
+        return found
+
+    n = {"stacked": STACKED_SAMPLES, "cifar10": CIFAR_SAMPLES}.get(task, SYNTHETIC)
+    n = 300 if quick else n
+    table: list[Row] = []
+    if methods and methods[0] == METHODS[task][0]:
+        for name, images, labels in _references(real, autoencoder, n, task):
+            table.append({"method": name, "a_sample_is": "", **judged(images, labels)})
+            on_row(table)
+    for method in methods:
+        settings = settings_of(task, method, quick)
+        trainer, seconds = train(real, settings, autoencoder)
+        generator = torch.Generator(where).manual_seed(1)
+        drawn = trainer.model.sample(n, generator)
+        mixture = trainer.model.is_mixture
+        table.append({
+            "method": method,
+            "a_sample_is": "centre + learned noise" if mixture else "centre",
+            **judged(drawn.images, drawn.labels),
+            "held_out_energy_of_codes": trainer.metric(),
+            "steps": settings.steps + settings.polish,
+            "seconds": seconds,
+            "raw_judge": judge,
+            "raw_autoencoder": coded,
+        })  # fmt: skip
+        on_row(table)
+        if pictures is not None:
+            classes = torch.arange(len(real.train.classes), device=where)
+            labels = classes.repeat(100)[:100] if len(classes) > 1 else None
+            shown = trainer.model.sample(100, generator, labels).images
+            name = f"{task}-{method.replace(', ', '-').replace(' ', '-').replace('+', '-')}"
+            save_png(sheet(shown), pictures / f"{name}.png")
+    return table
+
+
+def _references(
+    real: Real, autoencoder: Any, n: int, task: str
+) -> list[tuple[str, Tensor, Tensor]]:
+    """Real images, and what the autoencoder makes of them: what to expect at best."""
+    images, labels = real.train_tensors(n)
+    found = [("real training images", images, labels)]
+    if task != "spaces":
+        with torch.no_grad():
+            again = [autoencoder.decode(autoencoder.encode(i)) for i in images.split(4096)]
+        found.append(("their reconstructions", torch.cat(again), labels))
+    return found
+
+
+def protocol_of(task: str) -> dict[str, Any]:
+    """What all methods of a task share."""
+    return {
+        "task": task,
+        "setting": SETTINGS[task].as_json(),
+        "mixture": {**MIXTURE.get(task, {}), "polish": POLISH},
+        "synthetic images": SYNTHETIC,
+        "epochs of the classifiers on them": EPOCHS,
+        "runs": 1,
+    }
+
+
+def join(parts: Sequence[Path], out: Path) -> Path:
+    """One result file from those of several processes that shared the methods of a task."""
+    records = [json.loads(part.read_text()) for part in parts]
+    first = records[0]
+    table = [row for record in records for row in record["tables"][first["protocol"]["task"]]]
+    commands = [record["command"] for record in records]
+    joined = {**first, "command": " & ".join(commands)}
+    joined["tables"] = {first["protocol"]["task"]: table}
+    return write_json(out, joined)
+
+
+def run(quick: bool = False) -> dict[str, list[Row]]:
+    """All tasks; the data are found in the environment variable KERMIX_DATA."""
+    return {task: run_task(task, METHODS[task], quick=quick) for task in TASKS}
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """Run one task; write its result file after each row, and its sheets of samples."""
+    parser = argparse.ArgumentParser("kermix.bench.images", description=__doc__)
+    parser.add_argument("--task", choices=TASKS, default="mnist")
+    parser.add_argument("--methods", help="names with semicolons between; 'none' prepares only")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--work", type=Path, help="folder for what several processes share")
+    parser.add_argument("--pictures", type=Path, default=Path("results/images"))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--join", type=Path, nargs="+", help="result files to join into one")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args(arguments)
+    out = given.out or Path("results/bench") / f"images-{given.task}-{machine_name()}.json"
+    if given.join:
+        return join(given.join, out)
+    methods = METHODS[given.task]
+    if given.methods is not None:
+        methods = tuple(m for m in given.methods.split(";") if m != "none")
+    record = {"benchmark": f"images-{given.task}", "quick": given.quick, **environment()}
+    record["protocol"] = protocol_of(given.task)
+    table = run_task(
+        given.task,
+        methods,
+        data_root=given.data_root,
+        device=given.device,
+        work=given.work,
+        pictures=given.pictures,
+        quick=given.quick,
+        on_row=lambda rows: write_json(out, {**record, "tables": {given.task: rows}}) and None,
+    )
+    if not table:
+        return out
+    return write_record(
+        f"images-{given.task}", out, {given.task: table}, protocol_of(given.task),
+        shown=given.task, quick=given.quick,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
