@@ -125,7 +125,7 @@ def fit(
         "spread": _factors(spread), "rate": rate, "seed": seed,
     }  # fmt: skip
     settings = Settings(**chosen)  # refused, if it must be, before any file is read
-    dataset = load(data, seed, **({} if rows is None else {"rows": rows}))
+    dataset = load(data, seed, rows)
     if model is None and dataset.image is not None and cost != "likelihood" and not polish:
         square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
         settings = replace(settings, model="conv" if square else "generator")

@@ -1,10 +1,12 @@
 """CIFAR-10: the official binary batches, packed or not, and copies as pictures in an archive."""
 
+import gzip
 import lzma
 import tarfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 
@@ -24,7 +26,6 @@ BATCHES = {
     "train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
     "test": ("test_batch.bin",),
 }
-BROKEN = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
 
 Split = Literal["train", "test"]
 
@@ -43,14 +44,9 @@ def read_binary_batches(folder: Path, split: Split) -> tuple[np.ndarray, np.ndar
 def read_binary_archive(path: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
     """The same from `cifar-10-binary.tar.gz`, without unpacking it."""
     wanted, contents = set(BATCHES[split]), {}
-    try:
-        with tarfile.open(path, "r|*") as archive:
-            for member in archive:
-                name = member.name.rsplit("/", 1)[-1]
-                if name in wanted and (file := archive.extractfile(member)) is not None:
-                    contents[name] = file.read()
-    except BROKEN as error:
-        raise _damaged(path, error) from None
+    for name, file in _archived(path):
+        if (name := name.rsplit("/", 1)[-1]) in wanted:
+            contents[name] = file.read()
     missing = sorted(wanted - contents.keys())
     if missing:
         raise ImageError(f"{path}: {missing[0]} is not in this archive; fetch it again.")
@@ -84,21 +80,32 @@ def read_picture_archive(
 
 def _members(path: Path, split: Split) -> list[tuple[str, bytes]]:
     found = []
-    try:
-        with tarfile.open(path, "r|*") as archive:
-            for member in archive:
-                parts = member.name.split("/")
-                if len(parts) < 3 or parts[-3] != split or not is_picture(member.name):
-                    continue
-                if parts[-2] not in CLASSES:
-                    raise ImageError(f"{path}: {member.name} is in no class of CIFAR-10.")
-                if (file := archive.extractfile(member)) is not None:
-                    found.append((member.name, file.read()))
-    except BROKEN as error:
-        raise _damaged(path, error) from None
+    for name, file in _archived(path):
+        parts = name.split("/")
+        if len(parts) < 3 or parts[-3] != split or not is_picture(name):
+            continue
+        if parts[-2] not in CLASSES:
+            raise ImageError(f"{path}: {name} is in no class of CIFAR-10.")
+        found.append((name, file.read()))
     if not found:
         raise ImageError(f"{path}: no pictures {split}/CLASS/*.jpg in this archive.")
     return found
+
+
+def _archived(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """The files of an archive, in the order they are in it."""
+    # tarfile alone takes the end of a packed file that was cut off for the end of the archive.
+    unpack = lzma.open if path.suffix == ".xz" else gzip.open
+    try:
+        with unpack(path, "rb") as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    if (file := archive.extractfile(member)) is not None:
+                        yield member.name, file
+            while stream.read(2**20):
+                pass
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
+        raise ImageError(f"{path}: damaged or not whole ({error}); fetch it again.") from None
 
 
 def _records(contents: list[tuple[str, bytes]]) -> tuple[np.ndarray, np.ndarray]:
@@ -114,7 +121,3 @@ def _records(contents: list[tuple[str, bytes]]) -> tuple[np.ndarray, np.ndarray]
     if labels.max() >= len(CLASSES):
         raise ImageError(f"{contents[0][0]}: not of CIFAR-10; there is a label {labels.max()}.")
     return rows[:, 1:].reshape(-1, 3, SIDE, SIDE), labels
-
-
-def _damaged(path: Path, error: Exception) -> ImageError:
-    return ImageError(f"{path}: damaged or not whole ({error}); fetch it again.")

@@ -14,7 +14,14 @@ from kermix.errors import ImageError
 from .cache import Plan, Prepared, fingerprint, prepared
 from .pictures import SUFFIXES, Form, decode_all, is_picture, probe, unreadable
 
-__all__ = ["ClassFolders", "damage_note", "find_pictures", "prepare_files", "read_class_folders"]
+__all__ = [
+    "ClassFolders",
+    "damage_note",
+    "find_pictures",
+    "held_out",
+    "prepare_files",
+    "read_class_folders",
+]
 
 TEST_NAMES = ("test", "val", "valid", "validation")
 TEST_SHARE = 5  # one picture of this many, where no test folder was made
@@ -72,7 +79,7 @@ def read_class_folders(folder: Path) -> ClassFolders:
     kept: list[tuple[Path, int]] = []
     held: list[tuple[Path, int]] = []
     for label, files in enumerate(found.values()):
-        chosen = set(sorted(files, key=_shuffled)[: round(len(files) / TEST_SHARE)])
+        chosen = held_out(files)
         kept += [(file, label) for file in files if file not in chosen]
         held += [(file, label) for file in files if file in chosen]
     if not held:
@@ -86,6 +93,11 @@ def read_class_folders(folder: Path) -> ClassFolders:
     return ClassFolders(tuple(found), kept, held, (note,))
 
 
+def held_out(files: Sequence[Path]) -> set[Path]:
+    """A fifth of the pictures, chosen by their names and so always the same."""
+    return set(sorted(files, key=_shuffled)[: round(len(files) / TEST_SHARE)])
+
+
 def prepare_files(
     name: str,
     root: Path,
@@ -94,6 +106,7 @@ def prepare_files(
     *,
     together: Sequence[Path] | None = None,
     size: int | None = None,
+    form: Form | None = None,
     cache: Path | None = None,
     workers: int | None = None,
 ) -> Prepared:
@@ -106,22 +119,23 @@ def prepare_files(
         labels: One for each file; by default its place.
         together: The pictures that decide on the common form; by default the files themselves.
         size: Side in pixels; by default the most common size of the pictures.
+        form: What to bring them to, whatever they are.
         cache: See :func:`kermix.data.cache.prepared`.
         workers: See :func:`kermix.data.pictures.decode_all`.
     """
     deciding = files if together is None else together
 
     def plan() -> Plan:
-        form, notes = _common_form(root, deciding, size)
+        chosen, notes = _common_form(root, deciding, size) if form is None else (form, ())
         named = [(file.relative_to(root).as_posix(), file) for file in files]
         return Plan(
-            (len(files), form.channels, form.height, form.width),
+            (len(files), chosen.channels, chosen.height, chosen.width),
             np.arange(len(files)) if labels is None else np.array(labels, np.int64),
-            lambda: decode_all(named, len(named), form, workers),
+            lambda: decode_all(named, len(named), chosen, workers),
             notes,
         )
 
-    digest = fingerprint(root, [*files, *deciding], len(files), size)
+    digest = fingerprint(root, [*files, *deciding], len(files), size, form)
     result = prepared(f"{name}-{digest}", plan, cache)
     if not len(result.images):
         raise ImageError(f"{root}: no picture could be read; the first is {result.damaged[0]}.")

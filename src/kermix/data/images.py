@@ -1,35 +1,26 @@
-"""Images as rows of numbers in [0, 1]: folders of picture files, and IDX files as of MNIST."""
+"""Images as rows of numbers: folders of picture files, and IDX files as of MNIST."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from .dataset import Dataset, image_rows
 from .folders import damage_note, find_pictures, prepare_files
 from .idx import read_idx_array
 
-__all__ = ["Images", "read_idx", "read_image_folder"]
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images as rows of channels, rows and columns, flattened in this order."""
-
-    values: Tensor  # (N, channels * height * width), in [0, 1]
-    shape: tuple[int, int, int]  # channels, height, width
-    name: str
-    notes: tuple[str, ...] = ()
+__all__ = ["read_idx", "read_image_folder"]
 
 
 def read_image_folder(
     folder: Path, *, size: int | None = None, cache: Path | None = None, workers: int | None = None
-) -> Images:
+) -> Dataset:
     """All pictures of a folder and the folders in it, in the order of their names.
 
     Pictures of another size than most are cropped to the middle and resized, damaged ones are
     skipped, and notes say so. Grey pictures stay grey; if any has colour, all get three channels.
+    Where all of them lie in two or more folders of this one, these are their classes.
 
     Args:
         folder: Where they are.
@@ -39,20 +30,30 @@ def read_image_folder(
     """
     folder = folder.resolve()
     files = find_pictures(folder)
-    found = prepare_files(folder.name, folder, files, size=size, cache=cache, workers=workers)
-    images = found.images
-    _, channels, height, width = images.shape
-    values = torch.from_numpy(images.reshape(len(images), -1)).float() / 255
+    inner = [file.relative_to(folder).parts[0] for file in files]
+    classes = tuple(sorted(set(inner)))
+    labelled = 1 < len(classes) < len(files) and not any(file.parent == folder for file in files)
+    found = prepare_files(
+        folder.name,
+        folder,
+        files,
+        [classes.index(name) for name in inner] if labelled else None,
+        size=size,
+        cache=cache,
+        workers=workers,
+    )
     notes = (*found.notes, *damage_note(folder.name, found))
-    return Images(values, (channels, height, width), folder.name, notes)
+    dataset = image_rows(folder.name, found.images, notes)
+    if not labelled:
+        return dataset
+    return replace(dataset, labels=torch.from_numpy(found.labels), classes=classes)
 
 
-def read_idx(path: Path) -> Images:
+def read_idx(path: Path) -> Dataset:
     """Images of an IDX file, packed with gzip or not."""
     array = read_idx_array(path)
-    numbers: np.ndarray = array.astype(np.float32)
-    if array.dtype == np.uint8:
-        numbers = numbers / 255
-    rows = torch.from_numpy(numbers.reshape(len(array), -1))
-    height, width = array.shape[1:] if array.ndim == 3 else (1, rows.shape[1])
-    return Images(rows, (1, height, width), path.name)
+    if array.dtype != np.uint8:
+        array = array.astype(np.float32)
+    if array.ndim != 3:
+        array = array.reshape(len(array), 1, -1)
+    return image_rows(path.name, array.copy()[:, None])

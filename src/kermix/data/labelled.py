@@ -1,5 +1,6 @@
 """Labelled images: MNIST, CIFAR-10, scikit-learn's digits, and any folder of class folders."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -7,9 +8,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-from kermix.errors import ImageError, MissingExtraError, OptionError
+from kermix.errors import DownloadError, ImageError, MissingExtraError, OptionError
 
 from . import cifar
+from .celeba import SIZE, read_celeba
+from .download import fetch_all
 from .folders import ClassFolders, damage_note, prepare_files, read_class_folders
 from .idx import read_idx_array
 
@@ -59,11 +62,13 @@ def load_labelled(
     """Read a labelled set of images.
 
     Args:
-        source: "mnist", "cifar10", "digits" (scikit-learn's), or a folder: `train/CLASS/*.png` and
-            `test/CLASS/*.png`, or `CLASS/*.png`, of which a fifth is then held out.
+        source: "mnist", "cifar10", "digits" (scikit-learn's), faces by one of their attributes, as
+            "celeba:Smiling", or a folder: `train/CLASS/*.png` and `test/CLASS/*.png`, or
+            `CLASS/*.png`, of which a fifth is then held out.
         split: Which part.
-        data_root: Where the files of MNIST and CIFAR-10 are, as they or their folders were
-            downloaded.
+        data_root: A folder with the official files of a set, or with a folder `mnist`, `cifar10`
+            or `celeba` of them; the first two may also be class folders. What is not there is
+            downloaded, except CelebA.
         cache: Where decoded pictures are kept; by default `$KERMIX_CACHE` or the user's cache
             folder. It need not be writable.
         size: Side of the images in pixels; by default as they are, and the most common size in a
@@ -85,6 +90,8 @@ def load_labelled(
         return _resized(_mnist(split, data_root, cache, workers), size)
     if source == "cifar10":
         return _resized(_cifar10(split, data_root, cache, workers), size)
+    if source.partition(":")[0] == "celeba":
+        return _faces(source, split, data_root, cache, size, workers)
     folder = Path(source)
     if not folder.is_dir():
         raise ImageError(
@@ -114,28 +121,21 @@ def _digits(split: Split) -> LabelledImages:
 def _mnist(
     split: Split, data_root: Path | None, cache: Path | None, workers: int | None
 ) -> LabelledImages:
-    for folder in _places(data_root, "mnist", "MNIST", "MNIST/raw", "MNIST/mnist"):
-        images, labels = (_packed_or_not(folder / name) for name in MNIST_FILES[split])
-        if images is not None and labels is not None:
-            return _idx_pair("mnist", images, labels)
-        if (folder / "train").is_dir() and folder != data_root:
+    for folder in _places("mnist", data_root, cache, "mnist", "MNIST", "MNIST/raw"):
+        paths = [_packed_or_not(folder / name) for name in MNIST_FILES[split]]
+        if any(path.exists() for path in paths):
+            return _idx_pair("mnist", *paths)
+        if _has_classes(folder, DIGITS):
             return replace(_class_folders(folder, split, cache, 28, workers), name="mnist")
-    raise _not_found("MNIST", ", ".join(f"{n}.gz" for n in MNIST_FILES[split]), data_root)
+    raise ImageError("mnist: neither found nor downloaded.")
 
 
 def _cifar10(
     split: Split, data_root: Path | None, cache: Path | None, workers: int | None
 ) -> LabelledImages:
     notes: tuple[str, ...] = ()
-    for folder in _places(data_root, "cifar10", "cifar-10"):
-        batches = next(
-            (
-                p
-                for p in (folder / "cifar-10-batches-bin", folder)
-                if (p / "test_batch.bin").exists()
-            ),
-            None,
-        )
+    for folder in _places("cifar10", data_root, cache, "cifar10", "CIFAR10"):
+        batches = _binary_batches(folder)
         binary, pictures = folder / "cifar-10-binary.tar.gz", folder / "cifar10-jpeg.tar.xz"
         if batches is not None:
             images, labels = cifar.read_binary_batches(batches, split)
@@ -149,13 +149,30 @@ def _cifar10(
                 *found.notes,
                 *damage_note("cifar10", found),
             )
-        elif (folder / "train").is_dir() and folder != data_root:
+        elif _has_classes(folder, cifar.CLASSES):
             read = _class_folders(folder, split, cache, cifar.SIDE, workers)
             return replace(read, name="cifar10", notes=(_copy_note(folder), *read.notes))
         else:
             continue
         return LabelledImages("cifar10", images, labels, cifar.CLASSES, notes)
-    raise _not_found("CIFAR-10", "cifar-10-binary.tar.gz", data_root)
+    raise ImageError("cifar10: neither found nor downloaded.")
+
+
+def _faces(
+    source: str,
+    split: Split,
+    data_root: Path | None,
+    cache: Path | None,
+    size: int | None,
+    workers: int | None,
+) -> LabelledImages:
+    attribute = source.partition(":")[2]
+    if not attribute:
+        raise OptionError(f"{source!r}: faces are labelled by an attribute, as in celeba:Smiling.")
+    side = SIZE if size is None else size
+    faces = read_celeba(data_root, split, size=side, cache=cache, workers=workers)
+    classes = (f"not {attribute}", attribute)
+    return LabelledImages(source, faces.images, faces.attribute(attribute), classes, faces.notes)
 
 
 def _class_folders(
@@ -209,21 +226,35 @@ def _resized(found: LabelledImages, size: int | None) -> LabelledImages:
     return replace(found, images=torch.cat(parts).numpy())
 
 
-def _places(data_root: Path | None, *inner: str) -> list[Path]:
-    if data_root is None:
-        return []
-    return [data_root, *(data_root / name for name in inner)]
+def _places(name: str, data_root: Path | None, cache: Path | None, *inner: str) -> Iterator[Path]:
+    """Where the files of a set may be; asked for more than a data_root, it downloads them."""
+    if data_root is not None:
+        if not data_root.is_dir():
+            raise ImageError(f"{data_root}: the data_root is no folder.")
+        yield from (data_root, *(data_root / folder for folder in inner))
+    try:
+        yield fetch_all(name, cache)
+    except DownloadError as error:
+        if data_root is None:
+            raise
+        raise DownloadError(f"{name} is not in {data_root}. {error}") from None
 
 
-def _packed_or_not(path: Path) -> Path | None:
-    return next((p for p in (path.with_name(path.name + ".gz"), path) if p.exists()), None)
+def _packed_or_not(path: Path) -> Path:
+    packed = path.with_name(path.name + ".gz")
+    return path if path.exists() and not packed.exists() else packed
+
+
+def _binary_batches(folder: Path) -> Path | None:
+    names = [name for names in cifar.BATCHES.values() for name in names]
+    places = (folder / "cifar-10-batches-bin", folder)
+    return next((p for p in places if any((p / name).exists() for name in names)), None)
+
+
+def _has_classes(folder: Path, classes: tuple[str, ...]) -> bool:
+    return all((folder / "train" / name).is_dir() for name in classes)
 
 
 def _copy_note(folder: Path) -> str:
     lossy = any(folder.rglob("*.jp*g"))
     return f"cifar10: the {'JPEG copy' if lossy else 'copy as pictures'} in {folder} was read."
-
-
-def _not_found(title: str, files: str, data_root: Path | None) -> ImageError:
-    where = "no data_root was given" if data_root is None else f"not in {data_root}"
-    return ImageError(f"{title} was not found ({where}); a folder with {files} is needed.")

@@ -2,7 +2,10 @@
 
 import io
 import os
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -10,17 +13,28 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from kermix.errors import MissingExtraError
+from kermix.errors import ImageError, MissingExtraError
 
-__all__ = ["SUFFIXES", "Content", "Decoded", "Form", "decode", "decode_all", "is_picture", "probe"]
+__all__ = [
+    "SUFFIXES",
+    "Content",
+    "Decoded",
+    "Form",
+    "decode",
+    "decode_all",
+    "is_picture",
+    "probe",
+    "unreadable",
+]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 SIXTEEN_BITS = ("I", "I;16", "I;16L", "I;16B", "I;16N")
-GREY = ("1", "L", "F", *SIXTEEN_BITS)
+GREY = ("1", "L", "LA", "La", "F", *SIXTEEN_BITS)
 SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
 ORIENTATION = 0x0112
-BLOCK = 256  # pictures handed to a worker at a time
-WORTH_WORKERS = 4000  # with fewer, starting workers takes longer than decoding
+BLOCK = 64  # pictures handed to a worker at a time
+AHEAD = 4  # blocks read ahead for each worker
+WORKER_SECONDS = 2.0  # what starting one costs
 
 Content: TypeAlias = Path | bytes  # a picture in a file, or already read
 
@@ -62,9 +76,10 @@ def probe(content: Content) -> tuple[int, int, int]:
     """Channels, height and width of a picture, from its first bytes."""
     with _open(content) as picture:
         width, height = picture.size
-        if picture.getexif().get(ORIENTATION) in SIDEWAYS:
+        # A PNG's own method would decode all of it.
+        if _pillow().Image.getexif(picture).get(ORIENTATION) in SIDEWAYS:
             width, height = height, width
-        return (1 if _is_grey(picture) else 3), height, width
+        return (1 if picture.mode in GREY else 3), height, width
 
 
 def decode(content: Content, form: Form) -> np.ndarray:  # uint8, (C, H, W)
@@ -72,7 +87,7 @@ def decode(content: Content, form: Form) -> np.ndarray:  # uint8, (C, H, W)
     from PIL import Image, ImageOps
 
     with _open(content) as opened:
-        grey = _is_grey(opened)
+        grey = opened.mode in GREY
         picture = ImageOps.exif_transpose(opened)
         if picture.mode in SIXTEEN_BITS or picture.mode == "F":
             picture = Image.fromarray(_eight_bits(np.asarray(picture), picture.mode))
@@ -82,8 +97,9 @@ def decode(content: Content, form: Form) -> np.ndarray:  # uint8, (C, H, W)
             picture.alpha_composite(above)
         picture = picture.convert("L" if grey and form.channels == 1 else "RGB")
         if form.crop is not None:
-            left, top = ((side - form.crop) // 2 for side in picture.size)
-            picture = picture.crop((left, top, left + form.crop, top + form.crop))
+            side = min(form.crop, *picture.size)
+            left, top = (picture.width - side) // 2, (picture.height - side) // 2
+            picture = picture.crop((left, top, left + side, top + side))
         if picture.size != (form.width, form.height):
             picture = ImageOps.fit(picture, (form.width, form.height), Image.Resampling.LANCZOS)
         if form.channels == 1:
@@ -100,20 +116,38 @@ def decode_all(
         pictures: Name (for messages) and content of each.
         count: How many there are.
         form: What they are brought to.
-        workers: How many processes; by default one for each core when there are many pictures.
-            One: this process does it.
+        workers: How many processes; by default as many as are worth their start. One: this
+            process does it.
     """
     blocks = _blocks(iter(pictures))
     if workers is None:
-        workers = min(_cores(), count // WORTH_WORKERS + 1)
+        start, block = next(blocks)
+        began = time.perf_counter()
+        yield _decode_block(start, block, form)
+        rest = (time.perf_counter() - began) * (count / len(block) - 1)
+        workers = max(1, min(_cores(), int(rest / WORKER_SECONDS)))
     if workers == 1:
         for start, block in blocks:
             yield _decode_block(start, block, form)
         return
-    joblib = _joblib()
-    # The decoder keeps the number of blocks that are read ahead of it small.
-    with joblib.Parallel(n_jobs=workers, return_as="generator", batch_size=1) as parallel:
-        yield from parallel(joblib.delayed(_decode_block)(i, block, form) for i, block in blocks)
+    executor, broken = _executor()
+    waiting: deque[Future[Decoded]] = deque()
+    with executor(max_workers=workers) as pool:
+        try:
+            for start, block in blocks:
+                waiting.append(pool.submit(_decode_block, start, block, form))
+                if len(waiting) > AHEAD * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except broken:
+            raise ImageError(
+                "A process that decodes pictures was ended from outside, most likely for lack of "
+                "memory; try again with workers=1."
+            ) from None
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def _blocks(
@@ -153,12 +187,6 @@ def _reason(error: Exception) -> str:
     return "no picture" if "cannot identify" in str(error) else str(error) or type(error).__name__
 
 
-def _is_grey(picture: Any) -> bool:
-    if picture.mode == "LA":
-        return True
-    return picture.mode in GREY and "transparency" not in picture.info
-
-
 def _eight_bits(values: np.ndarray, mode: str) -> np.ndarray:
     if mode == "F":
         scale = 255.0 if values.max(initial=0.0) <= 1 else 1.0
@@ -187,12 +215,14 @@ def _pillow() -> Any:
     return Image
 
 
-def _joblib() -> Any:
+def _executor() -> tuple[Any, type[Exception]]:
+    # Unlike the standard library's, these processes neither fork this one, which may run threads
+    # or hold a GPU, nor import the user's script again.
     try:
-        import joblib
+        from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
     except ImportError:
         raise MissingExtraError(
             "Decoding in several processes needs joblib: pip install 'kermix[images]'; or "
             "workers=1."
         ) from None
-    return joblib
+    return ProcessPoolExecutor, BrokenProcessPool
