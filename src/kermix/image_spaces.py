@@ -17,11 +17,12 @@ from .models.autoencoder import Autoencoder
 from .models.generators import reset_with
 from .validation import check_option
 
-__all__ = ["SPACES", "Pooled", "RandomFeatures", "Space", "SpaceName", "make_space"]
+__all__ = ["CODED", "SPACES", "Pooled", "RandomFeatures", "Space", "SpaceName", "make_space"]
 
-SpaceName: TypeAlias = Literal["pixels", "coarse", "random", "codes"]
+SpaceName: TypeAlias = Literal["pixels", "coarse", "random", "codes", "channels"]
 Space: TypeAlias = Callable[[Tensor], Tensor]
-SPACES = ("pixels", "coarse", "random", "codes")
+SPACES = ("pixels", "coarse", "random", "codes", "channels")
+CODED = ("codes", "channels")
 
 
 class Pooled(nn.Module):
@@ -60,9 +61,7 @@ class RandomFeatures(nn.Module):
         torch.Size([16, 96])
     """
 
-    def __init__(
-        self, images: Tensor, width: int = 32, *, generator: torch.Generator
-    ) -> None:
+    def __init__(self, images: Tensor, width: int = 32, *, generator: torch.Generator) -> None:
         super().__init__()
         channels = images.shape[1]
         self.layers = nn.ModuleList(
@@ -99,15 +98,16 @@ def make_space(
 
     Args:
         name: `"pixels"`; `"coarse"`, means of 4 x 4 pixels; `"random"`, features of random
-            convolutions; `"codes"`, those of an autoencoder.
+            convolutions; `"codes"`, those of an autoencoder; `"channels"`, the same, but with
+            the code of each channel compared by itself.
         images: Some images of the data.
         autoencoder: For `"codes"`.
         generator: For `"random"`.
     """
     check_option("space", name, SPACES)
-    if name == "codes":
+    if name in CODED:
         if autoencoder is None:
-            raise OptionError("The space 'codes' is that of an autoencoder, and there is none.")
+            raise OptionError(f"The space {name!r} is that of an autoencoder; there is none.")
         return autoencoder.encode
     if name == "random":
         return RandomFeatures(images, generator=generator)

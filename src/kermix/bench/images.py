@@ -40,7 +40,8 @@ TASKS = ("mnist", "stacked", "cifar10", "spaces")
 SETTINGS = {
     "mnist": ImageSettings(code=16, batch=5000, steps=2000),
     "stacked": ImageSettings(
-        code=48, by_channel=True, batch=4000, steps=1500, hidden=1024, noise=64
+        code=48, by_channel=True, spaces=("codes", "channels"), batch=4000, steps=1500,
+        hidden=1024, noise=64,
     ),
     "cifar10": ImageSettings(
         code=128, width=256, code_noise=0.1, encoder_steps=3000, batch=5000, steps=1500,
@@ -69,7 +70,8 @@ METHODS = {
 EPOCHS = 5
 SYNTHETIC, STACKED_SAMPLES, CIFAR_SAMPLES = 60_000, 26_000, 10_000
 CLASSIFIERS = {"mnist": (8, 32, 2, False), "cifar10": (15, 64, 3, True)}
-QUICK = {"encoder_steps": 30, "steps": 20, "batch": 200, "width": 16, "hidden": 64}
+QUICK = {"encoder_steps": 10, "steps": 5, "batch": 100, "width": 16, "hidden": 64}
+QUICK_IMAGES = 300
 Row = dict[str, Any]
 
 
@@ -123,7 +125,7 @@ def run_task(
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     where = where if device == "auto" else torch.device(device)
     source = "cifar10" if task == "cifar10" else "mnist"
-    real = read(source, data_root, where, 600 if quick else None)
+    real = read(source, data_root, where, QUICK_IMAGES if quick else None)
 
     def path(name: str) -> Path | None:
         return None if work is None else work / f"{name}.safetensors"
@@ -137,9 +139,9 @@ def run_task(
     coding = "stacked" if task == "stacked" else source
     frequencies = torch.bincount(torch.from_numpy(real.train.labels)).double()
     if task == "stacked":
-        count = 500 if quick else STACKED
+        count = QUICK_IMAGES if quick else STACKED
         made = stacked_mnist(real.train.images, real.train.labels, count, seed=0)
-        held = stacked_mnist(*real.held_out, 500 if quick else 2000, seed=1)
+        held = stacked_mnist(*real.held_out, QUICK_IMAGES if quick else 2000, seed=1)
         real = replace(real, train=replace(made, labels=np.zeros(count, np.int64), classes=("",)),
                        held_out=(held.images, np.zeros(len(held), np.int64)))  # fmt: skip
     autoencoder, coded = encoder_of(real, replace(shared, spaces=("codes",)), path(f"{coding}-ae"))
@@ -155,12 +157,12 @@ def run_task(
             found |= {f"{name}_accuracy": score for name, score in scores.items()}
         found |= distances(real, classifier, images)
         if task == "mnist":
-            flat = real.images.flatten(1)
-            found["parzen"] = parzen(images[:10_000].flatten(1), flat[:1000], flat[1000:])[0]
+            flat, tenth = real.images.flatten(1), len(real.images) // 10
+            found["parzen"] = parzen(images[:10_000].flatten(1), flat[:tenth], flat[tenth:])[0]
         return found
 
     n = {"stacked": STACKED_SAMPLES, "cifar10": CIFAR_SAMPLES}.get(task, SYNTHETIC)
-    n = 300 if quick else n
+    n = QUICK_IMAGES if quick else n
     table: list[Row] = []
     if methods and methods[0] == METHODS[task][0]:
         for name, images, labels in _references(real, autoencoder, n, task):

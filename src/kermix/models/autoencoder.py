@@ -112,9 +112,7 @@ class Autoencoder(nn.Module):
         doublings = doublings_of(side)
         each = (channels // self.parts, code // self.parts)
         self.encoder = ConvEncoder(side, *each, width, doublings, generator=generator)
-        self.decoder = ConvDecoder(
-            each[1], side, each[0], width, doublings, generator=generator
-        )
+        self.decoder = ConvDecoder(each[1], side, each[0], width, doublings, generator=generator)
 
     def encode(self, images: Tensor) -> Tensor:  # (n, c, h, w) -> (n, code)
         """Codes of images with values in [0, 1]."""

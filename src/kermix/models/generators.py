@@ -125,9 +125,7 @@ class ConvDecoder(nn.Module):
                 nn.BatchNorm2d(after),
                 nn.ReLU(),
             ]
-        self.rest = nn.Sequential(
-            *layers, nn.Conv2d(width >> doublings, channels, 3, padding=1)
-        )
+        self.rest = nn.Sequential(*layers, nn.Conv2d(width >> doublings, channels, 3, padding=1))
         reset_with(self, generator)
 
     def forward(self, noise: Tensor) -> Tensor:  # (n, k) -> (n, channels * side * side)

@@ -137,9 +137,7 @@ class ImageModel(nn.Module):
 
 def _of_classes(mixture: GaussianMixture, labels: Tensor, generator: torch.Generator) -> Tensor:
     """One point (a centre plus noise) of the batch item of each label."""
-    chosen = torch.multinomial(
-        mixture.weights[labels], 1, generator=generator
-    ).squeeze(1)
+    chosen = torch.multinomial(mixture.weights[labels], 1, generator=generator).squeeze(1)
     means, variances = mixture.means[labels, chosen], mixture.covariances[labels, chosen]
     if mixture.covariance_kind == "isotropic":
         variances = variances.unsqueeze(-1)

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from kermix.errors import MissingExtraError, SampleError, TrainingError
 from kermix.evaluation import energy_distance
-from kermix.image_spaces import Space, make_space
+from kermix.image_spaces import CODED, Space, make_space
 from kermix.models.autoencoder import Autoencoder
 from kermix.models.image_model import ImageModel, PixelGenerator, code_network, noise_prior
 from kermix.models.mixture_networks import Draw, MixtureTable
@@ -144,14 +144,20 @@ def encode_all(autoencoder: Autoencoder, rows: ImageRows, chunk: int = 4096) -> 
 class _View(nn.Module):
     """A space together with the scale of the data in it and the schedule of its variance."""
 
-    def __init__(self, space: Space, classes: list[Tensor], settings: ImageSettings) -> None:
+    def __init__(
+        self, space: Space, classes: list[Tensor], settings: ImageSettings, parts: int = 1
+    ) -> None:
         # classes: of each some rows (n, d) of the data in this space
         super().__init__()
-        self.space = space
+        self.space, self.parts = space, parts
         centred = torch.cat([own - own.mean(0) for own in classes])
         self.scale = float(centred.square().mean().sqrt().clamp(min=1e-6))
         generator = torch.Generator(centred.device).manual_seed(settings.seed)
-        found = [automatic_variance(own / self.scale, generator) for own in classes]
+        found = [
+            automatic_variance(part / self.scale, generator)
+            for own in classes
+            for part in own.chunk(parts, 1)
+        ]
         start, end = (math.exp(sum(math.log(f[i]) for f in found) / len(found)) for i in (0, 1))
         end *= settings.variance
         self.variances = VarianceSchedule(max(start, end), end, settings.spread)
@@ -160,6 +166,9 @@ class _View(nn.Module):
         self, cost: str, x: Tensor, y: Tensor, weights: Tensor | None, share: float
     ) -> Tensor:  # (classes, n, d) -> ()
         x, y = x / self.scale, y / self.scale
+        if self.parts > 1:  # each part is a batch item of its own
+            x, y = (z.unflatten(-1, (self.parts, -1)).movedim(-2, 1) for z in (x, y))
+            weights = None if weights is None else weights.unsqueeze(1)
         variances = self.variances.at(share)
         if cost == "sinkhorn":
             return _sinkhorn(x, y, math.sqrt(variances[0] * x.shape[-1]))
@@ -342,10 +351,8 @@ class ImageTrainer:
 
     def _data(self, rows: Tensor, views: list["_View"]) -> list[Tensor]:
         """The data of a step in each space, (classes, n, d)."""
-        if self._codes is not None:
-            codes = self._codes[rows]
-            if self.settings.spaces == ("codes",):
-                return [codes]
+        if self._codes is not None and self.settings.codes_only:
+            return [self._codes[rows]] * len(views)
         with torch.no_grad():
             images = self.rows.images(rows.flatten())
             return [view.space(images).unflatten(0, rows.shape) for view in views]
@@ -358,7 +365,7 @@ class ImageTrainer:
         images: Tensor | None = None
         losses = []
         for name, view, x in zip(self.settings.spaces, views, data, strict=True):
-            if name == "codes" and self.model.decodes:
+            if name in CODED and self.model.decodes:
                 y = points
             else:
                 if images is None:
@@ -386,7 +393,8 @@ class ImageTrainer:
             space = make_space(name, some[:LOOKED_AT], autoencoder, weights)
             with torch.no_grad():
                 found = space(images).float().split([len(own) for own in rows])
-            self._views.append(_View(space, list(found), self.settings))
+            parts = autoencoder.parts if autoencoder and name == "channels" else 1
+            self._views.append(_View(space, list(found), self.settings, parts))
         network = self.model.network
         if isinstance(network, MixtureTable) and self.stage(self.step) == (1, 0.0):
             assert self._codes is not None

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from kermix.errors import OptionError
-from kermix.image_spaces import SPACES, SpaceName
+from kermix.image_spaces import CODED, SPACES, SpaceName
 from kermix.validation import check_option
 
 __all__ = ["ImageCost", "ImageModelName", "ImageSettings"]
@@ -80,8 +80,10 @@ class ImageSettings:
             raise OptionError("spaces is empty: a cost acts somewhere.")
         for space in self.spaces:
             check_option("space", space, SPACES)
-        if self.model == "mixture" and self.spaces != ("codes",):
+        if self.model == "mixture" and not self.codes_only:
             raise OptionError("model='mixture' is one of codes: spaces=('codes',).")
+        if "channels" in self.spaces and not self.by_channel:
+            raise OptionError("The space 'channels' needs by_channel: a code for each channel.")
         if self.polish and self.model != "mixture":
             raise OptionError("polish needs weights and variances: use model='mixture'.")
         for name, least in (
@@ -106,7 +108,12 @@ class ImageSettings:
     @property
     def encodes(self) -> bool:
         """Whether there is an autoencoder."""
-        return self.model != "conv" or "codes" in self.spaces
+        return self.model != "conv" or any(space in CODED for space in self.spaces)
+
+    @property
+    def codes_only(self) -> bool:
+        """Whether the cost needs nothing but codes."""
+        return all(space in CODED for space in self.spaces)
 
     @property
     def total(self) -> int:
