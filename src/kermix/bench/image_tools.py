@@ -89,7 +89,7 @@ def encoder_of(
     """The autoencoder that all methods share."""
     trainer = ImageTrainer(
         real.train.images, None, 1, replace(settings, model="codes", steps=1, polish=0),
-        device=str(real.device),
+        device=real.device.type,
     )  # fmt: skip
     autoencoder = trainer.model.autoencoder
     assert autoencoder is not None
@@ -159,7 +159,7 @@ def train(
         settings,
         held_out=real.held_out,
         autoencoder=autoencoder,
-        device=str(real.device),
+        device=real.device.type,
     )
     start = time.perf_counter()
     trainer.run()
