@@ -265,3 +265,15 @@ def test_load_labels_pictures_by_their_folders(tmp_path):
     assert data.labels.tolist() == [0, 0, 0, 1, 1, 1]
     (tmp_path / "a.png").write_bytes(encoded((0, 0, 0), (6, 5), "PNG"))
     assert load(str(tmp_path)).labels is None
+
+
+def test_load_reads_one_part_of_a_folder_in_the_form_of_both(tmp_path):
+    write_classes(tmp_path, 3, "train")
+    write_classes(tmp_path, 2, "test")
+    Image.new("L", (9, 9), 77).save(tmp_path / "test" / "cat" / "0.png")
+    parts = [load(str(tmp_path), split=part) for part in ("train", "test")]
+    assert [len(p.values) for p in parts] == [6, 4]
+    assert parts[0].image == parts[1].image == (3, 5, 6)
+    assert parts[1].classes == ("cat", "dog")
+    assert parts[1].labels.tolist() == [0, 0, 1, 1]
+    assert "the pictures in its folder test were read" in parts[1].notes[0]

@@ -1,6 +1,7 @@
 """Decoding: every mode of a picture, sizes, damaged files, worker processes."""
 
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from PIL import Image
 
 from kermix.data.folders import prepare_files
 from kermix.data.pictures import Form, decode, decode_all, is_picture, probe
-from kermix.errors import ImageError
+from kermix.errors import ImageError, MissingExtraError
 
 GREY, COLOUR = Form(1, 4, 6), Form(3, 4, 6)
 
@@ -166,3 +167,9 @@ class Ends:
 def test_a_worker_that_was_ended():
     with pytest.raises(ImageError, match=r"ended from outside.*workers=1"):
         list(decode_all([("a", Ends())], 1, GREY, workers=2))
+
+
+def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(MissingExtraError, match=r"needs Pillow: pip install 'kermix\[images\]'"):
+        probe(tmp_path / "a.png")

@@ -7,13 +7,15 @@ entry, the first to finish wins. The name holds a fingerprint of the source: cha
 a new entry.
 """
 
+import glob
 import hashlib
 import io
 import json
 import math
 import os
 import shutil
-import tempfile
+import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ from .pictures import Decoded
 __all__ = ["Plan", "Prepared", "cache_folder", "content_digest", "fingerprint", "prepared"]
 
 VERSION = 1  # of the decoding: raised when the same pictures give other numbers
+ARRAYS = ("images.npy", "labels.npy")
+FORGOTTEN = 24 * 3600.0  # seconds after which what a killed process left is removed
 WORTH_KEEPING = 2**24  # bytes; less is decoded in a moment, and kept only where a cache was named
 
 
@@ -132,7 +136,12 @@ def _in_memory(plan: Plan, *notes: str) -> Prepared:
 @contextmanager
 def _temporary(folder: Path, name: str) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f"{name}.", suffix=".part", dir=folder))
+    for left in folder.glob(f"{glob.escape(name)}.*.part"):
+        if time.time() - left.stat().st_mtime > FORGOTTEN:
+            shutil.rmtree(left, ignore_errors=True)
+    # Not made by tempfile, whose folders other users of a common cache cannot read.
+    temporary = folder / f"{name}.{uuid.uuid4().hex}.part"
+    temporary.mkdir()
     try:
         yield temporary
     finally:
@@ -159,8 +168,8 @@ def _write(folder: Path, plan: Plan) -> None:
         file.seek(0)
         _write_header(file, (len(kept), *plan.shape[1:]))
     np.save(folder / "labels.npy", plan.labels[kept])
-    checksum = _checksum(folder / "images.npy")
-    content = {"sha256": checksum, "damaged": damaged, "notes": plan.notes}
+    sums = {name: _checksum(folder / name) for name in ARRAYS}
+    content = {"sha256": sums, "damaged": damaged, "notes": plan.notes}
     (folder / "entry.json").write_text(json.dumps(content, indent=1))
 
 
@@ -188,7 +197,7 @@ def _read(entry: Path) -> Prepared | None:
     """An entry, or nothing if there is none or it is damaged."""
     try:
         content = json.loads((entry / "entry.json").read_text())
-        if _checksum(entry / "images.npy") != content["sha256"]:
+        if any(_checksum(entry / name) != content["sha256"][name] for name in ARRAYS):
             return None
         # Copy on write: torch.from_numpy takes it as it is, and the file never changes.
         images = np.load(entry / "images.npy", mmap_mode="c")

@@ -38,6 +38,7 @@ FILES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     ),
 }
 TIMEOUT = 30  # seconds without an answer
+CHUNK = 2**16  # bytes; as many may be fetched again after an interruption
 
 
 def fetch_all(name: str, cache: Path | None = None, progress: bool = True) -> Path:
@@ -61,6 +62,8 @@ def fetch(urls: Sequence[str], md5: str, target: Path, progress: bool = True) ->
     What a broken connection has left, in a file of the same name with `.part`, is gone on with.
     """
     pooch = _pooch()
+    if target.is_file() and pooch.file_hash(str(target), "md5") == md5:
+        return
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Another process that wants the same file waits, and then finds it.
@@ -103,6 +106,7 @@ def _resuming(part: Path, progress: bool) -> Callable[[str, str, Any], None]:
             with part.open("ab") as file:
                 HTTPDownloader(
                     progressbar=progress,
+                    chunk_size=CHUNK,
                     timeout=TIMEOUT,
                     headers=headers,
                     hooks={"response": lambda answer, **_: _restart_if_whole(answer, file)},

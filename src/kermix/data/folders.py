@@ -19,6 +19,7 @@ __all__ = [
     "damage_note",
     "find_pictures",
     "held_out",
+    "part_folders",
     "prepare_files",
     "read_class_folders",
 ]
@@ -59,15 +60,14 @@ def read_class_folders(folder: Path) -> ClassFolders:
     Either `train/CLASS/*.png` and `test/CLASS/*.png`, or `CLASS/*.png`; then a fifth of each class
     becomes the test set, chosen by the pictures' names and so always the same.
     """
-    inner = {p.name.lower(): p for p in _folders(folder)}
-    test = next((inner[name] for name in TEST_NAMES if name in inner), None)
-    if "train" in inner and test is not None:
-        train_classes, test_classes = _classes(inner["train"]), _classes(test)
+    parts = part_folders(folder)
+    if parts is not None:
+        train_classes, test_classes = (_classes(part) for part in parts)
         classes = tuple(train_classes)
         unknown = [c for c in test_classes if c not in train_classes]
         if unknown:
             raise ImageError(
-                f"{test / unknown[0]}: a class without a folder in {inner['train']}; the classes "
+                f"{parts[1] / unknown[0]}: a class without a folder in {parts[0]}; the classes "
                 f"there are {', '.join(classes)}."
             )
         return ClassFolders(
@@ -91,6 +91,13 @@ def read_class_folders(folder: Path) -> ClassFolders:
         f"{folder.name}: no test folder; a fifth of each class was held out, {len(held)} in all."
     )
     return ClassFolders(tuple(found), kept, held, (note,))
+
+
+def part_folders(folder: Path) -> tuple[Path, Path] | None:
+    """The folders for training and for the test in a folder, if it has both."""
+    inner = {p.name.lower(): p for p in _folders(folder)}
+    test = next((inner[name] for name in TEST_NAMES if name in inner), None)
+    return (inner["train"], test) if "train" in inner and test is not None else None
 
 
 def held_out(files: Sequence[Path]) -> set[Path]:

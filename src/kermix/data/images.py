@@ -2,19 +2,25 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 
 from .dataset import Dataset, image_rows
-from .folders import damage_note, find_pictures, prepare_files
+from .folders import damage_note, find_pictures, part_folders, prepare_files
 from .idx import read_idx_array
 
 __all__ = ["read_idx", "read_image_folder"]
 
 
 def read_image_folder(
-    folder: Path, *, size: int | None = None, cache: Path | None = None, workers: int | None = None
+    folder: Path,
+    *,
+    split: Literal["train", "test"] = "train",
+    size: int | None = None,
+    cache: Path | None = None,
+    workers: int | None = None,
 ) -> Dataset:
     """All pictures of a folder and the folders in it, in the order of their names.
 
@@ -24,25 +30,32 @@ def read_image_folder(
 
     Args:
         folder: Where they are.
+        split: Which part, where the folder holds folders `train` and `test`.
         size: Side in pixels; by default the most common size of the pictures.
         cache: Where decoded pictures are kept, see :func:`kermix.data.cache.prepared`.
         workers: How many processes decode them, see :func:`kermix.data.pictures.decode_all`.
     """
-    folder = folder.resolve()
-    files = find_pictures(folder)
-    inner = [file.relative_to(folder).parts[0] for file in files]
+    folder = base = folder.resolve()
+    together = find_pictures(folder)
+    notes: tuple[str, ...] = ()
+    if (parts := part_folders(folder)) is not None:
+        base = parts[split == "test"]
+        notes = (f"{folder.name}: the pictures in its folder {base.name} were read.",)
+    files = [file for file in together if base in file.parents]
+    inner = [file.relative_to(base).parts[0] for file in files]
     classes = tuple(sorted(set(inner)))
-    labelled = 1 < len(classes) < len(files) and not any(file.parent == folder for file in files)
+    labelled = 1 < len(classes) < len(files) and not any(file.parent == base for file in files)
     found = prepare_files(
         folder.name,
         folder,
         files,
         [classes.index(name) for name in inner] if labelled else None,
+        together=together,
         size=size,
         cache=cache,
         workers=workers,
     )
-    notes = (*found.notes, *damage_note(folder.name, found))
+    notes += (*found.notes, *damage_note(folder.name, found))
     dataset = image_rows(folder.name, found.images, notes)
     if not labelled:
         return dataset

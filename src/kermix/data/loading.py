@@ -42,7 +42,7 @@ def load(
         seed: For drawing a built-in set, or some rows of a set of images.
         rows: How many; by default 20,000 of a built-in set, 128,000 of stacked MNIST, and
             everything else whole. Tables and files are always read whole.
-        split: Which part of a set of images.
+        split: Which part of a set of images, or of a folder that has `train` and `test`.
         data_root: Where the files of such a set are; without them MNIST and CIFAR-10 are
             downloaded.
         cache: Where downloads and decoded pictures are kept; see :mod:`kermix.data.cache`.
@@ -74,7 +74,7 @@ def load(
         return _some(_from_labelled(found), rows, seed)
     path = Path(source)
     if path.is_dir():
-        return read_image_folder(path, size=size, **options)
+        return read_image_folder(path, split=split, size=size, **options)
     if is_idx(path):
         return read_idx(path)
     if not path.exists() and not path.suffix:

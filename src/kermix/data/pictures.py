@@ -1,7 +1,9 @@
 """Decoding of picture files: every mode and size, many at once in worker processes."""
 
+import importlib
 import io
 import os
+import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +37,7 @@ ORIENTATION = 0x0112
 BLOCK = 64  # pictures handed to a worker at a time
 AHEAD = 4  # blocks read ahead for each worker
 WORKER_SECONDS = 2.0  # what starting one costs
+BAR_SECONDS = 2.0  # before a progress bar appears
 
 Content: TypeAlias = Path | bytes  # a picture in a file, or already read
 
@@ -110,7 +113,7 @@ def decode(content: Content, form: Form) -> np.ndarray:  # uint8, (C, H, W)
 def decode_all(
     pictures: Iterable[tuple[str, Content]], count: int, form: Form, workers: int | None = None
 ) -> Iterator[Decoded]:
-    """Decode many pictures, in blocks, in their order.
+    """Decode many pictures, in blocks, in their order; a bar shows it if it takes long.
 
     Args:
         pictures: Name (for messages) and content of each.
@@ -119,6 +122,16 @@ def decode_all(
         workers: How many processes; by default as many as are worth their start. One: this
             process does it.
     """
+    options = {"desc": "decoding", "unit": " pictures", "delay": BAR_SECONDS, "leave": False}
+    with _needed("tqdm").tqdm(total=count, disable=None, **options) as bar:
+        for block in _decode_blocks(pictures, count, form, workers):
+            bar.update(len(block.kept) + len(block.damaged))
+            yield block
+
+
+def _decode_blocks(
+    pictures: Iterable[tuple[str, Content]], count: int, form: Form, workers: int | None
+) -> Iterator[Decoded]:
     blocks = _blocks(iter(pictures))
     if workers is None:
         start, block = next(blocks)
@@ -130,9 +143,11 @@ def decode_all(
         for start, block in blocks:
             yield _decode_block(start, block, form)
         return
-    executor, broken = _executor()
+    # Unlike the standard library's, these processes neither fork this one, which may run threads
+    # or hold a GPU, nor import the user's script again.
+    loky = _needed("joblib.externals.loky")
     waiting: deque[Future[Decoded]] = deque()
-    with executor(max_workers=workers) as pool:
+    with loky.ProcessPoolExecutor(max_workers=workers) as pool:
         try:
             for start, block in blocks:
                 waiting.append(pool.submit(_decode_block, start, block, form))
@@ -140,7 +155,7 @@ def decode_all(
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-        except broken:
+        except loky.BrokenProcessPool:
             raise ImageError(
                 "A process that decodes pictures was ended from outside, most likely for lack of "
                 "memory; try again with workers=1."
@@ -168,9 +183,10 @@ def _decode_block(start: int, block: Sequence[tuple[str, Content]], form: Form) 
             damaged.append(f"{name} ({_reason(error)})")
         else:
             kept.append(i)
-    shape = (-1, form.channels, form.height, form.width)
-    stack = np.stack(images) if images else np.empty(0, np.uint8)
-    return Decoded(stack.reshape(shape) if images else stack.reshape(0, *shape[1:]), kept, damaged)
+    stack = np.empty((len(images), form.channels, form.height, form.width), np.uint8)
+    if images:
+        np.stack(images, out=stack)
+    return Decoded(stack, kept, damaged)
 
 
 def unreadable() -> tuple[type[Exception], ...]:
@@ -178,7 +194,7 @@ def unreadable() -> tuple[type[Exception], ...]:
     from PIL import Image
 
     return (
-        OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, OverflowError,
+        OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error,
         Image.DecompressionBombError,
     )  # fmt: skip
 
@@ -189,40 +205,31 @@ def _reason(error: Exception) -> str:
 
 def _eight_bits(values: np.ndarray, mode: str) -> np.ndarray:
     if mode == "F":
+        values = np.nan_to_num(values)
         scale = 255.0 if values.max(initial=0.0) <= 1 else 1.0
         return (values * scale).round().clip(0, 255).astype(np.uint8)
     return (values.clip(0, 65535) / 257).round().astype(np.uint8)
 
 
 def _open(content: Content) -> Any:
-    image = _pillow()
-    return image.open(io.BytesIO(content) if isinstance(content, bytes) else content)
+    return _pillow().open(io.BytesIO(content) if isinstance(content, bytes) else content)
 
 
 def _cores() -> int:
-    return (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtraError(
-            "Reading pictures needs Pillow: pip install 'kermix[images]'."
-        ) from None
-    return Image
+    return _needed("PIL.Image")
 
 
-def _executor() -> tuple[Any, type[Exception]]:
-    # Unlike the standard library's, these processes neither fork this one, which may run threads
-    # or hold a GPU, nor import the user's script again.
+def _needed(module: str) -> Any:
     try:
-        from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
+        return importlib.import_module(module)
     except ImportError:
+        package = module.partition(".")[0].replace("PIL", "Pillow")
         raise MissingExtraError(
-            "Decoding in several processes needs joblib: pip install 'kermix[images]'; or "
-            "workers=1."
+            f"Reading pictures needs {package}: pip install 'kermix[images]'."
         ) from None
-    return ProcessPoolExecutor, BrokenProcessPool
