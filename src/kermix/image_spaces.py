@@ -80,7 +80,7 @@ class RandomFeatures(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:  # (n, c, h, w) -> (n, d)
         """Map images to vectors."""
-        found = []
+        found: list[Tensor] = []
         for layer in self.layers:
             images = layer(images)
             found.append(functional.adaptive_avg_pool2d(images, (4, 4)) if len(found) == 0

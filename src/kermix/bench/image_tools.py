@@ -1,4 +1,4 @@
-"""What the benchmarks of images share: data on the device, trained parts kept in files, numbers."""
+"""What the benchmarks of images share: data on the device, trained parts in files, numbers."""
 
 import time
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def read(
     """Read a labelled set; `most` images of each part, for a quick look."""
     parts = []
     for split in ("train", "test"):
-        part = load_labelled(source, split, data_root=data_root)  # type: ignore[arg-type]
+        part = load_labelled(source, split, data_root=data_root)
         rows = np.random.default_rng(0).permutation(len(part))[:most]
         parts.append(replace(part, images=part.images[rows], labels=part.labels[rows]))
     train, test = parts

@@ -49,7 +49,7 @@ SETTINGS = {
     ),
     "spaces": ImageSettings(code=16, batch=2500, steps=1000, model="conv"),
 }  # fmt: skip
-MIXTURE = {
+MIXTURE: dict[str, dict[str, Any]] = {
     "mnist": {"model": "mixture", "components": 2000},
     "stacked": {"model": "mixture", "components": 4000, "steps": 400},
 }
@@ -70,7 +70,7 @@ METHODS = {
 EPOCHS = 5
 SYNTHETIC, STACKED_SAMPLES, CIFAR_SAMPLES = 60_000, 26_000, 10_000
 CLASSIFIERS = {"mnist": (8, 32, 2, False), "cifar10": (15, 64, 3, True)}
-QUICK = {"encoder_steps": 10, "steps": 5, "batch": 100, "width": 16, "hidden": 64}
+QUICK: dict[str, Any] = {"encoder_steps": 10, "steps": 5, "batch": 100, "width": 16, "hidden": 64}
 QUICK_IMAGES = 300
 Row = dict[str, Any]
 
@@ -84,7 +84,7 @@ def settings_of(task: str, method: str, quick: bool = False) -> ImageSettings:
         else:
             settings = replace(settings, spaces=SPACES[method])  # type: ignore[arg-type]
     elif method.startswith("mixture"):
-        settings = replace(settings, **MIXTURE[task])  # type: ignore[arg-type]
+        settings = replace(settings, **MIXTURE[task])
         if method.endswith("likelihood"):
             settings = replace(settings, polish=POLISH)
         if method == "mixture likelihood":
@@ -187,8 +187,8 @@ def run_task(
         on_row(table)
         if pictures is not None:
             classes = torch.arange(len(real.train.classes), device=where)
-            labels = classes.repeat(100)[:100] if len(classes) > 1 else None
-            shown = trainer.model.sample(100, generator, labels).images
+            columns = classes.repeat(100)[:100] if len(classes) > 1 else None
+            shown = trainer.model.sample(100, generator, columns).images
             name = f"{task}-{method.replace(', ', '-').replace(' ', '-').replace('+', '-')}"
             save_png(sheet(shown), pictures / f"{name}.png")
     return table
@@ -256,6 +256,10 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         methods = tuple(m for m in given.methods.split(";") if m != "none")
     record = {"benchmark": f"images-{given.task}", "quick": given.quick, **environment()}
     record["protocol"] = protocol_of(given.task)
+
+    def keep(rows: list[Row]) -> None:
+        write_json(out, {**record, "tables": {given.task: rows}})
+
     table = run_task(
         given.task,
         methods,
@@ -264,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         work=given.work,
         pictures=given.pictures,
         quick=given.quick,
-        on_row=lambda rows: write_json(out, {**record, "tables": {given.task: rows}}) and None,
+        on_row=keep,
     )
     if not table:
         return out

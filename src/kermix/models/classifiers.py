@@ -1,4 +1,4 @@
-"""Classifiers of images that judge what generators make: linear, fully connected, convolutional."""
+"""Classifiers that judge what generators of images make: linear, MLP and convolutional."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Models of images, with a class or without: noise to codes, mixtures of codes, noise to images."""
+"""Models of images, with classes or without: noise to codes or images, mixtures of codes."""
 
 from typing import NamedTuple
 

@@ -1,9 +1,9 @@
 """Large batches through one cost in bounded memory: the gradient in two passes.
 
-A cost couples all points of a batch, so it cannot be taken in parts, but the network that makes the
-points can. First all points are made without a graph and the cost gives its gradient with respect
-to each of them; then the network runs again in chunks, each of which sends its part of that
-gradient back. Memory is that of the cost and of one chunk, however large the batch.
+A cost couples all points of a batch, so it cannot be taken in parts, but the network that makes
+the points can. First all points are made without a graph and the cost gives its gradient with
+respect to each of them; then the network runs again in chunks, each of which sends its part of
+that gradient back. Memory is that of the cost and of one chunk, however large the batch.
 """
 
 from collections.abc import Callable, Iterator

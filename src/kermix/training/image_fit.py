@@ -1,8 +1,8 @@
 """Fit to images: an autoencoder first, where there is one, then the cost, then a finish.
 
-The kernel of a labelled fit is :math:`k_c(c, c') k_x(x, x')` with :math:`k_c` one for equal classes
-and zero for others. Its Gram matrices are block diagonal, so the cost is that of each class, all
-classes side by side as one batch.
+The kernel of a labelled fit is :math:`k_c(c, c') k_x(x, x')`, where :math:`k_c` is one for equal
+classes and zero for others. Its Gram matrices are block diagonal, so the cost is that of each
+class, all classes side by side as one batch.
 """
 
 import math
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kermix.errors import MissingExtraError, SampleError, TrainingError
+from kermix.errors import SampleError, TrainingError
 from kermix.evaluation import energy_distance
 from kermix.image_spaces import CODED, Space, make_space
 from kermix.models.autoencoder import Autoencoder
@@ -26,7 +26,7 @@ from .cached_gradient import cached_backward
 from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
 from .image_settings import ImageSettings
 from .loop import NOT_FINITE, Row, make_fabric
-from .objective import sample_loss
+from .sample_losses import SampleCost, sample_loss
 from .schedules import VarianceSchedule, automatic_variance, learning_rate
 
 __all__ = ["ImageRows", "ImageTrainer", "build_image_model", "encode_all"]
@@ -67,17 +67,20 @@ class ImageRows:
         self._order = self.labels.argsort(stable=True).to(device)
         self.counts = counts.to(device)
         self._first = (counts.cumsum(0) - counts).to(device)
-        # A memory-mapped file is copied: it may be read-only.
-        whole = torch.from_numpy(np.array(images) if not images.flags.writeable else images)
-        self._images = whole.to(device) if whole.numel() <= ON_DEVICE else whole
-        self.shape = (whole.shape[1], whole.shape[2], whole.shape[3])
+        self._host, self._there = images, None
+        if images.nbytes <= ON_DEVICE:  # copied, as a memory-mapped file may be read-only
+            self._there = torch.from_numpy(np.array(images)).to(device)
+        self.shape = (images.shape[1], images.shape[2], images.shape[3])
 
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self._host)
 
     def images(self, rows: Tensor) -> Tensor:  # (n,) -> (n, c, h, w)
         """Some images, with values in [0, 1], on the device."""
-        return self._images[rows.to(self._images.device)].to(self.device).float() / 255
+        if self._there is not None:
+            return self._there[rows].float() / 255
+        some = np.ascontiguousarray(self._host[rows.cpu().numpy()])
+        return torch.from_numpy(some).to(self.device).float() / 255
 
     def each_class(self, per_class: int, generator: torch.Generator) -> Tensor:  # (classes, n)
         """Rows of so many images of each class, drawn with replacement."""
@@ -163,25 +166,13 @@ class _View(nn.Module):
         self.variances = VarianceSchedule(max(start, end), end, settings.spread)
 
     def loss(
-        self, cost: str, x: Tensor, y: Tensor, weights: Tensor | None, share: float
+        self, cost: SampleCost, x: Tensor, y: Tensor, weights: Tensor | None, share: float
     ) -> Tensor:  # (classes, n, d) -> ()
         x, y = x / self.scale, y / self.scale
         if self.parts > 1:  # each part is a batch item of its own
             x, y = (z.unflatten(-1, (self.parts, -1)).movedim(-2, 1) for z in (x, y))
             weights = None if weights is None else weights.unsqueeze(1)
-        variances = self.variances.at(share)
-        if cost == "sinkhorn":
-            return _sinkhorn(x, y, math.sqrt(variances[0] * x.shape[-1]))
-        return sample_loss(cost, x, y, variances, weights).mean()  # type: ignore[arg-type]
-
-
-def _sinkhorn(x: Tensor, y: Tensor, blur: float) -> Tensor:
-    try:
-        from geomloss import SamplesLoss
-    except ImportError:
-        raise MissingExtraError("cost='sinkhorn' needs geomloss: 'kermix[bench]'.") from None
-    losses = SamplesLoss("sinkhorn", p=2, blur=blur, backend="tensorized")(y, x.contiguous())
-    return losses.mean() / x.shape[-1]
+        return sample_loss(cost, x, y, self.variances.at(share), weights).mean()
 
 
 @dataclass
@@ -286,12 +277,12 @@ class ImageTrainer:
                 # The only place where the host waits for the device.
                 if not bool(torch.isfinite(torch.stack(losses)).all()):
                     raise self._failure(folder)
-                if not stopping:
-                    row = self._report(losses[-1])
-                    if on_report is not None:
-                        on_report(row)
+                row = None if stopping else self._report(losses[-1])
+                # First of all the checkpoint: what looks at the report may fail for want of disk.
                 if folder is not None:
                     self.save(folder / "last.safetensors")
+                if row is not None and on_report is not None:
+                    on_report(row)
                 losses = []
             if stopping:
                 return False
@@ -423,17 +414,14 @@ class ImageTrainer:
         if self.held_out is None:
             return math.nan
         views = self._prepared()
-        images, labels = self.held_out
-        held = ImageRows(
-            images[:HELD_OUT_FOR_ENERGY],
-            None if labels is None else labels[:HELD_OUT_FOR_ENERGY],
-            self.classes,
-            self.rows.device,
-        )
-        seen = held.images(torch.arange(len(held)))
+        images, labels = (None if z is None else z[:HELD_OUT_FOR_ENERGY] for z in self.held_out)
+        assert images is not None
+        seen = torch.from_numpy(np.array(images)).to(self.rows.device).float() / 255
+        chosen = torch.zeros(len(seen), dtype=torch.long, device=seen.device)
+        if labels is not None and self.classes > 1:
+            chosen = torch.from_numpy(np.array(labels)).long().to(seen.device)
         generator = torch.Generator(self.rows.device).manual_seed(self.settings.seed)
-        chosen = held.labels.to(self.rows.device)
-        drawn = self.model.sample(len(held), generator, chosen).images
+        drawn = self.model.sample(len(seen), generator, chosen).images
         x, y = (views[0].space(part).float() / views[0].scale for part in (seen, drawn))
         distances = [energy_distance(x[chosen == c], y[chosen == c]) for c in chosen.unique()]
         return float(torch.stack(distances).mean())

@@ -7,10 +7,11 @@ from kermix.errors import OptionError
 from kermix.image_spaces import CODED, SPACES, SpaceName
 from kermix.validation import check_option
 
-__all__ = ["ImageCost", "ImageModelName", "ImageSettings"]
+from .sample_losses import SampleCost
+
+__all__ = ["ImageModelName", "ImageSettings"]
 
 ImageModelName: TypeAlias = Literal["codes", "mixture", "conv"]
-ImageCost: TypeAlias = Literal["svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn"]
 
 MODELS = ("codes", "mixture", "conv")
 COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn")
@@ -49,7 +50,7 @@ class ImageSettings:
         seed: All randomness comes from it.
     """
 
-    cost: ImageCost = "svd"
+    cost: SampleCost = "svd"
     model: ImageModelName = "codes"
     spaces: tuple[SpaceName, ...] = ("codes",)
     code: int = 16
@@ -147,5 +148,7 @@ class ImageSettings:
         unknown = sorted(set(content) - {field.name for field in fields(cls)})
         if unknown:
             raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
-        lists = {name: tuple(content[name]) for name in ("spread", "spaces") if name in content}
+        lists: dict[str, Any] = {
+            name: tuple(content[name]) for name in ("spread", "spaces") if name in content
+        }
         return cls(**{**content, **lists})

@@ -11,31 +11,11 @@ from kermix.mixture import GaussianMixture
 from kermix.models.scaled import ScaledModel
 
 from .schedules import VarianceSchedule
-from .settings import CostName, Settings
+from .settings import Settings
 
-__all__ = ["Objective", "cauchy_schwarz_to_points", "sample_loss"]
+__all__ = ["Objective", "cauchy_schwarz_to_points"]
 
 LOSSES = {"svd": SVDLoss, "scalar": ScalarLoss, "vector": VectorLoss, "matrix": MatrixLoss}
-
-
-def sample_loss(
-    cost: CostName,
-    x: Tensor,  # (*B, N, d)
-    y: Tensor,  # (*B, K, d)
-    variances: list[float],
-    weights_y: Tensor | None = None,  # (*B, K)
-) -> Tensor:  # (*B,)
-    """The loss of a cost between data and a draw of a model; any cost but the likelihood.
-
-    Example:
-        >>> sample_loss("energy", torch.zeros(3, 1), torch.ones(2, 1), [1.0])
-        tensor(2.)
-    """
-    if cost == "energy":
-        return energy_distance(x, y, weights_y=weights_y)
-    if cost == "mmd":
-        return mmd_squared(x, y, variances, weights_y=weights_y)
-    return LOSSES[cost](variances)(x, y, weights_y=weights_y)
 
 
 def cauchy_schwarz_to_points(
@@ -107,4 +87,9 @@ class Objective(nn.Module):
             return cauchy_schwarz_to_points(model.network(), x)
         count = self.settings.components or x.shape[-2]
         points, weights = model.draw(count, generator)
-        return sample_loss(cost, x, points, self.variances.at(self.share(step)), weights)
+        if cost == "energy":
+            return energy_distance(x, points, weights_y=weights)
+        variances = self.variances.at(self.share(step))
+        if cost == "mmd":
+            return mmd_squared(x, points, variances, weights_y=weights)
+        return LOSSES[cost](variances)(x, points, weights_y=weights)
