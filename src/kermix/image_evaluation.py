@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .errors import SampleError
 from .gram import squared_distances
+from .models.modes import evaluating
 from .validation import check_pair
 
 __all__ = [
@@ -90,11 +91,8 @@ def class_balance(
 @torch.no_grad()
 def predict(classifier: nn.Module, images: Tensor) -> Tensor:  # (n, c, h, w) -> (n, classes)
     """Scores of all images, in chunks, by a classifier in evaluation mode."""
-    training = classifier.training
-    classifier.eval()
-    scores = torch.cat([classifier(part) for part in images.split(ROWS_AT_ONCE)])
-    classifier.train(training)
-    return scores
+    with evaluating(classifier):
+        return torch.cat([classifier(part) for part in images.split(ROWS_AT_ONCE)])
 
 
 def stacked_modes(

@@ -70,7 +70,11 @@ class Report:
         """Add a Matplotlib figure; the caption also describes it to those who cannot see it."""
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
-        data = base64.b64encode(buffer.getvalue()).decode("ascii")
+        self.image(buffer.getvalue(), caption)
+
+    def image(self, png: bytes, caption: str) -> None:
+        """Add a picture that is a PNG file already."""
+        data = base64.b64encode(png).decode("ascii")
         text = html.escape(caption, quote=True)
         self._body.append(
             f'<figure><img alt="{text}" src="data:image/png;base64,{data}">'

@@ -12,6 +12,7 @@ from kermix.mixture import GaussianMixture
 from .autoencoder import Autoencoder, doublings_of
 from .generators import ConvDecoder, MLPGenerator
 from .mixture_networks import Draw, MixtureTable, stratified_draw
+from .modes import evaluating
 from .priors import GaussianPrior, HybridPrior, Prior
 
 __all__ = ["ImageModel", "LabelledDraw", "PixelGenerator", "code_network", "noise_prior"]
@@ -126,12 +127,10 @@ class ImageModel(nn.Module):
         self, n: int, generator: torch.Generator, labels: Tensor | None = None
     ) -> LabelledDraw:
         """Images, of classes as frequent as in the data, or of given classes."""
-        training = self.training
-        self.eval()
         chosen = self.draw_labels(n, generator) if labels is None else labels
-        points = self.points(chosen, generator)
-        images = torch.cat([self.to_images(part) for part in points.split(ROWS_AT_ONCE)])
-        self.train(training)
+        with evaluating(self):
+            points = self.points(chosen, generator)
+            images = torch.cat([self.to_images(part) for part in points.split(ROWS_AT_ONCE)])
         return LabelledDraw(images, chosen)
 
 

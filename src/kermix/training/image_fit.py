@@ -21,6 +21,7 @@ from kermix.image_spaces import CODED, Space, make_space
 from kermix.models.autoencoder import Autoencoder
 from kermix.models.image_model import ImageModel, PixelGenerator, code_network, noise_prior
 from kermix.models.mixture_networks import Draw, MixtureTable
+from kermix.models.modes import evaluating
 
 from .cached_gradient import cached_backward
 from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
@@ -136,12 +137,10 @@ def build_image_model(
 @torch.no_grad()
 def encode_all(autoencoder: Autoencoder, rows: ImageRows, chunk: int = 4096) -> Tensor:  # (N, d)
     """Codes of all images."""
-    training = autoencoder.training
-    autoencoder.eval()
     every = torch.arange(len(rows), device=rows.device)
-    codes = torch.cat([autoencoder.encode(rows.images(part)) for part in every.split(chunk)])
-    autoencoder.train(training)
-    return codes
+    with evaluating(autoencoder):
+        parts = [autoencoder.encode(rows.images(part)) for part in every.split(chunk)]
+    return torch.cat(parts)
 
 
 class _View(nn.Module):

@@ -107,6 +107,11 @@ class ImageSettings:
             raise OptionError("steps and polish are both 0: there is nothing to train.")
 
     @property
+    def finish(self) -> str:
+        """What the steps after the cost optimise."""
+        return "likelihood"
+
+    @property
     def encodes(self) -> bool:
         """Whether there is an autoencoder."""
         return self.model != "conv" or any(space in CODED for space in self.spaces)
@@ -125,6 +130,23 @@ class ImageSettings:
     def peak_rate(self) -> float:
         """The learning rate that is used with the cost."""
         return PEAK_RATES[self.model] if self.rate is None else self.rate
+
+    @classmethod
+    def for_images(cls, name: str, image: tuple[int, int, int]) -> "ImageSettings":
+        """Settings that suit a set: longer codes for colour, codes of channels for stacked MNIST.
+
+        Example:
+            >>> ImageSettings.for_images("mnist", (1, 28, 28)).code
+            16
+        """
+        if name == "stacked-mnist":
+            return cls(
+                code=16 * image[0], by_channel=True, spaces=("codes", "channels"), hidden=1024,
+                noise=64,
+            )  # fmt: skip
+        if image[0] == 1 and image[1] <= 32:
+            return cls()
+        return cls(code=128, width=256, code_noise=0.1, hidden=1024, noise=128)
 
     def quick(self) -> "ImageSettings":
         """A shorter run, for a first look."""

@@ -7,10 +7,13 @@ from torch import Tensor
 
 from kermix.errors import MissingExtraError
 from kermix.evaluation import energy_distance, mmd_squared
+from kermix.losses import SVDLoss
 
 from .objective import LOSSES
 
 __all__ = ["SampleCost", "sample_loss"]
+
+TOLERANCE = 1e-3  # of the SVD cost: a step's batch is a sample, whose error is far larger
 
 SampleCost: TypeAlias = Literal["svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn"]
 
@@ -42,6 +45,8 @@ def sample_loss(
         return mmd_squared(x, y, variances, weights_y=weights_y)
     if cost == "sinkhorn":
         return _sinkhorn(x, y, math.sqrt(min(variances) * x.shape[-1]))
+    if cost == "svd":
+        return SVDLoss(variances, tolerance=TOLERANCE)(x, y, weights_y=weights_y)
     return LOSSES[cost](variances)(x, y, weights_y=weights_y)
 
 
