@@ -38,22 +38,22 @@ __all__ = ["METHODS", "SETTINGS", "TASKS", "join", "main", "run", "run_task"]
 COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn")
 TASKS = ("mnist", "stacked", "cifar10", "spaces")
 SETTINGS = {
-    "mnist": ImageSettings(code=16, batch=5000, steps=2000),
+    "mnist": ImageSettings(code=16, batch=4000, steps=1200),
     "stacked": ImageSettings(
-        code=48, by_channel=True, spaces=("codes", "channels"), batch=4000, steps=1500,
+        code=48, by_channel=True, spaces=("codes", "channels"), batch=1500, steps=600,
         hidden=1024, noise=64,
     ),
     "cifar10": ImageSettings(
-        code=128, width=256, code_noise=0.1, encoder_steps=3000, batch=5000, steps=1500,
+        code=128, width=256, code_noise=0.1, encoder_steps=3000, batch=2500, steps=600,
         hidden=1024, noise=128,
     ),
-    "spaces": ImageSettings(code=16, batch=2500, steps=1000, model="conv"),
+    "spaces": ImageSettings(code=16, batch=2000, steps=500, model="conv"),
 }  # fmt: skip
 MIXTURE: dict[str, dict[str, Any]] = {
     "mnist": {"model": "mixture", "components": 2000},
-    "stacked": {"model": "mixture", "components": 4000, "steps": 400},
+    "stacked": {"model": "mixture", "components": 4000, "steps": 100, "spaces": ("codes",)},
 }
-POLISH = 500
+PASSES = 25
 SPACES = {
     "pixels": ("pixels",),
     "coarse": ("coarse",),
@@ -62,12 +62,13 @@ SPACES = {
     "several": ("coarse", "random", "codes"),
 }
 METHODS = {
-    "mnist": (*COSTS, "mixture svd", "mixture svd+likelihood"),
-    "stacked": ("svd", "mixture svd", "mixture svd+likelihood", "mixture likelihood"),
+    "mnist": (*COSTS, "mixture svd", "mixture svd+em"),
+    "stacked": ("svd", "mixture svd", "mixture svd+em", "mixture em"),
     "cifar10": ("svd", "scalar", "vector", "matrix", "mmd", "sinkhorn"),
     "spaces": (*SPACES, "codes, decoded"),
 }
 EPOCHS = 5
+REFERENCES = "references"
 SYNTHETIC, STACKED_SAMPLES, CIFAR_SAMPLES = 60_000, 26_000, 10_000
 CLASSIFIERS = {"mnist": (8, 32, 2, False), "cifar10": (15, 64, 3, True)}
 QUICK: dict[str, Any] = {"encoder_steps": 10, "steps": 5, "batch": 100, "width": 16, "hidden": 64}
@@ -85,10 +86,10 @@ def settings_of(task: str, method: str, quick: bool = False) -> ImageSettings:
             settings = replace(settings, spaces=SPACES[method])  # type: ignore[arg-type]
     elif method.startswith("mixture"):
         settings = replace(settings, **MIXTURE[task])
-        if method.endswith("likelihood"):
-            settings = replace(settings, polish=POLISH)
-        if method == "mixture likelihood":
-            settings = replace(settings, polish=settings.steps + POLISH, steps=0)
+        if method.endswith("em"):
+            settings = replace(settings, polish=PASSES)
+        if method == "mixture em":
+            settings = replace(settings, steps=0)
     else:
         settings = replace(settings, cost=method)  # type: ignore[arg-type]
     if quick:
@@ -111,7 +112,8 @@ def run_task(
 
     Args:
         task: One of :data:`TASKS`.
-        methods: Some of :data:`METHODS` of the task; none trains only what they share.
+        methods: Some of :data:`METHODS` of the task, and "references": the real images and what
+            the autoencoder makes of them; none trains only what they share.
         data_root: Where the files of MNIST and CIFAR-10 are.
         device: Where to train.
         work: Folder that keeps the autoencoder and classifier for other processes.
@@ -119,7 +121,7 @@ def run_task(
         quick: Whether to show only that it works, on a few images.
         on_row: Called with the table after each new row.
     """
-    unknown = [m for m in methods if m not in METHODS[task]]
+    unknown = [m for m in methods if m not in (*METHODS[task], REFERENCES)]
     if unknown:
         raise OptionError(f"{unknown[0]!r}: {task} has the methods {', '.join(METHODS[task])}.")
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -136,7 +138,6 @@ def run_task(
         path(f"{source}-classifier"),
     )  # fmt: skip
     shared = settings_of(task, METHODS[task][0], quick)
-    coding = "stacked" if task == "stacked" else source
     frequencies = torch.bincount(torch.from_numpy(real.train.labels)).double()
     if task == "stacked":
         count = QUICK_IMAGES if quick else STACKED
@@ -144,7 +145,7 @@ def run_task(
         held = stacked_mnist(*real.held_out, QUICK_IMAGES if quick else 2000, seed=1)
         real = replace(real, train=replace(made, labels=np.zeros(count, np.int64), classes=("",)),
                        held_out=(held.images, np.zeros(len(held), np.int64)))  # fmt: skip
-    autoencoder, coded = encoder_of(real, replace(shared, spaces=("codes",)), path(f"{coding}-ae"))
+    autoencoder, coded = encoder_of(real, replace(shared, spaces=("codes",)), path(f"{source}-ae"))
 
     def judged(images: Tensor, labels: Tensor) -> Row:
         if task == "stacked":
@@ -164,11 +165,11 @@ def run_task(
     n = {"stacked": STACKED_SAMPLES, "cifar10": CIFAR_SAMPLES}.get(task, SYNTHETIC)
     n = QUICK_IMAGES if quick else n
     table: list[Row] = []
-    if methods and methods[0] == METHODS[task][0]:
+    if REFERENCES in methods:
         for name, images, labels in _references(real, autoencoder, n, task):
             table.append({"method": name, "a_sample_is": "", **judged(images, labels)})
             on_row(table)
-    for method in methods:
+    for method in (m for m in methods if m != REFERENCES):
         settings = settings_of(task, method, quick)
         trainer, seconds = train(real, settings, autoencoder)
         generator = torch.Generator(where).manual_seed(1)
@@ -212,7 +213,7 @@ def protocol_of(task: str) -> dict[str, Any]:
     return {
         "task": task,
         "setting": SETTINGS[task].as_json(),
-        "mixture": {**MIXTURE.get(task, {}), "polish": POLISH},
+        "mixture": {**MIXTURE.get(task, {}), "passes of em": PASSES},
         "synthetic images": SYNTHETIC,
         "epochs of the classifiers on them": EPOCHS,
         "runs": 1,
@@ -232,7 +233,7 @@ def join(parts: Sequence[Path], out: Path) -> Path:
 
 def run(quick: bool = False) -> dict[str, list[Row]]:
     """All tasks; the data are found in the environment variable KERMIX_DATA."""
-    return {task: run_task(task, METHODS[task], quick=quick) for task in TASKS}
+    return {task: run_task(task, (REFERENCES, *METHODS[task]), quick=quick) for task in TASKS}
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
@@ -251,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     out = given.out or Path("results/bench") / f"images-{given.task}-{machine_name()}.json"
     if given.join:
         return join(given.join, out)
-    methods = METHODS[given.task]
+    methods: tuple[str, ...] = (REFERENCES, *METHODS[given.task])
     if given.methods is not None:
         methods = tuple(m for m in given.methods.split(";") if m != "none")
     record = {"benchmark": f"images-{given.task}", "quick": given.quick, **environment()}

@@ -59,7 +59,7 @@ def fit_images(dataset: Dataset, typed: dict[str, Any]) -> None:
     assert dataset.image is not None
     settings = ImageSettings.for_images(dataset.name, dataset.image)
     if chosen.get("model") == "mixture":
-        settings = replace(settings, spaces=("codes",), model="mixture", polish=500)
+        settings = replace(settings, spaces=("codes",), model="mixture", polish=25)
     quick = bool(typed.get("quick"))
     settings = replace(settings.quick() if quick else settings, **chosen)
     for note in dataset.notes:

@@ -25,6 +25,7 @@ from kermix.models.modes import evaluating
 
 from .cached_gradient import cached_backward
 from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
+from .em import em_pass
 from .image_settings import ImageSettings
 from .loop import NOT_FINITE, Row, make_fabric
 from .sample_losses import SampleCost, sample_loss
@@ -35,7 +36,6 @@ __all__ = ["ImageRows", "ImageTrainer", "build_image_model", "encode_all"]
 REPORTS = 40
 LOOKED_AT = 512
 ENCODER_RATE = 2e-3
-POLISH_RATE = 0.25  # of the peak
 HELD_OUT_FOR_ENERGY = 2000
 ON_DEVICE = 8 * 2**30  # bytes; more images than this stay in the host's memory
 
@@ -289,7 +289,7 @@ class ImageTrainer:
 
     def _one_step(self) -> Tensor:
         stage, share = self.stage(self.step)
-        peak = (ENCODER_RATE, self.settings.peak_rate, POLISH_RATE * self.settings.peak_rate)
+        peak = (ENCODER_RATE, self.settings.peak_rate, self.settings.peak_rate)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(share, peak[stage])
         self._optimizer.zero_grad(set_to_none=True)
@@ -314,12 +314,9 @@ class ImageTrainer:
     def _model_loss(self, stage: int, share: float) -> Tensor:
         views = self._prepared()
         self.model.network.train()
-        rows = self.rows.each_class(self.per_class, self._generator)
         if stage == 2:
-            assert self._codes is not None
-            loss = -self.model.network().log_prob(self._codes[rows].movedim(1, 0)).mean()
-            self._fabric.backward(loss)
-            return loss
+            return self._finishing_pass()
+        rows = self.rows.each_class(self.per_class, self._generator)
         data = self._data(rows, views)
         chunk = self.settings.chunk
         if chunk is None or self.model.is_mixture:
@@ -338,6 +335,14 @@ class ImageTrainer:
             self._fabric.backward(points, gradient=gradient)
 
         return cached_backward(self.model.network, inputs, cost, chunk, backward)
+
+    def _finishing_pass(self) -> Tensor:
+        assert self._codes is not None
+        assert isinstance(self.model.network, MixtureTable)
+        labels = self.rows.labels.to(self._codes.device)
+        classes = [self._codes[labels == c] for c in range(self.classes)]
+        # The decoder was trained not to see differences smaller than this.
+        return em_pass(self.model.network, classes, self.settings.code_noise**2)
 
     def _data(self, rows: Tensor, views: list["_View"]) -> list[Tensor]:
         """The data of a step in each space, (classes, n, d)."""
@@ -386,7 +391,7 @@ class ImageTrainer:
             parts = autoencoder.parts if autoencoder and name == "channels" else 1
             self._views.append(_View(space, list(found), self.settings, parts))
         network = self.model.network
-        if isinstance(network, MixtureTable) and self.stage(self.step) == (1, 0.0):
+        if isinstance(network, MixtureTable) and self.step == self._stages[0]:
             assert self._codes is not None
             with torch.no_grad():
                 network.means.copy_(self._codes[self._starts(generator)])

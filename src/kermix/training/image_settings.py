@@ -39,7 +39,7 @@ class ImageSettings:
         encoder_steps: Training steps of the autoencoder.
         encoder_batch: Images for each of them.
         steps: Training steps with the cost.
-        polish: Further steps of a mixture with the likelihood.
+        polish: Passes of expectation-maximisation over all images, which end a mixture's fit.
         batch: Images for each step, of all classes together; the model draws as many.
         components: Components of a mixture, of all classes together.
         variances: Of a component of a mixture: isotropic, or one for each coordinate.

@@ -104,8 +104,8 @@ def train_on_synthetic(
     found = {}
     for name, network in networks.items():
         fit_classifier(
-            network.to(device), images, labels, epochs,
-            rate=1e-2 if name == "logistic" else 2e-3, generator=generator,
+            network.to(device), images, labels, epochs, batch=512,
+            rate=1e-2 if name == "logistic" else 3e-3, generator=generator,
         )  # fmt: skip
         found[name] = accuracy(network, test_images, test_labels)
     return found
