@@ -129,9 +129,13 @@ def test_cached_gradient_updates_running_means_once():
 
 def test_evaluating_puts_every_part_back_even_after_an_error():
     pair = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
-    with pytest.raises(RuntimeError), evaluating(pair):
-        assert not pair[0].training
-        raise RuntimeError
+
+    def fail():
+        with evaluating(pair):
+            raise RuntimeError("training" if pair[0].training else "evaluating")
+
+    with pytest.raises(RuntimeError, match="evaluating"):
+        fail()
     assert pair[0].training
     assert not pair[1].training
 

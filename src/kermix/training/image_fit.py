@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kermix.errors import SampleError, TrainingError
+from kermix.errors import SampleError, ShapeError, TrainingError
 from kermix.evaluation import energy_distance
 from kermix.image_spaces import CODED, Space, make_space
 from kermix.models.autoencoder import Autoencoder
@@ -59,7 +59,9 @@ class ImageRows:
     ) -> None:
         self.labels = torch.zeros(len(images), dtype=torch.long)
         if labels is not None and classes > 1:
-            self.labels = torch.from_numpy(np.asarray(labels)).long()
+            if len(labels) != len(images):
+                raise ShapeError(f"{len(labels)} labels for {len(images)} images: one for each.")
+            self.labels = torch.from_numpy(np.array(labels)).long()
         self.classes, self.device = classes, device
         counts = torch.bincount(self.labels, minlength=classes)
         if bool((counts == 0).any()):
@@ -272,11 +274,15 @@ class ImageTrainer:
             if on_step is not None:
                 on_step(self.step)
             stopping = should_stop is not None and self.step < self.total and should_stop()
-            if self.step % self.reports_every == 0 or self.step == self.total or stopping:
+            reporting = self.step % self.reports_every == 0 or self.step == self.total
+            if reporting or stopping:
                 # The only place where the host waits for the device.
                 if not bool(torch.isfinite(torch.stack(losses)).all()):
                     raise self._failure(folder)
-                row = None if stopping else self._report(losses[-1])
+                try:
+                    row = self._report(losses[-1]) if reporting else None
+                except NOT_FINITE as error:
+                    raise self._failure(folder) from error
                 # First of all the checkpoint: what looks at the report may fail for want of disk.
                 if folder is not None:
                     self.save(folder / "last.safetensors")

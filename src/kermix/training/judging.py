@@ -40,7 +40,8 @@ def fit_classifier(
     network.train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=1e-2)
     mixed = torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda)
-    steps = max(1, len(images) // batch)
+    batch = min(batch, len(images))
+    steps = len(images) // batch
     for step in range(epochs * steps):
         if step % steps == 0:
             order = torch.randperm(len(images), generator=generator, device=images.device)
