@@ -16,6 +16,7 @@ BENCHMARKS = {
     "power": "two-sample tests: rejection rates and time, against hyppo",
     "modes": "mode coverage of all costs and baselines, 8-ring and 25-grid",
     "density": "densities in the plane, against a flow, EM and kernel density",
+    "images": "generators of MNIST, stacked MNIST and CIFAR-10: all costs, MMD, Sinkhorn",
     "regression": "two inverse problems, against a network trained by likelihood",
 }
 

@@ -9,12 +9,17 @@ stacked   three digits as channels: modes and their balance of 26,000 samples
 cifar10   class-conditional; distances in the features of a classifier trained here
 spaces    MNIST, SVD cost in the space of pixels, coarse pixels, random features, codes, several
 ========  ===================================================================================
+
+`scripts/images-on-gpu.sh` runs all of them side by side on one GPU, in five to eight minutes.
+`--scale small` has narrower networks, for a machine without one: about ten minutes for `mnist`
+with `--methods "references;mixture svd+em"`, as long for `stacked`, on two cores.
 """
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +38,7 @@ from kermix.training.judging import train_on_synthetic
 from .image_tools import Real, classifier_of, distances, encoder_of, read, train
 from .quality import write_record
 
-__all__ = ["METHODS", "SETTINGS", "TASKS", "join", "main", "run", "run_task"]
+__all__ = ["METHODS", "SCALES", "SETTINGS", "TASKS", "join", "main", "run", "run_task"]
 
 COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn")
 TASKS = ("mnist", "stacked", "cifar10", "spaces")
@@ -53,7 +58,6 @@ MIXTURE: dict[str, dict[str, Any]] = {
     "mnist": {"model": "mixture", "components": 2000},
     "stacked": {"model": "mixture", "components": 4000, "steps": 100, "spaces": ("codes",)},
 }
-PASSES = 25
 SPACES = {
     "pixels": ("pixels",),
     "coarse": ("coarse",),
@@ -67,34 +71,62 @@ METHODS = {
     "cifar10": ("svd", "scalar", "vector", "matrix", "mmd", "sinkhorn"),
     "spaces": (*SPACES, "codes, decoded"),
 }
-EPOCHS = 5
 REFERENCES = "references"
 SYNTHETIC, STACKED_SAMPLES, CIFAR_SAMPLES = 60_000, 26_000, 10_000
-CLASSIFIERS = {"mnist": (8, 32, 2, False), "cifar10": (15, 64, 3, True)}
-QUICK: dict[str, Any] = {"encoder_steps": 10, "steps": 5, "batch": 100, "width": 16, "hidden": 64}
-QUICK_IMAGES = 300
 Row = dict[str, Any]
 
 
-def settings_of(task: str, method: str, quick: bool = False) -> ImageSettings:
+@dataclass(frozen=True)
+class Scale:
+    """How large everything is.
+
+    Attributes:
+        settings: What is changed of a task's settings.
+        components: Components of mixtures; None keeps those of the task.
+        passes: Of expectation-maximisation.
+        judge: Epochs and width of the classifier that measures.
+        students: Epochs and width of the classifiers that learn from samples.
+        most: Images and samples; None keeps those of the task.
+    """
+
+    settings: dict[str, Any]
+    components: int | None
+    passes: int
+    judge: tuple[int, int] | None
+    students: tuple[int, int]
+    most: int | None = None
+
+
+SCALES = {
+    "full": Scale({}, None, 25, None, (5, 32)),
+    "small": Scale(
+        {"encoder_steps": 1500, "encoder_batch": 128, "steps": 300, "batch": 1000, "width": 32,
+         "hidden": 256},
+        None, 15, (4, 16), (4, 16),
+    ),
+    "quick": Scale(
+        {"encoder_steps": 10, "steps": 5, "batch": 100, "width": 16, "hidden": 64},
+        50, 2, (1, 8), (1, 8), 300,
+    ),
+}  # fmt: skip
+CLASSIFIERS = {"mnist": (8, 32, 2, False), "cifar10": (15, 64, 3, True)}
+
+
+def settings_of(task: str, method: str, scale: Scale) -> ImageSettings:
     """What a method of a task is trained with."""
-    settings = SETTINGS[task]
+    settings = replace(SETTINGS[task], **scale.settings)
     if task == "spaces":
         if method == "codes, decoded":
-            settings = replace(settings, model="codes")
-        else:
-            settings = replace(settings, spaces=SPACES[method])  # type: ignore[arg-type]
-    elif method.startswith("mixture"):
-        settings = replace(settings, **MIXTURE[task])
-        if method.endswith("em"):
-            settings = replace(settings, polish=PASSES)
-        if method == "mixture em":
-            settings = replace(settings, steps=0)
-    else:
-        settings = replace(settings, cost=method)  # type: ignore[arg-type]
-    if quick:
-        settings = replace(settings, **QUICK, components=100, polish=min(settings.polish, 10))
-    return settings
+            return replace(settings, model="codes")
+        return replace(settings, spaces=SPACES[method])  # type: ignore[arg-type]
+    if not method.startswith("mixture"):
+        return replace(settings, cost=method)  # type: ignore[arg-type]
+    mixture = {"steps": settings.steps, **MIXTURE[task]}
+    mixture["steps"] = 0 if method == "mixture em" else min(mixture["steps"], settings.steps)
+    mixture["polish"] = scale.passes if method.endswith("em") else 0
+    if scale.components is not None:
+        mixture["components"] = scale.components
+    return replace(settings, **mixture)
 
 
 def run_task(
@@ -105,7 +137,7 @@ def run_task(
     device: str = "auto",
     work: Path | None = None,
     pictures: Path | None = None,
-    quick: bool = False,
+    scale: str = "full",
     on_row: Callable[[list[Row]], None] = lambda rows: None,
 ) -> list[Row]:
     """The table of one task.
@@ -118,31 +150,32 @@ def run_task(
         device: Where to train.
         work: Folder that keeps the autoencoder and classifier for other processes.
         pictures: Folder for sheets of samples.
-        quick: Whether to show only that it works, on a few images.
+        scale: One of :data:`SCALES`; "quick" shows only that it works, on a few images.
         on_row: Called with the table after each new row.
     """
     unknown = [m for m in methods if m not in (*METHODS[task], REFERENCES)]
     if unknown:
         raise OptionError(f"{unknown[0]!r}: {task} has the methods {', '.join(METHODS[task])}.")
+    size = SCALES[scale]
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     where = where if device == "auto" else torch.device(device)
     source = "cifar10" if task == "cifar10" else "mnist"
-    real = read(source, data_root, where, QUICK_IMAGES if quick else None)
+    real = read(source, data_root, where, size.most)
 
     def path(name: str) -> Path | None:
         return None if work is None else work / f"{name}.safetensors"
 
     epochs, width, pools, flips = CLASSIFIERS[source]
+    epochs, width = size.judge or (epochs, width)
     classifier, judge = classifier_of(
-        real, 1 if quick else epochs, 8 if quick else width, pools, flips,
-        path(f"{source}-classifier"),
-    )  # fmt: skip
-    shared = settings_of(task, METHODS[task][0], quick)
+        real, epochs, width, pools, flips, path(f"{source}-classifier")
+    )
+    shared = settings_of(task, METHODS[task][0], size)
     frequencies = torch.bincount(torch.from_numpy(real.train.labels)).double()
     if task == "stacked":
-        count = QUICK_IMAGES if quick else STACKED
+        count = size.most or STACKED
         made = stacked_mnist(real.train.images, real.train.labels, count, seed=0)
-        held = stacked_mnist(*real.held_out, QUICK_IMAGES if quick else 2000, seed=1)
+        held = stacked_mnist(*real.held_out, size.most or 2000, seed=1)
         real = replace(real, train=replace(made, labels=np.zeros(count, np.int64), classes=("",)),
                        held_out=(held.images, np.zeros(len(held), np.int64)))  # fmt: skip
     autoencoder, coded = encoder_of(real, replace(shared, spaces=("codes",)), path(f"{source}-ae"))
@@ -153,8 +186,9 @@ def run_task(
         found: Row = {}
         if task != "cifar10":
             scores = train_on_synthetic(
-                images, labels, real.images, real.labels, epochs=1 if quick else EPOCHS
-            )
+                images, labels, real.images, real.labels, epochs=size.students[0],
+                width=size.students[1],
+            )  # fmt: skip
             found |= {f"{name}_accuracy": score for name, score in scores.items()}
         found |= distances(real, classifier, images)
         if task == "mnist":
@@ -163,14 +197,14 @@ def run_task(
         return found
 
     n = {"stacked": STACKED_SAMPLES, "cifar10": CIFAR_SAMPLES}.get(task, SYNTHETIC)
-    n = QUICK_IMAGES if quick else n
+    n = size.most or n
     table: list[Row] = []
     if REFERENCES in methods:
         for name, images, labels in _references(real, autoencoder, n, task):
             table.append({"method": name, "a_sample_is": "", **judged(images, labels)})
             on_row(table)
     for method in (m for m in methods if m != REFERENCES):
-        settings = settings_of(task, method, quick)
+        settings = settings_of(task, method, size)
         trainer, seconds = train(real, settings, autoencoder)
         generator = torch.Generator(where).manual_seed(1)
         drawn = trainer.model.sample(n, generator)
@@ -208,14 +242,13 @@ def _references(
     return found
 
 
-def protocol_of(task: str) -> dict[str, Any]:
+def protocol_of(task: str, scale: str) -> dict[str, Any]:
     """What all methods of a task share."""
     return {
         "task": task,
+        "scale": {"name": scale, **asdict(SCALES[scale])},
         "setting": SETTINGS[task].as_json(),
-        "mixture": {**MIXTURE.get(task, {}), "passes of em": PASSES},
-        "synthetic images": SYNTHETIC,
-        "epochs of the classifiers on them": EPOCHS,
+        "mixture": MIXTURE.get(task, {}),
         "runs": 1,
     }
 
@@ -232,20 +265,31 @@ def join(parts: Sequence[Path], out: Path) -> Path:
 
 
 def run(quick: bool = False) -> dict[str, list[Row]]:
-    """All tasks; the data are found in the environment variable KERMIX_DATA."""
-    return {task: run_task(task, (REFERENCES, *METHODS[task]), quick=quick) for task in TASKS}
+    """All tasks; the environment variable KERMIX_DATA says where MNIST and CIFAR-10 are."""
+    root = os.environ.get("KERMIX_DATA")
+    return {
+        task: run_task(
+            task,
+            (REFERENCES, *METHODS[task]),
+            data_root=None if root is None else Path(root),
+            scale="quick" if quick else "full",
+        )
+        for task in TASKS
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Run one task; write its result file after each row, and its sheets of samples."""
-    parser = argparse.ArgumentParser("kermix.bench.images", description=__doc__)
+    parser = argparse.ArgumentParser(
+        "kermix.bench.images", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--task", choices=TASKS, default="mnist")
     parser.add_argument("--methods", help="names with semicolons between; 'none' prepares only")
-    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--data-root", type=Path, help="where the files of the sets are")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--work", type=Path, help="folder for what several processes share")
     parser.add_argument("--pictures", type=Path, default=Path("results/images"))
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--scale", choices=list(SCALES), default="full")
     parser.add_argument("--join", type=Path, nargs="+", help="result files to join into one")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
@@ -255,8 +299,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     methods: tuple[str, ...] = (REFERENCES, *METHODS[given.task])
     if given.methods is not None:
         methods = tuple(m for m in given.methods.split(";") if m != "none")
-    record = {"benchmark": f"images-{given.task}", "quick": given.quick, **environment()}
-    record["protocol"] = protocol_of(given.task)
+    quick, protocol = given.scale == "quick", protocol_of(given.task, given.scale)
+    record = {"benchmark": "images", "quick": quick, **environment(), "protocol": protocol}
 
     def keep(rows: list[Row]) -> None:
         write_json(out, {**record, "tables": {given.task: rows}})
@@ -268,15 +312,13 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         device=given.device,
         work=given.work,
         pictures=given.pictures,
-        quick=given.quick,
+        scale=given.scale,
         on_row=keep,
     )
     if not table:
         return out
-    return write_record(
-        f"images-{given.task}", out, {given.task: table}, protocol_of(given.task),
-        shown=given.task, quick=given.quick,
-    )  # fmt: skip
+    tables = {given.task: table}
+    return write_record("images", out, tables, protocol, shown=given.task, quick=quick)
 
 
 if __name__ == "__main__":

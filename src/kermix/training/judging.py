@@ -85,9 +85,19 @@ def train_on_synthetic(
     test_labels: Tensor,  # (m,)
     *,
     epochs: int = 10,
+    width: int = 32,
     seed: int = 0,
 ) -> dict[str, float]:
     """Accuracy on real images of three classifiers trained with generated ones.
+
+    Args:
+        images: Generated images.
+        labels: Their classes.
+        test_images: Real images, which are only looked at when all is done.
+        test_labels: Their classes.
+        epochs: How often each generated image is seen.
+        width: Channels of the CNN's first layer.
+        seed: Of initial weights and of the order of images.
 
     Returns:
         For `"logistic"`, `"mlp"` and `"cnn"` the share of test images that is right.
@@ -100,7 +110,7 @@ def train_on_synthetic(
     networks = {
         "logistic": linear_classifier(shape, classes, start),
         "mlp": mlp_classifier(shape, classes, start),
-        "cnn": ConvClassifier(shape, classes, generator=start),
+        "cnn": ConvClassifier(shape, classes, width, generator=start),
     }
     found = {}
     for name, network in networks.items():
