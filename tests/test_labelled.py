@@ -140,6 +140,23 @@ def test_cifar_as_an_archive_of_pictures(tmp_path):
     assert len(list(cache.iterdir())) == 2
 
 
+def test_damaged_pictures_in_an_archive(tmp_path):
+    pictures = cifar_pictures()
+    pictures["test/bird/0001.jpg"] = pictures["test/bird/0001.jpg"][:300]
+    write_archive(tmp_path / "cifar10-jpeg.tar.xz", pictures)
+    data = load_labelled("cifar10", "test", data_root=tmp_path, cache=tmp_path / "cache")
+    assert data.labels.tolist() == [0, 0, 1, 1, 2, *np.repeat(np.arange(3, 10), 2)]
+    assert "1 of 20 pictures are damaged and were skipped: test/bird/0001.jpg (" in data.notes[1]
+    write_archive(
+        tmp_path / "cifar10-jpeg.tar.xz", {"test/bird/1.jpg": b"", "test/cat/2.jpg": b""}
+    )
+    for cache in (None, tmp_path / "cache"):
+        with pytest.raises(
+            ImageError, match=r"no picture could be read; the first is test/bird/1"
+        ):
+            load_labelled("cifar10", "test", data_root=tmp_path, cache=cache)
+
+
 @pytest.mark.parametrize("inner", ["", "cifar10"])
 def test_cifar_as_a_folder_of_pictures(inner, tmp_path):
     for name, content in cifar_pictures().items():

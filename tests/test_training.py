@@ -72,17 +72,15 @@ def test_settings_go_to_json_and_back():
         Settings.from_json({"stepz": 3})
 
 
-def test_polish_is_decided_by_dimension_and_model():
-    assert Settings().for_data(2000, 2).polish == 500
-    assert Settings().for_data(2000, 2).finish == "closed form"
-    assert Settings().for_data(2000, 64).finish == "likelihood"
-    assert Settings(finish="closed form").for_data(2000, 64).finish == "closed form"
-    assert Settings(model="generator").for_data(2000, 2).polish == 0
-    assert Settings().for_data(2000, 2).components == 128
-    assert Settings().for_data(200, 2).components == 20
-    assert Settings().for_data(3, 2).components == 1
-    assert Settings(model="generator").for_data(3, 2).components == 128
-    assert Settings(polish=7).for_data(2000, 64).polish == 7
+def test_polish_is_decided_by_model():
+    assert Settings().for_data(2000).polish == 500
+    assert Settings(cost="likelihood").for_data(2000).polish == 0
+    assert Settings(model="generator").for_data(2000).polish == 0
+    assert Settings().for_data(2000).components == 128
+    assert Settings().for_data(200).components == 20
+    assert Settings().for_data(3).components == 1
+    assert Settings(model="generator").for_data(3).components == 128
+    assert Settings(polish=7).for_data(2000).polish == 7
 
 
 def test_closed_form_is_the_cauchy_schwarz_divergence_to_narrow_data():
@@ -129,9 +127,25 @@ def test_a_run_covers_all_modes_and_knows_its_density():
     assert trainer.metric() < chosen.entropy + 0.1
 
 
-def test_interrupted_and_resumed_is_the_same_trajectory(tmp_path):
+def test_the_average_of_the_weights_is_the_model():
+    data, seen = moons(), []
+    trainer = trainer_of(data, average=4)
+    network = trainer.model.network
+    trainer.run(on_step=lambda step: seen.append(network.means.detach().clone()))
+    expected = seen[0]
+    for step, means in enumerate(seen, start=1):
+        # From the tenth of 30 steps on, a quarter of the way.
+        share = max(0.25, 10 / (step + 10))
+        expected = expected + share * (means - expected)
+    torch.testing.assert_close(network.means.detach(), expected)
+    assert not network.means.equal(seen[-1])
+
+
+@pytest.mark.parametrize("average", [0, 5])
+def test_interrupted_and_resumed_is_the_same_trajectory(tmp_path, average):
     data = moons()
-    whole, first, second = (trainer_of(data, model="network", rate=0.01) for _ in range(3))
+    options = {"model": "network", "rate": 0.01, "average": average}
+    whole, first, second = (trainer_of(data, **options) for _ in range(3))
     whole.run()
     assert not first.run(folder=tmp_path, should_stop=lambda: first.step == 13)
     second.load(tmp_path / "last.safetensors")

@@ -33,6 +33,7 @@ from .twosample import two_sample_test
 
 if TYPE_CHECKING:
     from .estimators import KernelMixture
+    from .product_estimators import ProductClassifier, ProductRegressor
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,8 @@ __all__ = [
     "GaussianMixture",
     "KernelMixture",
     "MatrixLoss",
+    "ProductClassifier",
+    "ProductRegressor",
     "SVDLoss",
     "SampledMixture",
     "ScalarLoss",
@@ -68,9 +71,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Imported when it is asked for: it needs scikit-learn, which the rest does not.
+    # Imported when asked for: they need scikit-learn, which the rest does not.
     if name == "KernelMixture":
         from .estimators import KernelMixture
 
         return KernelMixture
+    if name in ("ProductClassifier", "ProductRegressor"):
+        from . import product_estimators
+
+        return getattr(product_estimators, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

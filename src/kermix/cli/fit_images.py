@@ -84,7 +84,7 @@ def resume_images(folder: Path) -> None:
 
 
 def _train_and_finish(run: Any, dataset: Dataset) -> None:
-    from kermix.interrupts import interruptions
+    from kermix.interruptions import interruptions
     from kermix.training.progress import live_progress
 
     trainer = run.trainer(dataset)

@@ -186,7 +186,7 @@ def _put(temporary: Path, entry: Path) -> None:
     except OSError:
         # Another process was first, or there is a damaged entry.
         if _read(entry) is None:
-            aside = temporary.with_suffix(".old")
+            aside = temporary.with_suffix(".old.part")
             with suppress(OSError):
                 entry.rename(aside)
             shutil.rmtree(aside, ignore_errors=True)

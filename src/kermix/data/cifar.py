@@ -75,7 +75,10 @@ def read_picture_archive(
         digest = content_digest(path, split)
     except OSError as error:
         raise ImageError(f"{path}: cannot be read ({error.strerror}).") from None
-    return prepared(f"cifar10-{split}-{digest}", plan, cache)
+    found = prepared(f"cifar10-{split}-{digest}", plan, cache)
+    if not len(found.images):
+        raise ImageError(f"{path}: no picture could be read; the first is {found.damaged[0]}.")
+    return found
 
 
 def _members(path: Path, split: Split) -> list[tuple[str, bytes]]:

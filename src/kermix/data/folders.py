@@ -142,7 +142,7 @@ def prepare_files(
             notes,
         )
 
-    digest = fingerprint(root, [*files, *deciding], len(files), size, form)
+    digest = fingerprint(root, [*files, *deciding], len(files), labels, size, form)
     result = prepared(f"{name}-{digest}", plan, cache)
     if not len(result.images):
         raise ImageError(f"{root}: no picture could be read; the first is {result.damaged[0]}.")

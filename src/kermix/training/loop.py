@@ -1,14 +1,19 @@
 """The training loop, on Lightning Fabric: one step, reports, checkpoints, an orderly stop."""
 
+import importlib
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from kermix.distributed import Ranks, Strategy, batch_norm_over_ranks
+from kermix.distributed.launch import check_ranks, is_rank
 from kermix.errors import (
     MissingExtraError,
     OptionError,
@@ -20,18 +25,26 @@ from kermix.errors import (
 from kermix.evaluation import energy_distance
 from kermix.models.scaled import ScaledModel
 
-from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
+from .averaging import RunningAverage
+from .checkpoints import (
+    load_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    save_checkpoint,
+    tensors_of,
+)
 from .objective import Objective
 from .schedules import VarianceSchedule, learning_rate
 from .settings import Settings
 
-__all__ = ["Row", "Trainer", "load_model", "make_fabric"]
+__all__ = ["Row", "Trainer", "check_shares", "load_model", "make_fabric"]
 
 Row: TypeAlias = dict[str, float]
 
 REPORTS = 40  # in a whole run
 HELD_OUT_FOR_ENERGY = 1000
 POLISH_RATE = 0.5  # of the peak
+STOPS_EVERY = 16  # steps between two looks, on a GPU, at whether any rank is to stop
 # How NaN shows where values are looked at: in points, variances, weights or a factorisation.
 NOT_FINITE = (SampleError, VarianceError, WeightError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
@@ -44,6 +57,10 @@ class Trainer:
     checkpoint, so a run that was stopped and resumed ends with the same weights as one that was
     not (on the same machine).
 
+    Over several processes the batch of a step is shared among them and the cost is that of the
+    whole batch: the trajectory is that of one process, up to rounding, and a run can be resumed
+    with another number of processes. Rank 0 alone looks at held-out data and writes.
+
     Args:
         model: What is trained. Its network may have batch axes: independent models side by side,
             each with its own data.
@@ -53,6 +70,11 @@ class Trainer:
         variances: The schedule of the kernel's variance.
         device: `"auto"`, `"cpu"`, `"cuda"`, ...
         precision: A precision of Fabric's. The costs are computed in float32 in any case.
+        devices: Processes on each node; if there are several in all, this one must be one of
+            them, started by :func:`kermix.distributed.launch` or torchrun.
+        nodes: Nodes.
+        strategy: How costs are computed over ranks, see
+            :class:`~kermix.distributed.DistributedLoss`.
     """
 
     model: ScaledModel
@@ -62,13 +84,22 @@ class Trainer:
     variances: VarianceSchedule
     device: str = "auto"
     precision: str = "32-true"
+    devices: int = 1
+    nodes: int = 1
+    strategy: Strategy = "auto"
     step: int = field(default=0, init=False)
     history: list[Row] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        fabric = make_fabric(self.device, self.precision)
-        self.settings = self.settings.for_data(*self.train.shape[-2:])
-        objective = Objective(self.model, self.settings, self.variances)
+        fabric = make_fabric(self.device, self.precision, self.devices, self.nodes)
+        self.settings = self.settings.for_data(self.train.shape[-2])
+        self._ranks = Ranks() if fabric.world_size > 1 else None
+        if self._ranks is not None:
+            check_shares(self.settings, self._ranks.size)
+            batch_norm_over_ranks(self.model, self._ranks, fabric.device)
+        objective = Objective(
+            self.model, self.settings, self.variances, self._ranks, self.strategy
+        )
         betas = (0.9, 0.99) if self.settings.model == "mixture" else (0.5, 0.9)
         # Moved first: an optimizer made before would hold the parameters of another device.
         objective = objective.to(fabric.device)
@@ -78,6 +109,16 @@ class Trainer:
         self._data = self.model.scaler.scaled(self.train.to(fabric.device))
         self._held_out = None if self.held_out is None else self.held_out.to(fabric.device)
         self._generator = torch.Generator(fabric.device).manual_seed(self.settings.seed)
+        self._average = RunningAverage(self.model.network, self.settings.average)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that reports and writes."""
+        return self._ranks is None or self._ranks.rank == 0
+
+    def main_says(self, answer: Any) -> Any:
+        """What the main process answers, on all ranks."""
+        return answer if self._ranks is None else self._fabric.broadcast(answer)
 
     @property
     def total(self) -> int:
@@ -113,22 +154,37 @@ class Trainer:
                 raise self._failure(self.step, folder) from error
             if on_step is not None:
                 on_step(self.step)
-            stopping = should_stop is not None and self.step < self.total and should_stop()
+            stopping = self._stopping(should_stop)
             if self.step % self.reports_every == 0 or self.step == self.total or stopping:
                 # The only place where the host waits for the device.
                 self._check_finite(torch.stack(losses), folder)
-                if not stopping:
-                    row = self._report(losses[-1])
+                if not stopping and self.is_main:
+                    with self._average.in_place_of(self.model.network):
+                        row = self._report(losses[-1])
                     if on_report is not None:
                         on_report(row)
-                if folder is not None:
+                if folder is not None and self.is_main:
                     self.save(folder / "last.safetensors")
                     if not stopping and row["metric"] <= min(r["metric"] for r in self.history):
-                        self.save(folder / "best.safetensors")
+                        with self._average.in_place_of(self.model.network):
+                            self.save(folder / "best.safetensors")
                 losses = []
             if stopping:
                 return False
+        self._average.copy_to(self.model.network)
         return True
+
+    def _stopping(self, should_stop: Callable[[], bool] | None) -> bool:
+        """Whether this or another rank was asked to stop before the end."""
+        if self.step >= self.total:
+            return False
+        asked = should_stop is not None and should_stop()
+        if self._ranks is None:
+            return asked
+        # All ranks have to agree. A GPU would have to be waited for, so it is asked less often.
+        if self._data.is_cuda and self.step % STOPS_EVERY:
+            return False
+        return bool(self._ranks.max(torch.tensor(float(asked), device=self._data.device)))
 
     def _one_step(self) -> Tensor:
         share, polishing = self._objective.share(self.step), self._objective.polishing(self.step)
@@ -142,6 +198,7 @@ class Trainer:
         self._fabric.backward(loss.sum())
         self._optimizer.step()
         self.step += 1
+        self._average.update(self.model.network, self.step)
         return loss.detach().mean()
 
     def _batch(self, size: int) -> Tensor:  # (*B, size, d)
@@ -149,6 +206,8 @@ class Trainer:
         rows = torch.randint(
             n, (*batch, size), generator=self._generator, device=self._data.device
         )
+        rows = rows[..., self._objective.part(size)]
+        size = rows.shape[-1]
         if not batch:
             return self._data[rows]
         return self._data.gather(-2, rows.unsqueeze(-1).expand(*batch, size, d))
@@ -200,36 +259,69 @@ class Trainer:
         tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
         tensors.update(optimizer_tensors(self._optimizer))
         tensors["generator"] = self._generator.get_state()
+        tensors |= {f"average.{name}": t for name, t in self._average.tensors.items()}
         save_checkpoint(path, tensors, {"step": self.step, "history": self.history})
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint."""
-        tensors, content = load_checkpoint(path)
+        # Rank 0 reads: other nodes may not see its files.
+        found = self.main_says(load_checkpoint(path) if self.is_main else None)
+        tensors, content = found
         load_model(self.model, tensors)
         restore_optimizer(self._optimizer, tensors)
         self._generator.set_state(tensors["generator"])
+        self._average.load(tensors_of("average.", tensors))
         self.step, self.history = content["step"], content["history"]
 
 
-def load_model(model: ScaledModel, tensors: dict[str, Tensor]) -> None:
+def load_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Give a model the weights of a checkpoint."""
-    prefix = "model."
-    model.load_state_dict(
-        {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
-    )
+    model.load_state_dict(tensors_of("model.", tensors))
 
 
-def make_fabric(device: str, precision: Any) -> Any:
-    """One process on a device, with a precision of Fabric's."""
+def check_shares(settings: Settings, ranks: int) -> None:
+    """Every rank must have something to do at every step."""
+    sizes = {"batch": settings.batch, "components": settings.components}
+    if settings.polish:
+        sizes["polish_batch"] = settings.polish_batch
+    for name, size in sizes.items():
+        if size is not None and size < ranks:
+            raise OptionError(
+                f"{name}={size} is shared among {ranks} processes, and one is left with nothing; "
+                "use more of it, or fewer processes."
+            )
+
+
+def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -> Any:
+    """Fabric on a device with a precision; with several processes, this one is one of them."""
     try:
-        from lightning.fabric import Fabric
+        # Two packages bring the same Fabric.
+        found = "lightning.fabric" if find_spec("lightning") else "lightning_fabric"
+        Fabric = importlib.import_module(found).Fabric
+        environments = importlib.import_module(f"{found}.plugins.environments.torchelastic")
     except ImportError:
         raise MissingExtraError("Training needs Lightning: pip install 'kermix[fit]'.") from None
+    options: dict[str, Any] = {"devices": 1}
+    if devices * nodes > 1:
+        if not is_rank():
+            raise OptionError(
+                f"devices={devices} and nodes={nodes}, but this process was started alone: use "
+                "kermix.distributed.launch, `kermix fit --devices`, or torchrun."
+            )
+        check_ranks(devices, nodes)
+        options = {"devices": devices, "num_nodes": nodes, "strategy": "ddp"}
+        options["plugins"] = [environments.TorchElasticEnvironment()]
     try:
-        return Fabric(accelerator=device, devices=1, precision=precision)
+        fabric = Fabric(accelerator=device, precision=precision, **options)
     except (ValueError, RuntimeError, AssertionError) as error:
         # Lightning has errors of its own, all of these kinds: unknown names, absent devices.
         raise OptionError(
             f"device={device!r} with precision={precision!r} cannot be used here: "
             f"{' '.join(str(error).split())}"
         ) from None
+    if devices * nodes > 1:
+        before = logging.root.manager.disable
+        logging.disable(logging.INFO)  # a banner
+        fabric.launch()
+        logging.disable(before)
+    return fabric

@@ -1,4 +1,4 @@
-"""Ctrl-C and the request to end, noted instead of obeyed at once."""
+"""Ctrl-C as a question that a loop asks between two steps, instead of an error anywhere."""
 
 import signal
 import sys
@@ -11,7 +11,13 @@ __all__ = ["interruptions"]
 
 @contextmanager
 def interruptions() -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM came, for a loop to ask between two steps; the second one ends."""
+    """Note Ctrl-C and the request to end, for the loop to see between two steps.
+
+    Example:
+        >>> with interruptions() as interrupted:
+        ...     interrupted()
+        False
+    """
     seen: list[int] = []
 
     def note(number: int, frame: Any) -> None:
