@@ -19,7 +19,8 @@ INK = {"h200": "#0072B2", "cpu2": "#D55E00"}
 
 def write_page(results: Path, page: Path) -> Path:
     """Write `page`, a Markdown file, and its pictures beside it, from all files in `results`."""
-    records = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    paths = sorted(results.glob("*.json"))
+    records = [{**json.loads(path.read_text()), "file": path.name} for path in paths]
     lines = [
         "# Benchmarks",
         "",
@@ -40,7 +41,7 @@ def write_page(results: Path, page: Path) -> Path:
         for record in found:
             machine = record["machine"]
             where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
-            source = f"`results/bench/{name}-{machine['name']}.json`"
+            source = f"`results/bench/{record['file']}`"
             lines += [f"**{where}**, commit `{record['commit']}`, {source}:", ""]
             for title, rows in record["tables"].items():
                 lines += [f"*{title.replace('_', ' ')}*", "", *markdown_table(rows), ""]
