@@ -10,12 +10,13 @@ from .catalogue import BENCHMARKS
 
 __all__ = ["write_page"]
 
+LONGEST = 24  # lines of a table that is shown whole
 INK = {"h200": "#0072B2", "cpu2": "#D55E00"}
 
 
 def write_page(results: Path, page: Path) -> Path:
     """Write `page`, a Markdown file, and its pictures beside it, from all files in `results`."""
-    records = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    records = [(path, _read(path)) for path in sorted(results.glob("*.json"))]
     lines = [
         "# Benchmarks",
         "",
@@ -25,27 +26,57 @@ def write_page(results: Path, page: Path) -> Path:
         "",
     ]
     for name, text in BENCHMARKS.items():
-        found = [r for r in records if r.get("benchmark") == name]
+        found = [(path, r) for path, r in records if r.get("benchmark") == name]
         if not found:
             continue
         lines += [f"## {name}", "", text[0].upper() + text[1:] + ".", ""]
         if name == "sketch":
             picture = page.parent / "sketch-time.png"
-            _time_against_size(found, picture)
+            _time_against_size([record for _, record in found], picture)
             lines += [
                 f"![Time for all four costs against the number of points]({picture.name})",
                 "",
             ]
-        for record in found:
+        for path, record in found:
             machine = record["machine"]
             where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
-            source = f"`results/bench/{name}-{machine['name']}.json`"
+            source = f"[{path.name}](../results/bench/{path.name})"
             lines += [f"**{where}**, commit `{record['commit']}`, {source}:", ""]
             for title, rows in record["tables"].items():
-                lines += [f"*{title.replace('_', ' ')}*", "", *_markdown(rows), ""]
+                lines += _section(title.replace("_", " "), _markdown(rows))
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(lines))
     return page
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A result file; that of the tests' power, which has its own form, as tables too."""
+    record: dict[str, Any] = json.loads(path.read_text())
+    if "power" not in record:
+        return record
+    columns = {"rejected": "", "published": "published "}
+    rates = [
+        {
+            **{name: row[name] for name in ("case", "sizes", "repetitions")},
+            **{before + k: v for part, before in columns.items() for k, v in row[part].items()},
+        }
+        for row in record["power"]["rows"]
+    ]
+    speed = record["speed"]
+    times = [
+        {"test": k, "n": speed["n"], "permutations": speed["permutations"], "seconds": v}
+        for k, v in speed["seconds"].items()
+    ]
+    tables = {f"share of rejections at level {record['power']['level']}": rates, "time": times}
+    return {"benchmark": "power", **record["environment"], "tables": tables}
+
+
+def _section(title: str, table: list[str]) -> list[str]:
+    """A table with its title; a long one, of single runs, is folded."""
+    if len(table) <= LONGEST:
+        return [f"*{title}*", "", *table, ""]
+    summary = f"<summary>{title}: {len(table) - 2} rows</summary>"
+    return ['<details markdown="1">', summary, "", *table, "", "</details>", ""]
 
 
 def _markdown(rows: list[dict[str, Any]]) -> list[str]:

@@ -1,0 +1,121 @@
+r"""Hooks of the documentation site: formulas, docstrings, and the result files behind numbers.
+
+`$...$`, `$$...$$` and the docstrings' `:math:` become MathML when the site is built, and the font
+that they need is cut to the letters in use, so a page asks nothing of other machines.
+"""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from latex2mathml.converter import convert
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.inlinepatterns import InlineProcessor
+from markdown.preprocessors import Preprocessor
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+ROLE = re.compile(r":(?:func|class|meth|attr|data|mod):`~?([^`<]*?\.)?([^`.<]+)`")
+RULE = re.compile(r"^=+(\s+=+)+$")
+DOLLARS = r"(?<![\\$\w])\$(?P<tex>[^\s$](?:[^$]*[^\s$])?)\$(?![\w$])"
+letters: set[str] = set()
+
+
+class Formula(InlineProcessor):
+    """A formula in a line."""
+
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[ElementTree.Element, int, int]:
+        """The formula as MathML, and where it was."""
+        return mathml(m.group("tex"), "inline"), m.start(0), m.end(0)
+
+
+class Blocks(Preprocessor):
+    """Displayed formulas, and what docstrings have of reStructuredText: tables and roles."""
+
+    def run(self, lines: list[str]) -> list[str]:
+        """The lines with these replaced."""
+        text = "\n".join(simple_tables(lines))
+        text = re.sub(r"^\.\. math:: (.*(?:\n .*)*)", r"$$\n\1\n$$", text, flags=re.M)
+        text = ROLE.sub(r"`\2`", text)
+        return re.sub(r"^\$\$(.+?)\$\$$", self._displayed, text, flags=re.M | re.S).split("\n")
+
+    def _displayed(self, match: re.Match[str]) -> str:
+        tree = ElementTree.tostring(mathml(match[1], "block"), encoding="unicode")
+        return self.md.htmlStash.store(f'<div class="formula">{tree}</div>')
+
+
+class Formulas(Extension):
+    """Both of the above."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """Put them where code cannot be mistaken for a formula."""
+        md.preprocessors.register(Blocks(md), "displayed formulas", 24)  # after fenced code
+        # Code in backticks has priority 190: a role has backticks of its own, dollars come after.
+        md.inlinePatterns.register(Formula(r":math:`(?P<tex>[^`]+)`", md), "formula by role", 195)
+        md.inlinePatterns.register(Formula(DOLLARS, md), "formula in dollars", 185)
+
+
+def mathml(tex: str, display: str) -> ElementTree.Element:
+    """A formula as an element, its letters remembered for the font."""
+    plain = re.sub(r"\\\s*\n|\s+", " ", tex).strip()
+    tree = ElementTree.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(plain, display=display)))
+    letters.update("".join(tree.itertext()))
+    return tree
+
+
+def simple_tables(lines: list[str]) -> list[str]:
+    """The docstrings' tables, drawn with lines of `=`, as tables of Markdown."""
+    out: list[str] = []
+    rules = [k for k, line in enumerate(lines) if RULE.match(line.strip())]
+    start = 0
+    if len(rules) == 2:  # without a head
+        rules.insert(1, rules[0])
+    for top, middle, bottom in zip(rules[::3], rules[1::3], rules[2::3], strict=True):
+        edges = [m.start() for m in re.finditer(r"=+", lines[top])] + [None]
+        spans = list(pairwise(edges))
+        body = [*lines[top + 1 : middle], *lines[middle + 1 : bottom]]
+        rows = ["| " + " | ".join(line[a:b].strip() for a, b in spans) + " |" for line in body]
+        if middle == top:
+            rows.insert(0, "|" + "  |" * len(spans))
+        rows.insert(1, "|" + "---|" * len(spans))
+        out += [*lines[start:top], "", *rows, ""]
+        start = bottom + 1
+    return out + lines[start:]
+
+
+def on_config(config: Any) -> Any:
+    """Add the formulas to what Markdown knows; docstrings are rendered with the same."""
+    config["markdown_extensions"].append(Formulas())
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Put the result files on the site: numbers link to them."""
+    for path in sorted((ROOT / "results").rglob("*.json")):
+        uri = path.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, uri, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """In the repository results lie beside docs, on the site inside: one folder less to climb."""
+    return re.sub(r"\]\(\.\./((?:\.\./)*)results/", r"](\1results/", markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Write the font of the formulas."""
+    import ziamath
+    from fontTools.subset import Options, Subsetter
+    from fontTools.ttLib import TTFont
+
+    font = TTFont(Path(ziamath.__file__).parent / "fonts" / "STIXTwoMath-Regular.ttf")
+    subset = Subsetter(Options(layout_features=["*"], notdef_outline=True))
+    # Browsers draw roots and italic letters, which are other characters than in the text.
+    drawn = [0x221A, 0x210E, *range(0x1D434, 0x1D468), *range(0x1D6E2, 0x1D71C)]
+    subset.populate(unicodes=[*map(ord, letters), *range(0x20, 0x7F), *drawn])
+    subset.subset(font)
+    font.flavor = "woff"
+    font.save(Path(config["site_dir"]) / "formula.woff")
