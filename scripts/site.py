@@ -5,6 +5,7 @@ that they need is cut to the letters in use, so a page asks nothing of other mac
 """
 
 import re
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,14 @@ def simple_tables(lines: list[str]) -> list[str]:
     for top, middle, bottom in zip(rules[::3], rules[1::3], rules[2::3], strict=True):
         edges = [m.start() for m in re.finditer(r"=+", lines[top])] + [None]
         spans = list(pairwise(edges))
-        body = [*lines[top + 1 : middle], *lines[middle + 1 : bottom]]
-        rows = ["| " + " | ".join(line[a:b].strip() for a, b in spans) + " |" for line in body]
+        cells: list[list[str]] = []
+        for line in [*lines[top + 1 : middle], *lines[middle + 1 : bottom]]:
+            row = [line[a:b].strip() for a, b in spans]
+            if row[0] or not cells:
+                cells.append(row)
+            else:  # the rest of the row above
+                cells[-1] = [f"{a} {b}".strip() for a, b in zip(cells[-1], row, strict=True)]
+        rows = ["| " + " | ".join(row) + " |" for row in cells]
         if middle == top:
             rows.insert(0, "|" + "  |" * len(spans))
         rows.insert(1, "|" + "---|" * len(spans))
@@ -89,14 +96,40 @@ def simple_tables(lines: list[str]) -> list[str]:
 def on_config(config: Any) -> Any:
     """Add the formulas to what Markdown knows; docstrings are rendered with the same."""
     config["markdown_extensions"].append(Formulas())
+    config["nav"] = present(config["nav"], Path(config["docs_dir"]))
     return config
 
 
+def present(entries: list[Any], docs: Path) -> list[Any]:
+    """The menu without pages that results have yet to make, or whose module is yet to come."""
+    kept = []
+    for entry in entries:
+        ((title, target),) = entry.items()
+        if isinstance(target, list):
+            kept.append({title: present(target, docs)})
+        elif (docs / target).is_file() and is_ready(docs / target):
+            kept.append(entry)
+    return kept
+
+
+def is_ready(page: Path) -> bool:
+    """Whether the module that a page is about, `requires:` in its front matter, is there."""
+    found = re.match(r"---\n(?:.*\n)*?requires: *(\S+)\n", page.read_text())
+    if found is None:
+        return True
+    module = ROOT / "src" / found[1].replace(".", "/")
+    return module.is_dir() or module.with_suffix(".py").is_file()
+
+
 def on_files(files: Files, config: Any) -> Files:
-    """Put the result files on the site: numbers link to them."""
-    for path in sorted((ROOT / "results").rglob("*.json")):
-        uri = path.relative_to(ROOT).as_posix()
-        files.append(File.generated(config, uri, abs_src_path=str(path)))
+    """Leave out pages to come; put the result files on the site, to which numbers link."""
+    for file in list(files.documentation_pages()):
+        if not is_ready(Path(file.abs_src_path or "")):
+            files.remove(file)
+    for path in sorted((ROOT / "results").rglob("*")):
+        if path.suffix in (".json", ".csv", ".png", ".svg"):
+            uri = path.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, uri, abs_src_path=str(path)))
     return files
 
 
@@ -107,11 +140,13 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def on_post_build(config: Any) -> None:
     """Write the font of the formulas."""
-    import ziamath
     from fontTools.subset import Options, Subsetter
     from fontTools.ttLib import TTFont
 
-    font = TTFont(Path(ziamath.__file__).parent / "fonts" / "STIXTwoMath-Regular.ttf")
+    package = find_spec("ziamath")  # not imported: it is needed for its font alone
+    assert package is not None
+    assert package.origin is not None
+    font = TTFont(Path(package.origin).parent / "fonts" / "STIXTwoMath-Regular.ttf")
     subset = Subsetter(Options(layout_features=["*"], notdef_outline=True))
     # Browsers draw roots and italic letters, which are other characters than in the text.
     drawn = [0x221A, 0x210E, *range(0x1D434, 0x1D468), *range(0x1D6E2, 0x1D71C)]

@@ -6,6 +6,7 @@ it: `[160](results/bench/svd-h200.json#/tables/value_and_gradient/0/ratio)`.
 
 import json
 import re
+import runpy
 from decimal import Decimal
 from pathlib import Path
 from urllib.parse import unquote
@@ -138,6 +139,16 @@ def comparison_table(features):
 
 def test_result_files_say_where_they_come_from():
     for path in sorted(Path(ROOT / "results").rglob("*.json")):
-        record = json.loads(path.read_text())
-        where = record.get("environment", record)
-        assert {"machine", "versions", "commit", "command"} <= set(where), path
+        content = json.loads(path.read_text())
+        for record in content if isinstance(content, list) else [content]:
+            where = record.get("environment", record)
+            assert {"machine", "versions", "commit"} <= set(where), path
+
+
+def test_page_of_the_paper_is_made_from_the_files():
+    if not (ROOT / "results" / "paper").is_dir():
+        pytest.skip("the paper's figures have not been computed")
+    script = runpy.run_path(str(ROOT / "scripts" / "paper_page.py"))
+    assert script["page"]() == (ROOT / "docs" / "paper.md").read_text(), (
+        "run: python scripts/paper_page.py"
+    )

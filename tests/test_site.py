@@ -89,9 +89,11 @@ def test_pages_ask_nothing_of_other_machines(site):
 def test_reference_has_every_public_name(site):
     import kermix
 
-    page = (site / "api.html").read_text()
+    page = "".join(p.read_text() for p in [site / "api.html", *(site / "guides").iterdir()])
     for name in set(kermix.__all__) - {"errors", "__version__"}:
-        assert re.search(rf'id="kermix[\w.]*\.{name}"', page), f"{name} is not in docs/api.md"
+        assert re.search(rf'id="kermix[\w.]*\.{name}"', page), (
+            f"{name} is neither in docs/api.md nor in a guide"
+        )
 
 
 def test_result_files_are_on_the_site(site):

@@ -8,7 +8,7 @@ from kermix.errors import MissingExtraError
 
 from .catalogue import BENCHMARKS
 
-__all__ = ["write_page"]
+__all__ = ["markdown_table", "write_page"]
 
 LONGEST = 24  # lines of a table that is shown whole
 INK = {"h200": "#0072B2", "cpu2": "#D55E00"}
@@ -43,7 +43,7 @@ def write_page(results: Path, page: Path) -> Path:
             source = f"[{path.name}](../results/bench/{path.name})"
             lines += [f"**{where}**, commit `{record['commit']}`, {source}:", ""]
             for title, rows in record["tables"].items():
-                lines += _section(title.replace("_", " "), _markdown(rows))
+                lines += _section(title.replace("_", " "), markdown_table(rows))
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(lines))
     return page
@@ -79,7 +79,8 @@ def _section(title: str, table: list[str]) -> list[str]:
     return ['<details markdown="1">', summary, "", *table, "", "</details>", ""]
 
 
-def _markdown(rows: list[dict[str, Any]]) -> list[str]:
+def markdown_table(rows: list[dict[str, Any]]) -> list[str]:
+    """A Markdown table of rows, without raw times."""
     columns = [c for c in dict.fromkeys(k for row in rows for k in row) if not c.startswith("raw")]
     head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     return head + [
