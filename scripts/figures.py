@@ -9,7 +9,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
-from PIL import Image
+from PIL import Image, ImageChops
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -173,7 +173,10 @@ def fit() -> None:
         run = Path(folder) / "moons"
         CliRunner().invoke(app, ["fit", "moons", "--quick", "--out", str(run)])
         with Image.open(run / "figure.png") as figure:
-            small = figure.convert("RGB").resize((figure.width * 2 // 3, figure.height * 2 // 3))
+            whole = figure.convert("RGB")
+            white = Image.new("RGB", whole.size, "white")
+            drawn = whole.crop(ImageChops.difference(whole, white).getbbox())
+            small = drawn.resize((drawn.width * 2 // 3, drawn.height * 2 // 3))
             small.quantize(96).save(PICTURES / "fit.png", optimize=True)
 
 
