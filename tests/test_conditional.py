@@ -5,9 +5,15 @@ import math
 import pytest
 import torch
 
-from kermix.errors import OptionError, ShapeError
+from kermix.errors import OptionError, RunError, ShapeError
 from kermix.mixture import GaussianMixture
-from kermix.training.conditional import ConditionalSettings, fit_conditional, spherical_loss
+from kermix.training import conditional
+from kermix.training.conditional import (
+    ConditionalSettings,
+    fit_conditional,
+    load_conditional,
+    spherical_loss,
+)
 
 
 def two_branches(n, seed=0):
@@ -64,3 +70,44 @@ def test_errors():
         fit_conditional(c, x[:9])
     with pytest.raises(OptionError, match="nothing to train"):
         ConditionalSettings(steps=0, polish=0)
+
+
+def test_a_stopped_fit_ends_with_the_same_weights(tmp_path, monkeypatch):
+    data, settings, path = two_branches(300), small(steps=8, polish=8), tmp_path / "fit"
+    whole = fit_conditional(*data, settings, device="cpu")
+
+    class Stopped(Exception):
+        pass
+
+    def stop_after_saving(*arguments):
+        saved(*arguments)
+        if arguments[-1] == 10:
+            raise Stopped
+
+    saved = conditional._save
+    monkeypatch.setattr(conditional, "_save", stop_after_saving)
+    with pytest.raises(Stopped):
+        fit_conditional(*data, settings, device="cpu", checkpoint=path)
+    monkeypatch.setattr(conditional, "_save", saved)
+    resumed = fit_conditional(*data, settings, device="cpu", checkpoint=path)
+    for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert a.equal(b)
+    read = load_conditional(path)
+    where = data[0][:5]
+    assert (
+        read(where)
+        .log_prob(data[1][:5].double())
+        .equal(whole(where).log_prob(data[1][:5].double()))
+    )
+
+
+def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
+    data, settings, path = two_branches(100), small(steps=2, polish=2), tmp_path / "fit"
+    fit_conditional(*data, settings, device="cpu", checkpoint=path)
+    with pytest.raises(RunError, match="other settings or data"):
+        fit_conditional(*data, small(steps=2, polish=3), device="cpu", checkpoint=path)
+    with pytest.raises(RunError, match="other settings or data"):
+        fit_conditional(data[0] * 2, data[1], settings, device="cpu", checkpoint=path)
+    path.write_bytes(b"no checkpoint")
+    with pytest.raises(RunError, match="not a readable checkpoint"):
+        load_conditional(path)

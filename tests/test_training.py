@@ -72,17 +72,15 @@ def test_settings_go_to_json_and_back():
         Settings.from_json({"stepz": 3})
 
 
-def test_polish_is_decided_by_dimension_and_model():
-    assert Settings().for_data(2000, 2).polish == 500
-    assert Settings().for_data(2000, 2).finish == "closed form"
-    assert Settings().for_data(2000, 64).finish == "likelihood"
-    assert Settings(finish="closed form").for_data(2000, 64).finish == "closed form"
-    assert Settings(model="generator").for_data(2000, 2).polish == 0
-    assert Settings().for_data(2000, 2).components == 128
-    assert Settings().for_data(200, 2).components == 20
-    assert Settings().for_data(3, 2).components == 1
-    assert Settings(model="generator").for_data(3, 2).components == 128
-    assert Settings(polish=7).for_data(2000, 64).polish == 7
+def test_polish_is_decided_by_model():
+    assert Settings().for_data(2000).polish == 500
+    assert Settings(cost="likelihood").for_data(2000).polish == 0
+    assert Settings(model="generator").for_data(2000).polish == 0
+    assert Settings().for_data(2000).components == 128
+    assert Settings().for_data(200).components == 20
+    assert Settings().for_data(3).components == 1
+    assert Settings(model="generator").for_data(3).components == 128
+    assert Settings(polish=7).for_data(2000).polish == 7
 
 
 def test_closed_form_is_the_cauchy_schwarz_divergence_to_narrow_data():

@@ -7,6 +7,7 @@ __all__ = [
     "KermixError",
     "MissingExtraError",
     "OptionError",
+    "RankError",
     "ReparametrizationError",
     "RunError",
     "SampleError",
@@ -78,6 +79,10 @@ class RunError(KermixError, RuntimeError):
 
 class TrainingError(KermixError, RuntimeError):
     """Training cannot go on: the loss is no longer a finite number."""
+
+
+class RankError(KermixError, RuntimeError):
+    """Processes that work together do not agree, or one of them was lost."""
 
 
 class DegenerateDataWarning(UserWarning):

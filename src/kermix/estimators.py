@@ -33,8 +33,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         model: "mixture", a table of components, or "network", noise to components.
         covariance_type: "isotropic" or "diagonal".
         steps: Training steps with the cost.
-        polish: Steps at the end that sharpen the density: with the closed form in up to 3
-            dimensions, with the likelihood above; None takes 500.
+        polish: Steps at the end, of the likelihood, that sharpen the density; None takes 500.
         batch_size: Data points for each step.
         variance: Variance of the kernel at the end, for scaled data; None finds it.
         learning_rate: Peak of the learning rate; None chooses by model.

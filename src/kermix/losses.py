@@ -9,10 +9,10 @@ from .info import Informative
 from .sketch import Sketch
 from .sketched import MatrixForm
 
-__all__ = ["MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
+__all__ = ["KernelLoss", "MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
 
 
-class _Loss(nn.Module):
+class KernelLoss(nn.Module):
     """Minus the logarithm of a normalised cost, or one minus the cost."""
 
     cost: ClassVar[Informative[...]]
@@ -25,6 +25,7 @@ class _Loss(nn.Module):
         self.options = options
 
     def extra_repr(self) -> str:
+        """What `print` shows."""
         v = self.v.tolist() if isinstance(self.v, Tensor) else self.v
         given = {"v": v, "log": self.log, **self.options}
         return ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
@@ -43,10 +44,24 @@ class _Loss(nn.Module):
             self.v,
             weights_x=weights_x,
             weights_y=weights_y,
-            normalized=True,
+            normalized=self.normalized,
             log=self.log,
             **self.options,
         )
+        return self.minimised(value, min(_size(x), _size(y)))
+
+    @property
+    def normalized(self) -> bool:
+        """Whether the loss is made from the cost's form in [0, 1]."""
+        return True
+
+    def minimised(self, value: Tensor, smaller: int) -> Tensor:
+        """From the cost, or its logarithm, to what is minimised.
+
+        Args:
+            value: The cost, normalised if :attr:`normalized`; its logarithm if `log`.
+            smaller: The number of points in the smaller set.
+        """
         return -value if self.log else 1 - value
 
 
@@ -54,7 +69,7 @@ def _size(samples: Tensor | Sketch) -> int:
     return samples.count if isinstance(samples, Sketch) else samples.shape[-2]
 
 
-class ScalarLoss(_Loss):
+class ScalarLoss(KernelLoss):
     r"""Minus the logarithm of the normalised scalar cost: the Cauchy-Schwarz divergence.
 
     Args:
@@ -78,7 +93,7 @@ class ScalarLoss(_Loss):
         super().__init__(v, log, chunk=chunk)
 
 
-class VectorLoss(_Loss):
+class VectorLoss(KernelLoss):
     r"""Minus the logarithm of the normalised vector-matrix cost.
 
     Args:
@@ -106,7 +121,7 @@ class VectorLoss(_Loss):
         super().__init__(v, log, ridge=ridge, chunk=chunk)
 
 
-class MatrixLoss(_Loss):
+class MatrixLoss(KernelLoss):
     r"""Minus the logarithm of the normalised matrix-matrix cost.
 
     Args:
@@ -136,30 +151,19 @@ class MatrixLoss(_Loss):
         super().__init__(v, log, form=form, ridge=ridge)
         self.form, self.ridge = form, ridge
 
-    def forward(
-        self,
-        x: Tensor | Sketch,
-        y: Tensor | Sketch,
-        weights_x: Tensor | None = None,
-        weights_y: Tensor | None = None,
-    ) -> Tensor:
-        """The loss between data `x` and centres `y`, one number for each batch item."""
-        if self.form != "logdet":
-            return super().forward(x, y, weights_x, weights_y)
-        value = matrix_cost(
-            x,
-            y,
-            self.v,
-            form=self.form,
-            weights_x=weights_x,
-            weights_y=weights_y,
-            ridge=self.ridge,
-            log=self.log,
-        )
-        return -value if self.log else value / min(_size(x), _size(y))
+    @property
+    def normalized(self) -> bool:
+        """Whether the loss is made from the cost's form in [0, 1]."""
+        return self.form != "logdet"
+
+    def minimised(self, value: Tensor, smaller: int) -> Tensor:
+        """From the cost, or its logarithm, to what is minimised."""
+        if self.normalized:
+            return super().minimised(value, smaller)
+        return -value if self.log else value / smaller
 
 
-class SVDLoss(_Loss):
+class SVDLoss(KernelLoss):
     r"""Minus the logarithm of the fidelity :math:`\|P\|_* / \sqrt{N K}`.
 
     Args:

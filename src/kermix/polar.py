@@ -10,19 +10,30 @@ the device but, where it may, one look at the error bound.
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from .validation import is_traced
 
-__all__ = ["Polar", "polar_factor"]
+__all__ = ["Polar", "Reduction", "polar_factor"]
 
 # The interval's lower end is not followed below this share of its upper end: a cubic that sends
 # large singular values close to zero would drown them in the rounding of the product.
 CUSHION = 0.02
 ROUNDING_MARGIN = 1.002
 FINEST_TF32_TOLERANCE = 1e-4
+
+
+class Reduction(Protocol):
+    """Sums and maxima over the processes that hold the columns of one matrix."""
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over processes."""
+
+    def max(self, tensor: Tensor) -> Tensor:
+        """The largest over processes, element by element."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,7 @@ class _Interval:
 def polar_factor(
     matrix: Tensor,  # (*B, M, N)
     tolerance: float,
+    over: Reduction | None = None,
 ) -> Polar:
     """The polar factor, to a relative error of the nuclear norm within `tolerance`.
 
@@ -77,8 +89,14 @@ def polar_factor(
     what the others hold is not within the tolerance, the chain goes on for smaller ones. Where
     values cannot be read (under the compiler, a transform, or while a CUDA graph is captured) the
     chain is long enough for any matrix.
+
+    Args:
+        matrix: Any real matrices.
+        tolerance: Relative error of the nuclear norm.
+        over: Where the columns of one matrix lie in several processes, how sums go over them: the
+            factor's columns are then those of this process, and nothing larger than M x M is sent.
     """
-    if matrix.shape[-2] > matrix.shape[-1]:
+    if over is None and matrix.shape[-2] > matrix.shape[-1]:
         polar = polar_factor(matrix.mT, tolerance)
         return Polar(polar.factor.mT, polar.value, polar.error_bound)
     finest = max(tolerance / (2 * matrix.shape[-2]), torch.finfo(matrix.dtype).eps)
@@ -86,13 +104,13 @@ def polar_factor(
     resolved = max(tolerance, finest) if readable else finest
     interval = _Interval(resolved, low=resolved)
     with _matrix_products(matrix, tolerance):
-        x, gram, unit = _scaled(matrix.reshape(-1, *matrix.shape[-2:]))
+        x, gram, unit = _scaled(matrix.reshape(-1, *matrix.shape[-2:]), over)
         while True:
             low, high = interval.low, interval.high
             a, b = interval.step()
             x = torch.baddbmm(x, gram, x, beta=a, alpha=-b)
             if interval.spread <= tolerance / 4:
-                value = (x * matrix.reshape(x.shape)).sum((-2, -1)) / interval.high
+                value = _total((x * matrix.reshape(x.shape)).sum((-2, -1)), over) / interval.high
                 bound = value * interval.spread / (1 - interval.spread)
                 bound = bound + unit * interval.resolved * high / low * _unresolved(gram, high)
                 if interval.resolved <= finest:
@@ -102,7 +120,7 @@ def polar_factor(
                     break
                 # The bound is proportional to the smallest singular value that is resolved.
                 interval.extend(min(max(2 * excess, 4.0), interval.resolved / finest))
-            gram = torch.bmm(x, x.mT)
+            gram = _total(torch.bmm(x, x.mT), over)
     shape = matrix.shape[:-2]
     factor = (x / interval.high).reshape(matrix.shape)
     return Polar(factor, value.reshape(shape), bound.reshape(shape))
@@ -114,14 +132,25 @@ def _may_wait_for(matrix: Tensor) -> bool:
     return not (capturing or is_traced(matrix))
 
 
-def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (B, M, N), (B, M, M), (B,)
+def _total(tensor: Tensor, over: Reduction | None) -> Tensor:
+    return tensor if over is None else over.sum(tensor)
+
+
+def _scaled(
+    matrix: Tensor, over: Reduction | None
+) -> tuple[Tensor, Tensor, Tensor]:  # (B, M, N), (B, M, M), (B,)
     """The matrix divided by a bound of its largest singular value, its Gram matrix, the bound.
 
     The bound is the root of the Gram matrix's Frobenius or row-sum norm, whichever is smaller.
     """
-    largest = matrix.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(matrix.dtype).tiny)
+    least = torch.finfo(matrix.dtype).tiny
+    if matrix.shape[-1]:
+        largest = matrix.abs().amax((-2, -1), keepdim=True).clamp(min=least)
+    else:  # a process without columns
+        largest = matrix.new_full((len(matrix), 1, 1), least)
+    largest = largest if over is None else over.max(largest)
     x = matrix / largest
-    gram = torch.bmm(x, x.mT)
+    gram = _total(torch.bmm(x, x.mT), over)
     frobenius = gram.square().sum((-2, -1), keepdim=True).sqrt()
     square = torch.minimum(frobenius, gram.abs().sum(-1, keepdim=True).amax(-2, keepdim=True))
     square = (square * ROUNDING_MARGIN).clamp(min=torch.finfo(matrix.dtype).tiny)

@@ -17,7 +17,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from torch import Tensor
 import kermix
 
 from .data.loading import Dataset, load
+from .distributed import Strategy
+from .distributed.launch import check_ranks, is_rank
 from .errors import OptionError, RunError, ShapeError
 from .evaluation import energy_distance, mode_coverage
 from .fit_figures import curves_figure, fit_figure
@@ -74,19 +76,39 @@ class Run:
         device: str = "auto",
         precision: str = "32-true",
         rows: int | None = None,
+        devices: int = 1,
+        nodes: int = 1,
+        strategy: Strategy = "auto",
     ) -> "Run":
-        """Begin a run in a folder that must not exist."""
-        if folder.exists():
+        """Begin a run in a folder that must not exist.
+
+        Args:
+            folder: Where.
+            source: What the data are loaded from: a name or a path.
+            dataset: The data.
+            settings: What the user chose.
+            device: `"auto"`, `"cpu"`, `"cuda"`, ...
+            precision: A precision of Fabric's.
+            rows: Rows drawn of a built-in set.
+            devices: Processes on each node.
+            nodes: Nodes. The folder is made on the first one alone.
+            strategy: How costs are computed over processes.
+        """
+        check_ranks(devices, nodes)
+        main = int(os.environ.get("RANK" if is_rank() else "NODE_RANK", 0)) == 0
+        main = main or devices * nodes == 1
+        if main and folder.exists():
             raise RunError(
                 f"{folder} exists, and nothing is ever overwritten; choose another --out, or go "
                 f"on with it: kermix resume {shlex.quote(str(folder))}."
             )
         try:
-            folder.mkdir(parents=True)
+            if main:
+                folder.mkdir(parents=True)
         except OSError as error:
             raise RunError(f"{folder}: cannot be created ({error.strerror}).") from None
         split = split_rows(dataset.values, settings.seed)
-        settings = settings.for_data(*split.train.shape)
+        settings = settings.for_data(len(split.train))
         _, variances = build_model(split.train, settings, dataset.image)
         path = Path(source)
         config = {
@@ -101,9 +123,11 @@ class Run:
             "variance": {"start": variances.start, "end": variances.end},
             "device": device,
             "precision": precision,
+            "ranks": {"devices": devices, "nodes": nodes, "strategy": strategy},
             "environment": environment(),
         }
-        write_json(folder / "config.json", config)
+        if main:
+            write_json(folder / "config.json", config)
         return cls(folder, config)
 
     @classmethod
@@ -123,6 +147,22 @@ class Run:
     def settings(self) -> Settings:
         """What the user chose."""
         return Settings.from_json(self.config["settings"])
+
+    @property
+    def ranks(self) -> tuple[int, int, Strategy]:
+        """Processes on each node, nodes, and how costs are computed over them."""
+        ranks = self.config.get("ranks", {})
+        return ranks.get("devices", 1), ranks.get("nodes", 1), ranks.get("strategy", "auto")
+
+    def with_ranks(
+        self, devices: int | None = None, nodes: int | None = None, strategy: str | None = None
+    ) -> "Run":
+        """The same run, to go on with another number of processes; None keeps what there was."""
+        asked = {"devices": devices, "nodes": nodes, "strategy": strategy}
+        given = {name: value for name, value in asked.items() if value is not None}
+        names = ("devices", "nodes", "strategy")
+        before = dict(zip(names, self.ranks, strict=True))
+        return replace(self, config={**self.config, "ranks": {**before, **given}})
 
     @property
     def checkpoints(self) -> Path:
@@ -156,11 +196,19 @@ class Run:
         """A trainer at the last checkpoint, or at the first step if there is none."""
         split = self.split(dataset)
         device, precision = self.config["device"], self.config["precision"]
+        devices, nodes, strategy = self.ranks
         trainer = build_trainer(
-            split, self.settings, dataset.image, device=device, precision=precision
+            split,
+            self.settings,
+            dataset.image,
+            device=device,
+            precision=precision,
+            devices=devices,
+            nodes=nodes,
+            strategy=strategy,
         )
         last = self.checkpoints / "last.safetensors"
-        if last.exists():
+        if trainer.main_says(last.exists()):
             trainer.load(last)
         return trainer
 
@@ -177,7 +225,8 @@ class Run:
             if on_report is not None:
                 on_report(row)
 
-        self._write_metrics(trainer.history)
+        if trainer.is_main:
+            self._write_metrics(trainer.history)
         return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)
 
     def model(self) -> ScaledModel:
@@ -290,8 +339,8 @@ class Run:
         parts = ["kermix", "fit", shlex.quote(self.config["data"])]
         if self.config["rows"] is not None:
             parts += ["--rows", str(self.config["rows"])]
-        rows, dimension = self.config["shape"]
-        default = Settings().for_data(rows - held_out_rows(rows), dimension).as_json()
+        rows = self.config["shape"][0]
+        default = Settings().for_data(rows - held_out_rows(rows)).as_json()
         for name, value in self.settings.as_json().items():
             if value != default[name]:
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)

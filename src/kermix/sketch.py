@@ -96,7 +96,9 @@ class Sketch:
         """Mean, second moment and mean residual of the features."""
         if self.count == 0:
             raise SketchError("The sketch is empty; update it with points first.")
-        return _moments(self.feature_map, self.count, *(getattr(self, name) for name in SUMS))
+        return moments_of_sums(
+            self.feature_map, self.count, *(getattr(self, name) for name in SUMS)
+        )
 
     @property
     def mean_residual(self) -> Tensor | None:
@@ -208,6 +210,19 @@ def check_comparable(a: Sketch, b: Sketch) -> None:
 
 def sample_moments(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> Moments:
     """Moments of points, differentiable; features are computed again in the backward."""
+    return moments_of_sums(feature_map, len(points), *sample_sums(feature_map, points, weights))
+
+
+def sample_sums(
+    feature_map: FeatureMap, points: Tensor, weights: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What moments are made of: it can be added over sets of points, of which one may be empty."""
+    if not len(points):
+        # Zeros that depend on the points: all ranks of a group must take part in a backward.
+        zero = points.sum().to(feature_map.parameters)
+        zero = zero if weights is None else zero + weights.sum().to(zero)
+        r = feature_map.rank
+        return zero, zero.expand(r), zero.expand(r, r), zero
     starts = range(0, len(points), ROWS_AT_A_TIME)
     parts = [slice(start, start + ROWS_AT_A_TIME) for start in starts]
     sums: list[Tensor] | None = None
@@ -216,7 +231,8 @@ def sample_moments(feature_map: FeatureMap, points: Tensor, weights: Tensor | No
         new = checkpoint(_sums, feature_map, points[part], share, use_reentrant=False)
         sums = list(new) if sums is None else [s + n for s, n in zip(sums, new, strict=True)]
     assert sums is not None
-    return _moments(feature_map, len(points), *sums)
+    total, first, second, residual = sums
+    return total, first, second, residual
 
 
 def _sums(
@@ -230,7 +246,7 @@ def _sums(
     return share.sum(), weighted.sum(0), features.mT @ weighted, (share * residual).sum()
 
 
-def _moments(
+def moments_of_sums(
     feature_map: FeatureMap,
     count: int,
     total: Tensor,
@@ -238,6 +254,7 @@ def _moments(
     second: Tensor,
     residual: Tensor,
 ) -> Moments:
+    """Means from sums over `count` points."""
     left_out = residual / total if feature_map.certified else None
     return Moments(float(count), first / total, second / total, left_out)
 

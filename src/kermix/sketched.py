@@ -75,19 +75,34 @@ class SketchPair:
             )
         # Half of the candidates from each set, so that neither is forgotten.
         pooled = torch.cat([_subsample(side.points, CANDIDATES // 2) for side in (x, y)])
-        sketched = cls.__new__(cls)
-        sketched.feature_map = nystrom_features(
+        feature_map = nystrom_features(
             pooled,
             pair.kernel,
             rank=rank,
             tolerance=tolerance,
             candidates=len(pooled),
         )
-        sketched.x = sample_moments(sketched.feature_map, x.points, x.weights)
-        sketched.y = sample_moments(sketched.feature_map, y.points, y.weights)
-        sketched.dtype = pair.dtype
-        sketched.weighted = pair.weighted
-        return sketched
+        moments_x = sample_moments(feature_map, x.points, x.weights)
+        moments_y = sample_moments(feature_map, y.points, y.weights)
+        return cls.of_moments(feature_map, moments_x, moments_y, pair.dtype, pair.weighted)
+
+    @classmethod
+    def of_moments(
+        cls, feature_map: FeatureMap, x: Moments, y: Moments, dtype: torch.dtype, weighted: bool
+    ) -> "SketchPair":
+        """Two sets whose moments are known already.
+
+        Args:
+            feature_map: The features that these are moments of.
+            x: Moments of the data.
+            y: Moments of the centres.
+            dtype: The dtype of the costs.
+            weighted: Whether any weights were given.
+        """
+        pair = cls.__new__(cls)
+        pair.feature_map, pair.x, pair.y = feature_map, x, y
+        pair.dtype, pair.weighted = dtype, weighted
+        return pair
 
     def scalar_cost(self, normalized: bool, log: bool) -> tuple[Tensor, Info]:
         """The scalar cost and its bound."""

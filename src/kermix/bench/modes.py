@@ -20,7 +20,7 @@ from kermix.data.toys import toy
 from kermix.evaluation import ModeCoverage, mode_coverage
 from kermix.training.build import build_model
 from kermix.training.loop import Trainer
-from kermix.training.settings import COSTS, Settings
+from kermix.training.settings import COSTS, FinishName, Settings
 
 from .quality import default_path, save_sheet, write_record
 
@@ -29,14 +29,19 @@ __all__ = ["METHODS", "SETS", "SETTING", "main", "run", "train_seeds"]
 SETS = ("ring8", "grid25")
 POINTS, SAMPLES = 100_000, 2_500
 SETTING = Settings(components=128, steps=2000, batch=256, polish=0, variance=1e-3)
-CLOSED_FORM_STEPS, CLOSED_FORM_BATCH = 500, 4096
-# Every cost on samples; then the SVD cost followed by the closed form, as `kermix fit` does.
-METHODS = (*(c for c in COSTS), "svd+closed form")
+FINISH_STEPS, FINISH_BATCH = 500, 4096
+# Every cost on samples; then the SVD cost with a finish: likelihood is what `kermix fit` does.
+FINISHED: dict[str, FinishName] = {
+    "svd+likelihood": "likelihood",
+    "svd+closed form": "closed form",
+}
+METHODS = (*(c for c in COSTS), *FINISHED)
 
 
 def _settings(method: str, setting: Settings) -> Settings:
-    if method == "svd+closed form":
-        return replace(setting, polish=CLOSED_FORM_STEPS, polish_batch=CLOSED_FORM_BATCH)
+    if method in FINISHED:
+        finish = FINISHED[method]
+        return replace(setting, polish=FINISH_STEPS, polish_batch=FINISH_BATCH, finish=finish)
     return replace(setting, cost=method)  # type: ignore[arg-type]
 
 
@@ -156,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         "samples": SAMPLES,
         "a sample is": "a centre plus noise of the learned variance",
         "setting": setting.as_json(),
-        "closed form": {"steps": CLOSED_FORM_STEPS, "batch": CLOSED_FORM_BATCH},
+        "finish": {"steps": FINISH_STEPS, "batch": FINISH_BATCH},
     }
     return write_record("modes", given.out, tables, protocol, shown="modes", quick=given.quick)
 

@@ -1,8 +1,9 @@
 """The documentation's page of benchmarks, written from the result files."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from kermix.errors import MissingExtraError
 
@@ -10,7 +11,10 @@ from .catalogue import BENCHMARKS
 
 __all__ = ["markdown_table", "write_page"]
 
-LONGEST = 24  # lines of a table that is shown whole
+Draw: TypeAlias = Callable[[Any, dict[str, Any]], None]
+
+LONGEST = 60  # lines of a table that is shown whole
+LINES = ("s:", "^-.", "v--", "o-")
 INK = {"h200": "#0072B2", "cpu2": "#D55E00"}
 
 
@@ -30,13 +34,10 @@ def write_page(results: Path, page: Path) -> Path:
         if not found:
             continue
         lines += [f"## {name}", "", text[0].upper() + text[1:] + ".", ""]
-        if name == "sketch":
-            picture = page.parent / "sketch-time.png"
-            _time_against_size([record for _, record in found], picture)
-            lines += [
-                f"![Time for all four costs against the number of points]({picture.name})",
-                "",
-            ]
+        if name in PICTURES:
+            file, text, draw = PICTURES[name]
+            _against_size([record for _, record in found], draw, page.parent / file)
+            lines += [f"![{text}]({file})", ""]
         for path, record in found:
             machine = record["machine"]
             where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
@@ -89,26 +90,56 @@ def markdown_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _time_against_size(records: list[dict[str, Any]], picture: Path) -> None:
+def _against_size(records: list[dict[str, Any]], draw: Draw, picture: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError(
             "The page needs Matplotlib: pip install 'kermix[plots]'."
         ) from None
-    figure = Figure(figsize=(5, 3.2), layout="constrained")
+    figure = Figure(figsize=(5.5, 3.4), layout="constrained")
     axes = figure.subplots()
     for record in records:
-        name = record["machine"]["name"]
-        rows = record["tables"]["from_points_to_costs"]
-        sizes, times = [r["N"] for r in rows], [r["all_costs_s"] for r in rows]
-        axes.loglog(sizes, times, "o-", color=INK.get(name, "#009E73"), label=name)
+        draw(axes, record)
     axes.set_xlabel("points in each set")
-    axes.set_ylabel("seconds, points to all four costs")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.3)
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=150)
+
+
+def _time(axes: Any, record: dict[str, Any]) -> None:
+    name = record["machine"]["name"]
+    rows = record["tables"]["from_points_to_costs"]
+    sizes, times = [r["N"] for r in rows], [r["all_costs_s"] for r in rows]
+    axes.loglog(sizes, times, "o-", color=INK.get(name, "#009E73"), label=name)
+    axes.set_ylabel("seconds, points to all four costs")
+
+
+def _memory(axes: Any, record: dict[str, Any]) -> None:
+    name = record["machine"]["name"]
+    rows = record["tables"]["peak_memory"]
+    methods = dict.fromkeys(r["method"] for r in rows)
+    for method, line in zip(methods, LINES, strict=False):
+        chosen = [r for r in rows if r["method"] == method]
+        axes.loglog(
+            [r["N"] for r in chosen],
+            # A call that needs nothing beyond what was there before has no logarithm.
+            [max(r["peak_mb"], 0.1) for r in chosen],
+            line,
+            color=INK.get(name, "#009E73"),
+            label=f"{method}, {name}",
+            markersize=4,
+        )
+    axes.set_ylabel("peak memory in MB")
+
+
+PICTURES: dict[str, tuple[str, str, Draw]] = {
+    "sketch": ("sketch-time.png", "Time for all four costs against the number of points", _time),
+    "memory": ("memory.png", "Peak memory against the number of points", _memory),
+}

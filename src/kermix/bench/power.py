@@ -1,4 +1,4 @@
-"""Power, level and speed of two-sample tests, beside hyppo's tests on the same samples.
+"""Power and level of two-sample tests, beside hyppo's tests on the same samples.
 
 `python -m kermix.bench.power` writes `results/bench/power-<machine>.json`.
 """
@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.gram import gram
 from kermix.kernel import bandwidth
-from kermix.nuclear import nuclear_norm
 from kermix.records import environment, machine_name, write_json
 from kermix.twosample import two_sample_test
 
-__all__ = ["CASES", "METHODS", "run", "speed"]
+from .permutation import four_gaussians
+
+__all__ = ["CASES", "METHODS", "run"]
 
 LEVEL = 0.05
 Pair = tuple[Tensor, Tensor]
@@ -48,14 +48,6 @@ PUBLISHED: dict[str, dict[str, float]] = {
 DIGITS = ((1, 3, 5, 7, 9), (0,), (2,), (4,), (6,))
 
 
-def mixture(n: int, sd: float, generator: torch.Generator) -> Tensor:  # (n, 2)
-    """Four Gaussians at (+-20, +-20) of standard deviation 1, but `sd` for the fourth."""
-    centres = torch.tensor([[20.0, 20], [20, -20], [-20, 20], [-20, -20]])
-    state = torch.randint(4, (n,), generator=generator)
-    scale = torch.tensor([1.0, 1, 1, sd])[state]
-    return centres[state] + scale[:, None] * torch.randn(n, 2, generator=generator)
-
-
 def blobs(n: int, correlated: bool, generator: torch.Generator) -> Tensor:  # (n, 2)
     """Nine Gaussians on {0, 1, 2}^2 of variance 0.03; `correlated`: each with its own tilt."""
     tilt = torch.tensor([*(-0.02 - 0.002 * k for k in range(4)), 0.0,
@@ -70,7 +62,7 @@ def blobs(n: int, correlated: bool, generator: torch.Generator) -> Tensor:  # (n
 
 
 def _mixtures(sd: float, generator: torch.Generator) -> Pair:
-    return mixture(500, 1.0, generator), mixture(500, sd, generator)
+    return four_gaussians(500, 1.0, generator), four_gaussians(500, sd, generator)
 
 
 def _blob_pair(n: int, correlated: bool, generator: torch.Generator) -> Pair:
@@ -185,61 +177,13 @@ def rejection_rates(
 
 
 def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
-    """Tables of rejection rates and of speed, without MNIST, which needs its files."""
+    """Tables of rejection rates, without MNIST, which needs its files."""
     cases = CASES[:1] if quick else tuple(c for c in CASES if not c.startswith("mnist"))
     rates = rejection_rates(5 if quick else 100, cases)["rows"]
-    timing = speed(100, 100) if quick else speed()
     return {
         "rejected_at_0.05": [
             {"case": r["case"], "repetitions": r["repetitions"], **r["rejected"]} for r in rates
-        ],
-        "seconds_of_one_test": [{"n": timing["n"], **timing["seconds"]}],
-    }
-
-
-def speed(n: int = 500, permutations: int = 500, looped: int = 10) -> dict[str, Any]:
-    """Seconds of one test of `n` + `n` points at one variance, against a loop and hyppo's MMD.
-
-    The loops are timed over `looped` permutations and multiplied up.
-    """
-    from hyppo.ksample import MMD
-
-    generator = torch.Generator().manual_seed(0)
-    x, y = mixture(n, 1.0, generator), mixture(n, 0.7, generator)
-    pooled, v = torch.cat([x, y]), 1.0
-    orders = [torch.randperm(2 * n, generator=generator) for _ in range(looped)]
-
-    def timed(work: Callable[[], object], repeat: int = 3) -> float:
-        times = []
-        for _ in range(repeat):
-            began = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - began)
-        return min(times)
-
-    def loop(of: Callable[[Tensor, Tensor], Tensor]) -> float:
-        factor = permutations / looped
-        return factor * timed(lambda: [of(pooled[o[:n]], pooled[o[n:]]) for o in orders], 1)
-
-    def mmd(a: Tensor, b: Tensor) -> Tensor:
-        return gram(a, a, v).mean() + gram(b, b, v).mean() - 2 * gram(a, b, v).mean()
-
-    def peer() -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            MMD().test(x.double().numpy(), y.double().numpy(), permutations, 1, auto=False)
-
-    peer()
-    return {
-        "n": n,
-        "permutations": permutations,
-        "seconds": {
-            "kermix svd": timed(lambda: two_sample_test(x, y, "svd", v, permutations)),
-            "kermix mmd": timed(lambda: two_sample_test(x, y, "mmd", v, permutations)),
-            "loop svd": loop(lambda a, b: nuclear_norm(gram(a, b, v))),
-            "loop mmd": loop(mmd),
-            "hyppo MMD": timed(peer, 1),
-        },
+        ]
     }
 
 
@@ -260,9 +204,6 @@ def main() -> None:
     # A long run can be made in parts: what was measured before and is not asked for stays.
     before = json.loads(path.read_text()) if path.is_file() else {}
     result: dict[str, Any] = {"environment": environment()}
-    result["speed"] = before.get("speed") or speed()
-    for method, seconds in result["speed"]["seconds"].items():
-        say(f"speed: {method:12} {seconds:.3f} s")
     cases = asked.cases.split(",")
     kept = before.get("power", {}).get("rows", [])
     rows = [row for row in kept if row["case"] not in cases]

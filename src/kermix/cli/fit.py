@@ -1,11 +1,8 @@
 """`kermix fit`, `resume`, `sample` and `score`."""
 
 import csv
+import os
 import shlex
-import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +12,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
 from kermix.errors import OptionError, RunError
+from kermix.validation import check_option
 
 __all__ = ["fit", "resume", "sample", "score"]
 
@@ -28,6 +27,30 @@ Cost = Annotated[
     typer.Option(
         help="What is optimised: svd, scalar, vector or matrix (the paper's four costs); mmd, "
         "energy or likelihood (baselines)."
+    ),
+]
+
+
+Devices = Annotated[
+    int | None,
+    typer.Option(
+        help="Processes on each node, each with a GPU or a share of the cores. The batch is "
+        "shared among them; the result is that of one process. By default 1; under torchrun, "
+        "what it started."
+    ),
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        help="Machines. Run the same command on each, with MASTER_ADDR, MASTER_PORT and NODE_RANK "
+        "(0, 1, ...) in the environment."
+    ),
+]
+StrategyName = Annotated[
+    str | None,
+    typer.Option(
+        help="How the four costs are computed over processes: gather, shard, moments, or auto, "
+        "which decides by size."
     ),
 ]
 
@@ -64,17 +87,13 @@ def fit(
     steps: Annotated[int, typer.Option(help="Training steps.")] = 800,
     polish: Annotated[
         int | None,
-        typer.Option(help="Steps of the closed form at the end; by default 500 for mixtures."),
+        typer.Option(help="Steps at the end that sharpen variances; by default 500 for mixtures."),
     ] = None,
     finish: Annotated[
-        str | None,
-        typer.Option(
-            help="What these steps optimise: 'closed form' or 'likelihood'. By default the closed "
-            "form in up to 3 dimensions."
-        ),
-    ] = None,
+        str, typer.Option(help="What these steps optimise: 'likelihood' or 'closed form'.")
+    ] = "likelihood",
     batch: Annotated[int, typer.Option(help="Data points for each step.")] = 256,
-    polish_batch: Annotated[int, typer.Option(help="The same in the closed-form stage.")] = 2048,
+    polish_batch: Annotated[int, typer.Option(help="The same in the steps at the end.")] = 2048,
     variance: Annotated[
         float | None,
         typer.Option(
@@ -98,6 +117,9 @@ def fit(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")] = "32-true",
+    devices: Devices = None,
+    nodes: Nodes = None,
+    strategy: StrategyName = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the run, which must not exist. By default runs/NAME."),
@@ -125,26 +147,37 @@ def fit(
         "spread": _factors(spread), "rate": rate, "seed": seed,
     }  # fmt: skip
     settings = Settings(**chosen)  # refused, if it must be, before any file is read
+    ranks = _ranks(devices, nodes, strategy)
     dataset = load(data, seed, **({} if rows is None else {"rows": rows}))
     if model is None and dataset.image is not None and cost != "likelihood" and not polish:
         square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
         settings = replace(settings, model="conv" if square else "generator")
     if quick:
-        settings = settings.for_data(*dataset.values.shape).quick()
-    for note in dataset.notes:
+        settings = settings.for_data(len(dataset.values)).quick()
+    for note in dataset.notes if _speaks() else ():
         console.print(f"[yellow]note:[/] {note}", highlight=False)
     folder = next_free_folder(dataset.name) if out is None else out
-    run = Run.create(folder, data, dataset, settings, device, precision, rows)
+    run = Run.create(folder, data, dataset, settings, device, precision, rows, **ranks)
     _train_and_finish(run, dataset)
 
 
 def resume(
     run: Annotated[Path, typer.Argument(help="Folder of a run that was stopped.")],
+    devices: Devices = None,
+    nodes: Nodes = None,
+    strategy: StrategyName = None,
 ) -> None:
-    """Go on with a run from its last checkpoint, to the same result as without the stop."""
+    """Go on with a run from its last checkpoint, to the same result as without the stop.
+
+    The number of processes may be another than before.
+    """
     from kermix.run import Run
 
-    opened = Run.open(run)
+    before = Run.open(run)
+    asked = (devices or before.ranks[0], nodes or before.ranks[1], strategy or before.ranks[2])
+    if is_rank() and devices is nodes is None:
+        asked = (*world_of_environment(), asked[2])
+    opened = before.with_ranks(**_ranks(*asked))
     _train_and_finish(opened, opened.dataset())
 
 
@@ -192,21 +225,19 @@ def score(
 
 
 def _train_and_finish(run: Any, dataset: Any) -> None:
-    from kermix.training.progress import live_progress
+    from kermix.fit_ranks import train
 
-    trainer = run.trainer(dataset)
-    again = f"kermix resume {shlex.quote(str(run.folder))}"
-    with _interruptions() as interrupted, live_progress(trainer, run.metric, console) as live:
-        finished = run.train(
-            trainer,
-            on_step=live.on_step,
-            on_report=live.on_report,
-            should_stop=interrupted,
-        )
-    if not finished:
-        console.print(f"Stopped at step {trainer.step}; saved. To go on:\n  [bold]{again}[/]")
+    try:
+        outcome = train(run, dataset, show=True)
+    finally:
+        console.show_cursor()  # a rank that is ended may have hidden it
+    if outcome is None:  # the main process, on another node or beside this one, writes
+        return
+    if not outcome.finished:
+        again = f"kermix resume {shlex.quote(str(run.folder))}"
+        console.print(f"Stopped at step {outcome.step}; saved. To go on:\n  [bold]{again}[/]")
         raise typer.Exit(130)
-    summary = run.finish(dataset, trainer.history)
+    summary = run.finish(dataset, outcome.history)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in summary.rows:
         table.add_row(f"[dim]{name}[/]", value)
@@ -214,23 +245,20 @@ def _train_and_finish(run: Any, dataset: Any) -> None:
     console.print(f"report: [bold]{run.folder / 'report.html'}[/]", soft_wrap=True)
 
 
-@contextmanager
-def _interruptions() -> Iterator[Callable[[], bool]]:
-    """Note Ctrl-C and the request to end, for the loop to see between two steps."""
-    seen: list[int] = []
+def _ranks(devices: int | None, nodes: int | None, strategy: str | None) -> dict[str, Any]:
+    """Numbers of processes that can be, by default what this process is one of."""
+    local, there = world_of_environment() if is_rank() else (1, 1)
+    strategy = strategy or "auto"
+    check_option("strategy", strategy, ("auto", "gather", "shard", "moments"))
+    devices = local if devices is None else devices
+    nodes = there if nodes is None else nodes
+    check_ranks(devices, nodes)
+    return {"devices": devices, "nodes": nodes, "strategy": strategy}
 
-    def note(number: int, frame: Any) -> None:
-        if seen:  # asked twice: at once
-            sys.exit(130)
-        seen.append(number)
 
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(s, note) for s in signals]
-    try:
-        yield lambda: bool(seen)
-    finally:
-        for s, handler in zip(signals, before, strict=True):
-            signal.signal(s, handler)
+def _speaks() -> bool:
+    """Whether this process is the one that talks to the user."""
+    return not is_rank() or os.environ["RANK"] == "0"
 
 
 def _factors(text: str) -> tuple[float, ...]:

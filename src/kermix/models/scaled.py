@@ -1,5 +1,7 @@
 """A network together with the scale of its data: what a fit returns."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -78,13 +80,26 @@ class ScaledModel(nn.Module):
         """Whether weights and variances are learned: samples are then centres plus noise."""
         return isinstance(self.network, MixtureTable | MixtureNetwork)
 
-    def draw(self, count: int, generator: torch.Generator) -> Draw:
-        """Differentiable points in scaled units, `count` or a little more."""
+    def draw(
+        self,
+        count: int,
+        generator: torch.Generator,
+        part: Callable[[int], slice] = slice,
+    ) -> Draw:
+        """Differentiable points in scaled units, `count` or a little more.
+
+        Args:
+            count: How many.
+            generator: All random numbers are drawn, whatever part of the points is wanted.
+            part: Of a number of points, which ones are wanted: a rank's share of them.
+        """
         if self.prior is not None and not self.is_mixture:
-            return Draw(self.network(self.prior.sample(count, generator)), None)
+            return Draw(self.network(self.prior.sample(count, generator)[part(count)]), None)
         mixture = self.network()
         repeats = -(-count // mixture.means.shape[-2])
-        return Draw(*stratified_draw(mixture, repeats, generator))
+        points, weights = stratified_draw(mixture, repeats, generator)
+        wanted = part(points.shape[-2])
+        return Draw(points[..., wanted, :], weights[..., wanted])
 
     @torch.no_grad()
     def mixture(self, generator: torch.Generator | None = None) -> GaussianMixture:

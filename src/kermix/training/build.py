@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kermix.distributed import Strategy
 from kermix.errors import OptionError
 from kermix.models.generators import ConvDecoder, MLPGenerator
 from kermix.models.mixture_networks import MixtureNetwork, MixtureTable
@@ -50,7 +51,7 @@ def build_model(
     image: tuple[int, int, int] | None = None,
 ) -> tuple[ScaledModel, VarianceSchedule]:
     """The untrained model of the data, and how the variance will change."""
-    settings = settings.for_data(*train.shape[-2:])
+    settings = settings.for_data(train.shape[-2])
     generator = torch.Generator().manual_seed(settings.seed)
     scaler = Scaler(train, common=image is not None)
     scaled = scaler.scaled(train)
@@ -99,6 +100,9 @@ def build_trainer(
     *,
     device: str = "auto",
     precision: str = "32-true",
+    devices: int = 1,
+    nodes: int = 1,
+    strategy: Strategy = "auto",
 ) -> Trainer:
     """A trainer at its first step."""
     model, variances = build_model(split.train, settings, image)
@@ -110,4 +114,7 @@ def build_trainer(
         variances,
         device=device,
         precision=precision,
+        devices=devices,
+        nodes=nodes,
+        strategy=strategy,
     )

@@ -2,17 +2,19 @@ r"""Conditional mixtures: a context in, the distribution of a target out.
 
 Two stages, as for a fit without context. First a cost acts on the joint kernel
 :math:`k_c(c, c') k_x(x, x')`, which for Gaussian kernels is one Gaussian kernel on contexts and
-targets side by side. Then the closed form for each context sharpens the variances.
+targets side by side. Then the likelihood, or the closed form for each context, sharpens the
+variances.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from kermix.errors import OptionError, ShapeError, TrainingError
+from kermix.errors import OptionError, RunError, ShapeError, TrainingError
 from kermix.losses import SVDLoss
 from kermix.mixture import GaussianMixture
 from kermix.models.mixture_networks import (
@@ -23,11 +25,21 @@ from kermix.models.mixture_networks import (
 from kermix.models.scaled import Scaler
 from kermix.validation import check_option, check_samples
 
-from .loop import make_fabric
+from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
+from .loop import load_model, make_fabric
 from .schedules import VarianceSchedule, learning_rate
 from .settings import FinishName
 
-__all__ = ["ConditionalModel", "ConditionalSettings", "fit_conditional", "spherical_loss"]
+__all__ = [
+    "ConditionalModel",
+    "ConditionalSettings",
+    "fit_conditional",
+    "load_conditional",
+    "spherical_loss",
+]
+
+CHECKPOINTS = 20  # in a whole fit
+KIND = "conditional mixture"
 
 ConditionalCost: TypeAlias = Literal["svd", "likelihood"]
 
@@ -39,7 +51,7 @@ class ConditionalSettings:
     Attributes:
         cost: `"svd"`, the SVD cost on the joint kernel and then what `finish` says; or
             `"likelihood"` alone, the usual way to train a mixture density network.
-        finish: What the second stage optimises: `"closed form"` or `"likelihood"`.
+        finish: What the second stage optimises: `"likelihood"` or `"closed form"`.
         components: Components for each context.
         variances: Of a component: isotropic, or one for each coordinate.
         width: Width of the hidden layers.
@@ -55,7 +67,7 @@ class ConditionalSettings:
     """
 
     cost: ConditionalCost = "svd"
-    finish: FinishName = "closed form"
+    finish: FinishName = "likelihood"
     components: int = 24
     variances: VarianceKind = "isotropic"
     width: int = 128
@@ -145,8 +157,18 @@ def fit_conditional(
     settings: ConditionalSettings | None = None,
     *,
     device: str = "auto",
+    checkpoint: Path | None = None,
 ) -> ConditionalModel:
     """Learn the distribution of a target given a context.
+
+    Args:
+        context: What is known, one row for each target.
+        target: What is to be predicted.
+        settings: How to train.
+        device: `"auto"`, `"cpu"`, `"cuda"`, ...
+        checkpoint: A file that is written during training, and gone on from if it is there: a fit
+            that was stopped ends with the same weights as one that was not. The model is read
+            from it by :func:`load_conditional`.
 
     Example:
         >>> c = torch.linspace(0, 1, 200)[:, None]
@@ -161,25 +183,19 @@ def fit_conditional(
     if len(context) != len(target):
         raise ShapeError(f"{len(context)} contexts and {len(target)} targets: one for each.")
     fabric = make_fabric(device, "32-true")
-    start = torch.Generator().manual_seed(settings.seed)
-    network = ConditionalMixtureNetwork(
-        context.shape[1],
-        target.shape[1],
-        settings.components,
-        settings.variances,
-        settings.width,
-        settings.depth,
-        generator=start,
-    )
-    model = ConditionalModel(network, Scaler(context), Scaler(target)).to(fabric.device)
+    model = _untrained(settings, Scaler(context), Scaler(target)).to(fabric.device)
+    network = model.network
     optimizer = torch.optim.Adam(network.parameters(), lr=1.0, betas=(0.9, 0.99))
     step_module, optimizer = fabric.setup(_Step(network, settings), optimizer)
     c = model.contexts.scaled(context.to(fabric.device))
     x = model.targets.scaled(target.to(fabric.device))
     generator = torch.Generator(fabric.device).manual_seed(settings.seed)
     first = 0 if settings.cost == "svd" else settings.steps
+    if checkpoint is not None and checkpoint.exists():
+        first = _restore(checkpoint, model, optimizer, generator, settings)
+    total = settings.steps + settings.polish
     loss = c.new_zeros(())
-    for step in range(first, settings.steps + settings.polish):
+    for step in range(first, total):
         joint = step < settings.steps
         share = step / settings.steps if joint else (step - settings.steps) / settings.polish
         for group in optimizer.param_groups:
@@ -190,9 +206,83 @@ def fit_conditional(
         optimizer.zero_grad(set_to_none=True)
         fabric.backward(loss)
         optimizer.step()
+        done = step + 1
+        if done == total or (checkpoint is not None and done % -(-total // CHECKPOINTS) == 0):
+            _check_finite(loss, done, settings)
+            if checkpoint is not None:
+                _save(checkpoint, model, optimizer, generator, settings, done)
+    return model
+
+
+def load_conditional(path: Path) -> ConditionalModel:
+    """The model of a checkpoint that :func:`fit_conditional` wrote."""
+    tensors, content = load_checkpoint(path)
+    if content.get("kind") != KIND:
+        raise RunError(f"{path}: not the checkpoint of a conditional fit.")
+    scalers = [Scaler(torch.zeros(2, size)) for size in content["sizes"]]
+    model = _untrained(ConditionalSettings(**content["settings"]), *scalers)
+    load_model(model, tensors)
+    return model.eval()
+
+
+def _untrained(
+    settings: ConditionalSettings, contexts: Scaler, targets: Scaler
+) -> ConditionalModel:
+    network = ConditionalMixtureNetwork(
+        contexts.location.shape[-1],
+        targets.location.shape[-1],
+        settings.components,
+        settings.variances,
+        settings.width,
+        settings.depth,
+        generator=torch.Generator().manual_seed(settings.seed),
+    )
+    return ConditionalModel(network, contexts, targets)
+
+
+def _check_finite(loss: Tensor, step: int, settings: ConditionalSettings) -> None:
     if not bool(torch.isfinite(loss)):
         raise TrainingError(
-            f"The loss of the conditional fit is not finite after {settings.steps} + "
+            f"The loss of the conditional fit is not finite after {step} of {settings.steps} + "
             f"{settings.polish} steps; try a lower rate than {settings.rate:g}."
         )
-    return model
+
+
+def _save(
+    path: Path,
+    model: ConditionalModel,
+    optimizer: torch.optim.Optimizer,
+    generator: torch.Generator,
+    settings: ConditionalSettings,
+    step: int,
+) -> None:
+    tensors = {f"model.{name}": t for name, t in model.state_dict().items()}
+    tensors |= {**optimizer_tensors(optimizer), "generator": generator.get_state()}
+    sizes = [scaler.location.shape[-1] for scaler in (model.contexts, model.targets)]
+    content = {"kind": KIND, "step": step, "sizes": sizes, "settings": asdict(settings)}
+    save_checkpoint(path, tensors, content)
+
+
+def _restore(
+    path: Path,
+    model: ConditionalModel,
+    optimizer: torch.optim.Optimizer,
+    generator: torch.Generator,
+    settings: ConditionalSettings,
+) -> int:
+    """Go on from a checkpoint; returns the step that is next."""
+    tensors, content = load_checkpoint(path)
+    scale = torch.cat([model.contexts.scale.flatten(), model.targets.scale.flatten()]).cpu()
+    held = [tensors.get(f"model.{name}.scale") for name in ("contexts", "targets")]
+    same_data = all(t is not None for t in held) and scale.equal(
+        torch.cat([t.flatten() for t in held if t is not None])
+    )
+    if content.get("settings") != asdict(settings) or not same_data:
+        raise RunError(
+            f"{path} is the checkpoint of a fit with other settings or data; give another file, "
+            "or remove it to begin again."
+        )
+    load_model(model, tensors)
+    restore_optimizer(optimizer, tensors)
+    generator.set_state(tensors["generator"])
+    return int(content["step"])

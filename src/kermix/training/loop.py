@@ -1,5 +1,6 @@
 """The training loop, on Lightning Fabric: one step, reports, checkpoints, an orderly stop."""
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,8 +8,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from kermix.distributed import Ranks, Strategy, batch_norm_over_ranks
+from kermix.distributed.launch import check_ranks, is_rank
 from kermix.errors import (
     MissingExtraError,
     OptionError,
@@ -32,6 +35,7 @@ Row: TypeAlias = dict[str, float]
 REPORTS = 40  # in a whole run
 HELD_OUT_FOR_ENERGY = 1000
 POLISH_RATE = 0.5  # of the peak
+STOPS_EVERY = 16  # steps between two looks, on a GPU, at whether any rank is to stop
 # How NaN shows where values are looked at: in points, variances, weights or a factorisation.
 NOT_FINITE = (SampleError, VarianceError, WeightError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
@@ -44,6 +48,10 @@ class Trainer:
     checkpoint, so a run that was stopped and resumed ends with the same weights as one that was
     not (on the same machine).
 
+    Over several processes the batch of a step is shared among them and the cost is that of the
+    whole batch: the trajectory is that of one process, up to rounding, and a run can be resumed
+    with another number of processes. Rank 0 alone looks at held-out data and writes.
+
     Args:
         model: What is trained. Its network may have batch axes: independent models side by side,
             each with its own data.
@@ -53,6 +61,11 @@ class Trainer:
         variances: The schedule of the kernel's variance.
         device: `"auto"`, `"cpu"`, `"cuda"`, ...
         precision: A precision of Fabric's. The costs are computed in float32 in any case.
+        devices: Processes on each node; if there are several in all, this one must be one of
+            them, started by :func:`kermix.distributed.launch` or torchrun.
+        nodes: Nodes.
+        strategy: How costs are computed over ranks, see
+            :class:`~kermix.distributed.DistributedLoss`.
     """
 
     model: ScaledModel
@@ -62,13 +75,22 @@ class Trainer:
     variances: VarianceSchedule
     device: str = "auto"
     precision: str = "32-true"
+    devices: int = 1
+    nodes: int = 1
+    strategy: Strategy = "auto"
     step: int = field(default=0, init=False)
     history: list[Row] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        fabric = make_fabric(self.device, self.precision)
-        self.settings = self.settings.for_data(*self.train.shape[-2:])
-        objective = Objective(self.model, self.settings, self.variances)
+        fabric = make_fabric(self.device, self.precision, self.devices, self.nodes)
+        self.settings = self.settings.for_data(self.train.shape[-2])
+        self._ranks = Ranks() if fabric.world_size > 1 else None
+        if self._ranks is not None:
+            _check_shares(self.settings, self._ranks.size)
+            batch_norm_over_ranks(self.model, self._ranks, fabric.device)
+        objective = Objective(
+            self.model, self.settings, self.variances, self._ranks, self.strategy
+        )
         betas = (0.9, 0.99) if self.settings.model == "mixture" else (0.5, 0.9)
         # Moved first: an optimizer made before would hold the parameters of another device.
         objective = objective.to(fabric.device)
@@ -78,6 +100,15 @@ class Trainer:
         self._data = self.model.scaler.scaled(self.train.to(fabric.device))
         self._held_out = None if self.held_out is None else self.held_out.to(fabric.device)
         self._generator = torch.Generator(fabric.device).manual_seed(self.settings.seed)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that reports and writes."""
+        return self._ranks is None or self._ranks.rank == 0
+
+    def main_says(self, answer: Any) -> Any:
+        """What the main process answers, on all ranks."""
+        return answer if self._ranks is None else self._fabric.broadcast(answer)
 
     @property
     def total(self) -> int:
@@ -113,15 +144,15 @@ class Trainer:
                 raise self._failure(self.step, folder) from error
             if on_step is not None:
                 on_step(self.step)
-            stopping = should_stop is not None and self.step < self.total and should_stop()
+            stopping = self._stopping(should_stop)
             if self.step % self.reports_every == 0 or self.step == self.total or stopping:
                 # The only place where the host waits for the device.
                 self._check_finite(torch.stack(losses), folder)
-                if not stopping:
+                if not stopping and self.is_main:
                     row = self._report(losses[-1])
                     if on_report is not None:
                         on_report(row)
-                if folder is not None:
+                if folder is not None and self.is_main:
                     self.save(folder / "last.safetensors")
                     if not stopping and row["metric"] <= min(r["metric"] for r in self.history):
                         self.save(folder / "best.safetensors")
@@ -129,6 +160,18 @@ class Trainer:
             if stopping:
                 return False
         return True
+
+    def _stopping(self, should_stop: Callable[[], bool] | None) -> bool:
+        """Whether this or another rank was asked to stop before the end."""
+        if self.step >= self.total:
+            return False
+        asked = should_stop is not None and should_stop()
+        if self._ranks is None:
+            return asked
+        # All ranks have to agree. A GPU would have to be waited for, so it is asked less often.
+        if self._data.is_cuda and self.step % STOPS_EVERY:
+            return False
+        return bool(self._ranks.max(torch.tensor(float(asked), device=self._data.device)))
 
     def _one_step(self) -> Tensor:
         share, polishing = self._objective.share(self.step), self._objective.polishing(self.step)
@@ -149,6 +192,8 @@ class Trainer:
         rows = torch.randint(
             n, (*batch, size), generator=self._generator, device=self._data.device
         )
+        rows = rows[..., self._objective.part(size)]
+        size = rows.shape[-1]
         if not batch:
             return self._data[rows]
         return self._data.gather(-2, rows.unsqueeze(-1).expand(*batch, size, d))
@@ -204,14 +249,16 @@ class Trainer:
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint."""
-        tensors, content = load_checkpoint(path)
+        # Rank 0 reads: other nodes may not see its files.
+        found = self.main_says(load_checkpoint(path) if self.is_main else None)
+        tensors, content = found
         load_model(self.model, tensors)
         restore_optimizer(self._optimizer, tensors)
         self._generator.set_state(tensors["generator"])
         self.step, self.history = content["step"], content["history"]
 
 
-def load_model(model: ScaledModel, tensors: dict[str, Tensor]) -> None:
+def load_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Give a model the weights of a checkpoint."""
     prefix = "model."
     model.load_state_dict(
@@ -219,17 +266,47 @@ def load_model(model: ScaledModel, tensors: dict[str, Tensor]) -> None:
     )
 
 
-def make_fabric(device: str, precision: Any) -> Any:
-    """One process on a device, with a precision of Fabric's."""
+def _check_shares(settings: Settings, ranks: int) -> None:
+    """Every rank must have something to do at every step."""
+    sizes = {"batch": settings.batch, "components": settings.components}
+    if settings.polish:
+        sizes["polish_batch"] = settings.polish_batch
+    for name, size in sizes.items():
+        if size is not None and size < ranks:
+            raise OptionError(
+                f"{name}={size} is shared among {ranks} processes, and one is left with nothing; "
+                "use more of it, or fewer processes."
+            )
+
+
+def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -> Any:
+    """Fabric on a device with a precision; with several processes, this one is one of them."""
     try:
         from lightning.fabric import Fabric
+        from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
     except ImportError:
         raise MissingExtraError("Training needs Lightning: pip install 'kermix[fit]'.") from None
+    options: dict[str, Any] = {"devices": 1}
+    if devices * nodes > 1:
+        if not is_rank():
+            raise OptionError(
+                f"devices={devices} and nodes={nodes}, but this process was started alone: use "
+                "kermix.distributed.launch, `kermix fit --devices`, or torchrun."
+            )
+        check_ranks(devices, nodes)
+        options = {"devices": devices, "num_nodes": nodes, "strategy": "ddp"}
+        options["plugins"] = [TorchElasticEnvironment()]
     try:
-        return Fabric(accelerator=device, devices=1, precision=precision)
+        fabric = Fabric(accelerator=device, precision=precision, **options)
     except (ValueError, RuntimeError, AssertionError) as error:
         # Lightning has errors of its own, all of these kinds: unknown names, absent devices.
         raise OptionError(
             f"device={device!r} with precision={precision!r} cannot be used here: "
             f"{' '.join(str(error).split())}"
         ) from None
+    if devices * nodes > 1:
+        before = logging.root.manager.disable
+        logging.disable(logging.INFO)  # a banner
+        fabric.launch()
+        logging.disable(before)
+    return fabric

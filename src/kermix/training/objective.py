@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from kermix.distributed import DistributedLoss, Ranks, Strategy, shares, slice_of
 from kermix.evaluation import energy_distance, mmd_squared
 from kermix.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.mixture import GaussianMixture
@@ -21,6 +22,8 @@ LOSSES = {"svd": SVDLoss, "scalar": ScalarLoss, "vector": VectorLoss, "matrix": 
 def cauchy_schwarz_to_points(
     mixture: GaussianMixture,
     points: Tensor,  # (*B, N, d)
+    ranks: Ranks | None = None,
+    total: int | None = None,
 ) -> Tensor:  # (*B,)
     r"""Half the Cauchy-Schwarz divergence from points to a mixture, up to a constant.
 
@@ -30,6 +33,12 @@ def cauchy_schwarz_to_points(
     :math:`\langle p, p \rangle`, which then grows without bound, does not depend on the mixture.
     No kernel widens either side, so the minimum is at the density itself.
 
+    Args:
+        mixture: The mixture, the same on all ranks.
+        points: The points; with `ranks`, those of this rank.
+        ranks: Processes that have points each.
+        total: The number of points on all ranks.
+
     Example:
         >>> q = GaussianMixture(torch.ones(1), torch.zeros(1, 1), torch.ones(1))
         >>> cauchy_schwarz_to_points(q, torch.zeros(3, 1))
@@ -37,24 +46,40 @@ def cauchy_schwarz_to_points(
     """
     batch = len(mixture.batch_shape)
     log_density = mixture.log_prob(points.movedim(-2, 0) if batch else points)  # (N, *B)
-    cross = log_density.logsumexp(0) - math.log(points.shape[-2])
+    total = total or points.shape[-2]
+    if ranks is None:
+        cross = log_density.logsumexp(0) - math.log(total)
+    else:
+        cross = ranks.log_sum(log_density.movedim(0, -1), None, total)
     return 0.5 * mixture.log_norm2() - cross
 
 
 class Objective(nn.Module):
     """The loss of a step, for any model and cost.
 
+    Over several ranks it is the loss of the batch of all of them. Every rank draws all random
+    numbers of a step and keeps its share, so the random stream, and with it the trajectory, does
+    not depend on the number of ranks.
+
     Args:
         model: What is trained.
         settings: What the user chose.
         variances: The schedule of the kernel's variance.
+        ranks: The processes that share a batch; by default this one alone.
+        strategy: How the four costs are computed over ranks.
     """
 
     def __init__(
-        self, model: ScaledModel, settings: Settings, variances: VarianceSchedule
+        self,
+        model: ScaledModel,
+        settings: Settings,
+        variances: VarianceSchedule,
+        ranks: Ranks | None = None,
+        strategy: Strategy = "auto",
     ) -> None:
         super().__init__()
         self.model, self.settings, self.variances = model, settings, variances
+        self.ranks, self.strategy = ranks, strategy
 
     def polishing(self, step: int) -> bool:
         """Whether this step belongs to the closed-form stage at the end."""
@@ -67,29 +92,51 @@ class Objective(nn.Module):
         return step / self.settings.steps
 
     def batch_size(self, step: int) -> int:
-        """Data points that a step takes."""
+        """Data points that a step takes, on all ranks together."""
         return self.settings.polish_batch if self.polishing(step) else self.settings.batch
+
+    def part(self, rows: int) -> slice:
+        """Which of so many rows this rank takes."""
+        if self.ranks is None:
+            return slice(rows)
+        return slice_of(shares(rows, self.ranks.size), self.ranks.rank)
 
     def forward(
         self,
-        x: Tensor,  # (*B, N, d), scaled
+        x: Tensor,  # (*B, n, d), scaled: the rows of this rank
         step: int,
         generator: torch.Generator,
     ) -> Tensor:  # (*B,)
         """The loss of one step."""
-        cost, model = self.settings.cost, self.model
+        cost, model, ranks = self.settings.cost, self.model, self.ranks
+        total = x.shape[-2] if ranks is None else self.batch_size(step)
         polishing = self.polishing(step)
         if cost == "likelihood" or (polishing and self.settings.finish == "likelihood"):
             mixture: GaussianMixture = model.network()
             rows = x.movedim(-2, 0) if mixture.batch_shape else x
-            return -mixture.log_prob(rows).mean(0)
+            log_density = mixture.log_prob(rows)
+            if ranks is None:
+                return -log_density.mean(0)
+            return -ranks.sum(log_density.sum(0)) / total
         if polishing:
-            return cauchy_schwarz_to_points(model.network(), x)
-        count = self.settings.components or x.shape[-2]
-        points, weights = model.draw(count, generator)
+            return cauchy_schwarz_to_points(model.network(), x, ranks, total)
+        drawn = [self.settings.components or total]
+
+        def part(count: int) -> slice:
+            drawn[0] = count
+            return self.part(count)
+
+        points, weights = model.draw(drawn[0], generator, part)
+        variances = self.variances.at(self.share(step))
+        if ranks is not None:
+            rows_x, rows_y = (shares(count, ranks.size) for count in (total, drawn[0]))
+            if cost in LOSSES:
+                loss = DistributedLoss(LOSSES[cost](variances), self.strategy, ranks.group)
+                return loss(x, points, weights_y=weights, rows_x=rows_x, rows_y=rows_y)
+            x, points = ranks.gather(x, rows_x), ranks.gather(points, rows_y)
+            weights = None if weights is None else ranks.gather(weights, rows_y, dim=-1)
         if cost == "energy":
             return energy_distance(x, points, weights_y=weights)
-        variances = self.variances.at(self.share(step))
         if cost == "mmd":
             return mmd_squared(x, points, variances, weights_y=weights)
         return LOSSES[cost](variances)(x, points, weights_y=weights)

@@ -26,7 +26,7 @@ class LiveProgress:
         """Show the numbers of a report."""
         stage: str = self._trainer.settings.cost
         if row["variance"] == 0.0:
-            stage = self._trainer.settings.finish or ""
+            stage = str(self._trainer.settings.finish)
         elif stage in ("svd", "scalar", "vector", "matrix"):
             stage = f"{stage} cost {math.exp(-row['loss']):.4f}"
         self._bar.update(self._task, stage=stage, metric=f"{self._metric} {row['metric']:.4f}")

@@ -18,7 +18,6 @@ COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood")
 MODELS = ("mixture", "network", "generator", "conv")
 # A table of parameters takes larger steps than the weights of a network.
 PEAK_RATES = {"mixture": 0.02, "network": 0.004, "generator": 0.002, "conv": 0.002}
-CLOSED_FORM_UP_TO = 3
 MOST_COMPONENTS, ROWS_FOR_EACH = 128, 10
 
 
@@ -37,9 +36,8 @@ class Settings:
         steps: Training steps with the cost.
         polish: Further steps, for mixtures only, in which data are points: no kernel widens
             them, so variances come out right. None takes 500.
-        finish: What these steps optimise: `"closed form"`, the Cauchy-Schwarz cost, or
-            `"likelihood"`, which gives more to the tails and less to the modes. None takes the
-            closed form in up to 3 dimensions; above, densities are too peaked for it: likelihood.
+        finish: What these steps optimise: `"likelihood"`, or `"closed form"`, the Cauchy-Schwarz
+            cost, which looks at modes more than at tails and needs more steps.
         batch: Data points for each step.
         polish_batch: Data points for each step of polishing.
         variance: Variance of the kernel at the end, in units of the scaled data; None finds it.
@@ -56,7 +54,7 @@ class Settings:
     prior: PriorName = "hybrid"
     steps: int = 800
     polish: int | None = None
-    finish: FinishName | None = None
+    finish: FinishName = "likelihood"
     batch: int = 256
     polish_batch: int = 2048
     variance: float | None = None
@@ -68,8 +66,7 @@ class Settings:
     def __post_init__(self) -> None:
         check_option("cost", self.cost, COSTS)
         check_option("model", self.model, MODELS)
-        if self.finish is not None:
-            check_option("finish", self.finish, ("closed form", "likelihood"))
+        check_option("finish", self.finish, ("closed form", "likelihood"))
         check_option("variances", self.variances, ("isotropic", "diagonal"))
         check_option("prior", self.prior, ("uniform", "gaussian", "hybrid"))
         for name, least in (
@@ -102,17 +99,15 @@ class Settings:
         """Whether the model learns weights and variances."""
         return self.model in ("mixture", "network")
 
-    def for_data(self, rows: int, dimension: int) -> "Settings":
-        """The settings with what was left open decided for data of this size."""
-        polish, finish, components = self.polish, self.finish, self.components
+    def for_data(self, rows: int) -> "Settings":
+        """The settings with what was left open decided for so many rows."""
+        polish, components = self.polish, self.components
         if components is None:
             few = self.is_mixture and rows < ROWS_FOR_EACH * MOST_COMPONENTS
             components = max(1, rows // ROWS_FOR_EACH) if few else MOST_COMPONENTS
         if polish is None:
             polish = 500 if self.is_mixture and self.cost != "likelihood" else 0
-        if finish is None:
-            finish = "closed form" if dimension <= CLOSED_FORM_UP_TO else "likelihood"
-        return replace(self, polish=polish, finish=finish, components=components)
+        return replace(self, polish=polish, components=components)
 
     def quick(self) -> "Settings":
         """A shorter run, for a first look."""

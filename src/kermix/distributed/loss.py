@@ -1,0 +1,471 @@
+"""A loss whose batch lies on many ranks: the same number, and the same gradient, as on one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from kermix.costs import SKETCH_ABOVE
+from kermix.errors import DeviceError, OptionError, RankError, SampleError, ShapeError
+from kermix.features import FeatureMap, nystrom_features
+from kermix.info import Info
+from kermix.kernel import as_kernel
+from kermix.linalg import default_ridge
+from kermix.losses import KernelLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+from kermix.primal import Moments
+from kermix.sketch import Sketch, check_comparable, moments_of_sums, sample_sums
+from kermix.sketched import SketchPair
+from kermix.validation import check_option, normalized_weights, values_are_readable, working_dtype
+
+from . import sharded
+from .planning import Problem, fastest
+from .ranks import Ranks
+
+__all__ = ["DistributedLoss", "RankInfo", "Strategy"]
+
+Strategy: TypeAlias = Literal["auto", "gather", "shard", "moments"]
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+CANDIDATES = 20_000
+NOT_SHARDED = ("trace", "logdet")
+
+
+class RankInfo(NamedTuple):
+    """How a loss was computed."""
+
+    strategy: Literal["gather", "shard", "moments"]
+    rows_x: list[int]
+    rows_y: list[int]
+    ranks: Ranks  # which has counted what was sent, that of the backward included
+    error_bound: Tensor | None = None  # of the normalised cost; None: exact, or not known
+    rank: int | None = None  # number of features
+
+
+@dataclass
+class _Side:
+    """One set of samples: this rank's rows, and how many there are on each."""
+
+    name: str
+    points: Tensor
+    counts: list[int]
+    weights: Tensor | None
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    def gathered(self, ranks: Ranks) -> tuple[Tensor, Tensor | None]:
+        points = ranks.gather(_wide(self.points), self.counts).to(self.points.dtype)
+        return points, self.gathered_weights(ranks)
+
+    def gathered_weights(self, ranks: Ranks) -> Tensor | None:
+        if self.weights is None:
+            return None
+        return ranks.gather(_wide(self.weights), self.counts, dim=-1)
+
+    def shares(self, ranks: Ranks) -> Tensor | None:
+        """Weights of all ranks' points, divided by their sum."""
+        weights = self.gathered_weights(ranks)
+        if weights is None:
+            return None
+        like = self.points.new_empty(*self.points.shape[:-2], len(self), self.points.shape[-1])
+        return normalized_weights(f"weights_{self.name}", weights, like)
+
+
+class DistributedLoss(nn.Module):
+    r"""A loss of the batch over all ranks, each of which gives the rows that it has.
+
+    Every rank calls it (with as many rows as it likes, or none) and gets the same number: that of
+    one process with all rows, rank after rank. After the backward the *mean over ranks* of the
+    gradients of shared parameters, which is what `DistributedDataParallel` and Lightning Fabric
+    take, is the gradient of one process with the whole batch; the gradient at a rank's own rows is
+    the number of ranks times its share of it. Averaging losses of separate batches, in contrast,
+    trains on another objective.
+
+    ===========  =============================================================================
+    strategy     what is sent, and who works
+    ===========  =============================================================================
+    `"gather"`   all points to all ranks; every rank computes everything
+    `"shard"`    points; each rank computes its rows of the Gram matrices, and what is reduced
+                 is of the size of the smaller set (see :mod:`kermix.distributed.sharded`)
+    `"moments"`  sums of r features and of their products: the same whatever the batch size.
+                 Approximate, with the error bound of sketches, unless a side is a sketch
+    `"auto"`     `"moments"` if a side is a sketch or `features` are given, or for an SVD loss of
+                 very many points, if its error bound is within the loss's tolerance; else
+                 `"gather"` or `"shard"`, whichever :mod:`kermix.distributed.planning` expects to
+                 be faster. :meth:`with_info` tells what was chosen
+    ===========  =============================================================================
+
+    Args:
+        loss: One of the losses of kermix; any other module of `(x, y, weights_x, weights_y)` can
+            be gathered for.
+        strategy: How.
+        group: A process group; None: all processes. Without any there is one rank.
+        features: The feature map of `"moments"`, the same on all ranks. If None, landmarks are
+            chosen among the points, anew for each call.
+        rank: Number of landmarks at most, if they are chosen.
+
+    Example:
+        >>> x = torch.linspace(0, 1, 50)[:, None]
+        >>> loss = DistributedLoss(km.SVDLoss(0.01), strategy="shard")
+        >>> value, info = loss.with_info(x, x + 0.1)
+        >>> value, km.SVDLoss(0.01)(x, x + 0.1), info.strategy
+        (tensor(0.0326), tensor(0.0326), 'shard')
+    """
+
+    def __init__(
+        self,
+        loss: nn.Module,
+        strategy: Strategy = "auto",
+        group: dist.ProcessGroup | None = None,
+        features: FeatureMap | None = None,
+        rank: int = 1024,
+    ) -> None:
+        super().__init__()
+        check_option("strategy", strategy, ("auto", "gather", "shard", "moments"))
+        if strategy in ("shard", "moments") and not isinstance(loss, KernelLoss):
+            raise OptionError(
+                f"strategy={strategy!r} needs a loss of kermix, and {type(loss).__name__} is "
+                "another module; use strategy='gather'."
+            )
+        self.loss, self.strategy, self.group = loss, strategy, group
+        self.features, self.rank = features, rank
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"strategy={self.strategy}"
+
+    def forward(
+        self,
+        x: Tensor | Sketch,  # (*B, n, d)
+        y: Tensor | Sketch,  # (*B, k, d)
+        weights_x: Tensor | None = None,  # (*B, n)
+        weights_y: Tensor | None = None,  # (*B, k)
+        rows_x: Sequence[int] | None = None,
+        rows_y: Sequence[int] | None = None,
+    ) -> Tensor:  # (*B,)
+        """The loss between the data and the centres of all ranks.
+
+        Args:
+            x: Data of this rank, or a sketch of all data, the same on all ranks.
+            y: Centres of this rank, or a sketch of all.
+            weights_x: Weights of the data, relative to those of all ranks.
+            weights_y: Weights of the centres.
+            rows_x: How many data each rank has, if that is known: it saves an exchange, for which
+                the host has to wait for the device, and the checks that ranks agree.
+            rows_y: How many centres each rank has.
+        """
+        return self.with_info(x, y, weights_x, weights_y, rows_x, rows_y)[0]
+
+    def with_info(
+        self,
+        x: Tensor | Sketch,
+        y: Tensor | Sketch,
+        weights_x: Tensor | None = None,
+        weights_y: Tensor | None = None,
+        rows_x: Sequence[int] | None = None,
+        rows_y: Sequence[int] | None = None,
+    ) -> tuple[Tensor, RankInfo]:
+        """The loss, and how it was computed."""
+        ranks = Ranks(self.group)
+        sides = [_side("x", x, weights_x, rows_x), _side("y", y, weights_y, rows_y)]
+        tensors = [side for side in sides if isinstance(side, _Side)]
+        if not tensors or any(side.counts == [] for side in tensors):
+            _agree(ranks, tensors)
+        if len(tensors) < 2:
+            if self.strategy not in ("auto", "moments"):
+                raise OptionError(f"strategy={self.strategy!r} needs samples, not a sketch.")
+            return self._moments(ranks, sides)
+        first, second = tensors
+        if first.points.device != second.points.device:
+            raise DeviceError(f"x is on {first.points.device} and y on {second.points.device}.")
+        strategy = self._chosen(ranks, first, second)
+        if strategy == "moments":
+            found = self._certified_moments(ranks, first, second)
+            if found is not None:
+                return found
+            strategy = "shard"
+        if strategy == "gather":
+            return self._gather(ranks, first, second)
+        return self._shard(ranks, first, second)
+
+    def _chosen(self, ranks: Ranks, x: _Side, y: _Side) -> Literal["gather", "shard", "moments"]:
+        if self.strategy != "auto":
+            return self.strategy
+        loss = self.loss
+        if not isinstance(loss, KernelLoss):
+            return "gather"
+        if self.features is not None:
+            return "moments"
+        device = x.points.device.type
+        if isinstance(loss, SVDLoss) and x.points.ndim == y.points.ndim == 2:
+            if loss.options["method"] == "sketch":
+                return "moments"
+            many = min(len(x), len(y)) > SKETCH_ABOVE.get(device, 4096)
+            if many and loss.options["method"] == "auto":
+                return "moments"
+        if isinstance(loss, MatrixLoss) and loss.form in NOT_SHARDED:
+            return "gather"
+        problem = Problem(_cost_name(loss), len(x), len(y), x.points.shape[-1], ranks.size)
+        return fastest(problem, device)
+
+    def _gather(self, ranks: Ranks, x: _Side, y: _Side) -> tuple[Tensor, RankInfo]:
+        (points_x, weights_x), (points_y, weights_y) = x.gathered(ranks), y.gathered(ranks)
+        value = self.loss(points_x, points_y, weights_x=weights_x, weights_y=weights_y)
+        return value, RankInfo("gather", x.counts, y.counts, ranks)
+
+    def _shard(self, ranks: Ranks, x: _Side, y: _Side) -> tuple[Tensor, RankInfo]:
+        loss = self.loss
+        assert isinstance(loss, KernelLoss)
+        if loss.v is None:
+            raise OptionError("The loss has no variance: give it one, or give a sketch.")
+        if isinstance(loss, SVDLoss) and loss.options["method"] == "sketch":
+            raise OptionError("method='sketch' is strategy='moments', not 'shard'.")
+        weights = x.shares(ranks), y.shares(ranks)
+        dtype = working_dtype(x.points, y.points)
+        bound = None
+        with torch.autocast(x.points.device.type, enabled=False):
+            everything = x.gathered(ranks)[0] if isinstance(loss.v, str) else x.points
+            kernel = as_kernel(loss.v, everything)
+            a, b = sharded.kernel_sets(
+                ranks,
+                kernel,
+                (
+                    (x.points.to(dtype), x.counts, weights[0]),
+                    (y.points.to(dtype), y.counts, weights[1]),
+                ),
+            )
+            cross = kernel.cross_terms(x.points.shape[-1], not isinstance(loss, SVDLoss))
+            asked = loss.options.get("ridge")
+            ridge = float(asked) if isinstance(asked, float | int) else default_ridge(dtype)
+            chunk = loss.options.get("chunk")
+            assert chunk is None or isinstance(chunk, int)
+            if isinstance(loss, ScalarLoss):
+                log_cost = sharded.scalar(a, b, cross, dtype, chunk)
+            elif isinstance(loss, VectorLoss):
+                log_cost, _ = sharded.vector(a, b, cross, ridge, chunk)
+            elif isinstance(loss, MatrixLoss):
+                if loss.form in NOT_SHARDED:
+                    raise OptionError(
+                        f"strategy='shard' with form={loss.form!r}: the factor of the data's "
+                        "whole Gram matrix is not spread over ranks. Use strategy='gather', "
+                        "'moments', or form='data_fixed'."
+                    )
+                log_cost, _ = sharded.data_fixed(a, b, cross, ridge)
+            else:
+                assert isinstance(loss, SVDLoss)
+                method, tolerance = loss.options["method"], loss.options["tolerance"]
+                log_cost, bound = sharded.svd(a, b, cross, dtype, method, tolerance)  # type: ignore[arg-type]
+        value = log_cost if loss.log else log_cost.exp()
+        value = value.to(torch.promote_types(x.points.dtype, y.points.dtype))
+        bound = None if bound is None else bound * log_cost.detach().exp()
+        info = RankInfo("shard", x.counts, y.counts, ranks, bound)
+        return loss.minimised(value, min(len(x), len(y))), info
+
+    def _certified_moments(
+        self, ranks: Ranks, x: _Side, y: _Side
+    ) -> tuple[Tensor, RankInfo] | None:
+        """By moments; None if that was not asked for by name and is not exact enough."""
+        value, info = self._moments(ranks, [x, y])
+        loss = self.loss
+        named = self.strategy == "moments" or self.features is not None
+        if named or not isinstance(loss, SVDLoss) or loss.options["method"] == "sketch":
+            return value, info
+        assert info.error_bound is not None
+        detached = value.detach()
+        fidelity = (-detached).exp() if loss.log else 1 - detached
+        error = info.error_bound.to(fidelity) / fidelity
+        # Rank 0 decides: the others may have rounded differently.
+        if float(ranks.broadcast(error)) <= float(str(loss.options["tolerance"])):
+            return value, info
+        return None
+
+    def _moments(self, ranks: Ranks, sides: Sequence["_Side | Sketch"]) -> tuple[Tensor, RankInfo]:
+        loss = self.loss
+        assert isinstance(loss, KernelLoss)
+        features = self._feature_map(ranks, sides)
+        moments, counts, weighted = [], [], False
+        dtype = features.parameters.dtype
+        for side in sides:
+            if isinstance(side, Sketch):
+                moments.append(side.moments)
+                counts.append([side.count])
+                weighted |= side.weighted
+            else:
+                moments.append(_reduced_moments(ranks, features, side))
+                counts.append(side.counts)
+                weighted |= side.weights is not None
+                dtype = side.points.dtype
+        pair = SketchPair.of_moments(features, moments[0], moments[1], dtype, weighted)
+        value, found = _primal_cost(loss, pair)
+        info = RankInfo("moments", counts[0], counts[1], ranks, found.error_bound, features.rank)
+        return loss.minimised(value, min(sum(counts[0]), sum(counts[1]))), info
+
+    def _feature_map(self, ranks: Ranks, sides: Sequence["_Side | Sketch"]) -> FeatureMap:
+        loss = self.loss
+        assert isinstance(loss, KernelLoss)
+        sketches = [side for side in sides if isinstance(side, Sketch)]
+        if len(sketches) == 2:
+            check_comparable(*sketches)
+        known = sketches[0].feature_map if sketches else self.features
+        if known is not None:
+            if loss.v is not None:
+                raise OptionError(
+                    "The loss has a variance beside a sketch or features, which have the kernel "
+                    "they were made with; leave the loss's v out."
+                )
+            return known
+        if loss.v is None:
+            raise OptionError("The loss has no variance: give it one, or give features.")
+        for side in sides:
+            assert isinstance(side, _Side)
+            if side.points.ndim != 2:
+                raise ShapeError("strategy='moments' takes one set of points on each side.")
+        return self._landmarks(ranks, [side for side in sides if isinstance(side, _Side)])
+
+    @torch.no_grad()
+    def _landmarks(self, ranks: Ranks, sides: list[_Side]) -> FeatureMap:
+        """Landmarks among a bounded number of points of each rank, chosen by rank 0."""
+        loss = self.loss
+        assert isinstance(loss, KernelLoss)
+        most = max(1, CANDIDATES // (2 * ranks.size))
+        pooled = []
+        for side in sides:
+            counts = [min(count, most) for count in side.counts]
+            own = _subsample(side.points.detach().double(), counts[ranks.rank], ranks.rank)
+            pooled.append(ranks.gather(own, counts))
+        candidates = torch.cat(pooled)
+        tolerance = float(str(loss.options.get("tolerance") or 1e-6)) / 4
+        kernel = as_kernel(loss.v, pooled[0])  # type: ignore[arg-type]
+        chosen = nystrom_features(
+            candidates,
+            kernel,
+            rank=min(self.rank, len(candidates)),
+            tolerance=tolerance,
+            candidates=len(candidates),
+        )
+        landmarks = chosen.landmarks
+        if ranks.size > 1:
+            # Rank 0 decides: the others may have rounded differently.
+            size = landmarks.new_full((), float(len(landmarks)))
+            count = int(ranks.broadcast(size))
+            buffer = landmarks.new_zeros(count, landmarks.shape[1])
+            buffer[: min(count, len(landmarks))] = landmarks[:count]
+            landmarks = ranks.broadcast(buffer)
+        return type(chosen)(landmarks, kernel)
+
+
+def _reduced_moments(ranks: Ranks, features: FeatureMap, side: _Side) -> Moments:
+    """Moments of the points of all ranks: only sums of the features' size are sent."""
+    if side.points.ndim != 2 or side.points.shape[1] != features.dimension:
+        raise ShapeError(
+            f"{side.name} has shape {tuple(side.points.shape)}; for strategy='moments' it must "
+            f"have shape (N, {features.dimension})."
+        )
+    if side.points.device != features.parameters.device:
+        raise DeviceError(
+            f"{side.name} is on {side.points.device}, the features on "
+            f"{features.parameters.device}."
+        )
+    sums = sample_sums(features, side.points, side.weights)
+    flat = ranks.sum(torch.cat([part.reshape(-1) for part in sums]))
+    parts = flat.split([part.numel() for part in sums])
+    shaped = (part.view(like.shape) for part, like in zip(parts, sums, strict=True))
+    return moments_of_sums(features, len(side), *shaped)
+
+
+def _primal_cost(loss: KernelLoss, pair: SketchPair) -> tuple[Tensor, Info]:
+    ridge = loss.options.get("ridge")
+    assert ridge is None or isinstance(ridge, float | int)
+    if isinstance(loss, ScalarLoss):
+        return pair.scalar_cost(loss.normalized, loss.log)
+    if isinstance(loss, VectorLoss):
+        return pair.vector_cost(ridge, loss.normalized, loss.log)
+    if isinstance(loss, MatrixLoss):
+        return pair.matrix_cost(loss.form, ridge, loss.normalized, loss.log)
+    return pair.svd_cost(loss.normalized, loss.log)
+
+
+def _cost_name(loss: KernelLoss) -> Literal["scalar", "vector", "matrix", "svd"]:
+    if isinstance(loss, ScalarLoss):
+        return "scalar"
+    if isinstance(loss, VectorLoss):
+        return "vector"
+    return "matrix" if isinstance(loss, MatrixLoss) else "svd"
+
+
+def _side(
+    name: str, side: Tensor | Sketch, weights: Tensor | None, rows: Sequence[int] | None
+) -> _Side | Sketch:
+    if isinstance(side, Sketch):
+        if weights is not None:
+            raise OptionError(f"weights_{name} is given for a sketch, which has its weights.")
+        return side
+    if not isinstance(side, Tensor) or side.dtype not in DTYPES or side.ndim < 2:
+        raise SampleError(f"{name} must be a floating-point tensor of shape (*batch, rows, d).")
+    if weights is not None and weights.shape[-1:] != side.shape[-2:-1]:
+        raise SampleError(
+            f"weights_{name} has shape {tuple(weights.shape)} for {side.shape[-2]} rows."
+        )
+    return _Side(name, side, [] if rows is None else list(rows), weights)
+
+
+def _agree(ranks: Ranks, sides: list[_Side]) -> None:
+    """Tell each other the sizes; what does not fit together is refused by all ranks alike."""
+    told: list[int] = []
+    for side in sides:
+        x, w = side.points, side.weights
+        finite = not values_are_readable(x) or bool(torch.isfinite(x).all())
+        batch = 1
+        for length in x.shape[:-2]:
+            batch *= length
+        told += [
+            x.shape[-2], x.shape[-1], x.ndim, batch, DTYPES.index(x.dtype), int(finite),
+            int(_has_gradient(x)), int(w is not None), int(w is not None and _has_gradient(w)),
+        ]  # fmt: skip
+    if not sides:
+        return
+    width = len(told) // len(sides)
+    answers = ranks.collect(told, sides[0].points.device)
+    for k, side in enumerate(sides):
+        facts = list(zip(*[row[k * width : (k + 1) * width] for row in answers], strict=True))
+        names = ("dimension", "number of axes", "batch size", "dtype")
+        for name, values in zip(names, facts[1:5], strict=True):
+            if len(set(values)) > 1:
+                shown = [str(DTYPES[v]) for v in values] if name == "dtype" else list(values)
+                raise RankError(
+                    f"{side.name} has not the same {name} on all ranks: {shown}, rank by rank."
+                )
+        if len(set(facts[7])) > 1:
+            raise RankError(
+                f"weights_{side.name} is given on some ranks only: give it on all, or on none."
+            )
+        bad = [rank for rank, finite in enumerate(facts[5]) if not finite]
+        if bad:
+            raise SampleError(f"{side.name} has NaN or infinite values on ranks {bad}.")
+        side.counts = list(facts[0])
+        if not sum(side.counts):
+            raise SampleError(f"{side.name} is empty on all ranks.")
+        # Where one rank's rows have a gradient, all ranks take part in the backward.
+        if any(facts[6]) and not _has_gradient(side.points):
+            side.points = side.points.detach().requires_grad_()
+        if any(facts[8]) and side.weights is not None and not _has_gradient(side.weights):
+            side.weights = side.weights.detach().requires_grad_()
+
+
+def _has_gradient(tensor: Tensor) -> bool:
+    return tensor.requires_grad and torch.is_grad_enabled()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Half precision as float32, which every backend can send."""
+    return tensor.to(working_dtype(tensor))
+
+
+def _subsample(points: Tensor, size: int, rank: int) -> Tensor:
+    if len(points) <= size:
+        return points
+    generator = torch.Generator().manual_seed(rank)
+    return points[torch.randperm(len(points), generator=generator)[:size].to(points.device)]

@@ -1,0 +1,98 @@
+"""Training a run: in this process, or in as many as it asks for."""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from .data.loading import Dataset
+from .distributed.launch import is_rank, launch
+from .errors import RankError
+from .run import Run
+from .training.loop import Row, Trainer
+
+__all__ = ["Outcome", "train"]
+
+
+class Outcome(NamedTuple):
+    """How training ended."""
+
+    finished: bool  # False: it was interrupted, and saved
+    step: int
+    history: list[Row]
+
+
+def train(run: Run, dataset: Dataset, show: bool = False) -> Outcome | None:
+    """Train a run to its end, or until SIGINT or SIGTERM asks to stop; its checkpoints are kept.
+
+    A run that asks for several devices or nodes is trained in processes that are started here,
+    unless this process is such a rank already (under torchrun). A script that calls it does so
+    under `if __name__ == "__main__"`, because the processes read the script again.
+
+    Args:
+        run: The run, which may have been begun before, with any number of processes.
+        dataset: Its data.
+        show: Whether to show a progress bar.
+
+    Returns:
+        How training ended; None on processes that are not the main one, which have nothing to
+        write.
+    """
+    devices, nodes, _ = run.ranks
+    if is_rank() or devices * nodes == 1:
+        return _train_here(run, dataset, show)
+    outcome: Outcome | None = launch(_rank, run, show, devices=devices, nodes=nodes)
+    return outcome
+
+
+def _rank(run: Run, show: bool) -> Outcome | None:
+    return _train_here(run, run.dataset(), show)
+
+
+def _train_here(run: Run, dataset: Dataset, show: bool) -> Outcome | None:
+    trainer = run.trainer(dataset)
+    _check_same_data(trainer, run)
+    with _interruptions() as interrupted, _progress(trainer, run.metric, show) as callbacks:
+        finished = run.train(trainer, should_stop=interrupted, **callbacks)
+    return Outcome(finished, trainer.step, trainer.history) if trainer.is_main else None
+
+
+def _check_same_data(trainer: Trainer, run: Run) -> None:
+    """Nodes read the data each for itself: they must find the same."""
+    mine, main = run.config["fingerprint"], trainer.main_says(run.config["fingerprint"])
+    if mine != main:
+        raise RankError(
+            f"{run.config['data']} is not the same here as on rank 0 (fingerprints {mine} and "
+            f"{main}): every node needs a copy of the same data."
+        )
+
+
+@contextmanager
+def _progress(trainer: Trainer, metric: str, show: bool) -> Iterator[dict[str, Any]]:
+    if not show or not trainer.is_main:
+        yield {}
+        return
+    from .training.progress import live_progress
+
+    with live_progress(trainer, metric) as live:
+        yield {"on_step": live.on_step, "on_report": live.on_report}
+
+
+@contextmanager
+def _interruptions() -> Iterator[Callable[[], bool]]:
+    """Note Ctrl-C and the request to end, for the loop to see between two steps."""
+    seen: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if seen:  # asked twice: at once
+            sys.exit(130)
+        seen.append(number)
+
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(s, note) for s in signals]
+    try:
+        yield lambda: bool(seen)
+    finally:
+        for s, handler in zip(signals, before, strict=True):
+            signal.signal(s, handler)

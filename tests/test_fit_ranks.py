@@ -1,0 +1,141 @@
+"""Fits over many processes: the trajectory of one, one run folder, an orderly end."""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+from ast import literal_eval
+
+import numpy as np
+import pytest
+import torch
+
+import rank_checks
+from kermix.data.loading import load
+from kermix.distributed import launch
+from kermix.errors import OptionError
+from kermix.fit_ranks import train
+from kermix.run import Run
+from kermix.training.build import build_trainer, split_rows
+from kermix.training.checkpoints import load_checkpoint
+from kermix.training.settings import Settings
+from test_fit_command import _wait_for_checkpoint, kermix
+
+
+def assert_same_fits(found, expected):
+    for name, (drawn, history) in found.items():
+        points, weights = expected[name][0]
+        torch.testing.assert_close(drawn.points, points, rtol=1e-3, atol=1e-3, msg=name)
+        if weights is not None:
+            torch.testing.assert_close(drawn.weights, weights, rtol=1e-3, atol=1e-4, msg=name)
+        rows = {row["step"]: row for row in expected[name][1]}
+        assert history[-1]["step"] == max(rows)
+        assert len(history) >= len(rows) - 1  # there is no report of the step of a stop
+        for row in history:
+            assert row == pytest.approx(rows[row["step"]], rel=1e-3, abs=1e-4), name
+
+
+def test_trajectory_does_not_depend_on_the_number_of_processes(tmp_path):
+    expected = rank_checks.fits(tmp_path / "one", 1)
+    stopped = rank_checks.STOPPED
+    rank_checks.fits(tmp_path / "stopped by one", 1, stopped, 8)
+    whole, resumed = launch(rank_checks.all_fits, tmp_path, devices=2)
+    assert set(whole) == set(expected)
+    assert set(resumed) == set(stopped)
+    assert_same_fits(whole, expected)
+    assert_same_fits(resumed, expected)
+    # By a rank that was not the main one, and resumed alone.
+    assert_same_fits(rank_checks.fits(tmp_path / "stopped by two", 1, stopped), expected)
+
+
+SMALL = ["moons", "--steps", "150", "--polish", "30", "--components", "8", "--batch", "32",
+         "--rows", "300"]  # fmt: skip
+
+
+def start(*command):
+    return subprocess.Popen(
+        [sys.executable, "-m", *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_command_with_devices_is_interrupted_and_resumed_alone(tmp_path):
+    process = start("kermix", "fit", *SMALL, "--devices", 2, "--out", tmp_path / "run")
+    _wait_for_checkpoint(tmp_path / "run", process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    assert "kermix resume" in output
+    _, content = load_checkpoint(tmp_path / "run" / "checkpoint" / "last.safetensors")
+    assert 0 < content["step"] < 180
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["ranks"] == {"devices": 2, "nodes": 1, "strategy": "auto"}
+    assert kermix("resume", tmp_path / "run", "--devices", 1).exit_code == 0
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert names == {
+        "config.json", "metrics.csv", "checkpoint", "samples.npy", "figure.png", "report.html",
+    }  # fmt: skip
+    kermix("fit", *SMALL, "--out", tmp_path / "alone")
+    metrics = [np.loadtxt(tmp_path / n / "metrics.csv", delimiter=",", skiprows=1)
+               for n in ("run", "alone")]  # fmt: skip
+    np.testing.assert_allclose(metrics[0][:5], metrics[1][:5], rtol=1e-3)
+    np.testing.assert_allclose(metrics[0][-1], metrics[1][-1], rtol=0.05)
+
+
+def test_torchrun(tmp_path):
+    process = start(
+        "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "-m", "kermix", "fit",
+        *SMALL, "--steps", 10, "--strategy", "shard", "--out", tmp_path / "run",
+    )  # fmt: skip
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert output.count("report:") == 1
+    assert Run.open(tmp_path / "run").ranks == (2, 1, "shard")
+
+
+def test_nodes_meet(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    paths = [tmp_path / f"node{n}" for n in range(2)]
+    nodes = [context.Process(target=rank_checks.start_node, args=(n, port, path))
+             for n, path in enumerate(paths)]  # fmt: skip
+    for process in nodes:
+        process.start()
+    for process in nodes:
+        process.join(120)
+        assert process.exitcode == 0
+    assert literal_eval(paths[0].read_text()) == (3.0, "0", "0", "0")
+    assert paths[1].read_text() == "None"
+
+
+def test_a_run_from_python(tmp_path):
+    dataset = load("moons", 0, rows=200)
+    settings = Settings(components=4, steps=4, polish=0, batch=8)
+    run = Run.create(tmp_path / "run", "moons", dataset, settings, rows=200, devices=2)
+    outcome = train(run, dataset)
+    assert outcome.finished
+    assert outcome.step == 4
+    assert run.finish(dataset, outcome.history).rows
+
+
+def test_ranks_that_cannot_be(tmp_path):
+    split = split_rows(torch.randn(50, 2), 0)
+    with pytest.raises(OptionError, match="started alone"):
+        build_trainer(split, Settings(components=4, batch=8), devices=2)
+    for options, text in (
+        (["--devices", 0], "devices=0"),
+        (["--nodes", 2], "MASTER_ADDR"),
+        (["--strategy", "magic"], "strategy='magic'"),
+        (["--devices", 2, "--batch", 1], "batch=1 is shared among 2 processes"),
+    ):
+        folder = tmp_path / text[:6]
+        with pytest.raises(OptionError, match=text):
+            kermix("fit", *SMALL, *options, "--out", folder)
