@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs figures gallery clean
+.PHONY: demo test lint docs pages figures gallery clean
 
 demo: .venv/ready
 	$(BIN)/kermix fit --quick
@@ -18,6 +18,12 @@ lint: .venv/ready
 # The site, in site/index.html.
 docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Pages that are made from the files in results/ and examples/.
+pages: .venv/ready
+	$(BIN)/kermix bench --page docs/benchmarks.md
+	$(BIN)/python scripts/gallery.py --page
+	test ! -d results/paper || $(BIN)/python scripts/paper_page.py
 
 # Pictures of the pages, and of the gallery by running its examples: about five minutes each.
 figures: .venv/ready
