@@ -7,38 +7,45 @@ import pytest
 import torch
 from PIL import Image
 
-from kermix.data.images import is_idx, read_idx, read_image_folder
+from kermix.data.idx import is_idx
+from kermix.data.images import read_idx, read_image_folder
 from kermix.data.loading import load
 from kermix.errors import ImageError
-
-
-def idx(array):
-    head = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
-    return head + array.astype(np.uint8).tobytes()
+from pictures import idx
 
 
 def test_grey_and_coloured_pictures(tmp_path):
     grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
     Image.fromarray(grey).save(tmp_path / "a.png")
     images = read_image_folder(tmp_path)
-    assert images.shape == (1, 3, 4)
+    assert images.image == (1, 3, 4)
     torch.testing.assert_close(images.values[0], torch.from_numpy(grey.ravel() / 255).float())
     (tmp_path / "sub").mkdir()
     Image.fromarray(np.full((3, 4, 3), [255, 0, 51], np.uint8)).save(tmp_path / "sub" / "b.png")
     images = read_image_folder(tmp_path)
-    assert images.shape == (3, 3, 4)
+    assert images.image == (3, 3, 4)
     torch.testing.assert_close(images.values[1, ::12], torch.tensor([1.0, 0.0, 0.2]))
     torch.testing.assert_close(images.values[0].view(3, 12)[2], images.values[0].view(3, 12)[0])
     assert load(str(tmp_path)).image == (3, 3, 4)
 
 
-def test_damaged_and_odd_pictures_are_named(tmp_path):
-    Image.fromarray(np.zeros((3, 4), np.uint8)).save(tmp_path / "a.png")
-    Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "b.png")
-    with pytest.raises(ImageError, match=r"b.png: 4 x 4 pixels, while a.png has 4 x 3"):
-        read_image_folder(tmp_path)
-    (tmp_path / "b.png").write_text("no picture")
-    with pytest.raises(ImageError, match=r"b.png: not a readable picture"):
+def test_other_sizes_are_resized_and_damaged_pictures_skipped_with_notes(tmp_path):
+    for name in ("a", "c"):
+        Image.fromarray(np.full((3, 4), 100, np.uint8)).save(tmp_path / f"{name}.png")
+    Image.fromarray(np.full((8, 8), 50, np.uint8)).save(tmp_path / "b.png")
+    (tmp_path / "d.png").write_text("no picture")
+    images = read_image_folder(tmp_path)
+    assert images.image == (1, 3, 4)
+    torch.testing.assert_close(images.values[:, 0] * 255, torch.tensor([100.0, 50.0, 100.0]))
+    resized, damaged = images.notes
+    assert "1 of 3 pictures were cropped to the middle and resized to 4 x 3" in resized
+    assert "1 of 4 pictures are damaged and were skipped: d.png (no picture)" in damaged
+    assert load(str(tmp_path)).notes == images.notes
+
+
+def test_a_folder_in_which_no_picture_can_be_read(tmp_path):
+    (tmp_path / "a.png").write_text("no picture")
+    with pytest.raises(ImageError, match=r"none of 1 pictures can be read, as a.png"):
         read_image_folder(tmp_path)
 
 
@@ -49,7 +56,7 @@ def test_idx(packed, tmp_path):
     path.write_bytes(gzip.compress(idx(array)) if packed else idx(array))
     assert is_idx(path)
     images = read_idx(path)
-    assert images.shape == (1, 3, 4)
+    assert images.image == (1, 3, 4)
     torch.testing.assert_close(images.values, torch.from_numpy(array.reshape(2, 12) / 255).float())
 
 

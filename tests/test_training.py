@@ -127,9 +127,23 @@ def test_a_run_covers_all_modes_and_knows_its_density():
     assert trainer.metric() < chosen.entropy + 0.1
 
 
-def test_interrupted_and_resumed_is_the_same_trajectory(tmp_path):
+def test_the_average_of_the_weights_is_the_model():
+    data, decay, seen = moons(), 0.8, []
+    trainer = trainer_of(data, average=decay)
+    network = trainer.model.network
+    trainer.run(on_step=lambda step: seen.append(network.means.detach().clone()))
+    expected = seen[0]
+    for means in seen[1:]:
+        expected = decay * expected + (1 - decay) * means
+    torch.testing.assert_close(network.means.detach(), expected)
+    assert not network.means.equal(seen[-1])
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_interrupted_and_resumed_is_the_same_trajectory(tmp_path, average):
     data = moons()
-    whole, first, second = (trainer_of(data, model="network", rate=0.01) for _ in range(3))
+    options = {"model": "network", "rate": 0.01, "average": average}
+    whole, first, second = (trainer_of(data, **options) for _ in range(3))
     whole.run()
     assert not first.run(folder=tmp_path, should_stop=lambda: first.step == 13)
     second.load(tmp_path / "last.safetensors")

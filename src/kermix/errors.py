@@ -3,6 +3,7 @@
 __all__ = [
     "DegenerateDataWarning",
     "DeviceError",
+    "DownloadError",
     "ImageError",
     "KermixError",
     "MissingExtraError",
@@ -71,6 +72,10 @@ class MissingExtraError(KermixError, ImportError):
 
 class ImageError(KermixError, ValueError):
     """A file or folder of images cannot be read; the message names it."""
+
+
+class DownloadError(KermixError, RuntimeError):
+    """A file cannot be fetched, or what came is not the official file; the message names it."""
 
 
 class RunError(KermixError, RuntimeError):

@@ -182,9 +182,7 @@ class Run:
 
     def dataset(self) -> Dataset:
         """The data of the run, read again."""
-        rows = self.config["rows"]
-        options = {} if rows is None else {"rows": rows}
-        dataset = load(self.config["data"], self.settings.seed, **options)
+        dataset = load(self.config["data"], self.settings.seed, self.config["rows"])
         if _fingerprint(dataset.values) != self.config["fingerprint"]:
             raise RunError(
                 f"{self.config['data']} has changed since the run in {self.folder} began; "

@@ -111,6 +111,9 @@ def fit(
         str, typer.Option(help="Factors of the variances that are used at once.")
     ] = "1,10,100",
     rate: Annotated[float | None, typer.Option(help="Peak of the learning rate.")] = None,
+    average: Annotated[
+        float, typer.Option(help="Decay of a running average of the weights, such as 0.99.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(help="Same seed, same machine: same result.")] = 0,
     rows: Annotated[
         int | None, typer.Option(help="Rows to draw of a built-in set (20000 if not given).")
@@ -144,11 +147,11 @@ def fit(
         "variances": variances, "prior": prior, "steps": steps, "polish": polish, "finish": finish,
         "batch": batch,
         "polish_batch": polish_batch, "variance": variance, "start_variance": start_variance,
-        "spread": _factors(spread), "rate": rate, "seed": seed,
+        "spread": _factors(spread), "rate": rate, "average": average, "seed": seed,
     }  # fmt: skip
     settings = Settings(**chosen)  # refused, if it must be, before any file is read
     ranks = _ranks(devices, nodes, strategy)
-    dataset = load(data, seed, **({} if rows is None else {"rows": rows}))
+    dataset = load(data, seed, rows)
     if model is None and dataset.image is not None and cost != "likelihood" and not polish:
         square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
         settings = replace(settings, model="conv" if square else "generator")

@@ -1,80 +1,100 @@
 """One door to all data: a built-in set's name, or a path."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from kermix.errors import TableError
 
-from .images import Images, is_idx, read_idx, read_image_folder
+from .celeba import SIZE, read_celeba
+from .dataset import Dataset, column_names, image_rows
+from .idx import is_idx
+from .images import read_idx, read_image_folder
+from .labelled import LabelledImages, load_labelled
+from .stacked import STACKED, stacked_mnist
 from .tables import read_table
-from .toys import TOYS, Modes, toy
+from .toys import TOYS, toy
 
-__all__ = ["Dataset", "load"]
+__all__ = ["IMAGE_SETS", "Dataset", "load"]
 
 TOY_ROWS = 20_000
+IMAGE_SETS = ("mnist", "stacked-mnist", "cifar10", "celeba")
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """Rows of numbers and what is known about them.
-
-    Attributes:
-        name: For titles.
-        values: The rows, (N, d).
-        columns: Their names.
-        image: Channels, height and width if rows are images.
-        modes: The separate modes, if known.
-        entropy: In nats, if known.
-        notes: What was left out when it was read.
-    """
-
-    name: str
-    values: Tensor
-    columns: list[str]
-    image: tuple[int, int, int] | None = None
-    modes: Modes | None = None
-    entropy: float | None = None
-    notes: tuple[str, ...] = ()
-
-
-def load(source: str, seed: int = 0, rows: int = TOY_ROWS) -> Dataset:
-    """Read a built-in set, a table, an IDX file or a folder of images.
+def load(
+    source: str,
+    seed: int = 0,
+    rows: int | None = None,
+    *,
+    split: Literal["train", "test"] = "train",
+    data_root: Path | None = None,
+    cache: Path | None = None,
+    size: int | None = None,
+    workers: int | None = None,
+) -> Dataset:
+    """Read a built-in set, a set of images by name, a table, an IDX file or a folder of images.
 
     Args:
-        source: Name of a built-in set, or a path.
-        seed: For drawing a built-in set.
-        rows: How many to draw.
+        source: Name of a set, or a path. Sets of images are "mnist", "stacked-mnist", "cifar10",
+            "celeba" and, with one of its attributes as label, "celeba:Smiling".
+        seed: For drawing a built-in set, or some rows of a set of images.
+        rows: How many; by default 20,000 of a built-in set, 128,000 of stacked MNIST, and
+            everything else whole. Tables and files are always read whole.
+        split: Which part of a set of images, or of a folder that has `train` and `test`.
+        data_root: Where the files of such a set are; without them MNIST and CIFAR-10 are
+            downloaded.
+        cache: Where downloads and decoded pictures are kept; see :mod:`kermix.data.cache`.
+        size: Side of images in pixels; by default as they are (64 for CelebA).
+        workers: Processes that decode pictures; by default as many as are worth their start.
 
     Example:
         >>> load("moons", rows=100).values.shape
         torch.Size([100, 2])
     """
+    options: dict[str, Any] = {"cache": cache, "workers": workers}
     if source in TOYS:
         chosen = toy(source)
-        values = chosen.sample(rows, torch.Generator().manual_seed(seed))
+        count = TOY_ROWS if rows is None else rows
+        values = chosen.sample(count, torch.Generator().manual_seed(seed))
         image = (1, 8, 8) if source == "digits" else None
-        names = _names(values)
+        names = column_names(values.shape[1])
         return Dataset(source, values, names, image, chosen.modes, chosen.entropy)
+    if source == "celeba":
+        side = SIZE if size is None else size
+        faces = read_celeba(data_root, split, size=side, **options)
+        return _some(image_rows(source, faces.images, faces.notes), rows, seed)
+    if source == "stacked-mnist":
+        digits = load_labelled("mnist", split, data_root=data_root, size=size, **options)
+        count = STACKED if rows is None else rows
+        return _from_labelled(stacked_mnist(digits.images, digits.labels, count, seed))
+    if source.partition(":")[0] in IMAGE_SETS:
+        found = load_labelled(source, split, data_root=data_root, size=size, **options)
+        return _some(_from_labelled(found), rows, seed)
     path = Path(source)
     if path.is_dir():
-        return _from_images(read_image_folder(path))
+        return read_image_folder(path, split=split, size=size, **options)
     if is_idx(path):
-        return _from_images(read_idx(path))
+        return read_idx(path)
     if not path.exists() and not path.suffix:
         raise TableError(
             f"{source}: neither a file, nor a folder, nor a built-in set; built in are "
-            f"{', '.join(TOYS)}."
+            f"{', '.join((*TOYS, *IMAGE_SETS))}."
         )
     table = read_table(path)
     return Dataset(path.stem, table.values, table.columns, notes=tuple(table.notes()))
 
 
-def _from_images(images: Images) -> Dataset:
-    return Dataset(images.name, images.values, _names(images.values), images.shape)
+def _from_labelled(found: LabelledImages) -> Dataset:
+    dataset = image_rows(found.name, found.images, found.notes)
+    return replace(dataset, labels=torch.from_numpy(found.labels), classes=found.classes)
 
 
-def _names(values: Tensor) -> list[str]:
-    return [f"x{i}" for i in range(values.shape[1])]
+def _some(dataset: Dataset, rows: int | None, seed: int) -> Dataset:
+    if rows is None or rows >= len(dataset.stored):
+        return dataset
+    order = torch.randperm(len(dataset.stored), generator=torch.Generator().manual_seed(seed))
+    chosen = order[:rows].sort().values
+    labels = None if dataset.labels is None else dataset.labels[chosen]
+    return replace(dataset, stored=dataset.stored[chosen], labels=labels)

@@ -23,6 +23,7 @@ from kermix.errors import (
 from kermix.evaluation import energy_distance
 from kermix.models.scaled import ScaledModel
 
+from .averaging import averaged_copy, weights_of
 from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
 from .objective import Objective
 from .schedules import VarianceSchedule, learning_rate
@@ -100,6 +101,7 @@ class Trainer:
         self._data = self.model.scaler.scaled(self.train.to(fabric.device))
         self._held_out = None if self.held_out is None else self.held_out.to(fabric.device)
         self._generator = torch.Generator(fabric.device).manual_seed(self.settings.seed)
+        self._average = averaged_copy(self.model.network, self.settings.average)
 
     @property
     def is_main(self) -> bool:
@@ -149,16 +151,20 @@ class Trainer:
                 # The only place where the host waits for the device.
                 self._check_finite(torch.stack(losses), folder)
                 if not stopping and self.is_main:
-                    row = self._report(losses[-1])
+                    with weights_of(self._average, self.model.network):
+                        row = self._report(losses[-1])
                     if on_report is not None:
                         on_report(row)
                 if folder is not None and self.is_main:
                     self.save(folder / "last.safetensors")
                     if not stopping and row["metric"] <= min(r["metric"] for r in self.history):
-                        self.save(folder / "best.safetensors")
+                        with weights_of(self._average, self.model.network):
+                            self.save(folder / "best.safetensors")
                 losses = []
             if stopping:
                 return False
+        if self._average is not None:
+            self.model.network.load_state_dict(self._average.module.state_dict())
         return True
 
     def _stopping(self, should_stop: Callable[[], bool] | None) -> bool:
@@ -184,6 +190,8 @@ class Trainer:
         # The sum over a batch of models gives each of them the gradient of its own loss.
         self._fabric.backward(loss.sum())
         self._optimizer.step()
+        if self._average is not None:
+            self._average.update_parameters(self.model.network)
         self.step += 1
         return loss.detach().mean()
 
@@ -245,6 +253,8 @@ class Trainer:
         tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
         tensors.update(optimizer_tensors(self._optimizer))
         tensors["generator"] = self._generator.get_state()
+        if self._average is not None:
+            tensors |= {f"average.{name}": t for name, t in self._average.state_dict().items()}
         save_checkpoint(path, tensors, {"step": self.step, "history": self.history})
 
     def load(self, path: Path) -> None:
@@ -255,12 +265,13 @@ class Trainer:
         load_model(self.model, tensors)
         restore_optimizer(self._optimizer, tensors)
         self._generator.set_state(tensors["generator"])
+        if self._average is not None:
+            load_model(self._average, tensors, "average.")
         self.step, self.history = content["step"], content["history"]
 
 
-def load_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+def load_model(model: nn.Module, tensors: dict[str, Tensor], prefix: str = "model.") -> None:
     """Give a model the weights of a checkpoint."""
-    prefix = "model."
     model.load_state_dict(
         {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
     )

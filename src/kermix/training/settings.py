@@ -44,6 +44,8 @@ class Settings:
         start_variance: Variance at the beginning; None takes the median rule.
         spread: Factors of the variances that are used at once.
         rate: Peak of the learning rate; None chooses by model.
+        average: Decay, such as 0.99, of a running average of the weights, which is then the model
+            that reports look at and that is kept; 0 for none.
         seed: All randomness comes from it.
     """
 
@@ -61,6 +63,7 @@ class Settings:
     start_variance: float | None = None
     spread: tuple[float, ...] = (1.0, 10.0, 100.0)
     rate: float | None = None
+    average: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -83,6 +86,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise OptionError(f"{name}={value} must be a positive number.")
+        if not 0 <= self.average < 1:
+            raise OptionError(f"average={self.average} must be at least 0 and less than 1.")
         if not self.is_mixture:
             if self.cost == "likelihood":
                 raise OptionError("cost='likelihood' needs a density: use model='mixture'.")
