@@ -133,8 +133,18 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """In the repository results lie beside docs, on the site inside: one folder less to climb."""
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Leave out rows of tables that lead to pages to come, and mend the links to results.
+
+    In the repository these lie beside docs, on the site inside: one folder less to climb.
+    """
+    folder = Path(config["docs_dir"], page.file.src_uri).parent
+    lines = []
+    for line in markdown.splitlines():
+        targets = re.findall(r"\]\(([^()#]*\.md)", line) if line.startswith("|") else []
+        if all(is_ready(folder / t) for t in targets if (folder / t).is_file()):
+            lines.append(line)
+    markdown = "\n".join(lines)
     return re.sub(r"\]\(\.\./((?:\.\./)*)results/", r"](\1results/", markdown)
 
 
