@@ -43,10 +43,10 @@ PIXELS: dict[str, Any] = {
     "stride": 1, "width": 64, "depth": 3, "output_width": 1024, "anchor_grid": None,
 }  # fmt: skip
 BY_PATCH: dict[tuple[str, int], dict[str, Any]] = {
-    ("mnist", 1): {**PIXELS, "epochs": 10},
+    ("mnist", 1): {**PIXELS, "depth": 1, "image_anchors": True, "rate": 0.03, "epochs": 20},
     ("cifar10", 1): {**PIXELS, "epochs": 14},
 }
-CNN: dict[str, dict[str, Any]] = {"mnist": {"epochs": 8}, "cifar10": {"epochs": 22}}
+CNN: dict[str, dict[str, Any]] = {"mnist": {"epochs": 8}, "cifar10": {"epochs": 45}}
 AUGMENTATION: dict[str, dict[str, Any]] = {
     "mnist": {"shift": 2, "rotation": 10.0, "zoom": 0.1},
     "cifar10": {"shift": 4, "flip": True, "flip_at_test": True},

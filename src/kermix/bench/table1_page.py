@@ -97,7 +97,19 @@ def _data_set(dataset: str, records: list[Record]) -> list[str]:
         "Commands, for each cell:",
         "",
     ]
-    return [*lines, *_commands(augmented + plain), ""]
+    return [*lines, *_commands(augmented + plain), "", *_missing(dataset, augmented, plain)]
+
+
+def _missing(dataset: str, augmented: list[Record], plain: list[Record]) -> list[str]:
+    lines = []
+    for group, off in ((augmented, False), (plain, True)):
+        absent = [patch for patch in COLUMNS if not _at(group, patch)]
+        lines += [
+            f"- {_name(patch)}{', no augmentation' if off else ''}: "
+            f"`{_line(dataset, patch, off, '')}`"
+            for patch in absent
+        ]
+    return ["Not measured yet, for want of GPU time:", "", *lines, ""] if lines else []
 
 
 def _at(records: Iterable[Record], patch: int | None) -> list[Record]:
@@ -144,7 +156,7 @@ def _commands(records: Iterable[Record]) -> list[str]:
     for record in records:
         if record["seed"] != min(r["seed"] for r in records if _cell(r) == _cell(record)):
             continue
-        name = "CNN" if record["patch"] is None else f"patch {record['patch']}"
+        name = _name(record["patch"])
         lines.append(f"- {name}, augmentation {record['augmentation']}: `{_command(record)}`")
     return lines
 
@@ -155,13 +167,24 @@ def _cell(record: Record) -> tuple[Any, ...]:
 
 def _command(record: Record) -> str:
     """What trains this cell with three seeds: the settings are those that the program has."""
-    patch = "" if record["patch"] is None else f" --patch {record['patch']}"
-    bare = " --augmentation off" if record["augmentation"] == "none" else ""
     epochs = f" --set epochs={record['epochs']}"
+    return _line(record["dataset"], record["patch"], record["augmentation"] == "none", epochs)
+
+
+def _line(dataset: str, patch: int | None, off: bool, epochs: str) -> str:
+    model = "cnn" if patch is None else f"gaussian-product --patch {patch}"
     return (
-        f"python -m kermix.bench.table1 --dataset {record['dataset']} --model {record['model']}"
-        f"{patch} --seeds 0,1,2{bare}{epochs} --data-root DATA"
+        f"python -m kermix.bench.table1 --dataset {dataset} --model {model} --seeds 0,1,2"
+        f"{' --augmentation off' if off else ''}{epochs} --data-root DATA"
     )
+
+
+def _name(patch: int | None) -> str:
+    return "CNN" if patch is None else f"patch {patch}"
+
+
+def _extent(record: Record) -> tuple[Any, ...]:
+    return record["dataset"], record["patch"], record["epochs"], record.get("train_images")
 
 
 def _base_name(record: Record) -> str:
@@ -184,12 +207,13 @@ def _ablations(records: list[Record]) -> list[str]:
         "is in italics, is what the others change.",
         "",
     ]
-    tables = dict.fromkeys((r["dataset"], r["patch"], r["epochs"]) for r in records)
-    for dataset, patch, epochs in tables:
-        rows = [r for r in records if (r["dataset"], r["patch"], r["epochs"]) == (
-            dataset, patch, epochs)]  # fmt: skip
+    tables = dict.fromkeys(map(_extent, records))
+    for extent in tables:
+        dataset, patch, epochs, images = extent
+        rows = [r for r in records if _extent(r) == extent]
         what = "the CNN" if patch is None else f"patch {patch}"
-        lines += [f"**{TITLES.get(dataset, dataset)}, {what}, {epochs} epochs**", ""]
+        few = f", {images} training images" if images else ""
+        lines += [f"**{TITLES.get(dataset, dataset)}, {what}, {epochs} epochs{few}**", ""]
         held = dict.fromkeys(r["evaluated_on"] for r in rows)
         lines += [f"Evaluated on: {', '.join(held)}.", ""]
         lines += [
