@@ -28,23 +28,33 @@ from kermix.records import environment, write_json
 from kermix.training.classification import ClassifierTrainer
 from kermix.training.classifier_settings import ClassifierSettings
 
-__all__ = ["PATCHES", "cell_settings", "hold_out", "main", "merge", "run", "train_cell"]
+__all__ = [
+    "PATCHES",
+    "cell_settings",
+    "command_of",
+    "hold_out",
+    "main",
+    "merge",
+    "run",
+    "train_cell",
+]
 
 PATCHES = (1, 3, 5, 7)
 KEY = ("dataset", "model", "patch", "seed", "augmentation", "variant")
-# What was found to serve each set; see the ablations.
+# What serves each set as far as it was compared; a record holds the settings that it had.
 COMMON: dict[str, Any] = {"evaluate_every": 0}
 PRODUCT: dict[str, dict[str, Any]] = {
-    "mnist": {"stride": 2, "optimizer": "muon", "epochs": 9},
-    "cifar10": {"stride": 2, "optimizer": "muon", "anchor_grid": 4, "epochs": 26},
+    "mnist": {"stride": 2, "optimizer": "muon", "rate": 0.02, "epochs": 15},
+    "cifar10": {"stride": 2, "optimizer": "muon", "rate": 0.02, "anchor_grid": 4, "epochs": 60},
 }
-# A pixel is one to three numbers: narrow layers do, and all depends on the output's anchors.
+# A pixel is one to three numbers: all depends on the output's anchors.
 PIXELS: dict[str, Any] = {
-    "stride": 1, "width": 64, "depth": 3, "output_width": 1024, "anchor_grid": None,
+    "stride": 1, "width": 64, "output_width": 1024, "anchor_grid": None, "rate": 0.03,
+    "image_anchors": True,
 }  # fmt: skip
 BY_PATCH: dict[tuple[str, int], dict[str, Any]] = {
-    ("mnist", 1): {**PIXELS, "depth": 1, "image_anchors": True, "rate": 0.03, "epochs": 20},
-    ("cifar10", 1): {**PIXELS, "epochs": 14},
+    ("mnist", 1): {**PIXELS, "depth": 1, "epochs": 20},
+    ("cifar10", 1): {**PIXELS, "depth": 2, "epochs": 30},
 }
 CNN: dict[str, dict[str, Any]] = {"mnist": {"epochs": 8}, "cifar10": {"epochs": 45}}
 AUGMENTATION: dict[str, dict[str, Any]] = {
@@ -57,6 +67,7 @@ OTHER_AUGMENTATION: dict[tuple[str, int | None], dict[str, Any]] = {
     ("mnist", 1): {"shift": 1, "rotation": 0.0, "zoom": 0.0},
     ("cifar10", None): {"cutout": 8},
 }
+RATE_BEFORE = 0.005  # what no rate meant when the first records were written
 AUGMENTED = {"on": [True], "off": [False], "both": [True, False]}
 NONE = {"shift": 0, "flip": False, "cutout": 0, "rotation": 0.0, "zoom": 0.0}
 
@@ -127,7 +138,7 @@ def train_cell(
         "commit": found["commit"],
         "processes": processes,
         "notes": [*train.notes],
-        "settings": settings.as_json(),
+        "settings": {**settings.as_json(), "rate": settings.peak_rate},
         "history": [[round(r["loss"], 4), round(r["train_accuracy"], 4)] for r in trainer.history],
     }
 
@@ -161,6 +172,31 @@ def _with(trainer: ClassifierTrainer, settings: ClassifierSettings) -> Any:
         trainer.settings = kept
 
 
+def command_of(record: dict[str, Any]) -> str:
+    """What trains the cell of a record again, with three seeds."""
+    augmented = record["augmentation"] != "none"
+    model, patch = record["model"], record["patch"]
+    base = cell_settings(record["dataset"], model, patch, augmented).as_json()
+    wanted = ClassifierSettings.from_json(record["settings"]).as_json()
+    if wanted["rate"] is None:
+        wanted["rate"] = RATE_BEFORE
+    changed = [n for n in base if n not in ("seed", "model", "patch") and wanted[n] != base[n]]
+    return " ".join(
+        [
+            f"python -m kermix.bench.table1 --dataset {record['dataset']} --model {model}",
+            *([] if patch is None else [f"--patch {patch}"]),
+            "--seeds 0,1,2",
+            *([] if augmented else ["--augmentation off"]),
+            *(f"--set {name}={_text(wanted[name])}" for name in changed),
+            "--data-root DATA",
+        ]
+    )
+
+
+def _text(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list) else json.dumps(value)
+
+
 def merge(path: Path, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put records into a file; one with the same dataset, model, patch, seed, ... is replaced."""
     known = json.loads(path.read_text()) if path.exists() else []
@@ -186,11 +222,16 @@ def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
         for patch in (*((3,) if quick else PATCHES), None):
             settings = cell_settings(name, "cnn" if patch is None else "gaussian-product", patch)
             if quick:
-                settings = replace(settings, width=16, output_width=32, depth=2, epochs=2)
+                settings = replace(
+                    settings, width=16, output_width=32, depth=2, epochs=3, batch=64
+                )
             record = train_cell(train, test, settings)
-            shown = ("dataset", "model", "patch", "augmentation", "train_accuracy",
-                     "test_accuracy", "epochs", "seconds_per_epoch", "parameters")  # fmt: skip
-            rows.append({key: record[key] for key in shown})
+            shown = {
+                "dataset": "dataset", "model": "model", "patch": "patch",
+                "train": "train_accuracy", "test": "test_accuracy", "epochs": "epochs",
+                "s/epoch": "seconds_per_epoch", "parameters": "parameters",
+            }  # fmt: skip
+            rows.append({title: record[key] for title, key in shown.items()})
     return {"classification": rows}
 
 

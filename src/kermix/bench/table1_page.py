@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from .table1 import command_of
+
 __all__ = ["write_classification_page"]
 
 Record: TypeAlias = dict[str, Any]
@@ -105,8 +107,7 @@ def _missing(dataset: str, augmented: list[Record], plain: list[Record]) -> list
     for group, off in ((augmented, False), (plain, True)):
         absent = [patch for patch in COLUMNS if not _at(group, patch)]
         lines += [
-            f"- {_name(patch)}{', no augmentation' if off else ''}: "
-            f"`{_line(dataset, patch, off, '')}`"
+            f"- {_name(patch)}{', no augmentation' if off else ''}: `{_line(dataset, patch, off)}`"
             for patch in absent
         ]
     return ["Not measured yet, for want of GPU time:", "", *lines, ""] if lines else []
@@ -157,7 +158,7 @@ def _commands(records: Iterable[Record]) -> list[str]:
         if record["seed"] != min(r["seed"] for r in records if _cell(r) == _cell(record)):
             continue
         name = _name(record["patch"])
-        lines.append(f"- {name}, augmentation {record['augmentation']}: `{_command(record)}`")
+        lines.append(f"- {name}, augmentation {record['augmentation']}: `{command_of(record)}`")
     return lines
 
 
@@ -165,17 +166,11 @@ def _cell(record: Record) -> tuple[Any, ...]:
     return record["patch"], record["augmentation"]
 
 
-def _command(record: Record) -> str:
-    """What trains this cell with three seeds: the settings are those that the program has."""
-    epochs = f" --set epochs={record['epochs']}"
-    return _line(record["dataset"], record["patch"], record["augmentation"] == "none", epochs)
-
-
-def _line(dataset: str, patch: int | None, off: bool, epochs: str) -> str:
+def _line(dataset: str, patch: int | None, off: bool) -> str:
     model = "cnn" if patch is None else f"gaussian-product --patch {patch}"
     return (
         f"python -m kermix.bench.table1 --dataset {dataset} --model {model} --seeds 0,1,2"
-        f"{' --augmentation off' if off else ''}{epochs} --data-root DATA"
+        f"{' --augmentation off' if off else ''} --data-root DATA"
     )
 
 

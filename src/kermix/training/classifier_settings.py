@@ -17,7 +17,7 @@ from .augmentation import Augmentation
 __all__ = ["ClassifierModel", "ClassifierSettings", "build_classifier"]
 
 ClassifierModel: TypeAlias = Literal["gaussian-product", "cnn"]
-PEAK_RATES = {"gaussian-product": 0.005, "cnn": 0.005}
+PEAK_RATES = {"gaussian-product": 0.02, "cnn": 0.005}
 
 
 @dataclass(frozen=True)
