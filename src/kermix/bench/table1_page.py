@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .table1 import command_of
+from .table1 import RATE_BEFORE, command_of
 
 __all__ = ["write_classification_page"]
 
@@ -96,7 +96,7 @@ def _data_set(dataset: str, records: list[Record]) -> list[str]:
             else ""
         ),
         "",
-        "Commands, for each cell:",
+        "Commands, for each cell; `--set` names what it had otherwise than the settings of today:",
         "",
     ]
     return [*lines, *_commands(augmented + plain), "", *_missing(dataset, augmented, plain)]
@@ -190,7 +190,8 @@ def _base_name(record: Record) -> str:
         f"anchors on a grid of {s['anchor_grid']} x {s['anchor_grid']}")  # fmt: skip
     return (
         f"*{s['optimizer']}, stride {s['stride']}, width {s['width']}, {s['output_width']} "
-        f"Gaussians, {grid}, whitened patches*"
+        f"Gaussians, {grid}, whitened patches, rate {s['rate'] or RATE_BEFORE:g}, weight decay "
+        f"{s['weight_decay']:g}*"
     )
 
 

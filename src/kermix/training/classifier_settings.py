@@ -76,7 +76,7 @@ class ClassifierSettings:
     rate: float | None = None
     warmup: float = 0.2
     optimizer: Literal["adamw", "muon"] = "adamw"
-    weight_decay: float = 0.05
+    weight_decay: float = 0.5
     smoothing: float = 0.1
     average: float = 1.0
     flip: bool = False
