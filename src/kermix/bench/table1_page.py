@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .table1 import RATE_BEFORE, command_of
+from .table1_cells import RATE_BEFORE, command_of
 
 __all__ = ["write_classification_page"]
 
