@@ -29,8 +29,8 @@ def write_record(
     record = {"benchmark": name, "quick": quick, **environment()}
     record |= {"protocol": protocol, "tables": tables}
     write_json(path, record)
-    lines = [list(tables[shown][0])]
-    lines += [[_shown(v) for v in row.values()] for row in tables[shown]]
+    columns = [name for name in tables[shown][0] if not name.startswith("raw")]
+    lines = [columns, *([_shown(row[name]) for name in columns] for row in tables[shown])]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
