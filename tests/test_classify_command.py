@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from kermix.bench.table1 import cell_settings
+from kermix.bench.table1_cells import cell_settings
 from kermix.classify_run import ClassifyRun, is_classification, suited_settings
 from kermix.cli.app import app
 from kermix.data.labelled import load_labelled

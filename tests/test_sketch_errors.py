@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 import kermix as km
 from cases import COSTS, LOSSES, normal, ridged, uniform
 from kermix import errors
+from kermix.features import NystromFeatures
 from sketches import assert_same, sums
 
 X, Y = normal(40, 2, seed=1), normal(30, 2, seed=2)
@@ -24,10 +25,8 @@ MAPS = {
 OTHERS = {
     "landmarks": km.nystrom_features(Y, 0.1, rank=8),
     "rank": km.nystrom_features(X, 0.1, rank=7),
-    "kernel": km.features.NystromFeatures(FEATURES.landmarks, km.GaussianKernel(0.2)),
-    "scaling": km.features.NystromFeatures(
-        FEATURES.landmarks, km.GaussianKernel(0.1, per_dimension=False)
-    ),
+    "kernel": NystromFeatures(FEATURES.landmarks, km.GaussianKernel(0.2)),
+    "scaling": NystromFeatures(FEATURES.landmarks, km.GaussianKernel(0.1, per_dimension=False)),
     "kind": km.fourier_features(2, 0.1, rank=8),
 }
 every_cost = pytest.mark.parametrize("name", COSTS)
@@ -98,7 +97,7 @@ def test_different_maps_are_refused(other):
 
 
 def test_equal_maps_are_accepted():
-    same = km.features.NystromFeatures(FEATURES.landmarks.clone(), km.GaussianKernel(0.1))
+    same = NystromFeatures(FEATURES.landmarks.clone(), km.GaussianKernel(0.1))
     assert_same(sketch() + km.Sketch(same).update(Y), sketch().update(Y))
 
 

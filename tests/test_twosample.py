@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import normal
-from kermix.bench.power import mixture
+from kermix.bench.permutation import four_gaussians
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.kernel import GaussianKernel
 from kermix.permutation import combined, labellings, pvalues
@@ -61,7 +61,7 @@ def test_power_where_the_median_heuristic_has_none():
     svd = median = 0
     for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
-        x, y = mixture(300, 1.0, generator), mixture(300, 0.5, generator)
+        x, y = four_gaussians(300, 1.0, generator), four_gaussians(300, 0.5, generator)
         svd += km.two_sample_test(x, y, permutations=199).pvalue <= 0.05
         v = float(km.bandwidth(torch.cat([x, y])))
         median += km.two_sample_test(x, y, "mmd", v, permutations=199).pvalue <= 0.05
@@ -172,7 +172,7 @@ def test_degenerate_data_are_never_different():
 
 
 def test_variance_grid_spans_fine_and_coarse_structure():
-    grid = variance_grid(mixture(500, 1.0, torch.Generator().manual_seed(0)))
+    grid = variance_grid(four_gaussians(500, 1.0, torch.Generator().manual_seed(0)))
     assert len(grid) == 6
     assert grid[0] < 1 < 50 < grid[-1]
 

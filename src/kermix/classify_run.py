@@ -72,7 +72,7 @@ def suited_settings(
         >>> suited_settings("digits", "gaussian-product", 3, 1437, 8).width
         64
     """
-    from .bench.table1 import NONE, cell_settings
+    from .bench.table1_cells import NONE, cell_settings
 
     if source in ("mnist", "cifar10"):
         base = cell_settings(source, model, patch, augment)

@@ -1,15 +1,14 @@
 """Training a run: in this process, or in as many as it asks for."""
 
 import shlex
-import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from .data.loading import Dataset
 from .distributed.launch import is_rank, launch
 from .errors import RankError
+from .interruptions import interruptions
 from .run import Run
 from .training.loop import Row, Trainer
 
@@ -60,7 +59,7 @@ def _rank(run: Run, show: bool) -> Outcome | None:
 def _train_here(run: Run, dataset: Dataset, show: bool) -> Outcome | None:
     trainer = run.trainer(dataset)
     _check_same_data(trainer, run)
-    with _interruptions() as interrupted, _progress(trainer, run.metric, show) as callbacks:
+    with interruptions() as interrupted, _progress(trainer, run.metric, show) as callbacks:
         finished = run.train(trainer, should_stop=interrupted, **callbacks)
     return Outcome(finished, trainer.step, trainer.history) if trainer.is_main else None
 
@@ -84,22 +83,3 @@ def _progress(trainer: Trainer, metric: str, show: bool) -> Iterator[dict[str, A
 
     with live_progress(trainer, metric) as live:
         yield {"on_step": live.on_step, "on_report": live.on_report}
-
-
-@contextmanager
-def _interruptions() -> Iterator[Callable[[], bool]]:
-    """Note Ctrl-C and the request to end, for the loop to see between two steps."""
-    seen: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        if seen:  # asked twice: at once
-            sys.exit(130)
-        seen.append(number)
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(s, note) for s in signals]
-    try:
-        yield lambda: bool(seen)
-    finally:
-        for s, handler in zip(signals, before, strict=True):
-            signal.signal(s, handler)

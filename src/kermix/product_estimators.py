@@ -124,11 +124,12 @@ class _ProductEstimator(BaseEstimator):
 
 
 class ProductClassifier(ClassifierMixin, _ProductEstimator):
-    r"""A classifier of tables: class scores :math:`A_F \exp(-\frac{1}{T} \sum_t d_t(x_t)^2)`.
+    r"""A classifier of tables: scores :math:`A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)`.
 
     Each column is a variable with Gaussian layers of its own; the columns meet only in the last
-    exponential. Columns are scaled inside. Several networks with different starts and held-out
-    rows are trained side by side, and their probabilities averaged.
+    exponential, where each Gaussian has its own precision :math:`\alpha`. Columns are scaled
+    inside. Several networks with different starts and held-out rows are trained side by side, and
+    their probabilities averaged.
 
     Args:
         n_terms: Products in the sum.
@@ -185,7 +186,7 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
 
 
 class ProductRegressor(RegressorMixin, _ProductEstimator):
-    r"""A regressor on tables: :math:`A_F \exp(-\frac{1}{T} \sum_t d_t(x_t)^2)`.
+    r"""A regressor on tables: :math:`A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)`.
 
     As :class:`ProductClassifier`, with the mean of the networks' values. Targets are scaled
     inside too, and may have several columns.
@@ -219,7 +220,8 @@ class ProductRegressor(RegressorMixin, _ProductEstimator):
         >>> import numpy as np
         >>> rows = np.random.default_rng(0).uniform(-2, 2, (300, 2))
         >>> target = np.sin(rows[:, 0]) * rows[:, 1]
-        >>> model = ProductRegressor(16, max_epochs=60, random_state=0).fit(rows, target)
+        >>> model = ProductRegressor(16, n_members=2, batch_size=64, random_state=0)
+        >>> model = model.set_params(max_epochs=30, learning_rate=0.02).fit(rows, target)
         >>> model.predict(rows).shape, model.score(rows, target) > 0.9
         ((300,), True)
     """

@@ -30,7 +30,13 @@ from kermix.errors import RunError, ShapeError, TrainingError
 from kermix.models.image_classifier import ImageClassifier
 
 from .averaging import RunningAverage, set_statistics
-from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
+from .checkpoints import (
+    load_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    save_checkpoint,
+    tensors_of,
+)
 from .classifier_settings import ClassifierSettings, build_classifier
 from .loop import make_fabric
 from .schedules import learning_rate
@@ -290,10 +296,10 @@ class ClassifierTrainer:
     def load(self, path: Path) -> None:
         """Go on from a checkpoint."""
         tensors, content = load_checkpoint(path)
-        self.model.load_state_dict(_part(tensors, "model."))
-        self._average.load(_part(tensors, "average."))
+        self.model.load_state_dict(tensors_of("model.", tensors))
+        self._average.load(tensors_of("average.", tensors))
         for i, optimizer in enumerate(self._optimizers):
-            restore_optimizer(optimizer, _part(tensors, f"{i}."))
+            restore_optimizer(optimizer, tensors_of(f"{i}.", tensors))
         self._generator.set_state(tensors["generator"])
         self._totals.copy_(tensors["totals"])
         self.step, self.history = content["step"], content["history"]
@@ -319,7 +325,7 @@ def load_classifier(folder: Path, device: str = "cpu") -> TrainedClassifier:
         settings = ClassifierSettings.from_json(content["settings"])
         classes = tuple(str(name) for name in content["classes"])
         model = build_classifier(settings, tuple(content["shape"]), len(classes))
-        model.load_state_dict(_part(tensors, "model."))
+        model.load_state_dict(tensors_of("model.", tensors))
     except (KeyError, RuntimeError) as error:
         raise RunError(f"{folder}: model.safetensors holds no classifier ({error}).") from None
     return TrainedClassifier(model.to(device).eval(), settings, classes)
@@ -368,7 +374,3 @@ def _scores(model: ImageClassifier, images: Tensor, flip: bool) -> Tensor:  # (N
 def _on(device: torch.device, data: LabelledImages) -> tuple[Tensor, Tensor]:
     # Copied: the array may be mapped from a file that cannot be written.
     return torch.tensor(data.images, device=device), torch.tensor(data.labels, device=device)
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
