@@ -1,4 +1,4 @@
-"""The report of a fit in a real browser: shown without a network, without errors."""
+"""The reports of runs in a real browser: shown without a network, without errors."""
 
 import re
 
@@ -23,13 +23,20 @@ window.addEventListener("load", () => {
 """
 
 
+CASES = {
+    "Fit of moons": (2, ["fit", "moons", "--rows", "200", "--steps", "20", "--polish", "10",
+                         "--components", "8", "--batch", "32"]),
+    "Classes of digits": (5, ["classify", "digits", "--epochs", "1", "--width", "8", "--depth",
+                              "1", "--batch", "512", "--set", "output_width=8"]),
+}  # fmt: skip
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_report_shows_its_pictures_and_asks_for_nothing(tmp_path):
+@pytest.mark.parametrize("title", CASES)
+def test_report_shows_its_pictures_and_asks_for_nothing(title, tmp_path):
+    pictures, command = CASES[title]
     run = tmp_path / "run"
-    options = ["--steps", "20", "--polish", "10", "--components", "8", "--batch", "32"]
-    result = CliRunner().invoke(
-        app, ["fit", "moons", "--rows", "200", *options, "--out", str(run)]
-    )
+    result = CliRunner().invoke(app, [*command, "--out", str(run)])
     assert result.exit_code == 0, result.output
     page = (run / "report.html").read_text()
     assert not re.search(r'(src|href)="(?!data:)', page)
@@ -37,8 +44,8 @@ def test_report_shows_its_pictures_and_asks_for_nothing(tmp_path):
     checked.write_text(page.replace("</head>", CHECK + "</head>"))
     console, html = console_of(checked.as_uri(), tmp_path / "profile")
     text = "\n".join(console)
-    assert "pictures 2 of 2" in text
+    assert f"pictures {pictures} of {pictures}" in text
     assert "resources 0" in text
     assert "width true" in text
     assert len(console) == 3, text
-    assert "Fit of moons" in html
+    assert title in html

@@ -28,11 +28,13 @@ from .mixture import GaussianMixture
 from .nuclear import nuclear_norm
 from .sampled_mixture import SampledMixture
 from .sketch import Sketch
+from .sketching import sketch_files
 from .spectrum import decompose, decompose_grid
 from .twosample import two_sample_test
 
 if TYPE_CHECKING:
     from .estimators import KernelMixture
+    from .product_estimators import ProductClassifier, ProductRegressor
 
 __version__ = "0.1.0"
 
@@ -41,6 +43,8 @@ __all__ = [
     "GaussianMixture",
     "KernelMixture",
     "MatrixLoss",
+    "ProductClassifier",
+    "ProductRegressor",
     "SVDLoss",
     "SampledMixture",
     "ScalarLoss",
@@ -60,6 +64,7 @@ __all__ = [
     "nuclear_norm",
     "nystrom_features",
     "scalar_cost",
+    "sketch_files",
     "svd_cost",
     "two_sample_test",
     "vector_cost",
@@ -68,9 +73,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Imported when it is asked for: it needs scikit-learn, which the rest does not.
+    # Imported when asked for: they need scikit-learn, which the rest does not.
     if name == "KernelMixture":
         from .estimators import KernelMixture
 
         return KernelMixture
+    if name in ("ProductClassifier", "ProductRegressor"):
+        from . import product_estimators
+
+        return getattr(product_estimators, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,13 @@ from torch import Tensor
 from .gram import ScaledGram
 from .linalg import Cholesky
 
-__all__ = ["log_determinant_cost", "log_matrix_cost", "log_vector_cost", "vector_weights"]
+__all__ = [
+    "log_determinant_cost",
+    "log_determinant_of",
+    "log_matrix_cost",
+    "log_vector_cost",
+    "vector_weights",
+]
 
 
 def log_vector_cost(
@@ -52,14 +58,24 @@ def log_determinant_cost(
     correlations = _correlations(cross, centres, data)
     if correlations.shape[-2] > correlations.shape[-1]:
         correlations = correlations.mT
-    scaled = torch.linalg.eigvalsh(correlations @ correlations.mT).clamp(min=0)
+    return log_determinant_of(correlations @ correlations.mT, cross.log_scale)
+
+
+def log_determinant_of(squares_matrix: Tensor, log_scale: Tensor) -> Tensor:  # (*B, K, K) -> (*B,)
+    r""":math:`\log(-\sum_k \log(1 - s_k^2))` from the matrix whose eigenvalues are `s_k^2`.
+
+    Args:
+        squares_matrix: The matrix, divided by `exp(2 log_scale)`.
+        log_scale: Logarithm of the scale of the correlations.
+    """
+    scaled = torch.linalg.eigvalsh(squares_matrix).clamp(min=0)
     below_one = 1 - torch.finfo(scaled.dtype).eps
-    squares = (scaled * (2 * cross.log_scale).exp().unsqueeze(-1)).clamp(max=below_one)
+    squares = (scaled * (2 * log_scale).exp().unsqueeze(-1)).clamp(max=below_one)
     # -log(1 - u) / u tends to 1, and must not be formed where u vanishes.
     tiny = squares < 1e-8
     safe = torch.where(tiny, 0.5, squares)
     growth = torch.where(tiny, 1 + squares / 2, -torch.log1p(-safe) / safe)
-    return 2 * cross.log_scale + (scaled * growth).sum(-1).log()
+    return 2 * log_scale + (scaled * growth).sum(-1).log()
 
 
 def _correlations(cross: ScaledGram, centres: Cholesky, data: Cholesky | None) -> Tensor:

@@ -14,7 +14,7 @@ from .mixture import GaussianMixture
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["curves_figure", "fit_figure"]
+__all__ = ["blank_figure", "curves_figure", "fit_figure", "plain_axes"]
 
 # Okabe and Ito's colours, told apart by every kind of colour vision.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
@@ -43,7 +43,7 @@ def fit_figure(
 
 def curves_figure(history: Sequence[dict[str, float]], metric: str, best: float) -> "Figure":
     """The held-out metric, and the loss of each stage, by step."""
-    figure = _figure(9.0, 3.2)
+    figure = blank_figure(9.0, 3.2)
     steps = [row["step"] for row in history]
     left, right = figure.subplots(1, 2)
     left.plot(steps, [row["metric"] for row in history], color=BLUE)
@@ -61,14 +61,14 @@ def curves_figure(history: Sequence[dict[str, float]], metric: str, best: float)
     right.set(xlabel="step", ylabel="loss", title="loss (it rises as the variance falls)")
     right.legend(frameon=False)
     for axes in (left, right):
-        _plain(axes)
+        plain_axes(axes)
     return figure
 
 
 def _plane_figure(
     x: np.ndarray, y: np.ndarray, mixture: GaussianMixture, columns: Sequence[str]
 ) -> "Figure":
-    figure = _figure(12.0, 4.3)
+    figure = blank_figure(12.0, 4.3)
     panels = figure.subplots(1, 3)
     low, high = np.quantile(x, [0.001, 0.999], axis=0)
     margin = 0.12 * np.where(high > low, high - low, 1.0)
@@ -98,13 +98,13 @@ def _plane_figure(
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xlabel=columns[0])
         if equal:
             axes.set_aspect("equal")
-        _plain(axes)
+        plain_axes(axes)
     panels[0].set_ylabel(columns[1])
     return figure
 
 
 def _line_figure(x: np.ndarray, y: np.ndarray, mixture: GaussianMixture, name: str) -> "Figure":
-    figure = _figure(8.0, 4.0)
+    figure = blank_figure(8.0, 4.0)
     axes = figure.subplots()
     low, high = min(x.min(), y.min()), max(x.max(), y.max())
     margin = 0.1 * (high - low) or 1.0
@@ -119,12 +119,12 @@ def _line_figure(x: np.ndarray, y: np.ndarray, mixture: GaussianMixture, name: s
     axes.plot(places, density, color="black", linewidth=1, label="density of the model")
     axes.set(xlabel=name, ylabel="density")
     axes.legend(frameon=False)
-    _plain(axes)
+    plain_axes(axes)
     return figure
 
 
 def _projected_figure(x: np.ndarray, y: np.ndarray) -> "Figure":
-    figure = _figure(9.0, 4.3)
+    figure = blank_figure(9.0, 4.3)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     scale = np.where(x.std(0) > 0, x.std(0), 1.0)
     centred = (x - x.mean(0)) / scale
@@ -136,13 +136,13 @@ def _projected_figure(x: np.ndarray, y: np.ndarray) -> "Figure":
         second = projected[:, 1] if projected.shape[1] > 1 else np.zeros(len(projected))
         axes.scatter(projected[:, 0], second, s=4, color=colour, alpha=0.5, linewidths=0)
         axes.set(title=title, xlabel="first principal component of the data")
-        _plain(axes)
+        plain_axes(axes)
     panels[0].set_ylabel("second")
     return figure
 
 
 def _image_figure(x: np.ndarray, y: np.ndarray, image: tuple[int, int, int]) -> "Figure":
-    figure = _figure(10.0, 3.9)
+    figure = blank_figure(10.0, 3.9)
     panels = figure.subplots(1, 2)
     for axes, rows, title in ((panels[0], x, "data"), (panels[1], y, "samples of the model")):
         axes.imshow(_sheet(rows, image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
@@ -172,11 +172,13 @@ def _comparable(spans: np.ndarray) -> bool:
     return bool(spans.max() < 5 * spans.min())
 
 
-def _plain(axes: Any) -> None:
+def plain_axes(axes: Any) -> None:
+    """Leave out the upper and the right line."""
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _figure(width: float, height: float) -> "Figure":
+def blank_figure(width: float, height: float) -> "Figure":
+    """A figure of so many inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

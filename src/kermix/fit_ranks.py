@@ -1,5 +1,6 @@
 """Training a run: in this process, or in as many as it asks for."""
 
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -42,7 +43,13 @@ def train(run: Run, dataset: Dataset, show: bool = False) -> Outcome | None:
     devices, nodes, _ = run.ranks
     if is_rank() or devices * nodes == 1:
         return _train_here(run, dataset, show)
-    outcome: Outcome | None = launch(_rank, run, show, devices=devices, nodes=nodes)
+    try:
+        outcome: Outcome | None = launch(_rank, run, show, devices=devices, nodes=nodes)
+    except RankError as error:
+        if not (run.checkpoints / "last.safetensors").exists():
+            raise
+        again = f"kermix resume {shlex.quote(str(run.folder))}"
+        raise RankError(f"{error} The last checkpoint is kept; to go on: {again}") from error
     return outcome
 
 

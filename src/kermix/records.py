@@ -16,7 +16,7 @@ __all__ = ["environment", "machine_name", "write_json"]
 
 REPORTED_PACKAGES = (
     "kermix", "torch", "numpy", "scipy", "scikit-learn", "geomloss", "pykeops", "POT", "zuko",
-    "hyppo", "triton",
+    "hyppo", "triton", "dask", "pyarrow",
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def environment() -> dict[str, Any]:
         },
         "versions": {"python": platform.python_version(), **_versions()},
         "commit": _commit(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([_program(), *sys.argv[1:]]),
     }
 
 
@@ -53,6 +53,11 @@ def write_json(path: Path, content: Any) -> Path:
         part.write("\n")
     Path(part.name).chmod(0o644)
     return Path(part.name).replace(path)
+
+
+def _program() -> str:
+    path = Path(sys.argv[0])
+    return path.parent.name if path.name == "__main__.py" else path.name
 
 
 def _versions() -> dict[str, str]:

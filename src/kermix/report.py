@@ -26,7 +26,8 @@ figure { margin: 1rem 0; } img { max-width: 100%; height: auto; background: #fff
          border-radius: 4px; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .8rem; border-bottom: 1px solid var(--line); text-align: right; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child, .text th, .text td { text-align: left; }
+.text td { vertical-align: top; } .text td:first-child { white-space: nowrap; }
 pre { padding: .8rem; border: 1px solid var(--line); border-radius: 4px; overflow-x: auto; }
 """
 
@@ -57,20 +58,35 @@ class Report:
         """Add text in a fixed-width font, such as a command to repeat."""
         self._body.append(f"<pre>{html.escape(text)}</pre>")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Add a table; numbers are shown with five significant digits."""
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], text: bool = False
+    ) -> None:
+        """Add a table; numbers are shown with five significant digits.
+
+        Args:
+            columns: What is above each column.
+            rows: Their cells.
+            text: Whether cells are sentences, to be read from the left.
+        """
         head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
         lines = "".join(
             "<tr>" + "".join(f"<td>{html.escape(_shown(v))}</td>" for v in row) + "</tr>"
             for row in rows
         )
-        self._body.append(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
+        kind = ' class="text"' if text else ""
+        self._body.append(
+            f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+        )
 
     def figure(self, figure: "Figure", caption: str) -> None:
         """Add a Matplotlib figure; the caption also describes it to those who cannot see it."""
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
-        data = base64.b64encode(buffer.getvalue()).decode("ascii")
+        self.image(buffer.getvalue(), caption)
+
+    def image(self, png: bytes, caption: str) -> None:
+        """Add a picture that was drawn before."""
+        data = base64.b64encode(png).decode("ascii")
         text = html.escape(caption, quote=True)
         self._body.append(
             f'<figure><img alt="{text}" src="data:image/png;base64,{data}">'

@@ -38,7 +38,7 @@ from .records import environment, write_json
 from .report import Report
 from .training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from .training.checkpoints import load_checkpoint
-from .training.loop import Row, Trainer, load_model
+from .training.loop import Row, Trainer, check_shares, load_model
 from .training.settings import Settings
 
 __all__ = ["Run", "Summary", "next_free_folder"]
@@ -95,6 +95,9 @@ class Run:
             strategy: How costs are computed over processes.
         """
         check_ranks(devices, nodes)
+        split = split_rows(dataset.values, settings.seed)
+        settings = settings.for_data(len(split.train))
+        check_shares(settings, devices * nodes)
         main = int(os.environ.get("RANK" if is_rank() else "NODE_RANK", 0)) == 0
         main = main or devices * nodes == 1
         if main and folder.exists():
@@ -107,8 +110,6 @@ class Run:
                 folder.mkdir(parents=True)
         except OSError as error:
             raise RunError(f"{folder}: cannot be created ({error.strerror}).") from None
-        split = split_rows(dataset.values, settings.seed)
-        settings = settings.for_data(len(split.train))
         _, variances = build_model(split.train, settings, dataset.image)
         path = Path(source)
         config = {

@@ -7,7 +7,7 @@ import typer
 
 from kermix.errors import KermixError
 
-from . import compare, fit, spectrum
+from . import classify, compare, fit, reproduce, sketch, spectrum
 from .bench import bench
 
 __all__ = ["app", "run"]
@@ -30,8 +30,12 @@ app.command()(fit.fit)
 app.command()(fit.resume)
 app.command()(fit.sample)
 app.command()(fit.score)
+app.command()(classify.classify)
+app.command()(classify.predict)
 app.command("compare")(compare.command)
+app.command("sketch")(sketch.command)
 app.command("spectrum")(spectrum.command)
+app.command("reproduce")(reproduce.command)
 app.command()(bench)
 
 

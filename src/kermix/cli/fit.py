@@ -16,6 +16,8 @@ from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
 from kermix.errors import OptionError, RunError
 from kermix.validation import check_option
 
+from .classify import go_on
+
 __all__ = ["fit", "resume", "sample", "score"]
 
 console = Console()
@@ -112,8 +114,8 @@ def fit(
     ] = "1,10,100",
     rate: Annotated[float | None, typer.Option(help="Peak of the learning rate.")] = None,
     average: Annotated[
-        float, typer.Option(help="Decay of a running average of the weights, such as 0.99.")
-    ] = 0.0,
+        int, typer.Option(help="Steps over which the weights are averaged; 0 for none.")
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Same seed, same machine: same result.")] = 0,
     rows: Annotated[
         int | None, typer.Option(help="Rows to draw of a built-in set (20000 if not given).")
@@ -174,6 +176,11 @@ def resume(
 
     The number of processes may be another than before.
     """
+    from kermix.classify_run import is_classification
+
+    if is_classification(run):
+        go_on(run)
+        return
     from kermix.run import Run
 
     before = Run.open(run)

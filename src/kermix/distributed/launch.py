@@ -48,7 +48,9 @@ def check_ranks(devices: int, nodes: int) -> None:
     for name, value in (("devices", devices), ("nodes", nodes)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise OptionError(f"{name}={value!r}: there is at least one.")
-    if is_rank() and world_of_environment() != (devices, nodes):
+    if not is_rank():
+        _meeting_point(nodes)
+    elif world_of_environment() != (devices, nodes):
         local, there = world_of_environment()
         raise OptionError(
             f"devices={devices} and nodes={nodes}, but this process was started as one of "
@@ -229,9 +231,10 @@ def _cause(processes: list[Any], failed: list[int], folder: Path, first: int) ->
     if not own and killed:
         rank, code = first + killed[0], processes[killed[0]].exitcode
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        likely = " If nobody sent it, the system did, for want of memory."
         return RankError(
-            f"Rank {rank} {how}, and all others were ended. SIGKILL that nobody sent is most "
-            "often the system's, for want of memory."
+            f"Rank {rank} {how}, and all others were ended."
+            f"{likely if code == -signal.SIGKILL else ''}"
         )
     among = own or noted
     index = min(among, key=lambda i: among[i]["time"])

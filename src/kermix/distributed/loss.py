@@ -30,7 +30,6 @@ Strategy: TypeAlias = Literal["auto", "gather", "shard", "moments"]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 CANDIDATES = 20_000
-NOT_SHARDED = ("trace", "logdet")
 
 
 class RankInfo(NamedTuple):
@@ -206,7 +205,7 @@ class DistributedLoss(nn.Module):
             many = min(len(x), len(y)) > SKETCH_ABOVE.get(device, 4096)
             if many and loss.options["method"] == "auto":
                 return "moments"
-        if isinstance(loss, MatrixLoss) and loss.form in NOT_SHARDED:
+        if isinstance(loss, MatrixLoss) and loss.form != "data_fixed" and x.points.ndim > 2:
             return "gather"
         problem = Problem(_cost_name(loss), len(x), len(y), x.points.shape[-1], ranks.size)
         return fastest(problem, device)
@@ -247,18 +246,14 @@ class DistributedLoss(nn.Module):
             elif isinstance(loss, VectorLoss):
                 log_cost, _ = sharded.vector(a, b, cross, ridge, chunk)
             elif isinstance(loss, MatrixLoss):
-                if loss.form in NOT_SHARDED:
-                    raise OptionError(
-                        f"strategy='shard' with form={loss.form!r}: the factor of the data's "
-                        "whole Gram matrix is not spread over ranks. Use strategy='gather', "
-                        "'moments', or form='data_fixed'."
-                    )
-                log_cost, _ = sharded.data_fixed(a, b, cross, ridge)
+                log_cost, _ = sharded.matrix(a, b, cross, ridge, loss.form)
             else:
                 assert isinstance(loss, SVDLoss)
                 method, tolerance = loss.options["method"], loss.options["tolerance"]
                 log_cost, bound = sharded.svd(a, b, cross, dtype, method, tolerance)  # type: ignore[arg-type]
         value = log_cost if loss.log else log_cost.exp()
+        if not (loss.normalized or loss.log):
+            value = -value  # the log-determinant itself, which is not positive
         value = value.to(torch.promote_types(x.points.dtype, y.points.dtype))
         bound = None if bound is None else bound * log_cost.detach().exp()
         info = RankInfo("shard", x.counts, y.counts, ranks, bound)
@@ -388,12 +383,14 @@ def _primal_cost(loss: KernelLoss, pair: SketchPair) -> tuple[Tensor, Info]:
     return pair.svd_cost(loss.normalized, loss.log)
 
 
-def _cost_name(loss: KernelLoss) -> Literal["scalar", "vector", "matrix", "svd"]:
+def _cost_name(loss: KernelLoss) -> Literal["scalar", "vector", "matrix", "trace", "svd"]:
     if isinstance(loss, ScalarLoss):
         return "scalar"
     if isinstance(loss, VectorLoss):
         return "vector"
-    return "matrix" if isinstance(loss, MatrixLoss) else "svd"
+    if isinstance(loss, MatrixLoss):
+        return "matrix" if loss.form == "data_fixed" else "trace"
+    return "svd"
 
 
 def _side(

@@ -5,8 +5,8 @@ factorisations (multiply-adds of QR and SVD, which run slower); what is sent is 
 collectives. A :class:`Machine` turns the counts into seconds:
 
 .. math::
-    t = t_0 + s \left( v\, t_v + v d\, t_d + p\, t_p + f\, t_f \right)
-        + \sum_{\mathrm{collectives}} \left( \lceil \log_2 W \rceil\, l + m / B \right)
+    t = s \left( t_0 + v\, t_v + v d\, t_d + p\, t_p + f\, t_f
+        + \sum_{\mathrm{collectives}} \left( \lceil \log_2 W \rceil\, l + m / B \right) \right)
 
 with :math:`W` ranks, the slow-down :math:`s = \max(1, W / \mathrm{cores})` of ranks that share
 cores, and `m` the bytes that leave a rank: :math:`(W - 1) b` for a gather of `b` bytes of each
@@ -36,7 +36,7 @@ __all__ = [
     "work",
 ]
 
-CostName: TypeAlias = Literal["scalar", "vector", "matrix", "svd"]
+CostName: TypeAlias = Literal["scalar", "vector", "matrix", "trace", "svd"]
 StrategyName: TypeAlias = Literal["gather", "shard", "moments"]
 
 NUMBERS_TOLD = 18  # what ranks tell each other about their rows, eight bytes each
@@ -48,7 +48,8 @@ class Problem:
     """A step: the value of a loss and its gradient at the centres.
 
     Attributes:
-        cost: Which of the four; the matrix cost is that with the data fixed.
+        cost: Which of the four. `"matrix"` is the one with the data fixed, `"trace"` the one
+            with both Gram matrices, whose log-determinant costs the same.
         n: Data on all ranks.
         k: Centres on all ranks.
         d: Dimension.
@@ -70,7 +71,7 @@ class Problem:
     told: bool = True
 
     def __post_init__(self) -> None:
-        check_option("cost", self.cost, ("scalar", "vector", "matrix", "svd"))
+        check_option("cost", self.cost, ("scalar", "vector", "matrix", "trace", "svd"))
         if min(self.n, self.k, self.d, self.ranks, self.r) < 1:
             raise OptionError(f"{self}: sizes are whole numbers from 1 up.")
 
@@ -104,6 +105,8 @@ class Machine:
         latency_s: Seconds of a message.
         bandwidth: Bytes a second that leave a rank.
         cores: Ranks that run at full speed side by side; None: as many as there are.
+        double_s: Like `product_s` in float64, in which features and systems are computed; None:
+            the same.
     """
 
     name: str
@@ -115,6 +118,11 @@ class Machine:
     latency_s: float
     bandwidth: float
     cores: int | None = None
+    double_s: float | None = None
+
+    def slow_down(self, ranks: int) -> float:
+        """How much slower a rank is because others share its core."""
+        return max(1.0, ranks / self.cores) if self.cores else 1.0
 
 
 class Plan(NamedTuple):
@@ -127,10 +135,10 @@ class Plan(NamedTuple):
     payload: int  # what one rank hands to collectives
 
 
-# Fitted by `python -m kermix.bench.scaling` on two cores, rounded; and an H200 from its own
-# benchmarks, in NVLink's neighbourhood. Only their ratios decide between strategies.
+# Fitted by `python -m kermix.bench.scaling` on two cores, rounded; and an H200: products from its
+# own benchmarks, the rest nominal. Only their ratios decide between strategies.
 CPU = Machine("CPU core", 1.5e-3, 8e-9, 2e-9, 1.5e-10, 1e-9, 1e-4, 1e9)
-GPU = Machine("H200", 1e-3, 2e-12, 1e-13, 8e-15, 1e-12, 1e-5, 3e11)
+GPU = Machine("H200", 1e-3, 2e-12, 1e-13, 8e-15, 1e-12, 1e-5, 3e11, double_s=6e-14)
 
 
 def work(problem: Problem, strategy: StrategyName) -> Work:
@@ -154,6 +162,11 @@ def work(problem: Problem, strategy: StrategyName) -> Work:
         return Work((n * k + n * n) / share + k * k, 3 * k**3, 0.0)
     if problem.cost == "matrix":
         return Work(n * k / share + k * k, 3 * n * k * k / share + 3 * k**3, 0.0)
+    if problem.cost == "trace":
+        # The sharded factor has a gradient in closed form; its ranks wait for each other.
+        factor = n**3 / 2 if strategy == "shard" else n**3
+        solves = (2 * n * n * k + factor) / share
+        return Work((n * k + n * n) / share + k * k, solves + 3 * k**3, 0.0)
     large = max(n, k)
     if problem.method == "polar":
         return Work(n * k / share, 2 * POLAR_STEPS * large * small**2 / share, 0.0)
@@ -184,6 +197,8 @@ def traffic(problem: Problem, strategy: StrategyName) -> list[Collective]:
         found = [points_x, points_y, back_y]
     elif problem.cost == "svd":
         found = _sharded_svd(problem, points_x, points_y, back_y)
+    elif problem.cost == "trace":
+        found = [points_x, points_y, back_y, *_sharded_factor(problem)]
     else:
         number = Collective("sum", 8 if problem.cost in ("vector", "matrix") else e)
         found = [points_y, back_y]
@@ -219,6 +234,17 @@ def _sharded_svd(
     return [*found, Collective("gather", min(small, -(-large // w)) * small * e)]
 
 
+def _sharded_factor(problem: Problem) -> list[Collective]:
+    """Of equal shares: blocks and panels of the factor, both substitutions, and the result."""
+    w, k = problem.ranks, problem.k
+    rows = -(-problem.n // w)
+    block, side = Collective("sum", rows * rows * 8), Collective("sum", rows * k * 8)
+    number, square = Collective("sum", 8), Collective("sum", k * k * 8)
+    panel = Collective("gather", rows * rows * 8)
+    # The scale of the cross Gram matrix and whether the factor failed; the result, and backward.
+    return [block, panel] * w + [side, side] * w + [number] * 2 + [square] * 2
+
+
 def bytes_moved(collective: Collective, ranks: int) -> float:
     """Bytes that leave a rank, by the algorithm that moves least."""
     if collective.kind == "gather":
@@ -231,7 +257,9 @@ def collective_seconds(collective: Collective, ranks: int, machine: Machine) -> 
     if ranks == 1:
         return 0.0
     steps = math.ceil(math.log2(ranks))
-    return steps * machine.latency_s + bytes_moved(collective, ranks) / machine.bandwidth
+    seconds = steps * machine.latency_s + bytes_moved(collective, ranks) / machine.bandwidth
+    # Ranks that share a core send and add one after the other.
+    return machine.slow_down(ranks) * seconds
 
 
 def plan(problem: Problem, strategy: StrategyName, machine: Machine) -> Plan:
@@ -245,10 +273,12 @@ def plan(problem: Problem, strategy: StrategyName, machine: Machine) -> Plan:
     check_option("strategy", strategy, ("gather", "shard", "moments"))
     done, sent = work(problem, strategy), traffic(problem, strategy)
     kernel_s = machine.kernel_s + problem.d * machine.kernel_d_s
-    slow = max(1.0, problem.ranks / machine.cores) if machine.cores else 1.0
-    compute = machine.call_s + slow * (
-        done.kernels * kernel_s
-        + done.products * machine.product_s
+    double = strategy == "moments" or problem.cost != "svd"
+    product_s = (machine.double_s or machine.product_s) if double else machine.product_s
+    compute = machine.slow_down(problem.ranks) * (
+        machine.call_s
+        + done.kernels * kernel_s
+        + done.products * product_s
         + done.factors * machine.factor_s
     )
     network = sum(collective_seconds(c, problem.ranks, machine) for c in sent)

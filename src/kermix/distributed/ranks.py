@@ -102,12 +102,12 @@ class Ranks:
         return largest
 
     @torch.no_grad()
-    def broadcast(self, tensor: Tensor) -> Tensor:
-        """The tensor of rank 0, on all ranks; the others give one of its shape."""
-        tensor = tensor.detach().clone()
-        if self.size > 1:
+    def broadcast(self, tensor: Tensor, owner: int = 0) -> Tensor:
+        """The tensor of one rank, on all ranks; the others give one of its shape."""
+        tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+        if self.size > 1 and tensor.numel():
             self._count(tensor)
-            dist.broadcast(tensor, self._global(0), group=self.group)
+            dist.broadcast(tensor, self._global(owner), group=self.group)
         return tensor
 
     def collect(self, numbers: Sequence[int], device: torch.device) -> list[list[int]]:

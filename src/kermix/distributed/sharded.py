@@ -23,16 +23,19 @@ import torch
 from torch import Tensor
 
 from kermix import dual
+from kermix.errors import ShapeError
 from kermix.gram import ScaledGram, gram_matrix, scaled_gram
 from kermix.kernel import GaussianKernel, KernelTerms
 from kermix.linalg import Cholesky, cholesky, solve_dtype, sqrt_or_zero
 from kermix.nuclear import NuclearMethod, chosen_method
 from kermix.polar import polar_factor
+from kermix.sketched import MatrixForm
 from kermix.streaming import log_kernel_means
 
+from .factor import squared_norms
 from .ranks import Ranks, slice_of
 
-__all__ = ["RankSet", "data_fixed", "scalar", "svd", "vector"]
+__all__ = ["RankSet", "kernel_sets", "matrix", "scalar", "svd", "vector"]
 
 
 @dataclass
@@ -89,6 +92,18 @@ class RankSet:
         """Logarithm of the inner product of the density with itself."""
         return self.log_mean_of(self, self.terms, dtype, chunk)
 
+    def gram_rows(self, dtype: torch.dtype) -> Tensor:  # (n, N)
+        """This rank's rows of the Gram matrix."""
+        others = self.everywhere
+        if self.points.shape[-2]:
+            rows = gram_matrix(self.points, others, self.terms, dtype)
+        else:
+            rows = _nothing(self.points, others).to(dtype)
+        own, roots = (_roots(w, dtype, len(self)) for w in (self.own_weights, self.weights))
+        if own is None or roots is None:
+            return rows
+        return rows * own.unsqueeze(-1) * roots.unsqueeze(-2)
+
     def factor(self, dtype: torch.dtype, ridge: float) -> Cholesky:
         """Factor of the whole Gram matrix, on every rank."""
         points = self.everywhere
@@ -135,6 +150,32 @@ def data_fixed(x: RankSet, y: RankSet, cross: KernelTerms, ridge: float) -> tupl
     squares = factor.whiten(gram.matrix).square().sum((-2, -1))
     log_cost = 2 * gram.log_scale + x.ranks.sum(squares).log()
     return log_cost - math.log(len(x)), factor.ridge
+
+
+def matrix(
+    x: RankSet, y: RankSet, cross: KernelTerms, ridge: float, form: MatrixForm
+) -> tuple[Tensor, Tensor]:
+    """Logarithm of the matrix-matrix cost (the trace normalised), and the ridge used."""
+    if form == "data_fixed":
+        return data_fixed(x, y, cross, ridge)
+    if x.points.ndim != 2 or y.points.ndim != 2:
+        raise ShapeError(
+            f"strategy='shard' with form={form!r} takes one set of points on each side, not a "
+            "batch of them; use strategy='gather'."
+        )
+    dtype = solve_dtype(x.points.device)
+    gram = _cross_gram(y, x, cross, dtype, len(x), len(y))
+    roots = _roots(x.weights, dtype, len(x))
+    mean = gram.matrix.new_ones(()) if roots is None else roots.square().mean()
+    rows = x.gram_rows(dtype)
+    norms, used = squared_norms(rows, gram.matrix.mT, mean, ridge, x.counts, x.ranks)
+    factor = y.factor(dtype, ridge)
+    squares = factor.whiten(factor.whiten(norms).mT)
+    used = torch.maximum(factor.ridge, used)
+    if form == "logdet":
+        return dual.log_determinant_of(squares, gram.log_scale), used
+    log_cost = 2 * gram.log_scale + squares.diagonal().sum().log()
+    return log_cost - math.log(min(len(x), len(y))), used
 
 
 def svd(

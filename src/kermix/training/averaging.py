@@ -1,40 +1,84 @@
-"""A running average of a network's weights, kept beside it by torch."""
+"""Averages of weights along a training, and the statistics that belong to averaged weights."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
-from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+import torch
+from torch import Tensor, nn
 
-__all__ = ["averaged_copy", "weights_of"]
-
-
-def averaged_copy(network: nn.Module, decay: float) -> AveragedModel | None:
-    """The exponential average of the weights and buffers of a network; none for no decay."""
-    if not decay:
-        return None
-    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+__all__ = ["RunningAverage", "set_statistics"]
 
 
-@contextmanager
-def weights_of(average: AveragedModel | None, network: nn.Module) -> Iterator[None]:
-    """Within it the network has the averaged weights; afterwards its own again.
+class RunningAverage:
+    """An exponential running mean of a model's parameters.
+
+    torch's own `AveragedModel` keeps its count on the device and reads it at every step, which
+    makes the host wait.
+
+    Args:
+        model: Whose parameters are averaged.
+        steps: Steps over which the mean reaches back; 0 for none, which leaves the model as it is.
 
     Example:
-        >>> network = nn.Linear(1, 1)
-        >>> average = averaged_copy(network, 0.9)
-        >>> network.weight.data += 1
-        >>> with weights_of(average, network):
-        ...     inside = network.weight.item()
-        >>> round(network.weight.item() - inside, 3)
-        1.0
+        >>> layer = nn.Linear(1, 1, bias=False)
+        >>> average = RunningAverage(layer, steps=4)
+        >>> _ = layer.weight.data.fill_(1.0)
+        >>> average.update(layer, step=1000)  # a quarter of the way
     """
-    if average is None:
-        yield
-        return
-    own = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    network.load_state_dict(average.module.state_dict())
-    try:
-        yield
-    finally:
-        network.load_state_dict(own)
+
+    def __init__(self, model: nn.Module, steps: float) -> None:
+        self.steps = steps
+        self.tensors: dict[str, Tensor] = {}
+        if steps > 0:
+            self.tensors = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Move towards the model; early in a training faster, so that the start is forgotten."""
+        if self.steps <= 0:
+            return
+        share = max(1 / max(self.steps, 1.0), min(1.0, 10 / (step + 10)))
+        torch._foreach_lerp_(
+            list(self.tensors.values()), [p.detach() for p in model.parameters()], share
+        )
+
+    def copy_to(self, model: nn.Module) -> None:
+        """Give a model the averaged parameters."""
+        model.load_state_dict(self.tensors, strict=False)
+
+    @contextmanager
+    def in_place_of(self, model: nn.Module) -> Iterator[None]:
+        """Within it the model has the averaged parameters; afterwards its own again."""
+        own = {n: p.detach().clone() for n, p in model.named_parameters() if n in self.tensors}
+        self.copy_to(model)
+        try:
+            yield
+        finally:
+            model.load_state_dict(own, strict=False)
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take the averages of a checkpoint."""
+        for name, tensor in tensors.items():
+            self.tensors[name].copy_(tensor)
+
+
+@torch.no_grad()
+def set_statistics(
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> None:
+    """Set the running statistics of batch normalisation to means over these batches."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain mean
+        norm.train()
+    with autocast():
+        for batch in batches:
+            model(batch)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+        norm.eval()

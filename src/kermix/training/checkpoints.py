@@ -15,7 +15,13 @@ from torch import Tensor
 
 from kermix.errors import MissingExtraError, RunError
 
-__all__ = ["load_checkpoint", "optimizer_tensors", "restore_optimizer", "save_checkpoint"]
+__all__ = [
+    "load_checkpoint",
+    "optimizer_tensors",
+    "restore_optimizer",
+    "save_checkpoint",
+    "tensors_of",
+]
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> Path:
@@ -49,6 +55,11 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise RunError(
             f"{path}: not a readable checkpoint ({error}); it may have been cut short in copying."
         ) from None
+
+
+def tensors_of(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -1,9 +1,11 @@
 """The training loop, on Lightning Fabric: one step, reports, checkpoints, an orderly stop."""
 
+import importlib
 import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,13 +25,19 @@ from kermix.errors import (
 from kermix.evaluation import energy_distance
 from kermix.models.scaled import ScaledModel
 
-from .averaging import averaged_copy, weights_of
-from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
+from .averaging import RunningAverage
+from .checkpoints import (
+    load_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    save_checkpoint,
+    tensors_of,
+)
 from .objective import Objective
 from .schedules import VarianceSchedule, learning_rate
 from .settings import Settings
 
-__all__ = ["Row", "Trainer", "load_model", "make_fabric"]
+__all__ = ["Row", "Trainer", "check_shares", "load_model", "make_fabric"]
 
 Row: TypeAlias = dict[str, float]
 
@@ -87,7 +95,7 @@ class Trainer:
         self.settings = self.settings.for_data(self.train.shape[-2])
         self._ranks = Ranks() if fabric.world_size > 1 else None
         if self._ranks is not None:
-            _check_shares(self.settings, self._ranks.size)
+            check_shares(self.settings, self._ranks.size)
             batch_norm_over_ranks(self.model, self._ranks, fabric.device)
         objective = Objective(
             self.model, self.settings, self.variances, self._ranks, self.strategy
@@ -101,7 +109,7 @@ class Trainer:
         self._data = self.model.scaler.scaled(self.train.to(fabric.device))
         self._held_out = None if self.held_out is None else self.held_out.to(fabric.device)
         self._generator = torch.Generator(fabric.device).manual_seed(self.settings.seed)
-        self._average = averaged_copy(self.model.network, self.settings.average)
+        self._average = RunningAverage(self.model.network, self.settings.average)
 
     @property
     def is_main(self) -> bool:
@@ -151,20 +159,19 @@ class Trainer:
                 # The only place where the host waits for the device.
                 self._check_finite(torch.stack(losses), folder)
                 if not stopping and self.is_main:
-                    with weights_of(self._average, self.model.network):
+                    with self._average.in_place_of(self.model.network):
                         row = self._report(losses[-1])
                     if on_report is not None:
                         on_report(row)
                 if folder is not None and self.is_main:
                     self.save(folder / "last.safetensors")
                     if not stopping and row["metric"] <= min(r["metric"] for r in self.history):
-                        with weights_of(self._average, self.model.network):
+                        with self._average.in_place_of(self.model.network):
                             self.save(folder / "best.safetensors")
                 losses = []
             if stopping:
                 return False
-        if self._average is not None:
-            self.model.network.load_state_dict(self._average.module.state_dict())
+        self._average.copy_to(self.model.network)
         return True
 
     def _stopping(self, should_stop: Callable[[], bool] | None) -> bool:
@@ -190,9 +197,8 @@ class Trainer:
         # The sum over a batch of models gives each of them the gradient of its own loss.
         self._fabric.backward(loss.sum())
         self._optimizer.step()
-        if self._average is not None:
-            self._average.update_parameters(self.model.network)
         self.step += 1
+        self._average.update(self.model.network, self.step)
         return loss.detach().mean()
 
     def _batch(self, size: int) -> Tensor:  # (*B, size, d)
@@ -253,8 +259,7 @@ class Trainer:
         tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
         tensors.update(optimizer_tensors(self._optimizer))
         tensors["generator"] = self._generator.get_state()
-        if self._average is not None:
-            tensors |= {f"average.{name}": t for name, t in self._average.state_dict().items()}
+        tensors |= {f"average.{name}": t for name, t in self._average.tensors.items()}
         save_checkpoint(path, tensors, {"step": self.step, "history": self.history})
 
     def load(self, path: Path) -> None:
@@ -265,19 +270,16 @@ class Trainer:
         load_model(self.model, tensors)
         restore_optimizer(self._optimizer, tensors)
         self._generator.set_state(tensors["generator"])
-        if self._average is not None:
-            load_model(self._average, tensors, "average.")
+        self._average.load(tensors_of("average.", tensors))
         self.step, self.history = content["step"], content["history"]
 
 
-def load_model(model: nn.Module, tensors: dict[str, Tensor], prefix: str = "model.") -> None:
+def load_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Give a model the weights of a checkpoint."""
-    model.load_state_dict(
-        {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
-    )
+    model.load_state_dict(tensors_of("model.", tensors))
 
 
-def _check_shares(settings: Settings, ranks: int) -> None:
+def check_shares(settings: Settings, ranks: int) -> None:
     """Every rank must have something to do at every step."""
     sizes = {"batch": settings.batch, "components": settings.components}
     if settings.polish:
@@ -293,8 +295,10 @@ def _check_shares(settings: Settings, ranks: int) -> None:
 def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -> Any:
     """Fabric on a device with a precision; with several processes, this one is one of them."""
     try:
-        from lightning.fabric import Fabric
-        from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+        # Two packages bring the same Fabric.
+        found = "lightning.fabric" if find_spec("lightning") else "lightning_fabric"
+        Fabric = importlib.import_module(found).Fabric
+        environments = importlib.import_module(f"{found}.plugins.environments.torchelastic")
     except ImportError:
         raise MissingExtraError("Training needs Lightning: pip install 'kermix[fit]'.") from None
     options: dict[str, Any] = {"devices": 1}
@@ -306,7 +310,7 @@ def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -
             )
         check_ranks(devices, nodes)
         options = {"devices": devices, "num_nodes": nodes, "strategy": "ddp"}
-        options["plugins"] = [TorchElasticEnvironment()]
+        options["plugins"] = [environments.TorchElasticEnvironment()]
     try:
         fabric = Fabric(accelerator=device, precision=precision, **options)
     except (ValueError, RuntimeError, AssertionError) as error:

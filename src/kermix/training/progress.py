@@ -9,7 +9,7 @@ from kermix.errors import MissingExtraError
 
 from .loop import Row, Trainer
 
-__all__ = ["LiveProgress", "live_progress"]
+__all__ = ["LiveProgress", "live_progress", "progress_bar"]
 
 
 class LiveProgress:
@@ -35,6 +35,15 @@ class LiveProgress:
 @contextmanager
 def live_progress(trainer: Trainer, metric: str, console: Any = None) -> Iterator[LiveProgress]:
     """Show a bar while a trainer runs."""
+    with progress_bar("fit", trainer.total, trainer.step, console) as (bar, task):
+        yield LiveProgress(bar, task, trainer, metric)
+
+
+@contextmanager
+def progress_bar(
+    label: str, total: int, completed: int = 0, console: Any = None
+) -> Iterator[tuple[Any, Any]]:
+    """A bar of steps and its task, which has two texts to set: `stage` and `metric`."""
     try:
         from rich.progress import (
             BarColumn,
@@ -51,10 +60,10 @@ def live_progress(trainer: Trainer, metric: str, console: Any = None) -> Iterato
         def render(self, task: Any) -> Any:
             from rich.text import Text
 
-            return Text(f"{task.speed:.0f}/s" if task.speed else "", style="dim")
+            return Text(f"{task.speed:.2g}/s" if task.speed else "", style="dim")
 
     columns = (
-        TextColumn("[bold]fit[/]"),
+        TextColumn(f"[bold]{label}[/]"),
         BarColumn(bar_width=24),
         TaskProgressColumn(),
         MofNCompleteColumn(),
@@ -64,7 +73,4 @@ def live_progress(trainer: Trainer, metric: str, console: Any = None) -> Iterato
         TextColumn("[green]{task.fields[metric]}[/]"),
     )
     with Progress(*columns, console=console, transient=False) as bar:
-        task = bar.add_task(
-            "fit", total=trainer.total, completed=trainer.step, stage="", metric=""
-        )
-        yield LiveProgress(bar, task, trainer, metric)
+        yield bar, bar.add_task(label, total=total, completed=completed, stage="", metric="")

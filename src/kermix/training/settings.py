@@ -44,8 +44,8 @@ class Settings:
         start_variance: Variance at the beginning; None takes the median rule.
         spread: Factors of the variances that are used at once.
         rate: Peak of the learning rate; None chooses by model.
-        average: Decay, such as 0.99, of a running average of the weights, which is then the model
-            that reports look at and that is kept; 0 for none.
+        average: Steps over which weights are averaged; the running mean is then the model that
+            reports look at and that is kept. 0 for none.
         seed: All randomness comes from it.
     """
 
@@ -63,7 +63,7 @@ class Settings:
     start_variance: float | None = None
     spread: tuple[float, ...] = (1.0, 10.0, 100.0)
     rate: float | None = None
-    average: float = 0.0
+    average: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -74,6 +74,7 @@ class Settings:
         check_option("prior", self.prior, ("uniform", "gaussian", "hybrid"))
         for name, least in (
             ("components", 1), ("steps", 0), ("polish", 0), ("batch", 1), ("polish_batch", 1),
+            ("average", 0),
         ):  # fmt: skip
             value = getattr(self, name)
             if name in ("polish", "components") and value is None:
@@ -86,8 +87,6 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise OptionError(f"{name}={value} must be a positive number.")
-        if not 0 <= self.average < 1:
-            raise OptionError(f"average={self.average} must be at least 0 and less than 1.")
         if not self.is_mixture:
             if self.cost == "likelihood":
                 raise OptionError("cost='likelihood' needs a density: use model='mixture'.")

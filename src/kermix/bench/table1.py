@@ -1,0 +1,380 @@
+"""The paper's table of classification: Gaussian-product networks and a CNN, several seeds.
+
+`python -m kermix.bench.table1 --dataset mnist --patch 1,3 --model gaussian-product --seeds 0,1,2
+--data-root FOLDER --out results/table1.json` trains each cell of the table and merges its record
+into the file as soon as it is there, so that a run that was cut short loses one cell at most.
+`--set NAME=VALUE` changes a setting, and `--variant "TEXT: NAME=VALUE, NAME=VALUE"` names a
+change, for ablations. `--page docs/classification.md` writes the page.
+"""
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kermix.data.labelled import LabelledImages, load_labelled
+from kermix.errors import OptionError, RunError, TrainingError
+from kermix.records import environment, write_json
+from kermix.training.classification import ClassifierTrainer
+from kermix.training.classifier_settings import ClassifierSettings
+
+__all__ = ["PATCHES", "cell_settings", "hold_out", "main", "merge", "run", "train_cell"]
+
+PATCHES = (1, 3, 5, 7)
+KEY = ("dataset", "model", "patch", "seed", "augmentation", "variant")
+# What was found to serve each set; see the ablations.
+COMMON: dict[str, Any] = {"evaluate_every": 0}
+PRODUCT: dict[str, dict[str, Any]] = {
+    "mnist": {"stride": 2, "optimizer": "muon", "epochs": 9},
+    "cifar10": {"stride": 2, "optimizer": "muon", "anchor_grid": 4, "epochs": 26},
+}
+# A pixel is one to three numbers: narrow layers do, and all depends on the output's anchors.
+PIXELS: dict[str, Any] = {
+    "stride": 1, "width": 64, "depth": 3, "output_width": 1024, "anchor_grid": None,
+}  # fmt: skip
+BY_PATCH: dict[tuple[str, int], dict[str, Any]] = {
+    ("mnist", 1): {**PIXELS, "epochs": 10},
+    ("cifar10", 1): {**PIXELS, "epochs": 14},
+}
+CNN: dict[str, dict[str, Any]] = {"mnist": {"epochs": 8}, "cifar10": {"epochs": 22}}
+AUGMENTATION: dict[str, dict[str, Any]] = {
+    "mnist": {"shift": 2, "rotation": 10.0, "zoom": 0.1},
+    "cifar10": {"shift": 4, "flip": True, "flip_at_test": True},
+    "digits": {"shift": 1},
+}
+OTHER_AUGMENTATION: dict[tuple[str, int | None], dict[str, Any]] = {
+    # Rotated images have grey pixels where the others have none, which a pixel's features see.
+    ("mnist", 1): {"shift": 1, "rotation": 0.0, "zoom": 0.0},
+    ("cifar10", None): {"cutout": 8},
+}
+AUGMENTED = {"on": [True], "off": [False], "both": [True, False]}
+NONE = {"shift": 0, "flip": False, "cutout": 0, "rotation": 0.0, "zoom": 0.0}
+
+
+def cell_settings(
+    dataset: str, model: str, patch: int | None, augmented: bool = True
+) -> ClassifierSettings:
+    """The settings of a cell of the table, with seed 0.
+
+    Example:
+        >>> cell_settings("mnist", "gaussian-product", 3).patch
+        3
+    """
+    options: dict[str, Any] = {**COMMON, "model": model}
+    if model == "cnn":
+        options |= CNN.get(dataset, {})
+    else:
+        assert patch is not None
+        options |= PRODUCT.get(dataset, {}) | {"patch": patch}
+        options |= BY_PATCH.get((dataset, patch), {})
+    options |= AUGMENTATION.get(dataset, {}) if augmented else NONE
+    if augmented:
+        options |= OTHER_AUGMENTATION.get((dataset, patch), {})
+    return ClassifierSettings(**options)
+
+
+def train_cell(
+    train: LabelledImages,
+    test: LabelledImages,
+    settings: ClassifierSettings,
+    *,
+    variant: str = "",
+    device: str = "auto",
+    precision: str = "auto",
+    processes: int = 1,
+) -> dict[str, Any]:
+    """Train once and describe it, as a record of the table."""
+    torch.set_float32_matmul_precision("high")  # of the whitening, before any bfloat16
+    trainer = ClassifierTrainer(train, test, settings, device=device, precision=precision)
+    start = time.perf_counter()
+    trainer.run()
+    seconds = time.perf_counter() - start
+    on_test, on_train = trainer.evaluate(), trainer.evaluate(train)
+    plain = replace(settings, flip_at_test=False)
+    once = on_test if plain == settings else _with(trainer, plain)
+    found = environment()
+    epochs = [row["seconds"] for row in trainer.history]
+    return {
+        "dataset": train.name,
+        "model": settings.model,
+        "patch": None if settings.model == "cnn" else settings.patch,
+        "seed": settings.seed,
+        "augmentation": str(settings.augmentation),
+        "variant": variant,
+        "evaluated_on": "test images" if "held out" not in test.name else test.name,
+        "train_accuracy": round(on_train.accuracy, 5),
+        "test_accuracy": round(on_test.accuracy, 5),
+        "test_accuracy_one_view": round(once.accuracy, 5),
+        "test_loss": on_test.loss,
+        "epochs": settings.epochs,
+        "train_images": len(train),
+        "seconds": seconds,
+        "seconds_per_epoch": statistics.median(epochs),
+        "parameters": trainer.model.parameter_count,
+        "command": found["command"],
+        "machine": found["machine"],
+        "versions": found["versions"],
+        "commit": found["commit"],
+        "processes": processes,
+        "notes": [*train.notes],
+        "settings": settings.as_json(),
+        "history": [[round(r["loss"], 4), round(r["train_accuracy"], 4)] for r in trainer.history],
+    }
+
+
+def hold_out(train: LabelledImages, count: int) -> tuple[LabelledImages, LabelledImages]:
+    """Split training images, so that settings can be compared without the test images.
+
+    Example:
+        >>> rest, held_out = hold_out(load_labelled("digits", "train"), 100)
+        >>> len(rest), len(held_out), held_out.name
+        (1337, 100, '100 training images held out')
+    """
+    order = np.random.default_rng(0).permutation(len(train))
+    few, many = np.sort(order[:count]), np.sort(order[count:])
+    return (
+        replace(train, images=train.images[many], labels=train.labels[many]),
+        replace(
+            train,
+            name=f"{count} training images held out",
+            images=train.images[few],
+            labels=train.labels[few],
+        ),
+    )
+
+
+def _with(trainer: ClassifierTrainer, settings: ClassifierSettings) -> Any:
+    kept, trainer.settings = trainer.settings, settings
+    try:
+        return trainer.evaluate()
+    finally:
+        trainer.settings = kept
+
+
+def merge(path: Path, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put records into a file; one with the same dataset, model, patch, seed, ... is replaced."""
+    known = json.loads(path.read_text()) if path.exists() else []
+    table = {_key(r): r for r in (*known, *records)}
+    ordered = sorted(table.values(), key=lambda r: [str(r[name]) for name in KEY])
+    write_json(path, ordered)
+    return ordered
+
+
+def _key(record: dict[str, Any]) -> tuple[Any, ...]:
+    # A cell of the table has one number of epochs; settings are compared at several.
+    compared = record["evaluated_on"] != "test images"
+    extent = (record["epochs"], record.get("train_images")) if compared else None
+    return (*(record[name] for name in KEY), extent)
+
+
+def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
+    """Every cell with seed 0; the quick version is small networks on scikit-learn's digits."""
+    sets = ("digits",) if quick else ("mnist", "cifar10")
+    rows = []
+    for name in sets:
+        train, test = load_labelled(name, "train"), load_labelled(name, "test")
+        for patch in (*((3,) if quick else PATCHES), None):
+            settings = cell_settings(name, "cnn" if patch is None else "gaussian-product", patch)
+            if quick:
+                settings = replace(settings, width=16, output_width=32, depth=2, epochs=2)
+            record = train_cell(train, test, settings)
+            shown = ("dataset", "model", "patch", "augmentation", "train_accuracy",
+                     "test_accuracy", "epochs", "seconds_per_epoch", "parameters")  # fmt: skip
+            rows.append({key: record[key] for key in shown})
+    return {"classification": rows}
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """Train what was asked for and merge it into the result file."""
+    given = _parser().parse_args(arguments)
+    if given.page is not None:
+        from .table1_page import write_classification_page
+
+        return write_classification_page(given.out, given.ablations, given.page)
+    if given.merge:
+        for path in given.merge:
+            merge(given.out, json.loads(path.read_text()))
+        return _written(given.out)
+    start = time.perf_counter()
+    reader = {"data_root": given.data_root, "cache": given.cache, "workers": given.workers}
+    names = dict.fromkeys(given.dataset.split(","))
+    data = {
+        name: (load_labelled(name, "train", **reader), load_labelled(name, "test", **reader))
+        for name in names
+    }
+    if given.hold_out:
+        data = {name: hold_out(train, given.hold_out) for name, (train, _) in data.items()}
+    if given.images:
+        data = {name: (hold_out(a, given.images)[1], b) for name, (a, b) in data.items()}
+        data = {name: (replace(a, name=name), b) for name, (a, b) in data.items()}
+    cells = _cells(given)
+
+    def train(index: int) -> None:
+        dataset, settings, variant = cells[index]
+        if time.perf_counter() - start > given.stop_after:
+            sys.stdout.write(f"out of time: cell {index + 1} of {len(cells)} is left out\n")
+            return
+        torch.compiler.reset()  # the compiler keeps a limited number of sizes
+        try:
+            images, held_out = data[dataset]
+            record = train_cell(
+                images,
+                held_out,
+                settings,
+                variant=variant,
+                device=given.device,
+                precision=given.precision,
+                processes=given.jobs + given.beside,
+            )
+        except TrainingError as error:
+            sys.stdout.write(f"{variant}: {error}\n")
+            return
+        with _locked(given.out):
+            merge(given.out, [record])
+        _say(record)
+
+    _side_by_side(train, len(cells), given.jobs)
+    return _written(given.out)
+
+
+def _cells(given: argparse.Namespace) -> list[tuple[str, ClassifierSettings, str]]:
+    """What to train: dataset, settings and the name of a change, seeds in the outer loop."""
+    named = [_variant(text) for text in given.variant]
+    changes = [("", {}), *named] if given.with_base or not named else named
+    common = dict(pair.split("=", 1) for pair in given.set)
+    found = []
+    for seed in map(int, given.seeds.split(",")):
+        for dataset in given.dataset.split(","):
+            for model in given.model.split(","):
+                patches = [None] if model == "cnn" else [int(p) for p in given.patch.split(",")]
+                for patch in patches:
+                    for augmented in AUGMENTED[given.augmentation]:
+                        base = cell_settings(dataset, model, patch, augmented)
+                        for name, change in changes:
+                            options = _typed({**common, **change})
+                            found.append((dataset, replace(base, **options, seed=seed), name))
+    return found
+
+
+def _side_by_side(train: Callable[[int], None], count: int, jobs: int) -> None:
+    """Train all cells, several at once in forked processes, which share the data."""
+    if jobs == 1:
+        for index in range(count):
+            train(index)
+        return
+    context = multiprocessing.get_context("fork")
+    taken = context.Value("i", 0)
+
+    def work() -> None:
+        while True:
+            with taken.get_lock():
+                index, taken.value = taken.value, taken.value + 1
+            if index >= count:
+                return
+            train(index)
+
+    workers = [context.Process(target=work) for _ in range(jobs)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    failed = sum(worker.exitcode != 0 for worker in workers)
+    if failed:
+        raise RunError(f"{failed} of {jobs} processes failed; what they finished is in the file.")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time change a file."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _say(record: dict[str, Any]) -> None:
+    sys.stdout.write(
+        "{dataset} {model} patch {patch} seed {seed} [{augmentation}] {variant}: train "
+        "{train_accuracy:.4f} test {test_accuracy:.4f} (one view {test_accuracy_one_view:.4f}), "
+        "{epochs} epochs of {seconds_per_epoch:.2f} s, {seconds:.0f} s in all, "
+        "{parameters} parameters\n".format(**record)
+    )
+    sys.stdout.flush()
+
+
+def _written(path: Path) -> Path:
+    sys.stdout.write(f"written: {path}\n")
+    return path
+
+
+def _variant(text: str) -> tuple[str, dict[str, str]]:
+    name, _, changes = text.partition(":")
+    pairs = (pair.strip().split("=", 1) for pair in changes.split(",") if pair.strip())
+    return name.strip(), {pair[0]: pair[1] for pair in pairs}
+
+
+def _typed(options: dict[str, str]) -> dict[str, Any]:
+    known = {field.name for field in fields(ClassifierSettings)}
+    found: dict[str, Any] = {}
+    for name, text in options.items():
+        if name not in known:
+            raise OptionError(
+                f"There is no setting {name!r}; there are {', '.join(sorted(known))}."
+            )
+        try:
+            value = json.loads(text.lower() if text in ("True", "False", "None") else text)
+        except json.JSONDecodeError:
+            value = None if text == "none" else text
+        if name == "anchors_at":
+            value = tuple(int(i) for i in str(text).split("+") if i)
+        found[name] = value
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("kermix.bench.table1", description=__doc__)
+    parser.add_argument("--dataset", default="cifar10", help="mnist, cifar10, digits; with commas")
+    parser.add_argument(
+        "--model", default="gaussian-product", help="gaussian-product, cnn; with commas"
+    )
+    parser.add_argument("--patch", default="1,3,5,7", help="patch sizes with commas between")
+    parser.add_argument("--seeds", default="0,1,2", help="seeds with commas between")
+    parser.add_argument("--augmentation", default="on", choices=("on", "off", "both"))
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--variant", action="append", default=[], metavar="TEXT: NAME=VALUE, ...")
+    parser.add_argument("--with-base", action="store_true", help="also train without a variant")
+    parser.add_argument("--data-root", type=Path, help="where the files of MNIST or CIFAR-10 are")
+    parser.add_argument("--cache", type=Path, help="where decoded pictures are kept")
+    parser.add_argument(
+        "--hold-out", type=int, default=0, help="evaluate on this many training images instead"
+    )
+    parser.add_argument("--images", type=int, default=0, help="train on this many images only")
+    parser.add_argument("--workers", type=int, help="processes that decode pictures")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings side by side")
+    parser.add_argument(
+        "--beside", type=int, default=0, help="trainings of other programs meanwhile, to record"
+    )
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="SECONDS")
+    parser.add_argument("--out", type=Path, default=Path("results/table1.json"))
+    parser.add_argument("--merge", type=Path, nargs="*", help="only merge these files into --out")
+    parser.add_argument("--page", type=Path, help="only write this page")
+    parser.add_argument("--ablations", type=Path, default=Path("results/table1-ablations.json"))
+    return parser
+
+
+if __name__ == "__main__":
+    main()

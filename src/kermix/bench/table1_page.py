@@ -1,0 +1,208 @@
+"""The documentation's page of the classification table, written from the result files."""
+
+import json
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+__all__ = ["write_classification_page"]
+
+Record: TypeAlias = dict[str, Any]
+
+COLUMNS: tuple[int | None, ...] = (1, 3, 5, 7, None)
+TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+# Of the paper: train and test accuracy. CIFAR-10 there is the original, not a JPEG copy.
+PAPER = {
+    "mnist": {1: (0.990, 0.974), 3: (0.998, 0.982), 5: (1.0, 0.988), 7: (1.0, 0.989),
+              None: (1.0, 0.990)},
+    "cifar10": {1: (0.899, 0.600), 3: (0.997, 0.806), 5: (0.998, 0.819), 7: (0.998, 0.820),
+                None: (0.999, 0.908)},
+}  # fmt: skip
+GOALS = {
+    "mnist": {1: 0.985, 3: 0.990, 5: 0.993, 7: 0.993, None: 0.990},
+    "cifar10": {1: 0.63, 3: 0.83, 5: 0.85, 7: 0.85, None: 0.90},
+}
+
+
+def write_classification_page(results: Path, ablations: Path, page: Path) -> Path:
+    """Write `page`, a Markdown file, from `table1.json` and `table1-ablations.json`."""
+    records: list[Record] = json.loads(results.read_text()) if results.exists() else []
+    lines = [
+        "# Classification: the paper's table",
+        "",
+        "A Gaussian-product network maps every patch of an image alone, by layers "
+        "`BN(exp(-(A y - W)^2))`; patches meet only in the last step, "
+        "`A_F exp(-(1/T) sum_t (k_t - W_F(t))^2)`. A test changes one position and checks that "
+        "the features of all others stay exactly the same.",
+        "",
+        "Written by `python -m kermix.bench.table1 --page docs/classification.md` from "
+        "`results/table1.json` and `results/table1-ablations.json`: every number below is in one "
+        "of them, with settings, machine, versions and commit. The test images do not decide "
+        "anything: settings were compared on held-out training images, there is no early stopping "
+        "and the weights after the last epoch count.",
+        "",
+    ]
+    for dataset in TITLES:
+        of_set = [r for r in records if r["dataset"] == dataset]
+        if of_set:
+            lines += _data_set(dataset, of_set)
+    if ablations.exists():
+        lines += _ablations(json.loads(ablations.read_text()))
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("\n".join(lines).rstrip() + "\n")
+    return page
+
+
+def _data_set(dataset: str, records: list[Record]) -> list[str]:
+    augmented = [r for r in records if r["augmentation"] != "none"]
+    plain = [r for r in records if r["augmentation"] == "none"]
+    heads = ["1 (pixels)", "3", "5", "7", "CNN"]
+    lines = [f"## {TITLES[dataset]}", ""]
+    notes = dict.fromkeys(note for r in records for note in r["notes"])
+    lines += [f"Data: {note}" for note in notes] + ([""] if notes else [])
+    lines += ["| patch | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
+
+    def row(title: str, cell: Callable[[int | None], str]) -> None:
+        lines.append(f"| {title} | " + " | ".join(cell(patch) for patch in COLUMNS) + " |")
+
+    row("paper, train", lambda p: f"{PAPER[dataset][p][0]:.3f}")
+    row("paper, test", lambda p: f"{PAPER[dataset][p][1]:.3f}")
+    row("goal, test", lambda p: f"{GOALS[dataset][p]:.3f}")
+    for title, group in (("ours", augmented), ("ours, no augmentation", plain)):
+        if group:
+            row(f"{title}, train", lambda p, g=group: _mean(g, p, "train_accuracy"))  # type: ignore[misc]
+            row(f"**{title}, test**", lambda p, g=group: _mean(g, p, "test_accuracy"))  # type: ignore[misc]
+            if any(r["settings"]["flip_at_test"] for r in group):
+                row(
+                    f"{title}, test, without the mirror image",
+                    lambda p, g=group: _mean(g, p, "test_accuracy_one_view"),  # type: ignore[misc]
+                )
+    row("goal reached", lambda p: _verdict(augmented, p, GOALS[dataset][p]))
+    row("seeds", lambda p: ", ".join(str(r["seed"]) for r in _at(augmented, p)) or "-")
+    row("parameters", lambda p: _first(augmented, p, lambda r: f"{r['parameters']:,}"))
+    row("epochs", lambda p: _first(augmented, p, lambda r: str(r["epochs"])))
+    row("seconds for an epoch", lambda p: _first(augmented, p, _pace))
+    row("augmentation", lambda p: _first(augmented, p, lambda r: r["augmentation"]))
+    shared = max((r["processes"] for r in records), default=1)
+    lines += [
+        "",
+        f"Accuracies are means over the seeds, ± their standard deviation. {_where(records)}"
+        + (
+            f" Up to {shared} trainings shared it: an epoch takes less time alone."
+            if shared > 1
+            else ""
+        ),
+        "",
+        "Commands, for each cell:",
+        "",
+    ]
+    return [*lines, *_commands(augmented + plain), ""]
+
+
+def _at(records: Iterable[Record], patch: int | None) -> list[Record]:
+    return sorted((r for r in records if r["patch"] == patch), key=lambda r: r["seed"])
+
+
+def _first(records: Iterable[Record], patch: int | None, text: Callable[[Record], str]) -> str:
+    found = _at(records, patch)
+    return text(found[0]) if found else "-"
+
+
+def _pace(record: Record) -> str:
+    return f"{record['seconds_per_epoch']:.2f}"
+
+
+def _mean(records: Iterable[Record], patch: int | None, what: str) -> str:
+    values = [r[what] for r in _at(records, patch)]
+    if not values:
+        return "-"
+    if len(values) == 1:
+        return f"{values[0]:.4f} (one seed)"
+    return f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}"
+
+
+def _verdict(records: Iterable[Record], patch: int | None, goal: float) -> str:
+    values = [r["test_accuracy"] for r in _at(records, patch)]
+    if not values:
+        return "not measured"
+    gap = statistics.mean(values) - goal
+    return "yes" if gap >= 0 else f"no, {-gap:.4f} short"
+
+
+def _where(records: Iterable[Record]) -> str:
+    machines = dict.fromkeys(
+        r["machine"]["gpu"] or f"{r['machine']['cores']} cores of {r['machine']['cpu']}"
+        for r in records
+    )
+    commits = dict.fromkeys(f"`{r['commit']}`" for r in records)
+    return f"Machine: {', '.join(machines)}; commit {', '.join(commits)}."
+
+
+def _commands(records: Iterable[Record]) -> list[str]:
+    lines = []
+    for record in records:
+        if record["seed"] != min(r["seed"] for r in records if _cell(r) == _cell(record)):
+            continue
+        name = "CNN" if record["patch"] is None else f"patch {record['patch']}"
+        lines.append(f"- {name}, augmentation {record['augmentation']}: `{_command(record)}`")
+    return lines
+
+
+def _cell(record: Record) -> tuple[Any, ...]:
+    return record["patch"], record["augmentation"]
+
+
+def _command(record: Record) -> str:
+    """What trains this cell with three seeds: the settings are those that the program has."""
+    patch = "" if record["patch"] is None else f" --patch {record['patch']}"
+    bare = " --augmentation off" if record["augmentation"] == "none" else ""
+    epochs = f" --set epochs={record['epochs']}"
+    return (
+        f"python -m kermix.bench.table1 --dataset {record['dataset']} --model {record['model']}"
+        f"{patch} --seeds 0,1,2{bare}{epochs} --data-root DATA"
+    )
+
+
+def _base_name(record: Record) -> str:
+    s = record["settings"]
+    if record["model"] == "cnn":
+        return f"*{s['optimizer']}, {record['augmentation']}*"
+    grid = "anchors at every position" if s["anchor_grid"] is None else (
+        f"anchors on a grid of {s['anchor_grid']} x {s['anchor_grid']}")  # fmt: skip
+    return (
+        f"*{s['optimizer']}, stride {s['stride']}, width {s['width']}, {s['output_width']} "
+        f"Gaussians, {grid}, whitened patches*"
+    )
+
+
+def _ablations(records: list[Record]) -> list[str]:
+    lines = [
+        "## What each part is worth",
+        "",
+        "One seed and few epochs; compare within a table only. The first row of a table, where it "
+        "is in italics, is what the others change.",
+        "",
+    ]
+    tables = dict.fromkeys((r["dataset"], r["patch"], r["epochs"]) for r in records)
+    for dataset, patch, epochs in tables:
+        rows = [r for r in records if (r["dataset"], r["patch"], r["epochs"]) == (
+            dataset, patch, epochs)]  # fmt: skip
+        what = "the CNN" if patch is None else f"patch {patch}"
+        lines += [f"**{TITLES.get(dataset, dataset)}, {what}, {epochs} epochs**", ""]
+        held = dict.fromkeys(r["evaluated_on"] for r in rows)
+        lines += [f"Evaluated on: {', '.join(held)}.", ""]
+        lines += [
+            "| change | train | evaluated | parameters | s / epoch |",
+            "|---|---|---|---|---|",
+        ]
+        base = [r for r in rows if not r["variant"]]
+        for r in base + sorted(
+            (r for r in rows if r["variant"]), key=lambda r: -r["test_accuracy"]
+        ):
+            lines.append(
+                f"| {r['variant'] or _base_name(r)} | {r['train_accuracy']:.4f} | "
+                f"{r['test_accuracy']:.4f} | {r['parameters']:,} | {_pace(r)} |"
+            )
+        lines.append("")
+    return lines

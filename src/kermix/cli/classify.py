@@ -1,0 +1,259 @@
+"""`kermix classify` and `kermix predict`."""
+
+import csv
+import json
+import shlex
+import sys
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kermix.errors import OptionError, RunError
+
+if TYPE_CHECKING:
+    from kermix.classify_run import ClassifyRun
+    from kermix.data.labelled import LabelledImages
+    from kermix.training.classifier_settings import ClassifierSettings
+
+__all__ = ["classify", "go_on", "predict"]
+
+console = Console()
+
+
+def classify(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="digits (built in), mnist, cifar10, celeba:ATTRIBUTE, or a folder: "
+            "train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png, of which a fifth is then "
+            "kept for testing."
+        ),
+    ] = "digits",
+    model: Annotated[
+        str, typer.Option(help="gaussian-product, or cnn, a plain network to compare with.")
+    ] = "gaussian-product",
+    patch: Annotated[
+        int, typer.Option(help="Side of the patches in pixels, odd; 1 looks at single pixels.")
+    ] = 3,
+    epochs: Annotated[
+        int | None, typer.Option(help="Times that every image is seen; by default 20.")
+    ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(help="Features of a position; by default 256, 64 for few images."),
+    ] = None,
+    depth: Annotated[int | None, typer.Option(help="Number of Gaussian layers.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images in each step.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Peak of the learning rate.")] = None,
+    augment: Annotated[
+        bool, typer.Option(help="Whether training images are shifted (cifar10: mirrored too).")
+    ] = True,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any other setting, as often as needed: whitening=null, anchors_at=[3], "
+            "rotation=10, cutout=8. All of them are listed in the report.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same machine: same result.")] = 0,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(help="Folder that holds the files of mnist or cifar10; else downloaded."),
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Bring all images to this side, in pixels.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="auto (bf16-mixed on a GPU), 32-true, bf16-mixed.")
+    ] = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run, which must not exist. By default runs/NAME."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A first look: a small network, five epochs.")
+    ] = False,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with this run; other options are not looked at.")
+    ] = None,
+) -> None:
+    """Learn the classes of images with a network of Gaussian products, and write a report.
+
+    Without arguments, scikit-learn's 8 x 8 digits, in under a minute. Each pixel, or the patch
+    around it, is looked at alone; positions meet only in one last exponential. Stop with Ctrl-C at
+    any moment: nothing is lost, and the command to go on is printed.
+    """
+    if resume is not None:
+        go_on(resume)
+        return
+    from kermix.classify_run import ClassifyRun
+    from kermix.data.labelled import load_labelled
+    from kermix.run import next_free_folder
+
+    chosen: dict[str, Any] = {"epochs": epochs, "width": width, "depth": depth, "batch": batch,
+                              "rate": rate}  # fmt: skip
+    given = {name: value for name, value in chosen.items() if value is not None}
+    given |= {"model": model, "patch": patch, "seed": seed, **_settings(setting or [])}
+    _chosen(data, given, augment, quick, 1000, 32)  # refused, if it must be, before reading files
+    train, test = (
+        load_labelled(data, part, data_root=data_root, size=size) for part in ("train", "test")
+    )
+    settings = _chosen(data, given, augment, quick, len(train), min(train.images.shape[2:]))
+    _check_fits(settings, train)
+    folder = next_free_folder(f"{train.name}-{settings.model}") if out is None else out
+    run = ClassifyRun.create(
+        folder, data, train, test, settings, device=device, precision=precision,
+        data_root=data_root, size=size,
+    )  # fmt: skip
+    for note in run.config["notes"]:
+        console.print(f"[yellow]note:[/] {note}", highlight=False)
+    _train_and_finish(run, train, test)
+
+
+def go_on(folder: Path) -> None:
+    """Go on with a run of `kermix classify` from its last checkpoint."""
+    from kermix.classify_run import ClassifyRun
+
+    run = ClassifyRun.open(folder)
+    _train_and_finish(run, *run.images())
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a run of kermix classify.")],
+    images: Annotated[
+        Path,
+        typer.Argument(help="A picture, a folder of pictures, an IDX file, or a .npy of images."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="Where to write the table, .csv; else it is printed."),
+    ] = None,
+    chances: Annotated[
+        bool, typer.Option("--all", help="Write the probability of every class.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
+) -> None:
+    """Find the classes of images: a table of file (or row), class and probability."""
+    from kermix.classify_run import ClassifyRun
+    from kermix.predicting import read_unlabelled
+
+    if out is not None and out.exists():
+        raise RunError(f"{out} exists, and nothing is ever overwritten; choose another name.")
+    opened = ClassifyRun.open(run)
+    trained = opened.classifier(device)
+    kind, blocks, notes = read_unlabelled(images, opened.shape)
+    every = [f"p({name})" for name in trained.classes] if chances else []
+    rows = [[kind, "class", "probability", *every]]
+    for names, pixels in blocks:
+        found = trained.probabilities(pixels.to(device)).cpu()
+        best, place = found.max(1)
+        for i, name in enumerate(names):
+            rest = [f"{p:.6f}" for p in found[i].tolist()] if chances else []
+            rows.append([name, trained.classes[int(place[i])], f"{float(best[i]):.6f}", *rest])
+    try:
+        with nullcontext(sys.stdout) if out is None else out.open("x", newline="") as file:
+            csv.writer(file).writerows(rows)
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written ({error.strerror}).") from None
+    summary = Console(stderr=True)
+    for note in notes:
+        summary.print(f"[yellow]note:[/] {note}", highlight=False)
+    where = "" if out is None else f" in {out}"
+    summary.print(f"{len(rows) - 1} images{where}", highlight=False, soft_wrap=True)
+
+
+def _chosen(
+    data: str, given: dict[str, Any], augment: bool, quick: bool, count: int, side: int
+) -> "ClassifierSettings":
+    """The settings of a run: what suits the images, but for what was given."""
+    from kermix.classify_run import suited_settings
+
+    base = suited_settings(data, given["model"], given["patch"], count, side, augment=augment)
+    if quick:
+        base = replace(base, width=32, depth=2, output_width=96, epochs=5)
+    known = {field.name for field in fields(base)}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise OptionError(
+            f"--set {unknown[0]}: no such setting; there are {', '.join(sorted(known))}."
+        )
+    for name, value in given.items():
+        _check_kind(name, value, getattr(base, name))
+    return replace(base, **given)
+
+
+def _check_kind(name: str, value: Any, usual: Any) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name in ("rate", "whitening", "anchor_grid"):
+        fits = number or value is None
+    elif isinstance(usual, int) and not isinstance(usual, bool):
+        fits = number and isinstance(value, int)
+    else:
+        fits = number if isinstance(usual, float) else isinstance(value, type(usual))
+    if not fits:
+        raise OptionError(f"{name}={value!r}: a value such as {usual!r} is expected.")
+
+
+def _check_fits(settings: "ClassifierSettings", images: "LabelledImages") -> None:
+    """Refuse a network that these images cannot have, before a folder is made."""
+    from kermix.training.classifier_settings import build_classifier
+
+    channels, height, width = (int(n) for n in images.images.shape[1:])
+    build_classifier(settings, (channels, height, width), len(images.classes))
+
+
+def _settings(texts: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise OptionError(f"--set {text}: write NAME=VALUE.")
+        name = name.strip().replace("-", "_")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value.strip()
+        if isinstance(found[name], list):
+            found[name] = tuple(found[name])
+    return found
+
+
+def _train_and_finish(run: "ClassifyRun", train: "LabelledImages", test: "LabelledImages") -> None:
+    from kermix.interruptions import interruptions
+    from kermix.training.progress import progress_bar
+
+    trainer = run.trainer(train, test)
+    again = f"kermix resume {shlex.quote(str(run.folder))}"
+    with (
+        interruptions() as interrupted,
+        progress_bar("classify", trainer.total, trainer.step, console) as (bar, task),
+    ):
+
+        def on_report(row: dict[str, float]) -> None:
+            texts = {"stage": f"loss {row['loss']:.3f}"}
+            if "test_accuracy" in row:
+                texts["metric"] = f"test {row['test_accuracy']:.2%}"
+            bar.update(task, **texts)
+
+        finished = run.train(
+            trainer,
+            on_step=lambda step: bar.update(task, completed=step),
+            on_report=on_report,
+            should_stop=interrupted,
+        )
+    if not finished:
+        console.print(f"Stopped at step {trainer.step}; saved. To go on:\n  [bold]{again}[/]")
+        raise typer.Exit(130)
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in run.finish(trainer):
+        table.add_row(f"[dim]{name}[/]", value)
+    console.print(table)
+    console.print(f"report: [bold]{run.folder / 'report.html'}[/]", soft_wrap=True)

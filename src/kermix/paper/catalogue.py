@@ -1,0 +1,81 @@
+"""The figures and the table that there are, and how a folder of them is made."""
+
+import importlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kermix.errors import OptionError, RunError
+
+from .artefact import Record, Tick, files_of, ignore, read_record
+from .page import PAGE, write_page
+
+__all__ = ["ARTEFACTS", "check_folder", "chosen", "records_in", "reproduce"]
+
+ARTEFACTS = {
+    "fig-generation": "samples of networks trained with each cost, and with the ablations",
+    "fig-measure": "the costs while one density slides past the other",
+    "fig-identity": "the identity function as the Gaussians at the samples see it",
+    "fig-singular-functions": "left and right singular functions, and eigenfunctions",
+    "table-classification": "accuracy of the Gaussian-product network",
+}
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """The names meant: all for none or `all`, each once, in the paper's order."""
+    if not names or "all" in names:
+        return list(ARTEFACTS)
+    for name in names:
+        if name not in ARTEFACTS:
+            raise OptionError(f"{name!r} is not in the paper; there are {', '.join(ARTEFACTS)}.")
+    return [name for name in ARTEFACTS if name in names]
+
+
+def check_folder(folder: Path, names: Sequence[str], overwrite: bool = False) -> None:
+    """Refuse a folder in which something would be lost."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file; choose another --out.")
+    if overwrite or not folder.exists():
+        return
+    found = [file.name for name in names for file in files_of(name, folder)]
+    # A page among results of ours is ours: it is made anew from all of them.
+    if (folder / PAGE).exists() and not records_in(folder):
+        found.append(PAGE)
+    if found:
+        raise RunError(
+            f"{folder} holds {', '.join(found[:4])}{', ...' if len(found) > 4 else ''} already; "
+            "choose another --out, or replace them with --overwrite."
+        )
+
+
+def records_in(folder: Path) -> list[Record]:
+    """The results that a folder holds, in the paper's order."""
+    files = [folder / f"{name}.json" for name in ARTEFACTS]
+    return [read_record(file) for file in files if file.exists()]
+
+
+def reproduce(
+    name: str,
+    folder: Path,
+    quick: bool = False,
+    *,
+    data_root: Path | None = None,
+    tick: Tick = ignore,
+) -> Record:
+    """Compute one figure or table, write its files and the page of all that are there.
+
+    Args:
+        name: One of :data:`ARTEFACTS`.
+        folder: Where files go; those of the same name are replaced.
+        quick: Whether to take fewer seeds, steps and points.
+        data_root: Folder of MNIST and CIFAR-10, for the table.
+        tick: Called now and then with the share that is done.
+    """
+    (name,) = chosen([name])
+    module = importlib.import_module(f"kermix.paper.{name.partition('-')[2].replace('-', '_')}")
+    run: Callable = module.run
+    start = time.perf_counter()
+    artefact = run(quick, data_root=data_root, tick=tick)
+    record: Record = artefact.save(folder, quick=quick, seconds=time.perf_counter() - start)
+    write_page(folder, records_in(folder))
+    return record

@@ -1,0 +1,55 @@
+"""Claims of the paper, judged by numbers."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Claim"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement, the rule by which it is judged, and what the numbers say.
+
+    Attributes:
+        text: What is claimed, in a sentence.
+        rule: When it counts as seen, in words.
+        numbers: What the rule was applied to.
+        holds: Whether it was seen.
+        ours: Whether the statement is not the paper's but a correction of it.
+
+    Example:
+        >>> claim = Claim("One is small.", "below 2", {"one": 1.0}, holds=True)
+        >>> claim.sentence()
+        'Seen: One is small. (below 2; one 1)'
+    """
+
+    text: str
+    rule: str
+    numbers: Mapping[str, float]
+    holds: bool
+    ours: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """`Seen` or `NOT seen`."""
+        return "Seen" if self.holds else "NOT seen"
+
+    @property
+    def evidence(self) -> str:
+        """The numbers as text."""
+        return ", ".join(f"{name} {value:.4g}" for name, value in self.numbers.items())
+
+    def sentence(self) -> str:
+        """The verdict, the claim, the rule and the numbers."""
+        return f"{self.verdict}: {self.text} ({self.rule}; {self.evidence})"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and text."""
+        plain = {name: float(value) for name, value in self.numbers.items()}
+        return {**asdict(self), "numbers": plain, "holds": bool(self.holds)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Claim":
+        """The inverse of :meth:`as_json`."""
+        return cls(**content)

@@ -1,0 +1,127 @@
+"""Random changes of images that keep their class, for a whole batch at once on its device."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kermix.errors import OptionError
+
+__all__ = ["Augmentation"]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What may happen to a training image. All zeros: nothing.
+
+    Args:
+        flip: Whether images are mirrored left to right, every second one.
+        shift: Largest shift in pixels, in both directions; what comes in is a reflection.
+        cutout: Side of a square that is replaced by the mean colour of its image; 0 for none.
+        rotation: Largest rotation in degrees, of every second image: the others stay sharp.
+        zoom: Largest relative change of size of these images, such as 0.1.
+
+    Example:
+        >>> images = torch.arange(4, dtype=torch.uint8).view(1, 1, 1, 4)
+        >>> generator = torch.Generator().manual_seed(3)
+        >>> Augmentation(shift=1)(images, generator).flatten().tolist()
+        [1, 2, 3, 2]
+    """
+
+    flip: bool = False
+    shift: int = 0
+    cutout: int = 0
+    rotation: float = 0.0
+    zoom: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("shift", "cutout", "rotation", "zoom"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise OptionError(f"{name}={value} must not be negative.")
+        if self.zoom >= 1:
+            raise OptionError(f"zoom={self.zoom} is relative and must be below 1.")
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything happens at all."""
+        return self != Augmentation()
+
+    def __str__(self) -> str:
+        parts = ["flip"] if self.flip else []
+        parts += [f"shift {self.shift}"] if self.shift else []
+        parts += [f"rotation {self.rotation:g}"] if self.rotation else []
+        parts += [f"zoom {self.zoom:g}"] if self.zoom else []
+        parts += [f"cutout {self.cutout}"] if self.cutout else []
+        return ", ".join(parts) or "none"
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:  # (B, C, H, W)
+        """Change a batch of images; bytes stay bytes."""
+        if self.flip or self.shift:
+            images = self._moved(images, generator)
+        if self.rotation or self.zoom:
+            images = self._turned(images, generator)
+        return self._cut(images, generator) if self.cutout else images
+
+    def _moved(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        count, channels, height, width = images.shape
+        device = images.device
+
+        def source(length: int, mirrored: bool) -> Tensor:  # (B, length)
+            index = torch.arange(length, device=device).expand(count, length)
+            if mirrored:
+                flipped = torch.rand(count, 1, generator=generator, device=device) < 0.5
+                index = torch.where(flipped, length - 1 - index, index)
+            if self.shift:
+                index = index + torch.randint(
+                    -self.shift, self.shift + 1, (count, 1), generator=generator, device=device
+                )
+            return _reflected(index, length)
+
+        rows, columns = source(height, False), source(width, self.flip)
+        of_image = torch.arange(count, device=device).view(-1, 1, 1, 1)
+        of_channel = torch.arange(channels, device=device).view(1, -1, 1, 1)
+        return images[of_image, of_channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+    def _turned(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        count, device = len(images), images.device
+        chance = 2 * torch.rand(4, count, generator=generator, device=device) - 1
+        angle = chance[0] * math.radians(self.rotation)
+        across, down = 1 + self.zoom * chance[1], 1 + self.zoom * chance[2]
+        zero = torch.zeros_like(angle)
+        rows = [angle.cos() * across, -angle.sin() * down, zero]
+        columns = [angle.sin() * across, angle.cos() * down, zero]
+        affine = torch.stack([torch.stack(rows, -1), torch.stack(columns, -1)], 1)
+        shape = list(images.shape)
+        grid = torch.nn.functional.affine_grid(affine, shape, align_corners=False)
+        turned = torch.nn.functional.grid_sample(
+            images.float(), grid, padding_mode="border", align_corners=False
+        )
+        if images.dtype == torch.uint8:
+            turned = turned.round().to(images.dtype)
+        return torch.where(chance[3].view(-1, 1, 1, 1) > 0, turned, images)
+
+    def _cut(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        count, _, height, width = images.shape
+        device = images.device
+
+        def inside(length: int) -> Tensor:  # (B, length)
+            centre = torch.randint(length, (count, 1), generator=generator, device=device)
+            start = centre - self.cutout // 2
+            index = torch.arange(length, device=device)
+            return (index >= start) & (index < start + self.cutout)
+
+        hidden = inside(height)[:, None, :, None] & inside(width)[:, None, None, :]
+        colour = images.float().mean((2, 3), keepdim=True).to(images.dtype)
+        return torch.where(hidden, colour, images)
+
+
+def _reflected(index: Tensor, length: int) -> Tensor:
+    """Indices outside 0 .. length - 1 mirrored at the edges, however far outside."""
+    if length == 1:
+        return torch.zeros_like(index)
+    period = 2 * (length - 1)
+    index = index.remainder(period)
+    return torch.minimum(index, period - index)

@@ -1,0 +1,161 @@
+"""What a user can choose about a classifier: one frozen object, the same in Python and JSON."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from kermix.errors import OptionError
+from kermix.models.cnn import PlainCNN
+from kermix.models.gaussian_functions import Path
+from kermix.models.image_classifier import ImageClassifier, ImageShape
+from kermix.models.product_classifier import GaussianProductClassifier
+from kermix.validation import check_option
+
+from .augmentation import Augmentation
+
+__all__ = ["ClassifierModel", "ClassifierSettings", "build_classifier"]
+
+ClassifierModel: TypeAlias = Literal["gaussian-product", "cnn"]
+PEAK_RATES = {"gaussian-product": 0.005, "cnn": 0.005}
+
+
+@dataclass(frozen=True)
+class ClassifierSettings:
+    """Settings of a classifier of images.
+
+    Attributes:
+        model: `"gaussian-product"`, or `"cnn"`, the plain baseline.
+        patch: Side of the patches, odd; the CNN has none.
+        stride: Pixels from one patch to the next.
+        width: Features of the Gaussian layers.
+        depth: Number of Gaussian layers before the output.
+        output_width: Number of Gaussians of the output.
+        anchors_at: Layers with anchors for each position.
+        anchor_grid: Rows and columns of the grid of the output's anchors; None: every position.
+        alpha: What scales the output's exponent: `"one"`, `"each"` or `"norm"`.
+        whitening: Regularisation of the whitening of patches; None for none.
+        data_anchors: Whether the first layer starts from patches of the data.
+        image_anchors: Whether the output starts from the features of training images.
+        residual: Whether layers add to their input.
+        path: How the Gaussian layers are computed: `"auto"`, `"plain"`, `"lean"` or `"fused"`.
+        epochs: Times that every image is seen.
+        batch: Images in each step.
+        rate: Peak of the learning rate; None takes one that fits the model.
+        warmup: Share of the training in which the rate rises.
+        optimizer: `"adamw"`, or `"muon"` for the matrices with AdamW for the rest.
+        weight_decay: Of the matrices and of the anchors of positions.
+        smoothing: Of the labels.
+        average: Epochs over which the weights are averaged (a running mean); 0 for none.
+        flip: Whether images are mirrored in training.
+        shift: Largest shift in pixels.
+        cutout: Side of the square that is cut out.
+        rotation: Largest rotation in degrees.
+        zoom: Largest relative change of size.
+        flip_at_test: Whether scores are averaged over the image and its mirror image.
+        evaluate_every: Epochs between two looks at the held-out images; 0: only at the end.
+        seed: All randomness comes from it.
+    """
+
+    model: ClassifierModel = "gaussian-product"
+    patch: int = 3
+    stride: int = 1
+    width: int = 256
+    depth: int = 4
+    output_width: int = 512
+    anchors_at: tuple[int, ...] = ()
+    anchor_grid: int | None = None
+    alpha: str = "norm"
+    whitening: float | None = 1e-3
+    data_anchors: bool = True
+    image_anchors: bool = False
+    residual: bool = False
+    path: Path = "auto"
+    epochs: int = 20
+    batch: int = 512
+    rate: float | None = None
+    warmup: float = 0.2
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    weight_decay: float = 0.05
+    smoothing: float = 0.1
+    average: float = 1.0
+    flip: bool = False
+    shift: int = 2
+    cutout: int = 0
+    rotation: float = 0.0
+    zoom: float = 0.0
+    flip_at_test: bool = False
+    evaluate_every: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_option("model", self.model, ("gaussian-product", "cnn"))
+        check_option("optimizer", self.optimizer, ("adamw", "muon"))
+        for name, least in (("epochs", 1), ("batch", 2), ("evaluate_every", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
+        if self.rate is not None and not 0 < self.rate < float("inf"):
+            raise OptionError(f"rate={self.rate} must be a positive number.")
+        for name, most in (("weight_decay", float("inf")), ("smoothing", 1), ("average", 1e9)):
+            if not 0 <= getattr(self, name) < most:
+                raise OptionError(f"{name}={getattr(self, name)} must be in [0, {most:g}).")
+        if not 0 < self.warmup < 1:
+            raise OptionError(f"warmup={self.warmup} must be between 0 and 1.")
+        if self.optimizer == "muon" and not hasattr(torch.optim, "Muon"):
+            raise OptionError("optimizer='muon' needs PyTorch 2.9 or newer: use 'adamw'.")
+        _ = self.augmentation  # refuses what it cannot do
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """What happens to training images."""
+        return Augmentation(self.flip, self.shift, self.cutout, self.rotation, self.zoom)
+
+    @property
+    def peak_rate(self) -> float:
+        """The learning rate that is used."""
+        return PEAK_RATES[self.model] if self.rate is None else self.rate
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and text."""
+        return {**asdict(self), "anchors_at": list(self.anchors_at)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "ClassifierSettings":
+        """The inverse of :meth:`as_json`; names that are not known are an error."""
+        unknown = sorted(set(content) - {field.name for field in fields(cls)})
+        if unknown:
+            raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
+        return cls(**{**content, "anchors_at": tuple(content.get("anchors_at", ()))})
+
+
+def build_classifier(
+    settings: ClassifierSettings, shape: ImageShape, classes: int
+) -> ImageClassifier:
+    """The untrained network of some settings, on the CPU.
+
+    Example:
+        >>> build_classifier(ClassifierSettings(model="cnn"), (1, 8, 8), 10).parameter_count
+        1147722
+    """
+    generator = torch.Generator().manual_seed(settings.seed)
+    if settings.model == "cnn":
+        return PlainCNN(shape, classes, generator=generator)
+    return GaussianProductClassifier(
+        shape,
+        classes,
+        settings.patch,
+        stride=settings.stride,
+        width=settings.width,
+        depth=settings.depth,
+        output_width=settings.output_width,
+        anchors_at=settings.anchors_at,
+        anchor_grid=settings.anchor_grid,
+        alpha=settings.alpha,
+        whitening=settings.whitening,
+        data_anchors=settings.data_anchors,
+        image_anchors=settings.image_anchors,
+        residual=settings.residual,
+        path=settings.path,
+        generator=generator,
+    )

@@ -1,0 +1,169 @@
+"""Training of classifiers: it learns, resumes exactly, augments as it says."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from kermix.data.labelled import LabelledImages, load_labelled
+from kermix.errors import OptionError, RunError, ShapeError, TrainingError
+from kermix.training.augmentation import Augmentation
+from kermix.training.averaging import RunningAverage
+from kermix.training.classification import ClassifierTrainer, load_classifier
+from kermix.training.classifier_settings import ClassifierSettings
+
+SMALL = ClassifierSettings(
+    width=16, depth=2, output_width=32, epochs=2, batch=256, shift=1, evaluate_every=0
+)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_labelled("digits", "train"), load_labelled("digits", "test")
+
+
+def weights(trainer):
+    return {name: t.clone() for name, t in trainer.final().state_dict().items()}
+
+
+def test_it_learns_the_digits(digits):
+    settings = replace(SMALL, width=32, output_width=96, epochs=12, batch=128)
+    trainer = ClassifierTrainer(*digits, settings, device="cpu")
+    assert trainer.run()
+    found = trainer.evaluate()
+    assert found.accuracy >= 0.95
+    assert found.confusion.sum() == len(digits[1])
+    assert [row["epoch"] for row in trainer.history] == list(range(1, 13))
+    assert trainer.history[-1]["loss"] < trainer.history[0]["loss"]
+
+
+def test_the_baseline_learns_too(digits):
+    train = LabelledImages(
+        "few", digits[0].images[:400], digits[0].labels[:400], digits[0].classes
+    )
+    settings = ClassifierSettings(model="cnn", epochs=2, batch=40, shift=0, evaluate_every=2)
+    trainer = ClassifierTrainer(train, digits[1], settings, device="cpu")
+    trainer.run()
+    assert trainer.history[-1]["test_accuracy"] > 0.7
+    assert "test_accuracy" not in trainer.history[0]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("stop", [3, 6])  # within the first epoch, and at its end
+def test_a_resumed_run_ends_like_one_that_was_not_stopped(digits, tmp_path, optimizer, stop):
+    settings = replace(SMALL, optimizer=optimizer, cutout=2, rotation=5.0, flip=True)
+    whole = ClassifierTrainer(*digits, settings, device="cpu")
+    assert whole.steps_per_epoch == 6
+    assert whole.run()
+    first = ClassifierTrainer(*digits, settings, device="cpu")
+    assert not first.run(folder=tmp_path, should_stop=lambda: first.step == stop)
+    second = ClassifierTrainer(*digits, settings, device="cpu")
+    second.load(tmp_path / "last.safetensors")
+    assert second.step == stop
+    assert second.run(folder=tmp_path)
+    expected, found = weights(whole), weights(second)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert [r["loss"] for r in second.history] == [r["loss"] for r in whole.history]
+    # What was written is what was trained.
+    trained = load_classifier(tmp_path)
+    assert trained.settings == settings
+    assert trained.classes == digits[0].classes
+    images = torch.tensor(digits[1].images)
+    with torch.no_grad():
+        assert_close(trained.probabilities(images), whole.final()(images).softmax(1))
+
+
+def test_seeds_decide_everything(digits):
+    runs = []
+    for seed in (0, 0, 1):
+        trainer = ClassifierTrainer(*digits, replace(SMALL, epochs=1, seed=seed), device="cpu")
+        trainer.run()
+        runs.append(trainer.history[0]["loss"])
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_scores_of_mirror_images_can_be_averaged(digits):
+    settings = replace(SMALL, epochs=1, flip_at_test=True)
+    trainer = ClassifierTrainer(*digits, settings, device="cpu")
+    trainer.run()
+    images = torch.tensor(digits[1].images[:20])
+    found = trainer.trained()
+    assert_close(found.probabilities(images), found.probabilities(images.flip(3)))
+
+
+def test_settings_survive_json_and_refuse_nonsense():
+    settings = ClassifierSettings(patch=5, anchors_at=(1, 2), whitening=None)
+    assert ClassifierSettings.from_json(settings.as_json()) == settings
+    with pytest.raises(OptionError, match="colour"):
+        ClassifierSettings.from_json({"colour": 1})
+    for options in ({"epochs": 0}, {"rate": -1.0}, {"smoothing": 1.0}, {"warmup": 0.0},
+                    {"shift": -1}, {"zoom": 1.0}, {"model": "resnet"}):  # fmt: skip
+        with pytest.raises(OptionError, match=next(iter(options))):
+            ClassifierSettings(**options)
+
+
+def test_troubles_have_named_errors(digits, tmp_path):
+    train, test = digits
+    smaller = replace(test, images=test.images[:, :, :7])
+    with pytest.raises(ShapeError, match="held-out"):
+        ClassifierTrainer(train, smaller, SMALL, device="cpu")
+    trainer = ClassifierTrainer(train, None, SMALL, device="cpu")
+    with pytest.raises(RunError, match="no held-out"):
+        trainer.evaluate()
+    with torch.no_grad():
+        trainer.model.output.anchors[0] = torch.nan
+    with pytest.raises(TrainingError, match="not finite in epoch 1"):
+        trainer.run(folder=tmp_path)
+    with pytest.raises(RunError, match="no such checkpoint"):
+        load_classifier(tmp_path)
+
+
+def test_augmentation_moves_whole_pixels():
+    images = torch.arange(2 * 3 * 5 * 6, dtype=torch.uint8).view(2, 3, 5, 6)
+    generator = torch.Generator().manual_seed(0)
+    assert torch.equal(Augmentation()(images, generator), images)
+    padded = torch.nn.functional.pad(images.float(), (2, 2, 2, 2), mode="reflect").byte()
+    crops = {
+        tuple(padded[i, :, y : y + 5, x : x + 6].flatten().tolist())
+        for i in range(2) for y in range(5) for x in range(5)
+    }  # fmt: skip
+    for _ in range(10):
+        moved = Augmentation(shift=2)(images, generator)
+        assert all(tuple(image.flatten().tolist()) in crops for image in moved)
+    flips = [Augmentation(flip=True)(images, generator) for _ in range(20)]
+    kept = [bool((f[0] == images[0]).all()) for f in flips]
+    turned = [bool((f[0] == images[0].flip(2)).all()) for f in flips]
+    assert all(a != b for a, b in zip(kept, turned, strict=True))
+    assert any(kept)
+    assert any(turned)
+
+
+def test_cutout_and_rotation():
+    generator = torch.Generator().manual_seed(0)
+    images = torch.zeros(50, 1, 8, 8, dtype=torch.uint8)
+    images[:, :, ::2] = 100
+    cut = (Augmentation(cutout=4)(images, generator) == 50).sum((1, 2, 3))
+    assert cut.max() == 16
+    assert (cut >= 4).all()
+    turned = Augmentation(rotation=20.0, zoom=0.1)(images, generator)
+    assert turned.dtype == torch.uint8
+    assert not torch.equal(turned, images)
+    same = Augmentation(rotation=1e-9)(images, generator)
+    assert torch.equal(same, images)
+    assert str(Augmentation(flip=True, shift=2, cutout=4)) == "flip, shift 2, cutout 4"
+
+
+def test_a_running_average():
+    layer = torch.nn.Linear(2, 2)
+    average = RunningAverage(layer, steps=4)
+    start = {n: p.detach().clone() for n, p in layer.named_parameters()}
+    with torch.no_grad():
+        for p in layer.parameters():
+            p += 1
+    average.update(layer, 10_000)
+    for name, tensor in average.tensors.items():
+        assert_close(tensor, start[name] + 0.25)
+    other = torch.nn.Linear(2, 2)
+    average.copy_to(other)
+    assert_close(other.weight.detach(), start["weight"] + 0.25)

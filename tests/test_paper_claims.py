@@ -1,0 +1,226 @@
+"""Claims of the paper: each one is seen in numbers where it holds, and not where it fails."""
+
+import copy
+import json
+
+import pytest
+import torch
+
+from kermix.paper import classification, generation, identity, measure, singular_functions
+from kermix.paper.claims import Claim
+
+GENERATION = {
+    "svd": {"excess nll": 0.1, "good samples": 0.9, "energy distance": 0.001, "modes": 10},
+    "scalar": {"excess nll": 0.2, "good samples": 0.8, "energy distance": 0.002, "modes": 10},
+    "vector": {"excess nll": 0.3, "good samples": 0.7, "energy distance": 0.003, "modes": 9.5},
+    "matrix": {"excess nll": 0.4, "good samples": 0.7, "energy distance": 0.004, "modes": 9},
+    "Frobenius": {"excess nll": 20, "good samples": 1, "energy distance": 0.2, "modes": 1},
+    "L2 large": {"excess nll": 20, "good samples": 0, "energy distance": 0.5, "modes": 2},
+    "L2 small": {"excess nll": 20, "good samples": 0, "energy distance": 0.2, "modes": 1},
+}
+
+
+def verdicts(claims):
+    return [claim.holds for claim in claims]
+
+
+def changed(numbers, *path, to):
+    """A copy of nested numbers with one of them changed."""
+    copied = copy.deepcopy(numbers)
+    place = copied
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = to
+    return copied
+
+
+def only_fails(claims, index):
+    """That one claim fails, and no other."""
+    return verdicts(claims) == [i != index for i in range(len(claims))]
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "value", "index"),
+    [
+        ("matrix", "modes", 8.9, 0),
+        ("svd", "excess nll", 0.25, 1),
+        ("svd", "good samples", 0.8, 2),
+        ("scalar", "energy distance", 0.001, 3),
+        ("matrix", "excess nll", 0.41, 4),
+        ("Frobenius", "energy distance", 0.019, 5),
+        ("Frobenius", "modes", 6, 5),
+        ("L2 small", "energy distance", 0.001, 6),
+    ],
+)
+def test_generation_claims_can_fail(method, key, value, index):
+    claims = generation.claims(GENERATION)
+    assert all(verdicts(claims))
+    assert only_fails(generation.claims(changed(GENERATION, method, key, to=value)), index)
+
+
+def description(asymmetry, width, correlation, affinity):
+    return {
+        "peak at": 0.0, "asymmetry": asymmetry, "width above 0.05": width, "steps uphill": 1.0,
+        "correlation": correlation, "from affinity": affinity,
+    }  # fmt: skip
+
+
+MEASURE = {
+    "svd": description(0.0, 2.0, 0.98, 0.1),
+    "scalar": description(0.0, 1.4, 0.91, 0.3),
+    "vector": description(0.1, 2.0, 0.95, 0.2),
+    "matrix": description(0.05, 2.0, 0.96, 0.2),
+}
+BOUNDS = {"matrix cost": 0.2, "norm of p": 0.25, "min(N, K)": 200.0}
+
+
+@pytest.mark.parametrize(
+    ("cost", "key", "value", "index"),
+    [
+        ("vector", "peak at", 0.05, 0),
+        ("matrix", "steps uphill", 0.9, 0),
+        ("vector", "asymmetry", 0.001, 1),
+        ("svd", "asymmetry", 0.001, 1),
+        ("scalar", "width above 0.05", 2.0, 2),
+        ("matrix", "correlation", 0.99, 3),
+        ("scalar", "from affinity", 0.05, 4),
+    ],
+)
+def test_measure_claims_can_fail(cost, key, value, index):
+    assert all(verdicts(measure.claims(MEASURE, MEASURE, BOUNDS)))
+    worse = changed(MEASURE, cost, key, to=value)
+    assert only_fails(measure.claims(worse, MEASURE, BOUNDS), index)
+
+
+def test_descriptor_claim_needs_independent_samples_too():
+    worse = changed(MEASURE, "matrix", "correlation", to=0.99)
+    assert only_fails(measure.claims(MEASURE, worse, BOUNDS), 3)
+
+
+def test_bound_claims_can_fail():
+    too_large = {**BOUNDS, "matrix cost": 70.0}
+    assert only_fails(measure.claims(MEASURE, MEASURE, too_large), 5)
+    impossible = {**BOUNDS, "matrix cost": 201.0}
+    assert verdicts(measure.claims(MEASURE, MEASURE, impossible))[5:] == [False, False]
+
+
+IDENTITY = {
+    (form, v, shift): {
+        "diagonal": {0.0: 10.0, 0.5: 4.0, 1.0: 0.1}[shift],
+        "spread": 0.02 if v == 0.001 else 0.06,
+        "near the diagonal": 0.98 if v == 0.001 else 0.8,
+    }
+    for form in identity.FORMS
+    for v in identity.VARIANCES
+    for shift in identity.SHIFTS
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value", "index"),
+    [
+        (("smoothed", 0.001, 0.0), "near the diagonal", 0.9, 0),
+        (("smoothed", 0.001, 1.0), "diagonal", 1.1, 1),
+        (("projection", 0.001, 0.5), "diagonal", 12.0, 4),
+        (("projection", 0.01, 0.0), "spread", 0.01, 5),
+        (("whitened", 0.01, 0.0), "near the diagonal", 0.4, 8),
+    ],
+)
+def test_identity_claims_can_fail(place, key, value, index):
+    assert all(verdicts(identity.claims(IDENTITY)))
+    assert only_fails(identity.claims(changed(IDENTITY, place, key, to=value)), index)
+
+
+FUNCTIONS = {
+    "same index": 0.95, "least": 0.9, "best match is itself": 1.0, "swapped values": 1e-14,
+    "swapped functions": 1e-14, "root's vectors": 1e-7, "fidelity of two": 0.8,
+    "fidelity with itself": 1.0, "samples' values": 0.03, "samples' functions": 0.95,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "index"),
+    [
+        ("same index", 0.8, 0),
+        ("best match is itself", 0.83, 0),
+        ("swapped functions", 0.1, 1),
+        ("root's vectors", 0.1, 2),
+        ("fidelity of two", 1.0, 3),
+        ("fidelity with itself", 0.9, 3),
+        ("samples' values", 0.2, 4),
+        ("samples' functions", 0.5, 4),
+    ],
+)
+def test_singular_function_claims_can_fail(key, value, index):
+    assert all(verdicts(singular_functions.claims(FUNCTIONS)))
+    assert only_fails(singular_functions.claims({**FUNCTIONS, key: value}), index)
+
+
+TABLE = {"1": 0.98, "3": 0.985, "5": 0.99, "7": 0.99, "CNN": 0.992}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "failing"),
+    [
+        ("1", 0.9, [0, 3]),
+        ("3", 0.98, [1]),
+        ("CNN", 0.999, [2]),
+        ("3", 0.9, [1, 3]),
+    ],
+)
+def test_table_claims_can_fail(column, value, failing):
+    assert all(verdicts(classification.claims("mnist", TABLE)))
+    found = verdicts(classification.claims("mnist", {**TABLE, column: value}))
+    assert [i for i, holds in enumerate(found) if not holds] == failing
+
+
+def test_digits_are_judged_without_the_papers_numbers():
+    claims = classification.claims("digits", {**TABLE, "1": 0.85})
+    assert verdicts(claims) == [True, True, True]
+    assert not any("paper" in claim.numbers for claim in claims)
+
+
+def test_claim_survives_its_file():
+    claim = Claim("It is so.", "rule", {"a": torch.tensor(2.0)}, holds=False, ours=True)
+    again = Claim.from_json(json.loads(json.dumps(claim.as_json())))
+    assert again == Claim("It is so.", "rule", {"a": 2.0}, holds=False, ours=True)
+    assert again.sentence().startswith("NOT seen: It is so.")
+
+
+def test_measure_sees_a_lopsided_curve():
+    shifts = torch.linspace(-1, 1, 21, dtype=torch.float64)
+    tent = 1 - shifts.abs() / 2
+    found = measure.describe(tent, shifts, tent)
+    assert found["correlation"] == pytest.approx(1)
+    assert found["steps uphill"] == 1
+    assert found["from affinity"] == found["asymmetry"] == found["peak at"] == 0
+    leaning = tent + 0.1 * shifts * (1 - shifts.abs())
+    assert measure.describe(leaning, shifts, tent)["asymmetry"] > 0.04
+
+
+def test_identity_description_of_an_identity_and_of_noise():
+    grid = torch.linspace(-1, 1, 81, dtype=torch.float64)
+    inside = grid.abs() < 0.9
+    exact = identity.describe(torch.eye(81, dtype=torch.float64), grid, inside)
+    assert exact == {"diagonal": 1.0, "spread": 0.0, "near the diagonal": 1.0}
+    flat = identity.describe(torch.ones(81, 81, dtype=torch.float64), grid, inside)
+    assert flat["near the diagonal"] < 0.2
+    assert flat["spread"] > 0.5
+
+
+def test_recorded_table_takes_the_best_supported_cells(tmp_path):
+    def cell(patch, seed, accuracy, augmentation="shift 2", variant=""):
+        return {
+            "dataset": "mnist", "model": "cnn" if patch is None else "gaussian-product",
+            "patch": patch, "seed": seed, "augmentation": augmentation, "variant": variant,
+            "test_accuracy": accuracy,
+        }  # fmt: skip
+
+    file = tmp_path / "table1.json"
+    cells = [
+        cell(3, 0, 0.98), cell(3, 1, 0.99), cell(3, 0, 0.999, "none"),
+        cell(3, 0, 0.5, variant="no whitening"), cell(None, 0, 0.991),
+    ]  # fmt: skip
+    file.write_text(json.dumps(cells))
+    found, _ = classification.recorded(file)
+    assert found == {"mnist": {"3": pytest.approx(0.985), "CNN": 0.991}}

@@ -1,0 +1,114 @@
+"""The classification table: cells are recorded, merged and shown."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kermix.bench import table1
+from kermix.bench.table1_page import COLUMNS, GOALS, PAPER, write_classification_page
+from kermix.data.labelled import load_labelled
+from kermix.errors import OptionError
+from kermix.training.classifier_settings import ClassifierSettings
+
+SMALL = ["--dataset", "digits", "--patch", "3", "--device", "cpu"]
+for pair in ("epochs=1", "width=8", "depth=2", "output_width=16", "batch=256"):
+    SMALL += ["--set", pair]
+# What the issue asks of a record.
+ASKED = {"dataset", "model", "patch", "seed", "augmentation", "train_accuracy", "test_accuracy",
+         "epochs", "seconds", "parameters", "command", "machine", "commit"}  # fmt: skip
+
+
+def test_cells_are_merged_as_they_are_trained(tmp_path, capsys):
+    out = tmp_path / "table1.json"
+    table1.main([*SMALL, "--seeds", "0,1", "--augmentation", "both", "--out", str(out)])
+    records = json.loads(out.read_text())
+    assert len(records) == 4
+    assert all(set(record) >= ASKED for record in records)
+    assert {(r["seed"], r["augmentation"]) for r in records} == {
+        (seed, text) for seed in (0, 1) for text in ("shift 1", "none")
+    }
+    assert all(r["evaluated_on"] == "test images" for r in records)
+    variant = "wider: width=16, anchors_at=0+1"
+    table1.main([*SMALL, "--seeds", "0", "--variant", variant, "--with-base", "--out", str(out)])
+    after = json.loads(out.read_text())
+    assert len(after) == 5
+    (wider,) = (r for r in after if r["variant"] == "wider")
+    assert wider["settings"]["width"] == 16
+    assert wider["settings"]["anchors_at"] == [0, 1]
+    other = tmp_path / "merged.json"
+    table1.main(["--merge", str(out), str(out), "--out", str(other)])
+    assert json.loads(other.read_text()) == after
+    assert str(other) in capsys.readouterr().out
+
+
+def test_held_out_images_are_not_trained_on():
+    train = load_labelled("digits", "train")
+    rest, held_out = table1.hold_out(train, 100)
+    together = [image.tobytes() for image in (*rest.images, *held_out.images)]
+    assert sorted(together) == sorted(image.tobytes() for image in train.images)
+
+
+def test_unknown_settings_are_refused(tmp_path):
+    with pytest.raises(OptionError, match="no setting 'colour'"):
+        table1.main([*SMALL, "--set", "colour=1", "--out", str(tmp_path / "x.json")])
+
+
+def record(dataset, patch, seed, accuracy, augmentation="shift 2", variant=""):
+    settings = table1.cell_settings(dataset, "gaussian-product" if patch else "cnn", patch or 1)
+    return {
+        "dataset": dataset, "model": settings.model, "patch": patch, "seed": seed,
+        "augmentation": augmentation, "variant": variant, "evaluated_on": "test images",
+        "train_accuracy": 1.0, "test_accuracy": accuracy, "test_accuracy_one_view": accuracy,
+        "epochs": 3, "seconds": 9.0, "seconds_per_epoch": 3.0, "parameters": 12345,
+        "machine": {"gpu": "A GPU", "cores": 2, "cpu": "A CPU"}, "commit": "abc", "processes": 1,
+        "notes": [], "settings": settings.as_json(),
+    }  # fmt: skip
+
+
+def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
+    results, ablations = tmp_path / "table1.json", tmp_path / "ablations.json"
+    records = [record("cifar10", 3, seed, a) for seed, a in enumerate((0.83, 0.84, 0.85))]
+    records += [record("cifar10", 5, 0, 0.84), record("cifar10", 3, 0, 0.7, "none")]
+    results.write_text(json.dumps(records))
+    ablations.write_text(
+        json.dumps([record("cifar10", 3, 0, a, "shift 2", v) for a, v in ((0.8, ""), (0.5, "x"))])
+    )
+    page = tmp_path / "page.md"
+    table1.main(["--out", str(results), "--ablations", str(ablations), "--page", str(page)])
+    text = page.read_text()
+    assert "0.8400 ± 0.0100" in text
+    assert "| goal reached | not measured | yes | no, 0.0100 short | not measured |" in text
+    assert "0.7000 (one seed)" in text
+    assert "--dataset cifar10 --model gaussian-product --patch 3 --seeds 0,1,2" in text
+    assert "| x | 1.0000 | 0.5000 | 12,345 | 3.00 |" in text
+    assert "MNIST" not in text
+
+
+def test_every_column_has_a_goal_and_the_papers_number():
+    for dataset in PAPER:
+        assert set(PAPER[dataset]) == set(GOALS[dataset]) == set(COLUMNS)
+        for patch in COLUMNS:
+            model = "cnn" if patch is None else "gaussian-product"
+            settings = table1.cell_settings(dataset, model, patch)
+            assert settings.augmentation.is_any
+            assert not table1.cell_settings(dataset, model, patch, False).augmentation.is_any
+
+
+def test_the_commands_on_the_page_have_the_settings_of_the_records():
+    path = Path(__file__).parents[1] / "results" / "table1.json"
+    records = json.loads(path.read_text())
+    assert records
+    for found in records:
+        augmented = found["augmentation"] != "none"
+        settings = table1.cell_settings(
+            found["dataset"], found["model"], found["patch"], augmented
+        )
+        settings = replace(settings, seed=found["seed"], epochs=found["epochs"])
+        assert settings == ClassifierSettings.from_json(found["settings"])
+
+
+def test_without_results_the_page_is_empty_but_there(tmp_path):
+    page = write_classification_page(tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.md")
+    assert page.read_text().startswith("# Classification")
