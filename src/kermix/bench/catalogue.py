@@ -20,6 +20,7 @@ BENCHMARKS = {
     "scaling": "one cost over 1, 2 and 4 processes, against the cost model's prediction",
     "modes": "mode coverage of all costs and baselines, 8-ring and 25-grid",
     "density": "densities in the plane, against a flow, EM and kernel density",
+    "images": "generators of MNIST, stacked MNIST and CIFAR-10: all costs, MMD, Sinkhorn",
     "tabular": "tables of numbers, against gradient boosting and an MLP",
     "regression": "two inverse problems, against a network trained by likelihood",
     "table1": "classification of MNIST and CIFAR-10, the paper's table, against a CNN",

@@ -63,12 +63,7 @@ def _read(path: Path) -> dict[str, Any]:
         }
         for row in record["power"]["rows"]
     ]
-    speed = record["speed"]
-    times = [
-        {"test": k, "n": speed["n"], "permutations": speed["permutations"], "seconds": v}
-        for k, v in speed["seconds"].items()
-    ]
-    tables = {f"share of rejections at level {record['power']['level']}": rates, "time": times}
+    tables = {f"share of rejections at level {record['power']['level']}": rates}
     return {"benchmark": "power", **record["environment"], "tables": tables}
 
 

@@ -35,8 +35,9 @@ def write_record(
     record = {"benchmark": name, "quick": quick, **environment()}
     record |= {"protocol": protocol, "tables": tables}
     write_json(path, record)
-    lines = [list(tables[shown][0])]
-    lines += [[_shown(v) for v in row.values()] for row in tables[shown]]
+    rows = tables[shown]
+    columns = [c for c in dict.fromkeys(k for row in rows for k in row) if not c.startswith("raw")]
+    lines = [columns, *([_shown(row.get(c, "")) for c in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))

@@ -17,6 +17,7 @@ from kermix.errors import OptionError, RunError
 from kermix.validation import check_option
 
 from .classify import go_on
+from .fit_images import fit_images, resume_images, sample_images, typed_options, wants_images
 
 __all__ = ["fit", "resume", "sample", "score"]
 
@@ -58,11 +59,13 @@ StrategyName = Annotated[
 
 
 def fit(
+    context: typer.Context,
     data: Annotated[
         str,
         typer.Argument(
             help="A built-in set (mixture10, ring8, grid25, moons, circles, rings, swissroll, "
-            "8gaussians, checkerboard, pinwheel, 2spirals, digits) or a path: .npy, .npz, .csv, "
+            "8gaussians, checkerboard, pinwheel, 2spirals, digits), a set of images (mnist, "
+            "stacked-mnist, cifar10, celeba, celeba:ATTRIBUTE) or a path: .npy, .npz, .csv, "
             ".parquet, a folder of pictures, an IDX file."
         ),
     ] = "mixture10",
@@ -71,7 +74,9 @@ def fit(
         str | None,
         typer.Option(
             help="mixture: a table of components. network: noise to components. generator, conv: "
-            "noise to centres, one for each noise vector. By default mixture, for images conv."
+            "noise to centres, one for each noise vector. By default mixture. For images of 16 "
+            "pixels or more: codes (default), noise to codes of an autoencoder; code-mixture; "
+            "conv, noise to images."
         ),
     ] = None,
     components: Annotated[
@@ -120,6 +125,29 @@ def fit(
     rows: Annotated[
         int | None, typer.Option(help="Rows to draw of a built-in set (20000 if not given).")
     ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where the files of mnist, cifar10 or celeba are.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Side that images are brought to, in pixels.")
+    ] = None,
+    code: Annotated[
+        int | None, typer.Option(help="Images: length of a code of the autoencoder.")
+    ] = None,
+    spaces: Annotated[
+        str | None,
+        typer.Option(
+            help="Images: where the cost acts, one or several with commas between: pixels, "
+            "coarse, random, codes, channels."
+        ),
+    ] = None,
+    encoder_steps: Annotated[
+        int | None, typer.Option(help="Images: training steps of the autoencoder.")
+    ] = None,
+    chunk: Annotated[
+        int | None,
+        typer.Option(help="Images: rows that a network makes at once; less takes less memory."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")] = "32-true",
     devices: Devices = None,
@@ -151,9 +179,18 @@ def fit(
         "polish_batch": polish_batch, "variance": variance, "start_variance": start_variance,
         "spread": _factors(spread), "rate": rate, "average": average, "seed": seed,
     }  # fmt: skip
-    settings = Settings(**chosen)  # refused, if it must be, before any file is read
+    plain = model not in ("codes", "code-mixture")
+    settings = Settings(**chosen) if plain else Settings()  # refused before any file is read
     ranks = _ranks(devices, nodes, strategy)
-    dataset = load(data, seed, rows)
+    dataset = load(data, seed, rows, data_root=data_root, size=size)
+    if wants_images(dataset, model, cost):
+        fit_images(dataset, typed_options(context))
+        return
+    if not plain or any(o is not None for o in (code, spaces, encoder_steps, chunk)):
+        raise OptionError(
+            f"{data}: --model codes and code-mixture, --code, --spaces, --encoder-steps and "
+            "--chunk are for square images of at least 16 pixels (--size brings them to one size)."
+        )
     if model is None and dataset.image is not None and cost != "likelihood" and not polish:
         square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
         settings = replace(settings, model="conv" if square else "generator")
@@ -181,6 +218,11 @@ def resume(
     if is_classification(run):
         go_on(run)
         return
+    from kermix.image_run import is_image_run
+
+    if is_image_run(run):
+        resume_images(run)
+        return
     from kermix.run import Run
 
     before = Run.open(run)
@@ -193,15 +235,30 @@ def resume(
 
 def sample(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Where to write: .npy or .csv.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--out", help="Where to write: .npy or .csv; of images .npy, .npz or .png."
+        ),
+    ],
     n: Annotated[int, typer.Option("-n", help="How many samples.")] = 1000,
     seed: Annotated[int, typer.Option(help="Same seed: same samples.")] = 0,
+    label: Annotated[
+        str | None, typer.Option(help="Images: the class to draw, by its name.")
+    ] = None,
 ) -> None:
     """Draw samples from a fitted model."""
+    from kermix.image_run import is_image_run
     from kermix.run import Run
 
     if n < 1:
         raise OptionError(f"-n {n}: at least one sample is needed.")
+    if is_image_run(run):
+        sample_images(run, out, n, seed, label)
+        console.print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
+        return
+    if label is not None:
+        raise OptionError(f"--label {label}: the run in {run} has no classes.")
     opened = Run.open(run)
     _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
     console.print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
@@ -217,8 +274,11 @@ def score(
 ) -> None:
     """Log-density of each row of DATA under a fitted model, in nats."""
     from kermix.data.loading import load
+    from kermix.image_run import is_image_run
     from kermix.run import Run
 
+    if is_image_run(run):
+        raise RunError(f"{run}: a model of images has no density to score with.")
     opened = Run.open(run)
     dataset = load(data, seed=1)
     values = opened.score(dataset.values).numpy()

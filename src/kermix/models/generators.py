@@ -85,7 +85,9 @@ class ConvDecoder(nn.Module):
         noise: Length of a noise vector.
         side: Side of the image in pixels.
         channels: Number of channels.
-        width: Channels of the first feature map, a quarter of the image's side (rounded up).
+        width: Channels of the first feature map; each doubling of its side halves them.
+        doublings: How often the side is doubled: the first map has the image's side divided by
+            so many powers of two (rounded up). Two suit 28 and 32 pixels, three suit 64.
         generator: Where initial weights come from.
 
     Example:
@@ -100,26 +102,30 @@ class ConvDecoder(nn.Module):
         side: int,
         channels: int = 1,
         width: int = 128,
+        doublings: int = 2,
         *,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        if side < 4:
-            raise OptionError(f"side={side}: images have at least 4 x 4 pixels.")
-        self.side, self.start, self.width = side, math.ceil(side / 4), width
+        least = 2**doublings
+        if side < least or width < least:
+            raise OptionError(
+                f"side={side}, width={width}: images have at least {least} x {least} pixels, and "
+                f"their first feature map {least} channels."
+            )
+        self.side, self.start, self.width = side, math.ceil(side / least), width
         self.first = nn.Sequential(
             nn.Linear(noise, width * self.start**2), nn.BatchNorm1d(width * self.start**2)
         )
-        self.rest = nn.Sequential(
-            nn.ReLU(),
-            nn.ConvTranspose2d(width, width // 2, 4, 2, 1),
-            nn.BatchNorm2d(width // 2),
-            nn.ReLU(),
-            nn.ConvTranspose2d(width // 2, width // 4, 4, 2, 1),
-            nn.BatchNorm2d(width // 4),
-            nn.ReLU(),
-            nn.Conv2d(width // 4, channels, 3, padding=1),
-        )
+        layers: list[nn.Module] = [nn.ReLU()]
+        for step in range(doublings):
+            before, after = width >> step, width >> (step + 1)
+            layers += [
+                nn.ConvTranspose2d(before, after, 4, 2, 1),
+                nn.BatchNorm2d(after),
+                nn.ReLU(),
+            ]
+        self.rest = nn.Sequential(*layers, nn.Conv2d(width >> doublings, channels, 3, padding=1))
         reset_with(self, generator)
 
     def forward(self, noise: Tensor) -> Tensor:  # (n, k) -> (n, channels * side * side)

@@ -7,6 +7,7 @@ from typing import Any
 
 from kermix.errors import MissingExtraError
 
+from .image_fit import ImageTrainer
 from .loop import Row, Trainer
 
 __all__ = ["LiveProgress", "live_progress", "progress_bar"]
@@ -15,7 +16,7 @@ __all__ = ["LiveProgress", "live_progress", "progress_bar"]
 class LiveProgress:
     """What a trainer calls to show where it is."""
 
-    def __init__(self, bar: Any, task: Any, trainer: Trainer, metric: str) -> None:
+    def __init__(self, bar: Any, task: Any, trainer: Trainer | ImageTrainer, metric: str) -> None:
         self._bar, self._task, self._trainer, self._metric = bar, task, trainer, metric
 
     def on_step(self, step: int) -> None:
@@ -27,13 +28,18 @@ class LiveProgress:
         stage: str = self._trainer.settings.cost
         if row["variance"] == 0.0:
             stage = str(self._trainer.settings.finish)
-        elif stage in ("svd", "scalar", "vector", "matrix"):
+        if math.isnan(row["metric"]):
+            self._bar.update(self._task, stage=f"autoencoder {row['loss']:.4f}")
+            return
+        if row["variance"] > 0.0 and stage in ("svd", "scalar", "vector", "matrix"):
             stage = f"{stage} cost {math.exp(-row['loss']):.4f}"
         self._bar.update(self._task, stage=stage, metric=f"{self._metric} {row['metric']:.4f}")
 
 
 @contextmanager
-def live_progress(trainer: Trainer, metric: str, console: Any = None) -> Iterator[LiveProgress]:
+def live_progress(
+    trainer: Trainer | ImageTrainer, metric: str, console: Any = None
+) -> Iterator[LiveProgress]:
     """Show a bar while a trainer runs."""
     with progress_bar("fit", trainer.total, trainer.step, console) as (bar, task):
         yield LiveProgress(bar, task, trainer, metric)

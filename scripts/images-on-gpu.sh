@@ -1,0 +1,52 @@
+#!/bin/bash
+# All tables of `kermix.bench.images` on one GPU: bash scripts/images-on-gpu.sh DATA OUT [SECONDS]
+#
+# DATA holds mnist/*.gz and the files of CIFAR-10; OUT gets images-*.json, png/ and logs. Small
+# kernels of several processes share the GPU best through MPS, which is started if it is there. The
+# N = 1500 SVDs of stacked MNIST run alone at the end: beside them, processes with small kernels wait.
+#
+# Measured on an H200 with six processes side by side: autoencoder and classifier of MNIST 28 s (of
+# CIFAR-10 60 s, 15 of them reading), 20 ms a step of a cost with 5000 images, 15 s to train three
+# classifiers on 60,000 samples. So about 230 s for the first part and 60 s for stacked MNIST.
+set -u
+DATA=$1 OUT=$2 LIMIT=${3:-480}
+WORK=$OUT/work START=$(date +%s)
+mkdir -p "$WORK"
+if command -v nvidia-cuda-mps-control > /dev/null; then
+  export CUDA_MPS_PIPE_DIRECTORY=$WORK/mps CUDA_MPS_LOG_DIRECTORY=$WORK/mps-log
+  mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
+  nvidia-cuda-mps-control -d || true
+fi
+
+left() { echo $((LIMIT - ($(date +%s) - START))); }
+
+part() { # name, task, methods with semicolons between
+  local seconds
+  seconds=$(left)
+  [ "$seconds" -gt 5 ] || return 0
+  timeout "$seconds" python3 -m kermix.bench.images --task "$2" --methods "$3" --data-root "$DATA" \
+    --work "$WORK" --pictures "$OUT/png" --out "$OUT/part-$1.json" ${SCALE:+--scale "$SCALE"} \
+    > "$OUT/$1.log" 2>&1
+  echo "$1: exit $? after $(($(date +%s) - START)) s"
+}
+
+joined() { # task, parts
+  local task=$1 found=() name
+  shift
+  for name in "$@"; do [ -e "$OUT/part-$name.json" ] && found+=("$OUT/part-$name.json"); done
+  [ ${#found[@]} -eq 0 ] && return 0
+  python3 -m kermix.bench.images --task "$task" --join "${found[@]}" --out "$OUT/images-$task.json"
+}
+
+(part c0 cifar10 none
+ part c1 cifar10 "svd;sinkhorn;references" & part c2 cifar10 "matrix;mmd;scalar;vector"; wait) &
+part m0 mnist none
+(part m1 mnist "svd;references;energy"; part s1 spaces "pixels;random;codes") &
+(part m2 mnist "mixture svd+em;mmd;scalar"; part m4 mnist "mixture svd;sinkhorn") &
+(part m3 mnist "matrix;vector"; part s2 spaces "codes, decoded;several;coarse;references") &
+wait
+part t1 stacked "mixture svd+em;mixture em;references;mixture svd;svd"
+joined mnist m1 m2 m3 m4
+joined cifar10 c1 c2
+joined spaces s1 s2
+joined stacked t1

@@ -1,0 +1,176 @@
+"""What a user can choose about a fit to images."""
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, TypeAlias
+
+from kermix.errors import OptionError
+from kermix.image_spaces import CODED, SPACES, SpaceName
+from kermix.validation import check_option
+
+from .sample_losses import SampleCost
+
+__all__ = ["ImageModelName", "ImageSettings"]
+
+ImageModelName: TypeAlias = Literal["codes", "mixture", "conv"]
+
+MODELS = ("codes", "mixture", "conv")
+COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn")
+# A table of parameters takes larger steps than the weights of a network.
+PEAK_RATES = {"mixture": 0.02, "codes": 0.002, "conv": 0.002}
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """Settings of a fit to images.
+
+    Attributes:
+        cost: What is optimised: one of the paper's four costs, or a baseline.
+        model: `"codes"`, noise to codes that a trained decoder turns into images; `"mixture"`, a
+            table of components of codes, for each class; `"conv"`, noise to images at once.
+        spaces: Where the cost acts; of several, the mean of the losses.
+        code: Length of a code of the autoencoder.
+        by_channel: Whether each channel is coded by itself, as suits stacked MNIST.
+        width: Channels of the smallest feature maps of encoder and decoder.
+        code_noise: Deviation of the noise that codes get before they are decoded in training, in
+            units of their own deviation: it makes near codes decode to near images.
+        hidden: Width of the network from noise to codes.
+        noise: Continuous coordinates of the noise.
+        states: States of its categorical part; 0 for none.
+        encoder_steps: Training steps of the autoencoder.
+        encoder_batch: Images for each of them.
+        steps: Training steps with the cost.
+        polish: Passes of expectation-maximisation over all images, which end a mixture's fit.
+        batch: Images for each step, of all classes together; the model draws as many.
+        components: Components of a mixture, of all classes together.
+        variances: Of a component of a mixture: isotropic, or one for each coordinate.
+        chunk: Rows for each run of a network; None runs all at once.
+        variance: Kernel variance at the end, as a multiple of what is found from the data.
+        spread: Factors of the variances that are used at once.
+        rate: Peak of the learning rate; None chooses by model.
+        seed: All randomness comes from it.
+    """
+
+    cost: SampleCost = "svd"
+    model: ImageModelName = "codes"
+    spaces: tuple[SpaceName, ...] = ("codes",)
+    code: int = 16
+    by_channel: bool = False
+    width: int = 128
+    code_noise: float = 0.2
+    hidden: int = 512
+    noise: int = 32
+    states: int = 0
+    encoder_steps: int = 2000
+    encoder_batch: int = 256
+    steps: int = 2000
+    polish: int = 0
+    batch: int = 2000
+    components: int = 1000
+    variances: Literal["isotropic", "diagonal"] = "diagonal"
+    chunk: int | None = None
+    variance: float = 1.0
+    spread: tuple[float, ...] = (1.0, 10.0, 100.0)
+    rate: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_option("cost", self.cost, COSTS)
+        check_option("model", self.model, MODELS)
+        check_option("variances", self.variances, ("isotropic", "diagonal"))
+        if not self.spaces:
+            raise OptionError("spaces is empty: a cost acts somewhere.")
+        for space in self.spaces:
+            check_option("space", space, SPACES)
+        if self.model == "mixture" and not self.codes_only:
+            raise OptionError("model='mixture' is one of codes: spaces=('codes',).")
+        if "channels" in self.spaces and not self.by_channel:
+            raise OptionError("The space 'channels' needs by_channel: a code for each channel.")
+        if self.polish and self.model != "mixture":
+            raise OptionError("polish needs weights and variances: use model='mixture'.")
+        for name, least in (
+            ("code", 1), ("width", 8), ("hidden", 1), ("noise", 1), ("states", 0),
+            ("encoder_steps", 0), ("encoder_batch", 2), ("steps", 0), ("polish", 0), ("batch", 2),
+            ("components", 1), ("chunk", 2),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if name == "chunk" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
+        for name in ("variance", "rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise OptionError(f"{name}={value} must be a positive number.")
+        if not 0 <= self.code_noise < float("inf"):
+            raise OptionError(f"code_noise={self.code_noise} must be 0 or a positive number.")
+        if self.total == 0:
+            raise OptionError("steps and polish are both 0: there is nothing to train.")
+
+    @property
+    def finish(self) -> str:
+        """What the steps after the cost optimise."""
+        return "likelihood"
+
+    @property
+    def encodes(self) -> bool:
+        """Whether there is an autoencoder."""
+        return self.model != "conv" or any(space in CODED for space in self.spaces)
+
+    @property
+    def codes_only(self) -> bool:
+        """Whether the cost needs nothing but codes."""
+        return all(space in CODED for space in self.spaces)
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run."""
+        return (self.encoder_steps if self.encodes else 0) + self.steps + self.polish
+
+    @property
+    def peak_rate(self) -> float:
+        """The learning rate that is used with the cost."""
+        return PEAK_RATES[self.model] if self.rate is None else self.rate
+
+    @classmethod
+    def for_images(cls, name: str, image: tuple[int, int, int]) -> "ImageSettings":
+        """Settings that suit a set: longer codes for colour, codes of channels for stacked MNIST.
+
+        Example:
+            >>> ImageSettings.for_images("mnist", (1, 28, 28)).code
+            16
+        """
+        if name == "stacked-mnist":
+            return cls(
+                code=16 * image[0], by_channel=True, spaces=("codes", "channels"), hidden=1024,
+                noise=64,
+            )  # fmt: skip
+        if image[0] == 1 and image[1] <= 32:
+            return cls()
+        return cls(code=128, width=256, code_noise=0.1, hidden=1024, noise=128)
+
+    def quick(self) -> "ImageSettings":
+        """A shorter run, for a first look."""
+        return replace(
+            self,
+            encoder_steps=min(self.encoder_steps, 300),
+            steps=min(self.steps, 200),
+            polish=min(self.polish, 200),
+            batch=min(self.batch, 500),
+            width=min(self.width, 32),
+            components=min(self.components, 200),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and text."""
+        return {**asdict(self), "spread": list(self.spread), "spaces": list(self.spaces)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "ImageSettings":
+        """The inverse of :meth:`as_json`; names that are not known are an error."""
+        unknown = sorted(set(content) - {field.name for field in fields(cls)})
+        if unknown:
+            raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
+        lists: dict[str, Any] = {
+            name: tuple(content[name]) for name in ("spread", "spaces") if name in content
+        }
+        return cls(**{**content, **lists})

@@ -1,0 +1,85 @@
+"""The benchmark of generators of images, on digits that the test makes."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from kermix.bench.catalogue import BENCHMARKS
+from kermix.bench.images import METHODS, SCALES, main, run_task, settings_of
+from kermix.errors import OptionError
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """Files named as those of MNIST: digits are bars of ten heights."""
+    root = tmp_path_factory.mktemp("data")
+    (root / "mnist").mkdir()
+    rng = np.random.default_rng(0)
+    for part in ("train", "t10k"):
+        labels = np.arange(100, dtype=np.uint8) % 10
+        images = rng.integers(0, 30, (100, 28, 28), dtype=np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            image[: 2 + 2 * label, 8:20] = 220
+        head = struct.pack(">4i", 0x803, 100, 28, 28)
+        (root / "mnist" / f"{part}-images-idx3-ubyte").write_bytes(head + images.tobytes())
+        head = struct.pack(">2i", 0x801, 100)
+        (root / "mnist" / f"{part}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
+    return root
+
+
+def bench(digits, folder, task, methods):
+    out = folder / f"{task}-{len(list(folder.iterdir()))}.json"
+    main(
+        ["--task", task, "--methods", methods, "--scale", "quick", "--device", "cpu",
+         "--data-root", str(digits), "--work", str(folder / "work"),
+         "--pictures", str(folder / "png"), "--out", str(out)]
+    )  # fmt: skip
+    return out
+
+
+def test_tables_of_several_processes_are_joined(digits, tmp_path):
+    first = bench(digits, tmp_path, "mnist", "references;svd")
+    other = bench(digits, tmp_path, "mnist", "mixture svd+em")
+    joined = tmp_path / "joined.json"
+    main(["--task", "mnist", "--join", str(first), str(other), "--out", str(joined)])
+    record = json.loads(joined.read_text())
+    table = record["tables"]["mnist"]
+    assert record["benchmark"] == "images"
+    assert [row["method"] for row in table] == [
+        "real training images", "their reconstructions", "svd", "mixture svd+em",
+    ]  # fmt: skip
+    assert table[2]["a_sample_is"] == "centre"
+    assert table[3]["a_sample_is"] == "centre + learned noise"
+    for row in table:
+        assert 0 <= row["cnn_accuracy"] <= 1
+        assert "frechet_in_own_features" in row
+        assert not any("fid" in name.lower() for name in row)
+    assert table[0]["distance_to_training_over_that_of_test"] == pytest.approx(0, abs=1e-6)
+    assert {p.name for p in (tmp_path / "png").iterdir()} == {
+        "mnist-svd.png", "mnist-mixture-svd-em.png",
+    }  # fmt: skip
+    # The second process read what the first had trained.
+    assert table[3]["raw_autoencoder"] == table[2]["raw_autoencoder"]
+
+
+def test_modes_of_stacked_digits_are_counted(digits, tmp_path):
+    record = json.loads(bench(digits, tmp_path, "stacked", "mixture em").read_text())
+    (row,) = record["tables"]["stacked"]
+    assert row["total"] == 1000
+    assert 1 <= row["modes"] <= 300
+    assert row["kl"] >= 0
+    assert record["protocol"]["scale"]["name"] == "quick"
+
+
+def test_methods_have_the_same_network_and_steps():
+    assert "images" in BENCHMARKS
+    full = SCALES["full"]
+    for task in ("mnist", "cifar10"):
+        costs = [m for m in METHODS[task] if not m.startswith("mixture")]
+        settings = [settings_of(task, m, full).as_json() for m in costs]
+        assert len({json.dumps({**s, "cost": ""}) for s in settings}) == 1
+    assert settings_of("stacked", "mixture em", full).steps == 0
+    with pytest.raises(OptionError, match="has the methods"):
+        run_task("mnist", ["gan"])

@@ -1,0 +1,195 @@
+"""`kermix fit` of images: folders, faces, reports, stops, a full disk."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kermix.errors import OptionError, RunError
+from kermix.image_run import ImageRun, is_image_run
+from kermix.training.checkpoints import load_checkpoint
+from test_celeba import write_faces
+from test_fit_command import kermix
+
+SHORT = ["--quick", "--encoder-steps", "8", "--steps", "6", "--batch", "12", "--code", "3",
+         "--device", "cpu"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("KERMIX_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def write_squares(folder, classes=("circle", "square"), count=12, side=20):
+    rng = np.random.default_rng(0)
+    for number, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            array = np.full((side, side, 3), 30 + 180 * number, np.uint8)
+            x, y = rng.integers(0, side - 8, 2)
+            array[y : y + 8, x : x + 8] = (200, 60, 20)
+            Image.fromarray(array).save(folder / name / f"{i:02}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory):
+    return write_squares(tmp_path_factory.mktemp("data") / "shapes")
+
+
+@pytest.fixture(scope="module")
+def fitted(squares, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "shapes"
+    result = kermix("fit", squares, "--size", 16, *SHORT, "--out", folder)
+    assert result.exit_code == 0, result.output
+    assert str(folder / "report.html") in result.output.replace("\n", "")
+    return folder
+
+
+def test_run_folder_of_images_holds_everything(fitted):
+    names = {p.name for p in fitted.iterdir()}
+    assert names == {"config.json", "metrics.csv", "checkpoint", "samples", "samples.npz",
+                     "report.html"}  # fmt: skip
+    assert is_image_run(fitted)
+    saved = np.load(fitted / "samples.npz")
+    assert saved["images"].dtype == np.uint8
+    assert saved["images"].shape == (2000, 3, 16, 16)
+    assert set(saved["labels"]) == {0, 1}
+    moments = sorted(p.name for p in (fitted / "samples").iterdir())
+    assert moments[-1] == "step-000014.png"
+    assert 3 <= len(moments) <= 8
+    with Image.open(fitted / "samples" / moments[0]) as picture:
+        assert picture.size == (10 * 17 - 1, 8 * 17 - 1)
+    lines = (fitted / "metrics.csv").read_text().splitlines()
+    assert len(lines) == 15
+
+
+def test_report_of_images_shows_what_matters(fitted, squares):
+    page = (fitted / "report.html").read_text()
+    for text in ("No copies", "nearest training image", "Between two noises", "reconstruction",
+                 "one class a column (circle, square)", "at step 14"):  # fmt: skip
+        assert text in page, text
+    assert page.count("data:image/png;base64,") >= 9
+    assert re.search(r"src=\"http|href=\"http", page) is None
+    command = f"kermix fit {squares} --size 16 --quick --code 3 --encoder-steps 8 --steps 6"
+    assert f"{command} --batch 12" in page
+
+
+def test_samples_of_a_class_on_request(fitted, tmp_path):
+    kermix("sample", fitted, "-n", 6, "--label", "square", "-o", tmp_path / "a.npz")
+    saved = np.load(tmp_path / "a.npz")
+    assert saved["labels"].tolist() == [1] * 6
+    kermix("sample", fitted, "-n", 6, "-o", tmp_path / "a.npy")
+    kermix("sample", fitted, "-n", 6, "--seed", 1, "-o", tmp_path / "b.npy")
+    first, other = (np.load(tmp_path / name) for name in ("a.npy", "b.npy"))
+    assert first.shape == (6, 3, 16, 16)
+    assert not np.array_equal(first, other)
+    kermix("sample", fitted, "-n", 6, "-o", tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size == (2 * 169, 2 * 16)
+    with pytest.raises(RunError, match="exists"):
+        kermix("sample", fitted, "-o", tmp_path / "a.png")
+    with pytest.raises(OptionError, match="circle, square"):
+        kermix("sample", fitted, "--label", "moon", "-o", tmp_path / "b.png")
+    with pytest.raises(OptionError, match="written as"):
+        kermix("sample", fitted, "-o", tmp_path / "a.csv")
+    with pytest.raises(RunError, match="no density"):
+        kermix("score", fitted, "moons")
+
+
+def test_options_that_images_do_not_have(squares, tmp_path):
+    for wrong, text in (
+        (["--finish", "likelihood"], "--finish does not apply"),
+        (["--spaces", "sky"], "space="),
+        (["--model", "code-mixture", "--spaces", "pixels"], "mixture"),
+    ):
+        with pytest.raises(OptionError, match=text):
+            kermix("fit", squares, "--size", 16, *wrong, "--out", tmp_path / "run")
+    with pytest.raises(OptionError, match="square images of at least 16"):
+        kermix("fit", "moons", "--code", 4, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def faces_run(root, out, source="celeba"):
+    return kermix("fit", source, "--data-root", root, "--size", 16, *SHORT, "--out", out)
+
+
+def test_faces_from_reading_to_report(tmp_path):
+    pictures = write_faces(tmp_path, 24, official=True)
+    (pictures / "000002.jpg").write_bytes((pictures / "000002.jpg").read_bytes()[:300])
+    result = faces_run(tmp_path, tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "000002.jpg" in result.output
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["images"] == 20
+    assert config["classes"] == []
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+    result = faces_run(tmp_path, tmp_path / "smile", "celeba:Smiling")
+    assert result.exit_code == 0, result.output
+    config = json.loads((tmp_path / "smile" / "config.json").read_text())
+    assert config["classes"] == ["not Smiling", "Smiling"]
+    kermix("sample", tmp_path / "smile", "-n", 4, "--label", "Smiling", "-o", tmp_path / "s.png")
+
+
+def test_folder_of_mixed_sizes_and_modes(tmp_path):
+    folder = tmp_path / "mixed"
+    write_squares(folder, ("all",), 10)
+    rng = np.random.default_rng(0)
+    for mode, size in (("L", (20, 20)), ("RGBA", (31, 18)), ("1", (20, 20)), ("P", (40, 40))):
+        array = rng.integers(0, 255, (*size, 4), dtype=np.uint8)
+        picture = Image.fromarray(array, "RGBA").convert(mode)
+        picture.save(folder / "all" / f"mode-{mode}.png")
+    frames = [Image.new("P", (20, 20), i) for i in range(3)]
+    frames[0].save(folder / "all" / "moving.gif", save_all=True, append_images=frames[1:])
+    whole = (folder / "all" / "00.png").read_bytes()
+    (folder / "all" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    result = kermix("fit", folder, *SHORT, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "cut.png" in result.output
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["image"] == [3, 20, 20]
+    assert config["images"] == 15
+
+
+def test_stopped_run_of_images_goes_on_to_the_same_end(fitted, squares, tmp_path):
+    run = ImageRun.create(
+        tmp_path / "run", str(squares), ImageRun.open(fitted).dataset(),
+        ImageRun.open(fitted).settings, device="cpu", options={"size": 16},
+    )  # fmt: skip
+    trainer = run.trainer(run.dataset())
+    assert not run.train(trainer, should_stop=lambda: trainer.step == 11)
+    result = kermix("resume", run.folder)
+    assert result.exit_code == 0, result.output
+    whole, again = (load_checkpoint(r.last)[0] for r in (ImageRun.open(fitted), run))
+    for name, tensor in whole.items():
+        np.testing.assert_allclose(again[name], tensor, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_changed_data_are_noticed(fitted, squares, tmp_path):
+    run = ImageRun.open(fitted)
+    other = write_squares(tmp_path / "shapes", count=11)
+    moved = ImageRun(run.folder, {**run.config, "data": str(other)})
+    with pytest.raises(RunError, match="has changed"):
+        moved.dataset()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.parametrize("name", ["samples.npz", "samples/step-000014.png"])
+def test_full_disk_keeps_the_checkpoint(name, fitted, tmp_path):
+    run = ImageRun.open(fitted)
+    fresh = ImageRun(tmp_path, run.config)
+    (tmp_path / "config.json").write_text(json.dumps(run.config))
+    trap = tmp_path / f"{name}.{os.getpid()}.part"
+    trap.parent.mkdir(exist_ok=True)
+    trap.symlink_to("/dev/full")
+    with pytest.raises(RunError, match=r"cannot be written \(No space left on device\)"):
+        kermix("resume", tmp_path)
+    assert load_checkpoint(fresh.last)[1]["step"] == 14
+    assert not (tmp_path / name).exists()
+    trap.unlink(missing_ok=True)
+    result = kermix("resume", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "report.html").exists()
