@@ -23,7 +23,7 @@ docs: .venv/ready
 pages: .venv/ready
 	$(BIN)/kermix bench --page docs/benchmarks.md
 	$(BIN)/python scripts/gallery.py --page
-	test ! -d results/paper || $(BIN)/python scripts/paper_page.py
+	$(BIN)/python scripts/paper_page.py
 
 # Pictures of the pages, and of the gallery by running its examples: about five minutes each.
 figures: .venv/ready

@@ -143,7 +143,7 @@ FEATURES: dict[str, tuple[Yes | No, Yes | No, Yes | No, Yes | No, Yes | No]] = {
         r"backward|autograd|requires_grad",
     ),
     "transport plan, or the potentials of one": (
-        r"transport|plan,",
+        r"transport|^plan,Plan,plan",
         lambda: geomloss.SamplesLoss("sinkhorn", blur=0.1, potentials=True)(x, y)[0].numel() == 40,
         lambda: ot.emd([], [], ot.dist(x, y).numpy()).shape == (40, 30),
         r"transport|plan",
