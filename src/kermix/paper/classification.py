@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kermix.bench.table1 import PATCHES, cell_settings, train_cell
+from kermix.bench.table1_cells import PATCHES, cell_settings, train_cell
 from kermix.data.labelled import LabelledImages, load_labelled
 from kermix.errors import DownloadError, ImageError
 from kermix.training.classifier_settings import ClassifierSettings
