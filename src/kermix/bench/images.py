@@ -43,16 +43,16 @@ __all__ = ["METHODS", "SCALES", "SETTINGS", "TASKS", "join", "main", "run", "run
 COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn")
 TASKS = ("mnist", "stacked", "cifar10", "spaces")
 SETTINGS = {
-    "mnist": ImageSettings(code=16, batch=4000, steps=1200),
+    "mnist": ImageSettings(code=16, batch=5000, steps=2000),
     "stacked": ImageSettings(
-        code=48, by_channel=True, spaces=("codes", "channels"), batch=1500, steps=600,
+        code=48, by_channel=True, spaces=("codes", "channels"), batch=2000, steps=1500,
         hidden=1024, noise=64,
     ),
     "cifar10": ImageSettings(
-        code=128, width=256, code_noise=0.1, encoder_steps=3000, batch=2500, steps=600,
+        code=128, width=256, code_noise=0.1, encoder_steps=3000, batch=2500, steps=1000,
         hidden=1024, noise=128,
     ),
-    "spaces": ImageSettings(code=16, batch=2000, steps=500, model="conv"),
+    "spaces": ImageSettings(code=16, batch=2000, steps=1000, model="conv"),
 }  # fmt: skip
 MIXTURE: dict[str, dict[str, Any]] = {
     "mnist": {"model": "mixture", "components": 2000},
