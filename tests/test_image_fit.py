@@ -9,6 +9,7 @@ import torch
 from kermix.errors import OptionError, SampleError, ShapeError, TrainingError
 from kermix.models.mixture_networks import MixtureTable
 from kermix.training import image_fit
+from kermix.training.augmentation import Augmentation
 from kermix.training.em import em_pass
 from kermix.training.image_fit import ImageRows, ImageTrainer
 from kermix.training.image_settings import ImageSettings
@@ -230,5 +231,7 @@ def test_classifiers_learn_from_synthetic_images():
     assert found["logistic"] > 0.6
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 2))
     generator = torch.Generator().manual_seed(0)
-    fit_classifier(network, x, y, 10, batch=20, shifts=1, flips=True, generator=generator)
+    fit_classifier(
+        network, x, y, 10, batch=20, augmentation=Augmentation(True, 1), generator=generator
+    )
     assert accuracy(network, x, y) > 0.7

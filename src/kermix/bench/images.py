@@ -109,7 +109,7 @@ SCALES = {
         50, 2, (1, 8), (1, 8), 300,
     ),
 }  # fmt: skip
-CLASSIFIERS = {"mnist": (8, 32, 2, False), "cifar10": (15, 64, 3, True)}
+CLASSIFIERS = {"mnist": (8, 32, False), "cifar10": (15, 64, True)}
 
 
 def settings_of(task: str, method: str, scale: Scale) -> ImageSettings:
@@ -165,11 +165,9 @@ def run_task(
     def path(name: str) -> Path | None:
         return None if work is None else work / f"{name}.safetensors"
 
-    epochs, width, pools, flips = CLASSIFIERS[source]
+    epochs, width, flips = CLASSIFIERS[source]
     epochs, width = size.judge or (epochs, width)
-    classifier, judge = classifier_of(
-        real, epochs, width, pools, flips, path(f"{source}-classifier")
-    )
+    classifier, judge = classifier_of(real, epochs, width, flips, path(f"{source}-classifier"))
     shared = settings_of(task, METHODS[task][0], size)
     frequencies = torch.bincount(torch.from_numpy(real.train.labels)).double()
     if task == "stacked":
