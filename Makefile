@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs pages figures gallery clean
 
 demo: .venv/ready
 	$(BIN)/kermix fit --quick
@@ -15,8 +15,25 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site, in site/index.html.
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Pages that are made from the files in results/ and examples/.
+pages: .venv/ready
+	$(BIN)/kermix bench --page docs/benchmarks.md
+	$(BIN)/python scripts/gallery.py --page
+	test ! -d results/paper || $(BIN)/python scripts/paper_page.py
+
+# Pictures of the pages, and of the gallery by running its examples: about five minutes each.
+figures: .venv/ready
+	MPLBACKEND=agg $(BIN)/python scripts/figures.py
+
+gallery: .venv/ready
+	MPLBACKEND=agg $(BIN)/python scripts/gallery.py
+
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # torch first and by its exact version: any other request may bring gigabytes of CUDA packages.
 .venv/ready: pyproject.toml constraints.txt

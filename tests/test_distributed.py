@@ -3,10 +3,15 @@
 import time
 
 import pytest
+import torch
 
+import kermix as km
 import rank_checks
-from kermix.distributed import launch
+from cases import normal
+from kermix import costs
+from kermix.distributed import DistributedLoss, launch
 from kermix.errors import OptionError, RankError, SampleError
+from kermix.evaluation import energy_distance
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4], ids="{} ranks".format)
@@ -80,6 +85,48 @@ def test_one_rank_that_fails_ends_all_within_seconds(how, error, text):
         launch(rank_checks.fail_on, 1, how, devices=2)
     # Ten seconds of work were left; a hang would end at the group's timeout of half an hour.
     assert time.monotonic() - start < 60
+
+
+def test_many_points_take_moments_if_these_are_certified(monkeypatch):
+    monkeypatch.setitem(costs.SKETCH_ABOVE, "cpu", 50)
+    x, y = normal(90, 2, seed=1), normal(80, 2, seed=2) + 0.2
+    value, info = DistributedLoss(km.SVDLoss(1.0)).with_info(x, y)
+    assert info.strategy == "moments"
+    assert info.rank < 80
+    exact = km.SVDLoss(1.0, method="svd")(x, y)
+    assert abs(float(value - exact)) < 1e-4
+    value, info = DistributedLoss(km.SVDLoss(1e-4), rank=16).with_info(x, y)
+    assert info.strategy == "shard"
+    torch.testing.assert_close(value, km.SVDLoss(1e-4, method="svd")(x, y))
+
+
+def test_any_module_can_be_gathered_for_but_not_sharded():
+    class Distance(torch.nn.Module):
+        def forward(self, x, y, weights_x=None, weights_y=None):
+            return energy_distance(x, y, weights_y=weights_y)
+
+    x, y = normal(9, 2, seed=1), normal(8, 2, seed=2)
+    value, info = DistributedLoss(Distance()).with_info(x, y)
+    assert info.strategy == "gather"
+    assert value == energy_distance(x, y)
+    with pytest.raises(OptionError, match="needs a loss of kermix"):
+        DistributedLoss(Distance(), "shard")
+
+
+def test_options_that_contradict_each_other():
+    x = normal(9, 2, seed=1)
+    features = km.nystrom_features(x, 0.5, rank=4)
+    sketch = km.Sketch(features).update(x)
+    with pytest.raises(OptionError, match="strategy='magic'"):
+        DistributedLoss(km.SVDLoss(0.5), "magic")
+    with pytest.raises(OptionError, match="needs samples"):
+        DistributedLoss(km.SVDLoss(), "shard")(sketch, x)
+    with pytest.raises(OptionError, match="leave the loss's v out"):
+        DistributedLoss(km.SVDLoss(0.5))(sketch, x)
+    with pytest.raises(OptionError, match="no variance"):
+        DistributedLoss(km.SVDLoss(), "shard")(x, x)
+    with pytest.raises(OptionError, match="weights_x is given for a sketch"):
+        DistributedLoss(km.SVDLoss())(sketch, x, weights_x=x[:, 0])
 
 
 def test_numbers_of_ranks_that_cannot_be(monkeypatch):

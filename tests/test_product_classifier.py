@@ -91,6 +91,22 @@ def test_the_filters_are_what_pixels_are_multiplied_by():
     assert network.anchor_maps().shape == (20, 7, 7)
 
 
+def test_the_output_can_start_from_images():
+    network = network_of(1, image_anchors=True)
+    centres = network.output.anchors.detach()
+    network.train()
+    generator = torch.Generator().manual_seed(0)
+    images = pictures()
+    network.prepare(images, generator)
+    again = network.features(images).detach()
+    # Each Gaussian is centred at one of the images: its mean square is 0 there.
+    squares = (again - network.output.anchors.detach()).square().mean(1).amin(0)
+    assert_close(squares, torch.zeros_like(squares), atol=1e-6, rtol=0)
+    assert centres.shape == (SIDE * SIDE, 20)
+    gridded = network_of(1, image_anchors=True, anchor_grid=3)
+    assert gridded.output.anchors.shape == (9, 20)
+
+
 def test_a_grid_of_anchors_is_interpolated():
     network = network_of(1, anchor_grid=3)
     assert network.output.anchors.shape == (9, 20)

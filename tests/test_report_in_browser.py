@@ -1,16 +1,12 @@
 """The reports of runs in a real browser: shown without a network, without errors."""
 
 import re
-import shutil
-import subprocess
 
 import pytest
 from typer.testing import CliRunner
 
+from browser import CHROMIUM, console_of
 from kermix.cli.app import app
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
 
 CHECK = """
 <script>
@@ -46,17 +42,10 @@ def test_report_shows_its_pictures_and_asks_for_nothing(title, tmp_path):
     assert not re.search(r'(src|href)="(?!data:)', page)
     checked = tmp_path / "checked.html"
     checked.write_text(page.replace("</head>", CHECK + "</head>"))
-    browser = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-         "--disable-background-networking", f"--user-data-dir={tmp_path / 'profile'}",
-         "--enable-logging=stderr", "--v=0", "--host-resolver-rules=MAP * ~NOTFOUND",
-         "--virtual-time-budget=3000", "--window-size=1100,1500", "--dump-dom", checked.as_uri()],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    console = [line for line in browser.stderr.splitlines() if "CONSOLE" in line]
+    console, html = console_of(checked.as_uri(), tmp_path / "profile")
     text = "\n".join(console)
-    assert f"pictures {pictures} of {pictures}" in text, browser.stderr[-2000:]
+    assert f"pictures {pictures} of {pictures}" in text
     assert "resources 0" in text
     assert "width true" in text
     assert len(console) == 3, text
-    assert title in browser.stdout
+    assert title in html

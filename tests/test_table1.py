@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kermix.bench import table1
+from kermix.bench import table1, table1_cells
 from kermix.bench.table1_page import COLUMNS, GOALS, PAPER, write_classification_page
 from kermix.data.labelled import load_labelled
 from kermix.errors import OptionError
@@ -45,7 +45,7 @@ def test_cells_are_merged_as_they_are_trained(tmp_path, capsys):
 
 def test_held_out_images_are_not_trained_on():
     train = load_labelled("digits", "train")
-    rest, held_out = table1.hold_out(train, 100)
+    rest, held_out = table1_cells.hold_out(train, 100)
     together = [image.tobytes() for image in (*rest.images, *held_out.images)]
     assert sorted(together) == sorted(image.tobytes() for image in train.images)
 
@@ -56,7 +56,9 @@ def test_unknown_settings_are_refused(tmp_path):
 
 
 def record(dataset, patch, seed, accuracy, augmentation="shift 2", variant=""):
-    settings = table1.cell_settings(dataset, "gaussian-product" if patch else "cnn", patch or 1)
+    settings = table1_cells.cell_settings(
+        dataset, "gaussian-product" if patch else "cnn", patch or 1
+    )
     return {
         "dataset": dataset, "model": settings.model, "patch": patch, "seed": seed,
         "augmentation": augmentation, "variant": variant, "evaluated_on": "test images",
@@ -91,9 +93,9 @@ def test_every_column_has_a_goal_and_the_papers_number():
         assert set(PAPER[dataset]) == set(GOALS[dataset]) == set(COLUMNS)
         for patch in COLUMNS:
             model = "cnn" if patch is None else "gaussian-product"
-            settings = table1.cell_settings(dataset, model, patch)
+            settings = table1_cells.cell_settings(dataset, model, patch)
             assert settings.augmentation.is_any
-            assert not table1.cell_settings(dataset, model, patch, False).augmentation.is_any
+            assert not table1_cells.cell_settings(dataset, model, patch, False).augmentation.is_any
 
 
 def test_the_commands_on_the_page_have_the_settings_of_the_records():
@@ -101,12 +103,14 @@ def test_the_commands_on_the_page_have_the_settings_of_the_records():
     records = json.loads(path.read_text())
     assert records
     for found in records:
-        augmented = found["augmentation"] != "none"
-        settings = table1.cell_settings(
-            found["dataset"], found["model"], found["patch"], augmented
-        )
-        settings = replace(settings, seed=found["seed"], epochs=found["epochs"])
-        assert settings == ClassifierSettings.from_json(found["settings"])
+        words = table1_cells.command_of(found).split()
+        assert words[:3] == ["python", "-m", "kermix.bench.table1"]
+        cells = table1._cells(table1._parser().parse_args(words[3:]))
+        settings = {s.seed: s for dataset, s, _ in cells if dataset == found["dataset"]}
+        recorded = ClassifierSettings.from_json(found["settings"])
+        if recorded.rate is None:
+            recorded = replace(recorded, rate=table1_cells.RATE_BEFORE)
+        assert settings[found["seed"]] == recorded
 
 
 def test_without_results_the_page_is_empty_but_there(tmp_path):

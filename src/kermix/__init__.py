@@ -28,6 +28,7 @@ from .mixture import GaussianMixture
 from .nuclear import nuclear_norm
 from .sampled_mixture import SampledMixture
 from .sketch import Sketch
+from .sketching import sketch_files
 from .spectrum import decompose, decompose_grid
 from .twosample import two_sample_test
 
@@ -63,6 +64,7 @@ __all__ = [
     "nuclear_norm",
     "nystrom_features",
     "scalar_cost",
+    "sketch_files",
     "svd_cost",
     "two_sample_test",
     "vector_cost",

@@ -2,18 +2,21 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from .comparison import TITLES, ColumnDifference, Comparison, Measure
 from .costs import matrix_cost, scalar_cost, svd_cost, vector_cost
 from .data.tables import Source, Table, common_columns, read_table
+from .draws import Draws, anchored, draws, exchanges
+from .drift import compare_sketches, is_sketch
 from .errors import OptionError
 from .kernel import GaussianKernel
-from .permutation import labellings, own_generator, signed_weights
-from .pooled import bures_witness, pooled_features
+from .large import LargeComparison
+from .permutation import own_generator
+from .pooled import pooled_features
 from .statistics import (
     energy_statistic,
     exact_statistics,
@@ -24,152 +27,12 @@ from .statistics import (
 from .twosample import COSTS, TestCost, TwoSampleResult, two_sample_test, variance_grid
 from .validation import check_option
 
-__all__ = ["ColumnDifference", "Comparison", "Measure", "compare"]
+__all__ = ["compare"]
 
 AUTO_VARIANCES = 4
+PAIRS_UP_TO = 1000
 BOOTSTRAP_RANK = 120  # leading features that error bars are computed from
 STANDARDIZE_BEYOND = 10.0
-TITLES = {
-    "svd": "SVD cost",
-    "matrix": "matrix-matrix cost",
-    "vector": "vector-matrix cost",
-    "scalar": "scalar cost",
-    "bures": "Bures distance",
-    "cauchy_schwarz": "Cauchy-Schwarz divergence",
-    "mmd": "MMD",
-    "energy": "energy distance",
-}
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One number between the two data sets.
-
-    `normalized` is the form in [0, 1] where there is one. `error` is one standard error of
-    `normalized`, or of `value` where nothing is normalised; for sketches it is the certificate.
-    `if_same` is what the same number would be, on average, were the two sets one.
-    """
-
-    name: str
-    variance: float | None
-    value: float
-    normalized: float | None = None
-    error: float | None = None
-    if_same: float | None = None
-    pvalue: float | None = None
-
-
-@dataclass(frozen=True)
-class ColumnDifference:
-    """How much one column differs: its energy distance in standard deviations."""
-
-    column: str
-    distance: float
-    pvalue: float
-    mean_x: float
-    mean_y: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What :func:`compare` found. It prints as a table.
-
-    `x` and `y` are the points that were used, with columns scaled if they were;
-    :meth:`raw` brings them back to the units of the data.
-    """
-
-    names: tuple[str, str]
-    sizes: tuple[int, int]
-    used: tuple[int, int]
-    columns: tuple[str, ...]
-    variances: tuple[float, ...]
-    measures: tuple[Measure, ...]
-    tests: dict[str, TwoSampleResult]
-    column_differences: tuple[ColumnDifference, ...]
-    notes: tuple[str, ...]
-    x: Tensor | None = field(default=None, repr=False, compare=False)
-    y: Tensor | None = field(default=None, repr=False, compare=False)
-    _scale: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
-
-    def __str__(self) -> str:
-        header = ("measure", "variance", "value", "in [0, 1]", "+-", "if same", "p")
-        rows = [[str(cell) for cell in row] for row in (header, *self.rows())]
-        widths = [max(len(row[k]) for row in rows) for k in range(len(header))]
-        lines = [
-            "  ".join(c.ljust(w) if k == 0 else c.rjust(w)
-                      for k, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
-            for row in rows
-        ]  # fmt: skip
-        return "\n".join([*lines, *self.notes])
-
-    def rows(self) -> list[list[str]]:
-        """The table: one line for each measure and variance, as text."""
-        return [
-            [TITLES[m.name], *(
-                "" if n is None else f"{n:.4g}"
-                for n in (m.variance, m.value, m.normalized, m.error, m.if_same, m.pvalue)
-            )]
-            for m in self.measures
-        ]  # fmt: skip
-
-    def measure(self, name: str, variance: float | None = None) -> Measure:
-        """One measure by name, and by variance where there are several."""
-        found = [m for m in self.measures if m.name == name and variance in (None, m.variance)]
-        if not found:
-            raise OptionError(f"There is no measure {name!r} at variance {variance}.")
-        return found[0]
-
-    def witness(self, points: Tensor, variance: float | None = None) -> Tensor:  # (M, d) -> (M,)
-        """Where the sets differ: positive where `x` has more mass, negative where `y` has.
-
-        The derivative of the SVD cost's local form with respect to mass at a point, which is given
-        in the units of the data; by default at the variance whose test rejects most clearly.
-        """
-        if self.x is None or self.y is None:
-            raise OptionError("Sketches hold no points, so there is no witness function.")
-        if variance is None:
-            variance = self.sharpest_variance
-        pooled = torch.cat([self.x, self.y])
-        terms = GaussianKernel(variance).cross_terms(pooled.shape[1])
-        features, _ = pooled_features(pooled, terms, None, torch.Generator().manual_seed(0))
-        sign = torch.cat(
-            [torch.full((len(s),), w / len(s)) for s, w in ((self.x, 1), (self.y, -1))]
-        )
-        at = points.to(pooled)
-        if self._scale is not None:
-            at = (at - self._scale[0].to(at)) / self._scale[1].to(at)
-        return bures_witness(features, at, sign.to(pooled))
-
-    def raw(self, points: Tensor) -> Tensor:  # (M, d) -> (M, d)
-        """Points of `x` or `y` in the units of the data."""
-        return points if self._scale is None else points * self._scale[1] + self._scale[0]
-
-    @property
-    def sharpest_variance(self) -> float:
-        """The variance at which the SVD test has its smallest p-value."""
-        if "svd" not in self.tests:
-            return self.variances[len(self.variances) // 2]
-        by_p = zip(self.tests["svd"].pvalues, self.variances, strict=True)
-        return min(by_p, key=lambda pair: pair[0])[1]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the points, ready for JSON."""
-        tests = {
-            name: {k: getattr(t, k) for k in ("statistic", "pvalue", "variances", "statistics",
-                                              "pvalues", "permutations", "n", "m", "method")}
-            for name, t in self.tests.items()
-        }  # fmt: skip
-        return {
-            "names": self.names,
-            "rows": self.sizes,
-            "rows_used": self.used,
-            "columns": self.columns,
-            "variances": self.variances,
-            "measures": [asdict(m) for m in self.measures],
-            "tests": tests,
-            "column_differences": [asdict(c) for c in self.column_differences],
-            "notes": self.notes,
-        }
 
 
 @torch.no_grad()
@@ -180,7 +43,7 @@ def compare(
     *,
     columns: Sequence[str] | None = None,
     standardize: bool | Literal["auto"] = "auto",
-    max_points: int = 1000,
+    max_points: int | None = None,
     bootstrap: int = 20,
     permutations: int = 200,
     seed: int = 0,
@@ -195,7 +58,8 @@ def compare(
         standardize: Whether columns are divided by their pooled standard deviation. `"auto"` does
             so when these differ more than tenfold.
         max_points: Larger sets are subsampled at random to this many points, without replacement;
-            the result says so, and error bars are those of the subsample.
+            the result says so, and error bars are those of the subsample. By default all rows
+            are used; beyond a thousand, through features instead of pairs of points.
         bootstrap: Draws of the Bayesian bootstrap behind each error bar; 0 for none.
         permutations: Random labellings behind each p-value; 0 for none.
         seed: Seed of subsampling, bootstrap and permutations.
@@ -207,8 +71,8 @@ def compare(
         >>> 0.5 < result.measure("svd").normalized < 0.9, result.measure("svd").pvalue
         (True, 0.01)
     """
-    if _is_sketch(x) or _is_sketch(y):
-        return _compare_sketches(x, y)
+    if is_sketch(x) or is_sketch(y):
+        return compare_sketches(x, y)
     if isinstance(standardize, str):
         check_option("standardize", standardize, ("auto",))
     first, second = (read_table(source, columns=columns) for source in (x, y))
@@ -217,26 +81,27 @@ def compare(
     generator = own_generator(seed)
     points_x, points_y = (_subsample(t, max_points, generator, notes) for t in (first, second))
     n = len(points_x)
+    used = n, len(points_y)
     raw = torch.cat([points_x, points_y])
     pooled, scale = _standardized(raw, standardize, notes)
     points_x, points_y = pooled[:n], pooled[n:]
     grid = variance_grid(pooled, AUTO_VARIANCES) if isinstance(v, str) else _variances(v)
-    tests: dict[str, TwoSampleResult] = {}
-    if permutations:
-        for cost in _test_costs():
-            # Ranks of statistics do not need more digits than float32 has.
-            tests[cost] = two_sample_test(
-                points_x.float(), points_y.float(), cost, grid, permutations, seed=seed
-            )
-    draws = _draws(n, len(points_y), bootstrap, generator, pooled.dtype)
-    measures = [m for value in grid for m in _at_variance(points_x, points_y, value, draws, tests)]
-    measures.append(_energy(pooled, draws, tests))
+    if max(used) > PAIRS_UP_TO:
+        large = LargeComparison.of(
+            pooled, raw, n, grid, first.columns, bootstrap, permutations, generator
+        )
+        measures, tests, differences = list(large.measures), large.tests, large.column_differences
+        notes += large.notes
+        points_x, points_y = (_some(p, generator) for p in (points_x, points_y))
+    else:
+        measures, tests = _by_pairs(points_x, points_y, grid, bootstrap, permutations, seed,
+                                    generator)  # fmt: skip
+        differences = _column_differences(raw[:n], raw[n:], first.columns, permutations, seed)
     measures.sort(key=lambda m: (list(TITLES).index(m.name), m.variance or 0.0))
-    differences = _column_differences(raw[:n], raw[n:], first.columns, permutations, seed)
     if bootstrap:
         notes.append(
             f"Error bars: Bayesian bootstrap, {bootstrap} draws. 'if same': the mean of "
-            f"{_exchanges(bootstrap)} random exchanges of labels."
+            f"{exchanges(bootstrap)} random exchanges of labels."
         )
     if permutations:
         notes.append(
@@ -246,7 +111,7 @@ def compare(
     return Comparison(
         names=_distinct(first.name, second.name),
         sizes=(len(first), len(second)),
-        used=(n, len(points_y)),
+        used=used,
         columns=tuple(first.columns),
         variances=grid,
         measures=tuple(measures),
@@ -257,6 +122,33 @@ def compare(
         y=points_y,
         _scale=scale,
     )
+
+
+def _by_pairs(
+    x: Tensor,
+    y: Tensor,
+    grid: tuple[float, ...],
+    bootstrap: int,
+    permutations: int,
+    seed: int,
+    generator: torch.Generator,
+) -> tuple[list[Measure], dict[str, TwoSampleResult]]:
+    """Measures and tests from all pairs of points."""
+    tests: dict[str, TwoSampleResult] = {}
+    if permutations:
+        for cost in _test_costs():
+            # Ranks of statistics do not need more digits than float32 has.
+            tests[cost] = two_sample_test(
+                x.float(), y.float(), cost, grid, permutations, seed=seed
+            )
+    drawn = draws(len(x), len(y), bootstrap, generator, x.dtype)
+    measures = [m for value in grid for m in _at_variance(x, y, value, drawn, tests)]
+    measures.append(_energy(torch.cat([x, y]), drawn, tests))
+    return measures, tests
+
+
+def _some(points: Tensor, generator: torch.Generator) -> Tensor:
+    return points[torch.randperm(len(points), generator=generator)[:PAIRS_UP_TO]]
 
 
 def _test_costs() -> tuple[TestCost, ...]:
@@ -271,7 +163,11 @@ def _distinct(first: str, second: str) -> tuple[str, str]:
     return (first, second) if first != second else (f"{first} (1)", f"{second} (2)")
 
 
-def _subsample(table: Table, limit: int, generator: torch.Generator, notes: list[str]) -> Tensor:
+def _subsample(
+    table: Table, limit: int | None, generator: torch.Generator, notes: list[str]
+) -> Tensor:
+    if limit is None:
+        return table.values
     if limit < 2:
         raise OptionError(f"max_points={limit}: at least two points are needed.")
     if len(table) <= limit:
@@ -295,40 +191,8 @@ def _standardized(
     return (pooled - centre) / spread, (centre, spread)
 
 
-@dataclass(frozen=True)
-class _Draws:
-    """Weights of both sides: as given, bootstrapped, and with exchanged labels; (P, N) each."""
-
-    a: Tensor
-    b: Tensor
-    bootstrap: int
-
-    def errors(self, values: Tensor) -> tuple[float | None, float | None]:
-        """Standard error, and the mean under exchanged labels."""
-        if not self.bootstrap:
-            return None, None
-        drawn = values[1 : 1 + self.bootstrap]
-        return float(drawn.std()), float(values[1 + self.bootstrap :].mean())
-
-
-def _exchanges(bootstrap: int) -> int:
-    return max(5, bootstrap // 4)
-
-
-def _draws(n: int, m: int, count: int, generator: torch.Generator, dtype: torch.dtype) -> _Draws:
-    labels = labellings(n, m, _exchanges(count), generator)
-    a, b = signed_weights(labels, None)
-    if count == 0:
-        return _Draws(a[:1].to(dtype), b[:1].to(dtype), 0)
-    # Exponential weights make a draw from the Bayesian bootstrap.
-    exponential = -torch.rand(count, n + m, generator=generator, dtype=torch.float64).log()
-    drawn = signed_weights(labels[:1].expand(count, -1), exponential)
-    a, b = (torch.cat([s[:1], d, s[1:]]) for s, d in zip((a, b), drawn, strict=True))
-    return _Draws(a.to(dtype), b.to(dtype), count)
-
-
 def _at_variance(
-    x: Tensor, y: Tensor, v: float, draws: _Draws, tests: dict[str, TwoSampleResult]
+    x: Tensor, y: Tensor, v: float, draws: Draws, tests: dict[str, TwoSampleResult]
 ) -> list[Measure]:
     pooled = torch.cat([x, y])
     terms = GaussianKernel(v).cross_terms(pooled.shape[1])
@@ -347,12 +211,12 @@ def _at_variance(
     leading = features.leading(BOOTSTRAP_RANK)
     drawn = exact_statistics(("svd", "matrix", "vector"), leading, draws.a, draws.b)
     fidelity = float(svd_cost(x, y, v, normalized=True))
-    fidelities = _anchored(1 - drawn["svd"], fidelity)
+    fidelities = anchored(1 - drawn["svd"], fidelity)
     add("svd", fidelity * math.sqrt(len(x) * len(y)), fidelity, fidelities)
     trace = float(matrix_cost(x, y, v, normalized=True))
-    add("matrix", trace * min(len(x), len(y)), trace, _anchored(-drawn["matrix"], trace))
+    add("matrix", trace * min(len(x), len(y)), trace, anchored(-drawn["matrix"], trace))
     plain, normalized = values_of(vector_cost)
-    add("vector", plain, normalized, _anchored(-drawn["vector"], normalized))
+    add("vector", plain, normalized, anchored(-drawn["vector"], normalized))
     plain, normalized = values_of(scalar_cost)
     divergences = scalar_statistic(gram_blocks(pooled, terms), draws.a, draws.b)
     add("scalar", plain, normalized, (-divergences).exp())
@@ -368,12 +232,7 @@ def _bures(fidelity: float) -> float:
     return math.sqrt(max(0.0, 2 - 2 * fidelity))
 
 
-def _anchored(values: Tensor, normalized: float) -> Tensor:
-    """Draws from truncated features, scaled so that the undisturbed one is the exact value."""
-    return values * (normalized / values[0]) if values[0] != 0 else values
-
-
-def _energy(pooled: Tensor, draws: _Draws, tests: dict[str, TwoSampleResult]) -> Measure:
+def _energy(pooled: Tensor, draws: Draws, tests: dict[str, TwoSampleResult]) -> Measure:
     values = energy_statistic(pooled, draws.a, draws.b)
     error, if_same = draws.errors(values)
     pvalue = tests["energy"].pvalue if "energy" in tests else None
@@ -394,33 +253,3 @@ def _column_differences(
         distance = test.statistic / spread if spread > 0 else 0.0
         found.append(ColumnDifference(name, distance, pvalue, float(a.mean()), float(b.mean())))
     return tuple(sorted(found, key=lambda c: -c.distance))
-
-
-def _is_sketch(source: object) -> bool:
-    return hasattr(source, "feature_map") and hasattr(source, "moments")
-
-
-def _compare_sketches(x: Any, y: Any) -> Comparison:
-    """Sketches go to the costs as they are: they know their kernel and carry a certificate."""
-    if not (_is_sketch(x) and _is_sketch(y)):
-        raise OptionError("Compare a sketch with a sketch: sketch the other data set first.")
-    measures = []
-    costs: dict[str, Any] = {
-        "svd": svd_cost,
-        "matrix": matrix_cost,
-        "vector": vector_cost,
-        "scalar": scalar_cost,
-    }
-    for name, cost in costs.items():
-        value = float(cost(x, y, None))
-        normalized, info = cost.with_info(x, y, None, normalized=True)
-        bound = getattr(info, "error_bound", None)
-        error = None if bound is None else float(bound)
-        measures.append(Measure(name, None, value, float(normalized), error))
-    fidelity, scalar = (m.normalized for m in (measures[0], measures[-1]))
-    if fidelity is not None:
-        measures.append(Measure("bures", None, _bures(fidelity)))
-    if scalar:
-        measures.append(Measure("cauchy_schwarz", None, max(0.0, -math.log(scalar))))
-    note = "+- of sketches is the certificate: a bound, not a standard error."
-    return Comparison(("x", "y"), (0, 0), (0, 0), (), (), tuple(measures), {}, (), (note,))

@@ -1,6 +1,7 @@
 """Named errors and warnings: what was wrong, the likely cause, and what to do."""
 
 __all__ = [
+    "ClusterError",
     "DegenerateDataWarning",
     "DeviceError",
     "DownloadError",
@@ -76,6 +77,10 @@ class ImageError(KermixError, ValueError):
 
 class DownloadError(KermixError, RuntimeError):
     """A file cannot be fetched, or what came is not the official file; the message names it."""
+
+
+class ClusterError(KermixError, RuntimeError):
+    """A cluster cannot be reached, or one of its workers cannot do the work; it is named."""
 
 
 class RunError(KermixError, RuntimeError):

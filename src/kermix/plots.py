@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "cost_against_shift",
     "cost_against_variance",
+    "drift",
     "identity_matrices",
     "samples",
     "singular_functions",
@@ -32,6 +33,7 @@ __all__ = [
 Style: TypeAlias = Literal["light", "dark"]
 Array: TypeAlias = Any  # a tensor or anything NumPy takes
 
+MOST_TICKS = 12
 COLUMN_WIDTH = 3.5  # inches
 COLOURS = {
     "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442"),
@@ -310,6 +312,37 @@ def witness_map(
             )
     if at.shape[1] == 1 or data is not None:
         _legend(axes, style, markerscale=2)
+    return figure
+
+
+def drift(
+    names: Sequence[str],
+    distances: Mapping[str, Array],  # (S - 1,) each
+    *,
+    if_same: Array | None = None,  # (S - 1,)
+    style: Style = "light",
+) -> "Figure":
+    """Distances of a series, from its second member on, and what equal sources would give."""
+    figure, (axes,) = _figure(1, style)
+    places = np.arange(1, len(names))
+    for k, (label, values) in enumerate(distances.items()):
+        axes.plot(
+            places,
+            _array(values),
+            color=COLOURS[style][k],
+            linestyle=LINES[k],
+            marker=MARKERS[k],
+            markersize=4,
+            linewidth=1.2,
+            label=label,
+        )
+    if if_same is not None:
+        axes.plot(places, _array(if_same), color=INK[style][0], linestyle=":", label="if the same")
+    shown = places[:: -(-len(places) // MOST_TICKS)]
+    axes.set_xticks(shown, [names[k] for k in shown], rotation=45, ha="right")
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("MMD")
+    _legend(axes, style)
     return figure
 
 

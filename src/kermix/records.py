@@ -16,7 +16,7 @@ __all__ = ["environment", "machine_name", "write_json"]
 
 REPORTED_PACKAGES = (
     "kermix", "torch", "numpy", "scipy", "scikit-learn", "geomloss", "pykeops", "POT", "zuko",
-    "hyppo", "triton",
+    "hyppo", "triton", "dask", "pyarrow",
 )  # fmt: skip
 
 

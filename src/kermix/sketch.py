@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from .accumulation import FeatureSums, feature_sums, summed
 from .errors import DeviceError, MissingExtraError, ShapeError, SketchError, WeightError
 from .features import FeatureMap, FourierFeatures, NystromFeatures, fingerprint
 from .kernel import GaussianKernel
+from .origin import Origin, check_same_columns
 from .primal import Moments
 from .validation import check_samples, check_weights
 
@@ -46,6 +48,7 @@ class Sketch:
         parameters, r = feature_map.parameters, feature_map.rank
         self.count = 0
         self.weighted = False
+        self.origin: Origin | None = None
         self._total = parameters.new_zeros(())
         self._first = parameters.new_zeros(r)
         self._second = parameters.new_zeros(r, r)
@@ -66,17 +69,28 @@ class Sketch:
         if weights is not None:
             check_batch_weights("weights", weights, batch)
             self.weighted = True
-        sums = [getattr(self, name) for name in SUMS]
+        sums = self._sums
         with torch.no_grad():
             for start in range(0, len(batch), ROWS_AT_A_TIME):
                 part = slice(start, start + ROWS_AT_A_TIME)
                 share = None if weights is None else weights[part]
-                new = _sums(self.feature_map, batch[part], share)
-                sums = [old + n for old, n in zip(sums, new, strict=True)]
+                sums = sums.plus(summed(self.feature_map, batch[part], share))
+        self._take(sums, len(batch))
+        return self
+
+    def add_sums(self, sums: FeatureSums, count: int) -> "Sketch":
+        """Add sums over `count` points that were computed elsewhere with this feature map."""
+        self._take(self._sums.plus(FeatureSums(*(t.to(self._total) for t in sums))), count)
+        return self
+
+    @property
+    def _sums(self) -> FeatureSums:
+        return FeatureSums(*(getattr(self, name) for name in SUMS))
+
+    def _take(self, sums: FeatureSums, count: int) -> None:
         for name, value in zip(SUMS, sums, strict=True):
             setattr(self, name, value)
-        self.count += len(batch)
-        return self
+        self.count += count
 
     def merge(self, other: "Sketch") -> "Sketch":
         """The sketch of both data sets together, as a new sketch; also written `a + b`."""
@@ -84,8 +98,10 @@ class Sketch:
         merged = Sketch(self.feature_map)
         merged.count = self.count + other.count
         merged.weighted = self.weighted or other.weighted
-        for name in SUMS:
-            setattr(merged, name, getattr(self, name) + getattr(other, name))
+        for name, value in zip(SUMS, self._sums.plus(other._sums), strict=True):
+            setattr(merged, name, value)
+        if self.origin is not None and other.origin is not None:
+            merged.origin = self.origin.merge(other.origin)
         return merged
 
     def __add__(self, other: "Sketch") -> "Sketch":
@@ -96,9 +112,7 @@ class Sketch:
         """Mean, second moment and mean residual of the features."""
         if self.count == 0:
             raise SketchError("The sketch is empty; update it with points first.")
-        return moments_of_sums(
-            self.feature_map, self.count, *(getattr(self, name) for name in SUMS)
-        )
+        return moments_of_sums(self.feature_map, self.count, *self._sums)
 
     @property
     def mean_residual(self) -> Tensor | None:
@@ -119,6 +133,7 @@ class Sketch:
             "per_dimension": kernel.per_dimension,
             "count": self.count,
             "weighted": self.weighted,
+            "origin": None if self.origin is None else self.origin.to_dict(),
         }
         tensors = {"parameters": features.parameters}
         tensors |= {name: getattr(self, name) for name in SUMS}
@@ -128,6 +143,7 @@ class Sketch:
             part,
             metadata={"kermix": json.dumps(header)},
         )
+        part.chmod(0o644)
         return part.replace(path)
 
     @classmethod
@@ -161,6 +177,9 @@ class Sketch:
             sketch = cls(MAPS[header["features"]](tensors["parameters"], kernel))
             sketch.count = int(header["count"])
             sketch.weighted = bool(header["weighted"])
+            # Files written before there were origins have none.
+            if header.get("origin") is not None:
+                sketch.origin = Origin.from_dict(header["origin"])
             for name in SUMS:
                 if tensors[name].shape != getattr(sketch, name).shape:
                     raise SketchError(f"{path}: its parts do not fit together.")
@@ -196,13 +215,15 @@ def check_comparable(a: Sketch, b: Sketch) -> None:
     """Refuse two sketches whose moments are of different features."""
     if not isinstance(a, Sketch) or not isinstance(b, Sketch):
         raise SketchError(f"Cannot combine {type(a).__name__} with {type(b).__name__}.")
+    check_same_columns(a.origin, b.origin)
     if a.feature_map is b.feature_map:
         return
     if fingerprint(a.feature_map) != fingerprint(b.feature_map):
         raise SketchError(
             f"The sketches have different feature maps ({a.feature_map.kernel} and "
             f"{b.feature_map.kernel}, rank {a.feature_map.rank} and {b.feature_map.rank}): sketch "
-            "both data sets with the map of one of them, for example Sketch(a.feature_map)."
+            "both data sets with the map of one of them, for example Sketch(a.feature_map), or "
+            "kermix sketch --landmarks-from."
         )
     if a._total.device != b._total.device:
         raise DeviceError(f"One sketch is on {a._total.device}, the other on {b._total.device}.")
@@ -228,22 +249,11 @@ def sample_sums(
     sums: list[Tensor] | None = None
     for part in parts:
         share = None if weights is None else weights[part]
-        new = checkpoint(_sums, feature_map, points[part], share, use_reentrant=False)
+        new = checkpoint(feature_sums, feature_map, points[part], share, use_reentrant=False)
         sums = list(new) if sums is None else [s + n for s, n in zip(sums, new, strict=True)]
     assert sums is not None
     total, first, second, residual = sums
     return total, first, second, residual
-
-
-def _sums(
-    feature_map: FeatureMap, points: Tensor, weights: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Total weight, weighted sums of features and of their products, and of the residual."""
-    features = feature_map(points)
-    share = features.new_ones(len(points)) if weights is None else weights.to(features)
-    weighted = features * share.unsqueeze(-1)
-    residual = (1 - features.square().sum(-1)).clamp(min=0)
-    return share.sum(), weighted.sum(0), features.mT @ weighted, (share * residual).sum()
 
 
 def moments_of_sums(

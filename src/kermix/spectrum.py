@@ -114,7 +114,7 @@ class Decomposition:
         points_x: Tensor,  # (L, d)
         weighting: IdentityWeighting = "projection",
     ) -> Tensor:  # (M, L)
-        r"""The identity :math:`1\{X' = X\}` as seen by the Gaussians at the samples, Eq. (23).
+        r"""The identity :math:`1\{X' = X\}` as seen by the Gaussians at the samples, Eq. (22).
 
         With :math:`\hat f = U^\top f` and :math:`\hat g = V^\top g`, where `f` and `g` are the
         Gaussians (of unit norm) at `y` and `x`:
@@ -358,7 +358,7 @@ def unit_gaussians(
     r"""Gaussians of unit :math:`L_2` norm at the centres, evaluated at the points.
 
     Their inner products are the kernel: :math:`\int f_i f_j \, dX = K_{2v}(y_i, y_j)`. This is the
-    half-variance root of the kernel in :math:`C = \mathrm{diag}(\sqrt p) K_{half}`, Eq. (21).
+    half-variance root of the kernel in :math:`C = \mathrm{diag}(\sqrt p) K_{half}`, Eq. (20).
 
     Example:
         >>> unit_gaussians(torch.zeros(1, 1), torch.zeros(1, 1), 1 / torch.pi)

@@ -17,6 +17,7 @@ from .pooled import PooledFeatures, bures_form, matrix_form, quadratic_form
 
 __all__ = [
     "TestForm",
+    "cost_values",
     "energy_statistic",
     "exact_statistics",
     "gram_blocks",
@@ -88,16 +89,33 @@ def exact_statistics(
     """The costs themselves, from the moments of features under each weighting."""
     features = pooled.features.double()
     size = max(1, EXACT_BATCH_NUMBERS // features.numel())
-    formulas = {"svd": _svd, "matrix": _matrix, "vector": _vector}
     found: dict[str, list[Tensor]] = {cost: [] for cost in costs}
     for of_x, of_y in zip(a.double().split(size), b.double().split(size), strict=True):
         moments = [(features * w.unsqueeze(-1)).mT @ features for w in (of_x, of_y)]
-        for cost in costs:
-            found[cost].append(formulas[cost](features, of_x, *moments))
+        for cost, values in cost_values(
+            costs, of_x @ features, moments[0], moments[1], len(features) / 2
+        ).items():
+            found[cost].append(values)
     return {cost: torch.cat(parts) for cost, parts in found.items()}
 
 
-def _svd(features: Tensor, a: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
+def cost_values(
+    costs: tuple[str, ...], mean: Tensor, of_a: Tensor, of_b: Tensor, count: float
+) -> dict[str, Tensor]:
+    """The costs of moments, each turned so that it grows with the difference.
+
+    Args:
+        costs: Which of `"svd"`, `"matrix"`, `"vector"`.
+        mean: Mean features of the first side, (P, r).
+        of_a: Mean products of features of the first side, (P, r, r).
+        of_b: The same of the second side.
+        count: Points of a side, for the ridge.
+    """
+    formulas = {"svd": _svd, "matrix": _matrix, "vector": _vector}
+    return {cost: formulas[cost](mean, of_a, of_b, count) for cost in costs}
+
+
+def _svd(mean: Tensor, of_a: Tensor, of_b: Tensor, count: float) -> Tensor:
     values, vectors = torch.linalg.eigh(of_a)
     root = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
     fidelity = torch.linalg.eigvalsh(root.mT @ of_b @ root).clamp(min=0).sqrt().sum(-1)
@@ -105,14 +123,13 @@ def _svd(features: Tensor, a: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
     return 1 - fidelity / (traces[0] * traces[1]).sqrt()
 
 
-def _matrix(features: Tensor, a: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
-    smoothed = [_smoothed(m, len(features) / 2) for m in (of_a, of_b)]
-    return -(smoothed[0] * smoothed[1].mT).sum((-2, -1)) / features.shape[1]
+def _matrix(mean: Tensor, of_a: Tensor, of_b: Tensor, count: float) -> Tensor:
+    smoothed = [_smoothed(m, count) for m in (of_a, of_b)]
+    return -(smoothed[0] * smoothed[1].mT).sum((-2, -1)) / mean.shape[-1]
 
 
-def _vector(features: Tensor, a: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
-    mean = a @ features
-    projected = (_smoothed(of_b, len(features) / 2) @ mean.unsqueeze(-1))[..., 0]
+def _vector(mean: Tensor, of_a: Tensor, of_b: Tensor, count: float) -> Tensor:
+    projected = (_smoothed(of_b, count) @ mean.unsqueeze(-1))[..., 0]
     return -(mean * projected).sum(-1) / mean.square().sum(-1)
 
 

@@ -29,6 +29,7 @@ from .validation import check_option, check_pair, normalized_weights, working_dt
 __all__ = [
     "TestCost",
     "TwoSampleResult",
+    "ranked",
     "two_sample_test",
     "variance_grid",
 ]
@@ -159,6 +160,18 @@ def two_sample_test(
             else:
                 features, method = pooled_features(pooled, terms, weights, generator)
                 rows.append(moment_statistic(cost, form, features.whitened(ridge), *sides))
+    named = f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method
+    return ranked(rows, cost, grid, (len(x), len(y)), named)
+
+
+def ranked(
+    rows: list[Tensor],  # (permutations + 1,) each
+    cost: str,
+    grid: tuple[float, ...],
+    sizes: tuple[int, int],
+    method: str,
+) -> TwoSampleResult:
+    """A result from statistics of all labellings, one row for each variance, the given first."""
     given = [float(row[0]) for row in rows]
     table = torch.stack([_rounded(row.double()) for row in rows])
     total = combined(table)
@@ -169,10 +182,10 @@ def two_sample_test(
         variances=grid,
         statistics=tuple(given),
         pvalues=tuple(pvalues(table)[:, 0].tolist()),
-        permutations=permutations,
-        n=len(x),
-        m=len(y),
-        method=f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method,
+        permutations=len(total) - 1,
+        n=sizes[0],
+        m=sizes[1],
+        method=method,
         null=total[1:].cpu(),
     )
 

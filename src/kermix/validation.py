@@ -47,6 +47,11 @@ def check_option(name: str, value: str, offered: tuple[str, ...]) -> None:
 
 def check_samples(name: str, x: Tensor) -> Tensor:  # (*B, N, d)
     """Return `x` if it can serve as a set of samples, else raise an error that says why not."""
+    if hasattr(x, "feature_map"):
+        raise SampleError(
+            f"{name} is a sketch, which holds no points; here points are needed. The costs and "
+            "km.compare take sketches."
+        )
     if not isinstance(x, Tensor):
         raise SampleError(
             f"{name} is a {type(x).__name__}, not a torch.Tensor; "

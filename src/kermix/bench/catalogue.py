@@ -12,6 +12,7 @@ __all__ = ["BENCHMARKS", "run_benchmark"]
 BENCHMARKS = {
     "svd": "SVD cost, value and gradient, against the paper's way; a training step",
     "sketch": "all four costs by sketches, up to a million points",
+    "sketch-files": "sketches of Parquet files larger than memory, one and two workers",
     "tiles": "scalar cost without a Gram matrix, against geomloss",
     "memory": "peak memory of a cost with its gradient, against the number of points",
     "permutation": "speed of a permutation test, against a loop and hyppo",
@@ -36,6 +37,6 @@ def run_benchmark(name: str, out: Path, quick: bool = False) -> tuple[Path, dict
     """
     if name not in BENCHMARKS:
         raise OptionError(f"There is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}.")
-    tables = importlib.import_module(f"kermix.bench.{name}").run(quick)
+    tables = importlib.import_module(f"kermix.bench.{name.replace('-', '_')}").run(quick)
     record = {"benchmark": name, "quick": quick, **environment(), "tables": tables}
     return write_json(out / f"{name}-{machine_name()}.json", record), tables

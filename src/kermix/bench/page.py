@@ -13,14 +13,14 @@ __all__ = ["markdown_table", "write_page"]
 
 Draw: TypeAlias = Callable[[Any, dict[str, Any]], None]
 
+LONGEST = 60  # lines of a table that is shown whole
 LINES = ("s:", "^-.", "v--", "o-")
 INK = {"h200": "#0072B2", "cpu2": "#D55E00"}
 
 
 def write_page(results: Path, page: Path) -> Path:
     """Write `page`, a Markdown file, and its pictures beside it, from all files in `results`."""
-    paths = sorted(results.glob("*.json"))
-    records = [{**json.loads(path.read_text()), "file": path.name} for path in paths]
+    records = [(path, _read(path)) for path in sorted(results.glob("*.json"))]
     lines = [
         "# Benchmarks",
         "",
@@ -30,24 +30,49 @@ def write_page(results: Path, page: Path) -> Path:
         "",
     ]
     for name, text in BENCHMARKS.items():
-        found = [r for r in records if r.get("benchmark") == name]
+        found = [(path, r) for path, r in records if r.get("benchmark") == name]
         if not found:
             continue
         lines += [f"## {name}", "", text[0].upper() + text[1:] + ".", ""]
         if name in PICTURES:
             file, text, draw = PICTURES[name]
-            _against_size(found, draw, page.parent / file)
+            _against_size([record for _, record in found], draw, page.parent / file)
             lines += [f"![{text}]({file})", ""]
-        for record in found:
+        for path, record in found:
             machine = record["machine"]
             where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
-            source = f"`results/bench/{record['file']}`"
+            source = f"[{path.name}](../results/bench/{path.name})"
             lines += [f"**{where}**, commit `{record['commit']}`, {source}:", ""]
             for title, rows in record["tables"].items():
-                lines += [f"*{title.replace('_', ' ')}*", "", *markdown_table(rows), ""]
+                lines += _section(title.replace("_", " "), markdown_table(rows))
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(lines))
     return page
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A result file; that of the tests' power, which has its own form, as tables too."""
+    record: dict[str, Any] = json.loads(path.read_text())
+    if "power" not in record:
+        return record
+    columns = {"rejected": "", "published": "published "}
+    rates = [
+        {
+            **{name: row[name] for name in ("case", "sizes", "repetitions")},
+            **{before + k: v for part, before in columns.items() for k, v in row[part].items()},
+        }
+        for row in record["power"]["rows"]
+    ]
+    tables = {f"share of rejections at level {record['power']['level']}": rates}
+    return {"benchmark": "power", **record["environment"], "tables": tables}
+
+
+def _section(title: str, table: list[str]) -> list[str]:
+    """A table with its title; a long one, of single runs, is folded."""
+    if len(table) <= LONGEST:
+        return [f"*{title}*", "", *table, ""]
+    summary = f"<summary>{title}: {len(table) - 2} rows</summary>"
+    return ['<details markdown="1">', summary, "", *table, "", "</details>", ""]
 
 
 def markdown_table(rows: list[dict[str, Any]]) -> list[str]:
@@ -60,6 +85,8 @@ def markdown_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -41,7 +41,7 @@ PINGS = (8, 2**16, 2**20, 2**23)  # bytes
 def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
     """Measure, fit, predict; one table for each."""
     problems = _problems(quick)
-    repeats = 3 if quick else 9
+    repeats = 3 if quick else 5
     measured = {w: launch(_rank, problems, repeats, devices=w) for w in WORLDS}
     machine, fits = _fit(problems, measured[1]["seconds"], measured[2]["pings"])
     rows = []

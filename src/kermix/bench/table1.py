@@ -8,173 +8,29 @@ change, for ablations. `--page docs/classification.md` writes the page.
 """
 
 import argparse
+import hashlib
 import json
 import multiprocessing
-import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from kermix.data.labelled import LabelledImages, load_labelled
+from kermix.data.labelled import load_labelled
 from kermix.errors import OptionError, RunError, TrainingError
-from kermix.records import environment, write_json
-from kermix.training.classification import ClassifierTrainer
 from kermix.training.classifier_settings import ClassifierSettings
 
-__all__ = ["PATCHES", "cell_settings", "hold_out", "main", "merge", "run", "train_cell"]
+from .table1_cells import PATCHES, cell_settings, hold_out, merge, train_cell
 
-PATCHES = (1, 3, 5, 7)
-KEY = ("dataset", "model", "patch", "seed", "augmentation", "variant")
-# What was found to serve each set; see the ablations.
-COMMON: dict[str, Any] = {"evaluate_every": 0}
-PRODUCT: dict[str, dict[str, Any]] = {
-    "mnist": {"stride": 2, "optimizer": "muon", "epochs": 9},
-    "cifar10": {"stride": 2, "optimizer": "muon", "anchor_grid": 4, "epochs": 26},
-}
-# A pixel is one to three numbers: narrow layers do, and all depends on the output's anchors.
-PIXELS: dict[str, Any] = {
-    "stride": 1, "width": 64, "depth": 3, "output_width": 1024, "anchor_grid": None,
-}  # fmt: skip
-BY_PATCH: dict[tuple[str, int], dict[str, Any]] = {
-    ("mnist", 1): {**PIXELS, "epochs": 10},
-    ("cifar10", 1): {**PIXELS, "epochs": 14},
-}
-CNN: dict[str, dict[str, Any]] = {"mnist": {"epochs": 8}, "cifar10": {"epochs": 22}}
-AUGMENTATION: dict[str, dict[str, Any]] = {
-    "mnist": {"shift": 2, "rotation": 10.0, "zoom": 0.1},
-    "cifar10": {"shift": 4, "flip": True, "flip_at_test": True},
-    "digits": {"shift": 1},
-}
-OTHER_AUGMENTATION: dict[tuple[str, int | None], dict[str, Any]] = {
-    # Rotated images have grey pixels where the others have none, which a pixel's features see.
-    ("mnist", 1): {"shift": 1, "rotation": 0.0, "zoom": 0.0},
-    ("cifar10", None): {"cutout": 8},
-}
+__all__ = ["main", "run"]
+
 AUGMENTED = {"on": [True], "off": [False], "both": [True, False]}
-NONE = {"shift": 0, "flip": False, "cutout": 0, "rotation": 0.0, "zoom": 0.0}
-
-
-def cell_settings(
-    dataset: str, model: str, patch: int | None, augmented: bool = True
-) -> ClassifierSettings:
-    """The settings of a cell of the table, with seed 0.
-
-    Example:
-        >>> cell_settings("mnist", "gaussian-product", 3).patch
-        3
-    """
-    options: dict[str, Any] = {**COMMON, "model": model}
-    if model == "cnn":
-        options |= CNN.get(dataset, {})
-    else:
-        assert patch is not None
-        options |= PRODUCT.get(dataset, {}) | {"patch": patch}
-        options |= BY_PATCH.get((dataset, patch), {})
-    options |= AUGMENTATION.get(dataset, {}) if augmented else NONE
-    if augmented:
-        options |= OTHER_AUGMENTATION.get((dataset, patch), {})
-    return ClassifierSettings(**options)
-
-
-def train_cell(
-    train: LabelledImages,
-    test: LabelledImages,
-    settings: ClassifierSettings,
-    *,
-    variant: str = "",
-    device: str = "auto",
-    precision: str = "auto",
-    processes: int = 1,
-) -> dict[str, Any]:
-    """Train once and describe it, as a record of the table."""
-    torch.set_float32_matmul_precision("high")  # of the whitening, before any bfloat16
-    trainer = ClassifierTrainer(train, test, settings, device=device, precision=precision)
-    start = time.perf_counter()
-    trainer.run()
-    seconds = time.perf_counter() - start
-    on_test, on_train = trainer.evaluate(), trainer.evaluate(train)
-    plain = replace(settings, flip_at_test=False)
-    once = on_test if plain == settings else _with(trainer, plain)
-    found = environment()
-    epochs = [row["seconds"] for row in trainer.history]
-    return {
-        "dataset": train.name,
-        "model": settings.model,
-        "patch": None if settings.model == "cnn" else settings.patch,
-        "seed": settings.seed,
-        "augmentation": str(settings.augmentation),
-        "variant": variant,
-        "evaluated_on": "test images" if "held out" not in test.name else test.name,
-        "train_accuracy": round(on_train.accuracy, 5),
-        "test_accuracy": round(on_test.accuracy, 5),
-        "test_accuracy_one_view": round(once.accuracy, 5),
-        "test_loss": on_test.loss,
-        "epochs": settings.epochs,
-        "train_images": len(train),
-        "seconds": seconds,
-        "seconds_per_epoch": statistics.median(epochs),
-        "parameters": trainer.model.parameter_count,
-        "command": found["command"],
-        "machine": found["machine"],
-        "versions": found["versions"],
-        "commit": found["commit"],
-        "processes": processes,
-        "notes": [*train.notes],
-        "settings": settings.as_json(),
-        "history": [[round(r["loss"], 4), round(r["train_accuracy"], 4)] for r in trainer.history],
-    }
-
-
-def hold_out(train: LabelledImages, count: int) -> tuple[LabelledImages, LabelledImages]:
-    """Split training images, so that settings can be compared without the test images.
-
-    Example:
-        >>> rest, held_out = hold_out(load_labelled("digits", "train"), 100)
-        >>> len(rest), len(held_out), held_out.name
-        (1337, 100, '100 training images held out')
-    """
-    order = np.random.default_rng(0).permutation(len(train))
-    few, many = np.sort(order[:count]), np.sort(order[count:])
-    return (
-        replace(train, images=train.images[many], labels=train.labels[many]),
-        replace(
-            train,
-            name=f"{count} training images held out",
-            images=train.images[few],
-            labels=train.labels[few],
-        ),
-    )
-
-
-def _with(trainer: ClassifierTrainer, settings: ClassifierSettings) -> Any:
-    kept, trainer.settings = trainer.settings, settings
-    try:
-        return trainer.evaluate()
-    finally:
-        trainer.settings = kept
-
-
-def merge(path: Path, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put records into a file; one with the same dataset, model, patch, seed, ... is replaced."""
-    known = json.loads(path.read_text()) if path.exists() else []
-    table = {_key(r): r for r in (*known, *records)}
-    ordered = sorted(table.values(), key=lambda r: [str(r[name]) for name in KEY])
-    write_json(path, ordered)
-    return ordered
-
-
-def _key(record: dict[str, Any]) -> tuple[Any, ...]:
-    # A cell of the table has one number of epochs; settings are compared at several.
-    compared = record["evaluated_on"] != "test images"
-    extent = (record["epochs"], record.get("train_images")) if compared else None
-    return (*(record[name] for name in KEY), extent)
 
 
 def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
@@ -186,11 +42,16 @@ def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
         for patch in (*((3,) if quick else PATCHES), None):
             settings = cell_settings(name, "cnn" if patch is None else "gaussian-product", patch)
             if quick:
-                settings = replace(settings, width=16, output_width=32, depth=2, epochs=2)
+                settings = replace(
+                    settings, width=16, output_width=32, depth=2, epochs=3, batch=64
+                )
             record = train_cell(train, test, settings)
-            shown = ("dataset", "model", "patch", "augmentation", "train_accuracy",
-                     "test_accuracy", "epochs", "seconds_per_epoch", "parameters")  # fmt: skip
-            rows.append({key: record[key] for key in shown})
+            shown = {
+                "dataset": "dataset", "model": "model", "patch": "patch",
+                "train": "train_accuracy", "test": "test_accuracy", "epochs": "epochs",
+                "s/epoch": "seconds_per_epoch", "parameters": "parameters",
+            }  # fmt: skip
+            rows.append({title: record[key] for title, key in shown.items()})
     return {"classification": rows}
 
 
@@ -298,8 +159,9 @@ def _locked(path: Path) -> Iterator[None]:
     """Let one process at a time change a file."""
     import fcntl
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
+    # Beside other temporary files: a folder of results holds results only.
+    mark = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    with (Path(tempfile.gettempdir()) / f"kermix-{mark}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

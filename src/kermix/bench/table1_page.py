@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from .table1_cells import RATE_BEFORE, command_of
+
 __all__ = ["write_classification_page"]
 
 Record: TypeAlias = dict[str, Any]
@@ -94,10 +96,21 @@ def _data_set(dataset: str, records: list[Record]) -> list[str]:
             else ""
         ),
         "",
-        "Commands, for each cell:",
+        "Commands, for each cell; `--set` names what it had otherwise than the settings of today:",
         "",
     ]
-    return [*lines, *_commands(augmented + plain), ""]
+    return [*lines, *_commands(augmented + plain), "", *_missing(dataset, augmented, plain)]
+
+
+def _missing(dataset: str, augmented: list[Record], plain: list[Record]) -> list[str]:
+    lines = []
+    for group, off in ((augmented, False), (plain, True)):
+        absent = [patch for patch in COLUMNS if not _at(group, patch)]
+        lines += [
+            f"- {_name(patch)}{', no augmentation' if off else ''}: `{_line(dataset, patch, off)}`"
+            for patch in absent
+        ]
+    return ["Not measured yet, for want of GPU time:", "", *lines, ""] if lines else []
 
 
 def _at(records: Iterable[Record], patch: int | None) -> list[Record]:
@@ -144,8 +157,8 @@ def _commands(records: Iterable[Record]) -> list[str]:
     for record in records:
         if record["seed"] != min(r["seed"] for r in records if _cell(r) == _cell(record)):
             continue
-        name = "CNN" if record["patch"] is None else f"patch {record['patch']}"
-        lines.append(f"- {name}, augmentation {record['augmentation']}: `{_command(record)}`")
+        name = _name(record["patch"])
+        lines.append(f"- {name}, augmentation {record['augmentation']}: `{command_of(record)}`")
     return lines
 
 
@@ -153,15 +166,20 @@ def _cell(record: Record) -> tuple[Any, ...]:
     return record["patch"], record["augmentation"]
 
 
-def _command(record: Record) -> str:
-    """What trains this cell with three seeds: the settings are those that the program has."""
-    patch = "" if record["patch"] is None else f" --patch {record['patch']}"
-    bare = " --augmentation off" if record["augmentation"] == "none" else ""
-    epochs = f" --set epochs={record['epochs']}"
+def _line(dataset: str, patch: int | None, off: bool) -> str:
+    model = "cnn" if patch is None else f"gaussian-product --patch {patch}"
     return (
-        f"python -m kermix.bench.table1 --dataset {record['dataset']} --model {record['model']}"
-        f"{patch} --seeds 0,1,2{bare}{epochs} --data-root DATA"
+        f"python -m kermix.bench.table1 --dataset {dataset} --model {model} --seeds 0,1,2"
+        f"{' --augmentation off' if off else ''} --data-root DATA"
     )
+
+
+def _name(patch: int | None) -> str:
+    return "CNN" if patch is None else f"patch {patch}"
+
+
+def _extent(record: Record) -> tuple[Any, ...]:
+    return record["dataset"], record["patch"], record["epochs"], record.get("train_images")
 
 
 def _base_name(record: Record) -> str:
@@ -172,7 +190,8 @@ def _base_name(record: Record) -> str:
         f"anchors on a grid of {s['anchor_grid']} x {s['anchor_grid']}")  # fmt: skip
     return (
         f"*{s['optimizer']}, stride {s['stride']}, width {s['width']}, {s['output_width']} "
-        f"Gaussians, {grid}, whitened patches*"
+        f"Gaussians, {grid}, whitened patches, rate {s['rate'] or RATE_BEFORE:g}, weight decay "
+        f"{s['weight_decay']:g}*"
     )
 
 
@@ -184,12 +203,13 @@ def _ablations(records: list[Record]) -> list[str]:
         "is in italics, is what the others change.",
         "",
     ]
-    tables = dict.fromkeys((r["dataset"], r["patch"], r["epochs"]) for r in records)
-    for dataset, patch, epochs in tables:
-        rows = [r for r in records if (r["dataset"], r["patch"], r["epochs"]) == (
-            dataset, patch, epochs)]  # fmt: skip
+    tables = dict.fromkeys(map(_extent, records))
+    for extent in tables:
+        dataset, patch, epochs, images = extent
+        rows = [r for r in records if _extent(r) == extent]
         what = "the CNN" if patch is None else f"patch {patch}"
-        lines += [f"**{TITLES.get(dataset, dataset)}, {what}, {epochs} epochs**", ""]
+        few = f", {images} training images" if images else ""
+        lines += [f"**{TITLES.get(dataset, dataset)}, {what}, {epochs} epochs{few}**", ""]
         held = dict.fromkeys(r["evaluated_on"] for r in rows)
         lines += [f"Evaluated on: {', '.join(held)}.", ""]
         lines += [

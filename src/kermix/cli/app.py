@@ -7,7 +7,7 @@ import typer
 
 from kermix.errors import KermixError
 
-from . import classify, compare, fit, reproduce, spectrum
+from . import classify, compare, fit, reproduce, sketch, spectrum
 from .bench import bench
 
 __all__ = ["app", "run"]
@@ -33,6 +33,7 @@ app.command()(fit.score)
 app.command()(classify.classify)
 app.command()(classify.predict)
 app.command("compare")(compare.command)
+app.command("sketch")(sketch.command)
 app.command("spectrum")(spectrum.command)
 app.command("reproduce")(reproduce.command)
 app.command()(bench)

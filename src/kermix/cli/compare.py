@@ -8,20 +8,34 @@ import typer
 from torch import Tensor
 
 from kermix import plots
-from kermix.compare import Comparison, compare
+from kermix.compare import compare
+from kermix.comparison import Comparison
+from kermix.drift import Drift, drift
+from kermix.errors import OptionError
 from kermix.report import Report
+from kermix.sketch import Sketch
 
 from .output import parse_variances, print_json, print_table, save_safely, split_names
 
 __all__ = ["command", "report"]
 
 COLUMNS = ("measure", "variance", "value", "in [0, 1]", "+-", "if same", "p")
+DRIFT_COLUMNS = ("sketch", "rows", "SVD cost to first", "Bures", "MMD", "p",
+                 "Bures to previous", "p")  # fmt: skip
 MAP_SIDE = 80
 
 
 def command(
-    first: Annotated[str, typer.Argument(help="A file: .npy, .npz, .csv, .tsv or .parquet.")],
-    second: Annotated[str, typer.Argument(help="The other file, with the same columns.")],
+    first: Annotated[
+        str,
+        typer.Argument(
+            help="A file (.npy, .npz, .csv, .tsv or .parquet), a .sketch, or a folder of sketches "
+            "in the order of their names: a series."
+        ),
+    ],
+    second: Annotated[
+        str | None, typer.Argument(help="The other file, with the same columns.")
+    ] = None,
     variance: Annotated[
         str, typer.Option("--variance", "-v", help="auto, one variance, or several: 0.1,1,10")
     ] = "auto",
@@ -32,7 +46,9 @@ def command(
         bool | None,
         typer.Option(help="Divide columns by their spread; by default when it differs tenfold."),
     ] = None,
-    max_points: Annotated[int, typer.Option(help="Larger sets are subsampled to this.")] = 1000,
+    max_points: Annotated[
+        int | None, typer.Option(help="Larger sets are subsampled to this; by default all rows.")
+    ] = None,
     bootstrap: Annotated[int, typer.Option(help="Draws behind each error bar.")] = 20,
     permutations: Annotated[int, typer.Option(help="Permutations behind each p-value.")] = 200,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
@@ -41,7 +57,14 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Compare two data sets: every cost, error bars, p-values, and where they differ."""
+    """Compare two data sets: every cost, error bars, p-values, and where they differ.
+
+    With a folder of sketches, one a day say: how far each is from the first and from the one
+    before.
+    """
+    if second is None:
+        _series(Path(first), report_path, as_json)
+        return
     options: dict[str, Any] = {"v": parse_variances(variance), "columns": split_names(columns)}
     result = compare(
         first,
@@ -58,13 +81,50 @@ def command(
     else:
         title = f"{result.names[0]} and {result.names[1]}"
         print_table(title, COLUMNS, result.rows(), result.notes)
-        if len(result.columns) > 1:
+        if len(result.column_differences) > 1:
             rows = [[c.column, *(f"{n:.4g}" for n in (c.distance, c.pvalue, c.mean_x, c.mean_y))]
                     for c in result.column_differences[:10]]  # fmt: skip
             heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second")
             print_table("Which columns differ most", heads, rows)
     if report_path is not None:
         save_safely(report(result).save, report_path, quiet=as_json)
+
+
+def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
+    if not folder.is_dir():
+        raise OptionError(f"{folder} alone: name two files, or a folder of sketches.")
+    paths = sorted(folder.glob("*.sketch"))
+    if len(paths) < 2:
+        raise OptionError(
+            f"{folder} holds {len(paths)} sketches; a series needs two. Make them with: kermix "
+            "sketch DATA -o FILE.sketch --landmarks-from FIRST.sketch"
+        )
+    found = drift([Sketch.load(path) for path in paths], [path.stem for path in paths])
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_table(f"Drift in {folder}", DRIFT_COLUMNS, found.table(), found.notes)
+    if report_path is not None:
+        save_safely(_drift_report(folder, found).save, report_path, quiet=as_json)
+
+
+def _drift_report(folder: Path, found: Drift) -> Report:
+    page = Report(
+        f"Drift in {folder}", f"{len(found.names)} sketches of {sum(found.rows):,} rows in all."
+    )
+    page.figure(
+        plots.drift(
+            found.names,
+            {"to the first": [s.mmd for s in found.to_first],
+             "to the one before": [s.mmd for s in found.to_previous]},
+            if_same=[s.if_same for s in found.to_first],
+        ),
+        "Distance between kernel means (MMD). Dotted: what two samples of one source would give.",
+    )  # fmt: skip
+    page.table(DRIFT_COLUMNS, found.table())
+    for note in found.notes:
+        page.text(note)
+    return page
 
 
 def report(result: Comparison) -> Report:

@@ -25,7 +25,7 @@ def print_table(
     console = Console()
     table = Table(title=title, title_justify="left")
     for k, column in enumerate(columns):
-        table.add_column(column, justify="left" if k == 0 else "right")
+        table.add_column(column, justify="left" if k == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)

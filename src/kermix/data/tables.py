@@ -22,7 +22,16 @@ from torch import Tensor
 
 from kermix.errors import MissingExtraError, TableError
 
-__all__ = ["Source", "Table", "common_columns", "read_table"]
+__all__ = [
+    "Source",
+    "Table",
+    "column_numbers",
+    "common_columns",
+    "complete_rows",
+    "csv_header",
+    "load_pyarrow",
+    "read_table",
+]
 
 Source: TypeAlias = Any  # a path, a Table, a tensor, an array, a data frame, a list of rows
 
@@ -161,21 +170,11 @@ def _load_numpy(path: Path, array: str | None) -> np.ndarray:
 
 
 def _load_csv(path: Path) -> tuple[Any, bool]:
-    pyarrow = _pyarrow()
+    pyarrow = load_pyarrow()
     from pyarrow import csv as arrow_csv
 
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        start = file.readline()
-    if not start.strip():
-        raise TableError(f"{path}: the first line is empty; a table begins there.")
-    delimiter = max(DELIMITERS, key=start.count)
-    first = next(csv.reader([start], delimiter=delimiter))
-    # A first line of numbers is data: the file has no header.
-    named = not all(_is_number(cell) or not cell.strip() for cell in first)
-    if named and len(set(first)) < len(first):
-        twice = sorted({c for c in first if first.count(c) > 1})
-        raise TableError(f"{path}: column names appear twice: {_listed(twice)}.")
-    names = first if named else [f"x{i}" for i in range(len(first))]
+        names, delimiter, named = csv_header(file.readline(), str(path))
     try:
         table = arrow_csv.read_csv(
             path,
@@ -188,8 +187,22 @@ def _load_csv(path: Path) -> tuple[Any, bool]:
     return table.rename_columns([n.strip() for n in names]), named
 
 
+def csv_header(start: str, name: str) -> tuple[list[str], str, bool]:
+    """Names of the columns from the first line, the delimiter, and whether that line is names."""
+    if not start.strip():
+        raise TableError(f"{name}: the first line is empty; a table begins there.")
+    delimiter = max(DELIMITERS, key=start.count)
+    first = next(csv.reader([start], delimiter=delimiter))
+    # A first line of numbers is data: the file has no header.
+    named = not all(_is_number(cell) or not cell.strip() for cell in first)
+    if named and len(set(first)) < len(first):
+        twice = sorted({c for c in first if first.count(c) > 1})
+        raise TableError(f"{name}: column names appear twice: {_listed(twice)}.")
+    return first if named else [f"x{i}" for i in range(len(first))], delimiter, named
+
+
 def _load_parquet(path: Path) -> Any:
-    pyarrow = _pyarrow()
+    pyarrow = load_pyarrow()
     from pyarrow import parquet
 
     try:
@@ -199,7 +212,7 @@ def _load_parquet(path: Path) -> Any:
 
 
 def _arrow_from_pandas(frame: Any) -> Any:
-    pyarrow = _pyarrow()
+    pyarrow = load_pyarrow()
     if not frame.columns.is_unique:
         twice = sorted({str(c) for c in frame.columns[frame.columns.duplicated()]})
         raise TableError(f"data frame: column names appear twice: {_listed(twice)}.")
@@ -229,7 +242,7 @@ def _from_arrow(
         )
     found, ignored = {}, []
     for column in asked:
-        numbers = _numbers(table.column(column), name, column, first_row)
+        numbers = column_numbers(table.column(column), name, column, first_row)
         if numbers is not None:
             found[column] = numbers
         elif columns is None:
@@ -244,9 +257,9 @@ def _from_arrow(
     return _finished(values, list(found), name, tuple(ignored), first_row, named)
 
 
-def _numbers(column: Any, name: str, label: str, first_row: int) -> np.ndarray | None:
+def column_numbers(column: Any, name: str, label: str, first_row: int) -> np.ndarray | None:
     """The column as floats, NaN where a value is missing; None if it holds no numbers."""
-    pyarrow = _pyarrow()
+    pyarrow = load_pyarrow()
     from pyarrow import compute
 
     kind = column.type
@@ -321,6 +334,26 @@ def _finished(
     first_row: int,
     named: bool,
 ) -> Table:
+    kept = complete_rows(values, columns, name, first_row)
+    dropped = len(values) - len(kept)
+    if not len(kept):
+        missing = np.isnan(values).sum(0)
+        raise TableError(
+            f"{name}: no row is complete; column {columns[int(missing.argmax())]} alone misses "
+            f"{int(missing.max())} of {len(values)} values. Leave out the columns that are mostly "
+            "empty."
+        )
+    tensor = torch.from_numpy(np.array(kept, copy=True, order="C"))
+    return Table(tensor, columns, name, dropped, ignored, named)
+
+
+def complete_rows(
+    values: np.ndarray, columns: Sequence[str], name: str, first_row: int
+) -> np.ndarray:
+    """The rows without missing values; an infinite one is an error that names its cell."""
+    finite = np.isfinite(values)
+    if finite.all():
+        return values
     infinite = np.isinf(values)
     if infinite.any():
         row, column = (int(i) for i in np.argwhere(infinite)[0])
@@ -328,18 +361,7 @@ def _finished(
             f"{name}, row {row + first_row}, column {columns[column]}: the value is infinite "
             f"({int(infinite.sum())} such cells); remove or replace it."
         )
-    missing = np.isnan(values)
-    dropped = int(missing.any(1).sum())
-    if dropped == len(values):
-        worst = columns[int(missing.sum(0).argmax())]
-        raise TableError(
-            f"{name}: no row is complete; column {worst} alone misses {int(missing.sum(0).max())} "
-            f"of {len(values)} values. Leave out the columns that are mostly empty."
-        )
-    if dropped:
-        values = values[~missing.any(1)]
-    tensor = torch.from_numpy(np.array(values, copy=True, order="C"))
-    return Table(tensor, columns, name, dropped, ignored, named)
+    return values[finite.all(1)]
 
 
 def _is_number(text: str) -> bool:
@@ -355,7 +377,8 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
 
 
-def _pyarrow() -> Any:
+def load_pyarrow() -> Any:
+    """PyArrow, or an error that says how to install it."""
     try:
         import pyarrow
     except ImportError:

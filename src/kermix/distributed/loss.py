@@ -1,7 +1,6 @@
 """A loss whose batch lies on many ranks: the same number, and the same gradient, as on one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -9,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kermix.costs import SKETCH_ABOVE
-from kermix.errors import DeviceError, OptionError, RankError, SampleError, ShapeError
+from kermix.errors import DeviceError, OptionError, ShapeError
 from kermix.features import FeatureMap, nystrom_features
 from kermix.info import Info
 from kermix.kernel import as_kernel
@@ -18,9 +17,10 @@ from kermix.losses import KernelLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLos
 from kermix.primal import Moments
 from kermix.sketch import Sketch, check_comparable, moments_of_sums, sample_sums
 from kermix.sketched import SketchPair
-from kermix.validation import check_option, normalized_weights, values_are_readable, working_dtype
+from kermix.validation import check_option, working_dtype
 
 from . import sharded
+from .agreement import Side, agree, side_of
 from .planning import Problem, fastest
 from .ranks import Ranks
 
@@ -28,7 +28,6 @@ __all__ = ["DistributedLoss", "RankInfo", "Strategy"]
 
 Strategy: TypeAlias = Literal["auto", "gather", "shard", "moments"]
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 CANDIDATES = 20_000
 
 
@@ -41,36 +40,6 @@ class RankInfo(NamedTuple):
     ranks: Ranks  # which has counted what was sent, that of the backward included
     error_bound: Tensor | None = None  # of the normalised cost; None: exact, or not known
     rank: int | None = None  # number of features
-
-
-@dataclass
-class _Side:
-    """One set of samples: this rank's rows, and how many there are on each."""
-
-    name: str
-    points: Tensor
-    counts: list[int]
-    weights: Tensor | None
-
-    def __len__(self) -> int:
-        return sum(self.counts)
-
-    def gathered(self, ranks: Ranks) -> tuple[Tensor, Tensor | None]:
-        points = ranks.gather(_wide(self.points), self.counts).to(self.points.dtype)
-        return points, self.gathered_weights(ranks)
-
-    def gathered_weights(self, ranks: Ranks) -> Tensor | None:
-        if self.weights is None:
-            return None
-        return ranks.gather(_wide(self.weights), self.counts, dim=-1)
-
-    def shares(self, ranks: Ranks) -> Tensor | None:
-        """Weights of all ranks' points, divided by their sum."""
-        weights = self.gathered_weights(ranks)
-        if weights is None:
-            return None
-        like = self.points.new_empty(*self.points.shape[:-2], len(self), self.points.shape[-1])
-        return normalized_weights(f"weights_{self.name}", weights, like)
 
 
 class DistributedLoss(nn.Module):
@@ -169,10 +138,10 @@ class DistributedLoss(nn.Module):
     ) -> tuple[Tensor, RankInfo]:
         """The loss, and how it was computed."""
         ranks = Ranks(self.group)
-        sides = [_side("x", x, weights_x, rows_x), _side("y", y, weights_y, rows_y)]
-        tensors = [side for side in sides if isinstance(side, _Side)]
+        sides = [side_of("x", x, weights_x, rows_x), side_of("y", y, weights_y, rows_y)]
+        tensors = [side for side in sides if isinstance(side, Side)]
         if not tensors or any(side.counts == [] for side in tensors):
-            _agree(ranks, tensors)
+            agree(ranks, tensors)
         if len(tensors) < 2:
             if self.strategy not in ("auto", "moments"):
                 raise OptionError(f"strategy={self.strategy!r} needs samples, not a sketch.")
@@ -190,7 +159,7 @@ class DistributedLoss(nn.Module):
             return self._gather(ranks, first, second)
         return self._shard(ranks, first, second)
 
-    def _chosen(self, ranks: Ranks, x: _Side, y: _Side) -> Literal["gather", "shard", "moments"]:
+    def _chosen(self, ranks: Ranks, x: Side, y: Side) -> Literal["gather", "shard", "moments"]:
         if self.strategy != "auto":
             return self.strategy
         loss = self.loss
@@ -210,12 +179,12 @@ class DistributedLoss(nn.Module):
         problem = Problem(_cost_name(loss), len(x), len(y), x.points.shape[-1], ranks.size)
         return fastest(problem, device)
 
-    def _gather(self, ranks: Ranks, x: _Side, y: _Side) -> tuple[Tensor, RankInfo]:
+    def _gather(self, ranks: Ranks, x: Side, y: Side) -> tuple[Tensor, RankInfo]:
         (points_x, weights_x), (points_y, weights_y) = x.gathered(ranks), y.gathered(ranks)
         value = self.loss(points_x, points_y, weights_x=weights_x, weights_y=weights_y)
         return value, RankInfo("gather", x.counts, y.counts, ranks)
 
-    def _shard(self, ranks: Ranks, x: _Side, y: _Side) -> tuple[Tensor, RankInfo]:
+    def _shard(self, ranks: Ranks, x: Side, y: Side) -> tuple[Tensor, RankInfo]:
         loss = self.loss
         assert isinstance(loss, KernelLoss)
         if loss.v is None:
@@ -259,9 +228,7 @@ class DistributedLoss(nn.Module):
         info = RankInfo("shard", x.counts, y.counts, ranks, bound)
         return loss.minimised(value, min(len(x), len(y))), info
 
-    def _certified_moments(
-        self, ranks: Ranks, x: _Side, y: _Side
-    ) -> tuple[Tensor, RankInfo] | None:
+    def _certified_moments(self, ranks: Ranks, x: Side, y: Side) -> tuple[Tensor, RankInfo] | None:
         """By moments; None if that was not asked for by name and is not exact enough."""
         value, info = self._moments(ranks, [x, y])
         loss = self.loss
@@ -277,7 +244,7 @@ class DistributedLoss(nn.Module):
             return value, info
         return None
 
-    def _moments(self, ranks: Ranks, sides: Sequence["_Side | Sketch"]) -> tuple[Tensor, RankInfo]:
+    def _moments(self, ranks: Ranks, sides: Sequence[Side | Sketch]) -> tuple[Tensor, RankInfo]:
         loss = self.loss
         assert isinstance(loss, KernelLoss)
         features = self._feature_map(ranks, sides)
@@ -298,7 +265,7 @@ class DistributedLoss(nn.Module):
         info = RankInfo("moments", counts[0], counts[1], ranks, found.error_bound, features.rank)
         return loss.minimised(value, min(sum(counts[0]), sum(counts[1]))), info
 
-    def _feature_map(self, ranks: Ranks, sides: Sequence["_Side | Sketch"]) -> FeatureMap:
+    def _feature_map(self, ranks: Ranks, sides: Sequence[Side | Sketch]) -> FeatureMap:
         loss = self.loss
         assert isinstance(loss, KernelLoss)
         sketches = [side for side in sides if isinstance(side, Sketch)]
@@ -315,13 +282,13 @@ class DistributedLoss(nn.Module):
         if loss.v is None:
             raise OptionError("The loss has no variance: give it one, or give features.")
         for side in sides:
-            assert isinstance(side, _Side)
+            assert isinstance(side, Side)
             if side.points.ndim != 2:
                 raise ShapeError("strategy='moments' takes one set of points on each side.")
-        return self._landmarks(ranks, [side for side in sides if isinstance(side, _Side)])
+        return self._landmarks(ranks, [side for side in sides if isinstance(side, Side)])
 
     @torch.no_grad()
-    def _landmarks(self, ranks: Ranks, sides: list[_Side]) -> FeatureMap:
+    def _landmarks(self, ranks: Ranks, sides: list[Side]) -> FeatureMap:
         """Landmarks among a bounded number of points of each rank, chosen by rank 0."""
         loss = self.loss
         assert isinstance(loss, KernelLoss)
@@ -352,7 +319,7 @@ class DistributedLoss(nn.Module):
         return type(chosen)(landmarks, kernel)
 
 
-def _reduced_moments(ranks: Ranks, features: FeatureMap, side: _Side) -> Moments:
+def _reduced_moments(ranks: Ranks, features: FeatureMap, side: Side) -> Moments:
     """Moments of the points of all ranks: only sums of the features' size are sent."""
     if side.points.ndim != 2 or side.points.shape[1] != features.dimension:
         raise ShapeError(
@@ -391,74 +358,6 @@ def _cost_name(loss: KernelLoss) -> Literal["scalar", "vector", "matrix", "trace
     if isinstance(loss, MatrixLoss):
         return "matrix" if loss.form == "data_fixed" else "trace"
     return "svd"
-
-
-def _side(
-    name: str, side: Tensor | Sketch, weights: Tensor | None, rows: Sequence[int] | None
-) -> _Side | Sketch:
-    if isinstance(side, Sketch):
-        if weights is not None:
-            raise OptionError(f"weights_{name} is given for a sketch, which has its weights.")
-        return side
-    if not isinstance(side, Tensor) or side.dtype not in DTYPES or side.ndim < 2:
-        raise SampleError(f"{name} must be a floating-point tensor of shape (*batch, rows, d).")
-    if weights is not None and weights.shape[-1:] != side.shape[-2:-1]:
-        raise SampleError(
-            f"weights_{name} has shape {tuple(weights.shape)} for {side.shape[-2]} rows."
-        )
-    return _Side(name, side, [] if rows is None else list(rows), weights)
-
-
-def _agree(ranks: Ranks, sides: list[_Side]) -> None:
-    """Tell each other the sizes; what does not fit together is refused by all ranks alike."""
-    told: list[int] = []
-    for side in sides:
-        x, w = side.points, side.weights
-        finite = not values_are_readable(x) or bool(torch.isfinite(x).all())
-        batch = 1
-        for length in x.shape[:-2]:
-            batch *= length
-        told += [
-            x.shape[-2], x.shape[-1], x.ndim, batch, DTYPES.index(x.dtype), int(finite),
-            int(_has_gradient(x)), int(w is not None), int(w is not None and _has_gradient(w)),
-        ]  # fmt: skip
-    if not sides:
-        return
-    width = len(told) // len(sides)
-    answers = ranks.collect(told, sides[0].points.device)
-    for k, side in enumerate(sides):
-        facts = list(zip(*[row[k * width : (k + 1) * width] for row in answers], strict=True))
-        names = ("dimension", "number of axes", "batch size", "dtype")
-        for name, values in zip(names, facts[1:5], strict=True):
-            if len(set(values)) > 1:
-                shown = [str(DTYPES[v]) for v in values] if name == "dtype" else list(values)
-                raise RankError(
-                    f"{side.name} has not the same {name} on all ranks: {shown}, rank by rank."
-                )
-        if len(set(facts[7])) > 1:
-            raise RankError(
-                f"weights_{side.name} is given on some ranks only: give it on all, or on none."
-            )
-        bad = [rank for rank, finite in enumerate(facts[5]) if not finite]
-        if bad:
-            raise SampleError(f"{side.name} has NaN or infinite values on ranks {bad}.")
-        side.counts = list(facts[0])
-        if not sum(side.counts):
-            raise SampleError(f"{side.name} is empty on all ranks.")
-        # Where one rank's rows have a gradient, all ranks take part in the backward.
-        if any(facts[6]) and not _has_gradient(side.points):
-            side.points = side.points.detach().requires_grad_()
-        if any(facts[8]) and side.weights is not None and not _has_gradient(side.weights):
-            side.weights = side.weights.detach().requires_grad_()
-
-
-def _has_gradient(tensor: Tensor) -> bool:
-    return tensor.requires_grad and torch.is_grad_enabled()
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """Half precision as float32, which every backend can send."""
-    return tensor.to(working_dtype(tensor))
 
 
 def _subsample(points: Tensor, size: int, rank: int) -> Tensor:

@@ -17,7 +17,7 @@ from .augmentation import Augmentation
 __all__ = ["ClassifierModel", "ClassifierSettings", "build_classifier"]
 
 ClassifierModel: TypeAlias = Literal["gaussian-product", "cnn"]
-PEAK_RATES = {"gaussian-product": 0.005, "cnn": 0.005}
+PEAK_RATES = {"gaussian-product": 0.02, "cnn": 0.005}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ClassifierSettings:
     rate: float | None = None
     warmup: float = 0.2
     optimizer: Literal["adamw", "muon"] = "adamw"
-    weight_decay: float = 0.05
+    weight_decay: float = 0.5
     smoothing: float = 0.1
     average: float = 1.0
     flip: bool = False

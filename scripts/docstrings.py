@@ -1,0 +1,21 @@
+"""What the reference page needs to know of how docstrings are written here (for Griffe)."""
+
+import re
+from typing import Any
+
+import griffe
+
+
+class Docstrings(griffe.Extension):
+    """Examples are code, and a cost returns its value alone; `with_info` returns more."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Adapt one object."""
+        if obj.docstring is not None:
+            obj.docstring.value = re.sub(
+                r"^Example:$", "Examples:", obj.docstring.value, flags=re.M
+            )
+        if isinstance(obj, griffe.Function) and any(
+            d.callable_path.endswith("informative") for d in obj.decorators
+        ):
+            obj.returns = "Tensor"

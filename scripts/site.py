@@ -1,0 +1,166 @@
+r"""Hooks of the documentation site: formulas, docstrings, and the result files behind numbers.
+
+`$...$`, `$$...$$` and the docstrings' `:math:` become MathML when the site is built, and the font
+that they need is cut to the letters in use, so a page asks nothing of other machines.
+"""
+
+import re
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from latex2mathml.converter import convert
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.inlinepatterns import InlineProcessor
+from markdown.preprocessors import Preprocessor
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+ROLE = re.compile(r":(?:func|class|meth|attr|data|mod):`~?([^`<]*?\.)?([^`.<]+)`")
+RULE = re.compile(r"^=+(\s+=+)+$")
+DOLLARS = r"(?<![\\$\w])\$(?P<tex>[^\s$](?:[^$]*[^\s$])?)\$(?![\w$])"
+letters: set[str] = set()
+
+
+class Formula(InlineProcessor):
+    """A formula in a line."""
+
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[ElementTree.Element, int, int]:
+        """The formula as MathML, and where it was."""
+        return mathml(m.group("tex"), "inline"), m.start(0), m.end(0)
+
+
+class Blocks(Preprocessor):
+    """Displayed formulas, and what docstrings have of reStructuredText: tables and roles."""
+
+    def run(self, lines: list[str]) -> list[str]:
+        """The lines with these replaced."""
+        text = "\n".join(simple_tables(lines))
+        text = re.sub(r"^\.\. math:: (.*(?:\n .*)*)", r"$$\n\1\n$$", text, flags=re.M)
+        text = ROLE.sub(r"`\2`", text)
+        return re.sub(r"^\$\$(.+?)\$\$$", self._displayed, text, flags=re.M | re.S).split("\n")
+
+    def _displayed(self, match: re.Match[str]) -> str:
+        tree = ElementTree.tostring(mathml(match[1], "block"), encoding="unicode")
+        return self.md.htmlStash.store(f'<div class="formula">{tree}</div>')
+
+
+class Formulas(Extension):
+    """Both of the above."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """Put them where code cannot be mistaken for a formula."""
+        md.preprocessors.register(Blocks(md), "displayed formulas", 24)  # after fenced code
+        # Code in backticks has priority 190: a role has backticks of its own, dollars come after.
+        md.inlinePatterns.register(Formula(r":math:`(?P<tex>[^`]+)`", md), "formula by role", 195)
+        md.inlinePatterns.register(Formula(DOLLARS, md), "formula in dollars", 185)
+
+
+def mathml(tex: str, display: str) -> ElementTree.Element:
+    """A formula as an element, its letters remembered for the font."""
+    plain = re.sub(r"\\\s*\n|\s+", " ", tex).strip()
+    tree = ElementTree.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(plain, display=display)))
+    letters.update("".join(tree.itertext()))
+    return tree
+
+
+def simple_tables(lines: list[str]) -> list[str]:
+    """The docstrings' tables, drawn with lines of `=`, as tables of Markdown."""
+    out: list[str] = []
+    rules = [k for k, line in enumerate(lines) if RULE.match(line.strip())]
+    start = 0
+    if len(rules) == 2:  # without a head
+        rules.insert(1, rules[0])
+    for top, middle, bottom in zip(rules[::3], rules[1::3], rules[2::3], strict=True):
+        edges = [m.start() for m in re.finditer(r"=+", lines[top])] + [None]
+        spans = list(pairwise(edges))
+        cells: list[list[str]] = []
+        for line in [*lines[top + 1 : middle], *lines[middle + 1 : bottom]]:
+            row = [line[a:b].strip() for a, b in spans]
+            if row[0] or not cells:
+                cells.append(row)
+            else:  # the rest of the row above
+                cells[-1] = [f"{a} {b}".strip() for a, b in zip(cells[-1], row, strict=True)]
+        rows = ["| " + " | ".join(row) + " |" for row in cells]
+        if middle == top:
+            rows.insert(0, "|" + "  |" * len(spans))
+        rows.insert(1, "|" + "---|" * len(spans))
+        out += [*lines[start:top], "", *rows, ""]
+        start = bottom + 1
+    return out + lines[start:]
+
+
+def on_config(config: Any) -> Any:
+    """Add the formulas to what Markdown knows; docstrings are rendered with the same."""
+    config["markdown_extensions"].append(Formulas())
+    config["nav"] = present(config["nav"], Path(config["docs_dir"]))
+    return config
+
+
+def present(entries: list[Any], docs: Path) -> list[Any]:
+    """The menu without pages that results have yet to make, or whose module is yet to come."""
+    kept = []
+    for entry in entries:
+        ((title, target),) = entry.items()
+        if isinstance(target, list):
+            kept.append({title: present(target, docs)})
+        elif (docs / target).is_file() and is_ready(docs / target):
+            kept.append(entry)
+    return kept
+
+
+def is_ready(page: Path) -> bool:
+    """Whether the module that a page is about, `requires:` in its front matter, is there."""
+    found = re.match(r"---\n(?:.*\n)*?requires: *(\S+)\n", page.read_text())
+    if found is None:
+        return True
+    module = ROOT / "src" / found[1].replace(".", "/")
+    return module.is_dir() or module.with_suffix(".py").is_file()
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Leave out pages to come; put the result files on the site, to which numbers link."""
+    for file in list(files.documentation_pages()):
+        if not is_ready(Path(file.abs_src_path or "")):
+            files.remove(file)
+    for path in sorted((ROOT / "results").rglob("*")):
+        if path.suffix in (".json", ".csv", ".png", ".svg"):
+            uri = path.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, uri, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Leave out rows of tables that lead to pages to come, and mend the links to results.
+
+    In the repository these lie beside docs, on the site inside: one folder less to climb.
+    """
+    folder = Path(config["docs_dir"], page.file.src_uri).parent
+    lines = []
+    for line in markdown.splitlines():
+        targets = re.findall(r"\]\(([^()#]*\.md)", line) if line.startswith("|") else []
+        if all(is_ready(folder / t) for t in targets if (folder / t).is_file()):
+            lines.append(line)
+    markdown = "\n".join(lines)
+    return re.sub(r"\]\(\.\./((?:\.\./)*)results/", r"](\1results/", markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Write the font of the formulas."""
+    from fontTools.subset import Options, Subsetter
+    from fontTools.ttLib import TTFont
+
+    package = find_spec("ziamath")  # not imported: it is needed for its font alone
+    assert package is not None
+    assert package.origin is not None
+    font = TTFont(Path(package.origin).parent / "fonts" / "STIXTwoMath-Regular.ttf")
+    subset = Subsetter(Options(layout_features=["*"], notdef_outline=True))
+    # Browsers draw roots and italic letters, which are other characters than in the text.
+    drawn = [0x221A, 0x210E, *range(0x1D434, 0x1D468), *range(0x1D6E2, 0x1D71C)]
+    subset.populate(unicodes=[*map(ord, letters), *range(0x20, 0x7F), *drawn])
+    subset.subset(font)
+    font.flavor = "woff"
+    font.save(Path(config["site_dir"]) / "formula.woff")

@@ -1,0 +1,145 @@
+"""`kermix sketch DATA... -o FILE`: files of any size become one small sketch."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from kermix.errors import OptionError
+from kermix.sketching import RowMap, sketch_files
+
+from .output import parse_variances, split_names
+
+__all__ = ["command"]
+
+QUICK = {"rank": 64, "tolerance": 1e-3}
+
+
+def command(
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files (.parquet, .csv, .tsv, .npy), folders, globs in quotes ('day/*.parquet'), "
+            "or fsspec addresses (s3://bucket/day/*.parquet). All must have the same columns."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write, such as a.sketch.")],
+    landmarks_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Another sketch, to be comparable with: its landmarks, variance, columns and "
+            "scales are used."
+        ),
+    ] = None,
+    variance: Annotated[
+        str, typer.Option("--variance", "-v", help="auto, one variance, or several: 0.1,1,10")
+    ] = "auto",
+    rank: Annotated[
+        int | None, typer.Option(help="Landmarks at most; more are slower and exacter. [256]")
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Stop choosing landmarks when they miss less than this. [1e-4]"),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns to use, separated by commas; all by default.")
+    ] = None,
+    standardize: Annotated[
+        bool | None,
+        typer.Option(help="Divide columns by their spread; by default when it differs tenfold."),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="local: this process. dask: many processes or machines.")
+    ] = "local",
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="Dask scheduler, such as tcp://host:8786; without one, a cluster is started on "
+            "this machine."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes of that cluster; by default one for each core.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and the landmarks.")] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="All rows, but at most 64 landmarks: a first look.")
+    ] = False,
+) -> None:
+    """Read data once and keep a sketch: a small file that stands for all rows in comparisons.
+
+    Make the first sketch of a series without --landmarks-from and the others with it; then
+    'kermix compare FIRST SECOND', or 'kermix compare FOLDER' for the drift over a series.
+    """
+    _check_output(out)
+    options: dict[str, Any] = {"variance": parse_variances(variance), "rank": rank}
+    options |= {"tolerance": tolerance, "engine": engine, "columns": split_names(columns)}
+    if quick and landmarks_from is None:
+        options |= {k: v for k, v in QUICK.items() if options[k] is None}
+    if scheduler is not None or workers is not None:
+        options["engine"] = "dask"
+    console = Console()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    ) as progress:
+        bar = progress.add_task("choosing landmarks", total=None)
+
+        def started(files: Any, rows: RowMap) -> None:
+            if files.ignored:
+                text = f"Columns without numbers left out: {', '.join(files.ignored)}."
+                progress.console.print(text, markup=False, highlight=False)
+            description = f"sketching {_files(len(files.addresses))}, rank {rows.features.rank}"
+            progress.update(bar, description=description, total=files.size)
+
+        sketch = sketch_files(
+            data,
+            landmarks_from=landmarks_from,
+            standardize="auto" if standardize is None else standardize,
+            scheduler=scheduler,
+            workers=workers,
+            seed=seed,
+            started=started,
+            tick=lambda size: progress.advance(bar, size),
+            **options,
+        )
+        progress.update(bar, completed=progress.tasks[0].total)
+    written = sketch.save(out)
+    assert sketch.origin is not None
+    dropped = sum(f.dropped for f in sketch.origin.files)
+    lines = [
+        f"{sketch.count:,} rows of {_files(len(sketch.origin.files))}, columns "
+        f"{', '.join(sketch.origin.columns)}; {dropped:,} rows with missing values left out.",
+        f"{sketch.feature_map.kernel}, {sketch.feature_map.rank} landmarks; on average "
+        f"{float(sketch.moments.residual or 0):.2g} of the kernel is left out.",
+        f"Sketch: {written}",
+    ]
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _files(count: int) -> str:
+    return f"{count} file" + ("s" if count != 1 else "")
+
+
+def _check_output(out: Path) -> None:
+    """Before hours of work, not after."""
+    if out.is_dir():
+        raise OptionError(f"--out {out} is a folder; name a file, such as {out / 'a.sketch'}.")
+    if not out.absolute().parent.is_dir():
+        raise OptionError(f"--out {out}: the folder {out.absolute().parent} does not exist.")
+    if out.suffix.lower() in (".parquet", ".csv", ".tsv", ".npy"):
+        raise OptionError(f"--out {out} has the name of a data file; call it {out.stem}.sketch.")

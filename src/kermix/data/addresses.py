@@ -1,0 +1,119 @@
+"""Files by address: paths, globs, folders, and whatever fsspec can open."""
+
+import glob
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kermix.errors import MissingExtraError, TableError
+
+__all__ = ["SUFFIXES", "expand", "opened", "size_of", "suffix_of"]
+
+SUFFIXES = (".parquet", ".csv", ".tsv", ".npy")
+
+
+def expand(sources: Iterable[str | Path]) -> list[str]:
+    """The files that paths, globs, folders and fsspec addresses stand for, each once, in order.
+
+    Example:
+        >>> expand(["nothing/here-*.csv"])
+        Traceback (most recent call last):
+        kermix.errors.TableError: nothing/here-*.csv: no file has such a name.
+    """
+    found: dict[str, None] = {}
+    for source in sources:
+        text = str(source)
+        matches = _remote(text) if _is_remote(text) else _local(text)
+        if not matches:
+            raise TableError(f"{text}: no file has such a name.")
+        for match in matches:
+            suffix_of(match)
+        found.update(dict.fromkeys(matches))
+    if not found:
+        raise TableError("No files are given.")
+    return list(found)
+
+
+def suffix_of(address: str) -> str:
+    """The kind of a file; one that cannot be read in batches is refused."""
+    suffix = Path(address).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise TableError(
+            f"{address}: files of type {suffix or '(none)'} are not read in batches; use one of "
+            f"{', '.join(SUFFIXES)}."
+        )
+    return suffix
+
+
+def size_of(address: str) -> int:
+    """Bytes of a file."""
+    try:
+        if _is_remote(address):
+            filesystem, path = _filesystem(address)
+            return int(filesystem.size(path))
+        return Path(address).stat().st_size
+    except OSError as error:
+        raise TableError(f"{address}: cannot be read ({_reason(error)}).") from None
+
+
+@contextmanager
+def opened(address: str) -> Iterator[BinaryIO]:
+    """A file open for reading bytes; whatever fails while it is read names it."""
+    try:
+        if _is_remote(address):
+            filesystem, path = _filesystem(address)
+            with filesystem.open(path, "rb") as file:
+                yield file
+        else:
+            with Path(address).open("rb") as file:
+                yield file
+    except OSError as error:
+        raise TableError(f"{address}: cannot be read ({_reason(error)}).") from None
+
+
+def _is_remote(text: str) -> bool:
+    return "://" in text
+
+
+def _local(text: str) -> list[str]:
+    path = Path(text)
+    if path.is_dir():
+        return sorted(str(p) for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+    if path.exists() or not glob.has_magic(text):
+        return [text]
+    return sorted(glob.glob(text, recursive=True))
+
+
+def _remote(text: str) -> list[str]:
+    filesystem, path = _filesystem(text)
+    try:
+        if glob.has_magic(path):
+            matches = filesystem.glob(path)
+        elif filesystem.isdir(path):
+            inside = filesystem.ls(path, detail=False)
+            matches = [p for p in inside if Path(p).suffix.lower() in SUFFIXES]
+        else:
+            matches = [path]
+    except OSError as error:
+        raise TableError(f"{text}: cannot be listed ({_reason(error)}).") from None
+    return sorted(str(filesystem.unstrip_protocol(p)) for p in matches)
+
+
+def _filesystem(address: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise MissingExtraError(
+            f"{address}: addresses need fsspec: pip install 'kermix[dask]'."
+        ) from None
+    try:
+        return url_to_fs(address)
+    except ImportError as error:
+        raise MissingExtraError(f"{address}: {error}") from None
+    except ValueError as error:
+        raise TableError(f"{address}: {error}.") from None
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

@@ -1,0 +1,190 @@
+"""Files in batches: every row once, whatever the pieces; errors name the file, row and column."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kermix.data import csv_parts, parts
+from kermix.data.batches import open_files
+from kermix.data.tables import read_table
+from kermix.errors import TableError
+
+VALUES = np.random.default_rng(0).normal(size=(500, 3))
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(csv_parts, "CSV_BLOCK", 700)
+    monkeypatch.setattr(csv_parts, "PART_BYTES", 3000)
+    monkeypatch.setattr(parts, "PART_BYTES", 3000)
+    monkeypatch.setattr(parts, "ROWS", 64)
+
+
+def frame(values=VALUES):
+    table = pd.DataFrame(values, columns=["a", "b", "c"])
+    table["label"] = "text"
+    return table
+
+
+def rows(files):
+    return np.concatenate([b.values for part in files.parts for b in part.batches()])
+
+
+def write(path, table=None):
+    table = frame() if table is None else table
+    if path.suffix == ".csv":
+        table.to_csv(path, index=False)
+    elif path.suffix == ".tsv":
+        table.to_csv(path, index=False, sep="\t")
+    elif path.suffix == ".parquet":
+        table.to_parquet(path, row_group_size=37)
+    return str(path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_every_row_is_read_once_and_in_order(suffix, small_pieces, tmp_path):
+    path = write(tmp_path / f"data{suffix}")
+    files = open_files([path])
+    assert len(files.parts) > 3
+    assert files.columns == ("a", "b", "c")
+    assert files.ignored == ("label",)
+    np.testing.assert_array_equal(rows(files), VALUES)
+    size = sum(b.size for part in files.parts for b in part.batches())
+    assert 0.95 * files.size <= size <= files.size
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i4"])
+def test_numpy_files(order, dtype, small_pieces, tmp_path):
+    values = np.asarray(VALUES * 10, dtype=dtype, order=order)
+    np.save(tmp_path / "data.npy", values)
+    files = open_files([str(tmp_path / "data.npy")], ["x2", "x0"] if order == "C" else None)
+    assert len(files.parts) > 1
+    expected = values[:, [2, 0]] if order == "C" else values
+    np.testing.assert_array_equal(rows(files), expected)
+
+
+@pytest.mark.parametrize("size", range(1000, 1013))
+def test_lines_at_the_edges_of_pieces_are_neither_lost_nor_doubled(size, monkeypatch, tmp_path):
+    monkeypatch.setattr(csv_parts, "PART_BYTES", size)
+    monkeypatch.setattr(csv_parts, "CSV_BLOCK", 97)
+    path = tmp_path / "data.csv"
+    path.write_text("".join(f"{k % 10}\n" for k in range(2000)))  # two bytes a line
+    assert rows(open_files([str(path)]))[:, 0].tolist() == [k % 10 for k in range(2000)]
+
+
+def test_the_rules_are_those_of_tables(small_pieces, tmp_path):
+    table = frame()
+    table.loc[3, "a"] = np.nan
+    table.loc[400, "c"] = np.nan
+    table["flag"] = table["a"] > 0
+    table["whole"] = np.arange(len(table))
+    for suffix in (".csv", ".parquet"):
+        path = write(tmp_path / f"data{suffix}", table)
+        whole, files = read_table(path), open_files([path])
+        assert list(files.columns) == whole.columns
+        np.testing.assert_array_equal(rows(files), whole.values.numpy())
+        assert sum(b.dropped for p in files.parts for b in p.batches()) == whole.dropped == 2
+
+
+def test_text_in_quotes_may_hold_line_ends(small_pieces, tmp_path):
+    lines = [f'{k},"a ""word""\nand {k}"\n' for k in range(300)]
+    (tmp_path / "data.csv").write_text("n,text\n" + "".join(lines))
+    files = open_files([str(tmp_path / "data.csv")])
+    assert rows(files)[:, 0].tolist() == list(range(300))
+
+
+@pytest.mark.parametrize("line", [3, 250, 500])
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ("1,oops,2,text", "column b: 'oops' is not a number"),
+        ("1,inf,2,text", "column b: the value is infinite"),
+        ("1,2", "Expected 4 columns, got 2"),
+    ],
+)
+def test_bad_cells_are_named(line, cells, message, small_pieces, tmp_path):
+    path = tmp_path / "data.csv"
+    write(path)
+    lines = path.read_text().splitlines()
+    lines[line - 1] = cells
+    path.write_text("\n".join(lines))
+    with pytest.raises(TableError, match=rf"data\.csv, row {line}.*{message}"):
+        rows(open_files([str(path)]))
+
+
+def test_a_word_far_down_a_long_file(tmp_path):
+    """Row 1,234,567, in another piece than the one that told the types."""
+    path = tmp_path / "long.csv"
+    with path.open("w") as file:
+        file.write("n,m\n" + "1.5,123456789.125\n" * 1_234_565 + "1.5,word\n" + "2,3\n" * 10)
+    batches = (b for part in open_files([str(path)]).parts for b in part.batches())
+    with pytest.raises(TableError, match=r"long\.csv, row 1234567, column m: 'word'"):
+        sum(len(batch.values) for batch in batches)
+
+
+def damaged_page(path):
+    content = bytearray(path.read_bytes())
+    content[1000:4000] = bytes(3000)
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "truncated Parquet": (".parquet", lambda p: p.write_bytes(p.read_bytes()[:-20])),
+    "damaged page": (".parquet", damaged_page),
+    "not Parquet": (".parquet", lambda p: p.write_text("hello")),
+    "truncated NumPy": (".npy", lambda p: p.write_bytes(p.read_bytes()[:-8])),
+    "not NumPy": (".npy", lambda p: p.write_text("hello")),
+    "objects": (".npy", lambda p: np.save(p, np.array(["a", "b"]))),
+    "empty text": (".csv", lambda p: p.write_text("")),
+    "missing": (".csv", lambda p: p.unlink()),
+    "folder": (".csv", lambda p: (p.unlink(), p.mkdir())),
+    "no numbers": (".csv", lambda p: p.write_text("a,b\nx,y\nz,w\n")),
+    "no rows": (".csv", lambda p: p.write_text("a,b\n")),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damaged_files_are_named(case, tmp_path):
+    suffix, damage = DAMAGE[case]
+    path = tmp_path / f"bad{suffix}"
+    np.save(path, VALUES) if suffix == ".npy" else write(path)
+    damage(path)
+    with pytest.raises(TableError, match="bad"):
+        rows(open_files([str(path)]))
+
+
+def test_another_schema_in_the_middle_is_named(tmp_path):
+    for k in range(3):
+        write(tmp_path / f"{k}.parquet")
+    frame().drop(columns="b").to_parquet(tmp_path / "1.parquet")
+    with pytest.raises(TableError, match=r"1\.parquet: there is no column b; .*0\.parquet has it"):
+        open_files([str(tmp_path)])
+    frame().assign(extra=1.0).to_parquet(tmp_path / "1.parquet")
+    with pytest.raises(TableError, match=r"1\.parquet: column extra is not in .*0\.parquet"):
+        open_files([str(tmp_path)])
+    assert len(rows(open_files([str(tmp_path)], ["b", "a"]))) == 1500
+    frame().assign(b="x").to_parquet(tmp_path / "1.parquet")
+    with pytest.raises(TableError, match=r"1\.parquet: column b holds no numbers"):
+        open_files([str(tmp_path)])
+
+
+def test_addresses(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    first, _ = write(tmp_path / "1.csv"), write(tmp_path / "2.csv")
+    everything = open_files([str(tmp_path / "*.csv"), first, str(tmp_path)])
+    assert len(everything.addresses) == 2, "each file once"
+    assert len(open_files([f"file://{tmp_path}/*.csv"]).addresses) == 2
+    memory = fsspec.filesystem("memory")
+    for suffix in ("csv", "parquet"):
+        write(tmp_path / f"1.{suffix}")
+        memory.pipe(f"/kermix-test/1.{suffix}", (tmp_path / f"1.{suffix}").read_bytes())
+        found = open_files([f"memory://kermix-test/*.{suffix}"])
+        np.testing.assert_array_equal(rows(found), VALUES)
+    for bad in ("*.none", "memory://nothing/*.csv"):
+        with pytest.raises(TableError, match="no file has such a name"):
+            open_files([bad])
+    with pytest.raises(TableError, match="nosuch"):
+        open_files(["nosuch://a/b.csv"])
+    with pytest.raises(TableError, match="not read in batches"):
+        open_files([str(tmp_path / "x.xlsx")])

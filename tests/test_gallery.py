@@ -1,0 +1,50 @@
+"""The scripts of the gallery run, are short, and their page and pictures are up to date."""
+
+import ast
+import importlib.util
+import runpy
+import struct
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pytest
+
+from pages import ROOT
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PICTURES = ROOT / "docs" / "gallery"
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda p: p.stem)
+def test_example_runs_and_draws(script, tmp_path, monkeypatch):
+    mpl.use("agg")
+    monkeypatch.setenv("KERMIX_QUICK", "1")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(script), run_name="__main__")
+    plt.close("all")
+    drawn = [p for p in tmp_path.iterdir() if p.suffix == ".png"]
+    assert [p.stem for p in drawn] == [script.stem]
+    assert drawn[0].stat().st_size > 5000
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda p: p.stem)
+def test_example_is_short_and_has_its_picture(script):
+    source = script.read_text()
+    assert len(source.splitlines()) <= 60
+    title, _, text = ast.get_docstring(ast.parse(source)).partition("\n\n")
+    assert title.endswith((".", "?"))
+    assert text
+    picture = (PICTURES / f"{script.stem}.png").read_bytes()
+    assert len(picture) < 150_000
+    assert struct.unpack(">I", picture[16:20])[0] >= 400  # pixels wide
+
+
+def test_there_are_enough():
+    assert len(EXAMPLES) >= 10
+
+
+def test_page_is_made_from_the_docstrings():
+    spec = importlib.util.spec_from_file_location("gallery", ROOT / "scripts" / "gallery.py")
+    gallery = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gallery)
+    assert gallery.page() == (PICTURES / "index.md").read_text(), "run: make gallery"

@@ -1,0 +1,126 @@
+"""The documentation site is built without warnings, and its pages open without errors."""
+
+import functools
+import http.server
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from typing import ClassVar
+
+import pytest
+
+from browser import CHROMIUM, console_of
+from pages import ROOT
+
+MISSING = [n for n in ("mkdocs", "material", "mkdocstrings", "ziamath", "latex2mathml")
+           if importlib.util.find_spec(n) is None]  # fmt: skip
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+
+CHECK = """
+<script>
+const pages = PAGES;
+async function look(page, width) {
+  const frame = document.createElement("iframe");
+  frame.width = width; frame.height = 900;
+  const loaded = new Promise(done => frame.onload = done);
+  frame.src = page;
+  document.body.append(frame);
+  await loaded;
+  const inside = frame.contentDocument, view = frame.contentWindow;
+  await inside.fonts.ready;
+  const bad = [...inside.images].filter(i => !(i.complete && i.naturalWidth > 0)).map(i => i.src);
+  const strange = view.performance.getEntriesByType("resource")
+    .map(e => e.name).filter(n => !n.startsWith(location.origin) && !n.startsWith("data:"));
+  const result = {
+    page, bad, strange, title: inside.title, wide: inside.documentElement.scrollWidth - width,
+    formulas: [...inside.querySelectorAll("math")].filter(m => m.clientWidth > 0).length,
+    fonts: [...inside.fonts].filter(f => f.status == "error").length,
+  };
+  frame.remove();
+  return result;
+}
+window.addEventListener("load", async () => {
+  const found = [];
+  for (const page of pages) for (const width of [1200, 390]) found.push(await look(page, width));
+  document.getElementById("found").textContent = JSON.stringify(found);
+});
+</script>
+<pre id="found"></pre>
+"""
+
+
+class Server(http.server.SimpleHTTPRequestHandler):
+    failed: ClassVar[list[str]] = []
+
+    def log_message(self, *_):
+        pass
+
+    def send_error(self, code, *args):
+        self.failed.append(self.path)
+        super().send_error(code, *args)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site") / "site"
+    build = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
+        timeout=200, check=False,
+    )  # fmt: skip
+    assert build.returncode == 0, build.stdout + build.stderr
+    return folder
+
+
+def test_pages_ask_nothing_of_other_machines(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text()
+        loaded = re.findall(r'<(?:script|img|iframe|source)[^>]*\ssrc="?([^">\s]*)', text)
+        loaded += re.findall(
+            r'<link[^>]*rel="?(?:stylesheet|preconnect)[^>]*href="?([^">\s]*)', text
+        )
+        assert not [address for address in loaded if "//" in address], page
+
+
+def test_reference_has_every_public_name(site):
+    import kermix
+
+    page = "".join(p.read_text() for p in [site / "api.html", *(site / "guides").iterdir()])
+    for name in set(kermix.__all__) - {"errors", "__version__"}:
+        assert re.search(rf'id="kermix[\w.]*\.{name}"', page), (
+            f"{name} is neither in docs/api.md nor in a guide"
+        )
+
+
+def test_result_files_are_on_the_site(site):
+    assert (site / "results" / "bench" / "svd-h200.json").is_file()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_pages_open_without_errors(site, tmp_path):
+    pages = sorted(p.relative_to(site).as_posix() for p in site.rglob("*.html"))
+    pages.remove("404.html")  # its links begin at the root of a server
+    (site / "check.html").write_text(CHECK.replace("PAGES", json.dumps(pages)))
+    handler = functools.partial(Server, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/check.html"
+        console, html = console_of(address, tmp_path / "profile", 60_000)
+        server.shutdown()
+    (site / "check.html").unlink()
+    assert console == []
+    assert set(Server.failed) <= {"/favicon.ico"}
+    found = json.loads(re.search(r'<pre id="found">(.+?)</pre>', html, re.S)[1])
+    assert len(found) == 2 * len(pages)
+    for look in found:
+        assert look["bad"] == [], look
+        assert look["strange"] == [], look
+        assert look["fonts"] == 0, look
+        assert look["wide"] <= 0, look
+    formulas = {look["page"]: look["formulas"] for look in found}
+    assert formulas["mathematics.html"] > 50
+    assert formulas["api.html"] > 30
