@@ -33,7 +33,8 @@ from .models.image_model import ImageModel, LabelledDraw
 from .records import environment, write_json
 from .training.build import held_out_rows
 from .training.checkpoints import load_checkpoint
-from .training.image_fit import ImageTrainer, build_image_model, load_image_model
+from .training.image_build import build_image_model, load_image_model
+from .training.image_fit import ImageTrainer
 from .training.image_settings import ImageSettings
 from .training.loop import Row
 
