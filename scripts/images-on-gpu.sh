@@ -3,13 +3,14 @@
 #
 # DATA holds mnist/*.gz and the files of CIFAR-10; OUT gets images-*.json, png/ and logs. Small
 # kernels of several processes share the GPU best through MPS, which is started if it is there. The
-# N = 1500 SVDs of stacked MNIST run alone at the end: beside them, processes with small kernels wait.
+# N = 2000 SVDs of stacked MNIST run alone at the end: beside them, processes with small kernels wait.
 #
 # Measured on an H200 with six processes side by side: autoencoder and classifier of MNIST 28 s (of
 # CIFAR-10 60 s, 15 of them reading), 20 ms a step of a cost with 5000 images, 15 s to train three
-# classifiers on 60,000 samples. So about 230 s for the first part and 60 s for stacked MNIST.
+# classifiers on 60,000 samples. So about 350 s for the first part and 90 s for stacked MNIST; a run
+# that is cut short leaves the rows it has.
 set -u
-DATA=$1 OUT=$2 LIMIT=${3:-480}
+DATA=$1 OUT=$2 LIMIT=${3:-540}
 WORK=$OUT/work START=$(date +%s)
 mkdir -p "$WORK"
 if command -v nvidia-cuda-mps-control > /dev/null; then

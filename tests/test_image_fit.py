@@ -8,9 +8,11 @@ import torch
 
 from kermix.errors import OptionError, SampleError, ShapeError, TrainingError
 from kermix.models.mixture_networks import MixtureTable
-from kermix.training import image_fit
+from kermix.training import image_rows
+from kermix.training.augmentation import Augmentation
 from kermix.training.em import em_pass
-from kermix.training.image_fit import ImageRows, ImageTrainer
+from kermix.training.image_fit import ImageTrainer
+from kermix.training.image_rows import ImageRows
 from kermix.training.image_settings import ImageSettings
 from kermix.training.judging import accuracy, fit_classifier, train_on_synthetic
 
@@ -117,7 +119,7 @@ def test_images_too_many_for_the_device_stay_in_memory(monkeypatch):
     images, labels = pictures()
     images.setflags(write=False)
     there = ImageRows(images, labels, 2, torch.device("cpu"))
-    monkeypatch.setattr(image_fit, "ON_DEVICE", 0)
+    monkeypatch.setattr(image_rows, "ON_DEVICE", 0)
     here = ImageRows(images, labels, 2, torch.device("cpu"))
     rows = torch.tensor([5, 3, 3])
     assert torch.equal(there.images(rows), here.images(rows))
@@ -230,5 +232,7 @@ def test_classifiers_learn_from_synthetic_images():
     assert found["logistic"] > 0.6
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 2))
     generator = torch.Generator().manual_seed(0)
-    fit_classifier(network, x, y, 10, batch=20, shifts=1, flips=True, generator=generator)
+    fit_classifier(
+        network, x, y, 10, batch=20, augmentation=Augmentation(True, 1), generator=generator
+    )
     assert accuracy(network, x, y) > 0.7

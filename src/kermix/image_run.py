@@ -33,7 +33,8 @@ from .models.image_model import ImageModel, LabelledDraw
 from .records import environment, write_json
 from .training.build import held_out_rows
 from .training.checkpoints import load_checkpoint
-from .training.image_fit import ImageTrainer, build_image_model, load_image_model
+from .training.image_build import build_image_model, load_image_model
+from .training.image_fit import ImageTrainer
 from .training.image_settings import ImageSettings
 from .training.loop import Row
 
@@ -45,6 +46,7 @@ SHOWN = 80
 SAMPLES = 2000
 SMALLEST_SIDE = 16
 SMALLEST_CLASS = 2
+HASHED_AT_ONCE = 4096
 # Settings that `kermix fit` has options for, and what it calls the models.
 ASKED = (
     "cost", "model", "spaces", "code", "encoder_steps", "steps", "polish", "batch", "components",
@@ -351,7 +353,8 @@ def _frequencies(dataset: Dataset) -> list[float]:
 
 def _fingerprint(dataset: Dataset) -> str:
     digest = hashlib.sha256(str((tuple(dataset.stored.shape), dataset.image)).encode())
-    digest.update(np.ascontiguousarray(dataset.stored.numpy()).tobytes())
+    for part in dataset.stored.split(HASHED_AT_ONCE):  # which may be mapped from a large file
+        digest.update(np.ascontiguousarray(part.numpy()).data)
     if dataset.labels is not None:
         digest.update(dataset.labels.numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -43,16 +43,16 @@ __all__ = ["METHODS", "SCALES", "SETTINGS", "TASKS", "join", "main", "run", "run
 COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn")
 TASKS = ("mnist", "stacked", "cifar10", "spaces")
 SETTINGS = {
-    "mnist": ImageSettings(code=16, batch=4000, steps=1200),
+    "mnist": ImageSettings(code=16, batch=5000, steps=2000),
     "stacked": ImageSettings(
-        code=48, by_channel=True, spaces=("codes", "channels"), batch=1500, steps=600,
+        code=48, by_channel=True, spaces=("codes", "channels"), batch=2000, steps=1500,
         hidden=1024, noise=64,
     ),
     "cifar10": ImageSettings(
-        code=128, width=256, code_noise=0.1, encoder_steps=3000, batch=2500, steps=600,
+        code=128, width=256, code_noise=0.1, encoder_steps=3000, batch=2500, steps=1000,
         hidden=1024, noise=128,
     ),
-    "spaces": ImageSettings(code=16, batch=2000, steps=500, model="conv"),
+    "spaces": ImageSettings(code=16, batch=2000, steps=1000, model="conv"),
 }  # fmt: skip
 MIXTURE: dict[str, dict[str, Any]] = {
     "mnist": {"model": "mixture", "components": 2000},
@@ -109,7 +109,7 @@ SCALES = {
         50, 2, (1, 8), (1, 8), 300,
     ),
 }  # fmt: skip
-CLASSIFIERS = {"mnist": (8, 32, 2, False), "cifar10": (15, 64, 3, True)}
+CLASSIFIERS = {"mnist": (8, 32, False), "cifar10": (15, 64, True)}
 
 
 def settings_of(task: str, method: str, scale: Scale) -> ImageSettings:
@@ -165,11 +165,9 @@ def run_task(
     def path(name: str) -> Path | None:
         return None if work is None else work / f"{name}.safetensors"
 
-    epochs, width, pools, flips = CLASSIFIERS[source]
+    epochs, width, flips = CLASSIFIERS[source]
     epochs, width = size.judge or (epochs, width)
-    classifier, judge = classifier_of(
-        real, epochs, width, pools, flips, path(f"{source}-classifier")
-    )
+    classifier, judge = classifier_of(real, epochs, width, flips, path(f"{source}-classifier"))
     shared = settings_of(task, METHODS[task][0], size)
     frequencies = torch.bincount(torch.from_numpy(real.train.labels)).double()
     if task == "stacked":

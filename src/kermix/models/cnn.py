@@ -73,9 +73,16 @@ class PlainCNN(ImageClassifier):
         self.mean.copy_(mean.view_as(self.mean))
         self.deviation.copy_(deviation.clamp(min=1e-6).view_as(self.deviation))
 
+    def features(self, images: Tensor) -> Tensor:  # (B, C, H, W) -> (B, width of the last stage)
+        """What the scores are a linear function of."""
+        return self._features(self.checked(images)).float()
+
     def scores(self, pixels: Tensor) -> Tensor:  # (B, C, H, W) -> (B, classes)
         """Class scores of float pixels."""
+        return self.head(self._features(pixels)).float()
+
+    def _features(self, pixels: Tensor) -> Tensor:
         scaled = ((pixels - self.mean) / self.deviation).contiguous(
             memory_format=torch.channels_last
         )
-        return self.head(self.layers(scaled)).float()
+        return self.layers(scaled)

@@ -12,168 +12,31 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from kermix.errors import SampleError, ShapeError, TrainingError
+from kermix.errors import TrainingError
 from kermix.evaluation import energy_distance
-from kermix.image_spaces import CODED, Space, make_space
+from kermix.image_spaces import CODED, make_space
 from kermix.models.autoencoder import Autoencoder
-from kermix.models.image_model import ImageModel, PixelGenerator, code_network, noise_prior
 from kermix.models.mixture_networks import Draw, MixtureTable
-from kermix.models.modes import evaluating
 
 from .cached_gradient import cached_backward
 from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
 from .em import em_pass
+from .image_build import build_image_model, load_image_model
+from .image_rows import ImageRows, encode_all
 from .image_settings import ImageSettings
+from .image_view import View
 from .loop import NOT_FINITE, Row, make_fabric
-from .sample_losses import SampleCost, sample_loss
-from .schedules import VarianceSchedule, automatic_variance, learning_rate
+from .schedules import learning_rate
 
-__all__ = ["ImageRows", "ImageTrainer", "build_image_model", "encode_all"]
+__all__ = ["ImageTrainer"]
 
 REPORTS = 40
 LOOKED_AT = 512
 ENCODER_RATE = 2e-3
 HELD_OUT_FOR_ENERGY = 2000
-ON_DEVICE = 8 * 2**30  # bytes; more images than this stay in the host's memory
-
-
-class ImageRows:
-    """Images and classes, from which batches of each class are drawn.
-
-    Args:
-        images: Bytes, (N, c, h, w).
-        labels: (N,), or None.
-        classes: Number of classes; 1 without labels.
-        device: Where batches go.
-    """
-
-    def __init__(
-        self,
-        images: np.ndarray,
-        labels: np.ndarray | None,
-        classes: int,
-        device: torch.device,
-    ) -> None:
-        self.labels = torch.zeros(len(images), dtype=torch.long)
-        if labels is not None and classes > 1:
-            if len(labels) != len(images):
-                raise ShapeError(f"{len(labels)} labels for {len(images)} images: one for each.")
-            self.labels = torch.from_numpy(np.array(labels)).long()
-        self.classes, self.device = classes, device
-        counts = torch.bincount(self.labels, minlength=classes)
-        if bool((counts == 0).any()):
-            empty = (counts == 0).nonzero().flatten().tolist()
-            raise SampleError(f"There are no images of the classes {empty}: leave them out.")
-        self._order = self.labels.argsort(stable=True).to(device)
-        self.counts = counts.to(device)
-        self._first = (counts.cumsum(0) - counts).to(device)
-        self._host, self._there = images, None
-        if images.nbytes <= ON_DEVICE:  # copied, as a memory-mapped file may be read-only
-            self._there = torch.from_numpy(np.array(images)).to(device)
-        self.shape = (images.shape[1], images.shape[2], images.shape[3])
-
-    def __len__(self) -> int:
-        return len(self._host)
-
-    def images(self, rows: Tensor) -> Tensor:  # (n,) -> (n, c, h, w)
-        """Some images, with values in [0, 1], on the device."""
-        if self._there is not None:
-            return self._there[rows].float() / 255
-        some = np.ascontiguousarray(self._host[rows.cpu().numpy()])
-        return torch.from_numpy(some).to(self.device).float() / 255
-
-    def each_class(self, per_class: int, generator: torch.Generator) -> Tensor:  # (classes, n)
-        """Rows of so many images of each class, drawn with replacement."""
-        shape = (self.classes, per_class)
-        place = torch.rand(shape, generator=generator, device=self.device)
-        inside = (place * self.counts[:, None]).long().clamp(max=self.counts[:, None] - 1)
-        return self._order[self._first[:, None] + inside]
-
-    def some(self, label: int, n: int, generator: torch.Generator) -> Tensor:  # (n,)
-        """Different rows of a class, as many as there are up to `n`."""
-        first, count = int(self._first[label]), int(self.counts[label])
-        order = torch.randperm(count, generator=generator, device=self.device)
-        return self._order[first + order[:n]]
-
-    def any(self, n: int, generator: torch.Generator) -> Tensor:  # (n,)
-        """Rows drawn at random from all."""
-        return torch.randint(len(self), (n,), generator=generator, device=self.device)
-
-
-def build_image_model(
-    shape: tuple[int, int, int], frequencies: Tensor, settings: ImageSettings
-) -> ImageModel:
-    """The untrained model."""
-    generator = torch.Generator().manual_seed(settings.seed)
-    autoencoder = None
-    if settings.encodes:
-        autoencoder = Autoencoder(
-            shape, settings.code, settings.width, settings.by_channel, generator=generator
-        )
-    classes = len(frequencies)
-    prior = noise_prior(settings.noise, settings.states)
-    network: nn.Module
-    if settings.model == "mixture":
-        each = max(1, settings.components // classes)
-        network = MixtureTable(
-            settings.code, each, settings.variances, (classes,), generator=generator
-        )
-    elif settings.model == "codes":
-        network = code_network(settings.code, classes, prior, settings.hidden, generator)
-    else:
-        inputs = prior.dimension + (classes if classes > 1 else 0)
-        network = PixelGenerator(inputs, shape, settings.width, generator=generator)
-    return ImageModel(
-        network,
-        shape,
-        frequencies.float(),
-        None if settings.model == "mixture" else prior,
-        autoencoder,
-        encodes_only=settings.model == "conv",
-    )
-
-
-@torch.no_grad()
-def encode_all(autoencoder: Autoencoder, rows: ImageRows, chunk: int = 4096) -> Tensor:  # (N, d)
-    """Codes of all images."""
-    every = torch.arange(len(rows), device=rows.device)
-    with evaluating(autoencoder):
-        parts = [autoencoder.encode(rows.images(part)) for part in every.split(chunk)]
-    return torch.cat(parts)
-
-
-class _View(nn.Module):
-    """A space together with the scale of the data in it and the schedule of its variance."""
-
-    def __init__(
-        self, space: Space, classes: list[Tensor], settings: ImageSettings, parts: int = 1
-    ) -> None:
-        # classes: of each some rows (n, d) of the data in this space
-        super().__init__()
-        self.space, self.parts = space, parts
-        centred = torch.cat([own - own.mean(0) for own in classes])
-        self.scale = float(centred.square().mean().sqrt().clamp(min=1e-6))
-        generator = torch.Generator(centred.device).manual_seed(settings.seed)
-        found = [
-            automatic_variance(part / self.scale, generator)
-            for own in classes
-            for part in own.chunk(parts, 1)
-        ]
-        start, end = (math.exp(sum(math.log(f[i]) for f in found) / len(found)) for i in (0, 1))
-        end *= settings.variance
-        self.variances = VarianceSchedule(max(start, end), end, settings.spread)
-
-    def loss(
-        self, cost: SampleCost, x: Tensor, y: Tensor, weights: Tensor | None, share: float
-    ) -> Tensor:  # (classes, n, d) -> ()
-        x, y = x / self.scale, y / self.scale
-        if self.parts > 1:  # each part is a batch item of its own
-            x, y = (z.unflatten(-1, (self.parts, -1)).movedim(-2, 1) for z in (x, y))
-            weights = None if weights is None else weights.unsqueeze(1)
-        return sample_loss(cost, x, y, self.variances.at(share), weights).mean()
 
 
 @dataclass
@@ -224,7 +87,7 @@ class ImageTrainer:
         self._optimizer = torch.optim.Adam(groups, lr=1.0)
         self._fabric = fabric
         self._generator = torch.Generator(fabric.device).manual_seed(self.settings.seed)
-        self._views: list[_View] | None = None
+        self._views: list[View] | None = None
         self._codes: Tensor | None = None
 
     def _betas(self) -> tuple[float, float]:
@@ -350,7 +213,7 @@ class ImageTrainer:
         # The decoder was trained not to see differences smaller than this.
         return em_pass(self.model.network, classes, self.settings.code_noise**2)
 
-    def _data(self, rows: Tensor, views: list["_View"]) -> list[Tensor]:
+    def _data(self, rows: Tensor, views: list[View]) -> list[Tensor]:
         """The data of a step in each space, (classes, n, d)."""
         if self._codes is not None and self.settings.codes_only:
             return [self._codes[rows]] * len(views)
@@ -359,7 +222,7 @@ class ImageTrainer:
             return [view.space(images).unflatten(0, rows.shape) for view in views]
 
     def _cost(
-        self, views: list["_View"], data: list[Tensor], draw: Draw, share: float
+        self, views: list[View], data: list[Tensor], draw: Draw, share: float
     ) -> Tensor:  # ()
         """The mean over spaces of the cost there."""
         points, weights = draw
@@ -375,7 +238,7 @@ class ImageTrainer:
             losses.append(view.loss(self.settings.cost, x, y.float(), weights, share))
         return torch.stack(losses).mean()
 
-    def _prepared(self) -> list["_View"]:
+    def _prepared(self) -> list[View]:
         """Spaces and variances, found once the autoencoder is trained; no state of its own."""
         if self._views is not None:
             return self._views
@@ -395,7 +258,7 @@ class ImageTrainer:
             with torch.no_grad():
                 found = space(images).float().split([len(own) for own in rows])
             parts = autoencoder.parts if autoencoder and name == "channels" else 1
-            self._views.append(_View(space, list(found), self.settings, parts))
+            self._views.append(View(space, list(found), self.settings, parts))
         network = self.model.network
         if isinstance(network, MixtureTable) and self.step == self._stages[0]:
             assert self._codes is not None
@@ -466,11 +329,3 @@ class ImageTrainer:
             for row in content["history"]
         ]
         self._views = self._codes = None
-
-
-def load_image_model(model: ImageModel, tensors: dict[str, Tensor]) -> None:
-    """Give a model the weights of a checkpoint."""
-    prefix = "model."
-    model.load_state_dict(
-        {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
-    )

@@ -5,11 +5,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kermix.image_evaluation import predict
-from kermix.models.classifiers import ConvClassifier, linear_classifier, mlp_classifier
+from kermix.models.classifiers import linear_classifier, mlp_classifier
+from kermix.models.cnn import PlainCNN
+from kermix.models.image_classifier import ImageClassifier
 
+from .augmentation import Augmentation
 from .schedules import learning_rate
 
 __all__ = ["accuracy", "fit_classifier", "train_on_synthetic"]
+
+NO_AUGMENTATION = Augmentation()
 
 
 def fit_classifier(
@@ -20,8 +25,7 @@ def fit_classifier(
     *,
     batch: int = 256,
     rate: float = 2e-3,
-    shifts: int = 0,
-    flips: bool = False,
+    augmentation: Augmentation = NO_AUGMENTATION,
     generator: torch.Generator,
 ) -> nn.Module:
     """Train a classifier with AdamW, on the device of the images.
@@ -33,11 +37,12 @@ def fit_classifier(
         epochs: How often each is seen.
         batch: Images for each step.
         rate: Peak of the learning rate.
-        shifts: Pixels that a batch is shifted by at most, at random.
-        flips: Whether half of the images are mirrored.
-        generator: For order, shifts and flips; on the same device.
+        augmentation: What may happen to a training image.
+        generator: For order and augmentation; on the same device.
     """
     network.train()
+    if isinstance(network, ImageClassifier):
+        network.prepare(images, torch.Generator().manual_seed(0))
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=1e-2)
     mixed = torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda)
     batch = min(batch, len(images))
@@ -46,7 +51,7 @@ def fit_classifier(
         if step % steps == 0:
             order = torch.randperm(len(images), generator=generator, device=images.device)
         chosen = order[(step % steps) * batch : (step % steps + 1) * batch]
-        x = _augmented(images[chosen], shifts, flips, generator)
+        x = augmentation(images[chosen], generator)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step / (epochs * steps), rate, warmup=0.1)
         with mixed:
@@ -56,21 +61,6 @@ def fit_classifier(
         loss.backward()
         optimizer.step()
     return network.eval()
-
-
-def _augmented(x: Tensor, shifts: int, flips: bool, generator: torch.Generator) -> Tensor:
-    if flips:
-        turned = torch.rand(len(x), generator=generator, device=x.device) < 0.5
-        x = torch.where(turned[:, None, None, None], x.flip(-1), x)
-    if shifts:
-        n, _, height, width = x.shape
-        padded = functional.pad(x, [shifts] * 4)
-        place = torch.randint(2 * shifts + 1, (2, n), generator=generator, device=x.device)
-        rows = place[0, :, None] + torch.arange(height, device=x.device)
-        columns = place[1, :, None] + torch.arange(width, device=x.device)
-        each = torch.arange(n, device=x.device)[:, None, None]
-        x = padded[each, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-    return x
 
 
 def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
@@ -96,7 +86,7 @@ def train_on_synthetic(
         test_images: Real images, which are only looked at when all is done.
         test_labels: Their classes.
         epochs: How often each generated image is seen.
-        width: Channels of the CNN's first layer.
+        width: Channels of the CNN's first stage, of three.
         seed: Of initial weights and of the order of images.
 
     Returns:
@@ -110,7 +100,7 @@ def train_on_synthetic(
     networks = {
         "logistic": linear_classifier(shape, classes, start),
         "mlp": mlp_classifier(shape, classes, start),
-        "cnn": ConvClassifier(shape, classes, width, generator=start),
+        "cnn": PlainCNN(shape, classes, widths=(width, 2 * width, 4 * width), generator=start),
     }
     found = {}
     for name, network in networks.items():

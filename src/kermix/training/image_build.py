@@ -1,0 +1,53 @@
+"""From the shape of images and settings to a model."""
+
+import torch
+from torch import Tensor, nn
+
+from kermix.models.autoencoder import Autoencoder
+from kermix.models.image_model import ImageModel, PixelGenerator, code_network, noise_prior
+from kermix.models.mixture_networks import MixtureTable
+
+from .image_settings import ImageSettings
+
+__all__ = ["build_image_model", "load_image_model"]
+
+
+def build_image_model(
+    shape: tuple[int, int, int], frequencies: Tensor, settings: ImageSettings
+) -> ImageModel:
+    """The untrained model."""
+    generator = torch.Generator().manual_seed(settings.seed)
+    autoencoder = None
+    if settings.encodes:
+        autoencoder = Autoencoder(
+            shape, settings.code, settings.width, settings.by_channel, generator=generator
+        )
+    classes = len(frequencies)
+    prior = noise_prior(settings.noise, settings.states)
+    network: nn.Module
+    if settings.model == "mixture":
+        each = max(1, settings.components // classes)
+        network = MixtureTable(
+            settings.code, each, settings.variances, (classes,), generator=generator
+        )
+    elif settings.model == "codes":
+        network = code_network(settings.code, classes, prior, settings.hidden, generator)
+    else:
+        inputs = prior.dimension + (classes if classes > 1 else 0)
+        network = PixelGenerator(inputs, shape, settings.width, generator=generator)
+    return ImageModel(
+        network,
+        shape,
+        frequencies.float(),
+        None if settings.model == "mixture" else prior,
+        autoencoder,
+        encodes_only=settings.model == "conv",
+    )
+
+
+def load_image_model(model: ImageModel, tensors: dict[str, Tensor]) -> None:
+    """Give a model the weights of a checkpoint."""
+    prefix = "model."
+    model.load_state_dict(
+        {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
+    )
