@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from scipy.stats import multivariate_normal
 
-from kermix.mixture import GaussianMixture
-from kermix.sampled_mixture import SampledMixture
+from kermix.mixtures.mixture import GaussianMixture
+from kermix.mixtures.sampled_mixture import SampledMixture
 
 KINDS = ("isotropic", "diagonal", "full")
 KIND_PAIRS = list(itertools.product(KINDS, KINDS))

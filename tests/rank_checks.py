@@ -91,8 +91,8 @@ class _Sketched(nn.Module):
 
     def forward(self, x, y, weights_x=None, weights_y=None):
         from kermix.distributed.loss import _primal_cost
-        from kermix.sketch import sample_moments
-        from kermix.sketched import SketchPair
+        from kermix.sketches.sketch import sample_moments
+        from kermix.sketches.sketched import SketchPair
 
         features = self.ours.features
         moments = [sample_moments(features, *side) for side in ((x, weights_x), (y, weights_y))]

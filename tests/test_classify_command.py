@@ -19,10 +19,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from kermix.bench.table1_cells import cell_settings
-from kermix.classify_run import ClassifyRun, is_classification, suited_settings
 from kermix.cli.app import app
 from kermix.data.labelled import load_labelled
 from kermix.errors import KermixError, RunError
+from kermix.runs.classify_run import ClassifyRun, is_classification, suited_settings
 from kermix.training.checkpoints import load_checkpoint
 
 SMALL = ["--width", "12", "--depth", "1", "--set", "output_width=16"]

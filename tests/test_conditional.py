@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kermix.errors import OptionError, RunError, ShapeError
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 from kermix.training import conditional
 from kermix.training.conditional import (
     ConditionalSettings,

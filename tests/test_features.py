@@ -11,7 +11,7 @@ import kermix as km
 import tolerances
 from cases import normal, uniform
 from kermix import errors
-from kermix.features import NystromFeatures, fingerprint
+from kermix.sketches.features import NystromFeatures, fingerprint
 
 V = 0.1
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from kermix.cli.app import app
 from kermix.errors import KermixError, RunError
-from kermix.run import Run, next_free_folder
+from kermix.runs.fit_run import Run, next_free_folder
 from kermix.training.checkpoints import load_checkpoint
 
 SHORT = ["--steps", "30", "--polish", "10", "--components", "8", "--batch", "32"]

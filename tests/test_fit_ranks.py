@@ -17,8 +17,8 @@ import rank_checks
 from kermix.data.loading import load
 from kermix.distributed import launch
 from kermix.errors import OptionError
-from kermix.fit_ranks import train
-from kermix.run import Run
+from kermix.runs.fit_ranks import train
+from kermix.runs.fit_run import Run
 from kermix.training.build import build_trainer, split_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.settings import Settings

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from kermix.errors import OptionError, SampleError
-from kermix.image_evaluation import (
+from kermix.images.evaluation import (
     class_balance,
     frechet_distance,
     nearest,
@@ -12,11 +12,11 @@ from kermix.image_evaluation import (
     parzen,
     stacked_modes,
 )
-from kermix.image_sheets import sheet
-from kermix.image_spaces import SPACES, Pooled, RandomFeatures, make_space
+from kermix.images.spaces import SPACES, Pooled, RandomFeatures, make_space
 from kermix.models.autoencoder import Autoencoder, doublings_of
 from kermix.models.generators import ConvDecoder
 from kermix.models.modes import evaluating
+from kermix.runs.image_sheets import sheet
 from kermix.training.cached_gradient import cached_backward
 from kermix.training.sample_losses import sample_loss
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from kermix.errors import OptionError, RunError
-from kermix.image_run import ImageRun, is_image_run
+from kermix.runs.image_run import ImageRun, is_image_run
 from kermix.training.checkpoints import load_checkpoint
 from test_celeba import write_faces
 from test_fit_command import kermix

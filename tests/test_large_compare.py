@@ -9,12 +9,12 @@ import torch
 
 import kermix as km
 from cases import normal
-from kermix.blocks import Blocks, energy_of_blocks, line_energy
-from kermix.large import LargeComparison
-from kermix.permutation import own_generator
-from kermix.statistics import energy_statistic
+from kermix.measure.blocks import Blocks, energy_of_blocks, line_energy
+from kermix.measure.large import LargeComparison
+from kermix.measure.permutation import own_generator
+from kermix.measure.statistics import energy_statistic
 
-compare_module = sys.modules["kermix.compare"]
+compare_module = sys.modules["kermix.measure.compare"]
 
 
 def test_blocks_hold_every_row_once():
@@ -88,9 +88,9 @@ def test_values_and_error_bars_are_those_of_pairs(monkeypatch):
 
 def test_level(monkeypatch):
     """200 pairs of one source, unequal sizes: each cost rejects at its level."""
-    monkeypatch.setattr("kermix.blocks.BLOCKS", 60)
-    monkeypatch.setattr("kermix.blocks.FEWEST_ON_A_SIDE", 20)
-    monkeypatch.setattr("kermix.blocks.DIRECTIONS", 4)
+    monkeypatch.setattr("kermix.measure.blocks.BLOCKS", 60)
+    monkeypatch.setattr("kermix.measure.blocks.FEWEST_ON_A_SIDE", 20)
+    monkeypatch.setattr("kermix.measure.blocks.DIRECTIONS", 4)
     rejected: dict[str, int] = {}
     for seed in range(200):
         pooled = normal(330, 2, seed=seed)

@@ -10,8 +10,8 @@ from scipy.integrate import quad, trapezoid
 from scipy.stats import multivariate_normal
 from torch.testing import assert_close
 
-from kermix import gaussian_products
-from kermix.mixture import GaussianMixture
+from kermix.mixtures import gaussian_products
+from kermix.mixtures.mixture import GaussianMixture
 from mixtures import (
     KIND_PAIRS,
     KINDS,

@@ -13,11 +13,11 @@ from torch.distributions import (
 )
 from torch.testing import assert_close
 
-from kermix import log_sums
 from kermix.errors import (
     ReparametrizationError,
 )
-from kermix.mixture import GaussianMixture
+from kermix.mixtures import log_sums
+from kermix.mixtures.mixture import GaussianMixture
 from mixtures import (
     KINDS,
     make,

@@ -20,8 +20,8 @@ from kermix.errors import (
     VarianceError,
     WeightError,
 )
-from kermix.mixture import GaussianMixture
-from kermix.sampled_mixture import SampledMixture
+from kermix.mixtures.mixture import GaussianMixture
+from kermix.mixtures.sampled_mixture import SampledMixture
 from mixtures import (
     make,
     sampled,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from kermix import log_sums
-from kermix.mixture import GaussianMixture
+from kermix.mixtures import log_sums
+from kermix.mixtures.mixture import GaussianMixture
 from mixtures import (
     FUNCTIONS,
     KIND_PAIRS,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kermix.errors import OptionError
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 from kermix.models import (
     ConditionalMixtureNetwork,
     ConvDecoder,

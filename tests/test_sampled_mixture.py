@@ -13,8 +13,8 @@ from torch.testing import assert_close
 from kermix.errors import (
     OptionError,
 )
-from kermix.mixture import GaussianMixture
-from kermix.sampled_mixture import SampledMixture
+from kermix.mixtures.mixture import GaussianMixture
+from kermix.mixtures.sampled_mixture import SampledMixture
 from mixtures import (
     KINDS,
     build,

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import kermix as km
 from cases import BOUNDED, COSTS, normal, outputs, ridged, uniform, with_info
 from kermix import costs, errors
-from kermix.features import NystromFeatures
+from kermix.sketches.features import NystromFeatures
 from sketches import assert_same, sums
 
 N, K, D = 17, 13, 3
@@ -102,7 +102,7 @@ def test_gradient_does_not_depend_on_how_rows_are_grouped(monkeypatch):
     sketch = km.Sketch(exact_map(KERNELS["one"], x, y)).update(x)
     gradients = []
     for rows in (1000, 5):
-        monkeypatch.setattr("kermix.sketch.ROWS_AT_A_TIME", rows)
+        monkeypatch.setattr("kermix.sketches.sketch.ROWS_AT_A_TIME", rows)
         leaf = y.clone().requires_grad_()
         gradients.append(grad(km.scalar_cost(sketch, leaf, weights_y=b), leaf)[0])
         assert_same(km.Sketch(sketch.feature_map).update(x), sketch)

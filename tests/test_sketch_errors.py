@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 import kermix as km
 from cases import COSTS, LOSSES, normal, ridged, uniform
 from kermix import errors
-from kermix.features import NystromFeatures
+from kermix.sketches.features import NystromFeatures
 from sketches import assert_same, sums
 
 X, Y = normal(40, 2, seed=1), normal(30, 2, seed=2)
@@ -77,7 +77,7 @@ def test_batches_of_weights(shape):
 
 
 def test_a_bad_row_far_down_leaves_the_sketch_unchanged(monkeypatch):
-    monkeypatch.setattr("kermix.sketch.ROWS_AT_A_TIME", 5)
+    monkeypatch.setattr("kermix.sketches.sketch.ROWS_AT_A_TIME", 5)
     updated = sketch()
     with pytest.raises(errors.SampleError, match="batch"):
         updated.update(torch.cat([Y, with_nan(Y)]))

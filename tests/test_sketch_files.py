@@ -12,10 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 import kermix as km
-from kermix.accumulation import NystromSums, feature_sums
 from kermix.cli.app import app
 from kermix.data import csv_parts, parts
 from kermix.errors import ClusterError, KermixError, OptionError, SketchError, TableError
+from kermix.sketches.accumulation import NystromSums, feature_sums
 from sketches import assert_same
 
 VALUES = np.random.default_rng(0).normal(size=(3000, 3))
@@ -86,7 +86,7 @@ def test_landmarks_and_scales_of_another_sketch(folder):
 
 def test_a_sample_of_pieces_finds_landmarks_everywhere(monkeypatch, tmp_path):
     """Large files are not read for the sample; a sorted one is still seen from end to end."""
-    monkeypatch.setattr("kermix.sketching.READ_WHOLE_BELOW", 0)
+    monkeypatch.setattr("kermix.sketches.files.READ_WHOLE_BELOW", 0)
     monkeypatch.setattr(parts, "ROWS", 50)
     monkeypatch.setattr(parts, "PART_BYTES", 20_000)
     monkeypatch.setattr(csv_parts, "PART_BYTES", 20_000)
@@ -206,7 +206,7 @@ def test_errors_on_workers_name_the_file_and_the_worker(cluster, monkeypatch, tm
         )
     options = {"landmarks_from": sketch, "engine": "dask", "scheduler": cluster.scheduler_address}
     assert_same(km.sketch_files(tmp_path / "0.csv", **options), sketch)
-    monkeypatch.setattr("kermix.cluster.SECONDS_TO_CONNECT", 1)
+    monkeypatch.setattr("kermix.sketches.cluster.SECONDS_TO_CONNECT", 1)
     with pytest.raises(ClusterError, match=r"tcp://127\.0\.0\.1:9 does not answer"):
         km.sketch_files(tmp_path / "0.csv", scheduler="tcp://127.0.0.1:9", engine="dask")
 

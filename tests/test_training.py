@@ -9,7 +9,7 @@ import torch
 from kermix.data.toys import toy
 from kermix.errors import OptionError, RunError, TrainingError, VarianceError
 from kermix.evaluation import mode_coverage
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 from kermix.training.build import Split, build_model, build_trainer, split_rows
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.loop import Trainer

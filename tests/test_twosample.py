@@ -13,9 +13,9 @@ from cases import normal
 from kermix.bench.permutation import four_gaussians
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.kernel import GaussianKernel
-from kermix.permutation import combined, labellings, pvalues
-from kermix.pooled import PooledFeatures, bures_form, pooled_features
-from kermix.twosample import COSTS, variance_grid
+from kermix.measure.permutation import combined, labellings, pvalues
+from kermix.measure.pooled import PooledFeatures, bures_form, pooled_features
+from kermix.measure.twosample import COSTS, variance_grid
 
 MOMENT_COSTS = ("svd", "matrix", "vector")
 

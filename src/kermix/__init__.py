@@ -9,8 +9,15 @@ Example:
 
 from typing import TYPE_CHECKING
 
+from kermix.measure.compare import compare
+from kermix.measure.twosample import two_sample_test
+from kermix.mixtures.mixture import GaussianMixture
+from kermix.mixtures.sampled_mixture import SampledMixture
+from kermix.sketches.features import fourier_features, nystrom_features
+from kermix.sketches.files import sketch_files
+from kermix.sketches.sketch import Sketch
+
 from . import errors
-from .compare import compare
 from .costs import (
     distance_nuclear_cost,
     frobenius_cost,
@@ -20,17 +27,11 @@ from .costs import (
     vector_cost,
     vector_weights,
 )
-from .features import fourier_features, nystrom_features
 from .gram import gram
 from .kernel import GaussianKernel, bandwidth
 from .losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
-from .mixture import GaussianMixture
 from .nuclear import nuclear_norm
-from .sampled_mixture import SampledMixture
-from .sketch import Sketch
-from .sketching import sketch_files
 from .spectrum import decompose, decompose_grid
-from .twosample import two_sample_test
 
 if TYPE_CHECKING:
     from .estimators import KernelMixture

@@ -11,6 +11,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from kermix.sketches.sketch import Sketch
+from kermix.sketches.sketched import MatrixForm, SketchPair
+
 from . import dual
 from .errors import MissingExtraError, OptionError
 from .gram import squared_distances
@@ -19,8 +22,6 @@ from .kernel import BandwidthRule, GaussianKernel, Variance
 from .linalg import Cholesky, solve_dtype
 from .nuclear import NuclearMethod, nuclear_norm
 from .samples import SamplePair
-from .sketch import Sketch
-from .sketched import MatrixForm, SketchPair
 from .validation import check_option, check_pair, is_traced, working_dtype
 
 __all__ = [

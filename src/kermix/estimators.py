@@ -5,8 +5,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from kermix.mixtures.mixture import GaussianMixture
+
 from .errors import MissingExtraError
-from .mixture import GaussianMixture
 from .training.settings import CostName, ModelName, Settings
 
 try:

@@ -4,10 +4,11 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from kermix.sketches.sketch import Sketch
+from kermix.sketches.sketched import MatrixForm
+
 from .costs import Kernel, SVDMethod, matrix_cost, scalar_cost, svd_cost, vector_cost
 from .info import Informative
-from .sketch import Sketch
-from .sketched import MatrixForm
 
 __all__ = ["KernelLoss", "MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
 

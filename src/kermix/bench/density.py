@@ -24,7 +24,7 @@ from torch import Tensor
 
 from kermix.data.toys import toy
 from kermix.evaluation import wasserstein2
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 from kermix.training.build import Split, build_trainer
 from kermix.training.schedules import learning_rate
 from kermix.training.settings import Settings

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kermix.data.labelled import LabelledImages, load_labelled
 from kermix.evaluation import energy_distance
-from kermix.image_evaluation import frechet_distance, nearest, neighbourhoods
+from kermix.images.evaluation import frechet_distance, nearest, neighbourhoods
 from kermix.models.autoencoder import Autoencoder
 from kermix.models.cnn import PlainCNN
 from kermix.training.augmentation import Augmentation

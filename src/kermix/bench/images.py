@@ -29,9 +29,9 @@ from torch import Tensor
 
 from kermix.data.stacked import STACKED, stacked_mnist
 from kermix.errors import OptionError
-from kermix.image_evaluation import parzen, stacked_modes
-from kermix.image_sheets import save_png, sheet
+from kermix.images.evaluation import parzen, stacked_modes
 from kermix.records import environment, machine_name, write_json
+from kermix.runs.image_sheets import save_png, sheet
 from kermix.training.image_settings import ImageSettings
 from kermix.training.judging import train_on_synthetic
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from kermix.gram import gram
+from kermix.measure.twosample import two_sample_test
 from kermix.nuclear import nuclear_norm
-from kermix.twosample import two_sample_test
 
 from .timing import device_name, measure
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from kermix.kernel import bandwidth
+from kermix.measure.twosample import two_sample_test
 from kermix.records import environment, machine_name, write_json
-from kermix.twosample import two_sample_test
 
 from .permutation import four_gaussians
 

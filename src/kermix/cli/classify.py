@@ -16,8 +16,8 @@ from rich.table import Table
 from kermix.errors import OptionError, RunError
 
 if TYPE_CHECKING:
-    from kermix.classify_run import ClassifyRun
     from kermix.data.labelled import LabelledImages
+    from kermix.runs.classify_run import ClassifyRun
     from kermix.training.classifier_settings import ClassifierSettings
 
 __all__ = ["classify", "go_on", "predict"]
@@ -94,9 +94,9 @@ def classify(
     if resume is not None:
         go_on(resume)
         return
-    from kermix.classify_run import ClassifyRun
     from kermix.data.labelled import load_labelled
-    from kermix.run import next_free_folder
+    from kermix.runs.classify_run import ClassifyRun
+    from kermix.runs.fit_run import next_free_folder
 
     chosen: dict[str, Any] = {"epochs": epochs, "width": width, "depth": depth, "batch": batch,
                               "rate": rate}  # fmt: skip
@@ -120,7 +120,7 @@ def classify(
 
 def go_on(folder: Path) -> None:
     """Go on with a run of `kermix classify` from its last checkpoint."""
-    from kermix.classify_run import ClassifyRun
+    from kermix.runs.classify_run import ClassifyRun
 
     run = ClassifyRun.open(folder)
     _train_and_finish(run, *run.images())
@@ -142,8 +142,8 @@ def predict(
     device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
 ) -> None:
     """Find the classes of images: a table of file (or row), class and probability."""
-    from kermix.classify_run import ClassifyRun
-    from kermix.predicting import read_unlabelled
+    from kermix.runs.classify_run import ClassifyRun
+    from kermix.runs.predictions import read_unlabelled
 
     if out is not None and out.exists():
         raise RunError(f"{out} exists, and nothing is ever overwritten; choose another name.")
@@ -174,7 +174,7 @@ def _chosen(
     data: str, given: dict[str, Any], augment: bool, quick: bool, count: int, side: int
 ) -> "ClassifierSettings":
     """The settings of a run: what suits the images, but for what was given."""
-    from kermix.classify_run import suited_settings
+    from kermix.runs.classify_run import suited_settings
 
     base = suited_settings(data, given["model"], given["patch"], count, side, augment=augment)
     if quick:
@@ -227,7 +227,7 @@ def _settings(texts: list[str]) -> dict[str, Any]:
 
 
 def _train_and_finish(run: "ClassifyRun", train: "LabelledImages", test: "LabelledImages") -> None:
-    from kermix.interruptions import interruptions
+    from kermix.runs.interruptions import interruptions
     from kermix.training.progress import progress_bar
 
     trainer = run.trainer(train, test)

@@ -8,12 +8,12 @@ import typer
 from torch import Tensor
 
 from kermix import plots
-from kermix.compare import compare
-from kermix.comparison import Comparison
-from kermix.drift import Drift, drift
 from kermix.errors import OptionError
+from kermix.measure.compare import compare
+from kermix.measure.comparison import Comparison
+from kermix.measure.drift import Drift, drift
 from kermix.report import Report
-from kermix.sketch import Sketch
+from kermix.sketches.sketch import Sketch
 
 from .output import parse_variances, print_json, print_table, save_safely, split_names
 

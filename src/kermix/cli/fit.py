@@ -167,7 +167,7 @@ def fit(
     lost, and the command to go on is printed.
     """
     from kermix.data.loading import load
-    from kermix.run import Run, next_free_folder
+    from kermix.runs.fit_run import Run, next_free_folder
     from kermix.training.settings import Settings
 
     if rows is not None and rows < 1:
@@ -213,17 +213,17 @@ def resume(
 
     The number of processes may be another than before.
     """
-    from kermix.classify_run import is_classification
+    from kermix.runs.classify_run import is_classification
 
     if is_classification(run):
         go_on(run)
         return
-    from kermix.image_run import is_image_run
+    from kermix.runs.image_run import is_image_run
 
     if is_image_run(run):
         resume_images(run)
         return
-    from kermix.run import Run
+    from kermix.runs.fit_run import Run
 
     before = Run.open(run)
     asked = (devices or before.ranks[0], nodes or before.ranks[1], strategy or before.ranks[2])
@@ -248,8 +248,8 @@ def sample(
     ] = None,
 ) -> None:
     """Draw samples from a fitted model."""
-    from kermix.image_run import is_image_run
-    from kermix.run import Run
+    from kermix.runs.fit_run import Run
+    from kermix.runs.image_run import is_image_run
 
     if n < 1:
         raise OptionError(f"-n {n}: at least one sample is needed.")
@@ -274,8 +274,8 @@ def score(
 ) -> None:
     """Log-density of each row of DATA under a fitted model, in nats."""
     from kermix.data.loading import load
-    from kermix.image_run import is_image_run
-    from kermix.run import Run
+    from kermix.runs.fit_run import Run
+    from kermix.runs.image_run import is_image_run
 
     if is_image_run(run):
         raise RunError(f"{run}: a model of images has no density to score with.")
@@ -295,7 +295,7 @@ def score(
 
 
 def _train_and_finish(run: Any, dataset: Any) -> None:
-    from kermix.fit_ranks import train
+    from kermix.runs.fit_ranks import train
 
     try:
         outcome = train(run, dataset, show=True)

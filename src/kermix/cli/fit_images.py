@@ -23,7 +23,7 @@ ELSEWHERE = (*LOADING, "data", "device", "precision", "out", "quick")
 
 def wants_images(dataset: Dataset, model: str | None, cost: str) -> bool:
     """Whether data are fitted as images: they are some, and no model of rows is asked for."""
-    from kermix.image_run import MODEL_OPTIONS, suits_images
+    from kermix.runs.image_run import MODEL_OPTIONS, suits_images
 
     if model is not None and model not in MODEL_OPTIONS.values():
         return False
@@ -39,8 +39,8 @@ def typed_options(context: typer.Context) -> dict[str, Any]:
 
 def fit_images(dataset: Dataset, typed: dict[str, Any]) -> None:
     """Fit a model of images: train, draw samples, write a report."""
-    from kermix.image_run import ASKED, MODEL_OPTIONS, ImageRun
-    from kermix.run import next_free_folder
+    from kermix.runs.fit_run import next_free_folder
+    from kermix.runs.image_run import ASKED, MODEL_OPTIONS, ImageRun
     from kermix.training.image_settings import ImageSettings
 
     source = typed.get("data", dataset.name)
@@ -77,14 +77,14 @@ def fit_images(dataset: Dataset, typed: dict[str, Any]) -> None:
 
 def resume_images(folder: Path) -> None:
     """Go on with a run of images from its last checkpoint."""
-    from kermix.image_run import ImageRun
+    from kermix.runs.image_run import ImageRun
 
     run = ImageRun.open(folder)
     _train_and_finish(run, run.dataset())
 
 
 def _train_and_finish(run: Any, dataset: Dataset) -> None:
-    from kermix.interruptions import interruptions
+    from kermix.runs.interruptions import interruptions
     from kermix.training.progress import live_progress
 
     trainer = run.trainer(dataset)
@@ -107,8 +107,8 @@ def sample_images(folder: Path, out: Path, n: int, seed: int, label: str | None)
     """Write images of a run: a sheet (.png), or bytes (n, c, h, w) with their classes (.npz)."""
     import torch
 
-    from kermix.image_run import ImageRun
-    from kermix.image_sheets import save_png, sheet
+    from kermix.runs.image_run import ImageRun
+    from kermix.runs.image_sheets import save_png, sheet
 
     run = ImageRun.open(folder)
     if out.suffix not in (".png", ".npy", ".npz"):

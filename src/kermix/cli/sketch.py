@@ -15,7 +15,7 @@ from rich.progress import (
 )
 
 from kermix.errors import OptionError
-from kermix.sketching import RowMap, sketch_files
+from kermix.sketches.files import RowMap, sketch_files
 
 from .output import parse_variances, split_names
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kermix.errors import MissingExtraError, OptionError
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 
 __all__ = ["TOYS", "Modes", "Toy", "toy"]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kermix.errors import OptionError, RankError, SampleError
-from kermix.sketch import Sketch
+from kermix.sketches.sketch import Sketch
 from kermix.validation import normalized_weights, values_are_readable, working_dtype
 
 from .ranks import Ranks

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from kermix.costs import SKETCH_ABOVE
 from kermix.errors import DeviceError, OptionError, ShapeError
-from kermix.features import FeatureMap, nystrom_features
 from kermix.info import Info
 from kermix.kernel import as_kernel
 from kermix.linalg import default_ridge
 from kermix.losses import KernelLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.primal import Moments
-from kermix.sketch import Sketch, check_comparable, moments_of_sums, sample_sums
-from kermix.sketched import SketchPair
+from kermix.sketches.features import FeatureMap, nystrom_features
+from kermix.sketches.sketch import Sketch, check_comparable, moments_of_sums, sample_sums
+from kermix.sketches.sketched import SketchPair
 from kermix.validation import check_option, working_dtype
 
 from . import sharded

@@ -29,7 +29,7 @@ from kermix.kernel import GaussianKernel, KernelTerms
 from kermix.linalg import Cholesky, cholesky, solve_dtype, sqrt_or_zero
 from kermix.nuclear import NuclearMethod, chosen_method
 from kermix.polar import polar_factor
-from kermix.sketched import MatrixForm
+from kermix.sketches.sketched import MatrixForm
 from kermix.streaming import log_kernel_means
 
 from .factor import squared_norms

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kermix.errors import OptionError
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 
 from .autoencoder import Autoencoder, doublings_of
 from .generators import ConvDecoder, MLPGenerator

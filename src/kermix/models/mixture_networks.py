@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from kermix.errors import OptionError
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 from kermix.validation import check_option
 
 from .generators import mlp, reset_with

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from kermix.errors import OptionError
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 
 from .mixture_networks import Draw, MixtureNetwork, MixtureTable, stratified_draw
 from .priors import Prior

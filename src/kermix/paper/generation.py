@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from kermix.costs import distance_nuclear_cost, frobenius_cost
 from kermix.evaluation import energy_distance, mode_coverage
 from kermix.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.generators import MLPGenerator
 from kermix.models.priors import UniformPrior
 from kermix.training.schedules import learning_rate

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 from kermix.spectrum import Decomposition, decompose
 
 from .artefact import Artefact, Tick, ignore

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kermix.costs import matrix_cost, scalar_cost, svd_cost, vector_cost
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 
 from .artefact import Artefact, Rows, Tick, ignore
 from .claims import Claim

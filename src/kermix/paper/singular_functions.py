@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kermix.costs import svd_cost
 from kermix.data.toys import toy
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 from kermix.spectrum import Decomposition, decompose, decompose_grid, unit_gaussians
 from kermix.truncated import leading_svd
 

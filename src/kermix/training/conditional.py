@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from kermix.errors import OptionError, RunError, ShapeError, TrainingError
 from kermix.losses import SVDLoss
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.mixture_networks import (
     ConditionalMixtureNetwork,
     VarianceKind,

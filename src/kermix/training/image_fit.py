@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from kermix.errors import TrainingError
 from kermix.evaluation import energy_distance
-from kermix.image_spaces import CODED, make_space
+from kermix.images.spaces import CODED, make_space
 from kermix.models.autoencoder import Autoencoder
 from kermix.models.mixture_networks import Draw, MixtureTable
 

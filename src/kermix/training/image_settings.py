@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from kermix.errors import OptionError
-from kermix.image_spaces import CODED, SPACES, SpaceName
+from kermix.images.spaces import CODED, SPACES, SpaceName
 from kermix.validation import check_option
 
 from .sample_losses import SampleCost

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from kermix.image_spaces import Space
+from kermix.images.spaces import Space
 
 from .image_settings import ImageSettings
 from .sample_losses import SampleCost, sample_loss

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kermix.image_evaluation import predict
+from kermix.images.evaluation import predict
 from kermix.models.classifiers import linear_classifier, mlp_classifier
 from kermix.models.cnn import PlainCNN
 from kermix.models.image_classifier import ImageClassifier

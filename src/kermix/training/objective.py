@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from kermix.distributed import DistributedLoss, Ranks, Strategy, shares, slice_of
 from kermix.evaluation import energy_distance, mmd_squared
 from kermix.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
-from kermix.mixture import GaussianMixture
+from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.scaled import ScaledModel
 
 from .schedules import VarianceSchedule

@@ -1,0 +1,1 @@
+"""How far apart two samples are: every measure, error bars, p-values."""

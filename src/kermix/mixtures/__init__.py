@@ -1,0 +1,1 @@
+"""Gaussian mixtures and their closed forms."""

@@ -1,0 +1,94 @@
+"""Covariances of Gaussian components: their kinds, the checks of them, and their factors."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kermix.errors import DeviceError, ShapeError, VarianceError
+from kermix.validation import working_dtype
+
+__all__ = [
+    "KINDS",
+    "CovarianceKind",
+    "check_covariance_values",
+    "checked_kind",
+    "cholesky_or_nan",
+    "log_determinant",
+]
+
+CovarianceKind = Literal["isotropic", "diagonal", "full"]
+KINDS: tuple[CovarianceKind, ...] = ("isotropic", "diagonal", "full")  # from simple to general
+
+
+def checked_kind(means: Tensor, covariances: Tensor) -> CovarianceKind:
+    """Tell the kind by the number of axes; refuse what does not fit the means."""
+    if not isinstance(covariances, Tensor) or not covariances.dtype.is_floating_point:
+        is_tensor = isinstance(covariances, Tensor)
+        found = covariances.dtype if is_tensor else type(covariances).__name__
+        raise VarianceError(
+            f"covariances must be a floating-point tensor, not {found}; "
+            "use covariances.float() or torch.as_tensor(covariances, dtype=means.dtype)."
+        )
+    count, dim = means.shape[-2:]
+    tails = {"isotropic": (count,), "diagonal": (count, dim), "full": (count, dim, dim)}
+    position = covariances.ndim - means.ndim + 1
+    kind = KINDS[position] if 0 <= position < 3 else None
+    if kind is None or covariances.shape[-len(tails[kind]) :] != tails[kind]:
+        offered = ", ".join(f"{name} (*batch, {str(tail)[1:]}" for name, tail in tails.items())
+        raise ShapeError(
+            f"covariances has shape {tuple(covariances.shape)} with means of shape "
+            f"{tuple(means.shape)}. Give as many batch axes as the means have (size 1 where "
+            f"shared); the number of axes tells the kind: {offered}."
+        )
+    if covariances.device != means.device:
+        raise DeviceError(
+            f"covariances is on {covariances.device} and means on {means.device}; "
+            "move one of them with .to(device)."
+        )
+    return kind
+
+
+def check_covariance_values(covariances: Tensor, kind: CovarianceKind) -> None:
+    """Refuse values that are not those of positive definite matrices."""
+    values = covariances.detach()
+    bad = int((~torch.isfinite(values)).sum())
+    if bad:
+        raise VarianceError(
+            f"covariances has {bad} NaN or infinite values; find out where they come from "
+            "(a learning rate that is too high, or an exponential that overflows, are common)."
+        )
+    if kind != "full":
+        if bool((values <= 0).any()):
+            raise VarianceError(
+                f"covariances has {int((values <= 0).sum())} values that are not positive "
+                f"(smallest {float(values.min()):g}); pass variances through exp or softplus, "
+                "or add a floor."
+            )
+        return
+    asymmetry = float((values - values.mT).abs().max())
+    if asymmetry > math.sqrt(torch.finfo(values.dtype).eps) * float(values.abs().max()):
+        raise VarianceError(
+            f"covariances has matrices that are not symmetric (largest difference {asymmetry:g}); "
+            "give S = A @ A.mT, or (S + S.mT) / 2."
+        )
+    values = values.to(working_dtype(values))
+    if bool(torch.linalg.cholesky_ex(values).info.any()):
+        raise VarianceError(
+            "covariances has matrices that are not positive definite (smallest eigenvalue "
+            f"{float(torch.linalg.eigvalsh(values).min()):g}); "
+            "give S = A @ A.mT + floor * torch.eye(d)."
+        )
+
+
+def cholesky_or_nan(matrices: Tensor) -> Tensor:  # (*B, d, d) -> (*B, d, d)
+    """The lower factor, with no ridge added: a covariance is taken as it is."""
+    # A failure shows as NaN: asking whether there was one would make the host wait for the device.
+    factor, info = torch.linalg.cholesky_ex(matrices)
+    return torch.where(info[..., None, None] > 0, torch.nan, factor)
+
+
+def log_determinant(factor: Tensor) -> Tensor:  # (*B, d, d) -> (*B)
+    """The log-determinant of the matrix that has this Cholesky factor."""
+    return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)

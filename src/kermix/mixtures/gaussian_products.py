@@ -1,0 +1,288 @@
+"""Integrals of products of Gaussians (Properties 1 and 2, corollary), summed over components.
+
+Everything is summed in log space, so that 784 dimensions neither under- nor overflow, and in
+blocks, so that memory stays bounded whatever the number of components. Isotropic components take
+their squared distances from `gram`: above 8 dimensions no array of pairs times dimensions exists.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from functools import reduce
+from itertools import chain, combinations, combinations_with_replacement, islice, product
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.errors import OptionError, SizeError
+from kermix.gram import DIRECT_DIFFERENCES_UP_TO, squared_distances
+from kermix.mixtures.components import Components
+from kermix.mixtures.covariance import KINDS, CovarianceKind, cholesky_or_nan, log_determinant
+from kermix.mixtures.log_sums import (
+    ScaledSum,
+    block_elements,
+    log_of_sums,
+    map_blocks,
+    powers_and_factors,
+    scaled_sum,
+    slices,
+)
+from kermix.validation import working_dtype
+
+__all__ = ["check_power", "log_density", "log_pair_sum", "log_power_sum"]
+
+MAX_PRODUCTS = 2_000_000
+MAX_OPERATIONS = 10**12
+LOG_2PI = math.log(2 * math.pi)
+
+
+def _log_normal(
+    means: Tensor,  # (*B, N, d)
+    covariances: Tensor | None,  # of the same kind as the components'; None is zero
+    others: Components,
+    kind: CovarianceKind,
+) -> Callable[[slice, slice], Tensor]:
+    """Property 1 for blocks of pairs: log N(m_i - m'_j; 0, S_i + S'_j)."""
+    dim = means.shape[-1]
+    other_means, other_covariances = others.means, others.covariances_as(kind)
+    same = means is other_means
+
+    if kind == "isotropic":
+
+        def isotropic(rows: slice, columns: slice) -> Tensor:
+            squares = squared_distances(means[..., rows, :], other_means[..., columns, :])
+            if same:  # rounding in the matrix product would be magnified by a small variance
+                i = torch.arange(means.shape[-2], device=means.device)
+                squares = squares.masked_fill(i[rows, None] == i[columns], 0)
+            total = other_covariances[..., None, columns]
+            if covariances is not None:
+                total = total + covariances[..., rows, None]
+            return -0.5 * (squares / total + dim * (total.log() + LOG_2PI))
+
+        return isotropic
+
+    if kind == "diagonal":
+
+        def diagonal(rows: slice, columns: slice) -> Tensor:
+            gaps = means[..., rows, None, :] - other_means[..., None, columns, :]
+            total = other_covariances[..., None, columns, :]
+            if covariances is not None:
+                total = total + covariances[..., rows, None, :]
+            return -0.5 * ((gaps.square() / total).sum(-1) + (total.log() + LOG_2PI).sum(-1))
+
+        return diagonal
+
+    if covariances is None:
+        other_factors = cholesky_or_nan(other_covariances)
+
+        def full_at_points(rows: slice, columns: slice) -> Tensor:
+            gaps = means[..., None, rows, :] - other_means[..., columns, None, :]
+            factor = other_factors[..., columns, :, :]
+            squares = torch.linalg.solve_triangular(factor, gaps.mT, upper=False).square().sum(-2)
+            constant = log_determinant(factor) + dim * LOG_2PI
+            return -0.5 * (squares + constant.unsqueeze(-1)).mT
+
+        return full_at_points
+
+    def full(rows: slice, columns: slice) -> Tensor:
+        gaps = means[..., rows, None, :] - other_means[..., None, columns, :]
+        factor = cholesky_or_nan(
+            covariances[..., rows, None, :, :] + other_covariances[..., None, columns, :, :]
+        )
+        whitened = torch.linalg.solve_triangular(factor, gaps.unsqueeze(-1), upper=False)
+        squares = whitened.squeeze(-1).square().sum(-1)
+        return -0.5 * (squares + log_determinant(factor) + dim * LOG_2PI)
+
+    return full
+
+
+def _elements_for_pair(kind: CovarianceKind, dim: int, at_points: bool) -> int:
+    if kind == "isotropic":
+        return dim if dim <= DIRECT_DIFFERENCES_UP_TO else 1
+    return dim * dim if kind == "full" and not at_points else dim
+
+
+def log_density(components: Components, points: Tensor) -> Tensor:  # (*B, N, d) -> (*B, N)
+    """Return log sum_k w_k N(x; m_k, S_k)."""
+    with components.full_precision():
+        kind = components.kind
+        block = _log_normal(points, None, components, kind)
+        powers, factors = powers_and_factors(components.weights)
+
+        def log_sum(rows: slice) -> Tensor:
+            terms = block(rows, slice(None)) + powers.unsqueeze(-2)
+            return log_of_sums([scaled_sum(terms, factors.unsqueeze(-2), -1)])
+
+        dim, count = points.shape[-1], components.means.shape[-2]
+        row_size = components.batch_shape.numel() * count * _elements_for_pair(kind, dim, True)
+        rows = slices(points.shape[-2], max(1, block_elements(points.device) // row_size))
+        return torch.cat(map_blocks(log_sum, [(r,) for r in rows], points), -1)
+
+
+def log_pair_sum(p: Components, q: Components, distinct: bool = False) -> Tensor:  # (*B)
+    """Return log sum_ij w_i w'_j N(m_i - m'_j; 0, S_i + S'_j); `distinct` leaves out i = j."""
+    with p.full_precision():
+        dtype = working_dtype(p.means, q.means)
+        p, q = p.to(dtype), q.to(dtype)
+        kind = max(p.kind, q.kind, key=KINDS.index)
+        block = _log_normal(p.means, p.covariances_as(kind), q, kind)
+        p_powers, p_factors = powers_and_factors(p.weights)
+        q_powers, q_factors = powers_and_factors(q.weights)
+        (p_count, dim), q_count = p.means.shape[-2:], q.means.shape[-2]
+        index = torch.arange(max(p_count, q_count), device=p.means.device)
+
+        def block_sum(rows: slice, columns: slice) -> ScaledSum:
+            powers = (
+                block(rows, columns) + p_powers[..., rows, None] + q_powers[..., None, columns]
+            )
+            factors = p_factors[..., rows, None] * q_factors[..., None, columns]
+            if distinct:
+                factors = factors.masked_fill(index[rows, None] == index[columns], 0)
+            return scaled_sum(powers, factors, -2, -1)
+
+        batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape).numel()
+        size = batch * _elements_for_pair(kind, dim, False)
+        pairs = max(1, block_elements(p.means.device) // size)
+        width = min(q_count, pairs)
+        blocks = product(slices(p_count, max(1, pairs // width)), slices(q_count, width))
+        return log_of_sums(map_blocks(block_sum, list(blocks), p.means))
+
+
+def _log_products(components: Components) -> Callable[[Tensor], Tensor]:
+    """The log-integral of N(.; m_a, S_a) N(.; m_b, S_b) ... for rows of indices a, b, ...
+
+    With precisions T_a, their sum T and m the precision-weighted mean, it is
+    -1/2 [sum_a log det(2 pi S_a) + log det(T / 2 pi) + sum_a (m_a - m)' T_a (m_a - m)].
+    """
+    dim = components.means.shape[-1]
+    means = components.means - components.means.detach().mean(-2, keepdim=True)
+    covariances = components.covariances
+
+    if components.kind == "isotropic":
+        squares = squared_distances(means, means, same=True)
+
+        def isotropic(indices: Tensor) -> Tensor:
+            variances = covariances[..., indices]
+            total = variances.reciprocal().sum(-1)
+            shares = variances.reciprocal() / total.unsqueeze(-1)
+            gaps = squares[..., indices[:, :, None], indices[:, None, :]]
+            spread = 0.5 * total * (gaps @ shares.unsqueeze(-1)).squeeze(-1).mul(shares).sum(-1)
+            logs = (variances.log() + LOG_2PI).sum(-1) + total.log() - LOG_2PI
+            return -0.5 * (dim * logs + spread)
+
+        return isotropic
+
+    if components.kind == "diagonal":
+
+        def diagonal(indices: Tensor) -> Tensor:
+            variances = covariances[..., indices, :]
+            precisions = variances.reciprocal()
+            total = precisions.sum(-2)
+            here = means[..., indices, :]
+            centre = (precisions * here).sum(-2) / total
+            spread = (precisions * (here - centre.unsqueeze(-2)).square()).sum(-2)
+            logs = (variances.log() + LOG_2PI).sum(-2) + total.log() - LOG_2PI
+            return -0.5 * (logs + spread).sum(-1)
+
+        return diagonal
+
+    factors = cholesky_or_nan(covariances)
+    logs = log_determinant(factors) + dim * LOG_2PI
+    identity = torch.eye(dim, dtype=means.dtype, device=means.device)
+    whitening = torch.linalg.solve_triangular(factors, identity, upper=False)
+    precisions = whitening.mT @ whitening
+    pulls = (precisions @ means.unsqueeze(-1)).squeeze(-1)
+
+    def full(indices: Tensor) -> Tensor:
+        columns = indices.unbind(-1)
+        total = cholesky_or_nan(reduce(torch.add, (precisions[..., c, :, :] for c in columns)))
+        pull = pulls[..., indices, :].sum(-2).unsqueeze(-1)
+        centre = torch.cholesky_solve(pull, total)
+        spread = reduce(
+            torch.add,
+            (
+                (whitening[..., c, :, :] @ (means[..., c, :].unsqueeze(-1) - centre))
+                .square()
+                .sum((-2, -1))
+                for c in columns
+            ),
+        )
+        constant = logs[..., indices].sum(-1) + log_determinant(total) - dim * LOG_2PI
+        return -0.5 * (constant + spread)
+
+    return full
+
+
+def _index_blocks(
+    count: int, n: int, distinct: bool, rows: int, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows of n ascending indices below `count`, with the log of the orders each can take."""
+    choices = (combinations if distinct else combinations_with_replacement)(range(count), n)
+    while True:
+        flat = np.fromiter(chain.from_iterable(islice(choices, rows)), dtype=np.int64)
+        if not flat.size:
+            return
+        indices = flat.reshape(-1, n)
+        run = np.ones(len(indices))
+        log_orders = np.full(len(indices), math.lgamma(n + 1))
+        for k in range(1, n):
+            run = np.where(indices[:, k] == indices[:, k - 1], run + 1, 1)
+            log_orders -= np.log(run)
+        yield torch.from_numpy(indices).to(device), torch.from_numpy(log_orders).to(device)
+
+
+def _check_power_size(components: Components, n: int, distinct: bool) -> int:
+    """Refuse a sum over tuples that cannot finish; return the numbers held for each tuple."""
+    count, dim = components.means.shape[-2:]
+    products = math.comb(count, n) if distinct else math.comb(count + n - 1, n)
+    elements = {"isotropic": n * n, "diagonal": n * dim, "full": n * dim + dim * dim}
+    batch = components.batch_shape.numel()
+    operations = batch * products * elements[components.kind]
+    if components.kind == "full":
+        operations += batch * products * (dim**3 + n * dim * dim)
+    if products > MAX_PRODUCTS or operations > MAX_OPERATIONS:
+        raise SizeError(
+            f"n = {n} with {count} {components.kind} components in {dim} dimensions is a sum over "
+            f"{products:,} products of Gaussians, about {operations:.1e} operations; at most "
+            f"{MAX_PRODUCTS:,} products and {MAX_OPERATIONS:.0e} operations are attempted. Use "
+            "a smaller n, fewer components or a simpler kind of covariance, or estimate the "
+            "integral of p^n as the mean of exp((n - 1) * p.log_prob(x)) over samples x of p."
+        )
+    return batch * elements[components.kind]
+
+
+def log_power_sum(components: Components, n: int, distinct: bool = False) -> Tensor:  # (*B)
+    """Return log int (sum_k w_k N_k)^n; `distinct` leaves out tuples that repeat a component."""
+    if n == 2:
+        return log_pair_sum(components, components, distinct)
+    powers, factors = powers_and_factors(components.weights)
+    if n == 1:
+        return log_of_sums([scaled_sum(powers, factors, -1)])
+    size = _check_power_size(components, n, distinct)
+    count, device = components.means.shape[-2], components.means.device
+    with components.full_precision():
+        log_products = _log_products(components)
+
+        def block_sum(indices: Tensor, log_orders: Tensor) -> ScaledSum:
+            exponents = log_products(indices) + powers[..., indices].sum(-1)
+            weights = reduce(torch.mul, factors[..., indices].unbind(-1))
+            return scaled_sum(exponents + log_orders.to(exponents.dtype), weights, -1)
+
+        rows = max(1, block_elements(device) // size)
+        blocks = list(_index_blocks(count, n, distinct, rows, device))
+        return log_of_sums(map_blocks(block_sum, blocks, components.means))
+
+
+def check_power(n: int) -> int:
+    """Return n if it is a positive integer: other norms have no closed form."""
+    try:
+        whole = operator.index(n)
+    except TypeError:
+        whole = 0
+    if isinstance(n, bool) or whole < 1:
+        raise OptionError(
+            f"n = {n!r}: the norm has a closed form for positive integers n only. For another "
+            "exponent, estimate the mean of exp((n - 1) * p.log_prob(x)) over samples x of p."
+        )
+    return whole

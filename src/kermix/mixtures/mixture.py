@@ -1,0 +1,290 @@
+"""Gaussian mixtures and the closed forms of their products (Properties 1 and 2, corollary)."""
+
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.types import _size
+
+from kermix.errors import DeviceError, OptionError, ReparametrizationError, ShapeError
+from kermix.mixtures.components import Components
+from kermix.mixtures.covariance import CovarianceKind, cholesky_or_nan
+from kermix.mixtures.gaussian_products import check_power, log_density, log_pair_sum, log_power_sum
+from kermix.validation import check_pair, check_samples, normalized_weights, working_dtype
+
+__all__ = ["ClosedForms", "GaussianMixture"]
+
+
+class ClosedForms:
+    """What every Gaussian mixture can compute exactly, whatever its prior."""
+
+    _components: Components
+    _dtype: torch.dtype
+
+    @property
+    def covariance_kind(self) -> CovarianceKind:
+        """Which kind of covariance the components have: "isotropic", "diagonal" or "full"."""
+        return self._components.kind
+
+    def _log_power(self, n: int, unbiased: bool) -> Tensor:
+        raise NotImplementedError
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        r"""The log-density $\log \sum_k w_k \mathcal{N}(x; m_k, S_k)$.
+
+        Args:
+            value: Points, (*sample, *B, d), broadcast to the batch shape B.
+
+        Returns:
+            Shape (*sample, *B).
+        """
+        components = self._components
+        batch, dim = components.batch_shape, components.means.shape[-1]
+        check_samples("value", value.unsqueeze(0) if getattr(value, "ndim", 0) else value)
+        try:
+            shape = torch.broadcast_shapes(value.shape[:-1], batch)
+        except RuntimeError:
+            shape = None
+        if shape is None or value.shape[-1] != dim:
+            raise ShapeError(
+                f"value has shape {tuple(value.shape)}; a mixture of batch shape {tuple(batch)} "
+                f"in {dim} dimensions takes points of shape {('*sample', *batch, dim)}."
+            )
+        if value.device != components.means.device:
+            raise DeviceError(
+                f"value is on {value.device} and the mixture on {components.means.device}; "
+                "move one of them with .to(device)."
+            )
+        dtype = working_dtype(value, components.means)
+        points = value.to(dtype).expand(*shape, dim)
+        points = points.reshape(-1, *batch, dim).movedim(0, -2)
+        result = log_density(components.to(dtype), points).movedim(-1, 0).reshape(shape)
+        return result.to(torch.promote_types(self._dtype, value.dtype))
+
+    def _log_inner(self, q: "ClosedForms") -> Tensor:
+        if not isinstance(q, ClosedForms):
+            raise OptionError(
+                f"q is a {type(q).__name__}; give a GaussianMixture or a SampledMixture. "
+                "For samples, use the costs, for example scalar_cost."
+            )
+        check_pair(self._components.means, q._components.means, ("p.means", "q.means"))
+        return log_pair_sum(self._components, q._components)
+
+    def log_inner(self, q: "ClosedForms") -> Tensor:
+        r"""$\log \langle p, q \rangle$, finite where the inner product itself underflows.
+
+        Args:
+            q: Another mixture, with any kind of covariance, whose batch shape can be broadcast.
+
+        Returns:
+            The broadcast batch shape.
+        """
+        return self._log_inner(q).to(torch.promote_types(self._dtype, q._dtype))
+
+    def inner(self, q: "ClosedForms") -> Tensor:
+        r"""The inner product, Property 2 (and 3, with expectations for sums).
+
+        $$\langle p, q \rangle = \sum_{ij} w_i w'_j \mathcal{N}(m_i - m'_j; 0, S_i + S'_j)$$
+        """
+        return self._log_inner(q).exp().to(torch.promote_types(self._dtype, q._dtype))
+
+    def log_norm2(self) -> Tensor:
+        r"""$\log \langle p, p \rangle$."""
+        return self._log_power(2, False).to(self._dtype)
+
+    def norm2(self) -> Tensor:
+        r"""The squared $L_2$ norm $\langle p, p \rangle$, Property 2."""
+        return self._log_power(2, False).exp().to(self._dtype)
+
+    def log_lp_norm(self, n: int) -> Tensor:
+        r"""$\log \|p\|_n$; see `lp_norm`."""
+        return (self._log_power(check_power(n), False) / n).to(self._dtype)
+
+    def lp_norm(self, n: int) -> Tensor:
+        r"""The norm $\|p\|_n = (\int p(x)^n dx)^{1/n}$, from the corollary to Property 3.
+
+        The power of the sum is a sum over multisets of n components, each the integral of a
+        product of n Gaussians times the number of its orders. (The paper says any exponent; the
+        closed form exists for positive integers.)
+
+        Args:
+            n: A positive integer. `SizeError` if more than two million multisets are needed.
+
+        Returns:
+            The batch shape.
+        """
+        return (self._log_power(check_power(n), False) / n).exp().to(self._dtype)
+
+    def cauchy_schwarz(self, q: "ClosedForms") -> Tensor:
+        r"""The divergence $-\log(\langle p,q\rangle^2 / (\langle p,p\rangle \langle q,q\rangle))$.
+
+        It is zero if and only if the mixtures are proportional. A value that rounding made
+        negative is returned as zero, with the gradient it had.
+        """
+        divergence = self._cauchy_schwarz(q, False)
+        rounded = divergence.clamp(min=0) - divergence
+        return (divergence + rounded.detach()).to(torch.promote_types(self._dtype, q._dtype))
+
+    def _cauchy_schwarz(self, q: "ClosedForms", unbiased: bool) -> Tensor:
+        cross = self._log_inner(q)
+        return self._log_power(2, unbiased) + q._log_power(2, unbiased) - 2 * cross
+
+
+class GaussianMixture(ClosedForms, Distribution):
+    r"""A mixture of Gaussians with exact inner products and norms (Properties 1 and 2).
+
+    $$p(x) = \sum_{k=1}^K w_k \mathcal{N}(x; m_k, S_k)$$
+
+    Half precision is computed in float32, and results have the type that was given. Weights may be
+    zero and still have the right gradient.
+
+    Args:
+        weights: Non-negative, (*B, K); divided by their sum.
+        means: (*B, K, d).
+        covariances: Isotropic (*B, K), diagonal (*B, K, d) or full (*B, K, d, d). The kind is
+            told by the number of axes alone, compared with the means': one fewer, as many, or one
+            more. So covariances carry as many batch axes as the means, of size 1 where shared.
+            Batch shapes of the three arguments are broadcast.
+        validate_args: False skips the checks of the covariances' values (a Cholesky factorisation
+            where they are full), which are otherwise made on the CPU, outside torch.func and
+            torch.compile, whatever torch's default for distributions.
+
+    Example:
+        >>> import torch
+        >>> weights, means = torch.tensor([1.0, 3.0]), torch.tensor([[-1.0], [1.0]])
+        >>> p = GaussianMixture(weights, means, torch.tensor([0.5, 0.5]))
+        >>> p.batch_shape, p.event_shape, p.mean
+        (torch.Size([]), torch.Size([1]), tensor([0.5000]))
+        >>> q = GaussianMixture(torch.ones(1), torch.zeros(1, 1), torch.ones(1))
+        >>> round(float(p.inner(q)), 4)
+        0.2334
+        >>> round(float(p.cauchy_schwarz(q)), 4), round(float(p.lp_norm(3)), 4)
+        (0.3336, 0.4441)
+    """
+
+    arg_constraints = {  # noqa: RUF012 (torch's own way of stating them)
+        "weights": constraints.simplex,
+        "means": constraints.independent(constraints.real, 2),
+        "covariances": constraints.dependent(is_discrete=False),
+    }
+    support = constraints.real_vector
+
+    def __init__(
+        self,
+        weights: Tensor,
+        means: Tensor,
+        covariances: Tensor,
+        validate_args: bool | None = None,
+    ) -> None:
+        check_samples("means", means)
+        normalized = normalized_weights("weights", weights, means)
+        # torch.compile sets torch's own default to False for good, so None does not ask for it.
+        check_values = validate_args is not False
+        components = Components.checked(normalized, means, covariances, check_values)
+        given = torch.promote_types(weights.dtype, means.dtype)
+        self._set(components, torch.promote_types(given, covariances.dtype))
+
+    def _set(self, components: Components, dtype: torch.dtype) -> None:
+        self._components, self._dtype = components, dtype
+        given = components.to(dtype)
+        self.weights, self.means, self.covariances = given.weights, given.means, given.covariances
+        count, dim = components.means.shape[-2:]
+        self.has_rsample = count == 1
+        # The arguments are checked above: torch's own checks would wait for the device.
+        super().__init__(components.batch_shape, torch.Size([dim]), validate_args=False)
+
+    def _log_power(self, n: int, unbiased: bool) -> Tensor:
+        return log_power_sum(self._components, n)  # exact: there is no bias to remove
+
+    def expand(self, batch_shape: _size, _instance: Distribution | None = None) -> Self:
+        """The same mixture repeated, without copying, to a larger batch shape."""
+        new = self._get_checked_instance(GaussianMixture, _instance)
+        new._set(self._components.expand(torch.Size(batch_shape)), self._dtype)
+        return new
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of the mixture, (*B, d)."""
+        return self._mean().to(self._dtype)
+
+    def _mean(self) -> Tensor:
+        return (self._components.weights.unsqueeze(-1) * self._components.means).sum(-2)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each coordinate, (*B, d)."""
+        c = self._components
+        if c.kind == "full":
+            within = c.covariances.diagonal(dim1=-2, dim2=-1)
+        else:
+            within = c.covariances_as("diagonal")
+        between = (c.means - self._mean().unsqueeze(-2)).square()
+        return (c.weights.unsqueeze(-1) * (within + between)).sum(-2).to(self._dtype)
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """The covariance of the mixture, (*B, d, d)."""
+        c = self._components
+        with c.full_precision():
+            gaps = c.means - self._mean().unsqueeze(-2)
+            between = (c.weights.unsqueeze(-1) * gaps).mT @ gaps
+            if c.kind == "full":
+                within = (c.weights[..., None, None] * c.covariances).sum(-3)
+            else:
+                diagonal = c.covariances_as("diagonal")
+                within = torch.diag_embed((c.weights.unsqueeze(-1) * diagonal).sum(-2))
+            return (within + between).to(self._dtype)
+
+    def sample(
+        self, sample_shape: _size = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Independent samples, (*sample_shape, *B, d), without gradient."""
+        with torch.no_grad():
+            return self._draw(torch.Size(sample_shape), generator)
+
+    def rsample(
+        self, sample_shape: _size = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Samples that are differentiable in mean and covariance, for K = 1 only."""
+        if not self.has_rsample:
+            raise ReparametrizationError(
+                f"rsample of {self.means.shape[-2]} components: which component a sample comes "
+                "from is a discrete choice, through which no gradient flows. Use sample() with "
+                "log_prob (score function), the closed forms (inner, norm2, cauchy_schwarz), or "
+                "one component."
+            )
+        return self._draw(torch.Size(sample_shape), generator)
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        c = self._components
+        batch, (count, dim) = c.batch_shape, c.means.shape[-2:]
+        copies, draws = batch.numel(), shape.numel()
+        if not copies * draws:
+            return c.means.new_empty(shape + batch + (dim,)).to(self._dtype)
+        weights, device = c.weights.detach().reshape(copies, count), c.means.device
+        labels = torch.multinomial(weights, draws, replacement=True, generator=generator)
+        labels = (labels + count * torch.arange(copies, device=device).unsqueeze(-1)).flatten()
+        noise = torch.randn(
+            copies * draws, dim, dtype=c.means.dtype, device=device, generator=generator
+        )
+        with c.full_precision():
+            if c.kind == "full":
+                noise = _grouped_products(
+                    cholesky_or_nan(c.covariances).flatten(0, -3), noise, labels
+                )
+            else:
+                scales = c.covariances.reshape(copies * count, -1).sqrt()
+                noise = scales[labels] * noise
+        points = c.means.reshape(-1, dim)[labels] + noise
+        points = points.reshape(copies, draws, dim).movedim(0, 1)
+        return points.reshape(shape + batch + (dim,)).to(self._dtype)
+
+
+def _grouped_products(matrices: Tensor, vectors: Tensor, labels: Tensor) -> Tensor:
+    """matrices[labels] @ vectors, without a copy of a matrix for each vector."""
+    order = labels.argsort()
+    sizes = torch.bincount(labels, minlength=len(matrices)).tolist()
+    groups = vectors[order].split(sizes)
+    products = [group @ matrix.mT for group, matrix in zip(groups, matrices, strict=True)]
+    return torch.cat(products)[order.argsort()]

@@ -1,0 +1,316 @@
+"""Run folders of classifiers: everything about one in one place, and nothing is ever lost.
+
+=================  ===============================================================
+`config.json`      data, settings, versions, machine, commit: how to repeat it
+`metrics.csv`      epoch, step, loss, accuracies and seconds
+`checkpoint/`      `last` (to go on from) and `model` (what predicts)
+`result.json`      accuracy, loss, confusion matrix, time and size
+`report.html`      all of it on one page, which needs nothing else
+=================  ===============================================================
+"""
+
+import csv
+import hashlib
+import json
+import shlex
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import kermix
+
+from kermix.data.labelled import LabelledImages, load_labelled
+from kermix.errors import OptionError, RunError
+from kermix.records import environment, write_json
+from kermix.training.classification import (
+    ClassifierTrainer,
+    Evaluation,
+    Row,
+    TrainedClassifier,
+    load_classifier,
+)
+from kermix.training.classifier_settings import ClassifierSettings
+
+__all__ = ["ClassifyRun", "is_classification", "suited_settings"]
+
+KIND = "classify"
+FEW_IMAGES, SMALL_SIDE = 20_000, 16
+PLAIN_POSITIONS = 2**16  # in a step: for so few, torch's own operations are faster on a CPU
+# Of the command; all others are given by --set.
+OPTIONS = ("model", "patch", "epochs", "width", "depth", "batch", "rate", "seed")
+COLUMNS = ("epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds")
+
+
+def is_classification(folder: Path) -> bool:
+    """Whether a folder is one of :class:`ClassifyRun`'s."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("kind") == KIND
+
+
+def suited_settings(
+    source: str, model: str, patch: int, count: int, side: int, *, augment: bool = True
+) -> ClassifierSettings:
+    """What is used where nothing is said: the table's settings for its sets, else by size.
+
+    Args:
+        source: Name of a set, or a folder.
+        model: `"gaussian-product"` or `"cnn"`.
+        patch: Side of the patches.
+        count: Number of training images.
+        side: The shorter side of an image.
+        augment: Whether training images are shifted, and what else suits the set.
+
+    Example:
+        >>> suited_settings("digits", "gaussian-product", 3, 1437, 8).width
+        64
+    """
+    from kermix.bench.table1_cells import NONE, cell_settings
+
+    if source in ("mnist", "cifar10"):
+        base = cell_settings(source, model, patch, augment)
+    else:
+        options: dict[str, Any] = {"model": model, "patch": patch}
+        options["shift"] = 2 if side > SMALL_SIDE else 1
+        if count < FEW_IMAGES:
+            # Steps rather than epochs decide what is learned from few images.
+            options |= {"width": 64, "depth": 3, "output_width": 192}
+            options["batch"] = min(512, max(16, count // 24))
+            if options["batch"] * side**2 <= PLAIN_POSITIONS:
+                options["path"] = "plain"
+        base = ClassifierSettings(**(options if augment else options | NONE))
+    return replace(base, evaluate_every=1)
+
+
+@dataclass(frozen=True)
+class ClassifyRun:
+    """A run folder of a classifier that exists.
+
+    Attributes:
+        folder: Where it is.
+        config: The content of `config.json`.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        source: str,
+        train: LabelledImages,
+        test: LabelledImages,
+        settings: ClassifierSettings,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        data_root: Path | None = None,
+        size: int | None = None,
+    ) -> "ClassifyRun":
+        """Begin a run in a folder that must not exist."""
+        if folder.exists():
+            raise RunError(
+                f"{folder} exists, and nothing is ever overwritten; choose another --out, or go "
+                f"on with it: kermix resume {shlex.quote(str(folder))}."
+            )
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise RunError(f"{folder}: cannot be created ({error.strerror}).") from None
+        path = Path(source)
+        config = {
+            "kind": KIND,
+            "kermix": kermix.__version__,
+            "data": str(path.resolve()) if path.is_dir() else source,
+            "data_root": None if data_root is None else str(data_root.resolve()),
+            "size": size,
+            "shape": [int(n) for n in train.images.shape[1:]],
+            "images": {"train": len(train), "test": len(test)},
+            "classes": list(train.classes),
+            "fingerprint": _fingerprint(train, test),
+            "notes": list(dict.fromkeys((*train.notes, *test.notes))),
+            "settings": settings.as_json(),
+            "device": device,
+            "precision": precision,
+            "environment": environment(),
+        }
+        write_json(folder / "config.json", config)
+        return cls(folder, config)
+
+    @classmethod
+    def open(cls, folder: Path) -> "ClassifyRun":
+        """A run that was begun before."""
+        file = folder / "config.json"
+        if not file.is_file():
+            raise RunError(f"{folder}: no run folder; there is no config.json in it.")
+        try:
+            config = json.loads(file.read_text())
+            if config.get("kind") != KIND:
+                raise RunError(f"{folder}: a run of kermix fit, not of kermix classify.")
+            ClassifierSettings.from_json(config["settings"])
+        except (ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
+            raise RunError(f"{file}: damaged, or of another version ({error}).") from None
+        return cls(folder, config)
+
+    @property
+    def settings(self) -> ClassifierSettings:
+        """What the user chose."""
+        return ClassifierSettings.from_json(self.config["settings"])
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are."""
+        return self.folder / "checkpoint"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images."""
+        channels, height, width = self.config["shape"]
+        return channels, height, width
+
+    def images(self) -> tuple[LabelledImages, LabelledImages]:
+        """The images of the run, read again: those to train with, and those held out."""
+        root = self.config["data_root"]
+        train, test = (
+            load_labelled(
+                self.config["data"],
+                part,
+                data_root=None if root is None else Path(root),
+                size=self.config["size"],
+            )
+            for part in ("train", "test")
+        )
+        if _fingerprint(train, test) != self.config["fingerprint"]:
+            raise RunError(
+                f"{self.config['data']} has changed since the run in {self.folder} began; "
+                "put it back, or begin a new run."
+            )
+        return train, test
+
+    def trainer(self, train: LabelledImages, test: LabelledImages) -> ClassifierTrainer:
+        """A trainer at the last checkpoint, or at the first step if there is none."""
+        device, precision = self.config["device"], self.config["precision"]
+        trainer = ClassifierTrainer(train, test, self.settings, device, precision)
+        last = self.checkpoints / "last.safetensors"
+        if last.exists():
+            trainer.load(last)
+        return trainer
+
+    def train(self, trainer: ClassifierTrainer, **callbacks: Any) -> bool:
+        """Train to the end or an interruption; returns whether the end was reached."""
+        on_report = callbacks.pop("on_report", None)
+
+        def report(row: Row) -> None:
+            self._write_metrics(trainer.history)
+            if on_report is not None:
+                on_report(row)
+
+        self._write_metrics(trainer.history)
+        return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)
+
+    def classifier(self, device: str = "cpu") -> TrainedClassifier:
+        """The trained network, for predictions."""
+        if not (self.checkpoints / "model.safetensors").exists():
+            raise RunError(
+                f"{self.folder}: not trained to the end yet; go on with it: kermix resume "
+                f"{shlex.quote(str(self.folder))}."
+            )
+        return load_classifier(self.checkpoints, device)
+
+    def finish(self, trainer: ClassifierTrainer) -> list[tuple[str, str]]:
+        """Write result and report; returns the numbers to show, as (name, value)."""
+        from kermix.runs.classify_report import write_report
+
+        assert trainer.held_out is not None
+        on_test, on_train = trainer.evaluate(), trainer.evaluate(trainer.train)
+        each = statistics.median(row["seconds"] for row in trainer.history)
+        result = {
+            "test_accuracy": on_test.accuracy,
+            "test_loss": on_test.loss,
+            "train_accuracy": on_train.accuracy,
+            "confusion": on_test.confusion.tolist(),
+            "epochs": len(trainer.history),
+            "seconds_per_epoch": each,
+            "parameters": trainer.model.parameter_count,
+            "device": str(trainer.used_device),
+        }
+        write_json(self.folder / "result.json", result)
+        rows = self._numbers(trainer, on_test, on_train, each)
+        chances = trainer.trained().probabilities(_pixels(trainer.held_out, trainer.used_device))
+        write_report(self, trainer, on_test, chances.cpu(), rows)
+        return rows
+
+    def _numbers(
+        self,
+        trainer: ClassifierTrainer,
+        on_test: Evaluation,
+        on_train: Evaluation,
+        each: float,
+    ) -> list[tuple[str, str]]:
+        settings, counts = self.settings, self.config["images"]
+        channels, height, width = self.shape
+        wrong = int(on_test.confusion.sum() - on_test.confusion.diagonal().sum())
+        model = "CNN" if settings.model == "cnn" else f"{settings.model}, patch {settings.patch}"
+        return [
+            ("data", f"{trainer.train.name}: {counts['train']} images to train with, "
+             f"{counts['test']} to test, {width} x {height} x {channels}"),
+            ("model", f"{model}, {trainer.model.parameter_count:,} parameters"),
+            ("test accuracy", f"{on_test.accuracy:.2%} ({wrong} of {counts['test']} wrong)"),
+            ("training accuracy", f"{on_train.accuracy:.2%}"),
+            ("test loss", f"{on_test.loss:.4f} nats"),
+            ("time", f"{len(trainer.history)} epochs of {each:.2f} s on {trainer.used_device}"),
+        ]  # fmt: skip
+
+    def command(self) -> str:
+        """The command that repeats this run."""
+        settings = self.settings
+        parts = ["kermix", "classify", shlex.quote(self.config["data"])]
+        for name in ("data_root", "size"):
+            if self.config[name] is not None:
+                parts += [f"--{name.replace('_', '-')}", shlex.quote(str(self.config[name]))]
+        given = (settings.model, settings.patch, self.config["images"]["train"])
+        default = suited_settings(self.config["data"], *given, min(self.shape[1:])).as_json()
+        default |= {"model": "gaussian-product", "patch": 3}
+        for name, value in settings.as_json().items():
+            if value == default[name]:
+                continue
+            if name in OPTIONS:
+                parts += [f"--{name}", str(value)]
+            else:
+                parts += [
+                    "--set",
+                    shlex.quote(f"{name}={json.dumps(value, separators=(',', ':'))}"),
+                ]
+        return " ".join(parts)
+
+    def _write_metrics(self, history: Sequence[Row]) -> None:
+        path = self.folder / "metrics.csv"
+        part = path.with_suffix(".part")
+        with part.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            for row in history:
+                whole = {name: int(row[name]) for name in ("epoch", "step")}
+                writer.writerow({**row, **whole})
+        part.replace(path)
+
+
+def _pixels(images: LabelledImages, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(images.images)).to(device)
+
+
+def _fingerprint(*sets: LabelledImages) -> str:
+    digest = hashlib.sha256()
+    for images in sets:
+        digest.update(str((images.images.shape, images.classes)).encode())
+        digest.update(np.ascontiguousarray(images.images).data)
+        digest.update(np.ascontiguousarray(images.labels).data)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,186 @@
+"""Figures of a fit: data against samples, the density, how training went."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.errors import MissingExtraError
+from kermix.mixtures.mixture import GaussianMixture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["blank_figure", "curves_figure", "fit_figure", "plain_axes"]
+
+# Okabe and Ito's colours, told apart by every kind of colour vision.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+SHOWN_POINTS = 2500
+GRID = 200
+SHOWN_IMAGES = 48
+
+
+def fit_figure(
+    data: Tensor,  # (N, d)
+    samples: Tensor,  # (n, d)
+    mixture: GaussianMixture,
+    columns: Sequence[str],
+    image: tuple[int, int, int] | None = None,
+) -> "Figure":
+    """Data, samples and density side by side, in the way that suits their dimension."""
+    x, y = _thinned(data), _thinned(samples)
+    if image is not None:
+        return _image_figure(x, y, image)
+    if x.shape[1] == 1:
+        return _line_figure(x, y, mixture, columns[0])
+    if x.shape[1] == 2:
+        return _plane_figure(x, y, mixture, columns)
+    return _projected_figure(x, y)
+
+
+def curves_figure(history: Sequence[dict[str, float]], metric: str, best: float) -> "Figure":
+    """The held-out metric, and the loss of each stage, by step."""
+    figure = blank_figure(9.0, 3.2)
+    steps = [row["step"] for row in history]
+    left, right = figure.subplots(1, 2)
+    left.plot(steps, [row["metric"] for row in history], color=BLUE)
+    left.axhline(best, color=GREY, linewidth=0.8, linestyle="--")
+    left.set(xlabel="step", ylabel=metric, title="on data that training does not see")
+    stages = (
+        ("cost on samples", ORANGE, [r for r in history if r["variance"] > 0]),
+        ("finish, up to a constant", GREEN, [r for r in history if r["variance"] == 0]),
+    )
+    for label, colour, rows in stages:
+        if rows:
+            right.plot(
+                [r["step"] for r in rows], [r["loss"] for r in rows], color=colour, label=label
+            )
+    right.set(xlabel="step", ylabel="loss", title="loss (it rises as the variance falls)")
+    right.legend(frameon=False)
+    for axes in (left, right):
+        plain_axes(axes)
+    return figure
+
+
+def _plane_figure(
+    x: np.ndarray, y: np.ndarray, mixture: GaussianMixture, columns: Sequence[str]
+) -> "Figure":
+    figure = blank_figure(12.0, 4.3)
+    panels = figure.subplots(1, 3)
+    low, high = np.quantile(x, [0.001, 0.999], axis=0)
+    margin = 0.12 * np.where(high > low, high - low, 1.0)
+    low, high = low - margin, high + margin
+    equal = _comparable(high - low)
+    size = 3 if len(x) > 500 else 9
+    for axes, points, colour, title in (
+        (panels[0], x, BLUE, "data"), (panels[1], y, ORANGE, "samples of the model"),
+    ):  # fmt: skip
+        axes.scatter(*points.T, s=size, color=colour, alpha=0.5, linewidths=0)
+        axes.set_title(title)
+    sides = [np.linspace(low[i], high[i], GRID) for i in (0, 1)]
+    places = torch.from_numpy(np.stack(np.meshgrid(*sides), -1).reshape(-1, 2))
+    height = mixture.log_prob(places.to(mixture.means.device)).cpu().numpy()
+    # The square root shows weak parts beside strong ones.
+    shown = np.exp((height - height.max()) / 2).reshape(GRID, GRID)
+    panels[2].imshow(
+        shown, origin="lower", extent=(low[0], high[0], low[1], high[1]), cmap="cividis",
+        aspect="auto",
+    )  # fmt: skip
+    means, weights = mixture.means.cpu().numpy(), mixture.weights.cpu().numpy()
+    panels[2].scatter(
+        *means.T, s=40 * weights / weights.max(), color="white", alpha=0.7, linewidths=0
+    )
+    panels[2].set_title("density (root) and centres")
+    for axes in panels:
+        axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xlabel=columns[0])
+        if equal:
+            axes.set_aspect("equal")
+        plain_axes(axes)
+    panels[0].set_ylabel(columns[1])
+    return figure
+
+
+def _line_figure(x: np.ndarray, y: np.ndarray, mixture: GaussianMixture, name: str) -> "Figure":
+    figure = blank_figure(8.0, 4.0)
+    axes = figure.subplots()
+    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+    margin = 0.1 * (high - low) or 1.0
+    places = np.linspace(low - margin, high + margin, 600)
+    edges = np.histogram_bin_edges(x, bins=min(60, max(5, int(math.sqrt(len(x))))))
+    style: dict[str, Any] = {"bins": edges.tolist(), "density": True, "alpha": 0.45}
+    if high > low:
+        axes.hist(x[:, 0], color=BLUE, label="data", **style)
+        axes.hist(y[:, 0], color=ORANGE, label="samples of the model", **style)
+    points = torch.from_numpy(places)[:, None].to(mixture.means.device)
+    density = mixture.log_prob(points).exp().cpu().numpy()
+    axes.plot(places, density, color="black", linewidth=1, label="density of the model")
+    axes.set(xlabel=name, ylabel="density")
+    axes.legend(frameon=False)
+    plain_axes(axes)
+    return figure
+
+
+def _projected_figure(x: np.ndarray, y: np.ndarray) -> "Figure":
+    figure = blank_figure(9.0, 4.3)
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    scale = np.where(x.std(0) > 0, x.std(0), 1.0)
+    centred = (x - x.mean(0)) / scale
+    directions = np.linalg.svd(centred, full_matrices=False)[2][:2].T
+    for axes, points, colour, title in (
+        (panels[0], x, BLUE, "data"), (panels[1], y, ORANGE, "samples of the model"),
+    ):  # fmt: skip
+        projected = (points - x.mean(0)) / scale @ directions
+        second = projected[:, 1] if projected.shape[1] > 1 else np.zeros(len(projected))
+        axes.scatter(projected[:, 0], second, s=4, color=colour, alpha=0.5, linewidths=0)
+        axes.set(title=title, xlabel="first principal component of the data")
+        plain_axes(axes)
+    panels[0].set_ylabel("second")
+    return figure
+
+
+def _image_figure(x: np.ndarray, y: np.ndarray, image: tuple[int, int, int]) -> "Figure":
+    figure = blank_figure(10.0, 3.9)
+    panels = figure.subplots(1, 2)
+    for axes, rows, title in ((panels[0], x, "data"), (panels[1], y, "samples of the model")):
+        axes.imshow(_sheet(rows, image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axes.set_title(title)
+        axes.set_axis_off()
+    return figure
+
+
+def _sheet(rows: np.ndarray, image: tuple[int, int, int]) -> np.ndarray:
+    channels, height, width = image
+    across = 8
+    down = -(-min(SHOWN_IMAGES, len(rows)) // across)
+    sheet = np.ones((down * (height + 1), across * (width + 1), channels))
+    for i, row in enumerate(rows[: down * across]):
+        top, left = (i // across) * (height + 1), (i % across) * (width + 1)
+        picture = row.reshape(channels, height, width).transpose(1, 2, 0).clip(0, 1)
+        sheet[top : top + height, left : left + width] = picture
+    return sheet[:, :, 0] if channels == 1 else sheet[:, :, :3]
+
+
+def _thinned(points: Tensor) -> np.ndarray:
+    array: np.ndarray = points.detach().cpu().double().numpy()[:SHOWN_POINTS]
+    return array
+
+
+def _comparable(spans: np.ndarray) -> bool:
+    return bool(spans.max() < 5 * spans.min())
+
+
+def plain_axes(axes: Any) -> None:
+    """Leave out the upper and the right line."""
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def blank_figure(width: float, height: float) -> "Figure":
+    """A figure of so many inches."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("Figures need Matplotlib: pip install 'kermix[plots]'.") from None
+    return Figure(figsize=(width, height), layout="constrained")

@@ -1,0 +1,118 @@
+"""Images without labels, for a classifier that takes one shape: files, folders, arrays."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.data.folders import find_pictures
+from kermix.data.idx import is_idx, read_idx_array
+from kermix.data.pictures import Form, decode_all, is_picture
+from kermix.errors import ImageError, ShapeError
+
+__all__ = ["Unlabelled", "read_unlabelled"]
+
+BLOCK = 1000
+
+
+class Unlabelled(NamedTuple):
+    """Images to look at.
+
+    Attributes:
+        kind: What they are named by: `"file"` or `"row"`.
+        blocks: Names and pixels (n, C, H, W), some at a time.
+        notes: What was left out or changed; complete once the blocks were read.
+    """
+
+    kind: str
+    blocks: Iterator[tuple[list[str], Tensor]]
+    notes: list[str]
+
+
+def read_unlabelled(path: Path, shape: tuple[int, int, int]) -> Unlabelled:
+    """Read a picture, a folder of pictures, an IDX file or a .npy of images.
+
+    Pictures of any size are cropped to the middle and resized; arrays of another size are
+    resized, and one channel serves for three.
+
+    Args:
+        path: Where they are. A .npy holds (N, H, W), (N, C, H, W) or (N, H, W, C), bytes or
+            numbers from 0 to 1.
+        shape: Channels, height and width that are wanted.
+    """
+    notes: list[str] = []
+    if path.is_dir():
+        files = find_pictures(path)
+        names = [str(file.relative_to(path)) for file in files]
+        return Unlabelled("file", _decoded(files, names, shape, notes), notes)
+    if not path.exists():
+        raise ImageError(f"{path}: there is no such file or folder.")
+    if is_picture(path.name):
+        blocks = list(_decoded([path], [path.name], shape, notes))
+        if not blocks:
+            raise ImageError(f"{path}: not a readable picture.")
+        return Unlabelled("file", iter(blocks), notes)
+    if is_idx(path):
+        return Unlabelled("row", _rows(path, read_idx_array(path), shape, notes), notes)
+    if path.suffix == ".npy":
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise ImageError(f"{path}: not a readable .npy file ({error}).") from None
+        return Unlabelled("row", _rows(path, array, shape, notes), notes)
+    raise ImageError(f"{path}: neither a picture, nor a folder, an IDX file or a .npy of images.")
+
+
+def _decoded(
+    files: list[Path], names: list[str], shape: tuple[int, int, int], notes: list[str]
+) -> Iterator[tuple[list[str], Tensor]]:
+    pictures = list(zip(names, files, strict=True))
+    for block in decode_all(pictures, len(pictures), Form(*shape)):
+        notes += [f"left out, cannot be read: {text}" for text in block.damaged]
+        if block.kept:
+            yield [names[i] for i in block.kept], torch.from_numpy(block.images)
+
+
+def _rows(
+    path: Path, array: np.ndarray, shape: tuple[int, int, int], notes: list[str]
+) -> Iterator[tuple[list[str], Tensor]]:
+    images = _channels_first(path, array, shape[0])
+    if tuple(images.shape[2:]) != shape[1:]:
+        height, width = images.shape[2:]
+        notes.append(f"resized from {width} x {height} to {shape[2]} x {shape[1]} pixels")
+    return (
+        ([str(i) for i in range(start, min(start + BLOCK, len(images)))],
+         _numbers(path, images[start : start + BLOCK], shape))
+        for start in range(0, len(images), BLOCK)
+    )  # fmt: skip
+
+
+def _channels_first(path: Path, array: np.ndarray, channels: int) -> np.ndarray:
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[1] not in (1, channels):
+        array = array.transpose(0, 3, 1, 2)
+    if array.ndim != 4 or array.shape[1] not in (1, channels) or 0 in array.shape:
+        raise ShapeError(
+            f"{path}: an array of shape {array.shape}; images are (N, H, W), (N, C, H, W) or "
+            f"(N, H, W, C), here with 1 or {channels} channels."
+        )
+    if array.dtype.kind not in "buif":
+        raise ImageError(f"{path}: {array.dtype} are no pixels; bytes, or numbers from 0 to 1.")
+    return array
+
+
+def _numbers(path: Path, block: np.ndarray, shape: tuple[int, int, int]) -> Tensor:
+    pixels = torch.from_numpy(np.ascontiguousarray(block).astype(np.float32))
+    if block.dtype == np.uint8:
+        pixels = pixels / 255
+    if not bool(((pixels >= 0) & (pixels <= 1)).all()):
+        raise ImageError(f"{path}: {block.dtype} outside of 0 to 1; bytes, or numbers in 0 to 1.")
+    if tuple(pixels.shape[2:]) != shape[1:]:
+        pixels = torch.nn.functional.interpolate(
+            pixels, shape[1:], mode="bilinear", antialias=True
+        ).clamp(0, 1)
+    return pixels.expand(-1, shape[0], -1, -1)

@@ -1,0 +1,1 @@
+"""Primal statistics: feature maps, sketches that add up, and sketches of files."""

@@ -1,0 +1,258 @@
+"""Feature maps: `K(x, y) ~ phi(x) . phi(y)` with few features, so that costs become moments."""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from kermix.errors import OptionError, ShapeError, VarianceError
+from kermix.gram import gram_matrix
+from kermix.kernel import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
+from kermix.linalg import solve_dtype
+from kermix.sketches.pivoting import random_pivots
+from kermix.validation import check_option, check_samples
+
+__all__ = [
+    "FeatureMap",
+    "FourierFeatures",
+    "LandmarkRule",
+    "NystromFeatures",
+    "fingerprint",
+    "fourier_features",
+    "nystrom_features",
+]
+
+LandmarkRule: TypeAlias = Literal["pivoted", "uniform"]
+
+# Keeps the factor well conditioned. It can only lower the kernel that the features reproduce, so
+# the residual stays a bound, and it raises the mean residual by no more than itself.
+LANDMARK_RIDGE = 1e-11
+CANDIDATES_PER_LANDMARK = 50
+
+
+class FeatureMap(Protocol):
+    """A map from points to features whose inner products approximate the kernel."""
+
+    kind: ClassVar[str]
+    certified: ClassVar[bool]
+
+    @property
+    def kernel(self) -> GaussianKernel:
+        """The kernel that the features stand for."""
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the points."""
+
+    @property
+    def rank(self) -> int:
+        """Number of features."""
+
+    @property
+    def parameters(self) -> Tensor:
+        """What defines the map, beside its kernel."""
+
+    def __call__(self, points: Tensor) -> Tensor:
+        """Features of points, (N, d) to (N, rank), in the dtype of the parameters."""
+
+
+@dataclass(frozen=True, eq=False)
+class NystromFeatures:
+    r"""Nystrom features :math:`\phi(x) = L^{-1} K(Z, x)` with :math:`L L^\top = K(Z, Z)`.
+
+    What they reproduce is a projection of the kernel, so :math:`1 - |\phi(x)|^2 \ge 0` is the
+    kernel's residual at `x`, and its means bound the error of costs.
+
+    Args:
+        landmarks: The points Z, shape (rank, d).
+        kernel: The kernel between data and centres, of equal variances.
+    """
+
+    landmarks: Tensor  # (r, d)
+    kernel: GaussianKernel
+    kind: ClassVar[str] = "nystrom"
+    certified: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _refuse_unequal_variances(self.kernel)
+        check_samples("landmarks", self.landmarks)
+        dtype = solve_dtype(self.landmarks.device)
+        object.__setattr__(self, "landmarks", self.landmarks.detach().to(dtype))
+        matrix = gram_matrix(self.landmarks, self.landmarks, self._terms, dtype)
+        ridge = LANDMARK_RIDGE * torch.eye(len(matrix)).to(matrix)
+        object.__setattr__(self, "_factor", torch.linalg.cholesky(matrix + ridge))
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the points."""
+        return self.landmarks.shape[-1]
+
+    @property
+    def rank(self) -> int:
+        """Number of features."""
+        return self.landmarks.shape[-2]
+
+    @property
+    def parameters(self) -> Tensor:
+        """The landmarks."""
+        return self.landmarks
+
+    @property
+    def _terms(self) -> KernelTerms:
+        return self.kernel.cross_terms(self.dimension)
+
+    def __call__(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
+        """Features of points, computed in float64."""
+        cross = gram_matrix(self.landmarks, points, self._terms, self.landmarks.dtype)
+        factor: Tensor = self._factor  # type: ignore[attr-defined]
+        return torch.linalg.solve_triangular(factor, cross, upper=False).mT
+
+
+@dataclass(frozen=True, eq=False)
+class FourierFeatures:
+    r"""Random Fourier features :math:`\sqrt{2/r}\,[\cos(\omega_k x), \sin(\omega_k x)]`.
+
+    They depend on no data. Their error is random, of the order of :math:`1/\sqrt r`; there is no
+    certificate.
+
+    Args:
+        frequencies: The vectors :math:`\omega_k`, shape (rank / 2, d).
+        kernel: The kernel between data and centres, of equal variances.
+    """
+
+    frequencies: Tensor  # (r / 2, d)
+    kernel: GaussianKernel
+    kind: ClassVar[str] = "fourier"
+    certified: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _refuse_unequal_variances(self.kernel)
+        check_samples("frequencies", self.frequencies)
+        dtype = solve_dtype(self.frequencies.device)
+        object.__setattr__(self, "frequencies", self.frequencies.detach().to(dtype))
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the points."""
+        return self.frequencies.shape[-1]
+
+    @property
+    def rank(self) -> int:
+        """Number of features."""
+        return 2 * self.frequencies.shape[-2]
+
+    @property
+    def parameters(self) -> Tensor:
+        """The frequencies."""
+        return self.frequencies
+
+    def __call__(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
+        """Features of points, computed in float64."""
+        angles = points.to(self.frequencies) @ self.frequencies.mT
+        return torch.cat([angles.cos(), angles.sin()], -1) * math.sqrt(2 / self.rank)
+
+
+def nystrom_features(
+    x: Tensor,  # (N, d)
+    v: GaussianKernel | Variance | BandwidthRule,
+    rank: int | None = None,
+    tolerance: float | None = None,
+    landmarks: LandmarkRule = "pivoted",
+    candidates: int | None = None,
+    seed: int = 0,
+) -> NystromFeatures:
+    """Choose landmarks among points.
+
+    Args:
+        x: Points like those that will be sketched; of both sets, if they differ much.
+        v: Variance, several of them, a rule, or a kernel.
+        rank: How many landmarks at most.
+        tolerance: Stop when the mean residual over the candidates is below this; uniform
+            landmarks, which do not see it, go up to the rank.
+        landmarks: `"pivoted"` draws each landmark in proportion to the residual of the kernel
+            that is left (randomly pivoted Cholesky); `"uniform"` draws them blindly.
+        candidates: How many points of `x`, drawn at random, the landmarks are chosen among; by
+            default fifty for each landmark.
+        seed: Seed of the draws.
+
+    Example:
+        >>> x = torch.linspace(0, 1, 100, dtype=torch.float64)[:, None]
+        >>> features = nystrom_features(x, 0.1, rank=20, tolerance=1e-6)
+        >>> features.rank < 20, (1 - features(x).square().sum(1)).mean().item() < 2e-6
+        (True, True)
+    """
+    check_option("landmarks", landmarks, ("pivoted", "uniform"))
+    check_samples("x", x)
+    if x.ndim != 2:
+        raise ShapeError(
+            f"x has shape {tuple(x.shape)}; landmarks are chosen among points of shape (N, d)."
+        )
+    if rank is None and tolerance is None:
+        raise OptionError("Give a rank, a tolerance, or both.")
+    if rank is not None and (not isinstance(rank, int) or rank < 1):
+        raise OptionError(f"rank={rank}: the number of landmarks is a whole number from 1 up.")
+    if landmarks == "uniform" and rank is None:
+        raise OptionError("landmarks='uniform' needs a rank: it does not see the residual.")
+    rank = min(len(x), 4096 if rank is None else rank)
+    kernel = as_kernel(v, x)
+    generator = torch.Generator().manual_seed(seed)
+    wanted = CANDIDATES_PER_LANDMARK * rank if candidates is None else candidates
+    points = x.detach()
+    if wanted < len(points):
+        chosen = torch.randperm(len(points), generator=generator)[:wanted]
+        points = points[chosen.to(points.device)]
+    if landmarks == "uniform":
+        chosen = torch.randperm(len(points), generator=generator)[:rank].to(points.device)
+    else:
+        chosen = random_pivots(points, kernel.cross_terms(x.shape[-1]), rank, tolerance, generator)
+    return NystromFeatures(points[chosen], kernel)
+
+
+def fourier_features(
+    dimension: int,
+    v: GaussianKernel | Variance,
+    rank: int,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> FourierFeatures:
+    """Draw the frequencies of a kernel's spectral density; `rank` is even.
+
+    Example:
+        >>> fourier_features(3, 0.1, rank=100).rank
+        100
+    """
+    if rank < 2 or rank % 2:
+        raise OptionError(f"rank={rank}: Fourier features come in pairs, so it is even.")
+    if isinstance(v, str):
+        raise VarianceError(f"v={v!r} is a rule that needs data; give a variance.")
+    kernel = v if isinstance(v, GaussianKernel) else GaussianKernel(v)
+    generator = torch.Generator().manual_seed(seed)
+    rates = torch.as_tensor(kernel.cross_terms(dimension).rates, dtype=torch.float64).cpu()
+    which = torch.randint(len(rates), (rank // 2, 1), generator=generator)
+    normal = torch.randn(rank // 2, dimension, generator=generator, dtype=torch.float64)
+    frequencies = normal * (2 * rates[which]).sqrt()
+    return FourierFeatures(frequencies.to(device), kernel)
+
+
+def fingerprint(features: FeatureMap) -> str:
+    """A short name of a map: equal for maps whose sketches can be merged and compared."""
+    terms = features.kernel.cross_terms(features.dimension)
+    numbers = torch.cat(
+        [torch.as_tensor(t, dtype=torch.float64).cpu() for t in (terms.rates, terms.log_weights)]
+    )
+    digest = hashlib.sha256(features.kind.encode())
+    for tensor in (features.parameters.double().cpu(), numbers):
+        digest.update(str(tuple(tensor.shape)).encode())
+        digest.update(tensor.detach().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _refuse_unequal_variances(kernel: GaussianKernel) -> None:
+    if not kernel.symmetric:
+        raise VarianceError(
+            "Features stand for one kernel, so data and centres must have the same variance: "
+            "leave v_q out, or use the dual form (samples instead of sketches)."
+        )

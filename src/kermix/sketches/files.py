@@ -1,0 +1,272 @@
+"""Sketches of files that are larger than memory, on one machine or many."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.data.batches import Files, Part, open_files
+from kermix.errors import OptionError, SampleError, SketchError, TableError
+from kermix.kernel import GaussianKernel, as_kernel
+from kermix.sketches.accumulation import FeatureSums, NystromSums
+from kermix.sketches.features import NystromFeatures, nystrom_features
+from kermix.sketches.origin import Origin, SketchedFile
+from kermix.sketches.sketch import Sketch
+from kermix.validation import check_option
+
+__all__ = ["Engine", "PartSums", "RowMap", "sketch_files", "sketch_part"]
+
+Engine: TypeAlias = Literal["local", "dask"]
+Tick: TypeAlias = Callable[[int], None]
+
+RANK = 256
+TOLERANCE = 1e-4
+SAMPLE = 20_000
+PIECES = 32
+READ_WHOLE_BELOW = 2**25  # bytes of files of which a sample may be drawn by reading all of them
+STANDARDIZE_BEYOND = 10.0
+
+
+@dataclass(frozen=True)
+class RowMap:
+    """From rows of files to points of the feature map."""
+
+    features: NystromFeatures
+    centre: Tensor  # (d,)
+    spread: Tensor  # (d,)
+
+    def points(self, rows: np.ndarray) -> Tensor:  # (n, d) -> (n, d)
+        """The rows in the units of the landmarks, in float64."""
+        values = torch.from_numpy(np.ascontiguousarray(rows)).double()
+        return (values - self.centre) / self.spread
+
+
+class PartSums(NamedTuple):
+    """What is known of one part, or of several."""
+
+    sums: FeatureSums
+    counts: dict[str, tuple[int, int]]  # rows and dropped rows by file
+
+    def plus(self, other: "PartSums") -> "PartSums":
+        """Both together."""
+        counts = dict(self.counts)
+        for name, (rows, dropped) in other.counts.items():
+            before = counts.get(name, (0, 0))
+            counts[name] = (before[0] + rows, before[1] + dropped)
+        return PartSums(self.sums.plus(other.sums), counts)
+
+
+def sketch_files(
+    sources: str | Path | Sequence[str | Path],
+    *,
+    variance: float | Sequence[float] | Literal["auto"] = "auto",
+    rank: int | None = None,
+    tolerance: float | None = None,
+    columns: Sequence[str] | None = None,
+    standardize: bool | Literal["auto"] = "auto",
+    landmarks_from: Sketch | str | Path | None = None,
+    engine: Engine = "local",
+    scheduler: str | None = None,
+    workers: int | None = None,
+    seed: int = 0,
+    started: Callable[[Files, RowMap], None] = lambda files, rows: None,
+    tick: Tick = lambda size: None,
+) -> Sketch:
+    """Sketch the rows of many and large files, reading them once, a batch at a time.
+
+    Memory does not depend on the number of rows. Landmarks, the variance and the scale of the
+    columns are found from a random sample of 20,000 rows, or taken from another sketch; only
+    sketches that share them can be compared or merged.
+
+    Args:
+        sources: Files (.parquet, .csv, .tsv, .npy), globs, folders or fsspec addresses. All have
+            the same columns; rows with missing values are left out and counted.
+        variance: Of the kernel, in the units of the points (see `standardize`): one, several whose
+            kernels are averaged, or `"auto"`, the median rule.
+        rank: Number of landmarks at most, 256 by default.
+        tolerance: Fewer landmarks are used if they leave out less of the kernel than this, 1e-4.
+        columns: Which columns to use; by default all that hold numbers.
+        standardize: Whether columns are divided by their standard deviations; `"auto"` does so
+            when these differ more than tenfold.
+        landmarks_from: A sketch, or its file, whose landmarks, kernel, columns and scales are
+            used.
+        engine: `"local"`, this process, or `"dask"`, which needs `kermix[dask]`.
+        scheduler: Address of a Dask scheduler; by default a cluster on this machine is started.
+        workers: Processes of that cluster; by default one for each core.
+        seed: Seed of the sample and the landmarks.
+        started: Called once when the files are known and reading begins.
+        tick: Called with the number of bytes that were read, again and again.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> for day in range(2):
+        ...     rows = np.random.default_rng(day).normal(size=(500, 2))
+        ...     np.save(f"{folder.name}/{day}.npy", rows)
+        >>> first = sketch_files(f"{folder.name}/0.npy", rank=50)
+        >>> second = sketch_files(f"{folder.name}/1.npy", landmarks_from=first)
+        >>> first.count, km.svd_cost(first, second, normalized=True).item() > 0.98
+        (500, True)
+        >>> folder.cleanup()
+    """
+    check_option("engine", engine, ("local", "dask"))
+    if engine == "local" and (scheduler is not None or workers not in (None, 1)):
+        raise OptionError("A scheduler and workers belong to engine='dask'.")
+    named = [sources] if isinstance(sources, str | Path) else list(sources)
+    if landmarks_from is not None:
+        if (variance, rank, tolerance, standardize) != ("auto", None, None, "auto"):
+            raise OptionError(
+                "variance, rank, tolerance and standardize come from the sketch that is named in "
+                "landmarks_from; leave them out."
+            )
+        known = _known(landmarks_from)
+        if columns is None and known.origin is not None:
+            columns = _named_columns(known.origin)
+        files = open_files([str(s) for s in named], columns)
+        rows = _rows_of(known, files)
+    else:
+        files = open_files([str(s) for s in named], columns)
+        rows = _chosen(files, variance, rank, tolerance, standardize, seed)
+    started(files, rows)
+    if engine == "dask":
+        from kermix.sketches.cluster import sketch_on_cluster
+
+        found = sketch_on_cluster(files.parts, rows, scheduler, workers, tick)
+    else:
+        found = _one_by_one(files.parts, rows, tick)
+    sketch = Sketch(rows.features).add_sums(found.sums, int(found.sums.total))
+    if sketch.count == 0:
+        raise TableError(f"{files.addresses[0]}: no row is complete, here or in any other file.")
+    scaled = bool((rows.spread != 1).any()) or bool((rows.centre != 0).any())
+    sketch.origin = Origin(
+        files.columns,
+        tuple(SketchedFile(a, *found.counts.get(a, (0, 0))) for a in files.addresses),
+        tuple(rows.centre.tolist()) if scaled else (),
+        tuple(rows.spread.tolist()) if scaled else (),
+    )
+    return sketch
+
+
+def sketch_part(part: Part, rows: RowMap, tick: Tick = lambda size: None) -> PartSums:
+    """Sums over the rows of one part of a file."""
+    accumulate = NystromSums(rows.features)
+    sums = accumulate(rows.centre.new_empty(0, len(rows.centre)))
+    dropped = 0
+    for batch in part.batches():
+        sums = sums.plus(accumulate(rows.points(batch.values)))
+        dropped += batch.dropped
+        tick(batch.size)
+    return PartSums(sums, {part.address: (int(sums.total), dropped)})
+
+
+def _one_by_one(parts: Sequence[Part], rows: RowMap, tick: Tick) -> PartSums:
+    found = sketch_part(parts[0], rows, tick)
+    for part in parts[1:]:
+        found = found.plus(sketch_part(part, rows, tick))
+    return found
+
+
+def _known(source: Sketch | str | Path) -> Sketch:
+    sketch = source if isinstance(source, Sketch) else Sketch.load(source)
+    if not isinstance(sketch.feature_map, NystromFeatures):
+        raise SketchError(
+            f"landmarks_from: this sketch has {type(sketch.feature_map).__name__}, not landmarks."
+        )
+    return sketch
+
+
+def _named_columns(origin: Origin) -> Sequence[str] | None:
+    # Columns without names are matched by their number, whatever a file calls them.
+    unnamed = tuple(f"x{k}" for k in range(len(origin.columns)))
+    return None if origin.columns == unnamed else origin.columns
+
+
+def _rows_of(known: Sketch, files: Files) -> RowMap:
+    features = known.feature_map
+    assert isinstance(features, NystromFeatures)
+    if features.dimension != len(files.columns):
+        raise SketchError(
+            f"landmarks_from: its points have {features.dimension} columns, and "
+            f"{files.addresses[0]} has {len(files.columns)}: {', '.join(files.columns)}."
+        )
+    centre, spread = torch.zeros(features.dimension).double(), torch.ones(features.dimension)
+    if known.origin is not None and known.origin.spread:
+        centre = torch.tensor(known.origin.centre, dtype=torch.float64)
+        spread = torch.tensor(known.origin.spread, dtype=torch.float64)
+    return RowMap(features, centre, spread.double())
+
+
+def _chosen(
+    files: Files,
+    variance: float | Sequence[float] | Literal["auto"],
+    rank: int | None,
+    tolerance: float | None,
+    standardize: bool | Literal["auto"],
+    seed: int,
+) -> RowMap:
+    """Scale, kernel and landmarks from a sample of the rows."""
+    sample = torch.from_numpy(_sample(files, np.random.default_rng(seed))).double()
+    spread, centre = sample.std(0, correction=0), sample.mean(0)
+    positive = spread[spread > 0]
+    if standardize == "auto":
+        standardize = len(positive) > 1 and bool(
+            positive.max() > STANDARDIZE_BEYOND * positive.min()
+        )
+    if not standardize:
+        centre, spread = torch.zeros_like(centre), torch.ones_like(spread)
+    spread = torch.where(spread > 0, spread, 1.0)
+    points = (sample - centre) / spread
+    kernel = as_kernel("median", points) if isinstance(variance, str) else GaussianKernel(variance)
+    features = nystrom_features(
+        points,
+        GaussianKernel([float(v) for v in kernel.v_p]),
+        rank=RANK if rank is None else rank,
+        tolerance=TOLERANCE if tolerance is None else tolerance,
+        seed=seed,
+    )
+    return RowMap(features, centre, spread)
+
+
+def _sample(files: Files, generator: np.random.Generator) -> np.ndarray:
+    """Rows drawn at random: from everything if that is little, else from random pieces."""
+    if files.size <= READ_WHOLE_BELOW:
+        pieces, each = list(files.parts), SAMPLE
+    else:
+        sizes = np.array([part.size for part in files.parts], dtype=float)
+        drawn = generator.choice(len(sizes), PIECES, p=sizes / sizes.sum())
+        pieces = [files.parts[k].piece(generator) for k in drawn]
+        each = -(-SAMPLE // PIECES)
+    kept = [_reservoir(piece, each, generator) for piece in pieces]
+    if files.size <= READ_WHOLE_BELOW:
+        # Each part gave up to all that is wanted: take of each in proportion to its rows.
+        total = sum(seen for _, seen in kept)
+        kept = [(rows[: -(-SAMPLE * seen // max(1, total))], seen) for rows, seen in kept]
+    sample = np.concatenate([rows for rows, _ in kept])
+    if not len(sample):
+        raise SampleError(
+            f"{files.addresses[0]}: no complete row was found among {sum(s for _, s in kept)}."
+        )
+    return sample
+
+
+def _reservoir(part: Part, count: int, generator: np.random.Generator) -> tuple[np.ndarray, int]:
+    """Up to `count` rows of a part in random order, and how many complete rows it has."""
+    rows, keys, seen = np.empty((0, len(part.columns))), np.empty(0), 0
+    for batch in part.batches():
+        seen += len(batch.values)
+        rows = np.concatenate([rows, batch.values])
+        keys = np.concatenate([keys, generator.random(len(batch.values))])
+        order = keys.argsort()[:count]
+        rows, keys = rows[order], keys[order]
+    return rows, seen
+
+
+def absolute(part: Part) -> Part:
+    """The part with an address that other processes understand."""
+    if "://" in part.address:
+        return part
+    return replace(part, address=str(Path(part.address).absolute()))

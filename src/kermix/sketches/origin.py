@@ -1,0 +1,73 @@
+"""Where the rows of a sketch came from: files, columns, and how these were scaled."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kermix.errors import SketchError
+
+__all__ = ["Origin", "SketchedFile", "check_same_columns"]
+
+ORIGIN_VERSION = 1
+
+
+@dataclass(frozen=True)
+class SketchedFile:
+    """One file, and how many of its rows are in the sketch; `dropped` had missing values."""
+
+    name: str
+    rows: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a sketch of files knows of them.
+
+    Points of the sketch are `(row - centre) / spread`, column by column; both are empty where the
+    columns were used as they are.
+    """
+
+    columns: tuple[str, ...]
+    files: tuple[SketchedFile, ...] = ()
+    centre: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()
+
+    def merge(self, other: "Origin") -> "Origin":
+        """The origin of both sets of files together; a file in both is refused."""
+        twice = {f.name for f in self.files} & {f.name for f in other.files}
+        if twice:
+            raise SketchError(
+                f"Both sketches hold the rows of {sorted(twice)[0]}: they would count twice."
+            )
+        return Origin(self.columns, self.files + other.files, self.centre, self.spread)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {"version": ORIGIN_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "Origin":
+        """Read what :meth:`to_dict` wrote; fields of later versions are left out."""
+        return cls(
+            tuple(content["columns"]),
+            tuple(SketchedFile(f["name"], f["rows"], f["dropped"]) for f in content["files"]),
+            tuple(content["centre"]),
+            tuple(content["spread"]),
+        )
+
+
+def check_same_columns(a: Origin | None, b: Origin | None) -> None:
+    """Refuse sketches of different columns, or of columns in different units, where known."""
+    if a is None or b is None:
+        return
+    if a.columns != b.columns:
+        raise SketchError(
+            f"The sketches are of different columns: {', '.join(a.columns)} and "
+            f"{', '.join(b.columns)}."
+        )
+    if (a.centre, a.spread) != (b.centre, b.spread):
+        raise SketchError(
+            "The columns of the sketches were scaled differently: make one with "
+            "--landmarks-from the other."
+        )
