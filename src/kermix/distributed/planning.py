@@ -137,7 +137,7 @@ class Plan(NamedTuple):
 
 # Fitted by `python -m kermix.bench.scaling` on two cores, rounded; and an H200: products from its
 # own benchmarks, the rest nominal. Only their ratios decide between strategies.
-CPU = Machine("CPU core", 1.5e-3, 8e-9, 2e-9, 1.5e-10, 1e-9, 1e-4, 1e9)
+CPU = Machine("CPU core", 3.4e-3, 1.6e-8, 6e-11, 3.6e-11, 1e-10, 3.6e-4, 8.6e8)
 GPU = Machine("H200", 1e-3, 2e-12, 1e-13, 8e-15, 1e-12, 1e-5, 3e11, double_s=6e-14)
 
 
