@@ -85,7 +85,7 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     assert "0.7000 (one seed)" in text
     assert "--dataset cifar10 --model gaussian-product --patch 3 --seeds 0,1,2" in text
     assert "| x | 1.0000 | 0.5000 | 12,345 | 3.00 |" in text
-    assert "MNIST" not in text
+    assert "## MNIST" not in text
 
 
 def test_every_column_has_a_goal_and_the_papers_number():

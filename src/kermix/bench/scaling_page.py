@@ -194,8 +194,8 @@ batches.
 ```python
 from kermix.distributed import DistributedLoss
 
-loss = DistributedLoss(km.SVDLoss(0.01))      # strategy="auto", "gather", "shard" or "moments"
-value, info = loss.with_info(x, y)            # rows of this rank; info.strategy: what was chosen
+loss = DistributedLoss(km.SVDLoss(0.01))  # strategy="auto", "gather", "shard" or "moments"
+value, info = loss.with_info(x, y)  # rows of this rank; info.strategy: what was chosen
 ```
 
 After the backward the *mean over ranks* of the gradients, which is what DistributedDataParallel
