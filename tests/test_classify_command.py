@@ -221,7 +221,7 @@ def test_bad_data_and_folders(digits, tmp_path):
     with pytest.raises(RunError, match="no run folder"):
         kermix("predict", tmp_path, tmp_path)
     (tmp_path / "config.json").write_text('{"settings": {"steps": 1}}')
-    with pytest.raises(RunError, match="not of kermix classify"):
+    with pytest.raises(RunError, match="needs a classifier"):
         kermix("predict", tmp_path, tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(RunError, match="damaged"):

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from kermix.cli.app import app
 from kermix.errors import KermixError, RunError
-from kermix.runs.fit_run import Run, next_free_folder
+from kermix.runs.fit_run import Run
+from kermix.runs.folder import next_free_folder
 from kermix.training.checkpoints import load_checkpoint
 
 SHORT = ["--steps", "30", "--polish", "10", "--components", "8", "--batch", "32"]
@@ -62,6 +63,21 @@ def test_default_folders_are_numbered(tmp_path):
     assert next_free_folder("a", tmp_path) == tmp_path / "a"
     (tmp_path / "a").mkdir()
     assert next_free_folder("a", tmp_path) == tmp_path / "a-2"
+
+
+def test_columns_are_scored_by_name(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(200, 2)) * [1, 5]
+    for name, header, values in (("ab", "a,b", rows), ("ba", "b,a", rows[:, ::-1])):
+        np.savetxt(tmp_path / f"{name}.csv", values, delimiter=",", header=header, comments="")
+    np.savetxt(tmp_path / "ac.csv", rows, delimiter=",", header="a,c", comments="")
+    run = tmp_path / "run"
+    options = ("--steps", 5, "--polish", 5, "--components", 3)
+    assert kermix("fit", tmp_path / "ab.csv", *options, "--out", run).exit_code == 0
+    for name in ("ab", "ba"):
+        kermix("score", run, tmp_path / f"{name}.csv", "-o", tmp_path / f"{name}.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "ab.npy"), np.load(tmp_path / "ba.npy"))
+    with pytest.raises(KermixError, match="the same names"):
+        kermix("score", run, tmp_path / "ac.csv")
 
 
 def test_sample_and_score(moons, tmp_path):

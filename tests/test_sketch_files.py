@@ -145,17 +145,18 @@ def test_command(folder):
 
 
 def test_a_bad_file_leaves_no_sketch_and_an_older_one_as_it_was(folder):
-    out = folder / "a.sketch"
-    km.sketch_files(folder / "0.parquet", rank=5).save(out)
-    before = out.read_bytes()
+    out, older = folder / "a.sketch", folder / "older.sketch"
+    km.sketch_files(folder / "0.parquet", rank=5).save(older)
+    before = older.read_bytes()
     (folder / "1.parquet").write_bytes((folder / "1.parquet").read_bytes()[:-50])
     result = invoke("sketch", folder, "-o", out)
     assert isinstance(result.exception, TableError)
     assert "1.parquet" in str(result.exception)
-    assert out.read_bytes() == before
+    assert not out.exists()
     assert not list(folder.glob("*.part"))
-    for bad in (folder, folder / "no" / "a.sketch", folder / "a.csv"):
+    for bad in (older, folder, folder / "no" / "a.sketch", folder / "a.csv"):
         assert isinstance(invoke("sketch", folder, "-o", bad).exception, OptionError)
+    assert older.read_bytes() == before
 
 
 @pytest.fixture(scope="module")

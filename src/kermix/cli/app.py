@@ -1,10 +1,12 @@
 """The `kermix` command: its sub-commands, and how errors are shown."""
 
 import sys
+from typing import Annotated
 
 import rich
 import typer
 
+from kermix import __version__
 from kermix.errors import KermixError
 
 from . import classify, compare, fit, reproduce, sketch, spectrum
@@ -21,8 +23,18 @@ app = typer.Typer(
 )
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        rich.print(f"kermix {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _kermix() -> None:
+def _kermix(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which.")
+    ] = False,
+) -> None:
     """Fit, compare and look inside distributions that are given by samples."""
 
 

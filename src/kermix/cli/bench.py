@@ -41,7 +41,8 @@ def bench(
         return
     written = []
     for name in list(BENCHMARKS) if names == ["all"] else names:
-        rich.print(f"[bold]{name}[/]: {BENCHMARKS.get(name, '')}")
+        if name in BENCHMARKS:
+            rich.print(f"[bold]{name}[/]: {BENCHMARKS[name]}")
         path, tables = run_benchmark(name, out, quick)
         for title, rows in tables.items():
             rich.print(_table(title, rows))

@@ -96,7 +96,7 @@ def classify(
         return
     from kermix.data.labelled import load_labelled
     from kermix.runs.classify_run import ClassifyRun
-    from kermix.runs.fit_run import next_free_folder
+    from kermix.runs.folder import next_free_folder
 
     chosen: dict[str, Any] = {"epochs": epochs, "width": width, "depth": depth, "batch": batch,
                               "rate": rate}  # fmt: skip

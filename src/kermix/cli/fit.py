@@ -167,7 +167,8 @@ def fit(
     lost, and the command to go on is printed.
     """
     from kermix.data.loading import load
-    from kermix.runs.fit_run import Run, next_free_folder
+    from kermix.runs.fit_run import Run
+    from kermix.runs.folder import next_free_folder
     from kermix.training.settings import Settings
 
     if rows is not None and rows < 1:
@@ -281,17 +282,21 @@ def score(
         raise RunError(f"{run}: a model of images has no density to score with.")
     opened = Run.open(run)
     dataset = load(data, seed=1)
-    values = opened.score(dataset.values).numpy()
+    summary = Console(stderr=True)
+    for note in dataset.notes:
+        summary.print(f"[yellow]note:[/] {note}", highlight=False)
+    values = opened.score(dataset.values, dataset.columns).numpy()
     if out is not None:
         _write_rows(out, values[:, None], ["log_density"])
     else:
         for value in values:
             console.print(f"{value:.6f}", highlight=False)
     mean, error = values.mean(), values.std() / len(values) ** 0.5
-    summary = Console(stderr=True)
     summary.print(
         f"mean log-density {mean:.4f} ± {error:.4f} nats over {len(values)} rows", highlight=False
     )
+    if out is not None:
+        summary.print(f"Log-densities: {out}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _train_and_finish(run: Any, dataset: Any) -> None:

@@ -39,7 +39,7 @@ def typed_options(context: typer.Context) -> dict[str, Any]:
 
 def fit_images(dataset: Dataset, typed: dict[str, Any]) -> None:
     """Fit a model of images: train, draw samples, write a report."""
-    from kermix.runs.fit_run import next_free_folder
+    from kermix.runs.folder import next_free_folder
     from kermix.runs.image_run import ASKED, MODEL_OPTIONS, ImageRun
     from kermix.training.image_settings import ImageSettings
 

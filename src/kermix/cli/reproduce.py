@@ -42,7 +42,7 @@ def command(
     Each one is written as soon as it is done, as PNG, SVG, JSON and CSV; index.html shows all.
     Ctrl-C keeps those that are done.
     """
-    from kermix.runs.fit_run import next_free_folder
+    from kermix.runs.folder import next_free_folder
 
     wanted = chosen(names or [])
     if data_root is not None and not data_root.is_dir():

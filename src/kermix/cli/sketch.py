@@ -139,6 +139,8 @@ def _check_output(out: Path) -> None:
     """Before hours of work, not after."""
     if out.is_dir():
         raise OptionError(f"--out {out} is a folder; name a file, such as {out / 'a.sketch'}.")
+    if out.exists():
+        raise OptionError(f"--out {out} exists, and nothing is ever overwritten; name another.")
     if not out.absolute().parent.is_dir():
         raise OptionError(f"--out {out}: the folder {out.absolute().parent} does not exist.")
     if out.suffix.lower() in (".parquet", ".csv", ".tsv", ".npy"):

@@ -86,7 +86,7 @@ def fetch(urls: Sequence[str], md5: str, target: Path, progress: bool = True) ->
         raise DownloadError(f"{target}: cannot be written ({error.strerror or error}).") from None
     raise DownloadError(
         f"{target.name} could not be fetched ({'; '.join(failures)}). Try again, which goes on "
-        "where it stopped, or put the file into a folder and name it as data_root."
+        "where it stopped, or put the file into a folder and name that: --data-root FOLDER."
     )
 
 

@@ -336,6 +336,8 @@ def _finished(
 ) -> Table:
     kept = complete_rows(values, columns, name, first_row)
     dropped = len(values) - len(kept)
+    if not len(values):
+        raise TableError(f"{name}: there are no rows in it.")
     if not len(kept):
         missing = np.isnan(values).sum(0)
         raise TableError(

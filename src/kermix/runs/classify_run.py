@@ -24,6 +24,7 @@ import torch
 
 import kermix
 
+from kermix.runs.folder import begin_folder, check_data, kind_of_run, read_config, write_metrics
 from kermix.data.labelled import LabelledImages, load_labelled
 from kermix.errors import OptionError, RunError
 from kermix.records import environment, write_json
@@ -48,11 +49,7 @@ COLUMNS = ("epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds"
 
 def is_classification(folder: Path) -> bool:
     """Whether a folder is one of :class:`ClassifyRun`'s."""
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and config.get("kind") == KIND
+    return kind_of_run(folder) == KIND
 
 
 def suited_settings(
@@ -116,15 +113,7 @@ class ClassifyRun:
         size: int | None = None,
     ) -> "ClassifyRun":
         """Begin a run in a folder that must not exist."""
-        if folder.exists():
-            raise RunError(
-                f"{folder} exists, and nothing is ever overwritten; choose another --out, or go "
-                f"on with it: kermix resume {shlex.quote(str(folder))}."
-            )
-        try:
-            folder.mkdir(parents=True)
-        except OSError as error:
-            raise RunError(f"{folder}: cannot be created ({error.strerror}).") from None
+        begin_folder(folder)
         path = Path(source)
         config = {
             "kind": KIND,
@@ -148,16 +137,7 @@ class ClassifyRun:
     @classmethod
     def open(cls, folder: Path) -> "ClassifyRun":
         """A run that was begun before."""
-        file = folder / "config.json"
-        if not file.is_file():
-            raise RunError(f"{folder}: no run folder; there is no config.json in it.")
-        try:
-            config = json.loads(file.read_text())
-            if config.get("kind") != KIND:
-                raise RunError(f"{folder}: a run of kermix fit, not of kermix classify.")
-            ClassifierSettings.from_json(config["settings"])
-        except (ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
-            raise RunError(f"{file}: damaged, or of another version ({error}).") from None
+        config = read_config(folder, KIND, ClassifierSettings.from_json)
         return cls(folder, config)
 
     @property
@@ -188,11 +168,7 @@ class ClassifyRun:
             )
             for part in ("train", "test")
         )
-        if _fingerprint(train, test) != self.config["fingerprint"]:
-            raise RunError(
-                f"{self.config['data']} has changed since the run in {self.folder} began; "
-                "put it back, or begin a new run."
-            )
+        check_data(self.folder, self.config, _fingerprint(train, test))
         return train, test
 
     def trainer(self, train: LabelledImages, test: LabelledImages) -> ClassifierTrainer:
@@ -209,11 +185,11 @@ class ClassifyRun:
         on_report = callbacks.pop("on_report", None)
 
         def report(row: Row) -> None:
-            self._write_metrics(trainer.history)
+            write_metrics(self.folder, trainer.history, COLUMNS)
             if on_report is not None:
                 on_report(row)
 
-        self._write_metrics(trainer.history)
+        write_metrics(self.folder, trainer.history, COLUMNS)
         return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)
 
     def classifier(self, device: str = "cpu") -> TrainedClassifier:
@@ -290,17 +266,6 @@ class ClassifyRun:
                     shlex.quote(f"{name}={json.dumps(value, separators=(',', ':'))}"),
                 ]
         return " ".join(parts)
-
-    def _write_metrics(self, history: Sequence[Row]) -> None:
-        path = self.folder / "metrics.csv"
-        part = path.with_suffix(".part")
-        with part.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            for row in history:
-                whole = {name: int(row[name]) for name in ("epoch", "step")}
-                writer.writerow({**row, **whole})
-        part.replace(path)
 
 
 def _pixels(images: LabelledImages, device: torch.device) -> torch.Tensor:

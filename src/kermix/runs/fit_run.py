@@ -27,6 +27,7 @@ from torch import Tensor
 
 import kermix
 
+from kermix.runs.folder import FIT, begin_folder, check_data, read_config, write_metrics
 from kermix.data.loading import Dataset, load
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks, is_rank
@@ -41,7 +42,7 @@ from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Row, Trainer, check_shares, load_model
 from kermix.training.settings import Settings
 
-__all__ = ["Run", "Summary", "next_free_folder"]
+__all__ = ["Run", "Summary"]
 
 SAMPLES = 2500
 COMPARED = 2000
@@ -100,16 +101,8 @@ class Run:
         check_shares(settings, devices * nodes)
         main = int(os.environ.get("RANK" if is_rank() else "NODE_RANK", 0)) == 0
         main = main or devices * nodes == 1
-        if main and folder.exists():
-            raise RunError(
-                f"{folder} exists, and nothing is ever overwritten; choose another --out, or go "
-                f"on with it: kermix resume {shlex.quote(str(folder))}."
-            )
-        try:
-            if main:
-                folder.mkdir(parents=True)
-        except OSError as error:
-            raise RunError(f"{folder}: cannot be created ({error.strerror}).") from None
+        if main:
+            begin_folder(folder)
         _, variances = build_model(split.train, settings, dataset.image)
         path = Path(source)
         config = {
@@ -134,14 +127,7 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> "Run":
         """A run that was begun before."""
-        file = folder / "config.json"
-        if not file.is_file():
-            raise RunError(f"{folder}: no run folder; there is no config.json in it.")
-        try:
-            config = json.loads(file.read_text())
-            Settings.from_json(config["settings"])
-        except (ValueError, KeyError, TypeError, OptionError) as error:
-            raise RunError(f"{file}: damaged, or of another version ({error}).") from None
+        config = read_config(folder, FIT, Settings.from_json)
         return cls(folder, config)
 
     @property
@@ -184,11 +170,7 @@ class Run:
     def dataset(self) -> Dataset:
         """The data of the run, read again."""
         dataset = load(self.config["data"], self.settings.seed, self.config["rows"])
-        if _fingerprint(dataset.values) != self.config["fingerprint"]:
-            raise RunError(
-                f"{self.config['data']} has changed since the run in {self.folder} began; "
-                "put it back, or begin a new run."
-            )
+        check_data(self.folder, self.config, _fingerprint(dataset.values))
         return dataset
 
     def trainer(self, dataset: Dataset) -> Trainer:
@@ -220,12 +202,12 @@ class Run:
         on_report = callbacks.pop("on_report", None)
 
         def report(row: Row) -> None:
-            self._write_metrics(trainer.history)
+            write_metrics(self.folder, trainer.history)
             if on_report is not None:
                 on_report(row)
 
         if trainer.is_main:
-            self._write_metrics(trainer.history)
+            write_metrics(self.folder, trainer.history)
         return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)
 
     def model(self) -> ScaledModel:
@@ -243,14 +225,25 @@ class Run:
         """Samples of the best model."""
         return self.model().sample(n, torch.Generator().manual_seed(seed))
 
-    def score(self, values: Tensor) -> Tensor:  # (n, d) -> (n,)
-        """Log-density of rows under the best model."""
+    def score(
+        self, values: Tensor, names: list[str] | None = None
+    ) -> Tensor:  # (n, d) -> (n,)
+        """Log-density of rows under the best model; columns are matched by their names."""
         columns = self.config["columns"]
         if values.shape[1] != len(columns):
             raise ShapeError(
                 f"The rows have {values.shape[1]} columns and the run in {self.folder} was "
                 f"fitted to {len(columns)} ({', '.join(columns[:12])})."
             )
+        unnamed = [f"x{i}" for i in range(len(columns))]
+        if names is not None and unnamed not in (names, columns) and names != columns:
+            if sorted(names) != sorted(columns):
+                raise ShapeError(
+                    f"The rows have the columns {', '.join(names[:12])} and the run in "
+                    f"{self.folder} was fitted to {', '.join(columns[:12])}: the same names are "
+                    "needed, in any order."
+                )
+            values = values[:, [names.index(name) for name in columns]]
         return self.model().log_prob(values)
 
     def finish(self, dataset: Dataset, history: list[Row]) -> Summary:
@@ -345,25 +338,6 @@ class Run:
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
         return " ".join(parts)
-
-    def _write_metrics(self, history: list[Row]) -> None:
-        path = self.folder / "metrics.csv"
-        part = path.with_suffix(".part")
-        with part.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["step", "loss", "variance", "metric"])
-            writer.writeheader()
-            for row in history:
-                writer.writerow({**row, "step": int(row["step"])})
-        part.replace(path)
-
-
-def next_free_folder(name: str, parent: Path = Path("runs")) -> Path:
-    """A folder of that name that does not exist: `runs/moons`, `runs/moons-2`, ..."""
-    folder, number = parent / name, 1
-    while folder.exists():
-        number += 1
-        folder = parent / f"{name}-{number}"
-    return folder
 
 
 def _fingerprint(values: Tensor) -> str:

@@ -25,6 +25,7 @@ import torch
 
 import kermix
 
+from kermix.runs.folder import begin_folder, check_data, kind_of_run, read_config, write_metrics
 from kermix.data.loading import Dataset, load
 from kermix.errors import OptionError, RunError
 from kermix.runs.image_report import ImageFindings, write_image_report
@@ -67,10 +68,7 @@ def suits_images(dataset: Dataset) -> bool:
 
 def is_image_run(folder: Path) -> bool:
     """Whether a folder is that of a fit to images."""
-    try:
-        return json.loads((folder / "config.json").read_text()).get("kind") == KIND
-    except (OSError, ValueError, AttributeError):
-        return False
+    return kind_of_run(folder) == KIND
 
 
 @dataclass(frozen=True)
@@ -115,15 +113,7 @@ class ImageRun:
                 f"{dataset.name}: a fit to images takes square images of bytes with a side of at "
                 f"least {SMALLEST_SIDE} pixels; give --size to bring them to one."
             )
-        if folder.exists():
-            raise RunError(
-                f"{folder} exists, and nothing is ever overwritten; choose another --out, or go "
-                f"on with it: kermix resume {shlex.quote(str(folder))}."
-            )
-        try:
-            folder.mkdir(parents=True)
-        except OSError as error:
-            raise RunError(f"{folder}: cannot be created ({error.strerror}).") from None
+        begin_folder(folder)
         labelled = dataset.labels is not None and _large_classes(dataset)
         path = Path(source)
         config = {
@@ -149,14 +139,7 @@ class ImageRun:
     @classmethod
     def open(cls, folder: Path) -> "ImageRun":
         """A run that was begun before."""
-        file = folder / "config.json"
-        if not is_image_run(folder):
-            raise RunError(f"{folder}: no run folder of images.")
-        try:
-            config = json.loads(file.read_text())
-            ImageSettings.from_json(config["settings"])
-        except (ValueError, KeyError, TypeError, OptionError) as error:
-            raise RunError(f"{file}: damaged, or of another version ({error}).") from None
+        config = read_config(folder, KIND, ImageSettings.from_json)
         return cls(folder, config)
 
     @property
@@ -181,11 +164,7 @@ class ImageRun:
         if options.get("data_root") is not None:
             options["data_root"] = Path(options["data_root"])
         dataset = load(self.config["data"], self.settings.seed, **options)
-        if _fingerprint(dataset) != self.config["fingerprint"]:
-            raise RunError(
-                f"{self.config['data']} has changed since the run in {self.folder} began; "
-                "put it back, or begin a new run."
-            )
+        check_data(self.folder, self.config, _fingerprint(dataset))
         return dataset
 
     def trainer(self, dataset: Dataset) -> ImageTrainer:
@@ -224,13 +203,13 @@ class ImageRun:
         moments = self._moments(trainer)
 
         def report(row: Row) -> None:
-            self._write_metrics(trainer.history)
+            write_metrics(self.folder, trainer.history)
             if int(row["step"]) in moments:
                 self._save_moment(trainer)
             if on_report is not None:
                 on_report(row)
 
-        self._write_metrics(trainer.history)
+        write_metrics(self.folder, trainer.history)
         return trainer.run(folder=self.last.parent, on_report=report, **callbacks)
 
     def _moments(self, trainer: ImageTrainer) -> set[int]:
@@ -312,19 +291,6 @@ class ImageRun:
                 f"{path}: cannot be written ({error.strerror}). The model is safe in {self.last}; "
                 f"make room, then: kermix resume {shlex.quote(str(self.folder))}."
             ) from None
-
-    def _write_metrics(self, history: list[Row]) -> None:
-        path = self.folder / "metrics.csv"
-        part = path.with_suffix(".part")
-        try:
-            with part.open("w", newline="") as file:
-                writer = csv.DictWriter(file, ["step", "loss", "variance", "metric"])
-                writer.writeheader()
-                for row in history:
-                    writer.writerow({**row, "step": int(row["step"])})
-            part.replace(path)
-        except OSError as error:
-            raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
 
 
 def _columns(model: ImageModel, n: int) -> torch.Tensor | None:
