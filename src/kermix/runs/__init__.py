@@ -1,0 +1,1 @@
+"""Run folders: what `kermix fit` and `kermix classify` write, and how they go on."""

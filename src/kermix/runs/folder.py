@@ -1,0 +1,111 @@
+"""What all run folders share: a folder of their own, `config.json`, `metrics.csv`."""
+
+import csv
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kermix.errors import OptionError, RunError
+
+__all__ = [
+    "begin_folder",
+    "check_data",
+    "kind_of_run",
+    "next_free_folder",
+    "read_config",
+    "write_metrics",
+]
+
+WHOLE = ("epoch", "step")
+FIT = "fit"  # the kind of a run whose config does not name one
+KINDS = {
+    FIT: "a fit of rows (kermix fit)",
+    "images": "a fit of images (kermix fit)",
+    "classify": "a classifier (kermix classify)",
+}
+
+
+def next_free_folder(name: str, parent: Path = Path("runs")) -> Path:
+    """A folder of that name that does not exist: `runs/moons`, `runs/moons-2`, ..."""
+    folder, number = parent / name, 1
+    while folder.exists():
+        number += 1
+        folder = parent / f"{name}-{number}"
+    return folder
+
+
+def begin_folder(folder: Path) -> None:
+    """Make a folder, which must not exist."""
+    if folder.exists():
+        raise RunError(
+            f"{folder} exists, and nothing is ever overwritten; choose another --out, or go "
+            f"on with it: kermix resume {shlex.quote(str(folder))}."
+        )
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be created ({error.strerror}).") from None
+
+
+def kind_of_run(folder: Path) -> str | None:
+    """`"fit"`, `"images"` or `"classify"`; None if the folder is no readable run."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return config.get("kind", FIT) if isinstance(config, dict) else None
+
+
+def read_config(
+    folder: Path, kind: str, settings: Callable[[dict[str, Any]], object]
+) -> dict[str, Any]:
+    """The content of `config.json` of a run of this kind.
+
+    Args:
+        folder: Where the run is.
+        kind: What it must be.
+        settings: Reads the run's settings; what it raises shows that they are damaged.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise RunError(f"{folder}: no run folder; there is no config.json in it.")
+    try:
+        config: dict[str, Any] = json.loads(file.read_text())
+        found = config.get("kind", FIT)
+        if found == kind:
+            settings(config["settings"])
+    except (ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
+        raise RunError(f"{file}: damaged, or of another version ({error}).") from None
+    if found != kind:
+        raise RunError(f"{folder}: {KINDS.get(found, found)}; this needs {KINDS[kind]}.")
+    return config
+
+
+def check_data(folder: Path, config: dict[str, Any], fingerprint: str) -> None:
+    """Refuse to go on with other data than a run began with."""
+    if fingerprint != config["fingerprint"]:
+        raise RunError(
+            f"{config['data']} has changed since the run in {folder} began; put it back, or begin "
+            "a new run."
+        )
+
+
+def write_metrics(
+    folder: Path,
+    history: Sequence[dict[str, float]],
+    columns: Sequence[str] = ("step", "loss", "variance", "metric"),
+) -> None:
+    """Write `metrics.csv` in one step."""
+    path = folder / "metrics.csv"
+    part = path.with_suffix(".part")
+    try:
+        with part.open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            for row in history:
+                writer.writerow({k: int(v) if k in WHOLE else v for k, v in row.items()})
+        part.replace(path)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
