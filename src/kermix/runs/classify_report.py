@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from kermix.runs.classify_figures import accuracy_figure, confusion_figure, mistakes_figure, sheet_figure
 from kermix.models.product_classifier import GaussianProductClassifier
 from kermix.report import Report
+from kermix.runs.classify_figures import (
+    accuracy_figure,
+    confusion_figure,
+    mistakes_figure,
+    sheet_figure,
+)
 from kermix.training.classification import ClassifierTrainer, Evaluation
 
 if TYPE_CHECKING:

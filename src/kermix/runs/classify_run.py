@@ -9,12 +9,10 @@
 =================  ===============================================================
 """
 
-import csv
 import hashlib
 import json
 import shlex
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +21,10 @@ import numpy as np
 import torch
 
 import kermix
-
-from kermix.runs.folder import begin_folder, check_data, kind_of_run, read_config, write_metrics
 from kermix.data.labelled import LabelledImages, load_labelled
-from kermix.errors import OptionError, RunError
+from kermix.errors import RunError
 from kermix.records import environment, write_json
+from kermix.runs.folder import begin_folder, check_data, kind_of_run, read_config, write_metrics
 from kermix.training.classification import (
     ClassifierTrainer,
     Evaluation,

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from kermix.data.loading import Dataset
 from kermix.distributed.launch import is_rank, launch
 from kermix.errors import RankError
-from kermix.runs.interruptions import interruptions
 from kermix.runs.fit_run import Run
+from kermix.runs.interruptions import interruptions
 from kermix.training.loop import Row, Trainer
 
 __all__ = ["Outcome", "train"]

@@ -10,9 +10,7 @@
 =================  ==============================================================
 """
 
-import csv
 import hashlib
-import json
 import os
 import shlex
 import tempfile
@@ -26,17 +24,16 @@ import torch
 from torch import Tensor
 
 import kermix
-
-from kermix.runs.folder import FIT, begin_folder, check_data, read_config, write_metrics
 from kermix.data.loading import Dataset, load
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks, is_rank
-from kermix.errors import OptionError, RunError, ShapeError
+from kermix.errors import RunError, ShapeError
 from kermix.evaluation import energy_distance, mode_coverage
-from kermix.runs.fit_figures import curves_figure, fit_figure
 from kermix.models.scaled import ScaledModel
 from kermix.records import environment, write_json
 from kermix.report import Report
+from kermix.runs.fit_figures import curves_figure, fit_figure
+from kermix.runs.folder import FIT, begin_folder, check_data, read_config, write_metrics
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Row, Trainer, check_shares, load_model
@@ -225,9 +222,7 @@ class Run:
         """Samples of the best model."""
         return self.model().sample(n, torch.Generator().manual_seed(seed))
 
-    def score(
-        self, values: Tensor, names: list[str] | None = None
-    ) -> Tensor:  # (n, d) -> (n,)
+    def score(self, values: Tensor, names: list[str] | None = None) -> Tensor:  # (n, d) -> (n,)
         """Log-density of rows under the best model; columns are matched by their names."""
         columns = self.config["columns"]
         if values.shape[1] != len(columns):

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from kermix.errors import MissingExtraError, RunError
 from kermix.images.evaluation import nearest
-from kermix.runs.image_sheets import sheet
 from kermix.models.image_model import ImageModel, LabelledDraw
 from kermix.report import Report
+from kermix.runs.image_sheets import sheet
 from kermix.training.image_fit import ImageTrainer
 from kermix.training.loop import Row
 

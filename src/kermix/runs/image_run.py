@@ -10,9 +10,7 @@
 =================  ==============================================================
 """
 
-import csv
 import hashlib
-import json
 import os
 import shlex
 from collections.abc import Callable
@@ -24,14 +22,13 @@ import numpy as np
 import torch
 
 import kermix
-
-from kermix.runs.folder import begin_folder, check_data, kind_of_run, read_config, write_metrics
 from kermix.data.loading import Dataset, load
 from kermix.errors import OptionError, RunError
-from kermix.runs.image_report import ImageFindings, write_image_report
-from kermix.runs.image_sheets import save_png, sheet
 from kermix.models.image_model import ImageModel, LabelledDraw
 from kermix.records import environment, write_json
+from kermix.runs.folder import begin_folder, check_data, kind_of_run, read_config, write_metrics
+from kermix.runs.image_report import ImageFindings, write_image_report
+from kermix.runs.image_sheets import save_png, sheet
 from kermix.training.build import held_out_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.image_build import build_image_model, load_image_model
