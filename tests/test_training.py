@@ -156,6 +156,16 @@ def test_interrupted_and_resumed_is_the_same_trajectory(tmp_path, average):
     assert whole.history[-1] == second.history[-1]
 
 
+def test_a_stop_at_the_step_of_a_report_loses_no_report(tmp_path):
+    whole, first, second = (trainer_of(moons(), steps=100, polish=0) for _ in range(3))
+    whole.run()
+    at = 2 * whole.reports_every
+    assert not first.run(folder=tmp_path, should_stop=lambda: first.step == at)
+    second.load(tmp_path / "last.safetensors")
+    second.run()
+    assert second.history == whole.history
+
+
 def test_best_checkpoint_is_the_best(tmp_path):
     trainer = trainer_of(moons())
     trainer.run(folder=tmp_path)

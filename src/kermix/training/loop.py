@@ -155,17 +155,18 @@ class Trainer:
             if on_step is not None:
                 on_step(self.step)
             stopping = self._stopping(should_stop)
-            if self.step % self.reports_every == 0 or self.step == self.total or stopping:
+            due = self.step % self.reports_every == 0 or self.step == self.total
+            if due or stopping:
                 # The only place where the host waits for the device.
                 self._check_finite(torch.stack(losses), folder)
-                if not stopping and self.is_main:
+                if due and self.is_main:
                     with self._average.in_place_of(self.model.network):
                         row = self._report(losses[-1])
                     if on_report is not None:
                         on_report(row)
                 if folder is not None and self.is_main:
                     self.save(folder / "last.safetensors")
-                    if not stopping and row["metric"] <= min(r["metric"] for r in self.history):
+                    if due and row["metric"] <= min(r["metric"] for r in self.history):
                         with self._average.in_place_of(self.model.network):
                             self.save(folder / "best.safetensors")
                 losses = []
