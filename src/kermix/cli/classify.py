@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shlex
 import sys
 from contextlib import nullcontext
 from dataclasses import fields, replace
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from kermix.errors import OptionError, RunError
 
@@ -19,6 +17,8 @@ if TYPE_CHECKING:
     from kermix.data.labelled import LabelledImages
     from kermix.runs.classify_run import ClassifyRun
     from kermix.training.classifier_settings import ClassifierSettings
+
+from .output import end_stopped_run, show_run
 
 __all__ = ["classify", "go_on", "predict"]
 
@@ -231,7 +231,6 @@ def _train_and_finish(run: "ClassifyRun", train: "LabelledImages", test: "Labell
     from kermix.training.progress import progress_bar
 
     trainer = run.trainer(train, test)
-    again = f"kermix resume {shlex.quote(str(run.folder))}"
     with (
         interruptions() as interrupted,
         progress_bar("classify", trainer.total, trainer.step, console) as (bar, task),
@@ -250,10 +249,5 @@ def _train_and_finish(run: "ClassifyRun", train: "LabelledImages", test: "Labell
             should_stop=interrupted,
         )
     if not finished:
-        console.print(f"Stopped at step {trainer.step}; saved. To go on:\n  [bold]{again}[/]")
-        raise typer.Exit(130)
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in run.finish(trainer):
-        table.add_row(f"[dim]{name}[/]", value)
-    console.print(table)
-    console.print(f"report: [bold]{run.folder / 'report.html'}[/]", soft_wrap=True)
+        end_stopped_run(run.folder, trainer.step)
+    show_run(run.finish(trainer), run.folder)

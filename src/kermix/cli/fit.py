@@ -2,7 +2,6 @@
 
 import csv
 import os
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +9,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
 from kermix.errors import OptionError, RunError
@@ -18,6 +16,7 @@ from kermix.validation import check_option
 
 from .classify import go_on
 from .fit_images import fit_images, resume_images, sample_images, typed_options, wants_images
+from .output import end_stopped_run, show_run
 
 __all__ = ["fit", "resume", "sample", "score"]
 
@@ -309,15 +308,9 @@ def _train_and_finish(run: Any, dataset: Any) -> None:
     if outcome is None:  # the main process, on another node or beside this one, writes
         return
     if not outcome.finished:
-        again = f"kermix resume {shlex.quote(str(run.folder))}"
-        console.print(f"Stopped at step {outcome.step}; saved. To go on:\n  [bold]{again}[/]")
-        raise typer.Exit(130)
+        end_stopped_run(run.folder, outcome.step)
     summary = run.finish(dataset, outcome.history)
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in summary.rows:
-        table.add_row(f"[dim]{name}[/]", value)
-    console.print(table)
-    console.print(f"report: [bold]{run.folder / 'report.html'}[/]", soft_wrap=True)
+    show_run(summary.rows, run.folder)
 
 
 def _ranks(devices: int | None, nodes: int | None, strategy: str | None) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The part of `kermix fit`, `resume` and `sample` that is about images."""
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,11 @@ from typing import Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from kermix.data.loading import Dataset
 from kermix.errors import OptionError, RunError
+
+from .output import end_stopped_run, show_run
 
 __all__ = ["fit_images", "resume_images", "sample_images", "typed_options", "wants_images"]
 
@@ -93,14 +93,8 @@ def _train_and_finish(run: Any, dataset: Dataset) -> None:
             trainer, on_step=live.on_step, on_report=live.on_report, should_stop=interrupted
         )
     if not finished:
-        again = f"kermix resume {shlex.quote(str(run.folder))}"
-        console.print(f"Stopped at step {trainer.step}; saved. To go on:\n  [bold]{again}[/]")
-        raise typer.Exit(130)
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in run.finish(trainer):
-        table.add_row(f"[dim]{name}[/]", value)
-    console.print(table)
-    console.print(f"report: [bold]{run.folder / 'report.html'}[/]", soft_wrap=True)
+        end_stopped_run(run.folder, trainer.step)
+    show_run(run.finish(trainer), run.folder)
 
 
 def sample_images(folder: Path, out: Path, n: int, seed: int, label: str | None) -> None:

@@ -1,16 +1,25 @@
 """What commands share: tables on the terminal, JSON, and where results are."""
 
 import json
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["parse_variances", "print_json", "print_table", "save_safely", "split_names"]
+__all__ = [
+    "end_stopped_run",
+    "parse_variances",
+    "print_json",
+    "print_table",
+    "save_safely",
+    "show_run",
+    "split_names",
+]
 
 
 def print_json(content: Any) -> None:
@@ -55,3 +64,20 @@ def parse_variances(text: str) -> list[float] | str:
 def split_names(text: str | None) -> list[str] | None:
     """Names separated by commas."""
     return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def end_stopped_run(folder: Path, step: int) -> NoReturn:
+    """Say that a run was stopped and how to go on, and end with the status of an interruption."""
+    again = f"kermix resume {shlex.quote(str(folder))}"
+    Console().print(f"Stopped at step {step}; saved. To go on:\n  [bold]{again}[/]")
+    raise typer.Exit(130)
+
+
+def show_run(rows: Iterable[tuple[str, str]], folder: Path) -> None:
+    """Show the numbers that a run ends with, and where its report is."""
+    console = Console()
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in rows:
+        table.add_row(f"[dim]{name}[/]", value)
+    console.print(table)
+    console.print(f"report: [bold]{folder / 'report.html'}[/]", soft_wrap=True)

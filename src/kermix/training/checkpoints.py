@@ -16,6 +16,7 @@ from torch import Tensor
 from kermix.errors import MissingExtraError, RunError
 
 __all__ = [
+    "last_good",
     "load_checkpoint",
     "optimizer_tensors",
     "restore_optimizer",
@@ -55,6 +56,13 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise RunError(
             f"{path}: not a readable checkpoint ({error}); it may have been cut short in copying."
         ) from None
+
+
+def last_good(folder: Path | None) -> str:
+    """A sentence for an error: which checkpoint is left."""
+    if folder is not None and (folder / "last.safetensors").exists():
+        return f"The last good checkpoint is {folder / 'last.safetensors'}."
+    return "No checkpoint was asked for." if folder is None else "There is no checkpoint yet."
 
 
 def tensors_of(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

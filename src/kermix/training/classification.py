@@ -31,6 +31,7 @@ from kermix.models.image_classifier import ImageClassifier
 
 from .averaging import RunningAverage, set_statistics
 from .checkpoints import (
+    last_good,
     load_checkpoint,
     optimizer_tensors,
     restore_optimizer,
@@ -269,12 +270,9 @@ class ClassifierTrainer:
         loss, right = (self._totals / (self._steps * self._size)).tolist()
         epoch = self.step // self._steps
         if not loss < float("inf"):
-            kept = "No checkpoint was asked for."
-            if folder is not None and (folder / "last.safetensors").exists():
-                kept = f"The last good checkpoint is {folder / 'last.safetensors'}."
             raise TrainingError(
                 f"The loss is not finite in epoch {epoch} (learning rate peak "
-                f"{self.settings.peak_rate:g}). Try one three times lower. {kept}"
+                f"{self.settings.peak_rate:g}). Try one three times lower. {last_good(folder)}"
             )
         row: Row = {"epoch": epoch, "step": self.step, "loss": loss, "train_accuracy": right}
         row["seconds"] = seconds

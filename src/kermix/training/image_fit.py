@@ -22,7 +22,13 @@ from kermix.models.autoencoder import Autoencoder
 from kermix.models.mixture_networks import Draw, MixtureTable
 
 from .cached_gradient import cached_backward
-from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
+from .checkpoints import (
+    last_good,
+    load_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    save_checkpoint,
+)
 from .em import em_pass
 from .image_build import build_image_model, load_image_model
 from .image_rows import ImageRows, encode_all
@@ -300,13 +306,10 @@ class ImageTrainer:
         return float(torch.stack(distances).mean())
 
     def _failure(self, folder: Path | None) -> TrainingError:
-        kept = "No checkpoint was asked for."
-        if folder is not None and (folder / "last.safetensors").exists():
-            kept = f"The last good checkpoint is {folder / 'last.safetensors'}."
         return TrainingError(
             f"The loss is not finite near step {self.step} (cost {self.settings.cost}, learning "
             f"rate peak {self.settings.peak_rate:g}). Try a larger variance, or a learning rate "
-            f"three times lower. {kept}"
+            f"three times lower. {last_good(folder)}"
         )
 
     def save(self, path: Path) -> None:

@@ -27,6 +27,7 @@ from kermix.models.scaled import ScaledModel
 
 from .averaging import RunningAverage
 from .checkpoints import (
+    last_good,
     load_checkpoint,
     optimizer_tensors,
     restore_optimizer,
@@ -246,13 +247,10 @@ class Trainer:
 
     def _failure(self, step: int, folder: Path | None) -> TrainingError:
         variance = self.variances.at(self._objective.share(step))[0]
-        kept = "No checkpoint was asked for."
-        if folder is not None and (folder / "last.safetensors").exists():
-            kept = f"The last good checkpoint is {folder / 'last.safetensors'}."
         return TrainingError(
             f"The loss is not finite at step {step} (cost {self.settings.cost}, variance "
             f"{variance:.3g}, learning rate peak {self.settings.peak_rate:g}). Try a larger final "
-            f"variance, or a learning rate three times lower. {kept}"
+            f"variance, or a learning rate three times lower. {last_good(folder)}"
         )
 
     def save(self, path: Path) -> None:
