@@ -97,12 +97,12 @@ def _against_size(records: list[dict[str, Any]], draw: Draw, picture: Path) -> N
         raise MissingExtraError(
             "The page needs Matplotlib: pip install 'kermix[plots]'."
         ) from None
-    figure = Figure(figsize=(5.5, 3.4), layout="constrained")
+    figure = Figure(figsize=(7.5, 3.4), layout="constrained")
     axes = figure.subplots()
     for record in records:
         draw(axes, record)
     axes.set_xlabel("points in each set")
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     axes.grid(alpha=0.3)
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=150)
