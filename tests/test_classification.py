@@ -52,7 +52,9 @@ def test_the_baseline_learns_too(digits):
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("stop", [3, 6])  # within the first epoch, and at its end
 def test_a_resumed_run_ends_like_one_that_was_not_stopped(digits, tmp_path, optimizer, stop):
-    settings = replace(SMALL, optimizer=optimizer, cutout=2, rotation=5.0, flip=True)
+    settings = replace(
+        SMALL, optimizer=optimizer, cutout=2, rotation=5.0, flip=True, mix=0.5, positions=0.5
+    )
     whole = ClassifierTrainer(*digits, settings, device="cpu")
     assert whole.steps_per_epoch == 6
     assert whole.run()
@@ -72,6 +74,22 @@ def test_a_resumed_run_ends_like_one_that_was_not_stopped(digits, tmp_path, opti
     images = torch.tensor(digits[1].images)
     with torch.no_grad():
         assert_close(trained.probabilities(images), whole.final()(images).softmax(1))
+
+
+def test_a_part_of_the_positions_is_enough_to_learn(digits):
+    settings = replace(SMALL, width=32, output_width=96, epochs=6, batch=128, positions=0.5)
+    trainer = ClassifierTrainer(*digits, settings, device="cpu")
+    seen = []
+    trainer.model.layers[0].register_forward_hook(lambda _, y, k: seen.append(k.shape[1]))
+    trainer.run()
+    assert trainer.model.positions == 36
+    assert set(seen) == {18}
+    assert trainer.evaluate().accuracy > 0.9
+    assert seen[-1] == 36
+    with pytest.raises(OptionError, match="positions=0"):
+        replace(settings, positions=0.0)
+    with pytest.raises(OptionError, match="the CNN takes all"):
+        replace(settings, model="cnn")
 
 
 def test_seeds_decide_everything(digits):
@@ -95,8 +113,8 @@ def test_scores_of_mirror_images_can_be_averaged(digits):
 def test_settings_survive_json_and_refuse_nonsense():
     settings = ClassifierSettings(patch=5, anchors_at=(1, 2), whitening=None)
     assert ClassifierSettings.from_json(settings.as_json()) == settings
-    with pytest.raises(OptionError, match="colour"):
-        ClassifierSettings.from_json({"colour": 1})
+    with pytest.raises(OptionError, match="taste"):
+        ClassifierSettings.from_json({"taste": 1})
     for options in ({"epochs": 0}, {"rate": -1.0}, {"smoothing": 1.0}, {"warmup": 0.0},
                     {"shift": -1}, {"zoom": 1.0}, {"model": "resnet"}):  # fmt: skip
         with pytest.raises(OptionError, match=next(iter(options))):
@@ -152,6 +170,47 @@ def test_cutout_and_rotation():
     same = Augmentation(rotation=1e-9)(images, generator)
     assert torch.equal(same, images)
     assert str(Augmentation(flip=True, shift=2, cutout=4)) == "flip, shift 2, cutout 4"
+
+
+def test_colour_changes_brightness_and_contrast_only():
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(20, 3, 4, 4, generator=generator) / 4 + 0.375
+    changed = Augmentation(colour=0.2)(images, generator)
+    # A line in each image: one slope and one constant for all of its pixels.
+    flat, new = images.flatten(1), changed.flatten(1)
+    slope = (new[:, 1] - new[:, 0]) / (flat[:, 1] - flat[:, 0])
+    assert_close(new - new[:, :1], slope[:, None] * (flat - flat[:, :1]), atol=1e-5, rtol=1e-3)
+    assert slope.min() < 0.95
+    assert slope.max() > 1.05
+    assert ((changed.mean((1, 2, 3)) / images.mean((1, 2, 3)) - 1).abs() < 0.21).all()
+    bright = torch.full((50, 1, 2, 2), 250, dtype=torch.uint8)
+    assert (Augmentation(colour=0.2)(bright, generator) > 190).all()  # no byte runs over
+
+
+def test_rectangles_of_other_images_count_by_their_area():
+    generator = torch.Generator().manual_seed(0)
+    images = torch.arange(100.0).view(-1, 1, 1, 1).expand(-1, 1, 8, 8)
+    mixed, own = Augmentation(mix=0.5).mixed(images, generator)
+    is_own = (mixed == images).flatten(1).float().mean(1)
+    is_next = (mixed == images.roll(1, 0)).flatten(1).float().mean(1)
+    assert_close(own, is_own)
+    assert_close(is_own + is_next, torch.ones(100))
+    assert 20 < int((own < 1).sum()) < 60
+    with pytest.raises(OptionError, match="must not be above 1"):
+        Augmentation(mix=1.5)
+
+
+def test_labels_are_mixed_with_the_images(digits):
+    settings = replace(SMALL, mix=1.0, shift=0, smoothing=0.0)
+    trainer = ClassifierTrainer(*digits, settings, device="cpu")
+    images, labels = torch.tensor(digits[0].images[:64]), torch.tensor(digits[0].labels[:64])
+    loss, scores = trainer._loss(images, labels)
+    again = torch.Generator().manual_seed(trainer._generator.initial_seed())
+    _, own = settings.augmentation.mixed(images, again)
+    chances = scores.log_softmax(1)
+    rows = torch.arange(64)
+    expected = own * chances[rows, labels] + (1 - own) * chances[rows, labels.roll(1)]
+    assert_close(loss, -expected.mean())
 
 
 def test_a_running_average():

@@ -60,6 +60,22 @@ def test_a_pixel_reaches_only_the_patches_it_lies_in(patch):
     assert torch.equal(changed, reached)
 
 
+@pytest.mark.parametrize("options", [{}, {"anchors_at": (0, 1)}, {"anchor_grid": 2}])
+def test_some_positions_are_a_network_of_these_only(options):
+    generator = torch.Generator().manual_seed(0)
+    network = GaussianProductClassifier(
+        (2, 7, 7), 4, 3, width=8, depth=2, generator=generator, **options
+    ).eval()
+    images = torch.rand(5, 2, 7, 7, generator=generator)
+    at = torch.tensor([3, 17, 4])
+    assert_close(network.features(images, at), network.features(images)[:, at])
+    k, anchors = network.features(images)[:, at], network.output.position_anchors()[at]
+    mean = (k - anchors).square().mean(1)
+    assert_close(network.output.exponent(k, at), network.output.norm(mean))
+    assert_close(network(images, torch.arange(25)), network(images))
+    assert not torch.allclose(network(images, at), network(images))
+
+
 def test_patches_are_those_of_a_convolution():
     pixels = torch.randn(2, 3, 7, 8, dtype=torch.float64)
     kernel = torch.randn(5, 3, 3, 3, dtype=torch.float64)

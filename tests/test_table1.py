@@ -51,8 +51,8 @@ def test_held_out_images_are_not_trained_on():
 
 
 def test_unknown_settings_are_refused(tmp_path):
-    with pytest.raises(OptionError, match="no setting 'colour'"):
-        table1.main([*SMALL, "--set", "colour=1", "--out", str(tmp_path / "x.json")])
+    with pytest.raises(OptionError, match="no setting 'taste'"):
+        table1.main([*SMALL, "--set", "taste=1", "--out", str(tmp_path / "x.json")])
 
 
 def record(dataset, patch, seed, accuracy, augmentation="shift 2", variant=""):

@@ -58,7 +58,9 @@ OTHER_AUGMENTATION: dict[tuple[str, int | None], dict[str, Any]] = {
     ("cifar10", None): {"cutout": 8},
 }
 RATE_BEFORE = 0.005  # what no rate meant when the first records were written
-NONE = {"shift": 0, "flip": False, "cutout": 0, "rotation": 0.0, "zoom": 0.0}
+NONE = {
+    "shift": 0, "flip": False, "cutout": 0, "rotation": 0.0, "zoom": 0.0, "colour": 0.0, "mix": 0.0,
+}  # fmt: skip
 
 
 def cell_settings(

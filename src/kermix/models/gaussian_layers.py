@@ -91,14 +91,15 @@ class GaussianLayer(nn.Module):
         )
         self.norm = nn.BatchNorm1d(width)
 
-    def forward(self, y: Tensor) -> Tensor:  # (B, T, inputs) -> (B, T, width)
-        """Map the features of every position."""
-        return self.after_affine(nn.functional.linear(y, self.weight))
+    def forward(self, y: Tensor, at: Tensor | None = None) -> Tensor:
+        """Map the features (B, T, inputs) of every position, or of those in `at`, to width."""
+        return self.after_affine(nn.functional.linear(y, self.weight), at)
 
-    def after_affine(self, u: Tensor) -> Tensor:  # (B, T, width) -> (B, T, width)
+    def after_affine(self, u: Tensor, at: Tensor | None = None) -> Tensor:  # (B, T, width)
         """What follows A y, for those who compute that themselves, by a convolution say."""
-        _check_positions("u", u, self.anchors)
-        return normalized_gaussian(u, self.anchors, self.norm, self.path)
+        anchors = self.anchors if at is None or self.anchors.ndim == 1 else self.anchors[at]
+        _check_positions("u", u, anchors)
+        return normalized_gaussian(u, anchors, self.norm, self.path)
 
 
 class GaussianOutput(nn.Module):
@@ -167,10 +168,14 @@ class GaussianOutput(nn.Module):
         """The anchors W_F(t) of every position."""
         return self.anchors if self.sharing is None else self.sharing @ self.anchors
 
-    def exponent(self, k: Tensor) -> Tensor:  # (B, T, width) -> (B, width)
-        """`alpha (1/T) sum_t (k_t - W_F(t))^2`, in float32 at least."""
+    def exponent(self, k: Tensor, at: Tensor | None = None) -> Tensor:
+        """`alpha (1/T) sum_t (k_t - W_F(t))^2` (B, width), in float32 at least.
+
+        With `at`, k holds only these of the positions, and the mean is over them.
+        """
         with torch.autocast(k.device.type, enabled=False):
             anchors = self.position_anchors()
+            anchors = anchors if at is None else anchors[at]
             _check_positions("k", k, anchors)
             way = chosen_path(self.path, k.device)
             if way == "plain":
@@ -181,14 +186,14 @@ class GaussianOutput(nn.Module):
                 return self.norm(mean)
             return mean if self.log_alpha is None else mean * self.log_alpha.exp()
 
-    def gaussians(self, k: Tensor) -> Tensor:  # (B, T, width) -> (B, width)
-        """The values of the Gaussians, before A_F."""
-        return torch.exp(-self.exponent(k))
+    def gaussians(self, k: Tensor, at: Tensor | None = None) -> Tensor:
+        """The values (B, width) of the Gaussians, before A_F."""
+        return torch.exp(-self.exponent(k, at))
 
-    def forward(self, k: Tensor) -> Tensor:  # (B, T, width) -> (B, outputs)
-        """Let the positions meet."""
+    def forward(self, k: Tensor, at: Tensor | None = None) -> Tensor:  # (B, T, width)
+        """Let the positions meet, or those in `at`, which k then holds: outputs (B, outputs)."""
         with torch.autocast(k.device.type, enabled=False):
-            return self.scores(self.gaussians(k))
+            return self.scores(self.gaussians(k, at))
 
 
 def _check_sizes(**sizes: int | None) -> None:

@@ -115,7 +115,7 @@ class GaussianProductClassifier(ImageClassifier):
         self.whitening, self.data_anchors, self.residual = whitening, data_anchors, residual
         self.image_anchors = image_anchors
         self.grid = ((height - patch) // stride + 1, (across - patch) // stride + 1)
-        positions, inputs = self.grid[0] * self.grid[1], channels * patch**2
+        positions, inputs = self.positions, channels * patch**2
         self.register_buffer("patch_mean", torch.zeros(inputs))
         self.register_buffer("patch_map", torch.eye(inputs))
         sizes = [inputs, *[width] * (depth - 1), output_width or width]
@@ -143,7 +143,7 @@ class GaussianProductClassifier(ImageClassifier):
     def prepare(self, images: Tensor, generator: torch.Generator) -> None:
         """Whiten by the patches of these images, and let the first layer start from them."""
         device = self.patch_mean.device
-        each = min(self.grid[0] * self.grid[1], -(-PATCHES_FOR_STATISTICS // len(images)))
+        each = min(self.positions, -(-PATCHES_FOR_STATISTICS // len(images)))
         chosen = torch.randperm(len(images), generator=generator)[:PATCHES_FOR_STATISTICS]
         rows = []
         for part in chosen.split(1000):
@@ -186,23 +186,37 @@ class GaussianProductClassifier(ImageClassifier):
         others = white[torch.randint(len(white), (count,), generator=generator)]
         first.anchors.copy_((others * first.weight).sum(1).clamp(-2, 2))
 
-    def patches(self, images: Tensor) -> Tensor:  # (B, C, H, W) -> (B, T, C * p * p)
+    def forward(self, images: Tensor, at: Tensor | None = None) -> Tensor:  # (B, classes)
+        """Scores of each class; with `at`, from these positions only, as if there were no other.
+
+        The mean over a random part of the positions is close to that over all, at a part of the
+        cost, and a network that is trained so cannot lean on single positions.
+        """
+        return self.output(self.features(images, at), at)
+
+    @property
+    def positions(self) -> int:
+        """Number of patches in an image."""
+        return self.grid[0] * self.grid[1]
+
+    def patches(self, images: Tensor, at: Tensor | None = None) -> Tensor:  # (B, T, C * p * p)
         """The whitened patches, in float32 at least."""
         rows = image_patches(self.checked(images), self.patch, self.stride)
+        rows = rows if at is None else rows[:, at]
         with torch.autocast(rows.device.type, enabled=False):
             return (rows - self.patch_mean) @ self.patch_map
 
-    def patch_features(self, patches: Tensor) -> Tensor:  # (B, T, C * p * p) -> (B, T, K)
+    def patch_features(self, patches: Tensor, at: Tensor | None = None) -> Tensor:  # (B, T, K)
         """The features k_t of whitened patches, each from its own patch alone."""
         y = patches
         for layer in self.layers:
-            k = layer(y)
+            k = layer(y, at)
             y = y + k if self.residual and k.shape == y.shape else k
         return y
 
-    def features(self, images: Tensor) -> Tensor:  # (B, C, H, W) -> (B, T, K)
-        """The features k_t of every position, before positions meet."""
-        return self.patch_features(self.patches(images))
+    def features(self, images: Tensor, at: Tensor | None = None) -> Tensor:  # (B, T, K)
+        """The features k_t of every position, or of those in `at`, before positions meet."""
+        return self.patch_features(self.patches(images, at), at)
 
     def scores(self, pixels: Tensor) -> Tensor:  # (B, C, H, W) -> (B, classes)
         """Class scores of float pixels."""

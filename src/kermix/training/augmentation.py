@@ -21,6 +21,8 @@ class Augmentation:
         cutout: Side of a square that is replaced by the mean colour of its image; 0 for none.
         rotation: Largest rotation in degrees, of every second image: the others stay sharp.
         zoom: Largest relative change of size of these images, such as 0.1.
+        colour: Largest relative change of brightness, and of contrast, such as 0.2.
+        mix: Share of the images in which :meth:`mixed` puts a rectangle of another image.
 
     Example:
         >>> images = torch.arange(4, dtype=torch.uint8).view(1, 1, 1, 4)
@@ -34,14 +36,19 @@ class Augmentation:
     cutout: int = 0
     rotation: float = 0.0
     zoom: float = 0.0
+    colour: float = 0.0
+    mix: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("shift", "cutout", "rotation", "zoom"):
+        for name in ("shift", "cutout", "rotation", "zoom", "colour", "mix"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise OptionError(f"{name}={value} must not be negative.")
-        if self.zoom >= 1:
-            raise OptionError(f"zoom={self.zoom} is relative and must be below 1.")
+        for name, value in (("zoom", self.zoom), ("colour", self.colour)):
+            if value >= 1:
+                raise OptionError(f"{name}={value} is relative and must be below 1.")
+        if self.mix > 1:
+            raise OptionError(f"mix={self.mix} is a share and must not be above 1.")
 
     @property
     def is_any(self) -> bool:
@@ -53,7 +60,9 @@ class Augmentation:
         parts += [f"shift {self.shift}"] if self.shift else []
         parts += [f"rotation {self.rotation:g}"] if self.rotation else []
         parts += [f"zoom {self.zoom:g}"] if self.zoom else []
+        parts += [f"colour {self.colour:g}"] if self.colour else []
         parts += [f"cutout {self.cutout}"] if self.cutout else []
+        parts += [f"mix {self.mix:g}"] if self.mix else []
         return ", ".join(parts) or "none"
 
     @torch.no_grad()
@@ -63,7 +72,40 @@ class Augmentation:
             images = self._moved(images, generator)
         if self.rotation or self.zoom:
             images = self._turned(images, generator)
+        if self.colour:
+            images = self._coloured(images, generator)
         return self._cut(images, generator) if self.cutout else images
+
+    @torch.no_grad()
+    def mixed(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Put rectangles of the next image of the batch into images; the share of their own.
+
+        The label of image i then counts with share i, that of image i - 1 (the last one for the
+        first) with the rest. The area of a rectangle is uniform in size (CutMix).
+        """
+        count, _, height, width = images.shape
+        device = images.device
+        chance = torch.rand(4, count, generator=generator, device=device)
+        side = torch.where(chance[0] < self.mix, chance[1].sqrt(), 0.0)
+
+        def inside(length: int, centre: Tensor) -> Tensor:  # (B, length)
+            place = (torch.arange(length, device=device) + 0.5) / length
+            return (place - centre.unsqueeze(1)).abs() < side.unsqueeze(1) / 2
+
+        foreign = inside(height, chance[2])[:, :, None] & inside(width, chance[3])[:, None, :]
+        own = 1 - foreign.flatten(1).float().mean(1)
+        return torch.where(foreign.unsqueeze(1), images.roll(1, 0), images), own
+
+    def _coloured(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        count, device = len(images), images.device
+        chance = 2 * torch.rand(2, count, 1, 1, 1, generator=generator, device=device) - 1
+        contrast, brightness = 1 + self.colour * chance
+        pixels = images.float()
+        mean = pixels.mean((1, 2, 3), keepdim=True)
+        pixels = (pixels - mean) * contrast + mean * brightness
+        if images.dtype == torch.uint8:
+            return pixels.clamp(0, 255).round().to(images.dtype)
+        return pixels.clamp(0, 1).to(images.dtype)
 
     def _moved(self, images: Tensor, generator: torch.Generator) -> Tensor:
         count, channels, height, width = images.shape

@@ -16,6 +16,7 @@ by them. When the training ends the folder holds `model.safetensors`, the averag
 """
 
 import copy
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 from kermix.data.labelled import LabelledImages
 from kermix.errors import RunError, ShapeError, TrainingError
 from kermix.models.image_classifier import ImageClassifier
+from kermix.models.product_classifier import GaussianProductClassifier
 
 from .averaging import RunningAverage, set_statistics
 from .checkpoints import (
@@ -252,8 +254,7 @@ class ClassifierTrainer:
         images = self.settings.augmentation(self._images[rows], self._generator)
         labels = self._labels[rows]
         self.model.train()
-        scores = self._network(images)
-        loss = nn.functional.cross_entropy(scores, labels, label_smoothing=self.settings.smoothing)
+        loss, scores = self._loss(images, labels)
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
         self._fabric.backward(loss)
@@ -264,6 +265,27 @@ class ClassifierTrainer:
             right = (scores.argmax(1) == labels).sum()
             self._totals += torch.stack([loss.detach().float() * len(rows), right.float()])
         self.step += 1
+
+    def _loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross entropy, and the scores that it is of."""
+        settings, own = self.settings, None
+        if settings.mix:
+            images, own = settings.augmentation.mixed(images, self._generator)
+        if settings.positions < 1:
+            assert isinstance(self.model, GaussianProductClassifier)
+            count = self.model.positions
+            order = torch.randperm(count, generator=self._generator, device=images.device)
+            scores = self._network(images, order[: max(1, round(settings.positions * count))])
+        else:
+            scores = self._network(images)
+        entropy = functools.partial(
+            nn.functional.cross_entropy, scores, label_smoothing=settings.smoothing
+        )
+        if own is None:
+            return entropy(labels), scores
+        each = own * entropy(labels, reduction="none")
+        each = each + (1 - own) * entropy(labels.roll(1), reduction="none")
+        return each.mean(), scores
 
     def _report(self, seconds: float, folder: Path | None) -> Row:
         # The only place where the host waits for the device.

@@ -41,6 +41,7 @@ class ClassifierSettings:
         path: How the Gaussian layers are computed: `"auto"`, `"plain"`, `"lean"` or `"fused"`.
         epochs: Times that every image is seen.
         batch: Images in each step.
+        positions: Share of the positions, drawn anew, that a training step looks at.
         rate: Peak of the learning rate; None takes one that fits the model.
         warmup: Share of the training in which the rate rises.
         optimizer: `"adamw"`, or `"muon"` for the matrices with AdamW for the rest.
@@ -52,6 +53,8 @@ class ClassifierSettings:
         cutout: Side of the square that is cut out.
         rotation: Largest rotation in degrees.
         zoom: Largest relative change of size.
+        colour: Largest relative change of brightness and of contrast.
+        mix: Share of the images that get a rectangle of another image, and of its label.
         flip_at_test: Whether scores are averaged over the image and its mirror image.
         evaluate_every: Epochs between two looks at the held-out images; 0: only at the end.
         seed: All randomness comes from it.
@@ -73,6 +76,7 @@ class ClassifierSettings:
     path: Path = "auto"
     epochs: int = 20
     batch: int = 512
+    positions: float = 1.0
     rate: float | None = None
     warmup: float = 0.2
     optimizer: Literal["adamw", "muon"] = "adamw"
@@ -84,6 +88,8 @@ class ClassifierSettings:
     cutout: int = 0
     rotation: float = 0.0
     zoom: float = 0.0
+    colour: float = 0.0
+    mix: float = 0.0
     flip_at_test: bool = False
     evaluate_every: int = 1
     seed: int = 0
@@ -100,6 +106,10 @@ class ClassifierSettings:
         for name, most in (("weight_decay", float("inf")), ("smoothing", 1), ("average", 1e9)):
             if not 0 <= getattr(self, name) < most:
                 raise OptionError(f"{name}={getattr(self, name)} must be in [0, {most:g}).")
+        if not 0 < self.positions <= 1:
+            raise OptionError(f"positions={self.positions} is a share: above 0, at most 1.")
+        if self.model == "cnn" and self.positions < 1:
+            raise OptionError("positions is for the Gaussian-product network; the CNN takes all.")
         if not 0 < self.warmup < 1:
             raise OptionError(f"warmup={self.warmup} must be between 0 and 1.")
         if self.optimizer == "muon" and not hasattr(torch.optim, "Muon"):
@@ -109,7 +119,8 @@ class ClassifierSettings:
     @property
     def augmentation(self) -> Augmentation:
         """What happens to training images."""
-        return Augmentation(self.flip, self.shift, self.cutout, self.rotation, self.zoom)
+        names = (field.name for field in fields(Augmentation))
+        return Augmentation(**{name: getattr(self, name) for name in names})
 
     @property
     def peak_rate(self) -> float:
