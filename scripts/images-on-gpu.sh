@@ -13,6 +13,7 @@ set -u
 DATA=$1 OUT=$2 LIMIT=${3:-540}
 WORK=$OUT/work START=$(date +%s)
 mkdir -p "$WORK"
+export KERMIX_CACHE=${KERMIX_CACHE:-$WORK/cache}
 if command -v nvidia-cuda-mps-control > /dev/null; then
   export CUDA_MPS_PIPE_DIRECTORY=$WORK/mps CUDA_MPS_LOG_DIRECTORY=$WORK/mps-log
   mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"

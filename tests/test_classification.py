@@ -49,7 +49,7 @@ def test_the_baseline_learns_too(digits):
     assert "test_accuracy" not in trainer.history[0]
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "muon-anchors"])
 @pytest.mark.parametrize("stop", [3, 6])  # within the first epoch, and at its end
 def test_a_resumed_run_ends_like_one_that_was_not_stopped(digits, tmp_path, optimizer, stop):
     settings = replace(

@@ -133,3 +133,13 @@ def test_bad_sizes_have_named_errors():
         GaussianOutput(F, T, 2)(torch.zeros(B, T, F + 1))
     with pytest.raises(ShapeError, match="row for each of the 6"):
         GaussianOutput(F, T, 2, sharing=torch.ones(5, 2))
+
+
+def test_a_sample_like_no_other_has_finite_scores():
+    generator = torch.Generator().manual_seed(0)
+    output = GaussianOutput(4, 9, 3, generator=generator)
+    alike = 100 + 0.01 * torch.randn(64, 9, 4, generator=generator)
+    for _ in range(100):
+        output(alike)
+    found = output.eval()(output.position_anchors().detach().unsqueeze(0))
+    assert found.isfinite().all()

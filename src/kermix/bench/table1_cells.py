@@ -4,7 +4,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 
 from kermix.data.labelled import LabelledImages
 from kermix.records import environment, write_json
+from kermix.training.augmentation import Augmentation
 from kermix.training.classification import ClassifierTrainer
 from kermix.training.classifier_settings import ClassifierSettings
 
@@ -58,9 +59,7 @@ OTHER_AUGMENTATION: dict[tuple[str, int | None], dict[str, Any]] = {
     ("cifar10", None): {"cutout": 8},
 }
 RATE_BEFORE = 0.005  # what no rate meant when the first records were written
-NONE = {
-    "shift": 0, "flip": False, "cutout": 0, "rotation": 0.0, "zoom": 0.0, "colour": 0.0, "mix": 0.0,
-}  # fmt: skip
+NONE = {field.name: field.default for field in fields(Augmentation)}
 
 
 def cell_settings(

@@ -18,6 +18,7 @@ from .gaussian_functions import Path, chosen_path, gaussian, gaussian_norm, mean
 __all__ = ["GaussianLayer", "GaussianOutput", "normalized_gaussian"]
 
 PATHS = ("auto", "plain", "lean", "fused")
+LEAST_EXPONENT = -20.0
 
 
 def normalized_gaussian(u: Tensor, anchors: Tensor, norm: nn.BatchNorm1d, path: Path) -> Tensor:
@@ -183,7 +184,8 @@ class GaussianOutput(nn.Module):
             else:
                 mean = mean_square(k, anchors, fused=way == "fused")
             if self.norm is not None:
-                return self.norm(mean)
+                # An image like no other must not make one of the factors infinite.
+                return self.norm(mean).clamp(min=LEAST_EXPONENT)
             return mean if self.log_alpha is None else mean * self.log_alpha.exp()
 
     def gaussians(self, k: Tensor, at: Tensor | None = None) -> Tensor:

@@ -354,14 +354,17 @@ def load_classifier(folder: Path, device: str = "cpu") -> TrainedClassifier:
 def _optimizers(
     model: nn.Module, settings: ClassifierSettings, device: torch.device
 ) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for the matrices between layers and AdamW for the rest."""
+    """AdamW for everything, or Muon for the matrices and AdamW for the rest."""
     decay = settings.weight_decay
     named = list(model.named_parameters())
-    muon = [
-        p for name, p in named
-        if settings.optimizer == "muon" and name.startswith("layers.") and name.endswith("weight")
-        and p.ndim == 2
-    ]  # fmt: skip
+
+    def is_matrix(name: str) -> bool:
+        if name == "output.anchors":
+            return settings.optimizer == "muon-anchors"
+        return name.startswith("layers.") and name.endswith("weight")
+
+    muon = [p for name, p in named if is_matrix(name) and p.ndim == 2]
+    muon = muon if settings.optimizer != "adamw" else []
     rest = [p for _, p in named if not any(p is m for m in muon)]
     groups = [
         {"params": [p for p in rest if p.ndim >= 2], "weight_decay": decay},

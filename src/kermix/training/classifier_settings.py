@@ -44,7 +44,8 @@ class ClassifierSettings:
         positions: Share of the positions, drawn anew, that a training step looks at.
         rate: Peak of the learning rate; None takes one that fits the model.
         warmup: Share of the training in which the rate rises.
-        optimizer: `"adamw"`, or `"muon"` for the matrices with AdamW for the rest.
+        optimizer: `"adamw"`, `"muon"` for the matrices between layers with AdamW for the rest, or
+            `"muon-anchors"`: the output's anchors are a matrix too.
         weight_decay: Of the matrices and of the anchors of positions.
         smoothing: Of the labels.
         average: Epochs over which the weights are averaged (a running mean); 0 for none.
@@ -79,7 +80,7 @@ class ClassifierSettings:
     positions: float = 1.0
     rate: float | None = None
     warmup: float = 0.2
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: Literal["adamw", "muon", "muon-anchors"] = "adamw"
     weight_decay: float = 0.5
     smoothing: float = 0.1
     average: float = 1.0
@@ -96,7 +97,7 @@ class ClassifierSettings:
 
     def __post_init__(self) -> None:
         check_option("model", self.model, ("gaussian-product", "cnn"))
-        check_option("optimizer", self.optimizer, ("adamw", "muon"))
+        check_option("optimizer", self.optimizer, ("adamw", "muon", "muon-anchors"))
         for name, least in (("epochs", 1), ("batch", 2), ("evaluate_every", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -112,8 +113,10 @@ class ClassifierSettings:
             raise OptionError("positions is for the Gaussian-product network; the CNN takes all.")
         if not 0 < self.warmup < 1:
             raise OptionError(f"warmup={self.warmup} must be between 0 and 1.")
-        if self.optimizer == "muon" and not hasattr(torch.optim, "Muon"):
-            raise OptionError("optimizer='muon' needs PyTorch 2.9 or newer: use 'adamw'.")
+        if self.optimizer != "adamw" and not hasattr(torch.optim, "Muon"):
+            raise OptionError(
+                f"optimizer={self.optimizer!r} needs PyTorch 2.9 or newer: use 'adamw'."
+            )
         _ = self.augmentation  # refuses what it cannot do
 
     @property
