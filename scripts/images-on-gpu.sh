@@ -47,7 +47,8 @@ part m0 mnist none
 (part m2 mnist "mixture svd+em;mmd;scalar"; part m4 mnist "mixture svd;sinkhorn") &
 (part m3 mnist "matrix;vector"; part s2 spaces "codes, decoded;several;coarse;references") &
 wait
-part t1 stacked "mixture svd+em;mixture em;references;mixture svd;svd"
+part t1 stacked \
+  "mixture svd+em;mixture em of 16000;references;mixture em;svd;mixture svd;mixture svd+em of 16000"
 joined mnist m1 m2 m3 m4
 joined cifar10 c1 c2
 joined spaces s1 s2

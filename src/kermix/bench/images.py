@@ -67,7 +67,14 @@ SPACES = {
 }
 METHODS = {
     "mnist": (*COSTS, "mixture svd", "mixture svd+em"),
-    "stacked": ("svd", "mixture svd", "mixture svd+em", "mixture em"),
+    "stacked": (
+        "svd",
+        "mixture svd",
+        "mixture svd+em",
+        "mixture em",
+        "mixture svd+em of 16000",
+        "mixture em of 16000",
+    ),
     "cifar10": ("svd", "scalar", "vector", "matrix", "mmd", "sinkhorn"),
     "spaces": (*SPACES, "codes, decoded"),
 }
@@ -122,8 +129,11 @@ def settings_of(task: str, method: str, scale: Scale) -> ImageSettings:
     if not method.startswith("mixture"):
         return replace(settings, cost=method)  # type: ignore[arg-type]
     mixture = {"steps": settings.steps, **MIXTURE[task]}
-    mixture["steps"] = 0 if method == "mixture em" else min(mixture["steps"], settings.steps)
-    mixture["polish"] = scale.passes if method.endswith("em") else 0
+    way, _, components = method.removeprefix("mixture ").partition(" of ")
+    mixture["steps"] = 0 if way == "em" else min(mixture["steps"], settings.steps)
+    mixture["polish"] = scale.passes if way.endswith("em") else 0
+    if components:
+        mixture["components"] = int(components)
     if scale.components is not None:
         mixture["components"] = scale.components
     return replace(settings, **mixture)

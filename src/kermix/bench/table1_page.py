@@ -13,6 +13,7 @@ __all__ = ["write_classification_page"]
 Record: TypeAlias = dict[str, Any]
 
 COLUMNS: tuple[int | None, ...] = (1, 3, 5, 7, None)
+ALONE = "alone"  # how the variant of a training begins that had the machine for itself
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 # Of the paper: train and test accuracy. CIFAR-10 there is the original, not a JPEG copy.
 PAPER = {
@@ -42,16 +43,16 @@ def write_classification_page(results: Path, ablations: Path, page: Path) -> Pat
         "`results/table1.json` and `results/table1-ablations.json`: every number below is in one "
         "of them, with settings, machine, versions and commit. Settings of the cells "
         "below were compared on held-out training images, there is no early stopping and the "
-        "weights after the last epoch count. One exception: the settings of today for MNIST with "
-        "patch 1, a cell that is not measured yet, were chosen with a look at 2000 test images.",
+        "weights after the last epoch count.",
         "",
     ]
+    compared: list[Record] = json.loads(ablations.read_text()) if ablations.exists() else []
     for dataset in TITLES:
         of_set = [r for r in records if r["dataset"] == dataset]
         if of_set:
             lines += _data_set(dataset, of_set)
-    if ablations.exists():
-        lines += _ablations(json.loads(ablations.read_text()))
+    lines += _alone([r for r in compared if r["variant"].startswith(ALONE)])
+    lines += _ablations([r for r in compared if not r["variant"].startswith(ALONE)])
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(lines).rstrip() + "\n")
     return page
@@ -62,6 +63,7 @@ def _data_set(dataset: str, records: list[Record]) -> list[str]:
     plain = [r for r in records if r["augmentation"] == "none"]
     heads = ["1 (pixels)", "3", "5", "7", "CNN"]
     lines = [f"## {TITLES[dataset]}", ""]
+    shared = max((r["processes"] for r in records), default=1)
     notes = dict.fromkeys(note for r in records for note in r["notes"])
     lines += [f"Data: {note}" for note in notes] + ([""] if notes else [])
     lines += ["| patch | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
@@ -85,17 +87,15 @@ def _data_set(dataset: str, records: list[Record]) -> list[str]:
     row("seeds", lambda p: ", ".join(str(r["seed"]) for r in _at(augmented, p)) or "-")
     row("parameters", lambda p: _first(augmented, p, lambda r: f"{r['parameters']:,}"))
     row("epochs", lambda p: _first(augmented, p, lambda r: str(r["epochs"])))
-    row("seconds for an epoch", lambda p: _first(augmented, p, _pace))
+    row(
+        "seconds for an epoch, shared GPU" if shared > 1 else "seconds for an epoch",
+        lambda p: _first(augmented, p, _pace),
+    )
     row("augmentation", lambda p: _first(augmented, p, lambda r: r["augmentation"]))
-    shared = max((r["processes"] for r in records), default=1)
     lines += [
         "",
         f"Accuracies are means over the seeds, ± their standard deviation. {_where(records)}"
-        + (
-            f" Up to {shared} trainings shared it: an epoch takes less time alone."
-            if shared > 1
-            else ""
-        ),
+        + (f" Up to {shared} trainings shared it at a time." if shared > 1 else ""),
         "",
         "Commands, for each cell; `--set` names what it had otherwise than the settings of today:",
         "",
@@ -196,7 +196,30 @@ def _base_name(record: Record) -> str:
     )
 
 
+def _alone(records: list[Record]) -> list[str]:
+    """How long an epoch takes when nothing else runs."""
+    if not records:
+        return []
+    lines = [
+        "## Seconds for an epoch",
+        "",
+        f"One training alone; the median epoch. {_where(records)}",
+        "",
+        "| | patch | layers | Gaussians | images | seconds for an epoch |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in records:
+        s, how = r["settings"], r["variant"].removeprefix(ALONE).strip(", ") or "as above"
+        lines.append(
+            f"| {TITLES[r['dataset']]}, {how} | {_name(r['patch'])} | "
+            f"{s['depth']} of {s['width']} | {s['output_width']} | {r['train_images']:,} | {_pace(r)} |"
+        )
+    return [*lines, ""]
+
+
 def _ablations(records: list[Record]) -> list[str]:
+    if not records:
+        return []
     lines = [
         "## What each part is worth",
         "",
@@ -208,6 +231,8 @@ def _ablations(records: list[Record]) -> list[str]:
     for extent in tables:
         dataset, patch, epochs, images = extent
         rows = [r for r in records if _extent(r) == extent]
+        if len(rows) == 1:
+            continue  # nothing to compare it with
         what = "the CNN" if patch is None else f"patch {patch}"
         few = f", {images} training images" if images else ""
         lines += [f"**{TITLES.get(dataset, dataset)}, {what}, {epochs} epochs{few}**", ""]
