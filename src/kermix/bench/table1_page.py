@@ -212,7 +212,8 @@ def _alone(records: list[Record]) -> list[str]:
         s, how = r["settings"], r["variant"].removeprefix(ALONE).strip(", ") or "as above"
         lines.append(
             f"| {TITLES[r['dataset']]}, {how} | {_name(r['patch'])} | "
-            f"{s['depth']} of {s['width']} | {s['output_width']} | {r['train_images']:,} | {_pace(r)} |"
+            f"{s['depth']} of {s['width']} | {s['output_width']} | "
+            f"{r['train_images']:,} | {_pace(r)} |"
         )
     return [*lines, ""]
 
