@@ -2,7 +2,7 @@
 # All tables of `kermix.bench.images` on one GPU: bash scripts/images-on-gpu.sh DATA OUT [SECONDS]
 #
 # DATA holds mnist/*.gz and the files of CIFAR-10; OUT gets images-*.json, png/ and logs. Small
-# kernels of several processes share the GPU best through MPS, which is started if it is there. The
+# kernels of several processes share the GPU best through MPS, which is started if it can be. The
 # N = 2000 SVDs of stacked MNIST run alone at the end: beside them, processes with small kernels wait.
 #
 # Measured on an H200 with six processes side by side: autoencoder and classifier of MNIST 28 s (of
@@ -14,7 +14,7 @@ DATA=$1 OUT=$2 LIMIT=${3:-540}
 WORK=$OUT/work START=$(date +%s)
 mkdir -p "$WORK"
 export KERMIX_CACHE=${KERMIX_CACHE:-$WORK/cache}
-if command -v nvidia-cuda-mps-control > /dev/null; then
+if [ -z "${CUDA_MPS_PIPE_DIRECTORY:-}" ] && command -v nvidia-cuda-mps-control > /dev/null; then
   export CUDA_MPS_PIPE_DIRECTORY=$WORK/mps CUDA_MPS_LOG_DIRECTORY=$WORK/mps-log
   mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
   nvidia-cuda-mps-control -d || true
