@@ -48,7 +48,7 @@ part m0 mnist none
 (part m3 mnist "matrix;vector"; part s2 spaces "codes, decoded;several;coarse;references") &
 wait
 part t1 stacked \
-  "mixture svd+em;mixture em of 16000;references;mixture em;svd;mixture svd;mixture svd+em of 16000"
+  "products svd+em;products em;references;mixture svd+em;svd;mixture em;mixture svd+em of 16000"
 joined mnist m1 m2 m3 m4
 joined cifar10 c1 c2
 joined spaces s1 s2

@@ -14,6 +14,7 @@ __all__ = [
     "check_option",
     "check_pair",
     "check_samples",
+    "check_sizes",
     "check_weights",
     "is_traced",
     "normalized_weights",
@@ -43,6 +44,17 @@ def check_option(name: str, value: str, offered: tuple[str, ...]) -> None:
     """Refuse a named option that does not exist, listing those that do."""
     if value not in offered:
         raise OptionError(f"{name}={value!r} is not offered; choose one of {', '.join(offered)}.")
+
+
+def check_sizes(**sizes: int | None) -> None:
+    """Refuse sizes below one; None is a size that is not given.
+
+    Example:
+        >>> check_sizes(width=3, positions=None)
+    """
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise OptionError(f"{name}={size} must be at least 1.")
 
 
 def check_samples(name: str, x: Tensor) -> Tensor:  # (*B, N, d)

@@ -58,6 +58,7 @@ MIXTURE: dict[str, dict[str, Any]] = {
     "mnist": {"model": "mixture", "components": 2000},
     "stacked": {"model": "mixture", "components": 4000, "steps": 100, "spaces": ("codes",)},
 }
+PRODUCTS: dict[str, Any] = {"model": "mixture", "components": 2000, "groups": 10, "steps": 100}
 SPACES = {
     "pixels": ("pixels",),
     "coarse": ("coarse",),
@@ -74,6 +75,8 @@ METHODS = {
         "mixture em",
         "mixture svd+em of 16000",
         "mixture em of 16000",
+        "products svd+em",
+        "products em",
     ),
     "cifar10": ("svd", "scalar", "vector", "matrix", "mmd", "sinkhorn"),
     "spaces": (*SPACES, "codes, decoded"),
@@ -126,10 +129,11 @@ def settings_of(task: str, method: str, scale: Scale) -> ImageSettings:
         if method == "codes, decoded":
             return replace(settings, model="codes")
         return replace(settings, spaces=SPACES[method])  # type: ignore[arg-type]
-    if not method.startswith("mixture"):
+    kind, _, way = method.partition(" ")
+    if kind not in ("mixture", "products"):
         return replace(settings, cost=method)  # type: ignore[arg-type]
-    mixture = {"steps": settings.steps, **MIXTURE[task]}
-    way, _, components = method.removeprefix("mixture ").partition(" of ")
+    mixture = {"steps": settings.steps, **(PRODUCTS if kind == "products" else MIXTURE[task])}
+    way, _, components = way.partition(" of ")
     mixture["steps"] = 0 if way == "em" else min(mixture["steps"], settings.steps)
     mixture["polish"] = scale.passes if way.endswith("em") else 0
     if components:
@@ -257,6 +261,7 @@ def protocol_of(task: str, scale: str) -> dict[str, Any]:
         "scale": {"name": scale, **asdict(SCALES[scale])},
         "setting": SETTINGS[task].as_json(),
         "mixture": MIXTURE.get(task, {}),
+        **({"products": PRODUCTS} if task == "stacked" else {}),
         "runs": 1,
     }
 

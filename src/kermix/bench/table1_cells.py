@@ -187,7 +187,8 @@ def command_of(record: dict[str, Any]) -> str:
     """What trains the cell of a record again, with three seeds."""
     augmented = record["augmentation"] != "none"
     model, patch = record["model"], record["patch"]
-    base = cell_settings(record["dataset"], model, patch, augmented).as_json()
+    today = cell_settings(record["dataset"], model, patch, augmented)
+    base = {**today.as_json(), "rate": today.peak_rate}
     wanted = ClassifierSettings.from_json(record["settings"]).as_json()
     if wanted["rate"] is None:
         wanted["rate"] = RATE_BEFORE

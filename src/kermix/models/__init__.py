@@ -13,6 +13,7 @@ from .mixture_networks import (
 )
 from .priors import GaussianPrior, HybridPrior, Prior, UniformPrior
 from .product_classifier import GaussianProductClassifier
+from .product_mixture import ProductMixture
 
 __all__ = [
     "ConditionalMixtureNetwork",
@@ -30,6 +31,7 @@ __all__ = [
     "MixtureTable",
     "PlainCNN",
     "Prior",
+    "ProductMixture",
     "UniformPrior",
     "stratified_draw",
 ]

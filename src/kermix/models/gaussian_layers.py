@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from kermix.errors import OptionError, ShapeError
-from kermix.validation import check_option, working_dtype
+from kermix.errors import ShapeError
+from kermix.validation import check_option, check_sizes, working_dtype
 
 from .gaussian_functions import Path, chosen_path, gaussian, gaussian_norm, mean_square
 
@@ -81,7 +81,7 @@ class GaussianLayer(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        _check_sizes(inputs=inputs, width=width, positions=positions)
+        check_sizes(inputs=inputs, width=width, positions=positions)
         check_option("path", path, PATHS)
         self.path: Path = path
         scale = 1 / math.sqrt(inputs)
@@ -140,7 +140,7 @@ class GaussianOutput(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        _check_sizes(width=width, positions=positions, outputs=outputs)
+        check_sizes(width=width, positions=positions, outputs=outputs)
         check_option("alpha", alpha, ("one", "each", "norm"))
         check_option("path", path, PATHS)
         if sharing is not None and (sharing.ndim != 2 or len(sharing) != positions):
@@ -196,12 +196,6 @@ class GaussianOutput(nn.Module):
         """Let the positions meet, or those in `at`, which k then holds: outputs (B, outputs)."""
         with torch.autocast(k.device.type, enabled=False):
             return self.scores(self.gaussians(k, at))
-
-
-def _check_sizes(**sizes: int | None) -> None:
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise OptionError(f"{name}={size} must be at least 1.")
 
 
 def _check_positions(name: str, values: Tensor, anchors: Tensor) -> None:

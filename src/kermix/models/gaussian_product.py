@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kermix.errors import OptionError, ShapeError
-from kermix.validation import check_option
+from kermix.validation import check_option, check_sizes
 
 from .gaussian_functions import Path
 from .gaussian_layers import normalized_gaussian
@@ -141,7 +141,8 @@ class GaussianProduct(nn.Module):
         if precision == "norm" and form != "variational":
             raise OptionError(f"precision='norm' is of the variational form, not of {form!r}.")
         widths = [1] * variables if isinstance(variables, int) else list(variables)
-        _check_sizes(widths, outputs=outputs, terms=terms, width=width, depth=depth,
+        _check_variables(widths)
+        check_sizes(outputs=outputs, terms=terms, width=width, depth=depth,
                      members=members)  # fmt: skip
         self.widths, self.form, self.members = tuple(widths), form, members
         self.register_buffer("columns", _columns(widths), persistent=False)
@@ -276,11 +277,8 @@ def _columns(widths: Sequence[int]) -> Tensor:  # (T, widest)
     return columns
 
 
-def _check_sizes(widths: Sequence[int], **sizes: int | None) -> None:
+def _check_variables(widths: Sequence[int]) -> None:
     if not widths or min(widths) < 1:
         raise OptionError(
             f"variables={list(widths)}: at least one variable, each of at least one number."
         )
-    for name, value in sizes.items():
-        if value is not None and value < 1:
-            raise OptionError(f"{name}={value} must be at least 1.")

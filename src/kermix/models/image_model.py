@@ -14,6 +14,7 @@ from .generators import ConvDecoder, MLPGenerator
 from .mixture_networks import Draw, MixtureTable, stratified_draw
 from .modes import evaluating
 from .priors import GaussianPrior, HybridPrior, Prior
+from .product_mixture import ProductMixture
 
 __all__ = ["ImageModel", "LabelledDraw", "PixelGenerator", "code_network", "noise_prior"]
 
@@ -33,11 +34,11 @@ class ImageModel(nn.Module):
     A *point* is what the cost is taken of: a code, or for `"conv"` an image, flattened.
 
     Args:
-        network: From noise beside a one-hot class to points, or a table of components with one
-            batch item for each class.
+        network: From noise beside a one-hot class to points, or a mixture with one batch item for
+            each class.
         shape: Channels, height and width.
         frequencies: How frequent each class is; their number is that of the classes.
-        prior: Where noise comes from; None for a table.
+        prior: Where noise comes from; None for a mixture.
         autoencoder: Turns codes into images and back; None if there are no codes.
         encodes_only: Whether points are images all the same, and the autoencoder serves as a
             space to compare them in.
@@ -55,7 +56,7 @@ class ImageModel(nn.Module):
         encodes_only: bool = False,
     ) -> None:
         super().__init__()
-        if prior is None and not isinstance(network, MixtureTable):
+        if prior is None and not isinstance(network, MixtureTable | ProductMixture):
             raise OptionError("A network needs a prior: where its noise comes from.")
         self.network, self.autoencoder, self.prior = network, autoencoder, prior
         self.shape, self.encodes_only = shape, encodes_only
@@ -69,7 +70,7 @@ class ImageModel(nn.Module):
     @property
     def is_mixture(self) -> bool:
         """Whether a sample is a centre plus noise of the learned variance, or a centre."""
-        return isinstance(self.network, MixtureTable)
+        return isinstance(self.network, MixtureTable | ProductMixture)
 
     @property
     def decodes(self) -> bool:
@@ -95,6 +96,8 @@ class ImageModel(nn.Module):
             mixture = self.network()
             repeats = -(-per_class // mixture.means.shape[-2])
             return Draw(*stratified_draw(mixture, repeats, generator))
+        if isinstance(self.network, ProductMixture):
+            return self.network.draw(per_class, generator)
         points = self.network(self.inputs(self.each_class(per_class), generator))
         return Draw(points.unflatten(0, (self.classes, per_class)), None)
 
@@ -119,6 +122,9 @@ class ImageModel(nn.Module):
             mixture = self.network()
             rows = labels.split(ROWS_AT_ONCE)
             return torch.cat([_of_classes(mixture, part, generator) for part in rows])
+        if isinstance(self.network, ProductMixture):
+            parts = labels.split(ROWS_AT_ONCE)
+            return torch.cat([self.network.points(part, generator) for part in parts])
         parts = self.inputs(labels, generator).split(ROWS_AT_ONCE)
         return torch.cat([self.network(part) for part in parts])
 

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from kermix.errors import ShapeError
 from kermix.models.mixture_networks import MixtureTable
+from kermix.models.product_mixture import ProductMixture, part_log_densities
 
-__all__ = ["em_pass"]
+__all__ = ["em_pass", "product_em_pass"]
 
 PAIRS_AT_ONCE = 2**28
 LEAST_MASS = 1e-3  # in points: a component with less stays where it is
+PRIOR_MASS = 1e-6  # in points: no weight of a product is exactly zero
 
 
 @torch.no_grad()
@@ -83,3 +85,79 @@ def _expectation(
         first += responsibility.mT @ part
         second += responsibility.mT @ part.square()
     return total, mass, first, second
+
+
+@torch.no_grad()
+def product_em_pass(
+    model: ProductMixture,
+    data: Sequence[Tensor],  # for each batch item (n, C * d)
+    floor: float = 0.0,
+) -> Tensor:  # ()
+    """One pass of expectation-maximisation for a sum of products, as :func:`em_pass` is for one.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> model = ProductMixture(2, 1, components=1, groups=1, generator=generator)
+        >>> _ = product_em_pass(model, [torch.tensor([[1.0, 5.0], [3.0, 5.0]])], floor=0.1)
+        >>> model.means.detach().flatten(), model.variances.detach().flatten()
+        (tensor([2., 5.]), tensor([1.0000, 0.1000]))
+    """
+    items = model.means.shape[:-3].numel()
+    if len(data) != items:
+        raise ShapeError(f"{len(data)} sets of points for {items} mixtures: one for each.")
+    means, logs, choices = (
+        t.data.view(items, *t.shape[-3:])
+        for t in (model.means, model.log_variances, model.part_logits)
+    )
+    logits = model.logits.data.view(items, -1)
+    total = means.new_zeros(())
+    for item, points in enumerate(data):
+        before = means[item], logs[item].exp()
+        groups, weights = logits[item].log_softmax(0), choices[item].softmax(-1)
+        sums = _product_expectation(points, *before, groups, weights)
+        likelihood, group_mass, choice_mass, mass, first, second = sums
+        total += likelihood
+        enough = (mass > LEAST_MASS).unsqueeze(-1)
+        weight = mass.clamp(min=LEAST_MASS).unsqueeze(-1)
+        centre = torch.where(enough, first / weight, before[0])
+        spread = (second / weight - centre.square()).clamp(min=0)
+        spread = torch.where(enough, spread, before[1]).clamp(min=max(floor, 1e-10))
+        means[item], logs[item] = centre, spread.log()
+        logits[item] = (group_mass + PRIOR_MASS).log()
+        choices[item] = (choice_mass + PRIOR_MASS).log()
+    return -total / sum(len(points) for points in data)
+
+
+def _product_expectation(
+    points: Tensor,  # (n, C * d)
+    means: Tensor,  # (C, K, d)
+    variances: Tensor,  # (C, K, d)
+    groups: Tensor,  # (L,), logarithms
+    weights: Tensor,  # (C, L, K)
+) -> tuple[Tensor, ...]:
+    """Sum of log-likelihoods, masses of groups, of choices and of components, and moments."""
+    parts, components, dimension = means.shape
+    found = (
+        points.new_zeros(()), torch.zeros_like(groups), torch.zeros_like(weights),
+        torch.zeros_like(means[..., 0]), torch.zeros_like(means), torch.zeros_like(means),
+    )  # fmt: skip
+    total, group_mass, choice_mass, mass, first, second = found
+    for rows in points.split(max(1, PAIRS_AT_ONCE // (2 * parts * components))):
+        part = rows.unflatten(1, (parts, dimension))
+        logs = part_log_densities(part, means, variances).movedim(1, 0)  # (C, n, K)
+        largest = logs.amax(-1, keepdim=True)
+        values = (logs - largest).exp_()
+        within = values @ weights.mT  # (C, n, L), up to exp(largest)
+        joint = groups + (within.log() + largest).sum(0)
+        sums = joint.logsumexp(-1, keepdim=True)
+        chance = (joint - sums).exp()  # of a group, (n, L)
+        total += sums.sum()
+        group_mass += chance.sum(0)
+        share = chance / within  # (C, n, L)
+        choice_mass += share.mT @ values * weights
+        values *= share @ weights  # of a component, (C, n, K)
+        mass += values.sum(1)
+        part = part.movedim(1, 0)
+        first += values.mT @ part
+        second += values.mT @ part.square()
+    return found

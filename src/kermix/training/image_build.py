@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from kermix.models.autoencoder import Autoencoder
 from kermix.models.image_model import ImageModel, PixelGenerator, code_network, noise_prior
 from kermix.models.mixture_networks import MixtureTable
+from kermix.models.product_mixture import ProductMixture
 
 from .image_settings import ImageSettings
 
@@ -25,8 +26,14 @@ def build_image_model(
     classes = len(frequencies)
     prior = noise_prior(settings.noise, settings.states)
     network: nn.Module
-    if settings.model == "mixture":
-        each = max(1, settings.components // classes)
+    each = max(1, settings.components // classes)
+    if settings.multiplies:
+        assert autoencoder is not None
+        network = ProductMixture(
+            autoencoder.parts, settings.code // autoencoder.parts, each, settings.groups,
+            (classes,), generator=generator,
+        )  # fmt: skip
+    elif settings.model == "mixture":
         network = MixtureTable(
             settings.code, each, settings.variances, (classes,), generator=generator
         )

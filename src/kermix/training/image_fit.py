@@ -20,6 +20,7 @@ from kermix.evaluation import energy_distance
 from kermix.images.spaces import CODED, make_space
 from kermix.models.autoencoder import Autoencoder
 from kermix.models.mixture_networks import Draw, MixtureTable
+from kermix.models.product_mixture import ProductMixture
 
 from .cached_gradient import cached_backward
 from .checkpoints import (
@@ -29,7 +30,7 @@ from .checkpoints import (
     restore_optimizer,
     save_checkpoint,
 )
-from .em import em_pass
+from .em import em_pass, product_em_pass
 from .image_build import build_image_model, load_image_model
 from .image_rows import ImageRows, encode_all
 from .image_settings import ImageSettings
@@ -213,11 +214,15 @@ class ImageTrainer:
 
     def _finishing_pass(self) -> Tensor:
         assert self._codes is not None
-        assert isinstance(self.model.network, MixtureTable)
         labels = self.rows.labels.to(self._codes.device)
         classes = [self._codes[labels == c] for c in range(self.classes)]
         # The decoder was trained not to see differences smaller than this.
-        return em_pass(self.model.network, classes, self.settings.code_noise**2)
+        floor = self.settings.code_noise**2
+        network = self.model.network
+        if isinstance(network, ProductMixture):
+            return product_em_pass(network, classes, floor)
+        assert isinstance(network, MixtureTable)
+        return em_pass(network, classes, floor)
 
     def _data(self, rows: Tensor, views: list[View]) -> list[Tensor]:
         """The data of a step in each space, (classes, n, d)."""
@@ -266,16 +271,17 @@ class ImageTrainer:
             parts = autoencoder.parts if autoencoder and name == "channels" else 1
             self._views.append(View(space, list(found), self.settings, parts))
         network = self.model.network
-        if isinstance(network, MixtureTable) and self.step == self._stages[0]:
+        if self.model.is_mixture and self.step == self._stages[0]:
             assert self._codes is not None
+            means = network.means
+            assert isinstance(means, Tensor)
+            # Components begin at codes of their class.
+            starts = self._codes[self.rows.each_class(means.shape[-2], generator)]
+            if isinstance(network, ProductMixture):
+                starts = starts.unflatten(-1, (means.shape[-3], -1)).movedim(-2, -3)
             with torch.no_grad():
-                network.means.copy_(self._codes[self._starts(generator)])
+                means.copy_(starts)
         return self._views
-
-    def _starts(self, generator: torch.Generator) -> Tensor:  # (classes, components)
-        """Rows at which components begin."""
-        assert isinstance(self.model.network, MixtureTable)
-        return self.rows.each_class(self.model.network.means.shape[-2], generator)
 
     def _report(self, loss: Tensor) -> Row:
         stage, share = self.stage(self.step - 1)

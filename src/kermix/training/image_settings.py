@@ -41,7 +41,10 @@ class ImageSettings:
         steps: Training steps with the cost.
         polish: Passes of expectation-maximisation over all images, which end a mixture's fit.
         batch: Images for each step, of all classes together; the model draws as many.
-        components: Components of a mixture, of all classes together.
+        components: Components of a mixture, of all classes together; of a sum of products, in each
+            part.
+        groups: With codes by channel, a mixture is a sum of so many products of mixtures of the
+            parts (:class:`~kermix.models.ProductMixture`); 0 makes it one of whole codes.
         variances: Of a component of a mixture: isotropic, or one for each coordinate.
         chunk: Rows for each run of a network; None runs all at once.
         variance: Kernel variance at the end, as a multiple of what is found from the data.
@@ -66,6 +69,7 @@ class ImageSettings:
     polish: int = 0
     batch: int = 2000
     components: int = 1000
+    groups: int = 0
     variances: Literal["isotropic", "diagonal"] = "diagonal"
     chunk: int | None = None
     variance: float = 1.0
@@ -90,7 +94,7 @@ class ImageSettings:
         for name, least in (
             ("code", 1), ("width", 8), ("hidden", 1), ("noise", 1), ("states", 0),
             ("encoder_steps", 0), ("encoder_batch", 2), ("steps", 0), ("polish", 0), ("batch", 2),
-            ("components", 1), ("chunk", 2),
+            ("components", 1), ("groups", 0), ("chunk", 2),
         ):  # fmt: skip
             value = getattr(self, name)
             if name == "chunk" and value is None:
@@ -115,6 +119,11 @@ class ImageSettings:
     def encodes(self) -> bool:
         """Whether there is an autoencoder."""
         return self.model != "conv" or any(space in CODED for space in self.spaces)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether the mixture is a sum of products over the parts of a code."""
+        return self.model == "mixture" and self.by_channel and self.groups > 0
 
     @property
     def codes_only(self) -> bool:
@@ -142,7 +151,7 @@ class ImageSettings:
         if name == "stacked-mnist":
             return cls(
                 code=16 * image[0], by_channel=True, spaces=("codes", "channels"), hidden=1024,
-                noise=64,
+                noise=64, groups=10,
             )  # fmt: skip
         if image[0] == 1 and image[1] <= 32:
             return cls()
