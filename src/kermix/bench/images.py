@@ -12,7 +12,8 @@ spaces    MNIST, SVD cost in the space of pixels, coarse pixels, random features
 
 `scripts/images-on-gpu.sh` runs all of them side by side on one GPU, in five to eight minutes.
 `--scale small` has narrower networks, for a machine without one: about ten minutes for `mnist`
-with `--methods "references;mixture svd+em"`, as long for `stacked`, on two cores.
+with `--methods "references;mixture svd+em"`, as long for `stacked`, on two cores; `--scale medium`
+is in between, for stacked MNIST on two cores.
 """
 
 import argparse
@@ -109,6 +110,11 @@ class Scale:
 
 SCALES = {
     "full": Scale({}, None, 25, None, (5, 32)),
+    "medium": Scale(
+        {"encoder_steps": 2500, "encoder_batch": 128, "steps": 300, "batch": 1000, "width": 64,
+         "hidden": 256},
+        None, 15, (6, 24), (4, 16),
+    ),
     "small": Scale(
         {"encoder_steps": 1500, "encoder_batch": 128, "steps": 300, "batch": 1000, "width": 32,
          "hidden": 256},

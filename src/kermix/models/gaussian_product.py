@@ -142,8 +142,7 @@ class GaussianProduct(nn.Module):
             raise OptionError(f"precision='norm' is of the variational form, not of {form!r}.")
         widths = [1] * variables if isinstance(variables, int) else list(variables)
         _check_variables(widths)
-        check_sizes(outputs=outputs, terms=terms, width=width, depth=depth,
-                     members=members)  # fmt: skip
+        check_sizes(outputs=outputs, terms=terms, width=width, depth=depth, members=members)
         self.widths, self.form, self.members = tuple(widths), form, members
         self.register_buffer("columns", _columns(widths), persistent=False)
         sizes = [max(widths), *[width] * (depth - 1), terms]
