@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from cases import normal
 from kermix.cli import main
 from kermix.cli.app import app
+from kermix.errors import KermixError
 
 FAST = ["--permutations", "9", "--bootstrap", "2"]
 
@@ -82,6 +83,27 @@ def test_spectrum_of_images_shows_images(folder, tmp_path):
     page = tmp_path / "page.html"
     invoke("spectrum", folder / "images.npy", "-k", "2", "--images", "--report", page)
     assert "mean image" in page.read_text()
+
+
+def test_pages_are_never_replaced(folder, tmp_path, monkeypatch):
+    page = tmp_path / "page.html"
+    page.write_text("mine")
+    a, b = folder / "a.npy", folder / "b.npy"
+    for command in (("compare", a, b), ("compare", tmp_path), ("spectrum", a)):
+        for place, message in ((page, "nothing is ever overwritten"), (tmp_path, "is a folder"),
+                               (page / "x.html", "cannot be written"),
+                               (tmp_path / "page.csv", "must end in .html")):  # fmt: skip
+            result = CliRunner().invoke(app, [*map(str, command), "--report", str(place)])
+            assert isinstance(result.exception, KermixError)
+            assert message in str(result.exception)
+    assert page.read_text() == "mine"
+    monkeypatch.chdir(tmp_path)
+    for name in ("spectrum.html", "spectrum-2.html"):
+        output = invoke("spectrum", folder / "a.npy", "-k", "1")
+        assert output.strip().splitlines()[-1] == f"Report: {name}"
+        assert (tmp_path / name).is_file()
+    invoke("spectrum", folder / "a.npy", "-k", "1", "--report", "new/folder/page.html")
+    assert (tmp_path / "new" / "folder" / "page.html").is_file()
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_samples_of_a_class_on_request(fitted, tmp_path):
         kermix("sample", fitted, "-o", tmp_path / "a.png")
     with pytest.raises(OptionError, match="circle, square"):
         kermix("sample", fitted, "--label", "moon", "-o", tmp_path / "b.png")
-    with pytest.raises(OptionError, match="written as"):
+    with pytest.raises(OptionError, match=r"end in \.png, \.npy or \.npz"):
         kermix("sample", fitted, "-o", tmp_path / "a.csv")
     with pytest.raises(RunError, match="no density"):
         kermix("score", fitted, "moons")

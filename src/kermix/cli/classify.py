@@ -3,7 +3,6 @@
 import csv
 import json
 import sys
-from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from kermix.errors import OptionError, RunError
+from kermix.errors import OptionError
 
 if TYPE_CHECKING:
     from kermix.data.labelled import LabelledImages
     from kermix.runs.classify_run import ClassifyRun
     from kermix.training.classifier_settings import ClassifierSettings
 
-from .output import end_stopped_run, show_run
+from .output import check_output, end_stopped_run, show_run, writing
 
 __all__ = ["classify", "go_on", "predict"]
 
@@ -145,8 +144,8 @@ def predict(
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.predictions import read_unlabelled
 
-    if out is not None and out.exists():
-        raise RunError(f"{out} exists, and nothing is ever overwritten; choose another name.")
+    if out is not None:
+        check_output(out, ".csv")
     opened = ClassifyRun.open(run)
     trained = opened.classifier(device)
     kind, blocks, notes = read_unlabelled(images, opened.shape)
@@ -158,11 +157,11 @@ def predict(
         for i, name in enumerate(names):
             rest = [f"{p:.6f}" for p in found[i].tolist()] if chances else []
             rows.append([name, trained.classes[int(place[i])], f"{float(best[i]):.6f}", *rest])
-    try:
-        with nullcontext(sys.stdout) if out is None else out.open("x", newline="") as file:
+    if out is None:
+        csv.writer(sys.stdout).writerows(rows)
+    else:
+        with writing(out), out.open("x", newline="") as file:
             csv.writer(file).writerows(rows)
-    except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error.strerror}).") from None
     summary = Console(stderr=True)
     for note in notes:
         summary.print(f"[yellow]note:[/] {note}", highlight=False)

@@ -15,7 +15,14 @@ from kermix.measure.drift import Drift, drift
 from kermix.report import Report
 from kermix.sketches.sketch import Sketch
 
-from .output import parse_variances, print_json, print_table, save_safely, split_names
+from .output import (
+    check_output,
+    parse_variances,
+    print_json,
+    print_table,
+    save_page,
+    split_names,
+)
 
 __all__ = ["command", "report"]
 
@@ -62,6 +69,8 @@ def command(
     With a folder of sketches, one a day say: how far each is from the first and from the one
     before.
     """
+    if report_path is not None:
+        check_output(report_path, ".html", ".htm")
     if second is None:
         _series(Path(first), report_path, as_json)
         return
@@ -87,7 +96,7 @@ def command(
             heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second")
             print_table("Which columns differ most", heads, rows)
     if report_path is not None:
-        save_safely(report(result).save, report_path, quiet=as_json)
+        save_page(report(result).save, report_path, quiet=as_json)
 
 
 def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
@@ -105,7 +114,7 @@ def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
     else:
         print_table(f"Drift in {folder}", DRIFT_COLUMNS, found.table(), found.notes)
     if report_path is not None:
-        save_safely(_drift_report(folder, found).save, report_path, quiet=as_json)
+        save_page(_drift_report(folder, found).save, report_path, quiet=as_json)
 
 
 def _drift_report(folder: Path, found: Drift) -> Report:

@@ -16,13 +16,14 @@ from kermix.validation import check_option
 
 from .classify import go_on
 from .fit_images import fit_images, resume_images, sample_images, typed_options, wants_images
-from .output import end_stopped_run, show_run
+from .output import check_output, end_stopped_run, show_run, writing
 
 __all__ = ["fit", "resume", "sample", "score"]
 
 console = Console()
 
 SMALLEST_SIDE = 4
+ROWS = (".npy", ".csv")  # files that rows are written to
 
 Cost = Annotated[
     str,
@@ -259,6 +260,7 @@ def sample(
         return
     if label is not None:
         raise OptionError(f"--label {label}: the run in {run} has no classes.")
+    check_output(out, *ROWS)
     opened = Run.open(run)
     _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
     console.print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
@@ -279,6 +281,8 @@ def score(
 
     if is_image_run(run):
         raise RunError(f"{run}: a model of images has no density to score with.")
+    if out is not None:
+        check_output(out, *ROWS)
     opened = Run.open(run)
     dataset = load(data, seed=1)
     summary = Console(stderr=True)
@@ -337,12 +341,8 @@ def _factors(text: str) -> tuple[float, ...]:
 
 
 def _write_rows(path: Path, values: np.ndarray, columns: list[str]) -> None:
-    if path.suffix not in (".npy", ".csv"):
-        raise OptionError(f"{path}: rows are written as .npy or .csv.")
-    if path.exists():
-        raise RunError(f"{path} exists, and nothing is ever overwritten; choose another name.")
-    try:
-        if path.suffix == ".npy":
+    with writing(path):
+        if path.suffix.lower() == ".npy":
             with path.open("xb") as binary:
                 np.save(binary, values)
         else:
@@ -350,5 +350,3 @@ def _write_rows(path: Path, values: np.ndarray, columns: list[str]) -> None:
                 writer = csv.writer(text)
                 writer.writerow(columns)
                 writer.writerows(values.tolist())
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}).") from None

@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 
 from kermix.data.loading import Dataset
-from kermix.errors import OptionError, RunError
+from kermix.errors import OptionError
 
-from .output import end_stopped_run, show_run
+from .output import check_output, end_stopped_run, show_run, writing
 
 __all__ = ["fit_images", "resume_images", "sample_images", "typed_options", "wants_images"]
 
@@ -105,10 +105,7 @@ def sample_images(folder: Path, out: Path, n: int, seed: int, label: str | None)
     from kermix.runs.image_sheets import save_png, sheet
 
     run = ImageRun.open(folder)
-    if out.suffix not in (".png", ".npy", ".npz"):
-        raise OptionError(f"{out}: images are written as .png, .npy or .npz.")
-    if out.exists():
-        raise RunError(f"{out} exists, and nothing is ever overwritten; choose another name.")
+    check_output(out, ".png", ".npy", ".npz")
     labels, classes = None, run.config["classes"]
     if label is not None:
         if label not in classes:
@@ -116,18 +113,15 @@ def sample_images(folder: Path, out: Path, n: int, seed: int, label: str | None)
             raise OptionError(f"--label {label}: the classes of this run are {known}.")
         labels = torch.full((n,), classes.index(label))
     drawn = run.sample(n, seed, labels)
-    if out.suffix == ".png":
+    if out.suffix.lower() == ".png":
         save_png(sheet(drawn.images), out)
         return
     images = drawn.images.mul(255).round().byte().numpy()
-    try:
-        with out.open("xb") as file:
-            if out.suffix == ".npy":
-                np.save(file, images)
-            else:
-                np.savez_compressed(file, images=images, labels=drawn.labels.numpy())
-    except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error.strerror}).") from None
+    with writing(out), out.open("xb") as file:
+        if out.suffix.lower() == ".npy":
+            np.save(file, images)
+        else:
+            np.savez_compressed(file, images=images, labels=drawn.labels.numpy())
 
 
 def _parts(name: str, text: str, kind: type) -> tuple[Any, ...]:

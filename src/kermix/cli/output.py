@@ -1,9 +1,11 @@
 """What commands share: tables on the terminal, JSON, and where results are."""
 
 import json
+import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,14 +13,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from kermix.errors import OptionError, RunError
+
 __all__ = [
+    "check_output",
     "end_stopped_run",
     "parse_variances",
     "print_json",
     "print_table",
-    "save_safely",
+    "save_page",
     "show_run",
     "split_names",
+    "writing",
 ]
 
 
@@ -42,11 +48,47 @@ def print_table(
         console.print(note, markup=False, highlight=False)
 
 
-def save_safely(save: Callable[[Path], Path], path: Path, quiet: bool) -> None:
-    """Write a file in one step, and say where it is as the last line."""
-    written = save(path)
+def check_output(path: Path, *kinds: str) -> None:
+    """Refuse a file that must not or cannot be written, before the work and not after it.
+
+    Args:
+        path: The file that was asked for.
+        kinds: How its name may end; any way if none is given.
+    """
+    if path.is_dir():
+        raise OptionError(f"{path} is a folder; name a file in it.")
+    if kinds and path.suffix.lower() not in kinds:
+        either = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+        raise OptionError(f"{path}: the name must end in {either}.")
+    if os.path.lexists(path):
+        raise RunError(f"{path} exists, and nothing is ever overwritten; choose another name.")
+    place = next(p for p in path.absolute().parents if p.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise RunError(f"{path}: cannot be written; {place} is no folder that you may write to.")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Write a file that :func:`check_output` allowed: all of it, or nothing and an error."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except FileExistsError:  # made by somebody else in the meantime
+        raise RunError(f"{path} exists by now; choose another name.") from None
+    except BaseException as error:
+        with suppress(OSError):
+            path.unlink()
+        if isinstance(error, OSError):
+            raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
+        raise
+
+
+def save_page(save: Callable[[Path], Path], path: Path, quiet: bool) -> None:
+    """Write a page in one step, and say where it is as the last line."""
+    with writing(path):
+        save(path)
     if not quiet:
-        Console().print(f"Report: {written}", markup=False, highlight=False, soft_wrap=True)
+        Console().print(f"Report: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def parse_variances(text: str) -> list[float] | str:

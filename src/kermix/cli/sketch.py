@@ -17,10 +17,11 @@ from rich.progress import (
 from kermix.errors import OptionError
 from kermix.sketches.files import RowMap, sketch_files
 
-from .output import parse_variances, split_names
+from .output import check_output, parse_variances, split_names, writing
 
 __all__ = ["command"]
 
+DATA = (".parquet", ".csv", ".tsv", ".npy")
 QUICK = {"rank": 64, "tolerance": 1e-3}
 
 
@@ -80,7 +81,9 @@ def command(
     Make the first sketch of a series without --landmarks-from and the others with it; then
     'kermix compare FIRST SECOND', or 'kermix compare FOLDER' for the drift over a series.
     """
-    _check_output(out)
+    check_output(out)
+    if out.suffix.lower() in DATA:
+        raise OptionError(f"--out {out} has the name of a data file; call it {out.stem}.sketch.")
     options: dict[str, Any] = {"variance": parse_variances(variance), "rank": rank}
     options |= {"tolerance": tolerance, "engine": engine, "columns": split_names(columns)}
     if quick and landmarks_from is None:
@@ -117,7 +120,8 @@ def command(
             **options,
         )
         progress.update(bar, completed=progress.tasks[0].total)
-    written = sketch.save(out)
+    with writing(out):
+        sketch.save(out)
     assert sketch.origin is not None
     dropped = sum(f.dropped for f in sketch.origin.files)
     lines = [
@@ -125,7 +129,7 @@ def command(
         f"{', '.join(sketch.origin.columns)}; {dropped:,} rows with missing values left out.",
         f"{sketch.feature_map.kernel}, {sketch.feature_map.rank} landmarks; on average "
         f"{float(sketch.moments.residual or 0):.2g} of the kernel is left out.",
-        f"Sketch: {written}",
+        f"Sketch: {out}",
     ]
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -133,15 +137,3 @@ def command(
 
 def _files(count: int) -> str:
     return f"{count} file" + ("s" if count != 1 else "")
-
-
-def _check_output(out: Path) -> None:
-    """Before hours of work, not after."""
-    if out.is_dir():
-        raise OptionError(f"--out {out} is a folder; name a file, such as {out / 'a.sketch'}.")
-    if out.exists():
-        raise OptionError(f"--out {out} exists, and nothing is ever overwritten; name another.")
-    if not out.absolute().parent.is_dir():
-        raise OptionError(f"--out {out}: the folder {out.absolute().parent} does not exist.")
-    if out.suffix.lower() in (".parquet", ".csv", ".tsv", ".npy"):
-        raise OptionError(f"--out {out} has the name of a data file; call it {out.stem}.sketch.")

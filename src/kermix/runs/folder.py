@@ -13,6 +13,7 @@ __all__ = [
     "begin_folder",
     "check_data",
     "kind_of_run",
+    "next_free",
     "next_free_folder",
     "read_config",
     "write_metrics",
@@ -29,11 +30,16 @@ KINDS = {
 
 def next_free_folder(name: str, parent: Path = Path("runs")) -> Path:
     """A folder of that name that does not exist: `runs/moons`, `runs/moons-2`, ..."""
-    folder, number = parent / name, 1
-    while folder.exists():
+    return next_free(parent, name)
+
+
+def next_free(parent: Path, name: str, suffix: str = "") -> Path:
+    """A path that does not exist: `name`, `name-2`, ..., each with the suffix."""
+    path, number = parent / f"{name}{suffix}", 1
+    while path.exists():
         number += 1
-        folder = parent / f"{name}-{number}"
-    return folder
+        path = parent / f"{name}-{number}{suffix}"
+    return path
 
 
 def begin_folder(folder: Path) -> None:
