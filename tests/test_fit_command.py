@@ -221,7 +221,7 @@ def test_bad_options_are_refused_before_anything_is_written(options, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("n", [1, 2, 25])
+@pytest.mark.parametrize("n", [1, 3, 25])
 def test_few_rows_and_odd_columns(n, tmp_path):
     rows = np.random.default_rng(0).normal(size=(n, 3)) * [1e6, 1e-6, 0.0] + [0, 0, 5.0]
     path = _save(tmp_path / "x.npy", rows)
@@ -229,6 +229,14 @@ def test_few_rows_and_odd_columns(n, tmp_path):
     assert result.exit_code == 0, result.output
     samples = np.load(tmp_path / "run" / "samples.npy")
     assert np.isfinite(samples).all()
+    page = (tmp_path / "run" / "report.html").read_text()
+    for shown in (" ".join(result.output.split()), page):
+        assert ("held-out NLL" in shown) == (n > 20)
+        assert ("NLL of the rows fitted" in shown) == (n < 20)
+        assert ("too few to hold some out" in shown) == (n < 20)
+        assert ("two sets of data" in shown) == (n > 20)
+        assert ("x: constant column: x2. Samples vary around its value" in shown) == (n > 1)
+        assert "nan" not in shown.lower().split()
 
 
 def test_unwritable_folder(tmp_path):

@@ -193,3 +193,19 @@ def test_full_disk_keeps_the_checkpoint(name, fitted, tmp_path):
     result = kermix("resume", tmp_path)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "report.html").exists()
+
+
+def test_numbers_of_too_few_images_say_so(fitted, tmp_path):
+    write_squares(tmp_path / "few", ("circle",), 3)
+    options = ["--size", 16, *SHORT, "--out", tmp_path / "run"]
+    result = kermix("fit", tmp_path / "few", *options)
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "run" / "report.html").read_text()
+    for shown in (" ".join(result.output.split()), page):
+        assert "3 images are too few to hold some out" in shown
+        assert "energy distance of those fitted" in shown
+        assert "held-out" not in shown
+        assert "distance to training images" not in shown
+    page = (fitted / "report.html").read_text()
+    assert "held-out energy distance" in page
+    assert "distance to training images" in page

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kermix.runs.classify_run import ClassifyRun
     from kermix.training.classifier_settings import ClassifierSettings
 
-from .output import check_output, end_stopped_run, show_run, writing
+from .output import check_output, end_stopped_run, print_notes, show_run, writing
 
 __all__ = ["classify", "go_on", "predict"]
 
@@ -112,8 +112,7 @@ def classify(
         folder, data, train, test, settings, device=device, precision=precision,
         data_root=data_root, size=size,
     )  # fmt: skip
-    for note in run.config["notes"]:
-        console.print(f"[yellow]note:[/] {note}", highlight=False)
+    print_notes(run.config["notes"])
     _train_and_finish(run, train, test)
 
 
@@ -163,8 +162,7 @@ def predict(
         with writing(out), out.open("x", newline="") as file:
             csv.writer(file).writerows(rows)
     summary = Console(stderr=True)
-    for note in notes:
-        summary.print(f"[yellow]note:[/] {note}", highlight=False)
+    print_notes(notes, summary)
     where = "" if out is None else f" in {out}"
     summary.print(f"{len(rows) - 1} images{where}", highlight=False, soft_wrap=True)
 

@@ -16,7 +16,7 @@ from kermix.validation import check_option
 
 from .classify import go_on
 from .fit_images import fit_images, resume_images, sample_images, typed_options, wants_images
-from .output import check_output, end_stopped_run, show_run, writing
+from .output import check_output, end_stopped_run, print_notes, show_run, writing
 
 __all__ = ["fit", "resume", "sample", "score"]
 
@@ -197,10 +197,10 @@ def fit(
         settings = replace(settings, model="conv" if square else "generator")
     if quick:
         settings = settings.for_data(len(dataset.values)).quick()
-    for note in dataset.notes if _speaks() else ():
-        console.print(f"[yellow]note:[/] {note}", highlight=False)
     folder = next_free_folder(dataset.name) if out is None else out
     run = Run.create(folder, data, dataset, settings, device, precision, rows, **ranks)
+    if _speaks():
+        print_notes(run.config["notes"])
     _train_and_finish(run, dataset)
 
 
@@ -286,8 +286,7 @@ def score(
     opened = Run.open(run)
     dataset = load(data, seed=1)
     summary = Console(stderr=True)
-    for note in dataset.notes:
-        summary.print(f"[yellow]note:[/] {note}", highlight=False)
+    print_notes(dataset.notes, summary)
     values = opened.score(dataset.values, dataset.columns).numpy()
     if out is not None:
         _write_rows(out, values[:, None], ["log_density"])

@@ -11,7 +11,7 @@ from rich.console import Console
 from kermix.data.loading import Dataset
 from kermix.errors import OptionError
 
-from .output import check_output, end_stopped_run, show_run, writing
+from .output import check_output, end_stopped_run, print_notes, show_run, writing
 
 __all__ = ["fit_images", "resume_images", "sample_images", "typed_options", "wants_images"]
 
@@ -62,8 +62,7 @@ def fit_images(dataset: Dataset, typed: dict[str, Any]) -> None:
         settings = replace(settings, spaces=("codes",), model="mixture", polish=25)
     quick = bool(typed.get("quick"))
     settings = replace(settings.quick() if quick else settings, **chosen)
-    for note in dataset.notes:
-        console.print(f"[yellow]note:[/] {note}", highlight=False)
+    print_notes(dataset.notes)
     folder = typed.get("out") or next_free_folder(dataset.name.replace(":", "-"))
     options = {name: typed[name] for name in LOADING if typed.get(name) is not None}
     if "data_root" in options:
@@ -88,6 +87,7 @@ def _train_and_finish(run: Any, dataset: Dataset) -> None:
     from kermix.training.progress import live_progress
 
     trainer = run.trainer(dataset)
+    print_notes(run.notes(trainer))
     with interruptions() as interrupted, live_progress(trainer, "energy", console) as live:
         finished = run.train(
             trainer, on_step=live.on_step, on_report=live.on_report, should_stop=interrupted

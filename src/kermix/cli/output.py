@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from kermix.errors import OptionError, RunError
@@ -20,6 +21,7 @@ __all__ = [
     "end_stopped_run",
     "parse_variances",
     "print_json",
+    "print_notes",
     "print_table",
     "save_page",
     "show_run",
@@ -46,6 +48,12 @@ def print_table(
     console.print(table)
     for note in notes:
         console.print(note, markup=False, highlight=False)
+
+
+def print_notes(notes: Iterable[str], console: Console | None = None) -> None:
+    """Print what a user should know, one line each."""
+    for note in notes:
+        (console or Console()).print("[yellow]note:[/]", escape(note), highlight=False)
 
 
 def check_output(path: Path, *kinds: str) -> None:

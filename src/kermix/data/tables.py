@@ -29,6 +29,7 @@ __all__ = [
     "common_columns",
     "complete_rows",
     "csv_header",
+    "listed",
     "load_pyarrow",
     "read_table",
 ]
@@ -58,7 +59,7 @@ class Table:
         missing = [c for c in columns if c not in self.columns]
         if missing:
             raise TableError(
-                f"{self.name} has no column {_listed(missing)}; it has {_listed(self.columns)}."
+                f"{self.name} has no column {listed(missing)}; it has {listed(self.columns)}."
             )
         order = [self.columns.index(c) for c in columns]
         return replace(self, values=self.values[:, order], columns=list(columns))
@@ -72,9 +73,7 @@ class Table:
                 f"{self.name}: {self.dropped} of {total} rows have missing values, left out."
             )
         if self.ignored:
-            found.append(
-                f"{self.name}: columns without numbers left out: {_listed(self.ignored)}."
-            )
+            found.append(f"{self.name}: columns without numbers left out: {listed(self.ignored)}.")
         return found
 
 
@@ -112,7 +111,7 @@ def common_columns(first: Table, second: Table) -> tuple[Table, Table]:
     """
     if first.named and second.named:
         only = [
-            f"only {a.name} has {_listed(extra)}"
+            f"only {a.name} has {listed(extra)}"
             for a, b in ((first, second), (second, first))
             if (extra := [c for c in a.columns if c not in b.columns])
         ]
@@ -162,7 +161,7 @@ def _load_numpy(path: Path, array: str | None) -> np.ndarray:
             array = loaded.files[0]
         if array not in loaded.files:
             asked = "say which" if array is None else f"{array!r} is not among them"
-            raise TableError(f"{path} holds the arrays {_listed(loaded.files)}; {asked}.")
+            raise TableError(f"{path} holds the arrays {listed(loaded.files)}; {asked}.")
         try:
             return loaded[array]
         except ValueError as error:
@@ -197,7 +196,7 @@ def csv_header(start: str, name: str) -> tuple[list[str], str, bool]:
     named = not all(_is_number(cell) or not cell.strip() for cell in first)
     if named and len(set(first)) < len(first):
         twice = sorted({c for c in first if first.count(c) > 1})
-        raise TableError(f"{name}: column names appear twice: {_listed(twice)}.")
+        raise TableError(f"{name}: column names appear twice: {listed(twice)}.")
     return first if named else [f"x{i}" for i in range(len(first))], delimiter, named
 
 
@@ -215,7 +214,7 @@ def _arrow_from_pandas(frame: Any) -> Any:
     pyarrow = load_pyarrow()
     if not frame.columns.is_unique:
         twice = sorted({str(c) for c in frame.columns[frame.columns.duplicated()]})
-        raise TableError(f"data frame: column names appear twice: {_listed(twice)}.")
+        raise TableError(f"data frame: column names appear twice: {listed(twice)}.")
     arrays, names = [], [str(c) for c in frame.columns]
     for _, column in frame.items():
         try:
@@ -238,7 +237,7 @@ def _from_arrow(
     missing = [c for c in asked if c not in table.column_names]
     if missing:
         raise TableError(
-            f"{name} has no column {_listed(missing)}; it has {_listed(table.column_names)}."
+            f"{name} has no column {listed(missing)}; it has {listed(table.column_names)}."
         )
     found, ignored = {}, []
     for column in asked:
@@ -251,7 +250,7 @@ def _from_arrow(
             raise TableError(f"{name}, column {column}: holds {table.column(column).type}, "
                              "not numbers; encode it first or leave it out.")  # fmt: skip
     if not found:
-        raise TableError(f"{name}: no column holds numbers; it has {_listed(ignored)}.")
+        raise TableError(f"{name}: no column holds numbers; it has {listed(ignored)}.")
     dtype = np.float32 if all(v.dtype == np.float32 for v in found.values()) else np.float64
     values = np.stack([v.astype(dtype) for v in found.values()], axis=1)
     return _finished(values, list(found), name, tuple(ignored), first_row, named)
@@ -374,7 +373,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Names with commas between; of many, the first twelve."""
     shown = [str(n) for n in names]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
 

@@ -176,17 +176,16 @@ class ImageRun:
         ).numpy()
         count = held_out_rows(len(images))
         held, rest = np.sort(order[:count]), np.sort(order[count:])
-        if not count:
-            held = rest
         classes = max(1, len(self.config["classes"]))
         if labels is not None and len(np.unique(labels[rest])) < classes:
-            rest = held = np.arange(len(images))  # too few of a class to hold one out
+            count, rest = 0, np.arange(len(images))  # too few of a class to hold one out
+        train = (images[rest], None if labels is None else labels[rest])
+        looked_at = (images[held], None if labels is None else labels[held]) if count else train
         trainer = ImageTrainer(
-            images[rest],
-            None if labels is None else labels[rest],
+            *train,
             classes,
             self.settings,
-            held_out=(images[held], None if labels is None else labels[held]),
+            held_out=looked_at,
             device=self.config["device"],
             precision=self.config["precision"],
         )
@@ -253,9 +252,18 @@ class ImageRun:
         pictures = sorted((self.folder / "samples").glob("step-*.png"))
         write_image_report(
             self.folder / "report.html", self.config, rows, findings, pictures, trainer.history,
-            self.command(),
+            self.command(), self.notes(trainer),
         )  # fmt: skip
         return rows
+
+    def notes(self, trainer: ImageTrainer) -> list[str]:
+        """What a user should know before believing the numbers."""
+        if trainer.apart:
+            return []
+        return [
+            f"{self.config['name']}: {len(trainer.images)} images are too few to hold some out; "
+            "numbers are of the images fitted, not of new ones."
+        ]
 
     def command(self) -> str:
         """The command that repeats this run."""
