@@ -166,6 +166,15 @@ def test_a_bad_file_leaves_no_sketch_and_an_older_one_as_it_was(folder):
     assert older.read_bytes() == before
 
 
+def test_the_bar_is_gone_before_an_error_is_shown(folder, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, as far as rich can see
+    (folder / "1.parquet").write_bytes((folder / "1.parquet").read_bytes()[:-50])
+    result = invoke("sketch", folder, "-o", folder / "a.sketch")
+    assert isinstance(result.exception, TableError)
+    bar = result.output.rindex("choosing landmarks")
+    assert "\x1b[2K" in result.output[bar:]  # the line is erased
+
+
 @pytest.fixture(scope="module")
 def cluster():
     distributed = pytest.importorskip("distributed")

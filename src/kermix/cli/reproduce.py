@@ -73,6 +73,7 @@ def command(
                 stopped = True
                 break
             except KermixError:
+                progress.remove_task(task)
                 progress.stop()
                 _print_claims(console, records)  # what is done is not lost for this
                 raise

@@ -98,6 +98,7 @@ def command(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
+        transient=True,  # gone before an error or the summary is shown
     ) as progress:
         bar = progress.add_task("choosing landmarks", total=None)
 
