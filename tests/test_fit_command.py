@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -95,6 +96,27 @@ def test_sample_and_score(moons, tmp_path):
     np.save(tmp_path / "wide.npy", np.zeros((2, 3)))
     with pytest.raises(KermixError, match="3 columns"):
         kermix("score", moons, tmp_path / "wide.npy")
+
+
+def _on_a_terminal(monkeypatch, *arguments):
+    """What a command prints for a person."""
+    reader, writer = pty.openpty()
+    with open(reader, "rb", buffering=0) as seen:
+        with os.fdopen(writer, "w") as terminal, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", terminal)
+            app([str(a) for a in arguments], standalone_mode=False)
+        return seen.read(2**16).decode().replace("\r\n", "\n")
+
+
+def test_scores_are_printed_whole_to_programs_and_in_short_to_people(moons, tmp_path, monkeypatch):
+    rows = _save(tmp_path / "rows.npy", np.zeros((100, 2)))
+    piped = kermix("score", moons, rows).stdout.splitlines()
+    assert len(piped) == 100
+    seen = _on_a_terminal(monkeypatch, "score", moons, rows).splitlines()
+    assert seen[:-1] == piped[:10]
+    assert seen[-1] == "... and 90 more; all with -o FILE"
+    few = _save(tmp_path / "few.npy", np.zeros((3, 2)))
+    assert len(_on_a_terminal(monkeypatch, "score", moons, few).splitlines()) == 3
 
 
 def test_same_seed_same_samples(tmp_path):

@@ -1,8 +1,8 @@
 """`kermix classify` and `kermix predict`."""
 
 import csv
+import io
 import json
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kermix.runs.classify_run import ClassifyRun
     from kermix.training.classifier_settings import ClassifierSettings
 
-from .output import check_output, end_stopped_run, print_notes, show_run, writing
+from .output import check_output, end_stopped_run, print_lines, print_notes, show_run, writing
 
 __all__ = ["classify", "go_on", "predict"]
 
@@ -157,7 +157,9 @@ def predict(
             rest = [f"{p:.6f}" for p in found[i].tolist()] if chances else []
             rows.append([name, trained.classes[int(place[i])], f"{float(best[i]):.6f}", *rest])
     if out is None:
-        csv.writer(sys.stdout).writerows(rows)
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        print_lines(text.getvalue()[:-1].split("\n"))
     else:
         with writing(out), out.open("x", newline="") as file:
             csv.writer(file).writerows(rows)

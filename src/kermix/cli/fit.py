@@ -16,7 +16,7 @@ from kermix.validation import check_option
 
 from .classify import go_on
 from .fit_images import fit_images, resume_images, sample_images, typed_options, wants_images
-from .output import check_output, end_stopped_run, print_notes, show_run, writing
+from .output import check_output, end_stopped_run, print_lines, print_notes, show_run, writing
 
 __all__ = ["fit", "resume", "sample", "score"]
 
@@ -291,8 +291,7 @@ def score(
     if out is not None:
         _write_rows(out, values[:, None], ["log_density"])
     else:
-        for value in values:
-            console.print(f"{value:.6f}", highlight=False)
+        print_lines([f"{value:.6f}" for value in values])
     mean, error = values.mean(), values.std() / len(values) ** 0.5
     summary.print(
         f"mean log-density {mean:.4f} ± {error:.4f} nats over {len(values)} rows", highlight=False

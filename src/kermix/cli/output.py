@@ -21,6 +21,7 @@ __all__ = [
     "end_stopped_run",
     "parse_variances",
     "print_json",
+    "print_lines",
     "print_notes",
     "print_table",
     "save_page",
@@ -28,6 +29,8 @@ __all__ = [
     "split_names",
     "writing",
 ]
+
+MOST_LINES, FEW_LINES = 40, 10  # printed whole up to the first, else the second
 
 
 def print_json(content: Any) -> None:
@@ -48,6 +51,15 @@ def print_table(
     console.print(table)
     for note in notes:
         console.print(note, markup=False, highlight=False)
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines for another program, all of them; for a person on a terminal, the first few."""
+    shown = lines
+    if sys.stdout.isatty() and len(lines) > MOST_LINES:
+        shown = [*lines[:FEW_LINES], f"... and {len(lines) - FEW_LINES:,} more; all with -o FILE"]
+    sys.stdout.write("".join(f"{line}\n" for line in shown))
+    sys.stdout.flush()
 
 
 def print_notes(notes: Iterable[str], console: Console | None = None) -> None:
