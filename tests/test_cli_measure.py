@@ -11,6 +11,7 @@ from cases import normal
 from kermix.cli import main
 from kermix.cli.app import app
 from kermix.errors import KermixError
+from kermix.measure.comparison import TITLES
 
 FAST = ["--permutations", "9", "--bootstrap", "2"]
 
@@ -83,6 +84,28 @@ def test_spectrum_of_images_shows_images(folder, tmp_path):
     page = tmp_path / "page.html"
     invoke("spectrum", folder / "images.npy", "-k", "2", "--images", "--report", page)
     assert "mean image" in page.read_text()
+
+
+def test_tables_break_no_word_in_80_columns(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = "temperature,pressure_in_pascal,altitude_above_ground"
+    for name in ("a", "b"):
+        rows = (folder / f"{name}.csv").read_text().partition("\n")[2]
+        (tmp_path / f"{name}.csv").write_text(f"{names}\n{rows}")
+    output = invoke("compare", tmp_path / "a.csv", tmp_path / "b.csv", "--permutations", "200")
+    words = output.split()
+    for word in (*names.split(","), *TITLES["cauchy_schwarz"].split(), "variance", "distance"):
+        assert word in words
+    numbers = [line.split()[-6:] for line in output.splitlines() if line.startswith("SVD cost")]
+    assert len(numbers) == 4
+    assert all(float(number) > 0 for line in numbers for number in line)
+
+
+def test_a_set_is_at_distance_zero_of_itself(folder):
+    output = invoke("compare", folder / "a.csv", folder / "a.csv", *FAST)
+    line = next(line for line in output.splitlines() if line.startswith("energy distance"))
+    assert line.split()[2] == "0"
+    assert "-0" not in output.split()
 
 
 def test_pages_are_never_replaced(folder, tmp_path, monkeypatch):

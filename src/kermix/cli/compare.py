@@ -94,7 +94,7 @@ def command(
             rows = [[c.column, *(f"{n:.4g}" for n in (c.distance, c.pvalue, c.mean_x, c.mean_y))]
                     for c in result.column_differences[:10]]  # fmt: skip
             heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second")
-            print_table("Which columns differ most", heads, rows)
+            print_table("\nWhich columns differ most", heads, rows)
     if report_path is not None:
         save_page(report(result).save, report_path, quiet=as_json)
 

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 MOST_LINES, FEW_LINES = 40, 10  # printed whole up to the first, else the second
+GAP, SHORTEST_NAME = 2, 12  # characters between columns of a table, and of its first column
 
 
 def print_json(content: Any) -> None:
@@ -43,11 +45,21 @@ def print_table(
 ) -> None:
     """Print a table, and notes below it."""
     console = Console()
-    table = Table(title=title, title_justify="left")
-    for k, column in enumerate(columns):
-        table.add_column(column, justify="left" if k == 0 else "right", overflow="fold")
+    table = Table(
+        title=escape(title),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    cells = [(column, *(row[k] for row in rows)) for k, column in enumerate(columns)]
+    widths = _widths(cells, console.width - GAP * (len(columns) - 1))
+    for k, (column, width) in enumerate(zip(columns, widths, strict=True)):
+        justify: Literal["left", "right"] = "left" if k == 0 else "right"
+        table.add_column(escape(column), justify=justify, overflow="fold", width=width)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(escape(cell) for cell in row))
     console.print(table)
     for note in notes:
         console.print(note, markup=False, highlight=False)
@@ -66,6 +78,16 @@ def print_notes(notes: Iterable[str], console: Console | None = None) -> None:
     """Print what a user should know, one line each."""
     for note in notes:
         (console or Console()).print("[yellow]note:[/]", escape(note), highlight=False)
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
+    """Widths that break lines between words; a very long name gives way where nothing else can."""
+    widths = [max(map(len, cells)) for cells in columns]
+    least = [max((len(w) for cell in cells for w in cell.split()), default=0) for cells in columns]
+    for lowest in (least, [min(least[0], SHORTEST_NAME), *least[1:]]):
+        for k in (*range(1, len(widths)), 0):
+            widths[k] -= min(max(0, sum(widths) - room), widths[k] - lowest[k])
+    return [*widths] if sum(widths) <= room else [None] * len(widths)
 
 
 def check_output(path: Path, *kinds: str) -> None:
