@@ -1,6 +1,8 @@
 """The `kermix` command: its sub-commands, and how errors are shown."""
 
+import inspect
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import rich
@@ -16,7 +18,6 @@ __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="kermix",
-    help="Fit, compare and look inside distributions that are given by samples.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -32,23 +33,41 @@ def _say_version(asked: bool) -> None:
 @app.callback()
 def _kermix(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which.")
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Say which version this is."
+        ),
     ] = False,
 ) -> None:
-    """Fit, compare and look inside distributions that are given by samples."""
+    """Fit, compare and look inside distributions that are given by samples.
+
+    To begin: kermix fit moons --quick
+    """
 
 
-app.command()(fit.fit)
-app.command()(fit.resume)
-app.command()(fit.sample)
-app.command()(fit.score)
-app.command()(classify.classify)
-app.command()(classify.predict)
-app.command("compare")(compare.command)
-app.command("sketch")(sketch.command)
-app.command("spectrum")(spectrum.command)
-app.command("reproduce")(reproduce.command)
-app.command()(bench)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "fit": fit.fit,
+    "resume": fit.resume,
+    "sample": fit.sample,
+    "score": fit.score,
+    "classify": classify.classify,
+    "predict": classify.predict,
+    "compare": compare.command,
+    "sketch": sketch.command,
+    "spectrum": spectrum.command,
+    "reproduce": reproduce.command,
+    "bench": bench,
+}
+
+
+def _help(function: Callable[..., None]) -> str:
+    """The docstring with one line for each paragraph: terminals have widths of their own."""
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+for _name, _function in COMMANDS.items():
+    app.command(_name, help=_help(_function))(_function)
 
 
 def run() -> None:

@@ -21,7 +21,7 @@ HELP = "Which: all by default, or " + ", ".join(ARTEFACTS) + "."
 
 
 def command(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help=HELP)] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help=HELP)] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the files. By default runs/paper, or the next free one."),
