@@ -216,11 +216,13 @@ def test_bad_data_and_folders(digits, tmp_path):
     with pytest.raises(KermixError, match="train-images-idx3-ubyte: damaged"):
         kermix("classify", "mnist", "--data-root", tmp_path, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(RunError, match="exists"):
+    with pytest.raises(RunError, match="nothing is ever overwritten"):
         kermix("classify", "--out", digits)
     with pytest.raises(RunError, match="no run folder"):
         kermix("predict", tmp_path, tmp_path)
     (tmp_path / "config.json").write_text('{"settings": {"steps": 1}}')
+    with pytest.raises(RunError, match="a fit of rows or of images"):
+        kermix("sample", digits, "-o", tmp_path / "s.npy")
     with pytest.raises(RunError, match="needs a classifier"):
         kermix("predict", tmp_path, tmp_path)
     (tmp_path / "config.json").write_text("{")

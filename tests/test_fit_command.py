@@ -55,9 +55,11 @@ def test_run_folder_holds_everything(moons):
 
 def test_existing_folder_is_never_overwritten(moons):
     before = (moons / "config.json").read_bytes()
-    with pytest.raises(RunError, match="exists"):
+    with pytest.raises(RunError, match=r"nothing is ever overwritten.*kermix resume"):
         kermix("fit", "moons", "--out", moons)
     assert (moons / "config.json").read_bytes() == before
+    with pytest.raises(RunError, match=r"nothing is ever overwritten; choose another --out\.$"):
+        kermix("fit", "moons", "--out", moons.parent)  # no run, so nothing to go on with
 
 
 def test_default_folders_are_numbered(tmp_path):
@@ -282,6 +284,8 @@ def test_changed_data_cannot_be_resumed(tmp_path):
 
 
 def test_folders_that_are_no_runs(tmp_path):
+    with pytest.raises(RunError, match="there is no such folder"):
+        kermix("resume", tmp_path / "nowhere")
     with pytest.raises(RunError, match="no run folder"):
         kermix("resume", tmp_path)
     (tmp_path / "config.json").write_text("{")

@@ -249,11 +249,17 @@ def sample(
     ] = None,
 ) -> None:
     """Draw samples from a fitted model."""
+    from kermix.runs.classify_run import is_classification
     from kermix.runs.fit_run import Run
     from kermix.runs.image_run import is_image_run
 
     if n < 1:
         raise OptionError(f"-n {n}: at least one sample is needed.")
+    if is_classification(run):
+        raise RunError(
+            f"{run}: a classifier, which tells images apart (kermix predict); samples are drawn "
+            "of a fit of rows or of images (kermix fit)."
+        )
     if is_image_run(run):
         sample_images(run, out, n, seed, label)
         console.print(f"{n} samples in {out}", highlight=False, soft_wrap=True)

@@ -45,9 +45,10 @@ def next_free(parent: Path, name: str, suffix: str = "") -> Path:
 def begin_folder(folder: Path) -> None:
     """Make a folder, which must not exist."""
     if folder.exists():
+        again = f", or go on with it: kermix resume {shlex.quote(str(folder))}"
         raise RunError(
-            f"{folder} exists, and nothing is ever overwritten; choose another --out, or go "
-            f"on with it: kermix resume {shlex.quote(str(folder))}."
+            f"{folder} exists, and nothing is ever overwritten; choose another --out"
+            f"{again if kind_of_run(folder) else ''}."
         )
     try:
         folder.mkdir(parents=True)
@@ -75,6 +76,8 @@ def read_config(
         settings: Reads the run's settings; what it raises shows that they are damaged.
     """
     file = folder / "config.json"
+    if not folder.exists():
+        raise RunError(f"{folder}: there is no such folder; name that of a run.")
     if not file.is_file():
         raise RunError(f"{folder}: no run folder; there is no config.json in it.")
     try:
