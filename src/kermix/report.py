@@ -20,15 +20,18 @@ STYLE = """
 }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);
        max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1, h2, p, figcaption { overflow-wrap: anywhere; }
 h1 { margin-bottom: 0; } h2 { margin-top: 2.5rem; }
 .lead, figcaption { color: var(--quiet); }
 figure { margin: 1rem 0; } img { max-width: 100%; height: auto; background: #fff;
          border-radius: 4px; }
+.scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .8rem; border-bottom: 1px solid var(--line); text-align: right; }
 th:first-child, td:first-child, .text th, .text td { text-align: left; }
 .text td { vertical-align: top; } .text td:first-child { white-space: nowrap; }
-pre { padding: .8rem; border: 1px solid var(--line); border-radius: 4px; overflow-x: auto; }
+pre { padding: .8rem; border: 1px solid var(--line); border-radius: 4px;
+      white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 
 
@@ -75,7 +78,8 @@ class Report:
         )
         kind = ' class="text"' if text else ""
         self._body.append(
-            f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+            f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead>'
+            f"<tbody>{lines}</tbody></table></div>"
         )
 
     def figure(self, figure: "Figure", caption: str) -> None:
