@@ -166,6 +166,20 @@ def test_a_bad_file_leaves_no_sketch_and_an_older_one_as_it_was(folder):
     assert older.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "there is no such file"), (b"\xff\xfe\x00\r\x00a", "not a text file in UTF-8")],
+)
+def test_files_that_cannot_be_sketched(content, message, tmp_path):
+    if content is not None:
+        (tmp_path / "x.csv").write_bytes(content)
+    with pytest.raises(TableError, match=message):
+        km.sketch_files(tmp_path / "x.csv")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TableError, match=r"no file in this folder ends in \.parquet"):
+        km.sketch_files(tmp_path / "empty")
+
+
 def test_the_bar_is_gone_before_an_error_is_shown(folder, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, as far as rich can see
     (folder / "1.parquet").write_bytes((folder / "1.parquet").read_bytes()[:-50])
