@@ -1,7 +1,9 @@
 """The compare and spectrum commands: tables, pure JSON, report pages, one-line errors."""
 
 import json
+import math
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 from cases import normal
 from kermix.cli import main
 from kermix.cli.app import app
+from kermix.cli.output import print_json
 from kermix.errors import KermixError
 from kermix.measure.comparison import TITLES
 
@@ -70,6 +73,15 @@ def test_json_is_pure(folder, tmp_path):
     output = invoke("spectrum", folder / "a.npy", "--json", "--report", page)
     assert len(json.loads(output)["singular_values"]) == 6
     assert page.is_file()
+
+
+def test_json_has_null_for_what_is_no_number(folder, capsys):
+    none = ["--permutations", "0", "--bootstrap", "0"]
+    content = json.loads(invoke("compare", folder / "a.csv", folder / "b.csv", *none, "--json"))
+    assert [c["pvalue"] for c in content["column_differences"]] == [None] * 3
+    assert "nan" not in invoke("compare", folder / "a.csv", folder / "b.csv", *none)
+    print_json({"a": [math.inf, 1.0], "b": (math.nan, "nan")})
+    assert json.loads(capsys.readouterr().out) == {"a": [None, 1.0], "b": [None, "nan"]}
 
 
 @pytest.mark.parametrize("files", [("a.npy",), ("a.npy", "b.npy"), ("line.npy",), ("a.csv",)])
@@ -134,15 +146,37 @@ def test_pages_are_never_replaced(folder, tmp_path, monkeypatch):
     [
         (("compare", "a.csv", "other.csv"), "only a.csv has w"),
         (("compare", "a.npy", "missing.npy"), "no such file"),
+        (("compare", "a.npy", "b.npy", "--bootstrap", "1"), "2 or more, or 0 for no error bars"),
+        (("compare", "a.npy", "b.npy", "--bootstrap", "-1"), "2 or more, or 0 for no error bars"),
+        (("compare", "a.npy", "b.npy", "--permutations", "-1"), "or 0 for no p-values"),
+        (("compare", "a.npy", "b.npy", "--columns", " ,"), "name at least one column"),
+        (("spectrum", "a.npy", "--max-points", "0"), "at least one point is needed"),
         (("spectrum", "a.npy", "line.npy"), "2 columns of numbers and line.npy has 1"),
     ],
 )
 def test_errors_are_one_line(arguments, message, folder, monkeypatch, capsys):
-    command, *files = arguments
-    monkeypatch.setattr(sys, "argv", ["kermix", command, *(str(folder / f) for f in files)])
+    words = [str(folder / a) if a.endswith(("npy", "csv")) else a for a in arguments]
+    monkeypatch.setattr(sys, "argv", ["kermix", *words])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main sets its own
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
     error = " ".join(capsys.readouterr().err.split())
     assert message in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("command", [("compare", "one.npy", "one.npy"), ("spectrum", "one.npy")])
+def test_warnings_are_notes(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.save("one.npy", np.ones((5, 2)))
+    monkeypatch.setattr(sys, "argv", ["kermix", *command, "--report", "page.html"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with pytest.raises(SystemExit) as stopped:
+            main()
+    assert stopped.value.code == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("note: All ")
+    assert "Warning" not in said  # nor any of Matplotlib's about an empty range
+    assert ".py" not in said

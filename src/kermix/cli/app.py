@@ -2,17 +2,20 @@
 
 import inspect
 import sys
+import warnings
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import rich
 import typer
+from rich.console import Console
 
 from kermix import __version__
-from kermix.errors import KermixError
+from kermix.errors import DegenerateDataWarning, KermixError
 
 from . import classify, compare, fit, reproduce, sketch, spectrum
 from .bench import bench
+from .output import print_notes
 
 __all__ = ["app", "run"]
 
@@ -70,8 +73,24 @@ for _name, _function in COMMANDS.items():
     app.command(_name, help=_help(_function))(_function)
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Our own warnings are notes for a user, who does not want to know the line of code."""
+    if issubclass(category, DegenerateDataWarning):
+        print_notes([str(message)], Console(stderr=True))
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
+
+
 def run() -> None:
     """Run the command line; what a user can mend is one line, not a traceback."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except KermixError as error:

@@ -1,6 +1,7 @@
 """What commands share: tables on the terminal, JSON, and where results are."""
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -36,8 +37,16 @@ GAP, SHORTEST_NAME = 2, 12  # characters between columns of a table, and of its 
 
 
 def print_json(content: Any) -> None:
-    """Print pure JSON, nothing else."""
-    sys.stdout.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    """Print pure JSON, nothing else; numbers that are not finite become null."""
+    sys.stdout.write(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def print_table(
@@ -147,7 +156,12 @@ def parse_variances(text: str) -> list[float] | str:
 
 def split_names(text: str | None) -> list[str] | None:
     """Names separated by commas."""
-    return None if text is None else [name.strip() for name in text.split(",")]
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise typer.BadParameter("name at least one column, or leave --columns out.")
+    return names
 
 
 def end_stopped_run(folder: Path, step: int) -> NoReturn:

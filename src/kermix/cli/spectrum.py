@@ -62,6 +62,8 @@ def command(
     if other is not None:
         tables = list(common_columns(tables[0], read_table(other, columns=split_names(columns))))
     notes = [note for table in tables for note in table.notes()]
+    if max_points < 1:
+        raise OptionError(f"--max-points {max_points}: at least one point is needed.")
     generator = torch.Generator().manual_seed(seed)
     sets = []
     for table in tables:

@@ -50,7 +50,7 @@ class ColumnDifference:
 
     column: str
     distance: float
-    pvalue: float
+    pvalue: float | None  # None without permutations
     mean_x: float
     mean_y: float
 
