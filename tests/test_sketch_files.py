@@ -1,5 +1,6 @@
 """Sketches of files: the same as of all rows at once, by one process or a cluster that breaks."""
 
+import math
 import os
 import signal
 import subprocess
@@ -178,6 +179,19 @@ def test_files_that_cannot_be_sketched(content, message, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(TableError, match=r"no file in this folder ends in \.parquet"):
         km.sketch_files(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tolerance": -1.0}, "tolerance=-1"),
+        ({"tolerance": math.nan}, "tolerance=nan"),
+        ({"engine": "dask", "workers": 0}, "workers=0: at least one"),
+    ],
+)
+def test_options_out_of_range(options, message, folder):
+    with pytest.raises(OptionError, match=message):
+        km.sketch_files(folder / "0.parquet", **options)
 
 
 def test_the_bar_is_gone_before_an_error_is_shown(folder, monkeypatch):

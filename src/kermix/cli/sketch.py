@@ -14,10 +14,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from kermix.data.tables import listed
 from kermix.errors import OptionError
 from kermix.sketches.files import RowMap, sketch_files
 
-from .output import check_output, parse_variances, split_names, writing
+from .output import check_output, parse_variances, print_notes, split_names, writing
 
 __all__ = ["command"]
 
@@ -98,15 +99,19 @@ def command(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
+        disable=not console.is_terminal,
         transient=True,  # gone before an error or the summary is shown
     ) as progress:
         bar = progress.add_task("choosing landmarks", total=None)
 
         def started(files: Any, rows: RowMap) -> None:
             if files.ignored:
-                text = f"Columns without numbers left out: {', '.join(files.ignored)}."
-                progress.console.print(text, markup=False, highlight=False)
-            description = f"sketching {_files(len(files.addresses))}, rank {rows.features.rank}"
+                print_notes(
+                    [f"columns without numbers left out: {listed(files.ignored)}."],
+                    progress.console,
+                )
+            what = _many(len(files.addresses), "file")
+            description = f"sketching {what}, rank {rows.features.rank}"
             progress.update(bar, description=description, total=files.size)
 
         sketch = sketch_files(
@@ -126,9 +131,9 @@ def command(
     assert sketch.origin is not None
     dropped = sum(f.dropped for f in sketch.origin.files)
     lines = [
-        f"{sketch.count:,} rows of {_files(len(sketch.origin.files))}, columns "
-        f"{', '.join(sketch.origin.columns)}; {dropped:,} rows with missing values left out.",
-        f"{sketch.feature_map.kernel}, {sketch.feature_map.rank} landmarks; on average "
+        f"{_many(sketch.count, 'row')} of {_many(len(sketch.origin.files), 'file')}, columns "
+        f"{listed(sketch.origin.columns)}; {_many(dropped, 'row')} with missing values left out.",
+        f"{sketch.feature_map.kernel}, {_many(sketch.feature_map.rank, 'landmark')}; on average "
         f"{float(sketch.moments.residual or 0):.2g} of the kernel is left out.",
         f"Sketch: {out}",
     ]
@@ -136,5 +141,5 @@ def command(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _files(count: int) -> str:
-    return f"{count} file" + ("s" if count != 1 else "")
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("s" if count != 1 else "")
