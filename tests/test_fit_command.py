@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kermix.cli.app import app
-from kermix.errors import KermixError, RunError
+from kermix.errors import KermixError, RunError, TrainingError
 from kermix.runs.fit_run import Run
 from kermix.runs.folder import next_free_folder
 from kermix.training.checkpoints import load_checkpoint
@@ -237,7 +237,8 @@ def test_bad_data_is_named_in_one_line(case, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [["--cost", "nothing"], ["--steps", -1], ["--model", "generator", "--polish", 5],
-     ["--variance", -1], ["--spread", "a"], ["--rows", 0]],
+     ["--variance", -1], ["--spread", "a"], ["--spread", "1,-1"], ["--rows", 0],
+     ["--device", "toaster"], ["--precision", "half"], ["--size", 12], ["--data-root", "."]],
 )  # fmt: skip
 def test_bad_options_are_refused_before_anything_is_written(options, tmp_path):
     with pytest.raises(KermixError):
@@ -261,6 +262,21 @@ def test_few_rows_and_odd_columns(n, tmp_path):
         assert ("two sets of data" in shown) == (n > 20)
         assert ("x: constant column: x2. Samples vary around its value" in shown) == (n > 1)
         assert "nan" not in shown.lower().split()
+
+
+def test_some_rows_of_a_file_on_request(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(300, 2))
+    path = _save(tmp_path / "x.npy", rows)
+    result = kermix("fit", path, *SHORT, "--rows", 50, "--out", tmp_path / "run")
+    assert "x, 50 x 2" in result.output
+    assert "--rows 50" in (tmp_path / "run" / "report.html").read_text()
+    assert kermix("resume", tmp_path / "run").exit_code == 0  # the same rows are drawn again
+
+
+def test_a_rate_that_is_far_too_high_is_named(tmp_path):
+    options = ("--rate", "1e30", "--steps", 30, "--polish", 0, "--rows", 200)
+    with pytest.raises(TrainingError, match=r"learning rate peak 1e\+30"):
+        kermix("fit", "moons", *options, "--out", tmp_path / "run")
 
 
 def test_unwritable_folder(tmp_path):

@@ -209,3 +209,12 @@ def test_numbers_of_too_few_images_say_so(fitted, tmp_path):
     page = (fitted / "report.html").read_text()
     assert "held-out energy distance" in page
     assert "distance to training images" in page
+
+
+def test_some_images_on_a_device_that_is_there(squares, tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(OptionError, match="device='toaster'"):
+        kermix("fit", squares, "--size", 16, *SHORT, "--device", "toaster", "--out", run)
+    assert not run.exists()
+    result = kermix("fit", squares, "--size", 16, *SHORT, "--rows", 5, "--out", run)
+    assert "5 images of 3 x 16 x 16" in " ".join(result.output.split())

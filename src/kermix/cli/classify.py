@@ -137,21 +137,23 @@ def predict(
     chances: Annotated[
         bool, typer.Option("--all", help="Write the probability of every class.")
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "cpu",
 ) -> None:
     """Find the classes of images: a table of file (or row), class and probability."""
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.predictions import read_unlabelled
+    from kermix.training.loop import make_fabric
 
     if out is not None:
         check_output(out, ".csv")
     opened = ClassifyRun.open(run)
-    trained = opened.classifier(device)
+    place = make_fabric(device, "32-true").device
+    trained = opened.classifier(str(place))
     kind, blocks, notes = read_unlabelled(images, opened.shape)
     every = [f"p({name})" for name in trained.classes] if chances else []
     rows = [[kind, "class", "probability", *every]]
     for names, pixels in blocks:
-        found = trained.probabilities(pixels.to(device)).cpu()
+        found = trained.probabilities(pixels.to(place)).cpu()
         best, place = found.max(1)
         for i, name in enumerate(names):
             rest = [f"{p:.6f}" for p in found[i].tolist()] if chances else []

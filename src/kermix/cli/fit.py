@@ -123,7 +123,8 @@ def fit(
     ] = 0,
     seed: Annotated[int, typer.Option(help="Same seed, same machine: same result.")] = 0,
     rows: Annotated[
-        int | None, typer.Option(help="Rows to draw of a built-in set (20000 if not given).")
+        int | None,
+        typer.Option(help="Rows to use, drawn at random; by default all, 20000 of built-in sets."),
     ] = None,
     data_root: Annotated[
         Path | None, typer.Option(help="Where the files of mnist, cifar10 or celeba are.")
@@ -166,7 +167,7 @@ def fit(
     Without arguments, the paper's ten-mode mixture. Stop with Ctrl-C at any moment: nothing is
     lost, and the command to go on is printed.
     """
-    from kermix.data.loading import load
+    from kermix.data.loading import IMAGE_SETS, load
     from kermix.runs.fit_run import Run
     from kermix.runs.folder import next_free_folder
     from kermix.training.settings import Settings
@@ -183,7 +184,11 @@ def fit(
     plain = model not in ("codes", "code-mixture")
     settings = Settings(**chosen) if plain else Settings()  # refused before any file is read
     ranks = _ranks(devices, nodes, strategy)
+    if data_root is not None and data.partition(":")[0] not in IMAGE_SETS:
+        raise OptionError(f"--data-root is for {', '.join(IMAGE_SETS)}; {data} has no use for it.")
     dataset = load(data, seed, rows, data_root=data_root, size=size)
+    if size is not None and (dataset.image is None or dataset.image[1:] != (size, size)):
+        raise OptionError(f"--size {size}: {data} cannot be brought to a size.")
     if wants_images(dataset, model, cost):
         fit_images(dataset, typed_options(context))
         return

@@ -33,6 +33,7 @@ from kermix.training.classification import (
     load_classifier,
 )
 from kermix.training.classifier_settings import ClassifierSettings
+from kermix.training.loop import make_fabric
 
 __all__ = ["ClassifyRun", "is_classification", "suited_settings"]
 
@@ -110,6 +111,8 @@ class ClassifyRun:
         size: int | None = None,
     ) -> "ClassifyRun":
         """Begin a run in a folder that must not exist."""
+        # Refused, if it must be, before a folder is made.
+        make_fabric(device, "32-true" if precision == "auto" else precision)
         begin_folder(folder)
         path = Path(source)
         config = {

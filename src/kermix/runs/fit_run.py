@@ -37,7 +37,7 @@ from kermix.runs.fit_notes import fit_notes
 from kermix.runs.folder import FIT, begin_folder, check_data, read_config, write_metrics
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.loop import Row, Trainer, check_shares, load_model
+from kermix.training.loop import Row, Trainer, check_shares, load_model, make_fabric
 from kermix.training.settings import Settings
 
 __all__ = ["Run", "Summary"]
@@ -99,9 +99,11 @@ class Run:
         check_shares(settings, devices * nodes)
         main = int(os.environ.get("RANK" if is_rank() else "NODE_RANK", 0)) == 0
         main = main or devices * nodes == 1
+        _, variances = build_model(split.train, settings, dataset.image)
+        if devices * nodes == 1:
+            make_fabric(device, precision)  # refused, if it must be, before a folder is made
         if main:
             begin_folder(folder)
-        _, variances = build_model(split.train, settings, dataset.image)
         path = Path(source)
         config = {
             "kermix": kermix.__version__,

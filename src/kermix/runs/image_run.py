@@ -34,7 +34,7 @@ from kermix.training.checkpoints import load_checkpoint
 from kermix.training.image_build import build_image_model, load_image_model
 from kermix.training.image_fit import ImageTrainer
 from kermix.training.image_settings import ImageSettings
-from kermix.training.loop import Row
+from kermix.training.loop import Row, make_fabric
 
 __all__ = ["ASKED", "MODEL_OPTIONS", "ImageRun", "is_image_run", "suits_images"]
 
@@ -110,6 +110,7 @@ class ImageRun:
                 f"{dataset.name}: a fit to images takes square images of bytes with a side of at "
                 f"least {SMALLEST_SIDE} pixels; give --size to bring them to one."
             )
+        make_fabric(device, precision)  # refused, if it must be, before a folder is made
         begin_folder(folder)
         labelled = dataset.labels is not None and _large_classes(dataset)
         path = Path(source)
