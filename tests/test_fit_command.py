@@ -203,6 +203,25 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert (tmp_path / "run" / "report.html").exists()
 
 
+@pytest.mark.parametrize("moment", ["trainer", "finish"])
+def test_ctrl_c_around_the_steps_says_how_to_go_on(moment, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, moment, lambda *a: signal.raise_signal(signal.SIGINT))
+        result = kermix("fit", "moons", *SHORT, "--rows", 100, "--out", run)
+    assert result.exit_code == 130
+    assert f"Stopped. To go on:\n  kermix resume {run}" in result.output
+    assert kermix("resume", run).exit_code == 0
+
+
+def test_ctrl_c_elsewhere_says_that_it_was_heard(moons, tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "sample", lambda *a: signal.raise_signal(signal.SIGINT))
+    result = kermix("sample", moons, "-o", tmp_path / "s.npy")
+    assert result.exit_code == 130
+    assert result.stderr == "Stopped.\n"
+    assert not list(tmp_path.iterdir())
+
+
 def _save(path, array):
     np.save(path, array)
     return path

@@ -1,10 +1,11 @@
 """The `kermix` command: its sub-commands, and how errors are shown."""
 
+import functools
 import inspect
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import rich
 import typer
@@ -15,7 +16,7 @@ from kermix.errors import DegenerateDataWarning, KermixError
 
 from . import classify, compare, fit, reproduce, sketch, spectrum
 from .bench import bench
-from .output import print_notes
+from .output import INTERRUPTED, print_notes
 
 __all__ = ["app", "run"]
 
@@ -69,8 +70,22 @@ def _help(function: Callable[..., None]) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
+def _stoppable(function: Callable[..., None]) -> Callable[..., None]:
+    """The command, which says so when it is stopped by Ctrl-C."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, **options: Any) -> None:
+        try:
+            function(*arguments, **options)
+        except KeyboardInterrupt:
+            Console(stderr=True).print("Stopped.")
+            raise typer.Exit(INTERRUPTED) from None
+
+    return command
+
+
 for _name, _function in COMMANDS.items():
-    app.command(_name, help=_help(_function))(_function)
+    app.command(_name, help=_help(_function))(_stoppable(_function))
 
 
 def _show_warning(

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from kermix.runs.classify_run import ClassifyRun
     from kermix.training.classifier_settings import ClassifierSettings
 
-from .output import check_output, end_stopped_run, print_lines, print_notes, show_run, writing
+from .output import (
+    check_output,
+    end_stopped_run,
+    print_lines,
+    print_notes,
+    resumable,
+    show_run,
+    writing,
+)
 
 __all__ = ["classify", "go_on", "predict"]
 
@@ -113,7 +121,8 @@ def classify(
         data_root=data_root, size=size,
     )  # fmt: skip
     print_notes(run.config["notes"])
-    _train_and_finish(run, train, test)
+    with resumable(run.folder):
+        _train_and_finish(run, train, test)
 
 
 def go_on(folder: Path) -> None:
@@ -121,7 +130,8 @@ def go_on(folder: Path) -> None:
     from kermix.runs.classify_run import ClassifyRun
 
     run = ClassifyRun.open(folder)
-    _train_and_finish(run, *run.images())
+    with resumable(folder):
+        _train_and_finish(run, *run.images())
 
 
 def predict(

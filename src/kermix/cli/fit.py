@@ -16,7 +16,15 @@ from kermix.validation import check_option
 
 from .classify import go_on
 from .fit_images import fit_images, resume_images, sample_images, typed_options, wants_images
-from .output import check_output, end_stopped_run, print_lines, print_notes, show_run, writing
+from .output import (
+    check_output,
+    end_stopped_run,
+    print_lines,
+    print_notes,
+    resumable,
+    show_run,
+    writing,
+)
 
 __all__ = ["fit", "resume", "sample", "score"]
 
@@ -314,15 +322,16 @@ def score(
 def _train_and_finish(run: Any, dataset: Any) -> None:
     from kermix.runs.fit_ranks import train
 
-    try:
-        outcome = train(run, dataset, show=True)
-    finally:
-        console.show_cursor()  # a rank that is ended may have hidden it
-    if outcome is None:  # the main process, on another node or beside this one, writes
-        return
-    if not outcome.finished:
-        end_stopped_run(run.folder, outcome.step)
-    summary = run.finish(dataset, outcome.history)
+    with resumable(run.folder):
+        try:
+            outcome = train(run, dataset, show=True)
+        finally:
+            console.show_cursor()  # a rank that is ended may have hidden it
+        if outcome is None:  # the main process, on another node or beside this one, writes
+            return
+        if not outcome.finished:
+            end_stopped_run(run.folder, outcome.step)
+        summary = run.finish(dataset, outcome.history)
     show_run(summary.rows, run.folder)
 
 

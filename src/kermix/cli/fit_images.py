@@ -11,7 +11,7 @@ from rich.console import Console
 from kermix.data.loading import Dataset
 from kermix.errors import OptionError
 
-from .output import check_output, end_stopped_run, print_notes, show_run, writing
+from .output import check_output, end_stopped_run, print_notes, resumable, show_run, writing
 
 __all__ = ["fit_images", "resume_images", "sample_images", "typed_options", "wants_images"]
 
@@ -71,7 +71,8 @@ def fit_images(dataset: Dataset, typed: dict[str, Any]) -> None:
         folder, source, dataset, settings, quick=quick, options=options,
         device=typed.get("device", "auto"), precision=typed.get("precision", "32-true"),
     )  # fmt: skip
-    _train_and_finish(run, dataset)
+    with resumable(run.folder):
+        _train_and_finish(run, dataset)
 
 
 def resume_images(folder: Path) -> None:
@@ -79,7 +80,8 @@ def resume_images(folder: Path) -> None:
     from kermix.runs.image_run import ImageRun
 
     run = ImageRun.open(folder)
-    _train_and_finish(run, run.dataset())
+    with resumable(folder):
+        _train_and_finish(run, run.dataset())
 
 
 def _train_and_finish(run: Any, dataset: Dataset) -> None:

@@ -19,6 +19,7 @@ from rich.table import Table
 from kermix.errors import OptionError, RunError
 
 __all__ = [
+    "INTERRUPTED",
     "check_output",
     "end_stopped_run",
     "parse_variances",
@@ -26,12 +27,14 @@ __all__ = [
     "print_lines",
     "print_notes",
     "print_table",
+    "resumable",
     "save_page",
     "show_run",
     "split_names",
     "writing",
 ]
 
+INTERRUPTED = 130  # the status of a program that was stopped by Ctrl-C
 MOST_LINES, FEW_LINES = 40, 10  # printed whole up to the first, else the second
 GAP, SHORTEST_NAME = 2, 12  # characters between columns of a table, and of its first column
 
@@ -164,11 +167,21 @@ def split_names(text: str | None) -> list[str] | None:
     return names
 
 
-def end_stopped_run(folder: Path, step: int) -> NoReturn:
+def end_stopped_run(folder: Path, step: int | None = None) -> NoReturn:
     """Say that a run was stopped and how to go on, and end with the status of an interruption."""
-    again = f"kermix resume {shlex.quote(str(folder))}"
-    Console().print(f"Stopped at step {step}; saved. To go on:\n  [bold]{again}[/]")
-    raise typer.Exit(130)
+    again = escape(f"kermix resume {shlex.quote(str(folder))}")
+    where = "" if step is None else f" at step {step}; saved"
+    Console().print(f"Stopped{where}. To go on:\n  [bold]{again}[/]", soft_wrap=True)
+    raise typer.Exit(INTERRUPTED)
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Say how to go on with a run that is stopped before, after or between its steps."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        end_stopped_run(folder)
 
 
 def show_run(rows: Iterable[tuple[str, str]], folder: Path) -> None:

@@ -14,9 +14,10 @@ from kermix.paper.artefact import Record
 from kermix.paper.catalogue import ARTEFACTS, check_folder, chosen, records_in, reproduce
 from kermix.paper.page import PAGE, claim_rows
 
+from .output import INTERRUPTED
+
 __all__ = ["command"]
 
-INTERRUPTED = 130
 HELP = "Which: all by default, or " + ", ".join(ARTEFACTS) + "."
 
 
