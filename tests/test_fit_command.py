@@ -234,6 +234,7 @@ def _text(path, text):
 
 BAD = {
     "missing": (lambda d: d / "none.csv", "none.csv: there is no such file"),
+    "nothing": (lambda d: "", "name of the data is empty"),
     "no such set": (lambda d: "monkeys", "built in are mixture10"),
     "infinite": (lambda d: _save(d / "x.npy", np.array([[1.0], [np.inf]])), "row 1, column x0"),
     "all NaN": (lambda d: _save(d / "x.npy", np.full((3, 1), np.nan)), "no row is complete"),

@@ -103,11 +103,15 @@ def test_unusable_files_say_why(name, text, message, tmp_path):
 def test_a_file_that_is_not_there_and_an_archive_of_several(tmp_path):
     with pytest.raises(TableError, match="no such file"):
         read_table(tmp_path / "none.csv")
+    with pytest.raises(TableError, match="no such file"):
+        read_table(tmp_path / "none")
     np.savez(tmp_path / "t.npz", a=np.ones((2, 1)), b=np.zeros((2, 1)))
     with pytest.raises(TableError, match=r"holds the arrays a, b; say which: .*t\.npz:a"):
         read_table(tmp_path / "t.npz")
     assert read_table(tmp_path / "t.npz", array="b").values.sum() == 0
-    assert read_table(f"{tmp_path / 't.npz'}:b").values.sum() == 0
+    chosen = read_table(f"{tmp_path / 't.npz'}:b")
+    assert chosen.values.sum() == 0
+    assert chosen.name == "t.npz:b"
     with pytest.raises(TableError, match="'c' is not among them"):
         read_table(f"{tmp_path / 't.npz'}:c")
     with pytest.raises(TableError, match="a folder; name a file in it"):

@@ -53,6 +53,8 @@ def load(
         >>> load("moons", rows=100).values.shape
         torch.Size([100, 2])
     """
+    if not source.strip():
+        raise TableError("The name of the data is empty; name a built-in set, a file or a folder.")
     options: dict[str, Any] = {"cache": cache, "workers": workers}
     if source in TOYS:
         chosen = toy(source)

@@ -140,14 +140,15 @@ def _read_file(path: Path, columns: Sequence[str] | None, array: str | None) -> 
         path, array = Path(before + ".npz"), named_array
     if path.is_dir():
         raise TableError(f"{path}: a folder; name a file in it.")
+    if not path.is_file():
+        raise TableError(f"{path}: there is no such file.")
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise TableError(f"{path}: files of type {suffix or '(none)'} are not read; use one of "
                          f"{', '.join(SUFFIXES)}.")  # fmt: skip
-    if not path.is_file():
-        raise TableError(f"{path}: there is no such file.")
     if suffix in (".npy", ".npz"):
-        return _from_array(_load_numpy(path, array), path.name, columns)
+        name = path.name if array is None else f"{path.name}:{array}"
+        return _from_array(_load_numpy(path, array), name, columns)
     if suffix == ".parquet":
         return _from_arrow(_load_parquet(path), path.name, columns)
     table, named = _load_csv(path)
