@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kermix.writing import whole_file
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -98,17 +100,16 @@ class Report:
         )
 
     def save(self, path: Path) -> Path:
-        """Write the page, first to a temporary name."""
+        """Write the page in one step."""
         page = (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f'<link rel="icon" href="data:,"><title>{html.escape(self.title)}</title>'
             f"<style>{STYLE}</style></head><body>{''.join(self._body)}</body></html>\n"
         )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_text(page, encoding="utf-8")
-        return part.replace(path)
+        with whole_file(path) as part:
+            part.write_text(page, encoding="utf-8")
+        return path
 
 
 def _shown(value: Any) -> str:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from kermix.errors import OptionError
+from kermix.writing import whole_file
 
 if TYPE_CHECKING:
     from kermix.data.labelled import LabelledImages
@@ -24,7 +25,6 @@ from .output import (
     print_notes,
     resumable,
     show_run,
-    writing,
 )
 
 __all__ = ["classify", "go_on", "predict"]
@@ -173,7 +173,7 @@ def predict(
         csv.writer(text, lineterminator="\n").writerows(rows)
         print_lines(text.getvalue()[:-1].split("\n"))
     else:
-        with writing(out), out.open("x", newline="") as file:
+        with whole_file(out) as part, part.open("w", newline="") as file:
             csv.writer(file).writerows(rows)
     summary = Console(stderr=True)
     print_notes(notes, summary)

@@ -13,6 +13,7 @@ from rich.console import Console
 from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
 from kermix.errors import OptionError, RunError
 from kermix.validation import check_option
+from kermix.writing import whole_file
 
 from .classify import go_on
 from .fit_images import fit_images, resume_images, sample_images, typed_options, wants_images
@@ -23,7 +24,6 @@ from .output import (
     print_notes,
     resumable,
     show_run,
-    writing,
 )
 
 __all__ = ["fit", "resume", "sample", "score"]
@@ -359,12 +359,12 @@ def _factors(text: str) -> tuple[float, ...]:
 
 
 def _write_rows(path: Path, values: np.ndarray, columns: list[str]) -> None:
-    with writing(path):
+    with whole_file(path) as part:
         if path.suffix.lower() == ".npy":
-            with path.open("xb") as binary:
+            with part.open("wb") as binary:
                 np.save(binary, values)
         else:
-            with path.open("x", newline="") as text:
+            with part.open("w", newline="") as text:
                 writer = csv.writer(text)
                 writer.writerow(columns)
                 writer.writerows(values.tolist())

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from kermix.data.loading import Dataset
 from kermix.errors import OptionError
+from kermix.writing import whole_file
 
-from .output import check_output, end_stopped_run, print_notes, resumable, show_run, writing
+from .output import check_output, end_stopped_run, print_notes, resumable, show_run
 
 __all__ = ["fit_images", "resume_images", "sample_images", "typed_options", "wants_images"]
 
@@ -119,7 +120,7 @@ def sample_images(folder: Path, out: Path, n: int, seed: int, label: str | None)
         save_png(sheet(drawn.images), out)
         return
     images = drawn.images.mul(255).round().byte().numpy()
-    with writing(out), out.open("xb") as file:
+    with whole_file(out) as part, part.open("wb") as file:
         if out.suffix.lower() == ".npy":
             np.save(file, images)
         else:

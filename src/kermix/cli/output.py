@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -31,7 +31,6 @@ __all__ = [
     "save_page",
     "show_run",
     "split_names",
-    "writing",
 ]
 
 INTERRUPTED = 130  # the status of a program that was stopped by Ctrl-C
@@ -121,26 +120,9 @@ def check_output(path: Path, *kinds: str) -> None:
         raise RunError(f"{path}: cannot be written; {place} is no folder that you may write to.")
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Write a file that :func:`check_output` allowed: all of it, or nothing and an error."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except FileExistsError:  # made by somebody else in the meantime
-        raise RunError(f"{path} exists by now; choose another name.") from None
-    except BaseException as error:
-        with suppress(OSError):
-            path.unlink()
-        if isinstance(error, OSError):
-            raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
-        raise
-
-
 def save_page(save: Callable[[Path], Path], path: Path, quiet: bool) -> None:
     """Write a page in one step, and say where it is as the last line."""
-    with writing(path):
-        save(path)
+    save(path)
     if not quiet:
         Console().print(f"Report: {path}", markup=False, highlight=False, soft_wrap=True)
 

@@ -18,7 +18,7 @@ from kermix.data.tables import listed
 from kermix.errors import OptionError
 from kermix.sketches.files import RowMap, sketch_files
 
-from .output import check_output, parse_variances, print_notes, split_names, writing
+from .output import check_output, parse_variances, print_notes, split_names
 
 __all__ = ["command"]
 
@@ -126,8 +126,7 @@ def command(
             **options,
         )
         progress.update(bar, completed=progress.tasks[0].total)
-    with writing(out):
-        sketch.save(out)
+    sketch.save(out)
     assert sketch.origin is not None
     dropped = sum(f.dropped for f in sketch.origin.files)
     lines = [

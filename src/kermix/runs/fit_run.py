@@ -13,7 +13,6 @@
 import hashlib
 import os
 import shlex
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ import kermix
 from kermix.data.loading import Dataset, load
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks, is_rank
-from kermix.errors import RunError, ShapeError
+from kermix.errors import ShapeError
 from kermix.evaluation import energy_distance, mode_coverage
 from kermix.models.scaled import ScaledModel
 from kermix.records import environment, write_json
@@ -39,6 +38,7 @@ from kermix.training.build import Split, build_model, build_trainer, held_out_ro
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Row, Trainer, check_shares, load_model, make_fabric
 from kermix.training.settings import Settings
+from kermix.writing import whole_file
 
 __all__ = ["Run", "Summary"]
 
@@ -355,18 +355,10 @@ def _fingerprint(values: Tensor) -> str:
 
 
 def _save_array(path: Path, array: np.ndarray) -> None:
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=path.name, suffix=".part", delete=False
-        ) as part:
-            np.save(part, array)
-        Path(part.name).chmod(0o644)
-        os.replace(part.name, path)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
+    with whole_file(path) as part, part.open("wb") as file:
+        np.save(file, array)
 
 
 def _save_figure(figure: Any, path: Path) -> None:
-    part = path.with_suffix(".part.png")
-    figure.savefig(part, dpi=150)
-    part.replace(path)
+    with whole_file(path) as part:
+        figure.savefig(part, dpi=150, format="png")

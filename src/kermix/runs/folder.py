@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kermix.errors import OptionError, RunError
+from kermix.writing import whole_file
 
 __all__ = [
     "begin_folder",
@@ -108,13 +109,8 @@ def write_metrics(
 ) -> None:
     """Write `metrics.csv` in one step."""
     path = folder / "metrics.csv"
-    part = path.with_suffix(".part")
-    try:
-        with part.open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            for row in history:
-                writer.writerow({k: int(v) if k in WHOLE else v for k, v in row.items()})
-        part.replace(path)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
+    with whole_file(path) as part, part.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        for row in history:
+            writer.writerow({k: int(v) if k in WHOLE else v for k, v in row.items()})

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.errors import MissingExtraError, RunError
+from kermix.errors import MissingExtraError
 from kermix.images.evaluation import nearest
 from kermix.models.image_model import ImageModel, LabelledDraw
 from kermix.report import Report
@@ -188,10 +188,7 @@ def write_image_report(
             *machine["versions"].items(),
         ],
     )
-    try:
-        return page.save(path)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
+    return page.save(path)
 
 
 def _pictures(page: Report, images: Tensor, caption: str, across: int = 10) -> None:

@@ -11,7 +11,6 @@
 """
 
 import hashlib
-import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from kermix.training.image_build import build_image_model, load_image_model
 from kermix.training.image_fit import ImageTrainer
 from kermix.training.image_settings import ImageSettings
 from kermix.training.loop import Row, make_fabric
+from kermix.writing import whole_file
 
 __all__ = ["ASKED", "MODEL_OPTIONS", "ImageRun", "is_image_run", "suits_images"]
 
@@ -285,17 +285,14 @@ class ImageRun:
 
     def _save_samples(self, drawn: LabelledDraw) -> None:
         path = self.folder / "samples.npz"
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
         images = drawn.images.mul(255).round().byte().cpu().numpy()
         try:
-            with part.open("wb") as file:
+            with whole_file(path) as part, part.open("wb") as file:
                 np.savez_compressed(file, images=images, labels=drawn.labels.cpu().numpy())
-            part.replace(path)
-        except OSError as error:
-            part.unlink(missing_ok=True)
+        except RunError as error:
             raise RunError(
-                f"{path}: cannot be written ({error.strerror}). The model is safe in {self.last}; "
-                f"make room, then: kermix resume {shlex.quote(str(self.folder))}."
+                f"{error} The model is safe in {self.last}; make room, then: kermix resume "
+                f"{shlex.quote(str(self.folder))}."
             ) from None
 
 
