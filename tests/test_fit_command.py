@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from kermix.cli.app import app
 from kermix.errors import KermixError, RunError, TrainingError
 from kermix.runs.fit_run import Run
-from kermix.runs.folder import next_free_folder
+from kermix.runs.folder import begin_folder, next_free_folder
 from kermix.training.checkpoints import load_checkpoint
 
 SHORT = ["--steps", "30", "--polish", "10", "--components", "8", "--batch", "32"]
@@ -60,6 +60,16 @@ def test_existing_folder_is_never_overwritten(moons):
     assert (moons / "config.json").read_bytes() == before
     with pytest.raises(RunError, match=r"nothing is ever overwritten; choose another --out\.$"):
         kermix("fit", "moons", "--out", moons.parent)  # no run, so nothing to go on with
+    for command in ("fit", "classify"):  # before data are read, which may take minutes
+        with pytest.raises(RunError, match="nothing is ever overwritten"):
+            kermix(command, "nowhere", "--out", moons)
+
+
+def test_a_run_begins_in_a_folder_of_its_own(tmp_path):
+    with pytest.raises(RunError, match="nothing is ever overwritten"):
+        begin_folder(tmp_path)
+    begin_folder(tmp_path / "new" / "run")
+    assert (tmp_path / "new" / "run").is_dir()
 
 
 def test_default_folders_are_numbered(tmp_path):

@@ -103,13 +103,15 @@ def classify(
         return
     from kermix.data.labelled import load_labelled
     from kermix.runs.classify_run import ClassifyRun
-    from kermix.runs.folder import next_free_folder
+    from kermix.runs.folder import check_new_folder, next_free_folder
 
     chosen: dict[str, Any] = {"epochs": epochs, "width": width, "depth": depth, "batch": batch,
                               "rate": rate}  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
     given |= {"model": model, "patch": patch, "seed": seed, **_settings(setting or [])}
     _chosen(data, given, augment, quick, 1000, 32)  # refused, if it must be, before reading files
+    if out is not None:
+        check_new_folder(out)
     train, test = (
         load_labelled(data, part, data_root=data_root, size=size) for part in ("train", "test")
     )

@@ -177,7 +177,7 @@ def fit(
     """
     from kermix.data.loading import IMAGE_SETS, load
     from kermix.runs.fit_run import Run
-    from kermix.runs.folder import next_free_folder
+    from kermix.runs.folder import check_new_folder, next_free_folder
     from kermix.training.settings import Settings
 
     if rows is not None and rows < 1:
@@ -192,6 +192,10 @@ def fit(
     plain = model not in ("codes", "code-mixture")
     settings = Settings(**chosen) if plain else Settings()  # refused before any file is read
     ranks = _ranks(devices, nodes, strategy)
+    if out is not None and ranks["devices"] * ranks["nodes"] == 1:
+        check_new_folder(
+            out
+        )  # of several processes, the first one makes it and the others find it
     if data_root is not None and data.partition(":")[0] not in IMAGE_SETS:
         raise OptionError(f"--data-root is for {', '.join(IMAGE_SETS)}; {data} has no use for it.")
     dataset = load(data, seed, rows, data_root=data_root, size=size)

@@ -13,6 +13,7 @@ from kermix.writing import whole_file
 __all__ = [
     "begin_folder",
     "check_data",
+    "check_new_folder",
     "kind_of_run",
     "next_free",
     "next_free_folder",
@@ -43,14 +44,19 @@ def next_free(parent: Path, name: str, suffix: str = "") -> Path:
     return path
 
 
-def begin_folder(folder: Path) -> None:
-    """Make a folder, which must not exist."""
+def check_new_folder(folder: Path) -> None:
+    """Refuse a folder that exists; asked before data are read, too."""
     if folder.exists():
         again = f", or go on with it: kermix resume {shlex.quote(str(folder))}"
         raise RunError(
             f"{folder} exists, and nothing is ever overwritten; choose another --out"
             f"{again if kind_of_run(folder) else ''}."
         )
+
+
+def begin_folder(folder: Path) -> None:
+    """Make a folder, which must not exist."""
+    check_new_folder(folder)
     try:
         folder.mkdir(parents=True)
     except OSError as error:
