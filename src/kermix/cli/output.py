@@ -54,7 +54,10 @@ def _finite(content: Any) -> Any:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
 ) -> None:
-    """Print a table, and notes below it."""
+    """Print a table, without columns that are empty, and notes below it."""
+    filled = [k for k in range(len(columns)) if k == 0 or any(row[k] for row in rows)]
+    columns = [columns[k] for k in filled]
+    rows = [[row[k] for k in filled] for row in rows]
     console = Console()
     table = Table(
         title=escape(title),
