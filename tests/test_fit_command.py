@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from kermix.cli import main
 from kermix.cli.app import app
 from kermix.errors import KermixError, RunError, TrainingError
 from kermix.runs.fit_run import Run
@@ -222,6 +224,23 @@ def test_ctrl_c_around_the_steps_says_how_to_go_on(moment, tmp_path, monkeypatch
     assert result.exit_code == 130
     assert f"Stopped. To go on:\n  kermix resume {run}" in result.output
     assert kermix("resume", run).exit_code == 0
+
+
+def test_a_run_that_has_not_begun_cannot_be_sampled(moons, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text((moons / "config.json").read_text())
+    with pytest.raises(RunError, match="not trained to the end yet; go on with it: kermix resume"):
+        kermix("sample", tmp_path / "run", "-o", tmp_path / "s.npy")
+
+
+def test_too_many_samples_are_refused_in_one_line(moons, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main sets its own
+    command = ["kermix", "sample", str(moons), "-n", str(10**15), "-o", str(tmp_path / "s.npy")]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "not enough memory" in capsys.readouterr().err
 
 
 def test_ctrl_c_elsewhere_says_that_it_was_heard(moons, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, NoReturn, TextIO
 
 import rich
 import typer
@@ -109,5 +109,13 @@ def run() -> None:
     try:
         app()
     except KermixError as error:
-        rich.print(f"[bold red]Error:[/] {rich.markup.escape(str(error))}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        _fail("There is not enough memory for this; ask for fewer rows, points or components.")
+
+
+def _fail(text: str) -> NoReturn:
+    rich.print(f"[bold red]Error:[/] {rich.markup.escape(text)}", file=sys.stderr)
+    sys.exit(2)

@@ -180,7 +180,8 @@ def predict(
     summary = Console(stderr=True)
     print_notes(notes, summary)
     where = "" if out is None else f" in {out}"
-    summary.print(f"{len(rows) - 1} images{where}", highlight=False, soft_wrap=True)
+    images_found = f"{len(rows) - 1} image{'s' if len(rows) != 2 else ''}"
+    summary.print(f"{images_found}{where}", highlight=False, soft_wrap=True)
 
 
 def _chosen(

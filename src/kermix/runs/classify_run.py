@@ -22,9 +22,15 @@ import torch
 
 import kermix
 from kermix.data.labelled import LabelledImages, load_labelled
-from kermix.errors import RunError
 from kermix.records import environment, write_json
-from kermix.runs.folder import begin_folder, check_data, kind_of_run, read_config, write_metrics
+from kermix.runs.folder import (
+    begin_folder,
+    check_data,
+    check_trained,
+    kind_of_run,
+    read_config,
+    write_metrics,
+)
 from kermix.training.classification import (
     ClassifierTrainer,
     Evaluation,
@@ -194,11 +200,7 @@ class ClassifyRun:
 
     def classifier(self, device: str = "cpu") -> TrainedClassifier:
         """The trained network, for predictions."""
-        if not (self.checkpoints / "model.safetensors").exists():
-            raise RunError(
-                f"{self.folder}: not trained to the end yet; go on with it: kermix resume "
-                f"{shlex.quote(str(self.folder))}."
-            )
+        check_trained(self.folder, self.checkpoints / "model.safetensors")
         return load_classifier(self.checkpoints, device)
 
     def finish(self, trainer: ClassifierTrainer) -> list[tuple[str, str]]:

@@ -33,7 +33,14 @@ from kermix.records import environment, write_json
 from kermix.report import Report
 from kermix.runs.fit_figures import curves_figure, fit_figure
 from kermix.runs.fit_notes import fit_notes
-from kermix.runs.folder import FIT, begin_folder, check_data, read_config, write_metrics
+from kermix.runs.folder import (
+    FIT,
+    begin_folder,
+    check_data,
+    check_trained,
+    read_config,
+    write_metrics,
+)
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Row, Trainer, check_shares, load_model, make_fabric
@@ -214,6 +221,7 @@ class Run:
     def model(self) -> ScaledModel:
         """The best model so far."""
         best = self.checkpoints / "best.safetensors"
+        check_trained(self.folder, best)
         tensors, _ = load_checkpoint(best)
         # Any data of the right width will do: the scale comes from the checkpoint.
         blank = torch.zeros(2, self.config["shape"][1])

@@ -14,6 +14,7 @@ __all__ = [
     "begin_folder",
     "check_data",
     "check_new_folder",
+    "check_trained",
     "kind_of_run",
     "next_free",
     "next_free_folder",
@@ -105,6 +106,15 @@ def check_data(folder: Path, config: dict[str, Any], fingerprint: str) -> None:
         raise RunError(
             f"{config['data']} has changed since the run in {folder} began; put it back, or begin "
             "a new run."
+        )
+
+
+def check_trained(folder: Path, checkpoint: Path) -> None:
+    """Refuse a run that was stopped before there was anything to keep."""
+    if not checkpoint.exists():
+        raise RunError(
+            f"{folder}: not trained to the end yet; go on with it: kermix resume "
+            f"{shlex.quote(str(folder))}."
         )
 
 

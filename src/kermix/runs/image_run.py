@@ -25,7 +25,14 @@ from kermix.data.loading import Dataset, load
 from kermix.errors import OptionError, RunError
 from kermix.models.image_model import ImageModel, LabelledDraw
 from kermix.records import environment, write_json
-from kermix.runs.folder import begin_folder, check_data, kind_of_run, read_config, write_metrics
+from kermix.runs.folder import (
+    begin_folder,
+    check_data,
+    check_trained,
+    kind_of_run,
+    read_config,
+    write_metrics,
+)
 from kermix.runs.image_report import ImageFindings, write_image_report
 from kermix.runs.image_sheets import save_png, sheet
 from kermix.training.build import held_out_rows
@@ -225,6 +232,7 @@ class ImageRun:
 
     def model(self) -> ImageModel:
         """The last model, in evaluation mode."""
+        check_trained(self.folder, self.last)
         tensors, _ = load_checkpoint(self.last)
         model = build_image_model(
             self.shape, torch.tensor(self.config["frequencies"]), self.settings
