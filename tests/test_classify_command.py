@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from kermix.bench.table1_cells import cell_settings
 from kermix.cli.app import app
 from kermix.data.labelled import load_labelled
-from kermix.errors import KermixError, RunError
+from kermix.errors import KermixError, OptionError, RunError
 from kermix.runs.classify_run import ClassifyRun, is_classification, suited_settings
 from kermix.training.checkpoints import load_checkpoint
 
@@ -201,7 +201,8 @@ def test_bad_images_are_named_in_one_line(case, digits, tmp_path):
      (["--patch", 9], "patch=9"), (["--set", "flip=1"], "flip=1"),
      (["--epochs", 0], "epochs=0"), (["--set", "depht=3"], "no such setting"),
      (["--set", "depth"], "NAME=VALUE"), (["--set", "epochs=many"], "epochs"),
-     (["--set", "width=wide"], "width"), (["--rate", -1], "rate=-1")],
+     (["--set", "width=wide"], "width"), (["--rate", -1], "rate=-1"),
+     (["--device", "toaster"], "device='toaster'"), (["--precision", "half"], "precision='half'")],
 )  # fmt: skip
 def test_bad_options_are_refused_before_anything_is_written(options, expected, tmp_path):
     with pytest.raises(KermixError, match=expected):
@@ -216,16 +217,24 @@ def test_bad_data_and_folders(digits, tmp_path):
     with pytest.raises(KermixError, match="train-images-idx3-ubyte: damaged"):
         kermix("classify", "mnist", "--data-root", tmp_path, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(RunError, match="exists"):
+    with pytest.raises(RunError, match="nothing is ever overwritten"):
         kermix("classify", "--out", digits)
     with pytest.raises(RunError, match="no run folder"):
         kermix("predict", tmp_path, tmp_path)
     (tmp_path / "config.json").write_text('{"settings": {"steps": 1}}')
+    with pytest.raises(RunError, match="a fit of rows or of images"):
+        kermix("sample", digits, "-o", tmp_path / "s.npy")
     with pytest.raises(RunError, match="needs a classifier"):
         kermix("predict", tmp_path, tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(RunError, match="damaged"):
         kermix("classify", "--resume", tmp_path)
+
+
+@pytest.mark.parametrize("device", ["toaster", "cuda:99"])
+def test_predictions_on_a_device_that_is_not_there(device, squares, pictures):
+    with pytest.raises(OptionError, match="cannot be used here"):
+        kermix("predict", squares, pictures, "--device", device)
 
 
 def test_changed_data_cannot_be_resumed(tmp_path):

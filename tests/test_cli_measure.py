@@ -1,7 +1,9 @@
 """The compare and spectrum commands: tables, pure JSON, report pages, one-line errors."""
 
 import json
+import math
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -10,6 +12,9 @@ from typer.testing import CliRunner
 from cases import normal
 from kermix.cli import main
 from kermix.cli.app import app
+from kermix.cli.output import print_json
+from kermix.errors import KermixError
+from kermix.measure.comparison import TITLES
 
 FAST = ["--permutations", "9", "--bootstrap", "2"]
 
@@ -70,6 +75,16 @@ def test_json_is_pure(folder, tmp_path):
     assert page.is_file()
 
 
+def test_json_has_null_for_what_is_no_number(folder, capsys):
+    none = ["--permutations", "0", "--bootstrap", "0"]
+    content = json.loads(invoke("compare", folder / "a.csv", folder / "b.csv", *none, "--json"))
+    assert [c["pvalue"] for c in content["column_differences"]] == [None] * 3
+    words = invoke("compare", folder / "a.csv", folder / "b.csv", *none).split()
+    assert not {"nan", "+-", "p"} & set(words)  # columns without numbers are not shown
+    print_json({"a": [math.inf, 1.0], "b": (math.nan, "nan")})
+    assert json.loads(capsys.readouterr().out) == {"a": [None, 1.0], "b": [None, "nan"]}
+
+
 @pytest.mark.parametrize("files", [("a.npy",), ("a.npy", "b.npy"), ("line.npy",), ("a.csv",)])
 def test_spectrum_writes_a_page(files, folder, tmp_path):
     page = tmp_path / "page.html"
@@ -84,20 +99,85 @@ def test_spectrum_of_images_shows_images(folder, tmp_path):
     assert "mean image" in page.read_text()
 
 
+def test_tables_break_no_word_in_80_columns(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = "temperature,pressure_in_pascal,altitude_above_ground"
+    for name in ("a", "b"):
+        rows = (folder / f"{name}.csv").read_text().partition("\n")[2]
+        (tmp_path / f"{name}.csv").write_text(f"{names}\n{rows}")
+    output = invoke("compare", tmp_path / "a.csv", tmp_path / "b.csv", "--permutations", "200")
+    words = output.split()
+    for word in (*names.split(","), *TITLES["cauchy_schwarz"].split(), "variance", "distance"):
+        assert word in words
+    numbers = [line.split()[-6:] for line in output.splitlines() if line.startswith("SVD cost")]
+    assert len(numbers) == 4
+    assert all(float(number) > 0 for line in numbers for number in line)
+
+
+def test_a_set_is_at_distance_zero_of_itself(folder):
+    output = invoke("compare", folder / "a.csv", folder / "a.csv", *FAST)
+    line = next(line for line in output.splitlines() if line.startswith("energy distance"))
+    assert line.split()[2] == "0"
+    assert "-0" not in output.split()
+
+
+def test_pages_are_never_replaced(folder, tmp_path, monkeypatch):
+    page = tmp_path / "page.html"
+    page.write_text("mine")
+    a, b = folder / "a.npy", folder / "b.npy"
+    for command in (("compare", a, b), ("compare", tmp_path), ("spectrum", a)):
+        for place, message in ((page, "nothing is ever overwritten"), (tmp_path, "is a folder"),
+                               (page / "x.html", "cannot be written"),
+                               (tmp_path / "page.csv", "must end in .html")):  # fmt: skip
+            result = CliRunner().invoke(app, [*map(str, command), "--report", str(place)])
+            assert isinstance(result.exception, KermixError)
+            assert message in str(result.exception)
+    assert page.read_text() == "mine"
+    monkeypatch.chdir(tmp_path)
+    for name in ("spectrum.html", "spectrum-2.html"):
+        output = invoke("spectrum", folder / "a.npy", "-k", "1")
+        assert output.strip().splitlines()[-1] == f"Report: {name}"
+        assert (tmp_path / name).is_file()
+    invoke("spectrum", folder / "a.npy", "-k", "1", "--report", "new/folder/page.html")
+    assert (tmp_path / "new" / "folder" / "page.html").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("compare", "a.csv", "other.csv"), "only a.csv has w"),
         (("compare", "a.npy", "missing.npy"), "no such file"),
+        (("compare", "a.npy", "b.npy", "--bootstrap", "1"), "2 or more, or 0 for no error bars"),
+        (("compare", "a.npy", "b.npy", "--bootstrap", "-1"), "2 or more, or 0 for no error bars"),
+        (("compare", "a.npy", "b.npy", "--permutations", "-1"), "or 0 for no p-values"),
+        (("compare", "a.npy", "b.npy", "--columns", " ,"), "name at least one column"),
+        (("spectrum", "a.npy", "--max-points", "0"), "at least one point is needed"),
         (("spectrum", "a.npy", "line.npy"), "2 columns of numbers and line.npy has 1"),
     ],
 )
 def test_errors_are_one_line(arguments, message, folder, monkeypatch, capsys):
-    command, *files = arguments
-    monkeypatch.setattr(sys, "argv", ["kermix", command, *(str(folder / f) for f in files)])
+    words = [str(folder / a) if a.endswith(("npy", "csv")) else a for a in arguments]
+    monkeypatch.setattr(sys, "argv", ["kermix", *words])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main sets its own
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
     error = " ".join(capsys.readouterr().err.split())
     assert message in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("command", [("compare", "one.npy", "one.npy"), ("spectrum", "one.npy")])
+def test_warnings_are_notes(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.save("one.npy", np.ones((5, 2)))
+    monkeypatch.setattr(sys, "argv", ["kermix", *command, "--report", "page.html"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with pytest.raises(SystemExit) as stopped:
+            main()
+    assert stopped.value.code == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("note: All ")
+    assert "Warning" not in said  # nor any of Matplotlib's about an empty range
+    assert ".py" not in said

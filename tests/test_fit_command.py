@@ -2,20 +2,23 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from kermix.cli import main
 from kermix.cli.app import app
-from kermix.errors import KermixError, RunError
+from kermix.errors import KermixError, RunError, TrainingError
 from kermix.runs.fit_run import Run
-from kermix.runs.folder import next_free_folder
+from kermix.runs.folder import begin_folder, next_free_folder
 from kermix.training.checkpoints import load_checkpoint
 
 SHORT = ["--steps", "30", "--polish", "10", "--components", "8", "--batch", "32"]
@@ -54,9 +57,21 @@ def test_run_folder_holds_everything(moons):
 
 def test_existing_folder_is_never_overwritten(moons):
     before = (moons / "config.json").read_bytes()
-    with pytest.raises(RunError, match="exists"):
+    with pytest.raises(RunError, match=r"nothing is ever overwritten.*kermix resume"):
         kermix("fit", "moons", "--out", moons)
     assert (moons / "config.json").read_bytes() == before
+    with pytest.raises(RunError, match=r"nothing is ever overwritten; choose another --out\.$"):
+        kermix("fit", "moons", "--out", moons.parent)  # no run, so nothing to go on with
+    for command in ("fit", "classify"):  # before data are read, which may take minutes
+        with pytest.raises(RunError, match="nothing is ever overwritten"):
+            kermix(command, "nowhere", "--out", moons)
+
+
+def test_a_run_begins_in_a_folder_of_its_own(tmp_path):
+    with pytest.raises(RunError, match="nothing is ever overwritten"):
+        begin_folder(tmp_path)
+    begin_folder(tmp_path / "new" / "run")
+    assert (tmp_path / "new" / "run").is_dir()
 
 
 def test_default_folders_are_numbered(tmp_path):
@@ -95,6 +110,27 @@ def test_sample_and_score(moons, tmp_path):
     np.save(tmp_path / "wide.npy", np.zeros((2, 3)))
     with pytest.raises(KermixError, match="3 columns"):
         kermix("score", moons, tmp_path / "wide.npy")
+
+
+def _on_a_terminal(monkeypatch, *arguments):
+    """What a command prints for a person."""
+    reader, writer = pty.openpty()
+    with open(reader, "rb", buffering=0) as seen:
+        with os.fdopen(writer, "w") as terminal, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", terminal)
+            app([str(a) for a in arguments], standalone_mode=False)
+        return seen.read(2**16).decode().replace("\r\n", "\n")
+
+
+def test_scores_are_printed_whole_to_programs_and_in_short_to_people(moons, tmp_path, monkeypatch):
+    rows = _save(tmp_path / "rows.npy", np.zeros((100, 2)))
+    piped = kermix("score", moons, rows).stdout.splitlines()
+    assert len(piped) == 100
+    seen = _on_a_terminal(monkeypatch, "score", moons, rows).splitlines()
+    assert seen[:-1] == piped[:10]
+    assert seen[-1] == "... and 90 more; all with -o FILE"
+    few = _save(tmp_path / "few.npy", np.zeros((3, 2)))
+    assert len(_on_a_terminal(monkeypatch, "score", moons, few).splitlines()) == 3
 
 
 def test_same_seed_same_samples(tmp_path):
@@ -179,6 +215,42 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert (tmp_path / "run" / "report.html").exists()
 
 
+@pytest.mark.parametrize("moment", ["trainer", "finish"])
+def test_ctrl_c_around_the_steps_says_how_to_go_on(moment, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, moment, lambda *a: signal.raise_signal(signal.SIGINT))
+        result = kermix("fit", "moons", *SHORT, "--rows", 100, "--out", run)
+    assert result.exit_code == 130
+    assert f"Stopped. To go on:\n  kermix resume {run}" in result.output
+    assert kermix("resume", run).exit_code == 0
+
+
+def test_a_run_that_has_not_begun_cannot_be_sampled(moons, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text((moons / "config.json").read_text())
+    with pytest.raises(RunError, match="not trained to the end yet; go on with it: kermix resume"):
+        kermix("sample", tmp_path / "run", "-o", tmp_path / "s.npy")
+
+
+def test_too_many_samples_are_refused_in_one_line(moons, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main sets its own
+    command = ["kermix", "sample", str(moons), "-n", str(10**15), "-o", str(tmp_path / "s.npy")]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "not enough memory" in capsys.readouterr().err
+
+
+def test_ctrl_c_elsewhere_says_that_it_was_heard(moons, tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "sample", lambda *a: signal.raise_signal(signal.SIGINT))
+    result = kermix("sample", moons, "-o", tmp_path / "s.npy")
+    assert result.exit_code == 130
+    assert result.stderr == "Stopped.\n"
+    assert not list(tmp_path.iterdir())
+
+
 def _save(path, array):
     np.save(path, array)
     return path
@@ -191,6 +263,7 @@ def _text(path, text):
 
 BAD = {
     "missing": (lambda d: d / "none.csv", "none.csv: there is no such file"),
+    "nothing": (lambda d: "", "name of the data is empty"),
     "no such set": (lambda d: "monkeys", "built in are mixture10"),
     "infinite": (lambda d: _save(d / "x.npy", np.array([[1.0], [np.inf]])), "row 1, column x0"),
     "all NaN": (lambda d: _save(d / "x.npy", np.full((3, 1), np.nan)), "no row is complete"),
@@ -213,7 +286,8 @@ def test_bad_data_is_named_in_one_line(case, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [["--cost", "nothing"], ["--steps", -1], ["--model", "generator", "--polish", 5],
-     ["--variance", -1], ["--spread", "a"], ["--rows", 0]],
+     ["--variance", -1], ["--spread", "a"], ["--spread", "1,-1"], ["--rows", 0],
+     ["--device", "toaster"], ["--precision", "half"], ["--size", 12], ["--data-root", "."]],
 )  # fmt: skip
 def test_bad_options_are_refused_before_anything_is_written(options, tmp_path):
     with pytest.raises(KermixError):
@@ -221,7 +295,7 @@ def test_bad_options_are_refused_before_anything_is_written(options, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("n", [1, 2, 25])
+@pytest.mark.parametrize("n", [1, 3, 25])
 def test_few_rows_and_odd_columns(n, tmp_path):
     rows = np.random.default_rng(0).normal(size=(n, 3)) * [1e6, 1e-6, 0.0] + [0, 0, 5.0]
     path = _save(tmp_path / "x.npy", rows)
@@ -229,6 +303,29 @@ def test_few_rows_and_odd_columns(n, tmp_path):
     assert result.exit_code == 0, result.output
     samples = np.load(tmp_path / "run" / "samples.npy")
     assert np.isfinite(samples).all()
+    page = (tmp_path / "run" / "report.html").read_text()
+    for shown in (" ".join(result.output.split()), page):
+        assert ("held-out NLL" in shown) == (n > 20)
+        assert ("NLL of the rows fitted" in shown) == (n < 20)
+        assert ("too few to hold some out" in shown) == (n < 20)
+        assert ("two sets of data" in shown) == (n > 20)
+        assert ("x: constant column: x2. Samples vary around its value" in shown) == (n > 1)
+        assert "nan" not in shown.lower().split()
+
+
+def test_some_rows_of_a_file_on_request(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(300, 2))
+    path = _save(tmp_path / "x.npy", rows)
+    result = kermix("fit", path, *SHORT, "--rows", 50, "--out", tmp_path / "run")
+    assert "x, 50 x 2" in result.output
+    assert "--rows 50" in (tmp_path / "run" / "report.html").read_text()
+    assert kermix("resume", tmp_path / "run").exit_code == 0  # the same rows are drawn again
+
+
+def test_a_rate_that_is_far_too_high_is_named(tmp_path):
+    options = ("--rate", "1e30", "--steps", 30, "--polish", 0, "--rows", 200)
+    with pytest.raises(TrainingError, match=r"learning rate peak 1e\+30"):
+        kermix("fit", "moons", *options, "--out", tmp_path / "run")
 
 
 def test_unwritable_folder(tmp_path):
@@ -252,6 +349,8 @@ def test_changed_data_cannot_be_resumed(tmp_path):
 
 
 def test_folders_that_are_no_runs(tmp_path):
+    with pytest.raises(RunError, match="there is no such folder"):
+        kermix("resume", tmp_path / "nowhere")
     with pytest.raises(RunError, match="no run folder"):
         kermix("resume", tmp_path)
     (tmp_path / "config.json").write_text("{")

@@ -94,7 +94,7 @@ def test_samples_of_a_class_on_request(fitted, tmp_path):
         kermix("sample", fitted, "-o", tmp_path / "a.png")
     with pytest.raises(OptionError, match="circle, square"):
         kermix("sample", fitted, "--label", "moon", "-o", tmp_path / "b.png")
-    with pytest.raises(OptionError, match="written as"):
+    with pytest.raises(OptionError, match=r"end in \.png, \.npy or \.npz"):
         kermix("sample", fitted, "-o", tmp_path / "a.csv")
     with pytest.raises(RunError, match="no density"):
         kermix("score", fitted, "moons")
@@ -193,3 +193,28 @@ def test_full_disk_keeps_the_checkpoint(name, fitted, tmp_path):
     result = kermix("resume", tmp_path)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "report.html").exists()
+
+
+def test_numbers_of_too_few_images_say_so(fitted, tmp_path):
+    write_squares(tmp_path / "few", ("circle",), 3)
+    options = ["--size", 16, *SHORT, "--out", tmp_path / "run"]
+    result = kermix("fit", tmp_path / "few", *options)
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "run" / "report.html").read_text()
+    for shown in (" ".join(result.output.split()), page):
+        assert "3 images are too few to hold some out" in shown
+        assert "energy distance of those fitted" in shown
+        assert "held-out" not in shown
+        assert "distance to training images" not in shown
+    page = (fitted / "report.html").read_text()
+    assert "held-out energy distance" in page
+    assert "distance to training images" in page
+
+
+def test_some_images_on_a_device_that_is_there(squares, tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(OptionError, match="device='toaster'"):
+        kermix("fit", squares, "--size", 16, *SHORT, "--device", "toaster", "--out", run)
+    assert not run.exists()
+    result = kermix("fit", squares, "--size", 16, *SHORT, "--rows", 5, "--out", run)
+    assert "5 images of 3 x 16 x 16" in " ".join(result.output.split())

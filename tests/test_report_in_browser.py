@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from browser import CHROMIUM, console_of
 from kermix.cli.app import app
+from kermix.report import Report
 
 CHECK = """
 <script>
@@ -29,6 +30,35 @@ CASES = {
     "Classes of digits": (5, ["classify", "digits", "--epochs", "1", "--width", "8", "--depth",
                               "1", "--batch", "512", "--set", "output_width=8"]),
 }  # fmt: skip
+
+
+FRAME = """<iframe width="{width}" height="900" src="{page}"></iframe>"""
+WIDE = """<script>
+window.addEventListener("load", () => {
+  const whole = document.documentElement;
+  console.log("wider by " + (whole.scrollWidth - whole.clientWidth));
+  const code = document.querySelector("pre");
+  console.log("hidden code " + (code.scrollWidth - code.clientWidth));
+});
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [1000, 400])
+def test_long_code_and_wide_tables_do_not_make_the_page_wider(width, tmp_path):
+    page = Report("a_name_of_a_file_" * 12, "A lead with " + "a_long_word" * 12)
+    page.code("kermix fit /data/" + "a_long_path/" * 20 + "rows.csv --steps 100\nkermix --version")
+    page.table([f"column_{k}" for k in range(30)], [[k / 7 for k in range(30)]])
+    page.table(("claim", "numbers"), [["a claim " * 20, "1.2345, " * 40]], text=True)
+    page.text("/data/" + "a_long_path/" * 30)
+    inner = page.save(tmp_path / "inner.html")
+    inner.write_text(inner.read_text().replace("</head>", WIDE + "</head>"))
+    outer = tmp_path / "outer.html"
+    outer.write_text(FRAME.format(width=width, page=inner.name))
+    console, _ = console_of(outer.as_uri(), tmp_path / "profile")
+    assert len(console) == 2, console
+    assert "wider by 0" in console[0]
+    assert "hidden code 0" in console[1]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

@@ -1,5 +1,6 @@
 """Sketches of files: the same as of all rows at once, by one process or a cluster that breaks."""
 
+import math
 import os
 import signal
 import subprocess
@@ -14,7 +15,14 @@ from typer.testing import CliRunner
 import kermix as km
 from kermix.cli.app import app
 from kermix.data import csv_parts, parts
-from kermix.errors import ClusterError, KermixError, OptionError, SketchError, TableError
+from kermix.errors import (
+    ClusterError,
+    KermixError,
+    OptionError,
+    RunError,
+    SketchError,
+    TableError,
+)
 from kermix.sketches.accumulation import NystromSums, feature_sums
 from sketches import assert_same
 
@@ -154,9 +162,45 @@ def test_a_bad_file_leaves_no_sketch_and_an_older_one_as_it_was(folder):
     assert "1.parquet" in str(result.exception)
     assert not out.exists()
     assert not list(folder.glob("*.part"))
-    for bad in (older, folder, folder / "no" / "a.sketch", folder / "a.csv"):
-        assert isinstance(invoke("sketch", folder, "-o", bad).exception, OptionError)
+    for bad in (older, folder, older / "a.sketch", folder / "a.csv"):
+        assert isinstance(invoke("sketch", folder, "-o", bad).exception, OptionError | RunError)
     assert older.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "there is no such file"), (b"\xff\xfe\x00\r\x00a", "not a text file in UTF-8")],
+)
+def test_files_that_cannot_be_sketched(content, message, tmp_path):
+    if content is not None:
+        (tmp_path / "x.csv").write_bytes(content)
+    with pytest.raises(TableError, match=message):
+        km.sketch_files(tmp_path / "x.csv")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TableError, match=r"no file in this folder ends in \.parquet"):
+        km.sketch_files(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tolerance": -1.0}, "tolerance=-1"),
+        ({"tolerance": math.nan}, "tolerance=nan"),
+        ({"engine": "dask", "workers": 0}, "workers=0: at least one"),
+    ],
+)
+def test_options_out_of_range(options, message, folder):
+    with pytest.raises(OptionError, match=message):
+        km.sketch_files(folder / "0.parquet", **options)
+
+
+def test_the_bar_is_gone_before_an_error_is_shown(folder, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, as far as rich can see
+    (folder / "1.parquet").write_bytes((folder / "1.parquet").read_bytes()[:-50])
+    result = invoke("sketch", folder, "-o", folder / "a.sketch")
+    assert isinstance(result.exception, TableError)
+    bar = result.output.rindex("choosing landmarks")
+    assert "\x1b[2K" in result.output[bar:]  # the line is erased
 
 
 @pytest.fixture(scope="module")

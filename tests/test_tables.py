@@ -79,12 +79,17 @@ def test_text_among_numbers_names_file_row_and_column(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("t.csv", "a,b\n1,2\n3\n", "t.csv"),
+        ("t.csv", "a,b\n1,2\n3\n", r"t\.csv, row 3: Expected 2 columns, got 1"),
         ("t.csv", "a,a\n1,2\n", "twice: a"),
         ("t.csv", "a,b\n1,inf\n", "row 2, column b: the value is infinite"),
         ("t.csv", "a,b\n1,\n,2\n", "no row is complete"),
         ("t.csv", "a,b\nu,v\nw,z\n", "no column holds numbers; it has a, b"),
-        ("t.csv", "", "first line is empty"),
+        ("t.csv", "a;b\n1,5;2\n3,5;u\n", r"'1,5' has a comma in it; write .* a decimal point"),
+        ("t.csv", "a\n1\n2\nu\n", "Correct it, or leave"),
+        ("t.csv", "a\n1\n2\n3\nu\nv\n", "Correct the 2 others, or leave"),
+        ("t.csv", "", "the file is empty"),
+        ("t.csv", "\n1,2\n", "first line is empty"),
+        ("t.csv", "a\0,b\0\n1\0,2\0\n", "not a text file in UTF-8"),
         ("t.xyz", "1", "files of type .xyz"),
         ("t.npy", "no", "not a readable NumPy file"),
         ("t.parquet", "no", "not a readable Parquet file"),
@@ -98,16 +103,29 @@ def test_unusable_files_say_why(name, text, message, tmp_path):
 def test_a_file_that_is_not_there_and_an_archive_of_several(tmp_path):
     with pytest.raises(TableError, match="no such file"):
         read_table(tmp_path / "none.csv")
+    with pytest.raises(TableError, match="no such file"):
+        read_table(tmp_path / "none")
     np.savez(tmp_path / "t.npz", a=np.ones((2, 1)), b=np.zeros((2, 1)))
-    with pytest.raises(TableError, match="holds the arrays a, b; say which"):
+    with pytest.raises(TableError, match=r"holds the arrays a, b; say which: .*t\.npz:a"):
         read_table(tmp_path / "t.npz")
     assert read_table(tmp_path / "t.npz", array="b").values.sum() == 0
+    chosen = read_table(f"{tmp_path / 't.npz'}:b")
+    assert chosen.values.sum() == 0
+    assert chosen.name == "t.npz:b"
+    with pytest.raises(TableError, match="'c' is not among them"):
+        read_table(f"{tmp_path / 't.npz'}:c")
+    with pytest.raises(TableError, match="a folder; name a file in it"):
+        read_table(tmp_path)
 
 
 def test_pickled_arrays_are_refused(tmp_path):
     np.save(tmp_path / "t.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(TableError, match="not a readable NumPy file"):
         read_table(tmp_path / "t.npy")
+    (tmp_path / "t.npy").write_bytes(b"\x01\x02 no array")
+    with pytest.raises(TableError, match="not a readable NumPy file") as caught:
+        read_table(tmp_path / "t.npy")
+    assert "allow_pickle" not in str(caught.value)
 
 
 def test_columns_are_matched_by_name_and_differences_listed():

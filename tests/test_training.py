@@ -215,6 +215,15 @@ def test_checkpoints_are_whole_or_refused(tmp_path):
         load_checkpoint(tmp_path / "none")
 
 
+@pytest.mark.parametrize("rows", [15, 60])
+def test_few_rows_are_fitted_as_well_as_by_one_gaussian(rows):
+    x = torch.randn(rows, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    trainer = build_trainer(Split(x, x), Settings(steps=200, polish=100), device="cpu")
+    trainer.run()
+    entropy = 0.5 * x.var(0, correction=0).mul(2 * math.pi * math.e).log().sum()
+    assert -trainer.model.log_prob(x).mean() < entropy + 0.3
+
+
 def test_small_sets_are_not_split():
     few = torch.arange(6.0).view(3, 2)
     assert split_rows(few, 0) == Split(few, few) or split_rows(few, 0).train is few

@@ -421,4 +421,6 @@ def _points(name: str, values: Array) -> np.ndarray:
 
 
 def _range(values: np.ndarray) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
+    low, high = float(values.min()), float(values.max())
+    half = 0.5 if low == high else 0.0  # one place alone is drawn in the middle of a unit
+    return low - half, high + half

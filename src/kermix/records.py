@@ -5,12 +5,13 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from kermix.writing import whole_file
 
 __all__ = ["environment", "machine_name", "write_json"]
 
@@ -45,14 +46,9 @@ def machine_name() -> str:
 
 def write_json(path: Path, content: Any) -> Path:
     """Write a file in one step: a reader sees the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=path.name, suffix=".part", delete=False
-    ) as part:
-        json.dump(content, part, indent=1, allow_nan=False)
-        part.write("\n")
-    Path(part.name).chmod(0o644)
-    return Path(part.name).replace(path)
+    with whole_file(path) as part:
+        part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return path
 
 
 def _program() -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kermix.writing import whole_file
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -20,15 +22,18 @@ STYLE = """
 }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);
        max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1, h2, p, figcaption { overflow-wrap: anywhere; }
 h1 { margin-bottom: 0; } h2 { margin-top: 2.5rem; }
 .lead, figcaption { color: var(--quiet); }
 figure { margin: 1rem 0; } img { max-width: 100%; height: auto; background: #fff;
          border-radius: 4px; }
+.scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .8rem; border-bottom: 1px solid var(--line); text-align: right; }
 th:first-child, td:first-child, .text th, .text td { text-align: left; }
 .text td { vertical-align: top; } .text td:first-child { white-space: nowrap; }
-pre { padding: .8rem; border: 1px solid var(--line); border-radius: 4px; overflow-x: auto; }
+pre { padding: .8rem; border: 1px solid var(--line); border-radius: 4px;
+      white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 
 
@@ -75,7 +80,8 @@ class Report:
         )
         kind = ' class="text"' if text else ""
         self._body.append(
-            f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+            f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead>'
+            f"<tbody>{lines}</tbody></table></div>"
         )
 
     def figure(self, figure: "Figure", caption: str) -> None:
@@ -94,17 +100,16 @@ class Report:
         )
 
     def save(self, path: Path) -> Path:
-        """Write the page, first to a temporary name."""
+        """Write the page in one step."""
         page = (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f'<link rel="icon" href="data:,"><title>{html.escape(self.title)}</title>'
             f"<style>{STYLE}</style></head><body>{''.join(self._body)}</body></html>\n"
         )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_text(page, encoding="utf-8")
-        return part.replace(path)
+        with whole_file(path) as part:
+            part.write_text(page, encoding="utf-8")
+        return path
 
 
 def _shown(value: Any) -> str:

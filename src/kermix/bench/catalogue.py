@@ -37,6 +37,8 @@ def run_benchmark(name: str, out: Path, quick: bool = False) -> tuple[Path, dict
     """
     if name not in BENCHMARKS:
         raise OptionError(f"There is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}.")
+    if out.exists() and not out.is_dir():
+        raise OptionError(f"{out} is a file; name a folder for the results.")
     tables = importlib.import_module(f"kermix.bench.{name.replace('-', '_')}").run(quick)
     record = {"benchmark": name, "quick": quick, **environment(), "tables": tables}
     return write_json(out / f"{name}-{machine_name()}.json", record), tables

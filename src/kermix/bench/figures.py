@@ -6,6 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from kermix.writing import whole_file
+
 __all__ = ["scatter_sheet"]
 
 SHOWN = 2500
@@ -39,7 +41,6 @@ def scatter_sheet(sheets: dict[str, dict[str, Tensor]], path: Path) -> Path:
             axes.spines[:].set_visible(False)
         for axes in row[len(methods) :]:
             axes.set_axis_off()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part.png")
-    figure.savefig(part, dpi=150)
-    return part.replace(path)
+    with whole_file(path) as part:
+        figure.savefig(part, dpi=150, format="png")
+    return path

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from kermix.errors import MissingExtraError
+from kermix.errors import MissingExtraError, OptionError
 
 from .catalogue import BENCHMARKS
 
@@ -21,6 +21,8 @@ INK = {"h200": "#0072B2", "cpu2": "#D55E00"}
 def write_page(results: Path, page: Path) -> Path:
     """Write `page`, a Markdown file, and its pictures beside it, from all files in `results`."""
     records = [(path, _read(path)) for path in sorted(results.glob("*.json"))]
+    if not records:
+        raise OptionError(f"{results} holds no result files; run a benchmark first.")
     lines = [
         "# Benchmarks",
         "",

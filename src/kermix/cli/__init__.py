@@ -11,4 +11,6 @@ def main() -> None:
         from .app import run
     except ImportError as missing:
         sys.exit(f"The command line needs {missing.name}: pip install 'kermix[cli]'.")
+    except KeyboardInterrupt:  # while modules are read; commands see to it themselves
+        sys.exit(130)
     run()

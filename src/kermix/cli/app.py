@@ -1,22 +1,27 @@
 """The `kermix` command: its sub-commands, and how errors are shown."""
 
+import functools
+import inspect
 import sys
-from typing import Annotated
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn, TextIO
 
 import rich
 import typer
+from rich.console import Console
 
 from kermix import __version__
-from kermix.errors import KermixError
+from kermix.errors import DegenerateDataWarning, KermixError
 
 from . import classify, compare, fit, reproduce, sketch, spectrum
 from .bench import bench
+from .output import INTERRUPTED, print_notes
 
 __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="kermix",
-    help="Fit, compare and look inside distributions that are given by samples.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -32,29 +37,85 @@ def _say_version(asked: bool) -> None:
 @app.callback()
 def _kermix(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which.")
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Say which version this is."
+        ),
     ] = False,
 ) -> None:
-    """Fit, compare and look inside distributions that are given by samples."""
+    """Fit, compare and look inside distributions that are given by samples.
+
+    To begin: kermix fit moons --quick
+    """
 
 
-app.command()(fit.fit)
-app.command()(fit.resume)
-app.command()(fit.sample)
-app.command()(fit.score)
-app.command()(classify.classify)
-app.command()(classify.predict)
-app.command("compare")(compare.command)
-app.command("sketch")(sketch.command)
-app.command("spectrum")(spectrum.command)
-app.command("reproduce")(reproduce.command)
-app.command()(bench)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "fit": fit.fit,
+    "resume": fit.resume,
+    "sample": fit.sample,
+    "score": fit.score,
+    "classify": classify.classify,
+    "predict": classify.predict,
+    "compare": compare.command,
+    "sketch": sketch.command,
+    "spectrum": spectrum.command,
+    "reproduce": reproduce.command,
+    "bench": bench,
+}
+
+
+def _help(function: Callable[..., None]) -> str:
+    """The docstring with one line for each paragraph: terminals have widths of their own."""
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _stoppable(function: Callable[..., None]) -> Callable[..., None]:
+    """The command, which says so when it is stopped by Ctrl-C."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, **options: Any) -> None:
+        try:
+            function(*arguments, **options)
+        except KeyboardInterrupt:
+            Console(stderr=True).print("Stopped.")
+            raise typer.Exit(INTERRUPTED) from None
+
+    return command
+
+
+for _name, _function in COMMANDS.items():
+    app.command(_name, help=_help(_function))(_stoppable(_function))
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Our own warnings are notes for a user, who does not want to know the line of code."""
+    if issubclass(category, DegenerateDataWarning):
+        print_notes([str(message)], Console(stderr=True))
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
 
 
 def run() -> None:
     """Run the command line; what a user can mend is one line, not a traceback."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except KermixError as error:
-        rich.print(f"[bold red]Error:[/] {rich.markup.escape(str(error))}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        _fail("There is not enough memory for this; ask for fewer rows, points or components.")
+
+
+def _fail(text: str) -> NoReturn:
+    rich.print(f"[bold red]Error:[/] {rich.markup.escape(text)}", file=sys.stderr)
+    sys.exit(2)

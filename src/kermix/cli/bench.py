@@ -35,8 +35,10 @@ def bench(
         rich.print(f"Page: {write_page(out, page)}")
         return
     if not names:
+        listing = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for name, text in BENCHMARKS.items():
-            rich.print(f"[bold]{name:12}[/] {text}")
+            listing.add_row(f"[bold]{name}[/]", text)
+        rich.print(listing)
         rich.print("\nRun one with: kermix bench NAME, or all with: kermix bench all")
         return
     written = []

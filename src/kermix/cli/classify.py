@@ -1,9 +1,8 @@
 """`kermix classify` and `kermix predict`."""
 
 import csv
+import io
 import json
-import sys
-from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,14 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from kermix.errors import OptionError, RunError
+from kermix.errors import OptionError
+from kermix.writing import whole_file
 
 if TYPE_CHECKING:
     from kermix.data.labelled import LabelledImages
     from kermix.runs.classify_run import ClassifyRun
     from kermix.training.classifier_settings import ClassifierSettings
 
-from .output import end_stopped_run, show_run
+from .output import (
+    check_output,
+    end_stopped_run,
+    print_lines,
+    print_notes,
+    resumable,
+    show_run,
+)
 
 __all__ = ["classify", "go_on", "predict"]
 
@@ -96,13 +103,15 @@ def classify(
         return
     from kermix.data.labelled import load_labelled
     from kermix.runs.classify_run import ClassifyRun
-    from kermix.runs.folder import next_free_folder
+    from kermix.runs.folder import check_new_folder, next_free_folder
 
     chosen: dict[str, Any] = {"epochs": epochs, "width": width, "depth": depth, "batch": batch,
                               "rate": rate}  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
     given |= {"model": model, "patch": patch, "seed": seed, **_settings(setting or [])}
     _chosen(data, given, augment, quick, 1000, 32)  # refused, if it must be, before reading files
+    if out is not None:
+        check_new_folder(out)
     train, test = (
         load_labelled(data, part, data_root=data_root, size=size) for part in ("train", "test")
     )
@@ -113,9 +122,9 @@ def classify(
         folder, data, train, test, settings, device=device, precision=precision,
         data_root=data_root, size=size,
     )  # fmt: skip
-    for note in run.config["notes"]:
-        console.print(f"[yellow]note:[/] {note}", highlight=False)
-    _train_and_finish(run, train, test)
+    print_notes(run.config["notes"])
+    with resumable(run.folder):
+        _train_and_finish(run, train, test)
 
 
 def go_on(folder: Path) -> None:
@@ -123,7 +132,8 @@ def go_on(folder: Path) -> None:
     from kermix.runs.classify_run import ClassifyRun
 
     run = ClassifyRun.open(folder)
-    _train_and_finish(run, *run.images())
+    with resumable(folder):
+        _train_and_finish(run, *run.images())
 
 
 def predict(
@@ -139,35 +149,39 @@ def predict(
     chances: Annotated[
         bool, typer.Option("--all", help="Write the probability of every class.")
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "cpu",
 ) -> None:
     """Find the classes of images: a table of file (or row), class and probability."""
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.predictions import read_unlabelled
+    from kermix.training.loop import make_fabric
 
-    if out is not None and out.exists():
-        raise RunError(f"{out} exists, and nothing is ever overwritten; choose another name.")
+    if out is not None:
+        check_output(out, ".csv")
     opened = ClassifyRun.open(run)
-    trained = opened.classifier(device)
+    place = make_fabric(device, "32-true").device
+    trained = opened.classifier(str(place))
     kind, blocks, notes = read_unlabelled(images, opened.shape)
     every = [f"p({name})" for name in trained.classes] if chances else []
     rows = [[kind, "class", "probability", *every]]
     for names, pixels in blocks:
-        found = trained.probabilities(pixels.to(device)).cpu()
+        found = trained.probabilities(pixels.to(place)).cpu()
         best, place = found.max(1)
         for i, name in enumerate(names):
             rest = [f"{p:.6f}" for p in found[i].tolist()] if chances else []
             rows.append([name, trained.classes[int(place[i])], f"{float(best[i]):.6f}", *rest])
-    try:
-        with nullcontext(sys.stdout) if out is None else out.open("x", newline="") as file:
+    if out is None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        print_lines(text.getvalue()[:-1].split("\n"))
+    else:
+        with whole_file(out) as part, part.open("w", newline="") as file:
             csv.writer(file).writerows(rows)
-    except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error.strerror}).") from None
     summary = Console(stderr=True)
-    for note in notes:
-        summary.print(f"[yellow]note:[/] {note}", highlight=False)
+    print_notes(notes, summary)
     where = "" if out is None else f" in {out}"
-    summary.print(f"{len(rows) - 1} images{where}", highlight=False, soft_wrap=True)
+    images_found = f"{len(rows) - 1} image{'s' if len(rows) != 2 else ''}"
+    summary.print(f"{images_found}{where}", highlight=False, soft_wrap=True)
 
 
 def _chosen(

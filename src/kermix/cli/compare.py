@@ -15,7 +15,14 @@ from kermix.measure.drift import Drift, drift
 from kermix.report import Report
 from kermix.sketches.sketch import Sketch
 
-from .output import parse_variances, print_json, print_table, save_safely, split_names
+from .output import (
+    check_output,
+    parse_variances,
+    print_json,
+    print_table,
+    save_page,
+    split_names,
+)
 
 __all__ = ["command", "report"]
 
@@ -62,6 +69,8 @@ def command(
     With a folder of sketches, one a day say: how far each is from the first and from the one
     before.
     """
+    if report_path is not None:
+        check_output(report_path, ".html", ".htm")
     if second is None:
         _series(Path(first), report_path, as_json)
         return
@@ -82,12 +91,19 @@ def command(
         title = f"{result.names[0]} and {result.names[1]}"
         print_table(title, COLUMNS, result.rows(), result.notes)
         if len(result.column_differences) > 1:
-            rows = [[c.column, *(f"{n:.4g}" for n in (c.distance, c.pvalue, c.mean_x, c.mean_y))]
-                    for c in result.column_differences[:10]]  # fmt: skip
             heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second")
-            print_table("Which columns differ most", heads, rows)
+            rows = _column_rows(result)[:10]
+            shown = [[c if isinstance(c, str) else f"{c:.4g}" for c in row] for row in rows]
+            print_table("\nWhich columns differ most", heads, shown)
     if report_path is not None:
-        save_safely(report(result).save, report_path, quiet=as_json)
+        save_page(report(result).save, report_path, quiet=as_json)
+
+
+def _column_rows(result: Comparison) -> list[list[str | float]]:
+    return [
+        [c.column, c.distance, "" if c.pvalue is None else c.pvalue, c.mean_x, c.mean_y]
+        for c in result.column_differences
+    ]
 
 
 def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
@@ -105,7 +121,7 @@ def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
     else:
         print_table(f"Drift in {folder}", DRIFT_COLUMNS, found.table(), found.notes)
     if report_path is not None:
-        save_safely(_drift_report(folder, found).save, report_path, quiet=as_json)
+        save_page(_drift_report(folder, found).save, report_path, quiet=as_json)
 
 
 def _drift_report(folder: Path, found: Drift) -> Report:
@@ -155,9 +171,8 @@ def report(result: Comparison) -> Report:
                     "Columns by how much they differ on their own.")  # fmt: skip
         page.table(
             ("column", "energy distance / sd", "p", f"mean of {one}", f"mean of {two}"),
-            [(c.column, c.distance, c.pvalue, c.mean_x, c.mean_y)
-             for c in result.column_differences],
-        )  # fmt: skip
+            _column_rows(result),
+        )
         best = [result.columns.index(name) for name in names[:2]]
         page.figure(
             plots.samples(result.raw(result.x)[:, best], result.raw(result.y)[:, best],

@@ -13,16 +13,25 @@ from rich.console import Console
 from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
 from kermix.errors import OptionError, RunError
 from kermix.validation import check_option
+from kermix.writing import whole_file
 
 from .classify import go_on
 from .fit_images import fit_images, resume_images, sample_images, typed_options, wants_images
-from .output import end_stopped_run, show_run
+from .output import (
+    check_output,
+    end_stopped_run,
+    print_lines,
+    print_notes,
+    resumable,
+    show_run,
+)
 
 __all__ = ["fit", "resume", "sample", "score"]
 
 console = Console()
 
 SMALLEST_SIDE = 4
+ROWS = (".npy", ".csv")  # files that rows are written to
 
 Cost = Annotated[
     str,
@@ -122,7 +131,8 @@ def fit(
     ] = 0,
     seed: Annotated[int, typer.Option(help="Same seed, same machine: same result.")] = 0,
     rows: Annotated[
-        int | None, typer.Option(help="Rows to draw of a built-in set (20000 if not given).")
+        int | None,
+        typer.Option(help="Rows to use, drawn at random; by default all, 20000 of built-in sets."),
     ] = None,
     data_root: Annotated[
         Path | None, typer.Option(help="Where the files of mnist, cifar10 or celeba are.")
@@ -165,9 +175,9 @@ def fit(
     Without arguments, the paper's ten-mode mixture. Stop with Ctrl-C at any moment: nothing is
     lost, and the command to go on is printed.
     """
-    from kermix.data.loading import load
+    from kermix.data.loading import IMAGE_SETS, load
     from kermix.runs.fit_run import Run
-    from kermix.runs.folder import next_free_folder
+    from kermix.runs.folder import check_new_folder, next_free_folder
     from kermix.training.settings import Settings
 
     if rows is not None and rows < 1:
@@ -182,7 +192,15 @@ def fit(
     plain = model not in ("codes", "code-mixture")
     settings = Settings(**chosen) if plain else Settings()  # refused before any file is read
     ranks = _ranks(devices, nodes, strategy)
+    if out is not None and ranks["devices"] * ranks["nodes"] == 1:
+        check_new_folder(
+            out
+        )  # of several processes, the first one makes it and the others find it
+    if data_root is not None and data.partition(":")[0] not in IMAGE_SETS:
+        raise OptionError(f"--data-root is for {', '.join(IMAGE_SETS)}; {data} has no use for it.")
     dataset = load(data, seed, rows, data_root=data_root, size=size)
+    if size is not None and (dataset.image is None or dataset.image[1:] != (size, size)):
+        raise OptionError(f"--size {size}: {data} cannot be brought to a size.")
     if wants_images(dataset, model, cost):
         fit_images(dataset, typed_options(context))
         return
@@ -196,10 +214,10 @@ def fit(
         settings = replace(settings, model="conv" if square else "generator")
     if quick:
         settings = settings.for_data(len(dataset.values)).quick()
-    for note in dataset.notes if _speaks() else ():
-        console.print(f"[yellow]note:[/] {note}", highlight=False)
     folder = next_free_folder(dataset.name) if out is None else out
     run = Run.create(folder, data, dataset, settings, device, precision, rows, **ranks)
+    if _speaks():
+        print_notes(run.config["notes"])
     _train_and_finish(run, dataset)
 
 
@@ -248,17 +266,24 @@ def sample(
     ] = None,
 ) -> None:
     """Draw samples from a fitted model."""
+    from kermix.runs.classify_run import is_classification
     from kermix.runs.fit_run import Run
     from kermix.runs.image_run import is_image_run
 
     if n < 1:
         raise OptionError(f"-n {n}: at least one sample is needed.")
+    if is_classification(run):
+        raise RunError(
+            f"{run}: a classifier, which tells images apart (kermix predict); samples are drawn "
+            "of a fit of rows or of images (kermix fit)."
+        )
     if is_image_run(run):
         sample_images(run, out, n, seed, label)
         console.print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
         return
     if label is not None:
         raise OptionError(f"--label {label}: the run in {run} has no classes.")
+    check_output(out, *ROWS)
     opened = Run.open(run)
     _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
     console.print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
@@ -279,17 +304,17 @@ def score(
 
     if is_image_run(run):
         raise RunError(f"{run}: a model of images has no density to score with.")
+    if out is not None:
+        check_output(out, *ROWS)
     opened = Run.open(run)
     dataset = load(data, seed=1)
     summary = Console(stderr=True)
-    for note in dataset.notes:
-        summary.print(f"[yellow]note:[/] {note}", highlight=False)
+    print_notes(dataset.notes, summary)
     values = opened.score(dataset.values, dataset.columns).numpy()
     if out is not None:
         _write_rows(out, values[:, None], ["log_density"])
     else:
-        for value in values:
-            console.print(f"{value:.6f}", highlight=False)
+        print_lines([f"{value:.6f}" for value in values])
     mean, error = values.mean(), values.std() / len(values) ** 0.5
     summary.print(
         f"mean log-density {mean:.4f} ± {error:.4f} nats over {len(values)} rows", highlight=False
@@ -301,15 +326,16 @@ def score(
 def _train_and_finish(run: Any, dataset: Any) -> None:
     from kermix.runs.fit_ranks import train
 
-    try:
-        outcome = train(run, dataset, show=True)
-    finally:
-        console.show_cursor()  # a rank that is ended may have hidden it
-    if outcome is None:  # the main process, on another node or beside this one, writes
-        return
-    if not outcome.finished:
-        end_stopped_run(run.folder, outcome.step)
-    summary = run.finish(dataset, outcome.history)
+    with resumable(run.folder):
+        try:
+            outcome = train(run, dataset, show=True)
+        finally:
+            console.show_cursor()  # a rank that is ended may have hidden it
+        if outcome is None:  # the main process, on another node or beside this one, writes
+            return
+        if not outcome.finished:
+            end_stopped_run(run.folder, outcome.step)
+        summary = run.finish(dataset, outcome.history)
     show_run(summary.rows, run.folder)
 
 
@@ -337,18 +363,12 @@ def _factors(text: str) -> tuple[float, ...]:
 
 
 def _write_rows(path: Path, values: np.ndarray, columns: list[str]) -> None:
-    if path.suffix not in (".npy", ".csv"):
-        raise OptionError(f"{path}: rows are written as .npy or .csv.")
-    if path.exists():
-        raise RunError(f"{path} exists, and nothing is ever overwritten; choose another name.")
-    try:
-        if path.suffix == ".npy":
-            with path.open("xb") as binary:
+    with whole_file(path) as part:
+        if path.suffix.lower() == ".npy":
+            with part.open("wb") as binary:
                 np.save(binary, values)
         else:
-            with path.open("x", newline="") as text:
+            with part.open("w", newline="") as text:
                 writer = csv.writer(text)
                 writer.writerow(columns)
                 writer.writerows(values.tolist())
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}).") from None

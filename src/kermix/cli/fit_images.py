@@ -9,9 +9,10 @@ import typer
 from rich.console import Console
 
 from kermix.data.loading import Dataset
-from kermix.errors import OptionError, RunError
+from kermix.errors import OptionError
+from kermix.writing import whole_file
 
-from .output import end_stopped_run, show_run
+from .output import check_output, end_stopped_run, print_notes, resumable, show_run
 
 __all__ = ["fit_images", "resume_images", "sample_images", "typed_options", "wants_images"]
 
@@ -62,8 +63,7 @@ def fit_images(dataset: Dataset, typed: dict[str, Any]) -> None:
         settings = replace(settings, spaces=("codes",), model="mixture", polish=25)
     quick = bool(typed.get("quick"))
     settings = replace(settings.quick() if quick else settings, **chosen)
-    for note in dataset.notes:
-        console.print(f"[yellow]note:[/] {note}", highlight=False)
+    print_notes(dataset.notes)
     folder = typed.get("out") or next_free_folder(dataset.name.replace(":", "-"))
     options = {name: typed[name] for name in LOADING if typed.get(name) is not None}
     if "data_root" in options:
@@ -72,7 +72,8 @@ def fit_images(dataset: Dataset, typed: dict[str, Any]) -> None:
         folder, source, dataset, settings, quick=quick, options=options,
         device=typed.get("device", "auto"), precision=typed.get("precision", "32-true"),
     )  # fmt: skip
-    _train_and_finish(run, dataset)
+    with resumable(run.folder):
+        _train_and_finish(run, dataset)
 
 
 def resume_images(folder: Path) -> None:
@@ -80,7 +81,8 @@ def resume_images(folder: Path) -> None:
     from kermix.runs.image_run import ImageRun
 
     run = ImageRun.open(folder)
-    _train_and_finish(run, run.dataset())
+    with resumable(folder):
+        _train_and_finish(run, run.dataset())
 
 
 def _train_and_finish(run: Any, dataset: Dataset) -> None:
@@ -88,6 +90,7 @@ def _train_and_finish(run: Any, dataset: Dataset) -> None:
     from kermix.training.progress import live_progress
 
     trainer = run.trainer(dataset)
+    print_notes(run.notes(trainer))
     with interruptions() as interrupted, live_progress(trainer, "energy", console) as live:
         finished = run.train(
             trainer, on_step=live.on_step, on_report=live.on_report, should_stop=interrupted
@@ -105,10 +108,7 @@ def sample_images(folder: Path, out: Path, n: int, seed: int, label: str | None)
     from kermix.runs.image_sheets import save_png, sheet
 
     run = ImageRun.open(folder)
-    if out.suffix not in (".png", ".npy", ".npz"):
-        raise OptionError(f"{out}: images are written as .png, .npy or .npz.")
-    if out.exists():
-        raise RunError(f"{out} exists, and nothing is ever overwritten; choose another name.")
+    check_output(out, ".png", ".npy", ".npz")
     labels, classes = None, run.config["classes"]
     if label is not None:
         if label not in classes:
@@ -116,18 +116,15 @@ def sample_images(folder: Path, out: Path, n: int, seed: int, label: str | None)
             raise OptionError(f"--label {label}: the classes of this run are {known}.")
         labels = torch.full((n,), classes.index(label))
     drawn = run.sample(n, seed, labels)
-    if out.suffix == ".png":
+    if out.suffix.lower() == ".png":
         save_png(sheet(drawn.images), out)
         return
     images = drawn.images.mul(255).round().byte().numpy()
-    try:
-        with out.open("xb") as file:
-            if out.suffix == ".npy":
-                np.save(file, images)
-            else:
-                np.savez_compressed(file, images=images, labels=drawn.labels.numpy())
-    except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error.strerror}).") from None
+    with whole_file(out) as part, part.open("wb") as file:
+        if out.suffix.lower() == ".npy":
+            np.save(file, images)
+        else:
+            np.savez_compressed(file, images=images, labels=drawn.labels.numpy())
 
 
 def _parts(name: str, text: str, kind: type) -> tuple[Any, ...]:

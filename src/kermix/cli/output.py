@@ -1,52 +1,133 @@
 """What commands share: tables on the terminal, JSON, and where results are."""
 
 import json
+import math
+import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from kermix.errors import OptionError, RunError
+
 __all__ = [
+    "INTERRUPTED",
+    "check_output",
     "end_stopped_run",
     "parse_variances",
     "print_json",
+    "print_lines",
+    "print_notes",
     "print_table",
-    "save_safely",
+    "resumable",
+    "save_page",
     "show_run",
     "split_names",
 ]
 
+INTERRUPTED = 130  # the status of a program that was stopped by Ctrl-C
+MOST_LINES, FEW_LINES = 40, 10  # printed whole up to the first, else the second
+GAP, SHORTEST_NAME = 2, 12  # characters between columns of a table, and of its first column
+
 
 def print_json(content: Any) -> None:
-    """Print pure JSON, nothing else."""
-    sys.stdout.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    """Print pure JSON, nothing else; numbers that are not finite become null."""
+    sys.stdout.write(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
 ) -> None:
-    """Print a table, and notes below it."""
+    """Print a table, without columns that are empty, and notes below it."""
+    filled = [k for k in range(len(columns)) if k == 0 or any(row[k] for row in rows)]
+    columns = [columns[k] for k in filled]
+    rows = [[row[k] for k in filled] for row in rows]
     console = Console()
-    table = Table(title=title, title_justify="left")
-    for k, column in enumerate(columns):
-        table.add_column(column, justify="left" if k == 0 else "right", overflow="fold")
+    table = Table(
+        title=escape(title),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    cells = [(column, *(row[k] for row in rows)) for k, column in enumerate(columns)]
+    widths = _widths(cells, console.width - GAP * (len(columns) - 1))
+    for k, (column, width) in enumerate(zip(columns, widths, strict=True)):
+        justify: Literal["left", "right"] = "left" if k == 0 else "right"
+        table.add_column(escape(column), justify=justify, overflow="fold", width=width)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(escape(cell) for cell in row))
     console.print(table)
     for note in notes:
         console.print(note, markup=False, highlight=False)
 
 
-def save_safely(save: Callable[[Path], Path], path: Path, quiet: bool) -> None:
-    """Write a file in one step, and say where it is as the last line."""
-    written = save(path)
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines for another program, all of them; for a person on a terminal, the first few."""
+    shown = lines
+    if sys.stdout.isatty() and len(lines) > MOST_LINES:
+        shown = [*lines[:FEW_LINES], f"... and {len(lines) - FEW_LINES:,} more; all with -o FILE"]
+    sys.stdout.write("".join(f"{line}\n" for line in shown))
+    sys.stdout.flush()
+
+
+def print_notes(notes: Iterable[str], console: Console | None = None) -> None:
+    """Print what a user should know, one line each."""
+    for note in notes:
+        (console or Console()).print("[yellow]note:[/]", escape(note), highlight=False)
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
+    """Widths that break lines between words; a very long name gives way where nothing else can."""
+    widths = [max(map(len, cells)) for cells in columns]
+    least = [max((len(w) for cell in cells for w in cell.split()), default=0) for cells in columns]
+    for lowest in (least, [min(least[0], SHORTEST_NAME), *least[1:]]):
+        for k in (*range(1, len(widths)), 0):
+            widths[k] -= min(max(0, sum(widths) - room), widths[k] - lowest[k])
+    return [*widths] if sum(widths) <= room else [None] * len(widths)
+
+
+def check_output(path: Path, *kinds: str) -> None:
+    """Refuse a file that must not or cannot be written, before the work and not after it.
+
+    Args:
+        path: The file that was asked for.
+        kinds: How its name may end; any way if none is given.
+    """
+    if path.is_dir():
+        raise OptionError(f"{path} is a folder; name a file in it.")
+    if kinds and path.suffix.lower() not in kinds:
+        either = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+        raise OptionError(f"{path}: the name must end in {either}.")
+    if os.path.lexists(path):
+        raise RunError(f"{path} exists, and nothing is ever overwritten; choose another name.")
+    place = next(p for p in path.absolute().parents if p.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise RunError(f"{path}: cannot be written; {place} is no folder that you may write to.")
+
+
+def save_page(save: Callable[[Path], Path], path: Path, quiet: bool) -> None:
+    """Write a page in one step, and say where it is as the last line."""
+    save(path)
     if not quiet:
-        Console().print(f"Report: {written}", markup=False, highlight=False, soft_wrap=True)
+        Console().print(f"Report: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def parse_variances(text: str) -> list[float] | str:
@@ -63,14 +144,29 @@ def parse_variances(text: str) -> list[float] | str:
 
 def split_names(text: str | None) -> list[str] | None:
     """Names separated by commas."""
-    return None if text is None else [name.strip() for name in text.split(",")]
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise typer.BadParameter("name at least one column, or leave --columns out.")
+    return names
 
 
-def end_stopped_run(folder: Path, step: int) -> NoReturn:
+def end_stopped_run(folder: Path, step: int | None = None) -> NoReturn:
     """Say that a run was stopped and how to go on, and end with the status of an interruption."""
-    again = f"kermix resume {shlex.quote(str(folder))}"
-    Console().print(f"Stopped at step {step}; saved. To go on:\n  [bold]{again}[/]")
-    raise typer.Exit(130)
+    again = escape(f"kermix resume {shlex.quote(str(folder))}")
+    where = "" if step is None else f" at step {step}; saved"
+    Console().print(f"Stopped{where}. To go on:\n  [bold]{again}[/]", soft_wrap=True)
+    raise typer.Exit(INTERRUPTED)
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Say how to go on with a run that is stopped before, after or between its steps."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        end_stopped_run(folder)
 
 
 def show_run(rows: Iterable[tuple[str, str]], folder: Path) -> None:

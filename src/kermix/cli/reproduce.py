@@ -14,14 +14,15 @@ from kermix.paper.artefact import Record
 from kermix.paper.catalogue import ARTEFACTS, check_folder, chosen, records_in, reproduce
 from kermix.paper.page import PAGE, claim_rows
 
+from .output import INTERRUPTED
+
 __all__ = ["command"]
 
-INTERRUPTED = 130
 HELP = "Which: all by default, or " + ", ".join(ARTEFACTS) + "."
 
 
 def command(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help=HELP)] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help=HELP)] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the files. By default runs/paper, or the next free one."),
@@ -73,6 +74,7 @@ def command(
                 stopped = True
                 break
             except KermixError:
+                progress.remove_task(task)
                 progress.stop()
                 _print_claims(console, records)  # what is done is not lost for this
                 raise

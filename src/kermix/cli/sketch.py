@@ -14,13 +14,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from kermix.data.tables import listed
 from kermix.errors import OptionError
 from kermix.sketches.files import RowMap, sketch_files
 
-from .output import parse_variances, split_names
+from .output import check_output, parse_variances, print_notes, split_names
 
 __all__ = ["command"]
 
+DATA = (".parquet", ".csv", ".tsv", ".npy")
 QUICK = {"rank": 64, "tolerance": 1e-3}
 
 
@@ -80,7 +82,9 @@ def command(
     Make the first sketch of a series without --landmarks-from and the others with it; then
     'kermix compare FIRST SECOND', or 'kermix compare FOLDER' for the drift over a series.
     """
-    _check_output(out)
+    check_output(out)
+    if out.suffix.lower() in DATA:
+        raise OptionError(f"--out {out} has the name of a data file; call it {out.stem}.sketch.")
     options: dict[str, Any] = {"variance": parse_variances(variance), "rank": rank}
     options |= {"tolerance": tolerance, "engine": engine, "columns": split_names(columns)}
     if quick and landmarks_from is None:
@@ -95,14 +99,19 @@ def command(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
+        disable=not console.is_terminal,
+        transient=True,  # gone before an error or the summary is shown
     ) as progress:
         bar = progress.add_task("choosing landmarks", total=None)
 
         def started(files: Any, rows: RowMap) -> None:
             if files.ignored:
-                text = f"Columns without numbers left out: {', '.join(files.ignored)}."
-                progress.console.print(text, markup=False, highlight=False)
-            description = f"sketching {_files(len(files.addresses))}, rank {rows.features.rank}"
+                print_notes(
+                    [f"columns without numbers left out: {listed(files.ignored)}."],
+                    progress.console,
+                )
+            what = _many(len(files.addresses), "file")
+            description = f"sketching {what}, rank {rows.features.rank}"
             progress.update(bar, description=description, total=files.size)
 
         sketch = sketch_files(
@@ -117,31 +126,19 @@ def command(
             **options,
         )
         progress.update(bar, completed=progress.tasks[0].total)
-    written = sketch.save(out)
+    sketch.save(out)
     assert sketch.origin is not None
     dropped = sum(f.dropped for f in sketch.origin.files)
     lines = [
-        f"{sketch.count:,} rows of {_files(len(sketch.origin.files))}, columns "
-        f"{', '.join(sketch.origin.columns)}; {dropped:,} rows with missing values left out.",
-        f"{sketch.feature_map.kernel}, {sketch.feature_map.rank} landmarks; on average "
+        f"{_many(sketch.count, 'row')} of {_many(len(sketch.origin.files), 'file')}, columns "
+        f"{listed(sketch.origin.columns)}; {_many(dropped, 'row')} with missing values left out.",
+        f"{sketch.feature_map.kernel}, {_many(sketch.feature_map.rank, 'landmark')}; on average "
         f"{float(sketch.moments.residual or 0):.2g} of the kernel is left out.",
-        f"Sketch: {written}",
+        f"Sketch: {out}",
     ]
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _files(count: int) -> str:
-    return f"{count} file" + ("s" if count != 1 else "")
-
-
-def _check_output(out: Path) -> None:
-    """Before hours of work, not after."""
-    if out.is_dir():
-        raise OptionError(f"--out {out} is a folder; name a file, such as {out / 'a.sketch'}.")
-    if out.exists():
-        raise OptionError(f"--out {out} exists, and nothing is ever overwritten; name another.")
-    if not out.absolute().parent.is_dir():
-        raise OptionError(f"--out {out}: the folder {out.absolute().parent} does not exist.")
-    if out.suffix.lower() in (".parquet", ".csv", ".tsv", ".npy"):
-        raise OptionError(f"--out {out} has the name of a data file; call it {out.stem}.sketch.")
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("s" if count != 1 else "")

@@ -13,9 +13,17 @@ from kermix.data.tables import common_columns, read_table
 from kermix.errors import OptionError
 from kermix.kernel import bandwidth
 from kermix.report import Report
+from kermix.runs.folder import next_free
 from kermix.spectrum import Decomposition, decompose
 
-from .output import parse_variances, print_json, print_table, save_safely, split_names
+from .output import (
+    check_output,
+    parse_variances,
+    print_json,
+    print_table,
+    save_page,
+    split_names,
+)
 
 __all__ = ["command", "report"]
 
@@ -38,15 +46,24 @@ def command(
     max_points: Annotated[int, typer.Option(help="Larger sets are subsampled to this.")] = 4000,
     seed: Annotated[int, typer.Option(help="Seed of the subsample.")] = 0,
     report_path: Annotated[
-        Path, typer.Option("--report", help="Where to write the page with pictures.")
-    ] = Path("spectrum.html"),
+        Path | None,
+        typer.Option(
+            "--report",
+            help="Where to write the page with pictures. By default spectrum.html, or the next "
+            "free name.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Decompose the kernel between data sets into singular functions, and draw them."""
+    page_path = next_free(Path(), "spectrum", ".html") if report_path is None else report_path
+    check_output(page_path, ".html", ".htm")
     tables = [read_table(data, columns=split_names(columns))]
     if other is not None:
         tables = list(common_columns(tables[0], read_table(other, columns=split_names(columns))))
     notes = [note for table in tables for note in table.notes()]
+    if max_points < 1:
+        raise OptionError(f"--max-points {max_points}: at least one point is needed.")
     generator = torch.Generator().manual_seed(seed)
     sets = []
     for table in tables:
@@ -75,7 +92,7 @@ def command(
             notes,
         )
     page = report(result, names, sets, tables[0].columns, notes, images)
-    save_safely(page.save, report_path, quiet=as_json)
+    save_page(page.save, page_path, quiet=as_json)
 
 
 def report(

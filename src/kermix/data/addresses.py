@@ -26,6 +26,8 @@ def expand(sources: Iterable[str | Path]) -> list[str]:
         text = str(source)
         matches = _remote(text) if _is_remote(text) else _local(text)
         if not matches:
+            if Path(text).is_dir():
+                raise TableError(f"{text}: no file in this folder ends in {', '.join(SUFFIXES)}.")
             raise TableError(f"{text}: no file has such a name.")
         for match in matches:
             suffix_of(match)
@@ -53,6 +55,8 @@ def size_of(address: str) -> int:
             filesystem, path = _filesystem(address)
             return int(filesystem.size(path))
         return Path(address).stat().st_size
+    except FileNotFoundError:
+        raise TableError(f"{address}: there is no such file.") from None
     except OSError as error:
         raise TableError(f"{address}: cannot be read ({_reason(error)}).") from None
 

@@ -95,8 +95,8 @@ def load_labelled(
     folder = Path(source)
     if not folder.is_dir():
         raise ImageError(
-            f"{source}: not a folder, and not a labelled set by name; these are mnist, cifar10 "
-            "and digits."
+            f"{source}: not a folder, and not a labelled set by name; these are digits, mnist, "
+            "cifar10 and celeba:ATTRIBUTE."
         )
     return _class_folders(folder.resolve(), split, cache, size, workers)
 

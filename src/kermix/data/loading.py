@@ -39,9 +39,9 @@ def load(
     Args:
         source: Name of a set, or a path. Sets of images are "mnist", "stacked-mnist", "cifar10",
             "celeba" and, with one of its attributes as label, "celeba:Smiling".
-        seed: For drawing a built-in set, or some rows of a set of images.
-        rows: How many; by default 20,000 of a built-in set, 128,000 of stacked MNIST, and
-            everything else whole. Tables and files are always read whole.
+        seed: For drawing a built-in set, or some rows of another.
+        rows: How many, drawn at random; by default 20,000 of a built-in set, 128,000 of stacked
+            MNIST, and everything else whole.
         split: Which part of a set of images, or of a folder that has `train` and `test`.
         data_root: Where the files of such a set are; without them MNIST and CIFAR-10 are
             downloaded.
@@ -53,6 +53,8 @@ def load(
         >>> load("moons", rows=100).values.shape
         torch.Size([100, 2])
     """
+    if not source.strip():
+        raise TableError("The name of the data is empty; name a built-in set, a file or a folder.")
     options: dict[str, Any] = {"cache": cache, "workers": workers}
     if source in TOYS:
         chosen = toy(source)
@@ -74,16 +76,17 @@ def load(
         return _some(_from_labelled(found), rows, seed)
     path = Path(source)
     if path.is_dir():
-        return read_image_folder(path, split=split, size=size, **options)
+        return _some(read_image_folder(path, split=split, size=size, **options), rows, seed)
     if is_idx(path):
-        return read_idx(path)
+        return _some(read_idx(path), rows, seed)
     if not path.exists() and not path.suffix:
         raise TableError(
             f"{source}: neither a file, nor a folder, nor a built-in set; built in are "
             f"{', '.join((*TOYS, *IMAGE_SETS))}."
         )
     table = read_table(path)
-    return Dataset(path.stem, table.values, table.columns, notes=tuple(table.notes()))
+    whole = Dataset(path.stem, table.values, table.columns, notes=tuple(table.notes()))
+    return _some(whole, rows, seed)
 
 
 def _from_labelled(found: LabelledImages) -> Dataset:

@@ -29,6 +29,7 @@ __all__ = [
     "common_columns",
     "complete_rows",
     "csv_header",
+    "listed",
     "load_pyarrow",
     "read_table",
 ]
@@ -58,7 +59,7 @@ class Table:
         missing = [c for c in columns if c not in self.columns]
         if missing:
             raise TableError(
-                f"{self.name} has no column {_listed(missing)}; it has {_listed(self.columns)}."
+                f"{self.name} has no column {listed(missing)}; it has {listed(self.columns)}."
             )
         order = [self.columns.index(c) for c in columns]
         return replace(self, values=self.values[:, order], columns=list(columns))
@@ -72,9 +73,7 @@ class Table:
                 f"{self.name}: {self.dropped} of {total} rows have missing values, left out."
             )
         if self.ignored:
-            found.append(
-                f"{self.name}: columns without numbers left out: {_listed(self.ignored)}."
-            )
+            found.append(f"{self.name}: columns without numbers left out: {listed(self.ignored)}.")
         return found
 
 
@@ -112,7 +111,7 @@ def common_columns(first: Table, second: Table) -> tuple[Table, Table]:
     """
     if first.named and second.named:
         only = [
-            f"only {a.name} has {_listed(extra)}"
+            f"only {a.name} has {listed(extra)}"
             for a, b in ((first, second), (second, first))
             if (extra := [c for c in a.columns if c not in b.columns])
         ]
@@ -136,14 +135,20 @@ def common_columns(first: Table, second: Table) -> tuple[Table, Table]:
 
 
 def _read_file(path: Path, columns: Sequence[str] | None, array: str | None) -> Table:
+    before, inside, named_array = str(path).rpartition(".npz:")
+    if inside and array is None and not path.exists():
+        path, array = Path(before + ".npz"), named_array
+    if path.is_dir():
+        raise TableError(f"{path}: a folder; name a file in it.")
+    if not path.is_file():
+        raise TableError(f"{path}: there is no such file.")
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise TableError(f"{path}: files of type {suffix or '(none)'} are not read; use one of "
                          f"{', '.join(SUFFIXES)}.")  # fmt: skip
-    if not path.is_file():
-        raise TableError(f"{path}: there is no such file.")
     if suffix in (".npy", ".npz"):
-        return _from_array(_load_numpy(path, array), path.name, columns)
+        name = path.name if array is None else f"{path.name}:{array}"
+        return _from_array(_load_numpy(path, array), name, columns)
     if suffix == ".parquet":
         return _from_arrow(_load_parquet(path), path.name, columns)
     table, named = _load_csv(path)
@@ -154,15 +159,17 @@ def _load_numpy(path: Path, array: str | None) -> np.ndarray:
     try:
         loaded = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise TableError(f"{path}: not a readable NumPy file of numbers ({error}).") from None
+        reason = str(error).partition(". ")[0]  # what NumPy says next is how to load it unsafely
+        raise TableError(f"{path}: not a readable NumPy file of numbers ({reason}).") from None
     if isinstance(loaded, np.ndarray):
         return loaded
     with loaded:
         if array is None and len(loaded.files) == 1:
             array = loaded.files[0]
         if array not in loaded.files:
-            asked = "say which" if array is None else f"{array!r} is not among them"
-            raise TableError(f"{path} holds the arrays {_listed(loaded.files)}; {asked}.")
+            asked = f"say which: {path}:{loaded.files[0]}"
+            asked = asked if array is None else f"{array!r} is not among them"
+            raise TableError(f"{path} holds the arrays {listed(loaded.files)}; {asked}.")
         try:
             return loaded[array]
         except ValueError as error:
@@ -175,29 +182,46 @@ def _load_csv(path: Path) -> tuple[Any, bool]:
 
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         names, delimiter, named = csv_header(file.readline(), str(path))
-    try:
-        table = arrow_csv.read_csv(
+
+    def read(threads: bool) -> Any:
+        return arrow_csv.read_csv(
             path,
-            read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=int(named)),
+            read_options=arrow_csv.ReadOptions(
+                column_names=names, skip_rows=int(named), use_threads=threads
+            ),
             parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
             convert_options=arrow_csv.ConvertOptions(strings_can_be_null=True),
         )
-    except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
-        raise TableError(f"{path}: {error}") from None
+
+    try:
+        table = read(threads=True)
+    except (pyarrow.ArrowInvalid, UnicodeDecodeError):
+        try:
+            table = read(threads=False)  # slower, but then the error tells the row
+        except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
+            text = str(error).removeprefix("CSV parse error: ").replace("Row #", "row ")
+            raise TableError(f"{path}{', ' if text.startswith('row') else ': '}{text}") from None
     return table.rename_columns([n.strip() for n in names]), named
 
 
 def csv_header(start: str, name: str) -> tuple[list[str], str, bool]:
     """Names of the columns from the first line, the delimiter, and whether that line is names."""
+    if not start:
+        raise TableError(f"{name}: the file is empty.")
     if not start.strip():
         raise TableError(f"{name}: the first line is empty; a table begins there.")
     delimiter = max(DELIMITERS, key=start.count)
-    first = next(csv.reader([start], delimiter=delimiter))
+    try:
+        first = next(csv.reader([start], delimiter=delimiter))
+    except csv.Error:
+        first = ["\0"]
+    if any("\0" in cell for cell in first):
+        raise TableError(f"{name}: not a text file in UTF-8; save it as one (CSV UTF-8).")
     # A first line of numbers is data: the file has no header.
     named = not all(_is_number(cell) or not cell.strip() for cell in first)
     if named and len(set(first)) < len(first):
         twice = sorted({c for c in first if first.count(c) > 1})
-        raise TableError(f"{name}: column names appear twice: {_listed(twice)}.")
+        raise TableError(f"{name}: column names appear twice: {listed(twice)}.")
     return first if named else [f"x{i}" for i in range(len(first))], delimiter, named
 
 
@@ -215,7 +239,7 @@ def _arrow_from_pandas(frame: Any) -> Any:
     pyarrow = load_pyarrow()
     if not frame.columns.is_unique:
         twice = sorted({str(c) for c in frame.columns[frame.columns.duplicated()]})
-        raise TableError(f"data frame: column names appear twice: {_listed(twice)}.")
+        raise TableError(f"data frame: column names appear twice: {listed(twice)}.")
     arrays, names = [], [str(c) for c in frame.columns]
     for _, column in frame.items():
         try:
@@ -238,7 +262,7 @@ def _from_arrow(
     missing = [c for c in asked if c not in table.column_names]
     if missing:
         raise TableError(
-            f"{name} has no column {_listed(missing)}; it has {_listed(table.column_names)}."
+            f"{name} has no column {listed(missing)}; it has {listed(table.column_names)}."
         )
     found, ignored = {}, []
     for column in asked:
@@ -251,7 +275,9 @@ def _from_arrow(
             raise TableError(f"{name}, column {column}: holds {table.column(column).type}, "
                              "not numbers; encode it first or leave it out.")  # fmt: skip
     if not found:
-        raise TableError(f"{name}: no column holds numbers; it has {_listed(ignored)}.")
+        raise TableError(
+            f"{name}: no column holds numbers; it has {listed(ignored)}.{_about_commas(table)}"
+        )
     dtype = np.float32 if all(v.dtype == np.float32 for v in found.values()) else np.float64
     values = np.stack([v.astype(dtype) for v in found.values()], axis=1)
     return _finished(values, list(found), name, tuple(ignored), first_row, named)
@@ -290,16 +316,19 @@ def column_numbers(column: Any, name: str, label: str, first_row: int) -> np.nda
         return None if filled else np.full(len(cells), np.nan)
     if not all(parsed):
         row = next(i for i, c in enumerate(cells) if c and not _is_number(c))
+        others = len(filled) - sum(parsed)
         raise TableError(
             f"{name}, row {row + first_row}, column {label}: {cells[row]!r} is not a number, and "
-            f"{sum(parsed)} of {len(filled)} cells of this column are. Correct the "
-            f"{len(filled) - sum(parsed)} others, or leave the column out."
+            f"{sum(parsed)} of {len(filled)} cells of this column are. Correct "
+            f"{'it' if others == 1 else f'the {others} others'}, or leave the column out."
         )
     return np.array([float(c) if c else np.nan for c in cells])
 
 
 def _from_array(values: np.ndarray, name: str, columns: Sequence[str] | None) -> Table:
-    if values.ndim == 0 or values.size == 0:
+    if values.ndim == 0:
+        raise TableError(f"{name} holds a single number; rows of numbers are needed.")
+    if values.size == 0:
         raise TableError(f"{name} is empty: its shape is {values.shape}.")
     if values.dtype.kind not in "fiub":
         raise TableError(f"{name} has dtype {values.dtype}; rows of real numbers are needed.")
@@ -366,6 +395,15 @@ def complete_rows(
     return values[finite.all(1)]
 
 
+def _about_commas(table: Any) -> str:
+    """A hint for tables whose numbers are written with commas."""
+    for column in table.columns:
+        cells = [str(c) for c in column.slice(0, 100).to_pylist() if c is not None]
+        if cells and all(_is_number(c.replace(",", ".", 1)) for c in cells):
+            return f" {cells[0]!r} has a comma in it; write numbers with a decimal point."
+    return ""
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -374,7 +412,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Names with commas between; of many, the first twelve."""
     shown = [str(n) for n in names]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
 

@@ -81,6 +81,10 @@ def compare(
         return compare_sketches(x, y)
     if isinstance(standardize, str):
         check_option("standardize", standardize, ("auto",))
+    if permutations < 0:
+        raise OptionError(f"permutations={permutations}: give a number, or 0 for no p-values.")
+    if bootstrap < 0 or bootstrap == 1:
+        raise OptionError(f"bootstrap={bootstrap}: give 2 or more, or 0 for no error bars.")
     first, second = (read_table(source, columns=columns) for source in (x, y))
     first, second = common_columns(first, second)
     notes = [*first.notes(), *second.notes()]
@@ -255,7 +259,7 @@ def _column_differences(
         test = two_sample_test(
             a.float(), b.float(), "energy", permutations=max(permutations, 1), seed=seed
         )
-        pvalue = test.pvalue if permutations else math.nan
+        pvalue = test.pvalue if permutations else None
         distance = test.statistic / spread if spread > 0 else 0.0
         found.append(ColumnDifference(name, distance, pvalue, float(a.mean()), float(b.mean())))
     return tuple(sorted(found, key=lambda c: -c.distance))

@@ -50,7 +50,7 @@ class ColumnDifference:
 
     column: str
     distance: float
-    pvalue: float
+    pvalue: float | None  # None without permutations
     mean_x: float
     mean_y: float
 
@@ -91,8 +91,9 @@ class Comparison:
         """The table: one line for each measure and variance, as text."""
         return [
             [TITLES[m.name], *(
-                "" if n is None else f"{n:.4g}"
-                for n in (m.variance, m.value, m.normalized, m.error, m.if_same, m.pvalue)
+                "" if n is None else f"{n:.{digits}g}"
+                for n, digits in ((m.variance, 4), (m.value, 4), (m.normalized, 4), (m.error, 2),
+                                  (m.if_same, 4), (m.pvalue, 3))
             )]
             for m in self.measures
         ]  # fmt: skip

@@ -183,7 +183,7 @@ def _columns(
         values = raw[:, k].double()
         spread = float(values.std())
         energies = line_energy(values, blocks, signed)
-        chance = float(pvalues(energies)[0]) if tested else math.nan
+        chance = float(pvalues(energies)[0]) if tested else None
         distance = float(energies[0]) / spread if spread > 0 else 0.0
         means = float(values[:n].mean()), float(values[n:].mean())
         found.append(ColumnDifference(name, distance, chance, *means))

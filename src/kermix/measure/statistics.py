@@ -46,7 +46,8 @@ def gram_blocks(pooled: Tensor, terms: KernelTerms) -> Iterator[tuple[slice, Ten
 def energy_statistic(pooled: Tensor, a: Tensor, b: Tensor) -> Tensor:
     r"""Energy distance :math:`2 E|x - y| - E|x - x'| - E|y - y'|`."""
     blocks = _blocks(lambda rows: squared_distances(pooled[rows], pooled).sqrt(), pooled)
-    return -quadratic_form(a - b, blocks)
+    # Rounding may leave less than nothing of two equal sets, or minus nothing.
+    return (-quadratic_form(a - b, blocks)).clamp(min=0).abs()
 
 
 def mmd_statistic(gram: Iterator[tuple[slice, Tensor]], a: Tensor, b: Tensor) -> Tensor:

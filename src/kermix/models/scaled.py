@@ -11,9 +11,26 @@ from kermix.mixtures.mixture import GaussianMixture
 from .mixture_networks import Draw, MixtureNetwork, MixtureTable, stratified_draw
 from .priors import Prior
 
-__all__ = ["ScaledModel", "Scaler"]
+__all__ = ["ScaledModel", "Scaler", "column_moments"]
 
 CENTRES_OF_A_DENSITY = 2000
+
+
+def column_moments(data: Tensor, common: bool = False) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column, (*B, 1, d); 0 exactly where it is constant.
+
+    Args:
+        data: Rows, shape (*B, N, d).
+        common: Whether all columns share one deviation.
+    """
+    wide = data.double()
+    location = wide.mean(-2, keepdim=True)
+    scale = (wide - location).square().mean(-2, keepdim=True).sqrt()
+    if common:
+        scale = scale.square().mean(-1, keepdim=True).sqrt().expand_as(scale).clone()
+    # What is left of a constant column after rounding is no spread.
+    level = 1e-6 * location.abs().clamp(min=torch.finfo(torch.float32).tiny)
+    return location, torch.where(scale > level, scale, 0.0)
 
 
 class Scaler(nn.Module):
@@ -31,16 +48,9 @@ class Scaler(nn.Module):
 
     def __init__(self, data: Tensor, common: bool = False) -> None:
         super().__init__()
-        wide = data.double()
-        location = wide.mean(-2, keepdim=True)
-        scale = (wide - location).square().mean(-2, keepdim=True).sqrt()
-        if common:
-            scale = scale.square().mean(-1, keepdim=True).sqrt().expand_as(scale).clone()
-        # What is left of a constant column after rounding is no spread.
-        level = 1e-6 * location.abs().clamp(min=torch.finfo(torch.float32).tiny)
-        scale = torch.where(scale > level, scale, torch.ones_like(scale))
+        location, scale = column_moments(data, common)
         self.register_buffer("location", location)
-        self.register_buffer("scale", scale)
+        self.register_buffer("scale", torch.where(scale > 0, scale, 1.0))
 
     def scaled(self, data: Tensor) -> Tensor:
         """From the data's units to those of the network, in float32."""

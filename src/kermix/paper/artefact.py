@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kermix.errors import RunError
 from kermix.records import environment, write_json
+from kermix.writing import whole_file
 
 from .claims import Claim
 
@@ -68,16 +69,12 @@ class Artefact:
             "notes": self.notes,
             "tables": self.tables,
         }
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for kind in ("png", "svg"):
-                _write(folder / f"{self.name}.{kind}", _picture(self.figure, kind))
-            for table, rows in self.tables.items():
-                _write(folder / f"{self.name}.{table}.csv", _csv(rows))
-            # Last: where there is a JSON file, the others are whole.
-            write_json(folder / f"{self.name}.json", record)
-        except OSError as error:
-            raise RunError(f"{folder}: cannot be written ({error.strerror}).") from None
+        for kind in ("png", "svg"):
+            _write(folder / f"{self.name}.{kind}", _picture(self.figure, kind))
+        for table, rows in self.tables.items():
+            _write(folder / f"{self.name}.{table}.csv", _csv(rows))
+        # Last: where there is a JSON file, the others are whole.
+        write_json(folder / f"{self.name}.json", record)
         return record
 
 
@@ -128,6 +125,5 @@ def _csv(rows: Rows) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    part.replace(path)
+    with whole_file(path) as part:
+        part.write_bytes(content)

@@ -22,9 +22,15 @@ import torch
 
 import kermix
 from kermix.data.labelled import LabelledImages, load_labelled
-from kermix.errors import RunError
 from kermix.records import environment, write_json
-from kermix.runs.folder import begin_folder, check_data, kind_of_run, read_config, write_metrics
+from kermix.runs.folder import (
+    begin_folder,
+    check_data,
+    check_trained,
+    kind_of_run,
+    read_config,
+    write_metrics,
+)
 from kermix.training.classification import (
     ClassifierTrainer,
     Evaluation,
@@ -33,6 +39,7 @@ from kermix.training.classification import (
     load_classifier,
 )
 from kermix.training.classifier_settings import ClassifierSettings
+from kermix.training.loop import make_fabric
 
 __all__ = ["ClassifyRun", "is_classification", "suited_settings"]
 
@@ -110,6 +117,8 @@ class ClassifyRun:
         size: int | None = None,
     ) -> "ClassifyRun":
         """Begin a run in a folder that must not exist."""
+        # Refused, if it must be, before a folder is made.
+        make_fabric(device, "32-true" if precision == "auto" else precision)
         begin_folder(folder)
         path = Path(source)
         config = {
@@ -191,11 +200,7 @@ class ClassifyRun:
 
     def classifier(self, device: str = "cpu") -> TrainedClassifier:
         """The trained network, for predictions."""
-        if not (self.checkpoints / "model.safetensors").exists():
-            raise RunError(
-                f"{self.folder}: not trained to the end yet; go on with it: kermix resume "
-                f"{shlex.quote(str(self.folder))}."
-            )
+        check_trained(self.folder, self.checkpoints / "model.safetensors")
         return load_classifier(self.checkpoints, device)
 
     def finish(self, trainer: ClassifierTrainer) -> list[tuple[str, str]]:

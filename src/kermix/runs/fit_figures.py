@@ -41,14 +41,17 @@ def fit_figure(
     return _projected_figure(x, y)
 
 
-def curves_figure(history: Sequence[dict[str, float]], metric: str, best: float) -> "Figure":
-    """The held-out metric, and the loss of each stage, by step."""
+def curves_figure(
+    history: Sequence[dict[str, float]], metric: str, best: float, apart: bool = True
+) -> "Figure":
+    """The metric, on rows held out or not, and the loss of each stage, by step."""
     figure = blank_figure(9.0, 3.2)
     steps = [row["step"] for row in history]
     left, right = figure.subplots(1, 2)
     left.plot(steps, [row["metric"] for row in history], color=BLUE)
     left.axhline(best, color=GREY, linewidth=0.8, linestyle="--")
-    left.set(xlabel="step", ylabel=metric, title="on data that training does not see")
+    title = "on data that training does not see" if apart else "on the data of training"
+    left.set(xlabel="step", ylabel=metric, title=title)
     stages = (
         ("cost on samples", ORANGE, [r for r in history if r["variance"] > 0]),
         ("finish, up to a constant", GREEN, [r for r in history if r["variance"] == 0]),

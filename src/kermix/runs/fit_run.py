@@ -13,7 +13,6 @@
 import hashlib
 import os
 import shlex
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,17 +26,26 @@ import kermix
 from kermix.data.loading import Dataset, load
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks, is_rank
-from kermix.errors import RunError, ShapeError
+from kermix.errors import ShapeError
 from kermix.evaluation import energy_distance, mode_coverage
 from kermix.models.scaled import ScaledModel
 from kermix.records import environment, write_json
 from kermix.report import Report
 from kermix.runs.fit_figures import curves_figure, fit_figure
-from kermix.runs.folder import FIT, begin_folder, check_data, read_config, write_metrics
+from kermix.runs.fit_notes import fit_notes
+from kermix.runs.folder import (
+    FIT,
+    begin_folder,
+    check_data,
+    check_trained,
+    read_config,
+    write_metrics,
+)
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.loop import Row, Trainer, check_shares, load_model
+from kermix.training.loop import Row, Trainer, check_shares, load_model, make_fabric
 from kermix.training.settings import Settings
+from kermix.writing import whole_file
 
 __all__ = ["Run", "Summary"]
 
@@ -98,9 +106,11 @@ class Run:
         check_shares(settings, devices * nodes)
         main = int(os.environ.get("RANK" if is_rank() else "NODE_RANK", 0)) == 0
         main = main or devices * nodes == 1
+        _, variances = build_model(split.train, settings, dataset.image)
+        if devices * nodes == 1:
+            make_fabric(device, precision)  # refused, if it must be, before a folder is made
         if main:
             begin_folder(folder)
-        _, variances = build_model(split.train, settings, dataset.image)
         path = Path(source)
         config = {
             "kermix": kermix.__version__,
@@ -109,6 +119,7 @@ class Run:
             "shape": list(dataset.values.shape),
             "fingerprint": _fingerprint(dataset.values),
             "columns": dataset.columns,
+            "notes": fit_notes(dataset, split),
             "image": dataset.image,
             "settings": settings.as_json(),
             "variance": {"start": variances.start, "end": variances.end},
@@ -210,6 +221,7 @@ class Run:
     def model(self) -> ScaledModel:
         """The best model so far."""
         best = self.checkpoints / "best.safetensors"
+        check_trained(self.folder, best)
         tensors, _ = load_checkpoint(best)
         # Any data of the right width will do: the scale comes from the checkpoint.
         blank = torch.zeros(2, self.config["shape"][1])
@@ -253,7 +265,8 @@ class Run:
         figure = fit_figure(split.train, samples, mixture, dataset.columns, dataset.image)
         _save_figure(figure, self.folder / "figure.png")
         best = min(row["metric"] for row in history)
-        self._report(rows, figure, curves_figure(history, f"held-out {self.metric}", best))
+        curves = curves_figure(history, _of_rows(self.metric, split), best, split.apart)
+        self._report(rows, figure, curves, split.apart)
         return Summary(rows)
 
     def _numbers(
@@ -268,16 +281,17 @@ class Run:
         held_out = split.held_out[:COMPARED]
         log_density = model.log_prob(held_out)
         if model.is_mixture:
-            rows.append(("held-out NLL", f"{-log_density.mean():.4f} nats"))
+            rows.append((_of_rows("NLL", split), f"{-log_density.mean():.4f} nats"))
             if dataset.entropy is not None:
                 rows.append(("entropy of the data", f"{dataset.entropy:.3f} nats"))
         scaled = model.scaler.scaled
         others = scaled(samples[: len(held_out)])
-        real = scaled(split.train[: len(others)])
         held = scaled(held_out)
-        distance = float(energy_distance(held, others))
-        floor = float(energy_distance(held, real))
-        rows.append(("energy distance", f"{distance:.5f} (two sets of data: {floor:.5f})"))
+        shown = f"{float(energy_distance(held, others)):.5f}"
+        if split.apart:
+            floor = float(energy_distance(held, scaled(split.train[: len(others)])))
+            shown += f" (two sets of data: {floor:.5f})"
+        rows.append(("energy distance", shown))
         if dataset.modes is not None:
             found = mode_coverage(samples, dataset.modes.centres.double(), dataset.modes.deviation)
             rows.append(("modes covered", f"{found.modes} of {found.total}"))
@@ -288,7 +302,7 @@ class Run:
         rows.append(("steps", f"{int(history[-1]['step'])}"))
         return rows
 
-    def _report(self, rows: list[tuple[str, str]], figure: Any, curves: Any) -> None:
+    def _report(self, rows: list[tuple[str, str]], figure: Any, curves: Any, apart: bool) -> None:
         settings = self.settings
         page = Report(
             f"Fit of {Path(self.config['data']).name}",
@@ -296,10 +310,13 @@ class Run:
             f"{self.config['kermix']}.",
         )
         page.table(("", ""), rows)
+        for note in self.config.get("notes", []):
+            page.text(note)
         page.heading("Data and model")
         page.figure(figure, "The data, samples of the model and, in the plane, its density.")
         page.heading("Training")
-        page.figure(curves, "Left: what counts, on data held out. Right: the loss.")
+        which = "held out" if apart else "fitted"
+        page.figure(curves, f"Left: what counts, on data {which}. Right: the loss.")
         page.heading("Repeat it")
         page.code(self.command())
         page.text("More samples, and the log-density of other rows:")
@@ -335,6 +352,10 @@ class Run:
         return " ".join(parts)
 
 
+def _of_rows(metric: str, split: Split) -> str:
+    return f"held-out {metric}" if split.apart else f"{metric} of the rows fitted"
+
+
 def _fingerprint(values: Tensor) -> str:
     digest = hashlib.sha256(str(tuple(values.shape)).encode())
     digest.update(values.contiguous().cpu().numpy().tobytes())
@@ -342,18 +363,10 @@ def _fingerprint(values: Tensor) -> str:
 
 
 def _save_array(path: Path, array: np.ndarray) -> None:
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=path.name, suffix=".part", delete=False
-        ) as part:
-            np.save(part, array)
-        Path(part.name).chmod(0o644)
-        os.replace(part.name, path)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
+    with whole_file(path) as part, part.open("wb") as file:
+        np.save(file, array)
 
 
 def _save_figure(figure: Any, path: Path) -> None:
-    part = path.with_suffix(".part.png")
-    figure.savefig(part, dpi=150)
-    part.replace(path)
+    with whole_file(path) as part:
+        figure.savefig(part, dpi=150, format="png")

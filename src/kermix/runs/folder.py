@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from kermix.errors import OptionError, RunError
+from kermix.writing import whole_file
 
 __all__ = [
     "begin_folder",
     "check_data",
+    "check_new_folder",
+    "check_trained",
     "kind_of_run",
+    "next_free",
     "next_free_folder",
     "read_config",
     "write_metrics",
@@ -29,20 +33,31 @@ KINDS = {
 
 def next_free_folder(name: str, parent: Path = Path("runs")) -> Path:
     """A folder of that name that does not exist: `runs/moons`, `runs/moons-2`, ..."""
-    folder, number = parent / name, 1
-    while folder.exists():
+    return next_free(parent, name)
+
+
+def next_free(parent: Path, name: str, suffix: str = "") -> Path:
+    """A path that does not exist: `name`, `name-2`, ..., each with the suffix."""
+    path, number = parent / f"{name}{suffix}", 1
+    while path.exists():
         number += 1
-        folder = parent / f"{name}-{number}"
-    return folder
+        path = parent / f"{name}-{number}{suffix}"
+    return path
+
+
+def check_new_folder(folder: Path) -> None:
+    """Refuse a folder that exists; asked before data are read, too."""
+    if folder.exists():
+        again = f", or go on with it: kermix resume {shlex.quote(str(folder))}"
+        raise RunError(
+            f"{folder} exists, and nothing is ever overwritten; choose another --out"
+            f"{again if kind_of_run(folder) else ''}."
+        )
 
 
 def begin_folder(folder: Path) -> None:
     """Make a folder, which must not exist."""
-    if folder.exists():
-        raise RunError(
-            f"{folder} exists, and nothing is ever overwritten; choose another --out, or go "
-            f"on with it: kermix resume {shlex.quote(str(folder))}."
-        )
+    check_new_folder(folder)
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -69,6 +84,8 @@ def read_config(
         settings: Reads the run's settings; what it raises shows that they are damaged.
     """
     file = folder / "config.json"
+    if not folder.exists():
+        raise RunError(f"{folder}: there is no such folder; name that of a run.")
     if not file.is_file():
         raise RunError(f"{folder}: no run folder; there is no config.json in it.")
     try:
@@ -92,6 +109,15 @@ def check_data(folder: Path, config: dict[str, Any], fingerprint: str) -> None:
         )
 
 
+def check_trained(folder: Path, checkpoint: Path) -> None:
+    """Refuse a run that was stopped before there was anything to keep."""
+    if not checkpoint.exists():
+        raise RunError(
+            f"{folder}: not trained to the end yet; go on with it: kermix resume "
+            f"{shlex.quote(str(folder))}."
+        )
+
+
 def write_metrics(
     folder: Path,
     history: Sequence[dict[str, float]],
@@ -99,13 +125,8 @@ def write_metrics(
 ) -> None:
     """Write `metrics.csv` in one step."""
     path = folder / "metrics.csv"
-    part = path.with_suffix(".part")
-    try:
-        with part.open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            for row in history:
-                writer.writerow({k: int(v) if k in WHOLE else v for k, v in row.items()})
-        part.replace(path)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
+    with whole_file(path) as part, part.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        for row in history:
+            writer.writerow({k: int(v) if k in WHOLE else v for k, v in row.items()})

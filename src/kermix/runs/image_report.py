@@ -1,6 +1,7 @@
 """The page about a fit to images: samples at several moments, neighbours, interpolations."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.errors import MissingExtraError, RunError
+from kermix.errors import MissingExtraError
 from kermix.images.evaluation import nearest
 from kermix.models.image_model import ImageModel, LabelledDraw
 from kermix.report import Report
@@ -38,7 +39,8 @@ class ImageFindings:
         neighbours: Samples, each followed by the training image nearest to it.
         between: Lines of images between two noises.
         again: Training images, each followed by its reconstruction; None without autoencoder.
-        metric: Energy distance of held-out images.
+        metric: Energy distance of held-out images; of the images fitted, where none are held out.
+        apart: Whether some are.
         copies: Median distance of samples to the nearest training image, divided by the same of
             held-out images: about 1 for new images, near 0 for copies. Blur lowers it too: an
             average is nearer to all images than these are to each other.
@@ -51,6 +53,7 @@ class ImageFindings:
     between: Tensor
     again: Tensor | None
     metric: float
+    apart: bool
     copies: float
     sample_is: str
 
@@ -87,15 +90,21 @@ class ImageFindings:
             interpolate(model, LINES, STEPS, generator),
             again,
             trainer.metric(),
+            trainer.apart,
             float(apart.median() / usual),
             "centre plus learned noise" if model.is_mixture else "centre",
         )
 
     def rows(self) -> list[tuple[str, str]]:
         """The numbers, as (name, value) to show."""
-        found = [("distance to training images", f"{self.copies:.2f} of what held-out ones have")]
+        found = []
         if math.isfinite(self.metric):
-            found.insert(0, ("held-out energy distance", f"{self.metric:.4f}"))
+            what = "held-out energy distance" if self.apart else "energy distance of those fitted"
+            found.append((what, f"{self.metric:.4f}"))
+        if self.apart:
+            found.append(
+                ("distance to training images", f"{self.copies:.2f} of what held-out ones have")
+            )
         return [*found, ("a sample is a", self.sample_is)]
 
 
@@ -130,6 +139,7 @@ def write_image_report(
     moments: list[Path],
     history: list[Row],
     command: str,
+    notes: Sequence[str] = (),
 ) -> Path:
     """Write the page, which needs nothing but itself."""
     settings = config["settings"]
@@ -139,6 +149,8 @@ def write_image_report(
         f"kermix {config['kermix']}.",
     )
     page.table(("", ""), rows)
+    for note in notes:
+        page.text(note)
     page.heading("Data and samples")
     by_class = f", one class a column ({', '.join(config['classes'][:10])})"
     classes = by_class if config["classes"] else ""
@@ -154,7 +166,9 @@ def write_image_report(
         page.heading("What codes keep")
         _pictures(page, findings.again, "Training images, each with its reconstruction.")
     page.heading("Training")
-    page.figure(_curves(history), "Left: what counts, on images held out. Right: the loss.")
+    which = "held out" if findings.apart else "fitted"
+    curves = _curves(history, findings.apart)
+    page.figure(curves, f"Left: what counts, on images {which}. Right: the loss.")
     for moment in moments:
         step = int(moment.stem.rpartition("-")[2])
         page.image(moment.read_bytes(), f"Samples of the same noise at step {step}.")
@@ -174,10 +188,7 @@ def write_image_report(
             *machine["versions"].items(),
         ],
     )
-    try:
-        return page.save(path)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
+    return page.save(path)
 
 
 def _pictures(page: Report, images: Tensor, caption: str, across: int = 10) -> None:
@@ -194,7 +205,7 @@ def _pictures(page: Report, images: Tensor, caption: str, across: int = 10) -> N
     page.image(buffer.getvalue(), caption)
 
 
-def _curves(history: list[Row]) -> "Figure":
+def _curves(history: list[Row], apart: bool) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -203,7 +214,8 @@ def _curves(history: list[Row]) -> "Figure":
     left, right = figure.subplots(1, 2)
     seen = [row for row in history if math.isfinite(row["metric"])]
     left.plot([r["step"] for r in seen], [r["metric"] for r in seen], color=BLUE)
-    left.set(xlabel="step", ylabel="held-out energy distance", title="on images not trained with")
+    title = "on images not trained with" if apart else "on the images of training"
+    left.set(xlabel="step", ylabel="energy distance", title=title)
     # The loss of the autoencoder is of another kind: each stage is a curve of its own.
     for label, rows in (
         ("autoencoder", [r for r in history if not math.isfinite(r["metric"])]),

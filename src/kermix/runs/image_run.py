@@ -11,7 +11,6 @@
 """
 
 import hashlib
-import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +25,14 @@ from kermix.data.loading import Dataset, load
 from kermix.errors import OptionError, RunError
 from kermix.models.image_model import ImageModel, LabelledDraw
 from kermix.records import environment, write_json
-from kermix.runs.folder import begin_folder, check_data, kind_of_run, read_config, write_metrics
+from kermix.runs.folder import (
+    begin_folder,
+    check_data,
+    check_trained,
+    kind_of_run,
+    read_config,
+    write_metrics,
+)
 from kermix.runs.image_report import ImageFindings, write_image_report
 from kermix.runs.image_sheets import save_png, sheet
 from kermix.training.build import held_out_rows
@@ -34,7 +40,8 @@ from kermix.training.checkpoints import load_checkpoint
 from kermix.training.image_build import build_image_model, load_image_model
 from kermix.training.image_fit import ImageTrainer
 from kermix.training.image_settings import ImageSettings
-from kermix.training.loop import Row
+from kermix.training.loop import Row, make_fabric
+from kermix.writing import whole_file
 
 __all__ = ["ASKED", "MODEL_OPTIONS", "ImageRun", "is_image_run", "suits_images"]
 
@@ -110,6 +117,7 @@ class ImageRun:
                 f"{dataset.name}: a fit to images takes square images of bytes with a side of at "
                 f"least {SMALLEST_SIDE} pixels; give --size to bring them to one."
             )
+        make_fabric(device, precision)  # refused, if it must be, before a folder is made
         begin_folder(folder)
         labelled = dataset.labels is not None and _large_classes(dataset)
         path = Path(source)
@@ -176,17 +184,16 @@ class ImageRun:
         ).numpy()
         count = held_out_rows(len(images))
         held, rest = np.sort(order[:count]), np.sort(order[count:])
-        if not count:
-            held = rest
         classes = max(1, len(self.config["classes"]))
         if labels is not None and len(np.unique(labels[rest])) < classes:
-            rest = held = np.arange(len(images))  # too few of a class to hold one out
+            count, rest = 0, np.arange(len(images))  # too few of a class to hold one out
+        train = (images[rest], None if labels is None else labels[rest])
+        looked_at = (images[held], None if labels is None else labels[held]) if count else train
         trainer = ImageTrainer(
-            images[rest],
-            None if labels is None else labels[rest],
+            *train,
             classes,
             self.settings,
-            held_out=(images[held], None if labels is None else labels[held]),
+            held_out=looked_at,
             device=self.config["device"],
             precision=self.config["precision"],
         )
@@ -225,6 +232,7 @@ class ImageRun:
 
     def model(self) -> ImageModel:
         """The last model, in evaluation mode."""
+        check_trained(self.folder, self.last)
         tensors, _ = load_checkpoint(self.last)
         model = build_image_model(
             self.shape, torch.tensor(self.config["frequencies"]), self.settings
@@ -253,9 +261,18 @@ class ImageRun:
         pictures = sorted((self.folder / "samples").glob("step-*.png"))
         write_image_report(
             self.folder / "report.html", self.config, rows, findings, pictures, trainer.history,
-            self.command(),
+            self.command(), self.notes(trainer),
         )  # fmt: skip
         return rows
+
+    def notes(self, trainer: ImageTrainer) -> list[str]:
+        """What a user should know before believing the numbers."""
+        if trainer.apart:
+            return []
+        return [
+            f"{self.config['name']}: {len(trainer.images)} images are too few to hold some out; "
+            "numbers are of the images fitted, not of new ones."
+        ]
 
     def command(self) -> str:
         """The command that repeats this run."""
@@ -276,17 +293,14 @@ class ImageRun:
 
     def _save_samples(self, drawn: LabelledDraw) -> None:
         path = self.folder / "samples.npz"
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
         images = drawn.images.mul(255).round().byte().cpu().numpy()
         try:
-            with part.open("wb") as file:
+            with whole_file(path) as part, part.open("wb") as file:
                 np.savez_compressed(file, images=images, labels=drawn.labels.cpu().numpy())
-            part.replace(path)
-        except OSError as error:
-            part.unlink(missing_ok=True)
+        except RunError as error:
             raise RunError(
-                f"{path}: cannot be written ({error.strerror}). The model is safe in {self.last}; "
-                f"make room, then: kermix resume {shlex.quote(str(self.folder))}."
+                f"{error} The model is safe in {self.last}; make room, then: kermix resume "
+                f"{shlex.quote(str(self.folder))}."
             ) from None
 
 

@@ -1,13 +1,13 @@
 """Sheets of images: many small pictures in one array or PNG file."""
 
 import math
-import os
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from kermix.errors import MissingExtraError, RunError
+from kermix.errors import MissingExtraError
+from kermix.writing import whole_file
 
 __all__ = ["save_png", "sheet"]
 
@@ -42,12 +42,7 @@ def save_png(array: np.ndarray, path: Path, zoom: int = 2) -> Path:
         from PIL import Image
     except ImportError:
         raise MissingExtraError("Writing pictures needs Pillow: 'kermix[fit]'.") from None
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        large = array.repeat(zoom, 0).repeat(zoom, 1)
+    large = array.repeat(zoom, 0).repeat(zoom, 1)
+    with whole_file(path) as part:
         Image.fromarray(large).save(part, format="png", optimize=True)
-        return part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
+    return path

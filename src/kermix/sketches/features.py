@@ -194,6 +194,8 @@ def nystrom_features(
         raise OptionError("Give a rank, a tolerance, or both.")
     if rank is not None and (not isinstance(rank, int) or rank < 1):
         raise OptionError(f"rank={rank}: the number of landmarks is a whole number from 1 up.")
+    if tolerance is not None and not tolerance >= 0:
+        raise OptionError(f"tolerance={tolerance}: give a number that is not negative.")
     if landmarks == "uniform" and rank is None:
         raise OptionError("landmarks='uniform' needs a rank: it does not see the residual.")
     rank = min(len(x), 4096 if rank is None else rank)

@@ -116,6 +116,8 @@ def sketch_files(
     check_option("engine", engine, ("local", "dask"))
     if engine == "local" and (scheduler is not None or workers not in (None, 1)):
         raise OptionError("A scheduler and workers belong to engine='dask'.")
+    if workers is not None and workers < 1:
+        raise OptionError(f"workers={workers}: at least one is needed.")
     named = [sources] if isinstance(sources, str | Path) else list(sources)
     if landmarks_from is not None:
         if (variance, rank, tolerance, standardize) != ("auto", None, None, "auto"):

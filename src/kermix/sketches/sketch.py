@@ -15,6 +15,7 @@ from kermix.sketches.accumulation import FeatureSums, feature_sums, summed
 from kermix.sketches.features import FeatureMap, FourierFeatures, NystromFeatures, fingerprint
 from kermix.sketches.origin import Origin, check_same_columns
 from kermix.validation import check_samples, check_weights
+from kermix.writing import whole_file
 
 __all__ = ["Sketch"]
 
@@ -120,8 +121,8 @@ class Sketch:
         return self.moments.residual
 
     def save(self, path: str | Path) -> Path:
-        """Write one safetensors file, first to a temporary name; nothing in it can be executed."""
-        _, save_file = _safetensors()
+        """Write one safetensors file in one step; nothing in it can be executed."""
+        _, save = _safetensors()
         path = Path(path)
         kernel, features = self.feature_map.kernel, self.feature_map
         header = {
@@ -137,14 +138,11 @@ class Sketch:
         }
         tensors = {"parameters": features.parameters}
         tensors |= {name: getattr(self, name) for name in SUMS}
-        part = path.with_name(path.name + ".part")
-        save_file(
-            {name: t.detach().cpu().contiguous() for name, t in tensors.items()},
-            part,
-            metadata={"kermix": json.dumps(header)},
-        )
-        part.chmod(0o644)
-        return part.replace(path)
+        plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+        content = save(plain, metadata={"kermix": json.dumps(header)})
+        with whole_file(path) as part:
+            part.write_bytes(content)
+        return path
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "Sketch":
@@ -272,9 +270,9 @@ def moments_of_sums(
 def _safetensors() -> tuple[Any, Any]:
     try:
         from safetensors import safe_open
-        from safetensors.torch import save_file
+        from safetensors.torch import save
     except ImportError:
         raise MissingExtraError(
             "Saving and loading sketches needs safetensors: pip install 'kermix[sketch]'."
         ) from None
-    return safe_open, save_file
+    return safe_open, save

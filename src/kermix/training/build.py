@@ -30,6 +30,11 @@ class Split:
     train: Tensor
     held_out: Tensor
 
+    @property
+    def apart(self) -> bool:
+        """Whether the rows to look at are others than those to train with."""
+        return self.held_out is not self.train
+
 
 def held_out_rows(rows: int) -> int:
     """A tenth, at most 2000; none where there are fewer than 20."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kermix.errors import MissingExtraError, RunError
+from kermix.writing import whole_file
 
 __all__ = [
     "last_good",
@@ -30,16 +31,11 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], content: dict[str, A
     save = _safetensors().save
     plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     data = save(plain, metadata={"kermix": json.dumps(content, allow_nan=False)})
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        return part.replace(path)
-    except OSError as error:
-        raise RunError(f"{path}: the checkpoint cannot be written ({error.strerror}).") from None
+    with whole_file(path) as part, part.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return path
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

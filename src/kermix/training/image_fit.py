@@ -101,6 +101,11 @@ class ImageTrainer:
         return (0.9, 0.99) if self.settings.model == "mixture" else (0.5, 0.9)
 
     @property
+    def apart(self) -> bool:
+        """Whether the images that reports look at are others than those to train with."""
+        return self.held_out is not None and self.held_out[0] is not self.images
+
+    @property
     def total(self) -> int:
         """Steps of the whole run."""
         return sum(self._stages)

@@ -161,8 +161,11 @@ class Trainer:
                 # The only place where the host waits for the device.
                 self._check_finite(torch.stack(losses), folder)
                 if due and self.is_main:
-                    with self._average.in_place_of(self.model.network):
-                        row = self._report(losses[-1])
+                    try:
+                        with self._average.in_place_of(self.model.network):
+                            row = self._report(losses[-1])
+                    except NOT_FINITE as error:
+                        raise self._failure(self.step, folder) from error
                     if on_report is not None:
                         on_report(row)
                 if folder is not None and self.is_main:

@@ -16,6 +16,7 @@ from .settings import Settings
 
 __all__ = ["Objective", "cauchy_schwarz_to_points"]
 
+LEAST_POINTS = 16  # drawn of a mixture in each step
 LOSSES = {"svd": SVDLoss, "scalar": ScalarLoss, "vector": VectorLoss, "matrix": MatrixLoss}
 
 
@@ -121,6 +122,8 @@ class Objective(nn.Module):
         if polishing:
             return cauchy_schwarz_to_points(model.network(), x, ranks, total)
         drawn = [self.settings.components or total]
+        if model.is_mixture:  # one point each of a few components would hide their spread
+            drawn = [max(drawn[0], LEAST_POINTS)]
 
         def part(count: int) -> slice:
             drawn[0] = count

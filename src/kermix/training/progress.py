@@ -49,7 +49,10 @@ def live_progress(
 def progress_bar(
     label: str, total: int, completed: int = 0, console: Any = None
 ) -> Iterator[tuple[Any, Any]]:
-    """A bar of steps and its task, which has two texts to set: `stage` and `metric`."""
+    """A bar of steps and its task, which has two texts to set: `stage` and `metric`.
+
+    It stays where it is at the end, and vanishes on an error.
+    """
     try:
         from rich.progress import (
             BarColumn,
@@ -78,5 +81,9 @@ def progress_bar(
         TextColumn("[cyan]{task.fields[stage]}[/]"),
         TextColumn("[green]{task.fields[metric]}[/]"),
     )
-    with Progress(*columns, console=console, transient=False) as bar:
-        yield bar, bar.add_task(label, total=total, completed=completed, stage="", metric="")
+    with Progress(*columns, console=console) as bar:
+        try:
+            yield bar, bar.add_task(label, total=total, completed=completed, stage="", metric="")
+        except BaseException:
+            bar.live.transient = True  # gone before the error is shown
+            raise

@@ -1,0 +1,39 @@
+"""Files that are written whole, or not at all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kermix.errors import RunError
+
+__all__ = ["whole_file"]
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A name to write to, which becomes `path` once all is written.
+
+    A reader sees the old content or the new, never a part; what fails leaves nothing behind and
+    names the file. Folders that are missing are made.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> file = Path(folder.name) / "new" / "numbers.txt"
+        >>> with whole_file(file) as part:
+        ...     _ = part.write_text("1 2 3")
+        >>> file.read_text(), [p.name for p in file.parent.iterdir()]
+        ('1 2 3', ['numbers.txt'])
+        >>> folder.cleanup()
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        part.replace(path)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror or error}).") from None
+    finally:
+        with suppress(OSError):
+            part.unlink()
