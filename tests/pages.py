@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-GENERATED = ("benchmarks.md", "classification.md", "gallery/index.md", "paper.md", "scaling.md")
+GENERATED = (
+    "benchmarks.md", "classification.md", "gallery/index.md", "images.md", "paper.md",
+    "scaling.md",
+)  # fmt: skip
 FENCE = re.compile(
     r"(?:^<!-- (?P<note>tested with|not run): ?(?P<what>.*?) -->\n\n)?"
     r"^```(?P<language>\w+)\n(?P<code>.*?)^```$",

@@ -110,7 +110,8 @@ def test_the_commands_on_the_page_have_the_settings_of_the_records():
         recorded = ClassifierSettings.from_json(found["settings"])
         if recorded.rate is None:
             recorded = replace(recorded, rate=table1_cells.RATE_BEFORE)
-        assert settings[found["seed"]] == recorded
+        given = settings[found["seed"]]
+        assert replace(given, rate=given.peak_rate) == recorded
 
 
 def test_without_results_the_page_is_empty_but_there(tmp_path):

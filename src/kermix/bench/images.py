@@ -37,6 +37,7 @@ from kermix.training.image_settings import ImageSettings
 from kermix.training.judging import train_on_synthetic
 
 from .image_tools import Real, classifier_of, distances, encoder_of, read, train
+from .images_page import sheet_name, write_images_page
 from .quality import write_record
 
 __all__ = ["METHODS", "SCALES", "SETTINGS", "TASKS", "join", "main", "run", "run_task"]
@@ -242,8 +243,7 @@ def run_task(
             classes = torch.arange(len(real.train.classes), device=where)
             columns = classes.repeat(100)[:100] if len(classes) > 1 else None
             shown = trainer.model.sample(100, generator, columns).images
-            name = f"{task}-{method.replace(', ', '-').replace(' ', '-').replace('+', '-')}"
-            save_png(sheet(shown), pictures / f"{name}.png")
+            save_png(sheet(shown), pictures / f"{sheet_name(task, method)}.png")
     return table
 
 
@@ -310,8 +310,11 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--pictures", type=Path, default=Path("results/images"))
     parser.add_argument("--scale", choices=list(SCALES), default="full")
     parser.add_argument("--join", type=Path, nargs="+", help="result files to join into one")
+    parser.add_argument("--page", type=Path, help="only write this page, from results/")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
+    if given.page is not None:
+        return write_images_page(Path("results"), given.page)
     out = given.out or Path("results/bench") / f"images-{given.task}-{machine_name()}.json"
     if given.join:
         return join(given.join, out)

@@ -13,6 +13,7 @@ __all__ = ["markdown_table", "write_page"]
 
 Draw: TypeAlias = Callable[[Any, dict[str, Any]], None]
 
+OTHER_PAGES = {"images": "images.md"}
 LONGEST = 60  # lines of a table that is shown whole
 LINES = ("s:", "^-.", "v--", "o-")
 INK = {"h200": "#0072B2", "cpu2": "#D55E00"}
@@ -36,6 +37,9 @@ def write_page(results: Path, page: Path) -> Path:
         if not found:
             continue
         lines += [f"## {name}", "", text[0].upper() + text[1:] + ".", ""]
+        if name in OTHER_PAGES:
+            lines += [f"These tables have [a page of their own]({OTHER_PAGES[name]}).", ""]
+            continue
         if name in PICTURES:
             file, text, draw = PICTURES[name]
             _against_size([record for _, record in found], draw, page.parent / file)
