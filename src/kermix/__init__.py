@@ -27,6 +27,7 @@ from .costs import (
     vector_cost,
     vector_weights,
 )
+from .debiased import DebiasedLoss
 from .gram import gram
 from .kernel import GaussianKernel, bandwidth
 from .losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DebiasedLoss",
     "GaussianKernel",
     "GaussianMixture",
     "KernelMixture",

@@ -42,7 +42,9 @@ from .quality import write_record
 
 __all__ = ["METHODS", "SCALES", "SETTINGS", "TASKS", "join", "main", "run", "run_task"]
 
-COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn")
+PAPER = ("svd", "scalar", "vector", "matrix")
+DEBIASED = ", debiased"
+COSTS = (*PAPER, *(cost + DEBIASED for cost in PAPER), "mmd", "energy", "sinkhorn")
 TASKS = ("mnist", "stacked", "cifar10", "spaces")
 SETTINGS = {
     "mnist": ImageSettings(code=16, batch=5000, steps=2000),
@@ -72,6 +74,7 @@ METHODS = {
     "mnist": (*COSTS, "mixture svd", "mixture svd+em"),
     "stacked": (
         "svd",
+        "svd, debiased",
         "mixture svd",
         "mixture svd+em",
         "mixture em",
@@ -80,7 +83,7 @@ METHODS = {
         "products svd+em",
         "products em",
     ),
-    "cifar10": ("svd", "scalar", "vector", "matrix", "mmd", "sinkhorn"),
+    "cifar10": tuple(cost for cost in COSTS if cost != "energy"),
     "spaces": (*SPACES, "codes, decoded"),
 }
 REFERENCES = "references"
@@ -138,7 +141,8 @@ def settings_of(task: str, method: str, scale: Scale) -> ImageSettings:
         return replace(settings, spaces=SPACES[method])  # type: ignore[arg-type]
     kind, _, way = method.partition(" ")
     if kind not in ("mixture", "products"):
-        return replace(settings, cost=method)  # type: ignore[arg-type]
+        cost = method.removesuffix(DEBIASED)
+        return replace(settings, cost=cost, debias=method != cost)  # type: ignore[arg-type]
     mixture = {"steps": settings.steps, **(PRODUCTS if kind == "products" else MIXTURE[task])}
     way, _, components = way.partition(" of ")
     mixture["steps"] = 0 if way == "em" else min(mixture["steps"], settings.steps)

@@ -49,6 +49,8 @@ class ImageSettings:
         chunk: Rows for each run of a network; None runs all at once.
         variance: Kernel variance at the end, as a multiple of what is found from the data.
         spread: Factors of the variances that are used at once.
+        debias: Whether a network is trained by the :class:`~kermix.DebiasedLoss` of a cost of the
+            paper; mixtures, whose points have weights, never are.
         rate: Peak of the learning rate; None chooses by model.
         seed: All randomness comes from it.
     """
@@ -74,6 +76,7 @@ class ImageSettings:
     chunk: int | None = None
     variance: float = 1.0
     spread: tuple[float, ...] = (1.0, 10.0, 100.0)
+    debias: bool = True
     rate: float | None = None
     seed: int = 0
 

@@ -28,7 +28,7 @@ class View(nn.Module):
         self, space: Space, classes: list[Tensor], settings: ImageSettings, parts: int = 1
     ) -> None:
         super().__init__()
-        self.space, self.parts = space, parts
+        self.space, self.parts, self.debias = space, parts, settings.debias
         centred = torch.cat([own - own.mean(0) for own in classes])
         self.scale = float(centred.square().mean().sqrt().clamp(min=1e-6))
         generator = torch.Generator(centred.device).manual_seed(settings.seed)
@@ -49,4 +49,4 @@ class View(nn.Module):
         if self.parts > 1:  # each part is a batch item of its own
             x, y = (z.unflatten(-1, (self.parts, -1)).movedim(-2, 1) for z in (x, y))
             weights = None if weights is None else weights.unsqueeze(1)
-        return sample_loss(cost, x, y, self.variances.at(share), weights).mean()
+        return sample_loss(cost, x, y, self.variances.at(share), weights, self.debias).mean()

@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor
 
+from kermix.debiased import DebiasedLoss
 from kermix.errors import MissingExtraError
 from kermix.evaluation import energy_distance, mmd_squared
 from kermix.losses import SVDLoss
@@ -24,6 +25,7 @@ def sample_loss(
     y: Tensor,  # (*B, K, d)
     variances: list[float],
     weights_y: Tensor | None = None,  # (*B, K)
+    debias: bool = False,
 ) -> Tensor:  # (*B,)
     """The loss of one of the paper's costs, or of a baseline.
 
@@ -34,6 +36,8 @@ def sample_loss(
         y: Points of a model.
         variances: Of the kernels.
         weights_y: Weights of the points.
+        debias: Whether to take the :class:`~kermix.DebiasedLoss` of a cost of the paper, for
+            points without weights.
 
     Example:
         >>> sample_loss("energy", torch.zeros(3, 1), torch.ones(2, 1), [1.0])
@@ -45,9 +49,11 @@ def sample_loss(
         return mmd_squared(x, y, variances, weights_y=weights_y)
     if cost == "sinkhorn":
         return _sinkhorn(x, y, math.sqrt(min(variances) * x.shape[-1]))
-    if cost == "svd":
-        return SVDLoss(variances, tolerance=TOLERANCE)(x, y, weights_y=weights_y)
-    return LOSSES[cost](variances)(x, y, weights_y=weights_y)
+    svd = SVDLoss(variances, tolerance=TOLERANCE)
+    loss = svd if cost == "svd" else LOSSES[cost](variances)
+    if debias and weights_y is None:
+        return DebiasedLoss(loss)(x, y)
+    return loss(x, y, weights_y=weights_y)
 
 
 def _sinkhorn(x: Tensor, y: Tensor, blur: float) -> Tensor:
