@@ -65,11 +65,14 @@ def test_tables_of_several_processes_are_joined(digits, tmp_path):
 
 
 def test_modes_of_stacked_digits_are_counted(digits, tmp_path):
-    record = json.loads(bench(digits, tmp_path, "stacked", "mixture em").read_text())
-    (row,) = record["tables"]["stacked"]
-    assert row["total"] == 1000
-    assert 1 <= row["modes"] <= 300
-    assert row["kl"] >= 0
+    methods = "mixture em;products svd+em;svd, debiased"
+    record = json.loads(bench(digits, tmp_path, "stacked", methods).read_text())
+    rows = record["tables"]["stacked"]
+    assert [row["method"] for row in rows] == methods.split(";")
+    for row in rows:
+        assert row["total"] == 1000
+        assert 1 <= row["modes"] <= 300
+        assert row["kl"] >= 0
     assert record["protocol"]["scale"]["name"] == "quick"
 
 
@@ -79,7 +82,7 @@ def test_methods_have_the_same_network_and_steps():
     for task in ("mnist", "cifar10"):
         costs = [m for m in METHODS[task] if not m.startswith("mixture")]
         settings = [settings_of(task, m, full).as_json() for m in costs]
-        assert len({json.dumps({**s, "cost": ""}) for s in settings}) == 1
+        assert len({json.dumps({**s, "cost": "", "debias": False}) for s in settings}) == 1
     assert settings_of("stacked", "mixture em", full).steps == 0
     with pytest.raises(OptionError, match="has the methods"):
         run_task("mnist", ["gan"])
