@@ -5,10 +5,9 @@
 # kernels of several processes share the GPU best through MPS, which is started if it can be. The
 # N = 2000 SVDs of stacked MNIST run alone at the end: beside them, processes with small kernels wait.
 #
-# Measured on an H200 with six processes side by side: autoencoder and classifier of MNIST 28 s (of
-# CIFAR-10 60 s, 15 of them reading), 20 ms a step of a cost with 5000 images, 15 s to train three
-# classifiers on 60,000 samples. So about 350 s for the first part and 90 s for stacked MNIST; a run
-# that is cut short leaves the rows it has.
+# Measured on an H200 with six processes side by side, and others beside them: 450 s for the first part
+# without the debiased rows, which are a third more, and 75 s for stacked MNIST. A run that is cut short
+# leaves the rows it has.
 set -u
 DATA=$1 OUT=$2 LIMIT=${3:-540}
 WORK=$OUT/work START=$(date +%s)
@@ -41,15 +40,17 @@ joined() { # task, parts
 }
 
 (part c0 cifar10 none
- part c1 cifar10 "svd;sinkhorn;references" & part c2 cifar10 "matrix;mmd;scalar;vector"; wait) &
+ part c1 cifar10 "svd;svd, debiased;sinkhorn;references" & part c3 cifar10 "vector, debiased;scalar, debiased;mmd"
+ part c2 cifar10 "vector;matrix;matrix, debiased;scalar"; wait) &
 part m0 mnist none
-(part m1 mnist "svd;references;energy"; part s1 spaces "pixels;random;codes") &
-(part m2 mnist "mixture svd+em;mmd;scalar"; part m4 mnist "mixture svd;sinkhorn") &
-(part m3 mnist "matrix;vector"; part s2 spaces "codes, decoded;several;coarse;references") &
+(part m1 mnist "svd;svd, debiased;references"; part s1 spaces "pixels;random;codes") &
+(part m2 mnist "mixture svd+em;mmd;scalar;scalar, debiased"; part m4 mnist "mixture svd;sinkhorn;energy") &
+(part m3 mnist "vector;vector, debiased;matrix;matrix, debiased") &
+(part s2 spaces "codes, decoded;several;coarse;references") &
 wait
 part t1 stacked \
-  "products svd+em;products em;references;mixture svd+em;svd;mixture em;mixture svd+em of 16000"
+  "products svd+em;products em;references;svd, debiased;svd;mixture svd+em;mixture em;mixture svd+em of 16000"
 joined mnist m1 m2 m3 m4
-joined cifar10 c1 c2
+joined cifar10 c1 c2 c3
 joined spaces s1 s2
 joined stacked t1

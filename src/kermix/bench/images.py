@@ -10,7 +10,7 @@ cifar10   class-conditional; distances in the features of a classifier trained h
 spaces    MNIST, SVD cost in the space of pixels, coarse pixels, random features, codes, several
 ========  ===================================================================================
 
-`scripts/images-on-gpu.sh` runs all of them side by side on one GPU, in five to eight minutes.
+`scripts/images-on-gpu.sh` runs all of them side by side on one GPU, in about ten minutes.
 `--scale small` has narrower networks, for a machine without one: about ten minutes for `mnist`
 with `--methods "references;mixture svd+em"`, as long for `stacked`, on two cores; `--scale medium`
 is in between, for stacked MNIST on two cores.
