@@ -17,8 +17,8 @@ EXAMPLES, GALLERY = ROOT / "examples", ROOT / "docs" / "gallery"
 LARGEST = 150_000  # bytes of a picture
 ORDER = (
     "gradient_flow", "mode_coverage", "custom_network", "conditional_regression", "pipeline",
-    "drift", "two_sample_test", "choose_variance", "singular_functions", "sketch_training",
-    "merge_sketches", "mixture_closed_forms", "between",
+    "debiased_loss", "drift", "two_sample_test", "choose_variance", "singular_functions",
+    "sketch_training", "merge_sketches", "mixture_closed_forms", "between",
 )  # fmt: skip
 
 

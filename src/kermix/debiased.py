@@ -12,9 +12,9 @@ class DebiasedLoss(nn.Module):
     r"""A loss between samples without the pull to the middle that finite samples have.
 
     The loss of a finite sample is not smallest where the model is right: a point that does not
-    know where the next data will be does best where data are dense, so models come out too narrow,
-    the more so the more dimensions there are. Two samples of the same distribution have this loss
-    too, and subtracting it,
+    know where the next data will be does best where data are dense, so models come out too narrow:
+    by the SVD loss in many dimensions, and far more so by the matrix loss. Two samples of the same
+    distribution have this loss too, and subtracting it,
 
     .. math:: D = \tfrac12 [L(x_1, y_1) + L(y_2, x_2)] - \tfrac12 L(x_1, x_2)
         - \tfrac12 L(y_1, y_2)
