@@ -147,7 +147,7 @@ def _table(part: Part, file: Path) -> list[str]:
 
 def _cell(row: Row, key: str) -> str:
     value = row.get(key)
-    return "" if value is None else format(value, COLUMNS[key][1]).replace("%", " %")
+    return "" if value is None else format(value, COLUMNS[key][1]).replace("%", "\u00a0%")
 
 
 def _sheets(part: Part, results: Path) -> list[str]:
