@@ -52,16 +52,28 @@ def em_pass(
         before = means[item], logits[item].log_softmax(0), logs[item].exp()
         likelihood, mass, first, second = _expectation(points, *before)
         total += likelihood
-        enough = (mass > LEAST_MASS).unsqueeze(-1)
-        weight = mass.clamp(min=LEAST_MASS).unsqueeze(-1)
-        centre = torch.where(enough, first / weight, before[0])
-        spread = (second / weight - centre.square()).clamp(min=0)
-        if logs.shape[-1] == 1:
-            spread = spread.mean(-1, keepdim=True)
-        spread = torch.where(enough, spread, before[2]).clamp(min=max(floor, 1e-10))
-        means[item], logs[item] = centre, spread.log()
+        means[item], spread = _maximum(mass, first, second, before[0], before[2], floor)
+        logs[item] = spread.log()
         logits[item] = mass.clamp(min=1e-12).log()
     return -total / sum(len(points) for points in data)
+
+
+def _maximum(
+    mass: Tensor,  # (..., K)
+    first: Tensor,  # (..., K, d)
+    second: Tensor,  # (..., K, d)
+    means: Tensor,  # (..., K, d)
+    variances: Tensor,  # (..., K, d) or (..., K, 1)
+    floor: float,
+) -> tuple[Tensor, Tensor]:
+    """Means and variances from the moments; a component without points keeps its own."""
+    enough = (mass > LEAST_MASS).unsqueeze(-1)
+    weight = mass.clamp(min=LEAST_MASS).unsqueeze(-1)
+    centre = torch.where(enough, first / weight, means)
+    spread = (second / weight - centre.square()).clamp(min=0)
+    if variances.shape[-1] == 1:
+        spread = spread.mean(-1, keepdim=True)
+    return centre, torch.where(enough, spread, variances).clamp(min=max(floor, 1e-10))
 
 
 def _expectation(
@@ -117,12 +129,8 @@ def product_em_pass(
         sums = _product_expectation(points, *before, groups, weights)
         likelihood, group_mass, choice_mass, mass, first, second = sums
         total += likelihood
-        enough = (mass > LEAST_MASS).unsqueeze(-1)
-        weight = mass.clamp(min=LEAST_MASS).unsqueeze(-1)
-        centre = torch.where(enough, first / weight, before[0])
-        spread = (second / weight - centre.square()).clamp(min=0)
-        spread = torch.where(enough, spread, before[1]).clamp(min=max(floor, 1e-10))
-        means[item], logs[item] = centre, spread.log()
+        means[item], spread = _maximum(mass, first, second, *before, floor)
+        logs[item] = spread.log()
         logits[item] = (group_mass + PRIOR_MASS).log()
         choices[item] = (choice_mass + PRIOR_MASS).log()
     return -total / sum(len(points) for points in data)
