@@ -8,6 +8,7 @@ import pytest
 
 from kermix.bench.catalogue import BENCHMARKS
 from kermix.bench.images import METHODS, SCALES, main, run_task, settings_of
+from kermix.bench.images_page import write_images_page
 from kermix.errors import OptionError
 
 
@@ -86,3 +87,30 @@ def test_methods_have_the_same_network_and_steps():
     assert settings_of("stacked", "mixture em", full).steps == 0
     with pytest.raises(OptionError, match="has the methods"):
         run_task("mnist", ["gan"])
+
+
+def test_the_page_shows_the_best_first(tmp_path):
+    rows = [
+        {"method": name, "a_sample_is": "centre", "cnn_accuracy": value, "kl": value}
+        for name, value in (("svd", 0.5), ("mixture svd+em", 0.9), ("mmd", 0.7))
+    ]
+    machine = {"gpu": None, "cores": 2, "cpu": "a CPU"}
+    for task in ("mnist", "stacked"):
+        protocol = {"task": task, "scale": {"name": "small"}}
+        record = {"machine": machine, "commit": "abc", "protocol": protocol}
+        file = tmp_path / "results" / "bench" / f"images-{task}-cpu2.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({**record, "tables": {task: rows}}))
+    (tmp_path / "results" / "images").mkdir()
+    (tmp_path / "results" / "images" / "mnist-svd.png").touch()
+    text = write_images_page(tmp_path / "results", tmp_path / "docs" / "images.md").read_text()
+    digits, stacked = text.split("## Stacked MNIST")
+    assert digits.index("| mixture svd+em |") < digits.index("| mmd |") < digits.index("| svd |")
+    assert (
+        stacked.index("| svd |") < stacked.index("| mmd |") < stacked.index("| mixture svd+em |")
+    )
+    assert "| mmd | 70.0\u00a0% |" in digits
+    assert "smaller networks (`--scale small`), commit `abc`" in digits
+    assert "](../results/images/mnist-svd.png)" in digits
+    assert ".png" not in stacked
+    assert "CIFAR" not in text

@@ -149,3 +149,17 @@ def test_a_fit_of_channels_is_resumed_exactly(tmp_path):
     assert drawn.images.shape == (10, 2, 8, 8)
     assert not ImageSettings(by_channel=True, code=4, groups=3).multiplies
     assert not replace(SMALL, groups=0).multiplies
+
+
+def test_the_components_of_a_part_begin_at_codes_of_that_part():
+    images = np.random.default_rng(0).integers(0, 256, (60, 2, 8, 8), dtype=np.uint8)
+    trainer = ImageTrainer(images, np.arange(60) % 2, 2, SMALL, device="cpu")
+    trainer.run(should_stop=lambda: trainer.step == SMALL.encoder_steps)
+    trainer._prepared()
+    codes = trainer._codes.unflatten(1, (2, -1))
+    for label in range(2):
+        for part in range(2):
+            own = codes[label::2, part]  # the labels alternate
+            begin = trainer.model.network.means[label, part].detach()
+            apart = (begin.unsqueeze(1) - own).abs().amax(-1)  # (components, codes)
+            assert apart.amin(1).max() < 1e-5
