@@ -41,9 +41,11 @@ def write_classification_page(results: Path, ablations: Path, page: Path) -> Pat
         "",
         "Written by `python -m kermix.bench.table1 --page docs/classification.md` from "
         "`results/table1.json` and `results/table1-ablations.json`: every number below is in one "
-        "of them, with settings, machine, versions and commit. Settings of the cells "
-        "below were compared on held-out training images, there is no early stopping and the "
-        "weights after the last epoch count.",
+        "of them, with settings, machine, versions and commit. There is no early "
+        "stopping: the weights after the last epoch count. Settings were compared on held-out "
+        "training images, as shown at the end, or carried over from one patch size or set to "
+        "another; those of MNIST with patch 1 began with a look at 2000 test images, and were "
+        "compared on held-out images since.",
         "",
     ]
     compared: list[Record] = json.loads(ablations.read_text()) if ablations.exists() else []
