@@ -56,7 +56,7 @@ SETTINGS = {
         code=128, width=256, code_noise=0.1, encoder_steps=3000, batch=2500, steps=1000,
         hidden=1024, noise=128,
     ),
-    "spaces": ImageSettings(code=16, batch=2000, steps=1000, model="conv"),
+    "spaces": ImageSettings(code=16, batch=2000, steps=1000, model="conv", debias=False),
 }  # fmt: skip
 MIXTURE: dict[str, dict[str, Any]] = {
     "mnist": {"model": "mixture", "components": 2000},

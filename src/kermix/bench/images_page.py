@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["write_images_page"]
+__all__ = ["sheet_name", "write_images_page"]
 
 Row: TypeAlias = dict[str, Any]
 

@@ -192,7 +192,7 @@ class GaussianProductClassifier(ImageClassifier):
         The mean over a random part of the positions is close to that over all, at a part of the
         cost, and a network that is trained so cannot lean on single positions.
         """
-        return self.output(self.features(images, at), at)
+        return self.scores(images, at)
 
     @property
     def positions(self) -> int:
@@ -218,9 +218,9 @@ class GaussianProductClassifier(ImageClassifier):
         """The features k_t of every position, or of those in `at`, before positions meet."""
         return self.patch_features(self.patches(images, at), at)
 
-    def scores(self, pixels: Tensor) -> Tensor:  # (B, C, H, W) -> (B, classes)
-        """Class scores of float pixels."""
-        return self.output(self.features(pixels))
+    def scores(self, pixels: Tensor, at: Tensor | None = None) -> Tensor:  # (B, classes)
+        """Class scores of pixels, from all positions or from those in `at`."""
+        return self.output(self.features(pixels, at), at)
 
     @torch.no_grad()
     def filters(self) -> Tensor:  # (width, C, p, p)

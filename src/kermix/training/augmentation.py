@@ -78,10 +78,11 @@ class Augmentation:
 
     @torch.no_grad()
     def mixed(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Put rectangles of the next image of the batch into images; the share of their own.
+        """Put rectangles of other images into images (CutMix); also the share that is their own.
 
-        The label of image i then counts with share i, that of image i - 1 (the last one for the
-        first) with the rest. The area of a rectangle is uniform in size (CutMix).
+        The other image is the one before it in the batch, for the first one the last; its label
+        counts with the rest of the share. The area of a rectangle is uniform, before the edge of
+        the image cuts it.
         """
         count, _, height, width = images.shape
         device = images.device
