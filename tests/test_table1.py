@@ -74,9 +74,10 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     records = [record("cifar10", 3, seed, a) for seed, a in enumerate((0.83, 0.84, 0.85))]
     records += [record("cifar10", 5, 0, 0.84), record("cifar10", 3, 0, 0.7, "none")]
     results.write_text(json.dumps(records))
-    ablations.write_text(
-        json.dumps([record("cifar10", 3, 0, a, "shift 2", v) for a, v in ((0.8, ""), (0.5, "x"))])
-    )
+    compared = [record("cifar10", 3, 0, a, "shift 2", v) for a, v in ((0.8, ""), (0.5, "x"))]
+    lonely = {**record("cifar10", 7, 0, 0.6, variant="lonely"), "train_images": 100}
+    alone = {**record("cifar10", 5, 0, 0.6, variant="alone, plain"), "train_images": 45_000}
+    ablations.write_text(json.dumps([*compared, lonely, alone]))
     page = tmp_path / "page.md"
     table1.main(["--out", str(results), "--ablations", str(ablations), "--page", str(page)])
     text = page.read_text()
@@ -85,6 +86,9 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     assert "0.7000 (one seed)" in text
     assert "--dataset cifar10 --model gaussian-product --patch 3 --seeds 0,1,2" in text
     assert "| x | 1.0000 | 0.5000 | 12,345 | 3.00 |" in text
+    assert "lonely" not in text  # there is nothing to compare it with
+    assert "| CIFAR-10, plain | patch 5 | 4 of 256 | 2048 | 45,000 | 3.00 |" in text
+    assert "alone, plain" not in text
     assert "## MNIST" not in text
 
 
@@ -112,6 +116,17 @@ def test_the_commands_on_the_page_have_the_settings_of_the_records():
             recorded = replace(recorded, rate=table1_cells.RATE_BEFORE)
         given = settings[found["seed"]]
         assert replace(given, rate=given.peak_rate) == recorded
+
+
+@pytest.mark.parametrize("patch", [None, 3])
+def test_the_command_of_todays_settings_changes_nothing(patch):
+    found = record("cifar10", patch, 0, 0.5)
+    model = "cnn" if patch is None else "gaussian-product"
+    settings = table1_cells.cell_settings("cifar10", model, patch)
+    found |= {"model": model, "settings": {**settings.as_json(), "rate": settings.peak_rate}}
+    assert "--set" not in table1_cells.command_of(found)
+    found["settings"]["epochs"] += 1
+    assert f"--set epochs={settings.epochs + 1} " in table1_cells.command_of(found)
 
 
 def test_without_results_the_page_is_empty_but_there(tmp_path):
