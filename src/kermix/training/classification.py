@@ -249,7 +249,7 @@ class ClassifierTrainer:
         )
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group["share"]
         rows = self._order[place * self._size : (place + 1) * self._size]
         images = self.settings.augmentation(self._images[rows], self._generator)
         labels = self._labels[rows]
@@ -365,10 +365,12 @@ def _optimizers(
 
     muon = [p for name, p in named if is_matrix(name) and p.ndim == 2]
     muon = muon if settings.optimizer != "adamw" else []
-    rest = [p for _, p in named if not any(p is m for m in muon)]
+    scores = [p for name, p in named if name == "output.scores.weight"]
+    rest = [p for _, p in named if not any(p is m for m in (*muon, *scores))]
     groups = [
-        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": decay},
-        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": decay, "share": 1.0},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "share": 1.0},
+        {"params": scores, "weight_decay": decay, "share": settings.score_rate},
     ]
     found: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.99), fused=device.type == "cuda")
@@ -376,7 +378,11 @@ def _optimizers(
     if muon:
         found.append(
             torch.optim.Muon(
-                muon, lr=1.0, weight_decay=decay, adjust_lr_fn="match_rms_adamw", momentum=0.9
+                [{"params": muon, "share": 1.0}],
+                lr=1.0,
+                weight_decay=decay,
+                adjust_lr_fn="match_rms_adamw",
+                momentum=0.9,
             )
         )
     return found

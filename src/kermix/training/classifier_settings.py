@@ -43,6 +43,8 @@ class ClassifierSettings:
         batch: Images in each step.
         positions: Share of the positions, drawn anew, that a training step looks at.
         rate: Peak of the learning rate; None takes one that fits the model.
+        score_rate: Rate of the output's A_F relative to that of the rest. A step of Adam changes
+            each weight alike, and a score is the sum of as many as there are Gaussians.
         warmup: Share of the training in which the rate rises.
         optimizer: `"adamw"`, `"muon"` for the matrices between layers with AdamW for the rest, or
             `"muon-anchors"`: the output's anchors are a matrix too.
@@ -79,6 +81,7 @@ class ClassifierSettings:
     batch: int = 512
     positions: float = 1.0
     rate: float | None = None
+    score_rate: float = 1.0
     warmup: float = 0.2
     optimizer: Literal["adamw", "muon", "muon-anchors"] = "adamw"
     weight_decay: float = 0.5
@@ -104,6 +107,8 @@ class ClassifierSettings:
                 raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
         if self.rate is not None and not 0 < self.rate < float("inf"):
             raise OptionError(f"rate={self.rate} must be a positive number.")
+        if not 0 < self.score_rate < float("inf"):
+            raise OptionError(f"score_rate={self.score_rate} must be a positive number.")
         for name, most in (("weight_decay", float("inf")), ("smoothing", 1), ("average", 1e9)):
             if not 0 <= getattr(self, name) < most:
                 raise OptionError(f"{name}={getattr(self, name)} must be in [0, {most:g}).")
@@ -111,6 +116,8 @@ class ClassifierSettings:
             raise OptionError(f"positions={self.positions} is a share: above 0, at most 1.")
         if self.model == "cnn" and self.positions < 1:
             raise OptionError("positions is for the Gaussian-product network; the CNN takes all.")
+        if self.model == "cnn" and self.score_rate != 1:
+            raise OptionError("score_rate is for the Gaussian-product network, not for the CNN.")
         if not 0 < self.warmup < 1:
             raise OptionError(f"warmup={self.warmup} must be between 0 and 1.")
         if self.optimizer != "adamw" and not hasattr(torch.optim, "Muon"):
