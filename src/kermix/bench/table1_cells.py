@@ -44,7 +44,7 @@ PRODUCT: dict[str, dict[str, Any]] = {
 }
 # A pixel is one to three numbers: all depends on the output's anchors.
 PIXELS: dict[str, Any] = {
-    "stride": 1, "width": 64, "anchor_grid": None, "batch": 256,
+    "stride": 1, "width": 64, "batch": 256, "rate": 0.02, "score_rate": 0.03, "epochs": 30,
 }  # fmt: skip
 BY_PATCH: dict[tuple[str, int], dict[str, Any]] = {
     ("mnist", 1): {
@@ -52,16 +52,15 @@ BY_PATCH: dict[tuple[str, int], dict[str, Any]] = {
         "depth": 1,
         "output_width": 1024,
         "image_anchors": True,
-        "rate": 0.02,
-        "epochs": 60,
+        "weight_decay": 0.1,
     },
-    ("cifar10", 1): {**PIXELS, "depth": 2, "rate": 0.02, "weight_decay": 0.05, "epochs": 40},
+    ("cifar10", 1): {**PIXELS, "depth": 2, "anchor_grid": 16, "weight_decay": 0.05},
     # As many positions in a step as with stride 2, but all of them count in the end.
     ("cifar10", 3): {"stride": 1, "positions": 0.25},
 }
 CNN: dict[str, dict[str, Any]] = {
     "mnist": {"weight_decay": 0.05, "epochs": 8},
-    "cifar10": {"weight_decay": 0.05, "epochs": 45},
+    "cifar10": {"weight_decay": 0.05, "epochs": 70},
 }
 AUGMENTATION: dict[str, dict[str, Any]] = {
     "mnist": {"shift": 2, "rotation": 10.0, "zoom": 0.1},
@@ -78,6 +77,11 @@ OTHER_AUGMENTATION: dict[tuple[str, int | None], dict[str, Any]] = {
 }
 # The same images again and again are soon known by heart.
 PLAIN: dict[str, dict[str, Any]] = {"mnist": {"epochs": 10}, "cifar10": {"epochs": 15}}
+# Patches of which a part is left out in turn are not; single pixels are needed all.
+PLAIN_PATCHES: dict[str, dict[str, Any]] = {
+    "mnist": {"stride": 1, "positions": 0.25},
+    "cifar10": {"stride": 1, "positions": 0.1, "epochs": 30},
+}
 RATE_BEFORE = 0.005  # what no rate meant when the first records were written
 NONE = {field.name: field.default for field in fields(Augmentation)}
 
@@ -98,9 +102,11 @@ def cell_settings(
         assert patch is not None
         options |= PRODUCT.get(dataset, {}) | {"patch": patch}
         options |= BY_PATCH.get((dataset, patch), {})
-    options |= AUGMENTATION.get(dataset, {}) if augmented else PLAIN.get(dataset, {}) | NONE
     if augmented:
-        options |= OTHER_AUGMENTATION.get((dataset, patch), {})
+        options |= AUGMENTATION.get(dataset, {}) | OTHER_AUGMENTATION.get((dataset, patch), {})
+    else:
+        options |= PLAIN.get(dataset, {}) | NONE
+        options |= PLAIN_PATCHES.get(dataset, {}) if patch not in (None, 1) else {}
     return ClassifierSettings(**options)
 
 
