@@ -1,7 +1,8 @@
 #!/bin/bash
 # All tables of `kermix.bench.images` on one GPU: bash scripts/images-on-gpu.sh DATA OUT [SECONDS]
 #
-# DATA holds mnist/*.gz and the files of CIFAR-10; OUT gets images-*.json, png/ and logs. Small
+# DATA holds mnist/*.gz and the files of CIFAR-10; OUT gets images-*.json, png/ and logs. TASKS chooses
+# among "mnist cifar10 spaces stacked", which is the default. Small
 # kernels of several processes share the GPU best through MPS, which is started if it can be. The
 # N = 2000 SVDs of stacked MNIST run alone at the end: beside them, processes with small kernels wait.
 #
@@ -23,6 +24,7 @@ left() { echo $((LIMIT - ($(date +%s) - START))); }
 
 part() { # name, task, methods with semicolons between
   local seconds
+  [[ " ${TASKS:-mnist cifar10 spaces stacked} " == *" $2 "* ]] || return 0
   seconds=$(left)
   [ "$seconds" -gt 5 ] || return 0
   timeout "$seconds" python3 -m kermix.bench.images --task "$2" --methods "$3" --data-root "$DATA" \
@@ -43,14 +45,17 @@ joined() { # task, parts
  part c1 cifar10 "svd;svd, debiased;sinkhorn;references" & part c3 cifar10 "vector, debiased;scalar, debiased;mmd"
  part c2 cifar10 "vector;matrix;matrix, debiased;scalar"; wait) &
 part m0 mnist none
-(part m1 mnist "svd;svd, debiased;references"; part s1 spaces "pixels;random;codes") &
-(part m2 mnist "mixture svd+em;mmd;scalar;scalar, debiased"; part m4 mnist "mixture svd;sinkhorn;energy") &
-(part m3 mnist "vector;vector, debiased;matrix;matrix, debiased") &
-(part s2 spaces "codes, decoded;several;coarse;references") &
+(part m1 mnist "svd;references"; part s1 spaces "pixels;random;codes") &
+part m2 mnist "mixture svd+em;mmd;scalar" &
+part m3 mnist "vector;matrix" &
+part m4 mnist "mixture svd;sinkhorn;energy" &
+part m5 mnist "svd, debiased;vector, debiased" &
+part m6 mnist "matrix, debiased;scalar, debiased" &
+part s2 spaces "codes, decoded;several;coarse;references" &
 wait
 part t1 stacked \
   "products svd+em;products em;references;svd, debiased;svd;mixture svd+em;mixture em;mixture svd+em of 16000"
-joined mnist m1 m2 m3 m4
+joined mnist m1 m2 m3 m4 m5 m6
 joined cifar10 c1 c2 c3
 joined spaces s1 s2
 joined stacked t1
