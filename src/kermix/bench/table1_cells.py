@@ -97,6 +97,7 @@ def cell_settings(
     """
     options: dict[str, Any] = {**COMMON, "model": model}
     if model == "cnn":
+        patch = None  # it has none, whatever was said
         options |= CNN.get(dataset, {})
     else:
         assert patch is not None

@@ -63,39 +63,14 @@ def write_classification_page(results: Path, ablations: Path, page: Path) -> Pat
 def _data_set(dataset: str, records: list[Record]) -> list[str]:
     augmented = [r for r in records if r["augmentation"] != "none"]
     plain = [r for r in records if r["augmentation"] == "none"]
-    heads = ["1 (pixels)", "3", "5", "7", "CNN"]
     lines = [f"## {TITLES[dataset]}", ""]
-    shared = max((r["processes"] for r in records), default=1)
     notes = dict.fromkeys(note for r in records for note in r["notes"])
     lines += [f"Data: {note}" for note in notes] + ([""] if notes else [])
-    lines += ["| patch | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
-
-    def row(title: str, cell: Callable[[int | None], str]) -> None:
-        lines.append(f"| {title} | " + " | ".join(cell(patch) for patch in COLUMNS) + " |")
-
-    row("paper, train", lambda p: f"{PAPER[dataset][p][0]:.3f}")
-    row("paper, test", lambda p: f"{PAPER[dataset][p][1]:.3f}")
-    row("goal, test", lambda p: f"{GOALS[dataset][p]:.3f}")
-    for title, group in (("ours", augmented), ("ours, no augmentation", plain)):
+    for title, group in (("With augmentation", augmented), ("Without augmentation", plain)):
         if group:
-            row(f"{title}, train", lambda p, g=group: _mean(g, p, "train_accuracy"))  # type: ignore[misc]
-            row(f"**{title}, test**", lambda p, g=group: _mean(g, p, "test_accuracy"))  # type: ignore[misc]
-            if any(r["settings"]["flip_at_test"] for r in group):
-                row(
-                    f"{title}, test, without the mirror image",
-                    lambda p, g=group: _mean(g, p, "test_accuracy_one_view"),  # type: ignore[misc]
-                )
-    row("goal reached", lambda p: _verdict(augmented, p, GOALS[dataset][p]))
-    row("seeds", lambda p: ", ".join(str(r["seed"]) for r in _at(augmented, p)) or "-")
-    row("parameters", lambda p: _first(augmented, p, lambda r: f"{r['parameters']:,}"))
-    row("epochs", lambda p: _first(augmented, p, lambda r: str(r["epochs"])))
-    row(
-        "seconds for an epoch, shared GPU" if shared > 1 else "seconds for an epoch",
-        lambda p: _first(augmented, p, _pace),
-    )
-    row("augmentation", lambda p: _first(augmented, p, lambda r: r["augmentation"]))
+            lines += [f"**{title}**", "", *_table(dataset, group), ""]
+    shared = max((r["processes"] for r in records), default=1)
     lines += [
-        "",
         f"Accuracies are means over the seeds, ± their standard deviation. {_where(records)}"
         + (f" Up to {shared} trainings shared it at a time." if shared > 1 else ""),
         "",
@@ -103,6 +78,38 @@ def _data_set(dataset: str, records: list[Record]) -> list[str]:
         "",
     ]
     return [*lines, *_commands(augmented + plain), "", *_missing(dataset, augmented, plain)]
+
+
+def _table(dataset: str, records: list[Record]) -> list[str]:
+    """Rows of the cells that were trained in one way, beside the paper's."""
+    heads = ["1 (pixels)", "3", "5", "7", "CNN"]
+    lines = ["| patch | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
+
+    def row(title: str, cell: Callable[[int | None], str]) -> None:
+        lines.append(f"| {title} | " + " | ".join(cell(patch) for patch in COLUMNS) + " |")
+
+    def of_cell(title: str, text: Callable[[Record], str]) -> None:
+        row(title, lambda patch: _first(records, patch, text))
+
+    goals, shared = GOALS[dataset], any(r["processes"] > 1 for r in records)
+    row("paper, train", lambda p: f"{PAPER[dataset][p][0]:.3f}")
+    row("paper, test", lambda p: f"{PAPER[dataset][p][1]:.3f}")
+    row("goal, test", lambda p: f"{goals[p]:.3f}")
+    row("ours, train", lambda p: _mean(records, p, "train_accuracy"))
+    row("**ours, test**", lambda p: _mean(records, p, "test_accuracy"))
+    if any(r["settings"]["flip_at_test"] for r in records):
+        row(
+            "ours, test, without the mirror image",
+            lambda p: _mean(records, p, "test_accuracy_one_view"),
+        )
+    row("goal reached", lambda p: _verdict(records, p, goals[p]))
+    row("seeds", lambda p: ", ".join(str(r["seed"]) for r in _at(records, p)) or "-")
+    of_cell("parameters", lambda r: f"{r['parameters']:,}")
+    of_cell("epochs", lambda r: str(r["epochs"]))
+    of_cell("positions in a step", lambda r: f"{r['settings'].get('positions', 1):.0%}")
+    of_cell("seconds for an epoch" + (", shared GPU" if shared else ""), _pace)
+    of_cell("augmentation", lambda r: r["augmentation"])
+    return lines
 
 
 def _missing(dataset: str, augmented: list[Record], plain: list[Record]) -> list[str]:
@@ -182,7 +189,10 @@ def _name(patch: int | None) -> str:
 
 
 def _extent(record: Record) -> tuple[Any, ...]:
-    return record["dataset"], record["patch"], record["epochs"], record.get("train_images")
+    """What the trainings of one table of the page have in common."""
+    augmented = record["augmentation"] != "none"
+    images = record.get("train_images")
+    return record["dataset"], record["patch"], record["epochs"], images, augmented
 
 
 def _base_name(record: Record) -> str:
@@ -232,12 +242,13 @@ def _ablations(records: list[Record]) -> list[str]:
     ]
     tables = dict.fromkeys(map(_extent, records))
     for extent in tables:
-        dataset, patch, epochs, images = extent
+        dataset, patch, epochs, images, augmented = extent
         rows = [r for r in records if _extent(r) == extent]
         if len(rows) == 1:
             continue  # nothing to compare it with
         what = "the CNN" if patch is None else f"patch {patch}"
         few = f", {images} training images" if images else ""
+        few += "" if augmented else ", no augmentation"
         lines += [f"**{TITLES.get(dataset, dataset)}, {what}, {epochs} epochs{few}**", ""]
         held = dict.fromkeys(r["evaluated_on"] for r in rows)
         lines += [f"Evaluated on: {', '.join(held)}.", ""]
