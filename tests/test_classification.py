@@ -53,8 +53,9 @@ def test_the_baseline_learns_too(digits):
 @pytest.mark.parametrize("stop", [3, 6])  # within the first epoch, and at its end
 def test_a_resumed_run_ends_like_one_that_was_not_stopped(digits, tmp_path, optimizer, stop):
     settings = replace(
-        SMALL, optimizer=optimizer, cutout=2, rotation=5.0, flip=True, mix=0.5, positions=0.5
-    )
+        SMALL, optimizer=optimizer, cutout=2, rotation=5.0, flip=True, mix=0.5, positions=0.5,
+        score_rate=0.3,
+    )  # fmt: skip
     whole = ClassifierTrainer(*digits, settings, device="cpu")
     assert whole.steps_per_epoch == 6
     assert whole.run()
@@ -240,3 +241,20 @@ def test_muon_takes_the_matrices_it_is_given(digits, optimizer, expected):
     assert len(matrices) == expected
     anchors = trainer.model.output.anchors
     assert any(p is anchors for p in matrices) == (optimizer == "muon-anchors")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_only_the_scores_learn_at_the_rate_of_scores(digits, optimizer):
+    settings = replace(SMALL, optimizer=optimizer, rate=0.1, score_rate=0.25, warmup=0.99)
+    trainer = ClassifierTrainer(*digits, settings, device="cpu")
+    assert not trainer.run(should_stop=lambda: True)
+    rates = {p: g["lr"] for o in trainer._optimizers for g in o.param_groups for p in g["params"]}
+    scores = trainer.model.output.scores.weight
+    others = {rates[p] for p in trainer.model.parameters() if p is not scores}
+    assert len(others) == 1
+    assert rates[scores] == pytest.approx(0.25 * others.pop())
+    for wrong in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(OptionError, match="score_rate"):
+            replace(settings, score_rate=wrong)
+    with pytest.raises(OptionError, match="not for the CNN"):
+        ClassifierSettings(model="cnn", score_rate=0.5)

@@ -267,6 +267,14 @@ def test_sets_of_the_table_have_its_settings(source, augment):
     assert "whitening=null" in words
 
 
+@pytest.mark.parametrize("source", ["mnist", "cifar10"])
+@pytest.mark.parametrize("augment", [True, False])
+def test_the_cnn_of_a_set_does_not_depend_on_a_patch(source, augment):
+    found = {suited_settings(source, "cnn", patch, 60_000, 28, augment=augment).augmentation
+             for patch in (1, 3, 5, 7)}  # fmt: skip
+    assert found == {cell_settings(source, "cnn", None, augment).augmentation}
+
+
 def test_the_cnn_has_a_run_too(pictures, tmp_path):
     run = tmp_path / "run"
     result = kermix("classify", pictures, "--model", "cnn", "--epochs", 1, "--no-augment",

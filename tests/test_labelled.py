@@ -18,7 +18,7 @@ from pictures import cifar_batches, cifar_pictures, digits, encoded, write_archi
 @pytest.mark.parametrize("inner", ["", "mnist", "MNIST/raw"])
 def test_mnist(inner, tmp_path):
     write_mnist(tmp_path / inner)
-    train = load_labelled("mnist", "train", data_root=tmp_path)
+    train = load_labelled("mnist", "train", data_root=str(tmp_path), cache=str(tmp_path / "c"))
     images, labels = digits(20, 20)
     np.testing.assert_array_equal(train.images[:, 0], images)
     np.testing.assert_array_equal(train.labels, labels)

@@ -84,12 +84,41 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     assert "0.8400 ± 0.0100" in text
     assert "| goal reached | not measured | yes | no, 0.0100 short | not measured |" in text
     assert "0.7000 (one seed)" in text
+    with_changes, without = text.split("**Without augmentation**")
+    assert "0.7000" not in with_changes
+    assert "| goal reached | not measured | no, 0.1300 short | not measured |" in without
     assert "--dataset cifar10 --model gaussian-product --patch 3 --seeds 0,1,2" in text
     assert "| x | 1.0000 | 0.5000 | 12,345 | 3.00 |" in text
     assert "lonely" not in text  # there is nothing to compare it with
     assert "| CIFAR-10, plain | patch 5 | 4 of 256 | 2048 | 45,000 | 3.00 |" in text
     assert "alone, plain" not in text
     assert "## MNIST" not in text
+
+
+def test_changes_of_trainings_with_and_without_augmentation_are_compared_apart(tmp_path):
+    ablations, page = tmp_path / "ablations.json", tmp_path / "page.md"
+    found = [
+        record("mnist", 5, 0, a, kind, v)
+        for a, kind, v in (
+            (0.9, "shift 2", ""),
+            (0.8, "shift 2", "x"),
+            (0.7, "none", ""),
+            (0.6, "none", "y"),
+        )
+    ]
+    ablations.write_text(json.dumps(found))
+    write_classification_page(tmp_path / "none.json", ablations, page)
+    first, second = page.read_text().split("**MNIST, patch 5, 3 epochs, no augmentation**")
+    assert "| x |" in first
+    assert "| y |" not in first
+    assert "| y |" in second
+    assert "| x |" not in second
+
+
+def test_single_pixels_are_all_looked_at_without_augmentation():
+    for dataset in PAPER:
+        assert table1_cells.cell_settings(dataset, "gaussian-product", 1, False).positions == 1
+        assert table1_cells.cell_settings(dataset, "gaussian-product", 5, False).positions < 1
 
 
 def test_every_column_has_a_goal_and_the_papers_number():

@@ -54,8 +54,8 @@ def load_labelled(
     source: str,
     split: Literal["train", "test"],
     *,
-    data_root: Path | None = None,
-    cache: Path | None = None,
+    data_root: str | Path | None = None,
+    cache: str | Path | None = None,
     size: int | None = None,
     workers: int | None = None,
 ) -> LabelledImages:
@@ -84,6 +84,8 @@ def load_labelled(
         raise OptionError(f"split is {split!r}; it is 'train' or 'test'.")
     if size is not None and size < 1:
         raise OptionError(f"size is {size}; images have at least one pixel.")
+    data_root = None if data_root is None else Path(data_root)
+    cache = None if cache is None else Path(cache)
     if source == "digits":
         return _resized(_digits(split), size)
     if source == "mnist":
