@@ -46,6 +46,7 @@ __all__ = ["ClassifyRun", "is_classification", "suited_settings"]
 KIND = "classify"
 FEW_IMAGES, SMALL_SIDE = 20_000, 16
 PLAIN_POSITIONS = 2**16  # in a step: for so few, torch's own operations are faster on a CPU
+SLOWER_SCORES = 0.1  # of the rate of the rest: A_F sums over all Gaussians
 # Of the command; all others are given by --set.
 OPTIONS = ("model", "patch", "epochs", "width", "depth", "batch", "rate", "seed")
 COLUMNS = ("epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds")
@@ -80,6 +81,8 @@ def suited_settings(
     else:
         options: dict[str, Any] = {"model": model, "patch": patch}
         options["shift"] = 2 if side > SMALL_SIDE else 1
+        if model == "gaussian-product":
+            options["score_rate"] = SLOWER_SCORES
         if count < FEW_IMAGES:
             # Steps rather than epochs decide what is learned from few images.
             options |= {"width": 64, "depth": 3, "output_width": 192}
