@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from kermix.data.labelled import LabelledImages, load_labelled
-from kermix.errors import OptionError, RunError, ShapeError, TrainingError
+from kermix.errors import OptionError, RunError, SampleError, ShapeError, TrainingError
 from kermix.training.augmentation import Augmentation
 from kermix.training.averaging import RunningAverage
 from kermix.training.classification import ClassifierTrainer, load_classifier
@@ -258,3 +258,51 @@ def test_only_the_scores_learn_at_the_rate_of_scores(digits, optimizer):
             replace(settings, score_rate=wrong)
     with pytest.raises(OptionError, match="not for the CNN"):
         ClassifierSettings(model="cnn", score_rate=0.5)
+
+
+def test_three_images_in_steps_of_two(digits):
+    few = LabelledImages("few", digits[0].images[:3], digits[0].labels[:3], digits[0].classes)
+    trainer = ClassifierTrainer(few, digits[1], replace(SMALL, batch=2), device="cpu")
+    assert trainer.run()
+    assert trainer.steps_per_epoch == 1
+
+
+def test_a_run_that_diverged_keeps_its_last_good_checkpoint(digits, tmp_path):
+    trainer = ClassifierTrainer(*digits, SMALL, device="cpu")
+    stop = iter([False] * 7 + [True])
+
+    def spoil(step):
+        if step == 7:
+            with torch.no_grad():
+                trainer.model.output.scores.weight.fill_(float("nan"))
+
+    with pytest.raises(TrainingError, match=r"not finite in epoch 2 .*last good checkpoint"):
+        trainer.run(folder=tmp_path, on_step=spoil, should_stop=lambda: next(stop))
+    again = ClassifierTrainer(*digits, SMALL, device="cpu")
+    again.load(tmp_path / "last.safetensors")
+    assert again.step == again.steps_per_epoch
+    assert all(bool(p.isfinite().all()) for p in again.model.parameters())
+
+
+def test_evaluation_in_pieces_of_any_size(digits, monkeypatch):
+    trainer = ClassifierTrainer(*digits, replace(SMALL, epochs=1), device="cpu")
+    trainer.run()
+    expected = trainer.evaluate()
+    limit = 7 * trainer.model.numbers_per_image
+    monkeypatch.setattr("kermix.training.classification.NUMBERS_AT_ONCE", limit)
+    sizes = []
+    trainer.final().register_forward_hook(lambda _, given, __: sizes.append(len(given[0])))
+    found = trainer.evaluate()
+    assert max(sizes) == 7
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+
+
+def test_pixels_of_other_kinds(digits):
+    trainer = ClassifierTrainer(*digits, replace(SMALL, epochs=1), device="cpu")
+    trainer.run()
+    images = torch.tensor(digits[1].images[:20])
+    trained = trainer.trained()
+    expected = trained.probabilities(images)
+    assert_close(trained.probabilities(images.double() / 255), expected)
+    with pytest.raises(SampleError, match=r"torch.int64; pixels are bytes"):
+        trained.probabilities(images.long())

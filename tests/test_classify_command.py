@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from kermix.bench.table1_cells import cell_settings
 from kermix.cli.app import app
 from kermix.data.labelled import load_labelled
-from kermix.errors import KermixError, OptionError, RunError
+from kermix.errors import KermixError, OptionError, RunError, ShapeError
 from kermix.runs.classify_run import ClassifyRun, is_classification, suited_settings
 from kermix.training.checkpoints import load_checkpoint
 
@@ -163,6 +163,53 @@ def test_arrays_and_idx_files_give_what_the_network_says(digits, tmp_path):
     assert len(table(tmp_path / "large.csv")) == 30
 
 
+def test_many_images_are_predicted_like_few(digits, tmp_path):
+    few = load_labelled("digits", "test").images[:, 0]
+    np.save(tmp_path / "many.npy", np.concatenate([few] * 3))
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for i, pixels in enumerate(few[:130]):
+        Image.fromarray(pixels).save(folder / f"{i:03}.png")
+    kermix("predict", digits, tmp_path / "many.npy", "-o", tmp_path / "many.csv")
+    kermix("predict", digits, folder, "-o", tmp_path / "pictures.csv")
+    rows = [row["class"] for row in table(tmp_path / "many.csv")]
+    assert len(rows) == 3 * len(few)  # more than are read at once, as the pictures are
+    assert rows[: len(few)] == rows[len(few) : 2 * len(few)] == rows[2 * len(few) :]
+    assert [row["class"] for row in table(tmp_path / "pictures.csv")] == rows[:130]
+
+
+def test_a_folder_that_is_called_like_a_set_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    assert kermix("classify", *SMALL, "--epochs", 1, "--out", "run").exit_code == 0
+    assert ClassifyRun.open(Path("run")).config["data"] == "digits"
+    monkeypatch.chdir("/")
+    assert kermix("resume", tmp_path / "run").exit_code == 0
+
+
+def test_the_command_of_a_run_has_its_device_and_precision(squares):
+    run = ClassifyRun.open(squares)
+    assert "--precision" not in run.command()
+    chosen = {**run.config, "device": "cpu", "precision": "bf16-mixed"}
+    assert (
+        run.command() + " --device cpu --precision bf16-mixed"
+        == ClassifyRun(squares, chosen).command()
+    )
+    without = {**run.config["settings"], "rate": None}
+    mnist = ClassifyRun(squares, {**run.config, "data": "mnist", "settings": without})
+    assert "--set rate=null" in mnist.command()
+    assert "None" not in mnist.command()
+
+
+def test_large_images_get_steps_that_fit_into_memory():
+    small = suited_settings("folder", "gaussian-product", 3, 50_000, 32)
+    assert (small.stride, small.batch) == (1, 512)
+    large = suited_settings("folder", "gaussian-product", 3, 50_000, 224)
+    positions = ((224 - 3) // large.stride + 1) ** 2
+    assert large.batch * positions * large.output_width <= 2**28
+    assert large.batch >= 16
+
+
 def _save(path, array):
     np.save(path, array)
     return path
@@ -176,6 +223,7 @@ def _text(path):
 BAD_IMAGES = {
     "missing": (lambda d: d / "none.png", "no such file"),
     "shape": (lambda d: _save(d / "x.npy", np.zeros((3, 8))), r"shape \(3, 8\)"),
+    "one image": (lambda d: _save(d / "x.npy", np.zeros((8, 8, 3))), "may be one image"),
     "range": (lambda d: _save(d / "x.npy", np.full((3, 8, 8), 7.0)), "outside of 0 to 1"),
     "text": (lambda d: _save(d / "x.npy", np.full((3, 8, 8), "a")), "no pixels"),
     "damaged array": (lambda d: _text(d / "x.npy"), "not a readable .npy"),
@@ -202,11 +250,23 @@ def test_bad_images_are_named_in_one_line(case, digits, tmp_path):
      (["--epochs", 0], "epochs=0"), (["--set", "depht=3"], "no such setting"),
      (["--set", "depth"], "NAME=VALUE"), (["--set", "epochs=many"], "epochs"),
      (["--set", "width=wide"], "width"), (["--rate", -1], "rate=-1"),
-     (["--device", "toaster"], "device='toaster'"), (["--precision", "half"], "precision='half'")],
+     (["--set", "anchor_grid=2.5"], "anchor_grid=2.5"), (["--seed", 2**40], "seed="),
+     (["--set", 'anchors_at=["a"]'], "anchors_at"), (["--set", "output_width=0"], "=0"),
+     (["--seed", -1], "seed=-1"), (["--device", "toaster"], "device='toaster'"),
+     (["--precision", "half"], "precision='half'")],
 )  # fmt: skip
 def test_bad_options_are_refused_before_anything_is_written(options, expected, tmp_path):
     with pytest.raises(KermixError, match=expected):
         kermix("classify", "digits", *options, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_sets_of_two_sizes_are_refused_before_a_folder_is_made(tmp_path):
+    images = {split: load_labelled("digits", split) for split in ("train", "test")}
+    images["test"] = replace(images["test"], images=images["test"].images[:, :, :6])
+    settings = suited_settings("digits", "gaussian-product", 3, 1437, 8)
+    with pytest.raises(ShapeError, match=r"held-out images \(1, 6, 8\)"):
+        ClassifyRun.create(tmp_path / "run", "digits", *images.values(), settings)
     assert not (tmp_path / "run").exists()
 
 
@@ -259,6 +319,7 @@ def test_sets_of_the_table_have_its_settings(source, augment):
     run = ClassifyRun(
         Path("run"),
         {"data": source, "data_root": "my data", "size": None, "shape": [1, 28, 28],
+         "device": "auto", "precision": "auto",
          "images": {"train": 60_000}, "settings": replace(found, whitening=None).as_json()},
     )  # fmt: skip
     words = shlex.split(run.command())

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from kermix.cli import main
 from kermix.cli.app import app
+from kermix.data.loading import BUILT_IN
 from kermix.errors import KermixError, RunError, TrainingError
 from kermix.runs.fit_run import Run
-from kermix.runs.folder import begin_folder, next_free_folder
+from kermix.runs.folder import begin_folder, lasting_source, next_free_folder
 from kermix.training.checkpoints import load_checkpoint
 
 SHORT = ["--steps", "30", "--polish", "10", "--components", "8", "--batch", "32"]
@@ -72,6 +73,19 @@ def test_a_run_begins_in_a_folder_of_its_own(tmp_path):
         begin_folder(tmp_path)
     begin_folder(tmp_path / "new" / "run")
     assert (tmp_path / "new" / "run").is_dir()
+
+
+def test_a_name_is_a_set_even_where_a_folder_is_called_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "moons").mkdir()
+    (tmp_path / "my.csv").touch()
+    assert lasting_source("moons", BUILT_IN) == "moons"
+    assert lasting_source("celeba:Smiling", BUILT_IN) == "celeba:Smiling"
+    assert lasting_source("my.csv", BUILT_IN) == str(tmp_path / "my.csv")
+    result = kermix("fit", "moons", *SHORT, "--rows", 100, "--out", "run")
+    assert result.exit_code == 0, result.output
+    assert json.loads(Path("run/config.json").read_text())["data"] == "moons"
+    assert kermix("resume", "run").exit_code == 0
 
 
 def test_default_folders_are_numbered(tmp_path):

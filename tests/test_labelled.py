@@ -95,6 +95,12 @@ def test_damaged_cifar_names_the_file(tmp_path):
     (folder / "data_batch_3.bin").unlink()
     with pytest.raises(ImageError, match=r"data_batch_3.bin: cannot be read"):
         load_labelled("cifar10", "train", data_root=tmp_path)
+    wrong = bytearray(batches["data_batch_4.bin"])
+    wrong[3 * 3073] = 12
+    (folder / "data_batch_3.bin").write_bytes(batches["data_batch_3.bin"])
+    (folder / "data_batch_4.bin").write_bytes(bytes(wrong))
+    with pytest.raises(ImageError, match=r"data_batch_4.bin: not of CIFAR-10.*label 12"):
+        load_labelled("cifar10", "train", data_root=tmp_path)
     (folder / "test_batch.bin").write_bytes(b"\x0b" * 3073)
     with pytest.raises(ImageError, match=r"test_batch.bin: not of CIFAR-10.*label 11"):
         load_labelled("cifar10", "test", data_root=tmp_path)
@@ -107,6 +113,10 @@ def test_truncated_and_partial_archives(tmp_path):
     path.write_bytes(path.read_bytes()[:-30_000])
     with pytest.raises(ImageError, match=r"cifar-10-binary.tar.gz: damaged or not whole"):
         load_labelled("cifar10", "test", data_root=tmp_path)
+    write_archive(path, batches)
+    path.write_bytes(path.read_bytes()[:80_000])  # within a batch that is read
+    with pytest.raises(ImageError, match=r"cifar-10-binary.tar.gz: damaged or not whole"):
+        load_labelled("cifar10", "train", data_root=tmp_path)
     del batches["data_batch_4.bin"]
     write_archive(path, batches)
     with pytest.raises(ImageError, match=r"cifar-10-binary.tar.gz: data_batch_4.bin is not in"):
@@ -174,6 +184,14 @@ def write_classes(folder, count, split=""):
         for i in range(count):
             path = folder / split / name / f"{i}.png"
             path.write_bytes(encoded((100 * label, i, 0), (6, 5), "PNG"))
+
+
+def test_a_class_without_a_readable_picture_is_refused(tmp_path):
+    write_classes(tmp_path, 4)
+    for path in (tmp_path / "dog").iterdir():
+        path.write_bytes(b"no picture")
+    with pytest.raises(ImageError, match="no picture of the class 'dog' could be read"):
+        load_labelled(str(tmp_path), "train", cache=tmp_path / "cache")
 
 
 def test_class_folders_without_a_test_set_are_split_the_same_way_every_time(tmp_path):

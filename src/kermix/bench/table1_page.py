@@ -107,7 +107,8 @@ def _table(dataset: str, records: list[Record]) -> list[str]:
     of_cell("parameters", lambda r: f"{r['parameters']:,}")
     of_cell("epochs", lambda r: str(r["epochs"]))
     of_cell("positions in a step", lambda r: f"{r['settings'].get('positions', 1):.0%}")
-    of_cell("seconds for an epoch" + (", shared GPU" if shared else ""), _pace)
+    pace = "seconds for an epoch" + (", shared GPU, median of the seeds" if shared else "")
+    row(pace, lambda p: _median(records, p, "seconds_per_epoch"))
     of_cell("augmentation", lambda r: r["augmentation"])
     return lines
 
@@ -143,6 +144,11 @@ def _mean(records: Iterable[Record], patch: int | None, what: str) -> str:
     if len(values) == 1:
         return f"{values[0]:.4f} (one seed)"
     return f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}"
+
+
+def _median(records: Iterable[Record], patch: int | None, what: str) -> str:
+    values = [r[what] for r in _at(records, patch)]
+    return f"{statistics.median(values):.2f}" if values else "-"
 
 
 def _verdict(records: Iterable[Record], patch: int | None, goal: float) -> str:
@@ -221,7 +227,8 @@ def _alone(records: list[Record]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for r in records:
-        s, how = r["settings"], r["variant"].removeprefix(ALONE).strip(", ") or "as above"
+        s, how = r["settings"], r["variant"].removeprefix(ALONE).strip(", ")
+        how = how or f"stride {s['stride']}"
         lines.append(
             f"| {TITLES[r['dataset']]}, {how} | {_name(r['patch'])} | "
             f"{s['depth']} of {s['width']} | {s['output_width']} | "

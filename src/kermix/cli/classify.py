@@ -166,10 +166,10 @@ def predict(
     rows = [[kind, "class", "probability", *every]]
     for names, pixels in blocks:
         found = trained.probabilities(pixels.to(place)).cpu()
-        best, place = found.max(1)
+        best, which = found.max(1)
         for i, name in enumerate(names):
             rest = [f"{p:.6f}" for p in found[i].tolist()] if chances else []
-            rows.append([name, trained.classes[int(place[i])], f"{float(best[i]):.6f}", *rest])
+            rows.append([name, trained.classes[int(which[i])], f"{float(best[i]):.6f}", *rest])
     if out is None:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)

@@ -6,7 +6,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -44,9 +44,9 @@ def read_binary_batches(folder: Path, split: Split) -> tuple[np.ndarray, np.ndar
 def read_binary_archive(path: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
     """The same from `cifar-10-binary.tar.gz`, without unpacking it."""
     wanted, contents = set(BATCHES[split]), {}
-    for name, file in _archived(path):
+    for name, content in _archived(path):
         if (name := name.rsplit("/", 1)[-1]) in wanted:
-            contents[name] = file.read()
+            contents[name] = content
     missing = sorted(wanted - contents.keys())
     if missing:
         raise ImageError(f"{path}: {missing[0]} is not in this archive; fetch it again.")
@@ -83,20 +83,20 @@ def read_picture_archive(
 
 def _members(path: Path, split: Split) -> list[tuple[str, bytes]]:
     found = []
-    for name, file in _archived(path):
+    for name, content in _archived(path):
         parts = name.split("/")
         if len(parts) < 3 or parts[-3] != split or not is_picture(name):
             continue
         if parts[-2] not in CLASSES:
             raise ImageError(f"{path}: {name} is in no class of CIFAR-10.")
-        found.append((name, file.read()))
+        found.append((name, content))
     if not found:
         raise ImageError(f"{path}: no pictures {split}/CLASS/*.jpg in this archive.")
     return found
 
 
-def _archived(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The files of an archive, in the order they are in it."""
+def _archived(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The files of an archive with what is in them, in the order they are in it."""
     # tarfile alone takes the end of a packed file that was cut off for the end of the archive.
     unpack = lzma.open if path.suffix == ".xz" else gzip.open
     try:
@@ -104,7 +104,7 @@ def _archived(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     if (file := archive.extractfile(member)) is not None:
-                        yield member.name, file
+                        yield member.name, file.read()
             while stream.read(2**20):
                 pass
     except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
@@ -118,9 +118,9 @@ def _records(contents: list[tuple[str, bytes]]) -> tuple[np.ndarray, np.ndarray]
                 f"{name}: damaged; {len(data)} bytes are no whole number of images of {RECORD} "
                 "bytes each. Fetch it again."
             )
+        largest = max(data[::RECORD])
+        if largest >= len(CLASSES):
+            raise ImageError(f"{name}: not of CIFAR-10; there is a label {largest}.")
     rows: np.ndarray = np.concatenate([np.frombuffer(data, np.uint8) for _, data in contents])
     rows = rows.reshape(-1, RECORD)
-    labels = rows[:, 0].astype(np.int64)
-    if labels.max() >= len(CLASSES):
-        raise ImageError(f"{contents[0][0]}: not of CIFAR-10; there is a label {labels.max()}.")
-    return rows[:, 1:].reshape(-1, 3, SIDE, SIDE), labels
+    return rows[:, 1:].reshape(-1, 3, SIDE, SIDE), rows[:, 0].astype(np.int64)

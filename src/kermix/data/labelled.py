@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from kermix.errors import DownloadError, ImageError, MissingExtraError, OptionError
+from kermix.errors import DownloadError, ImageError, MissingExtraError, OptionError, ShapeError
 
 from . import cifar
 from .celeba import SIZE, read_celeba
@@ -16,7 +16,9 @@ from .download import fetch_all
 from .folders import ClassFolders, damage_note, prepare_files, read_class_folders
 from .idx import read_idx_array
 
-__all__ = ["LabelledImages", "load_labelled"]
+__all__ = ["LABELLED_SETS", "LabelledImages", "check_same_shape", "load_labelled"]
+
+LABELLED_SETS = ("digits", "mnist", "cifar10", "celeba")
 
 MNIST_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -48,6 +50,16 @@ class LabelledImages:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+def check_same_shape(train: LabelledImages, held_out: LabelledImages) -> None:
+    """Refuse held-out images of another size or other channels than the training images."""
+    shape, other = train.images.shape[1:], held_out.images.shape[1:]
+    if shape != other:
+        raise ShapeError(
+            f"Training images are {shape}, held-out images {other} (channels, height, width): "
+            "read both with the same size."
+        )
 
 
 def load_labelled(
@@ -194,6 +206,12 @@ def _class_folders(
         workers=workers,
     )
     notes = (*found.notes, *read.notes, *damage_note(folder.name, read))
+    lost = {label for _, label in chosen} - set(read.labels.tolist())
+    if lost and split == "train":
+        raise ImageError(
+            f"{folder}: no picture of the class {found.classes[min(lost)]!r} could be read; "
+            "mend its pictures, or remove its folder."
+        )
     return LabelledImages(folder.name, read.images, read.labels, found.classes, notes)
 
 

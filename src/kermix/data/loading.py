@@ -17,10 +17,11 @@ from .stacked import STACKED, stacked_mnist
 from .tables import read_table
 from .toys import TOYS, toy
 
-__all__ = ["IMAGE_SETS", "Dataset", "load"]
+__all__ = ["BUILT_IN", "IMAGE_SETS", "Dataset", "load"]
 
 TOY_ROWS = 20_000
 IMAGE_SETS = ("mnist", "stacked-mnist", "cifar10", "celeba")
+BUILT_IN = (*TOYS, *IMAGE_SETS)
 
 
 def load(
@@ -82,7 +83,7 @@ def load(
     if not path.exists() and not path.suffix:
         raise TableError(
             f"{source}: neither a file, nor a folder, nor a built-in set; built in are "
-            f"{', '.join((*TOYS, *IMAGE_SETS))}."
+            f"{', '.join(BUILT_IN)}."
         )
     table = read_table(path)
     whole = Dataset(path.stem, table.values, table.columns, notes=tuple(table.notes()))

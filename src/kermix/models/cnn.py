@@ -73,6 +73,13 @@ class PlainCNN(ImageClassifier):
         self.mean.copy_(mean.view_as(self.mean))
         self.deviation.copy_(deviation.clamp(min=1e-6).view_as(self.deviation))
 
+    @property
+    def numbers_per_image(self) -> int:
+        """Size of the largest array that one image becomes on its way."""
+        first = self.layers[0]
+        assert isinstance(first, nn.Conv2d)
+        return first.out_channels * self.shape[1] * self.shape[2]
+
     def features(self, images: Tensor) -> Tensor:  # (B, C, H, W) -> (B, width of the last stage)
         """What the scores are a linear function of."""
         return self._features(self.checked(images)).float()

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from kermix.errors import OptionError, ShapeError
+from kermix.errors import OptionError, SampleError, ShapeError
 
 __all__ = ["ImageClassifier", "ImageShape", "as_numbers"]
 
@@ -14,7 +14,7 @@ ImageShape: TypeAlias = tuple[int, int, int]
 
 
 def as_numbers(images: Tensor) -> Tensor:
-    """Pixels as float32 from 0 to 1: bytes are divided by 255, floats are taken as they are.
+    """Pixels as numbers from 0 to 1: bytes are divided by 255, floats are taken as they are.
 
     Example:
         >>> as_numbers(torch.tensor([0, 51, 255], dtype=torch.uint8))
@@ -22,6 +22,10 @@ def as_numbers(images: Tensor) -> Tensor:
     """
     if images.dtype == torch.uint8:
         return images.float() / 255
+    if not images.is_floating_point():
+        raise SampleError(
+            f"images are {images.dtype}; pixels are bytes (torch.uint8) or floats from 0 to 1."
+        )
     return images if images.dtype == torch.float64 else images.float()
 
 
@@ -60,7 +64,12 @@ class ImageClassifier(nn.Module, ABC):
                 f"images have shape {tuple(images.shape)}; this network takes (any number, "
                 f"{', '.join(map(str, self.shape))})."
             )
-        return as_numbers(images)
+        return as_numbers(images).to(next(self.parameters()).dtype)
+
+    @property
+    @abstractmethod
+    def numbers_per_image(self) -> int:
+        """Size of the largest array that one image becomes on its way."""
 
     @property
     def parameter_count(self) -> int:

@@ -15,6 +15,7 @@ __all__ = ["GaussianProductClassifier", "image_patches", "whitening_map"]
 
 PATCHES_FOR_STATISTICS = 100_000
 IMAGES_FOR_ANCHORS = 256
+NUMBERS_AT_ONCE = 2**28
 ANCHOR_SPREAD = 0.75  # of what the first layer compares with its anchors, in deviations
 
 
@@ -118,7 +119,8 @@ class GaussianProductClassifier(ImageClassifier):
         positions, inputs = self.positions, channels * patch**2
         self.register_buffer("patch_mean", torch.zeros(inputs))
         self.register_buffer("patch_map", torch.eye(inputs))
-        sizes = [inputs, *[width] * (depth - 1), output_width or width]
+        sizes = [inputs, *[width] * (depth - 1), width if output_width is None else output_width]
+        self.widest = max(sizes[1:])
         self.layers = nn.ModuleList(
             GaussianLayer(
                 sizes[i],
@@ -146,7 +148,9 @@ class GaussianProductClassifier(ImageClassifier):
         each = min(self.positions, -(-PATCHES_FOR_STATISTICS // len(images)))
         chosen = torch.randperm(len(images), generator=generator)[:PATCHES_FOR_STATISTICS]
         rows = []
-        for part in chosen.split(1000):
+        patch_numbers = self.positions * self.stride**2 * self.patch_mean.numel()
+        together = max(1, min(1000, NUMBERS_AT_ONCE // patch_numbers))
+        for part in chosen.split(together):
             patches = image_patches(as_numbers(images[part.to(images.device)]), self.patch)
             picks = torch.randint(patches.shape[1], (len(part), each), generator=generator)
             index = picks.to(patches.device).unsqueeze(-1).expand(-1, -1, patches.shape[2])
@@ -158,7 +162,8 @@ class GaussianProductClassifier(ImageClassifier):
         if self.data_anchors:
             self._start_from((sample - self.patch_mean) @ self.patch_map, generator)
         if self.image_anchors:
-            self._output_from(images[chosen[:IMAGES_FOR_ANCHORS].to(images.device)], generator)
+            count = max(2, min(IMAGES_FOR_ANCHORS, NUMBERS_AT_ONCE // self.numbers_per_image))
+            self._output_from(images[chosen[:count].to(images.device)], generator)
 
     def _output_from(self, images: Tensor, generator: torch.Generator) -> None:
         """Let each Gaussian be centred at an image, with statistics of these images."""
@@ -170,7 +175,8 @@ class GaussianProductClassifier(ImageClassifier):
         centres = features[picks, :, torch.arange(width, device=features.device)].T  # (T, K)
         sharing = self.output.sharing
         if sharing is not None:
-            centres = torch.linalg.lstsq(sharing.cpu(), centres.cpu()).solution
+            # In double precision: in single, the rounding differs from run to run.
+            centres = torch.linalg.lstsq(sharing.cpu().double(), centres.cpu().double()).solution
         self.output.anchors.copy_(centres)
 
     def _start_from(self, white: Tensor, generator: torch.Generator) -> None:
@@ -193,6 +199,11 @@ class GaussianProductClassifier(ImageClassifier):
         cost, and a network that is trained so cannot lean on single positions.
         """
         return self.scores(images, at)
+
+    @property
+    def numbers_per_image(self) -> int:
+        """Size of the largest array that one image becomes on its way."""
+        return self.positions * self.widest
 
     @property
     def positions(self) -> int:
@@ -238,8 +249,8 @@ class GaussianProductClassifier(ImageClassifier):
 
 def _interpolation(side: int, grid: tuple[int, int]) -> Tensor:  # (T, side * side)
     """Weights by which anchors on a square grid make up those of all positions."""
-    if side < 1:
-        raise OptionError(f"anchor_grid={side} must be at least 1, or None.")
+    if not isinstance(side, int) or side < 1:
+        raise OptionError(f"anchor_grid={side} must be a whole number, at least 1, or None.")
     unit = torch.eye(side * side).view(1, side * side, side, side)
     return nn.functional.interpolate(unit, size=grid, mode="bilinear")[0].flatten(1).T.contiguous()
 
@@ -258,7 +269,7 @@ def _check(
         raise OptionError(f"patch={patch} is larger than the images, {shape[1]} x {shape[2]}.")
     if stride < 1 or depth < 1:
         raise OptionError(f"stride={stride} and depth={depth} must be at least 1.")
-    if any(not 0 <= i < depth for i in anchors_at):
+    if any(not isinstance(i, int) or not 0 <= i < depth for i in anchors_at):
         raise OptionError(
             f"anchors_at={tuple(anchors_at)}: layers are counted from 0 to {depth - 1}."
         )

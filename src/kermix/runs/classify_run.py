@@ -21,13 +21,14 @@ import numpy as np
 import torch
 
 import kermix
-from kermix.data.labelled import LabelledImages, load_labelled
+from kermix.data.labelled import LABELLED_SETS, LabelledImages, check_same_shape, load_labelled
 from kermix.records import environment, write_json
 from kermix.runs.folder import (
     begin_folder,
     check_data,
     check_trained,
     kind_of_run,
+    lasting_source,
     read_config,
     write_metrics,
 )
@@ -46,6 +47,8 @@ __all__ = ["ClassifyRun", "is_classification", "suited_settings"]
 KIND = "classify"
 FEW_IMAGES, SMALL_SIDE = 20_000, 16
 PLAIN_POSITIONS = 2**16  # in a step: for so few, torch's own operations are faster on a CPU
+LARGE_SIDE = 64  # from twice this, patches are further apart than a pixel
+NUMBERS_IN_A_STEP = 2**28
 SLOWER_SCORES = 0.1  # of the rate of the rest: A_F sums over all Gaussians
 # Of the command; all others are given by --set.
 OPTIONS = ("model", "patch", "epochs", "width", "depth", "batch", "rate", "seed")
@@ -82,7 +85,7 @@ def suited_settings(
         options: dict[str, Any] = {"model": model, "patch": patch}
         options["shift"] = 2 if side > SMALL_SIDE else 1
         if model == "gaussian-product":
-            options["score_rate"] = SLOWER_SCORES
+            options |= {"stride": max(1, side // LARGE_SIDE), "score_rate": SLOWER_SCORES}
         if count < FEW_IMAGES:
             # Steps rather than epochs decide what is learned from few images.
             options |= {"width": 64, "depth": 3, "output_width": 192}
@@ -90,6 +93,10 @@ def suited_settings(
             if options["batch"] * side**2 <= PLAIN_POSITIONS:
                 options["path"] = "plain"
         base = ClassifierSettings(**(options if augment else options | NONE))
+        if model == "gaussian-product":
+            positions = max(1, (side - patch) // base.stride + 1) ** 2
+            most = NUMBERS_IN_A_STEP // (positions * max(base.width, base.output_width))
+            base = replace(base, batch=max(2, min(base.batch, most)))
     return replace(base, evaluate_every=1)
 
 
@@ -121,13 +128,13 @@ class ClassifyRun:
     ) -> "ClassifyRun":
         """Begin a run in a folder that must not exist."""
         # Refused, if it must be, before a folder is made.
+        check_same_shape(train, test)
         make_fabric(device, "32-true" if precision == "auto" else precision)
         begin_folder(folder)
-        path = Path(source)
         config = {
             "kind": KIND,
             "kermix": kermix.__version__,
-            "data": str(path.resolve()) if path.is_dir() else source,
+            "data": lasting_source(source, LABELLED_SETS),
             "data_root": None if data_root is None else str(data_root.resolve()),
             "size": size,
             "shape": [int(n) for n in train.images.shape[1:]],
@@ -263,13 +270,16 @@ class ClassifyRun:
         for name, value in settings.as_json().items():
             if value == default[name]:
                 continue
-            if name in OPTIONS:
+            if name in OPTIONS and value is not None:
                 parts += [f"--{name}", str(value)]
             else:
                 parts += [
                     "--set",
                     shlex.quote(f"{name}={json.dumps(value, separators=(',', ':'))}"),
                 ]
+        for name in ("device", "precision"):
+            if self.config[name] != "auto":
+                parts += [f"--{name}", self.config[name]]
         return " ".join(parts)
 
 

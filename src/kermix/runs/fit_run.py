@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import kermix
-from kermix.data.loading import Dataset, load
+from kermix.data.loading import BUILT_IN, Dataset, load
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks, is_rank
 from kermix.errors import ShapeError
@@ -38,6 +38,7 @@ from kermix.runs.folder import (
     begin_folder,
     check_data,
     check_trained,
+    lasting_source,
     read_config,
     write_metrics,
 )
@@ -111,10 +112,9 @@ class Run:
             make_fabric(device, precision)  # refused, if it must be, before a folder is made
         if main:
             begin_folder(folder)
-        path = Path(source)
         config = {
             "kermix": kermix.__version__,
-            "data": str(path.resolve()) if path.exists() else source,
+            "data": lasting_source(source, BUILT_IN),
             "rows": rows,
             "shape": list(dataset.values.shape),
             "fingerprint": _fingerprint(dataset.values),

@@ -3,7 +3,7 @@
 import csv
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ __all__ = [
     "check_new_folder",
     "check_trained",
     "kind_of_run",
+    "lasting_source",
     "next_free",
     "next_free_folder",
     "read_config",
@@ -53,6 +54,20 @@ def check_new_folder(folder: Path) -> None:
             f"{folder} exists, and nothing is ever overwritten; choose another --out"
             f"{again if kind_of_run(folder) else ''}."
         )
+
+
+def lasting_source(source: str, names: Collection[str]) -> str:
+    """What a run notes of its data: the name of a set, or an absolute path.
+
+    A name comes before a file or folder that is called the same, as it does in reading.
+
+    Example:
+        >>> lasting_source("moons", ("moons",)), lasting_source("/", ("moons",))
+        ('moons', '/')
+    """
+    path = Path(source)
+    named = source.partition(":")[0] in names
+    return source if named or not path.exists() else str(path.resolve())
 
 
 def begin_folder(folder: Path) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import kermix
-from kermix.data.loading import Dataset, load
+from kermix.data.loading import BUILT_IN, Dataset, load
 from kermix.errors import OptionError, RunError
 from kermix.models.image_model import ImageModel, LabelledDraw
 from kermix.records import environment, write_json
@@ -30,6 +30,7 @@ from kermix.runs.folder import (
     check_data,
     check_trained,
     kind_of_run,
+    lasting_source,
     read_config,
     write_metrics,
 )
@@ -120,11 +121,10 @@ class ImageRun:
         make_fabric(device, precision)  # refused, if it must be, before a folder is made
         begin_folder(folder)
         labelled = dataset.labels is not None and _large_classes(dataset)
-        path = Path(source)
         config = {
             "kind": KIND,
             "kermix": kermix.__version__,
-            "data": str(path.resolve()) if path.exists() else source,
+            "data": lasting_source(source, BUILT_IN),
             "options": options or {},
             "name": dataset.name,
             "images": len(dataset.stored),

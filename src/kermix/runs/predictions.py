@@ -91,6 +91,10 @@ def _rows(
 
 
 def _channels_first(path: Path, array: np.ndarray, channels: int) -> np.ndarray:
+    if array.ndim == 3 and array.shape[2] in (3, 4) and array.shape[2] < array.shape[0]:
+        raise ShapeError(
+            f"{path}: an array of shape {array.shape} may be one image; save it as (1, H, W, C)."
+        )
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[1] not in (1, channels):
@@ -98,7 +102,7 @@ def _channels_first(path: Path, array: np.ndarray, channels: int) -> np.ndarray:
     if array.ndim != 4 or array.shape[1] not in (1, channels) or 0 in array.shape:
         raise ShapeError(
             f"{path}: an array of shape {array.shape}; images are (N, H, W), (N, C, H, W) or "
-            f"(N, H, W, C), here with 1 or {channels} channels."
+            f"(N, H, W, C), here with {' or '.join(map(str, sorted({1, channels})))} channel(s)."
         )
     if array.dtype.kind not in "buif":
         raise ImageError(f"{path}: {array.dtype} are no pixels; bytes, or numbers from 0 to 1.")

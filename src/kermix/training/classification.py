@@ -26,8 +26,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from kermix.data.labelled import LabelledImages
-from kermix.errors import RunError, ShapeError, TrainingError
+from kermix.data.labelled import LabelledImages, check_same_shape
+from kermix.errors import RunError, TrainingError
 from kermix.models.image_classifier import ImageClassifier
 from kermix.models.product_classifier import GaussianProductClassifier
 
@@ -49,6 +49,7 @@ __all__ = ["ClassifierTrainer", "Evaluation", "Row", "TrainedClassifier", "load_
 Row: TypeAlias = dict[str, float]
 
 EVALUATED_TOGETHER = 500
+NUMBERS_AT_ONCE = 2**27
 BATCHES_FOR_STATISTICS = 40
 
 
@@ -107,18 +108,16 @@ class ClassifierTrainer:
 
     def __post_init__(self) -> None:
         settings, shape = self.settings, self.train.images.shape[1:]
-        if self.held_out is not None and self.held_out.images.shape[1:] != shape:
-            raise ShapeError(
-                f"Training images are {shape}, held-out images {self.held_out.images.shape[1:]} "
-                "(channels, height, width): read both with the same size."
-            )
+        if self.held_out is not None:
+            check_same_shape(self.train, self.held_out)
         precision = self.precision
         fabric = make_fabric(self.device, "32-true" if precision == "auto" else precision)
         if precision == "auto" and fabric.device.type == "cuda":
             fabric = make_fabric(self.device, "bf16-mixed")
         self._fabric, device = fabric, fabric.device
         self._images, self._labels = _on(device, self.train)
-        self._steps = max(1, round(len(self.train) / settings.batch))
+        # Two images in a step, at least: one has no variance to normalise by.
+        self._steps = max(1, min(round(len(self.train) / settings.batch), len(self.train) // 2))
         self._size = len(self.train) // self._steps
         channels, height, width = (int(n) for n in shape)
         model = build_classifier(settings, (channels, height, width), len(self.train.classes))
@@ -181,6 +180,8 @@ class ClassifierTrainer:
                 self._begin_epoch()
                 start = time.perf_counter()
             due = place == 0 and (epoch % checkpoint_every == 0 or self.step == self.total)
+            if stopping:
+                self._check(float(self._totals[0]), folder)
             if folder is not None and (stopping or due):
                 self.save(folder / "last.safetensors")
             if stopping:
@@ -290,12 +291,8 @@ class ClassifierTrainer:
     def _report(self, seconds: float, folder: Path | None) -> Row:
         # The only place where the host waits for the device.
         loss, right = (self._totals / (self._steps * self._size)).tolist()
+        self._check(loss, folder)
         epoch = self.step // self._steps
-        if not loss < float("inf"):
-            raise TrainingError(
-                f"The loss is not finite in epoch {epoch} (learning rate peak "
-                f"{self.settings.peak_rate:g}). Try one three times lower. {last_good(folder)}"
-            )
         row: Row = {"epoch": epoch, "step": self.step, "loss": loss, "train_accuracy": right}
         row["seconds"] = seconds
         every = self.settings.evaluate_every
@@ -303,6 +300,14 @@ class ClassifierTrainer:
             row["test_accuracy"] = self.evaluate().accuracy
         self.history.append(row)
         return row
+
+    def _check(self, loss: float, folder: Path | None) -> None:
+        if not loss < float("inf"):
+            raise TrainingError(
+                f"The loss is not finite in epoch {-(-self.step // self._steps)} (learning rate "
+                f"peak {self.settings.peak_rate:g}). Try one three times lower. "
+                f"{last_good(folder)}"
+            )
 
     def save(self, path: Path) -> None:
         """Write everything that changes during training."""
@@ -392,8 +397,9 @@ def _optimizers(
 def _scores(model: ImageClassifier, images: Tensor, flip: bool) -> Tensor:  # (N, classes)
     """Scores in pieces, on the model's device."""
     device = next(model.parameters()).device
+    together = max(1, min(EVALUATED_TOGETHER, NUMBERS_AT_ONCE // model.numbers_per_image))
     found = []
-    for part in images.split(EVALUATED_TOGETHER):
+    for part in images.split(together):
         here = part.to(device)
         scores = model(here)
         found.append((scores + model(here.flip(3))) / 2 if flip else scores)

@@ -105,6 +105,8 @@ class ClassifierSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed >> 32:
+            raise OptionError(f"seed={self.seed!r} must be a whole number from 0 to 2^32 - 1.")
         if self.rate is not None and not 0 < self.rate < float("inf"):
             raise OptionError(f"rate={self.rate} must be a positive number.")
         if not 0 < self.score_rate < float("inf"):
