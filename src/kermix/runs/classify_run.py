@@ -47,7 +47,7 @@ __all__ = ["ClassifyRun", "is_classification", "suited_settings"]
 KIND = "classify"
 FEW_IMAGES, SMALL_SIDE = 20_000, 16
 PLAIN_POSITIONS = 2**16  # in a step: for so few, torch's own operations are faster on a CPU
-LARGE_SIDE = 64  # from twice this, patches are further apart than a pixel
+LARGE_SIDE = 48  # from twice this, patches are further apart than a pixel
 NUMBERS_IN_A_STEP = 2**28
 SLOWER_SCORES = 0.1  # of the rate of the rest: A_F sums over all Gaussians
 # Of the command; all others are given by --set.

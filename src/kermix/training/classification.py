@@ -49,7 +49,7 @@ __all__ = ["ClassifierTrainer", "Evaluation", "Row", "TrainedClassifier", "load_
 Row: TypeAlias = dict[str, float]
 
 EVALUATED_TOGETHER = 500
-NUMBERS_AT_ONCE = 2**27
+NUMBERS_AT_ONCE = 2**26
 BATCHES_FOR_STATISTICS = 40
 
 
