@@ -61,7 +61,7 @@ def accuracy_figure(history: Sequence[dict[str, float]]) -> "Figure":
     right.plot(epochs, [row["loss"] for row in history], color=ORANGE, **mark)
     right.set(xlabel="epoch", ylabel="loss on training images")
     for axes in (left, right):
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         plain_axes(axes)
     return figure
 

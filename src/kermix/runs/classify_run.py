@@ -244,6 +244,7 @@ class ClassifyRun:
         each: float,
     ) -> list[tuple[str, str]]:
         settings, counts = self.settings, self.config["images"]
+        count = len(trainer.history)
         channels, height, width = self.shape
         wrong = int(on_test.confusion.sum() - on_test.confusion.diagonal().sum())
         model = "CNN" if settings.model == "cnn" else f"{settings.model}, patch {settings.patch}"
@@ -254,7 +255,8 @@ class ClassifyRun:
             ("test accuracy", f"{on_test.accuracy:.2%} ({wrong} of {counts['test']} wrong)"),
             ("training accuracy", f"{on_train.accuracy:.2%}"),
             ("test loss", f"{on_test.loss:.4f} nats"),
-            ("time", f"{len(trainer.history)} epochs of {each:.2f} s on {trainer.used_device}"),
+            ("time", f"{count} epoch{'s' if count != 1 else ''} of {each:.2f} s on "
+             f"{trainer.used_device}"),
         ]  # fmt: skip
 
     def command(self) -> str:
