@@ -14,7 +14,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import kermix as km
 from kermix.bench import tabular
-from kermix.errors import OptionError
+from kermix.errors import OptionError, SampleError
+from kermix.validation import check_sizes
 
 SMALL = {"n_terms": 16, "width": 8, "n_members": 1, "max_epochs": 20, "batch_size": 64,
          "learning_rate": 0.03, "random_state": 0}  # fmt: skip
@@ -127,20 +128,109 @@ def test_odd_tables_give_finite_predictions(rows):
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({"form": "sum"}, "form='sum'"), ({"max_epochs": 0}, "epochs=0"), ({"n_members": 0}, "n_mem"),
-     ({"learning_rate": -1}, "rate=-1"), ({"validation_fraction": 1.5}, "validation_fraction")],
+    [({"form": "sum"}, "form='sum'"), ({"max_epochs": 0}, "max_epochs=0 must be a whole"),
+     ({"n_members": 0}, "n_members=0"), ({"n_members": 2.5}, "n_members=2.5 must be a whole"),
+     ({"n_members": "2"}, "n_members='2' must be a whole"), ({"n_terms": 4.0}, "n_terms=4.0"),
+     ({"n_members": True}, "n_members=True"), ({"n_terms": None}, "n_terms=None must be a whole"),
+     ({"batch_size": "8"}, "batch_size='8'"), ({"n_iter_no_change": 0}, "n_iter_no_change=0"),
+     ({"learning_rate": -1}, "learning_rate=-1"), ({"learning_rate": "1"}, "learning_rate='1'"),
+     ({"weight_decay": float("nan")}, "weight_decay=nan"),
+     ({"validation_fraction": 1.5}, "validation_fraction=1.5"),
+     ({"validation_fraction": None}, "validation_fraction=None")],
 )  # fmt: skip
 def test_bad_options(options, expected):
-    with pytest.raises(OptionError, match=expected):
+    with pytest.raises(OptionError, match=f"^{expected}"):
         km.ProductRegressor(**{**SMALL, **options}).fit(np.eye(30), np.arange(30))
+
+
+def test_numbers_of_numpy_are_numbers():
+    rows, labels = load_wine(return_X_y=True)
+    short = km.ProductClassifier(**{**SMALL, "max_epochs": np.int32(2)})
+    grid = {"n_terms": np.arange(4, 9, 4), "n_members": np.array([2], dtype=np.uint8)}
+    search = GridSearchCV(short, grid, cv=2, error_score="raise").fit(rows, labels)
+    assert search.best_params_["n_terms"] in (4, 8)
+    every = {name: np.int64(2) for name in ("width", "depth", "batch_size", "n_iter_no_change")}
+    rates = {name: np.float32(0.1) for name in ("learning_rate", "validation_fraction")}
+    clone(short).set_params(**every, **rates, weight_decay=np.int64(0)).fit(rows, labels)
+    check_sizes(width=np.int64(3), positions=None)
+    with pytest.raises(OptionError, match=r"width=2\.0 must be a whole number"):
+        check_sizes(width=2.0)
+    with pytest.raises(OptionError, match="width=0 must be a whole number, at least 1"):
+        check_sizes(width=0)
+
+
+@pytest.mark.parametrize("make", [np.random.default_rng, np.random.RandomState])
+def test_generators_of_numpy_give_the_seed(make):
+    rows, labels = load_wine(return_X_y=True)
+
+    def chances(random_state):
+        options = {**SMALL, "max_epochs": 2, "random_state": random_state}
+        return km.ProductClassifier(**options).fit(rows, labels).predict_proba(rows)
+
+    generator = make(5)
+    first, second = chances(generator), chances(generator)
+    assert not np.array_equal(first, second)  # it moves on
+    np.testing.assert_array_equal(first, chances(make(5)))
+
+
+@pytest.mark.parametrize("offset", [1.7e9, 1e15])
+def test_a_narrow_column_far_from_zero_is_learned(offset):
+    seconds = np.random.default_rng(0).integers(0, 1200, 400).astype(float)[:, None]
+    labels = np.sin(seconds[:, 0] / 100) > 0
+    near, far = (
+        km.ProductClassifier(**SMALL).fit(rows[:300], labels[:300]).score(rows[300:], labels[300:])
+        for rows in (seconds, seconds + offset)
+    )
+    assert near > 0.95
+    assert far > 0.95
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e200, 1e305])
+def test_units_of_any_size_give_the_same_fit(factor):
+    rows = np.random.default_rng(0).uniform(0, 1000, (60, 2))
+    values = rows[:, 0] * rows[:, 1] / 1e3
+    options = {**SMALL, "max_epochs": 3}
+    plain = km.ProductRegressor(**options).fit(rows, values).predict(rows)
+    other = km.ProductRegressor(**options).fit(rows * factor, values * factor)
+    np.testing.assert_allclose(other.predict(rows * factor) / factor, plain, rtol=1e-3)
+
+
+def test_a_column_wider_than_float64_is_refused():
+    rows = np.c_[np.arange(30.0), np.repeat([-1.7e308, 1.7e308], 15)]
+    with pytest.raises(SampleError, match=r"Column 1 goes from -1\.7e\+308 to 1\.7e\+308"):
+        km.ProductRegressor(**SMALL).fit(rows, np.arange(30))
+
+
+def test_float32_tables_are_judged_by_float32():
+    noise = np.random.default_rng(0).integers(0, 3, 40).astype(np.float32)
+    rows = np.c_[np.linspace(0, 1, 40, dtype=np.float32), 1 + noise * np.finfo(np.float32).eps]
+    fitted = km.ProductRegressor(**{**SMALL, "max_epochs": 1}).fit(rows, np.arange(40))
+    assert fitted.scaler_.scale[0, 1] == 1  # not magnified
+    wide = km.ProductRegressor(**{**SMALL, "max_epochs": 1}).fit(rows.astype(float), np.arange(40))
+    assert wide.scaler_.scale[0, 1] < 1e-6
 
 
 def test_benchmark_writes_its_file(tmp_path):
     path = tabular.main(["--quick", "--data", "wine,diabetes", "--out", str(tmp_path / "t.json")])
     record = json.loads(path.read_text())
     rows = record["tables"]["tabular"]
-    assert {row["method"] for row in rows} == {"gaussian product", "gradient boosting", "MLP"}
+    peers = {"gradient boosting", "MLP", "MLP, early stopping"}
+    assert {row["method"] for row in rows} == {"gaussian product", *peers}
     assert {row["data"] for row in rows} == {"wine", "diabetes"}
     assert sum(row["best"] for row in rows) >= 2
     with pytest.raises(OptionError, match="no data set"):
         tabular.run(True, data=["iris"])
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_benchmark_gives_the_peers_their_defaults(classes):
+    estimators = tabular._estimators(classes, quick=False)
+    changed = {"random_state": tabular.SEED, "max_iter": 1000}
+    for name, more in [
+        ("MLP", {}),
+        ("MLP, early stopping", {"early_stopping": True, "n_iter_no_change": 20}),
+    ]:
+        network = estimators[name][-1]
+        assert network.get_params() == type(network)().get_params() | changed | more
+    trees = estimators["gradient boosting"]
+    assert trees.get_params() == type(trees)(random_state=tabular.SEED).get_params()

@@ -1,5 +1,7 @@
 """Gaussian-product networks on tables, in the manner of scikit-learn: each column a variable."""
 
+import math
+import numbers
 from typing import Any, Self
 
 import numpy as np
@@ -10,6 +12,7 @@ from .errors import MissingExtraError, OptionError
 from .models.gaussian_product import GaussianProduct, ProductForm
 from .models.scaled import Scaler
 from .training.tabular import FittedTable, TableSettings, fit_table
+from .validation import check_sizes
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -26,6 +29,8 @@ __all__ = ["ProductClassifier", "ProductRegressor"]
 
 ROWS_TO_SPLIT = 20
 ROWS_AT_ONCE = 1024
+SIZES = ("n_terms", "width", "depth", "n_members", "max_epochs", "n_iter_no_change")
+PRECISIONS = (np.float64, np.float32)  # float32 stays: how far its numbers are rounded matters
 
 
 class _ProductEstimator(BaseEstimator):
@@ -63,24 +68,18 @@ class _ProductEstimator(BaseEstimator):
         self.random_state = random_state
 
     def _fit(self, rows: np.ndarray, targets: Tensor, outputs: int) -> None:
-        if not self.n_members >= 1:
-            raise OptionError(f"n_members={self.n_members}: at least one is needed.")
-        if not 0 <= self.validation_fraction < 1:
-            raise OptionError(
-                f"validation_fraction={self.validation_fraction}: from 0, which holds out "
-                "nothing, to below 1."
-            )
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._check_options()
+        seed = _seed(self.random_state)
         settings = TableSettings(
-            terms=self.n_terms,
-            width=self.width,
-            depth=self.depth,
+            terms=int(self.n_terms),
+            width=int(self.width),
+            depth=int(self.depth),
             form=self.form,
-            epochs=self.max_epochs,
-            batch=self.batch_size,
-            rate=self.learning_rate,
-            decay=self.weight_decay,
-            patience=self.n_iter_no_change,
+            epochs=int(self.max_epochs),
+            batch=None if self.batch_size is None else int(self.batch_size),
+            rate=float(self.learning_rate),
+            decay=float(self.weight_decay),
+            patience=int(self.n_iter_no_change),
             seed=seed,
         )
         values = torch.tensor(rows)
@@ -90,6 +89,21 @@ class _ProductEstimator(BaseEstimator):
             self.scaler_.scaled(values), targets, outputs, splits, settings, device=self.device
         )
         self._keep(fitted)
+
+    def _check_options(self) -> None:
+        for name in SIZES:
+            if getattr(self, name) is None:
+                raise OptionError(f"{name}=None must be a whole number, at least 1.")
+        check_sizes(**{name: getattr(self, name) for name in (*SIZES, "batch_size")})
+        if not (_is_number(self.learning_rate) and 0 < self.learning_rate < math.inf):
+            raise OptionError(f"learning_rate={self.learning_rate!r} must be a number above 0.")
+        if not (_is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf):
+            raise OptionError(f"weight_decay={self.weight_decay!r} must be a number from 0 on.")
+        if not (_is_number(self.validation_fraction) and 0 <= self.validation_fraction < 1):
+            raise OptionError(
+                f"validation_fraction={self.validation_fraction!r} must be a number from 0, "
+                "which holds out nothing, to below 1."
+            )
 
     def _keep(self, fitted: FittedTable) -> None:
         # In float64 a row's prediction does not depend on the rows beside it.
@@ -104,8 +118,8 @@ class _ProductEstimator(BaseEstimator):
         held_out = int(rows * self.validation_fraction)
         if rows < ROWS_TO_SPLIT or not held_out:
             everything = torch.arange(rows)
-            return [(everything, everything[:0])] * self.n_members
-        options = {"n_splits": self.n_members, "test_size": held_out, "random_state": seed}
+            return [(everything, everything[:0])] * int(self.n_members)
+        options = {"n_splits": int(self.n_members), "test_size": held_out, "random_state": seed}
         chooser = ShuffleSplit(**options)
         if targets.ndim == 1:
             counts = np.bincount(labels)
@@ -121,6 +135,16 @@ class _ProductEstimator(BaseEstimator):
         points = torch.tensor(rows)
         scaled = (points - self.scaler_.location) / self.scaler_.scale
         return torch.cat([self.network_(part) for part in scaled.split(ROWS_AT_ONCE)])
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 class ProductClassifier(ClassifierMixin, _ProductEstimator):
@@ -146,7 +170,8 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
             trains with all rows for all epochs, and so does a table of fewer than 20 rows.
         n_iter_no_change: Epochs without progress on held-out rows after which a network stops.
         device: "cpu", "cuda", "auto", ...
-        random_state: Seed, or a NumPy generator, from which all randomness comes.
+        random_state: Where all randomness comes from: a seed, None for another one each time, or
+            a generator of NumPy (`np.random.default_rng(0)` or a `RandomState`), which moves on.
 
     Attributes:
         classes_: The labels.
@@ -167,7 +192,7 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from rows (n, d) and their labels (n,)."""
-        rows, labels = validate_data(self, X, y, dtype=np.float64)
+        rows, labels = validate_data(self, X, y, dtype=PRECISIONS)
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         self._fit(rows, torch.from_numpy(codes.reshape(-1)).long(), len(self.classes_))
@@ -206,7 +231,8 @@ class ProductRegressor(RegressorMixin, _ProductEstimator):
             trains with all rows for all epochs, and so does a table of fewer than 20 rows.
         n_iter_no_change: Epochs without progress on held-out rows after which a network stops.
         device: "cpu", "cuda", "auto", ...
-        random_state: Seed, or a NumPy generator, from which all randomness comes.
+        random_state: Where all randomness comes from: a seed, None for another one each time, or
+            a generator of NumPy (`np.random.default_rng(0)` or a `RandomState`), which moves on.
 
     Attributes:
         network_: The fitted networks, side by side.
@@ -229,7 +255,7 @@ class ProductRegressor(RegressorMixin, _ProductEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from rows (n, d) and their targets, (n,) or (n, outputs)."""
         rows, targets = validate_data(
-            self, X, y, dtype=np.float64, multi_output=True, y_numeric=True
+            self, X, y, dtype=PRECISIONS, multi_output=True, y_numeric=True
         )
         targets = np.asarray(targets, dtype=np.float64)
         self._one_target = targets.ndim == 1

@@ -5,6 +5,9 @@ reading them costs nothing: on the CPU, outside `torch.compile` and `torch.func`
 accelerator a look at the values would make the host wait for the device at every training step.
 """
 
+import numbers
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -47,14 +50,19 @@ def check_option(name: str, value: str, offered: tuple[str, ...]) -> None:
 
 
 def check_sizes(**sizes: int | None) -> None:
-    """Refuse sizes below one; None is a size that is not given.
+    """Refuse sizes that are no whole numbers from one on; None is a size that is not given.
+
+    NumPy's integers are whole numbers; truth values and text are not.
 
     Example:
         >>> check_sizes(width=3, positions=None)
     """
     for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise OptionError(f"{name}={size} must be at least 1.")
+        if size is None:
+            continue
+        found: Any = size
+        if isinstance(found, bool) or not isinstance(found, numbers.Integral) or size < 1:
+            raise OptionError(f"{name}={size!r} must be a whole number, at least 1.")
 
 
 def check_samples(name: str, x: Tensor) -> Tensor:  # (*B, N, d)

@@ -1,10 +1,11 @@
 """Gaussian-product networks on tables, against gradient boosting and an MLP.
 
 `python -m kermix.bench.tabular`: scikit-learn's own data sets, five folds that are the same for
-all, every estimator with its defaults (the MLP behind a scaler and with early stopping, as ours
-has both inside). Accuracy for classes, R squared for numbers; the mean over folds and their
-deviation, and the CPU seconds of fitting one fold (of all threads, so that other programs on the
-machine do not count).
+all, every estimator with its defaults; but the MLP stands behind a scaler and may take 1000
+epochs, since after its 200 it is often not done. It is shown twice: trained until its training
+loss stops falling, scikit-learn's default, and stopped early by a tenth of its rows, as ours is.
+Accuracy for classes, R squared for numbers; the mean over folds and their deviation, and the CPU
+seconds of fitting one fold (of all threads, so that other programs on the machine do not count).
 """
 
 import argparse
@@ -57,6 +58,7 @@ DATA: dict[str, tuple[Callable[[], tuple[np.ndarray, np.ndarray]], bool]] = {
 
 
 def _estimators(classes: bool, quick: bool) -> dict[str, Any]:
+    from sklearn.base import clone
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.neural_network import MLPClassifier, MLPRegressor
     from sklearn.pipeline import make_pipeline
@@ -68,12 +70,13 @@ def _estimators(classes: bool, quick: bool) -> dict[str, Any]:
     trees = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
     mlp = MLPClassifier if classes else MLPRegressor
     epochs: dict[str, Any] = {"max_epochs": 3, "n_members": 1} if quick else {}
-    iterations = {"max_iter": 5 if quick else 1000}
-    network = mlp(early_stopping=True, n_iter_no_change=20, random_state=SEED, **iterations)
+    network = mlp(random_state=SEED, max_iter=5 if quick else 1000)
+    stopped = clone(network).set_params(early_stopping=True, n_iter_no_change=20)
     return {
         "gaussian product": ours(random_state=SEED, **epochs),
         "gradient boosting": trees(random_state=SEED, **({"max_iter": 5} if quick else {})),
         "MLP": make_pipeline(StandardScaler(), network),
+        "MLP, early stopping": make_pipeline(StandardScaler(), stopped),
     }
 
 
@@ -153,8 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         "folds": FOLDS,
         "seed": SEED,
         "defaults": "our defaults were chosen while looking at a few folds, drawn with other "
-        "seeds, of these sets; the peers have scikit-learn's defaults, the MLP with a scaler, "
-        "early stopping and up to 1000 epochs",
+        "seeds, of these sets; the peers have scikit-learn's defaults, the MLP with a scaler and "
+        "up to 1000 epochs instead of 200",
+        "MLP, early stopping": "the same MLP with early_stopping=True, which holds out a tenth of "
+        "its rows, and n_iter_no_change=20",
     }
     return write_record("tabular", given.out, tables, protocol, shown="tabular", quick=given.quick)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from kermix.errors import OptionError
+from kermix.errors import OptionError, SampleError
 from kermix.mixtures.mixture import GaussianMixture
 
 from .mixture_networks import Draw, MixtureNetwork, MixtureTable, stratified_draw
@@ -14,23 +14,46 @@ from .priors import Prior
 __all__ = ["ScaledModel", "Scaler", "column_moments"]
 
 CENTRES_OF_A_DENSITY = 2000
+ROUNDINGS = 8  # a column that varies by fewer units in the last place is constant
 
 
 def column_moments(data: Tensor, common: bool = False) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each column, (*B, 1, d); 0 exactly where it is constant.
 
+    Constant is what varies by no more than the rounding of its type.
+
     Args:
         data: Rows, shape (*B, N, d).
         common: Whether all columns share one deviation.
+
+    Example:
+        >>> seconds = 1.7e9 + torch.arange(3).double()[:, None]
+        >>> [round(float(moment), 4) for moment in column_moments(seconds)]
+        [1700000001.0, 0.8165]
     """
-    wide = data.double()
-    location = wide.mean(-2, keepdim=True)
-    scale = (wide - location).square().mean(-2, keepdim=True).sqrt()
-    if common:
-        scale = scale.square().mean(-1, keepdim=True).sqrt().expand_as(scale).clone()
+    low, high = data.amin(-2, keepdim=True).double(), data.amax(-2, keepdim=True).double()
+    if bool((high - low).isinf().any()):
+        column = int((high - low).isinf().reshape(-1, data.shape[-1]).any(0).nonzero()[0])
+        raise SampleError(
+            f"Column {column} goes from {float(low[..., column].min()):g} to "
+            f"{float(high[..., column].max()):g}: float64 cannot hold the difference. "
+            "Divide it by a constant."
+        )
+    # From the middle of each column and in units of half its range, squares neither overflow nor
+    # vanish, and what is far from zero loses no digits.
+    middle, half = low / 2 + high / 2, high / 2 - low / 2
+    units = (data.double() - middle).div_(torch.where(half > 0, half, 1.0))
+    mean = units.mean(-2, keepdim=True)
+    scale = half * (units - mean).square_().mean(-2, keepdim=True).sqrt()
     # What is left of a constant column after rounding is no spread.
-    level = 1e-6 * location.abs().clamp(min=torch.finfo(torch.float32).tiny)
-    return location, torch.where(scale > level, scale, 0.0)
+    dtype = data.dtype if data.dtype.is_floating_point else torch.float64
+    level = ROUNDINGS * torch.finfo(dtype).eps * torch.maximum(low.abs(), high.abs())
+    scale = torch.where(half > level, scale, 0.0)
+    if common:
+        largest = scale.amax(-1, keepdim=True)
+        parts = scale / torch.where(largest > 0, largest, 1.0)
+        scale = (largest * parts.square().mean(-1, keepdim=True).sqrt()).expand_as(scale).clone()
+    return middle + half * mean, scale
 
 
 class Scaler(nn.Module):
@@ -84,6 +107,13 @@ class ScaledModel(nn.Module):
         self.prior, self.kernel_variance = prior, kernel_variance
         if not self.is_mixture and prior is None:
             raise OptionError("A generator needs a prior: where its noise comes from.")
+        variances = scaler.scale.square()
+        if bool((variances.isinf() | (variances == 0)).any()):
+            raise SampleError(
+                f"The data's columns have deviations of {float(scaler.scale.min()):g} to "
+                f"{float(scaler.scale.max()):g}, the squares of which float64 cannot hold: "
+                "multiply or divide them by a constant."
+            )
 
     @property
     def is_mixture(self) -> bool:
