@@ -83,3 +83,11 @@ def test_importing_kermix_needs_neither_scikit_learn_nor_lightning():
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_generators_of_both_kinds_are_taken():
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    for make in (np.random.default_rng, np.random.RandomState):
+        first, second = (small(random_state=make(5)).fit(rows) for _ in range(2))
+        np.testing.assert_array_equal(first.means_, second.means_)
+        assert first.sample(3, random_state=make(1)).shape == (3, 2)

@@ -16,10 +16,22 @@ try:
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError:
     raise MissingExtraError(
-        "KernelMixture needs scikit-learn: pip install 'kermix[fit]'."
+        "The estimators need scikit-learn: pip install 'kermix[fit]'."
     ) from None
 
-__all__ = ["KernelMixture"]
+__all__ = ["KernelMixture", "seed_from"]
+
+
+def seed_from(random_state: Any) -> int:
+    """A seed from what scikit-learn takes, or from a NumPy generator of either kind.
+
+    Example:
+        >>> seed_from(np.random.default_rng(0)) == seed_from(np.random.default_rng(0))
+        True
+    """
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 class KernelMixture(DensityMixin, BaseEstimator):
@@ -39,7 +51,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         variance: Variance of the kernel at the end, for scaled data; None finds it.
         learning_rate: Peak of the learning rate; None chooses by model.
         device: "auto", "cpu", "cuda", ...
-        random_state: Seed, or a NumPy generator, from which all randomness comes.
+        random_state: Seed, or a NumPy generator of either kind, from which all randomness comes.
 
     Attributes:
         weights_: Weights of the components, (K,).
@@ -93,7 +105,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         from .training.build import Split, build_trainer
 
         rows = validate_data(self, X, dtype=np.float64)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = seed_from(self.random_state)
         settings = Settings(
             cost=self.cost,
             model=self.model,
@@ -140,7 +152,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         """Draw rows from the fitted density; the same ones again unless a seed is given."""
         check_is_fitted(self)
         chosen = self.random_state if random_state is None else random_state
-        seed = int(check_random_state(chosen).randint(2**31 - 1))
+        seed = seed_from(chosen)
         generator = torch.Generator().manual_seed(seed)
         rows: np.ndarray = self.mixture_.sample((n_samples,), generator=generator).numpy()
         return rows

@@ -8,22 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import MissingExtraError, OptionError
+from .errors import OptionError
+from .estimators import seed_from  # first: it says what to install if scikit-learn is missing
 from .models.gaussian_product import GaussianProduct, ProductForm
 from .models.scaled import Scaler
 from .training.tabular import FittedTable, TableSettings, fit_table
 from .validation import check_sizes
 
-try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
-    from sklearn.utils import check_random_state
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError:
-    raise MissingExtraError(
-        "ProductClassifier and ProductRegressor need scikit-learn: pip install 'kermix[fit]'."
-    ) from None
+# isort: split
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 __all__ = ["ProductClassifier", "ProductRegressor"]
 
@@ -69,7 +65,7 @@ class _ProductEstimator(BaseEstimator):
 
     def _fit(self, rows: np.ndarray, targets: Tensor, outputs: int) -> None:
         self._check_options()
-        seed = _seed(self.random_state)
+        seed = seed_from(self.random_state)
         settings = TableSettings(
             terms=int(self.n_terms),
             width=int(self.width),
@@ -135,12 +131,6 @@ class _ProductEstimator(BaseEstimator):
         points = torch.tensor(rows)
         scaled = (points - self.scaler_.location) / self.scaler_.scale
         return torch.cat([self.network_(part) for part in scaled.split(ROWS_AT_ONCE)])
-
-
-def _seed(random_state: Any) -> int:
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**31 - 1))
-    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def _is_number(value: Any) -> bool:
