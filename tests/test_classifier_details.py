@@ -236,6 +236,23 @@ def test_a_variable_is_scaled_by_its_own_width(members):
         assert float(weight[t, :width].square().sum(0).mean()) == pytest.approx(1, rel=0.05)
 
 
+@pytest.mark.parametrize("form", ["product", "signed"])
+def test_products_of_many_start_at_the_order_of_one(form):
+    made = GaussianProduct(100, terms=50, form=form, generator=start())
+    size, sign = made.log_terms(torch.randn(40, 100, generator=start()))
+    assert bool((sign > 0).all())
+    assert -3 < float(size.detach().mean()) < 1
+    assert float(size.detach().min()) > -8
+
+
+def test_the_value_starts_as_the_mean_of_moderate_terms():
+    made = GaussianProduct(20, terms=50, precision="norm", generator=start())
+    x = torch.randn(40, 20, generator=start())
+    size, _ = made.log_terms(x)
+    assert_close(size.std(0, correction=0).mean(), torch.tensor(0.5), rtol=1e-3, atol=0)
+    assert_close(made(x), size.exp().mean(1))
+
+
 def test_directions_have_the_spread_that_anchors_are_made_for():
     images = torch.rand(64, 1, 8, 8, generator=start())
     network = prepared(images)
@@ -399,6 +416,16 @@ def test_the_baseline_has_no_patch_whatever_was_said():
     assert table1_cells.cell_settings("cifar10", "cnn", 5) == settings
 
 
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_images_that_stay_the_same_are_seen_less_often(dataset):
+    for patch in table1_cells.PATCHES:
+        often, seldom = (
+            table1_cells.cell_settings(dataset, "gaussian-product", patch, augmented).epochs
+            for augmented in (True, False)
+        )
+        assert seldom < often
+
+
 def test_images_are_held_out_at_random_and_always_the_same():
     data = replace(labelled(), labels=np.arange(48))
     rest, held_out = table1_cells.hold_out(data, 12)
@@ -425,10 +452,10 @@ def test_a_record_says_what_was_evaluated_and_how():
     assert found["evaluated_on"] == held_out.name
     assert found["settings"]["rate"] == settings.peak_rate
     # Two views of these tell nothing; one view tells all, here the opposite of the labels.
-    assert found["test_accuracy_one_view"] == 0
+    assert found["test_accuracy_one_view"] < 0.1
     assert 0.1 < found["test_accuracy"] < 0.9
     assert found["seconds_per_epoch"] < found["seconds"] / 2
     once = replace(settings, flip_at_test=False)
     found = table1_cells.train_cell(train, wrong, once, device="cpu")
-    assert found["train_accuracy"] == 1
-    assert found["test_accuracy"] == found["test_accuracy_one_view"] == 0
+    assert found["train_accuracy"] > 0.9
+    assert found["test_accuracy"] == found["test_accuracy_one_view"] < 0.1
