@@ -188,3 +188,31 @@ def test_addresses(tmp_path):
         open_files(["nosuch://a/b.csv"])
     with pytest.raises(TableError, match="not read in batches"):
         open_files([str(tmp_path / "x.xlsx")])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_columns_of_numpy_files_come_in_the_order_they_are_asked_for(order, tmp_path):
+    np.save(tmp_path / "data.npy", np.asarray(VALUES, order=order))
+    files = open_files([str(tmp_path / "data.npy")], ["x1", "x2", "x0"])
+    np.testing.assert_array_equal(rows(files), VALUES[:, [1, 2, 0]])
+
+
+@pytest.mark.parametrize("size", range(2000, 2040, 3))
+def test_text_in_quotes_may_come_late(size, monkeypatch, tmp_path):
+    monkeypatch.setattr(csv_parts, "CSV_BLOCK", 700)
+    monkeypatch.setattr(csv_parts, "PART_BYTES", size)
+    lines = [f"{k},0,plain\n" for k in range(200)]
+    lines += [f'{k},0,"one\n{k},7,two"\n' for k in range(200, 600)]
+    (tmp_path / "data.csv").write_text("n,zero,text\n" + "".join(lines))
+    files = open_files([str(tmp_path / "data.csv")])
+    found = rows(files)
+    assert found[:, 0].tolist() == list(range(600))
+    assert not found[:, 1].any()
+    piece = files.parts[0].piece(np.random.default_rng(0))
+    assert all((b.values[:, 1] == 0).all() for b in piece.batches())
+
+
+def test_names_that_differ_by_spaces_are_the_same(tmp_path):
+    (tmp_path / "data.csv").write_text("a, a\n1,2\n")
+    with pytest.raises(TableError, match="appear twice: a"):
+        open_files([str(tmp_path / "data.csv")])

@@ -11,6 +11,7 @@ import torch
 import kermix as km
 from cases import normal
 from kermix.errors import KermixError, OptionError, TableError
+from kermix.evaluation import energy_distance
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +136,16 @@ def test_sketches_are_compared_with_their_certificates():
     assert "certificate" in table
     exact = float(km.svd_cost(x, y, 0.1, normalized=True))
     assert f"{exact:.3f}" in table
+
+
+def test_columns_far_from_zero_are_compared_like_those_that_are_not():
+    x, y = normal(300, 2, seed=0) * 5, normal(300, 2, seed=1) * 5 + torch.tensor([0.0, 6.0])
+    far = torch.tensor([1.7e9, -3e8], dtype=torch.float64)
+    near, moved = (km.compare(x + s, y + s, permutations=99) for s in (0, far))
+    for one, other in zip(near.column_differences, moved.column_differences, strict=True):
+        assert (one.column, one.pvalue) == (other.column, other.pvalue)
+        assert other.distance == pytest.approx(one.distance, rel=1e-4)
+    assert moved.tests["svd"].pvalue == near.tests["svd"].pvalue == 0.01
+    spread = torch.cat([x, y])[:, 1].std()
+    expected = energy_distance(x[:, 1:], y[:, 1:]) / spread
+    assert near.column_differences[0].distance == pytest.approx(float(expected), rel=1e-4)

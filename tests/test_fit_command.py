@@ -98,6 +98,8 @@ def test_columns_are_scored_by_name(tmp_path):
     rows = np.random.default_rng(0).normal(size=(200, 2)) * [1, 5]
     for name, header, values in (("ab", "a,b", rows), ("ba", "b,a", rows[:, ::-1])):
         np.savetxt(tmp_path / f"{name}.csv", values, delimiter=",", header=header, comments="")
+    for name, header, values in (("01", "x0,x1", rows), ("10", "x1,x0", rows[:, ::-1])):
+        np.savetxt(tmp_path / f"{name}.csv", values, delimiter=",", header=header, comments="")
     np.savetxt(tmp_path / "ac.csv", rows, delimiter=",", header="a,c", comments="")
     run = tmp_path / "run"
     options = ("--steps", 5, "--polish", 5, "--components", 3)
@@ -107,6 +109,11 @@ def test_columns_are_scored_by_name(tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "ab.npy"), np.load(tmp_path / "ba.npy"))
     with pytest.raises(KermixError, match="the same names"):
         kermix("score", run, tmp_path / "ac.csv")
+    plain = tmp_path / "plain"
+    assert kermix("fit", tmp_path / "01.csv", *options, "--out", plain).exit_code == 0
+    for name in ("01", "10"):
+        kermix("score", plain, tmp_path / f"{name}.csv", "-o", tmp_path / f"{name}.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "01.npy"), np.load(tmp_path / "10.npy"))
 
 
 def test_sample_and_score(moons, tmp_path):

@@ -1,6 +1,7 @@
 """Labelled images in every format: values, labels, splits, and errors that name the file."""
 
 import gzip
+import os
 
 import numpy as np
 import pytest
@@ -312,3 +313,17 @@ def test_load_reads_one_part_of_a_folder_in_the_form_of_both(tmp_path):
     assert parts[1].classes == ("cat", "dog")
     assert parts[1].labels.tolist() == [0, 0, 1, 1]
     assert "the pictures in its folder test were read" in parts[1].notes[0]
+
+
+def test_pictures_of_another_folder_are_not_taken_from_the_cache(tmp_path):
+    for folder, level in (("a", 50), ("b", 150)):
+        for name in ("cat", "dog"):
+            (tmp_path / folder / "images" / name).mkdir(parents=True)
+            for i in range(3):
+                path = tmp_path / folder / "images" / name / f"{i}.bmp"
+                path.write_bytes(encoded((level, level, level), (6, 6), "BMP"))
+                os.utime(path, (1e9, 1e9))
+    for folder, level in (("a", 50), ("b", 150)):
+        source = str(tmp_path / folder / "images")
+        data = load_labelled(source, "train", cache=tmp_path / "cache")
+        assert np.unique(data.images).tolist() == [level]

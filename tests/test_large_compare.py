@@ -9,7 +9,14 @@ import torch
 
 import kermix as km
 from cases import normal
-from kermix.measure.blocks import Blocks, energy_of_blocks, line_energy
+from kermix.evaluation import energy_distance
+from kermix.measure.blocks import (
+    Blocks,
+    energy_of_blocks,
+    energy_of_rows,
+    line_energy,
+    random_directions,
+)
 from kermix.measure.large import LargeComparison
 from kermix.measure.permutation import own_generator
 from kermix.measure.statistics import energy_statistic
@@ -42,11 +49,14 @@ def test_energy_distance_by_projections(d):
     pooled = torch.cat([x, y])
     blocks = Blocks.of(600, 400, torch.Generator().manual_seed(0))
     assert len(blocks.rest) == 0
-    found = energy_of_blocks(pooled, blocks, *sides(blocks), torch.Generator().manual_seed(0))
+    directions = random_directions(d, torch.Generator().manual_seed(0))
+    found = energy_of_blocks(pooled, blocks, *sides(blocks), directions)
     weights = torch.zeros(2, 1, 1000, dtype=torch.float64)
     weights[0, 0, :600], weights[1, 0, 600:] = 1 / 600, 1 / 400
     exact = energy_statistic(pooled, *weights)
     assert float(found) == pytest.approx(float(exact), rel=0.005 if d == 1 else 0.15)
+    by_rows = energy_of_rows(pooled, 600, directions)
+    assert by_rows == pytest.approx(float(exact), rel=1e-9 if d == 1 else 0.15)
 
 
 def test_energy_distance_of_few_distinct_values_is_exact():
@@ -116,3 +126,21 @@ def test_a_small_shift_is_found_in_many_rows():
     many = km.compare(x, y, 0.5, permutations=39, bootstrap=0)
     assert all(test.pvalue == 1 / 40 for test in many.tests.values())
     assert all(c.pvalue == 1 / 40 for c in many.column_differences)
+
+
+def test_energy_distances_of_heavy_tails_are_those_of_all_rows():
+    x, y = (2 * normal(3000, 1, seed=0)).exp(), 1.1 * (2 * normal(2000, 1, seed=1)).exp()
+    found = km.compare(x, y, 1.0, permutations=19, standardize=False)
+    exact = float(energy_distance(x, y))
+    energy = next(m for m in found.measures if m.name == "energy")
+    assert energy.value == pytest.approx(exact, rel=1e-6)
+    spread = float(torch.cat([x, y]).std())
+    assert found.column_differences[0].distance == pytest.approx(exact / spread, rel=1e-6)
+
+
+def test_rows_outside_of_the_blocks_are_told():
+    x, y = normal(20_000, 1, seed=0), normal(1010, 1, seed=1)
+    notes = " ".join(km.compare(x, y, 1.0, permutations=19).notes)
+    blocks = Blocks.of(20_000, 1010, torch.Generator().manual_seed(0))
+    inside = len(blocks) * blocks.size
+    assert ("which hold" in notes) == (inside < 21_010)

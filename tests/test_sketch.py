@@ -293,3 +293,11 @@ def test_the_error_bound_is_a_number_without_a_graph():
     value, info = km.svd_cost.with_info(km.Sketch(features).update(X), Y.clone().requires_grad_())
     assert value.requires_grad
     assert not info.error_bound.requires_grad
+
+
+def test_costs_beside_half_precision_stay_finite():
+    x, y = normal(40_000, 1, seed=0), normal(30_000, 1, seed=1)
+    sketch = km.Sketch(km.nystrom_features(x[:500], 0.1, 20)).update(torch.cat([x, x, x]))
+    value = km.svd_cost(sketch, torch.cat([y, y, y]).half(), None)
+    assert value.dtype == torch.float16
+    assert value.isfinite()

@@ -12,6 +12,7 @@ import kermix as km
 from cases import normal
 from kermix.bench.permutation import four_gaussians
 from kermix.errors import OptionError, SampleError, ShapeError
+from kermix.evaluation import energy_distance
 from kermix.kernel import GaussianKernel
 from kermix.measure.permutation import combined, labellings, pvalues
 from kermix.measure.pooled import PooledFeatures, bures_form, pooled_features
@@ -191,3 +192,25 @@ def test_bad_requests_say_what_to_do():
         km.two_sample_test(x, x, groups=(torch.arange(10), torch.arange(10)))
     with pytest.raises(ShapeError, match="3 group labels"):
         km.two_sample_test(x, x, groups=(torch.arange(3), torch.arange(10)))
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_autocast_changes_nothing(cost):
+    x, y = normal(2, 60, 3, seed=0, dtype=torch.float32)
+    expected = km.two_sample_test(x, y + 0.2, cost, permutations=50)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = km.two_sample_test(x, y + 0.2, cost, permutations=50)
+        distance = energy_distance(x, y + 0.2)
+    assert (found.statistic, found.pvalue) == (expected.statistic, expected.pvalue)
+    assert_close(distance, energy_distance(x, y + 0.2), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_weights_of_single_precision(cost):
+    x, y = normal(2, 40, 2, seed=0, dtype=torch.float32)
+    weights = torch.linspace(1, 2, 40)
+    single = km.two_sample_test(x, y + 0.5, cost, 0.5, weights_x=weights, permutations=50)
+    double = km.two_sample_test(
+        x.double(), y.double() + 0.5, cost, 0.5, weights_x=weights.double(), permutations=50
+    )
+    assert single.statistic == pytest.approx(double.statistic, rel=1e-3)

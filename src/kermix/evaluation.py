@@ -86,8 +86,9 @@ def energy_distance(
         distances = torch.where(apart, squares, 1.0).sqrt() * apart
         return (left * (distances @ right.unsqueeze(-1)).squeeze(-1)).sum(-1)
 
-    cross = mean(y, x, b, a, False)
-    return 2 * cross - mean(x, x, a, a, True) - mean(y, y, b, b, True)
+    with torch.autocast(x.device.type, enabled=False):
+        cross = mean(y, x, b, a, False)
+        return 2 * cross - mean(x, x, a, a, True) - mean(y, y, b, b, True)
 
 
 def mmd_squared(

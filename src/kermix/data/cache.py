@@ -82,8 +82,8 @@ def content_digest(path: Path, *options: object) -> str:
 
 
 def fingerprint(root: Path, files: Iterable[Path], *options: object) -> str:
-    """Twenty hexadecimal digits of the files' names, sizes and times, and of options."""
-    digest = hashlib.sha256(repr((VERSION, options)).encode())
+    """Twenty hexadecimal digits of the files' places, sizes and times, and of options."""
+    digest = hashlib.sha256(repr((VERSION, options, str(root.resolve()))).encode())
     for file in files:
         status = file.stat()
         line = f"{file.relative_to(root).as_posix()}\0{status.st_size}\0{status.st_mtime_ns}\n"

@@ -183,10 +183,20 @@ def csv_file(address: str) -> FileLook:
                 continue
         numbers.append(name)
     # Inside quotation marks a line may not be a row, so the file is then read from its beginning.
-    step = size if b'"' in block else PART_BYTES
+    quoted = b'"' in block or (size > CSV_BLOCK and _has_quotation_marks(address))
+    step = size if quoted else PART_BYTES
     parts = tuple(
         CsvPart(address, tuple(numbers), at, min(at + step, size), min(step, size - at),
-                names, tuple(kinds), delimiter, named, b'"' not in block)
+                names, tuple(kinds), delimiter, named, not quoted)
         for at in range(0, size, step)
     )  # fmt: skip
     return FileLook(address, tuple(numbers), names, named, parts)
+
+
+def _has_quotation_marks(address: str) -> bool:
+    """Whether there is one anywhere: text columns may have their first far down."""
+    with opened(address) as file:
+        while block := file.read(CSV_BLOCK):
+            if b'"' in block:
+                return True
+    return False

@@ -181,7 +181,7 @@ class NpyPart(Part):
                         raise TableError(f"{self.address}: truncated at row {row}.")
                     values = np.frombuffer(content, dtype).reshape(count, width)
                 wide = np.float32 if dtype.itemsize <= 4 and dtype.kind == "f" else np.float64
-                if len(keep) < width:
+                if keep != list(range(width)):
                     values = values[:, keep]
                 yield self._batch(values.astype(wide, copy=False), row, size)
 

@@ -219,8 +219,9 @@ def csv_header(start: str, name: str) -> tuple[list[str], str, bool]:
         raise TableError(f"{name}: not a text file in UTF-8; save it as one (CSV UTF-8).")
     # A first line of numbers is data: the file has no header.
     named = not all(_is_number(cell) or not cell.strip() for cell in first)
-    if named and len(set(first)) < len(first):
-        twice = sorted({c for c in first if first.count(c) > 1})
+    names = [cell.strip() for cell in first]
+    if named and len(set(names)) < len(names):
+        twice = sorted({c for c in names if names.count(c) > 1})
         raise TableError(f"{name}: column names appear twice: {listed(twice)}.")
     return first if named else [f"x{i}" for i in range(len(first))], delimiter, named
 

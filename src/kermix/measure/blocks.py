@@ -20,8 +20,11 @@ __all__ = [
     "FeatureBlocks",
     "block_statistics",
     "energy_of_blocks",
+    "energy_of_rows",
     "feature_blocks",
     "line_energy",
+    "line_energy_of_rows",
+    "random_directions",
 ]
 
 BLOCKS = 400
@@ -148,22 +151,41 @@ def energy_of_blocks(
     blocks: Blocks,
     a: Tensor,  # (P, B)
     b: Tensor,  # (P, B)
-    generator: torch.Generator,
+    directions: Tensor,  # (D, d)
 ) -> Tensor:  # (P,)
-    r"""Energy distance for weights of blocks, from projections of the rows.
-
-    The length of a vector is the mean length of its projections times
-    :math:`\sqrt\pi\, \Gamma((d + 1) / 2) / \Gamma(d / 2)`, so the energy distance is that multiple
-    of the mean over directions of the distance on a line. 32 random directions are used.
-    """
-    d = pooled.shape[1]
-    if d == 1:
-        return line_energy(pooled[:, 0], blocks, a - b)
-    factor = math.sqrt(math.pi) * math.exp(math.lgamma((d + 1) / 2) - math.lgamma(d / 2))
+    """Energy distance for weights of blocks, from projections of the rows, each on a grid."""
     total = a.new_zeros(len(a))
-    for direction in _directions(d, generator):
-        total += line_energy(pooled @ direction.to(pooled), blocks, a - b)
-    return factor * total / DIRECTIONS
+    for direction in directions.to(pooled):
+        total += line_energy(pooled @ direction, blocks, a - b)
+    return _of_projections(pooled.shape[1]) * total / len(directions)
+
+
+def energy_of_rows(pooled: Tensor, n: int, directions: Tensor) -> float:
+    """Energy distance of the first n rows and the others, from projections, each exact."""
+    lines = [line_energy_of_rows(pooled @ direction, n) for direction in directions.to(pooled)]
+    return _of_projections(pooled.shape[1]) * sum(lines) / len(lines)
+
+
+def line_energy_of_rows(values: Tensor, n: int) -> float:  # (N,)
+    r"""Energy distance on a line of the first n values and the others, :math:`2 \int (F - G)^2`.
+
+    Example:
+        >>> line_energy_of_rows(torch.tensor([0.0, 0.0, 1.0]), 2)
+        2.0
+    """
+    ordered, order = values.double().sort()
+    of_x = (order < n).to(ordered)
+    steps = of_x / n - (1 - of_x) / (len(values) - n)
+    return float(2 * (steps.cumsum(0)[:-1].square() @ ordered.diff()))
+
+
+def _of_projections(d: int) -> float:
+    r"""Length of a vector over the mean length of its projections.
+
+    It is :math:`\sqrt\pi\, \Gamma((d + 1) / 2) / \Gamma(d / 2)`, so the energy distance is that
+    multiple of the mean over directions of the distance on a line.
+    """
+    return math.sqrt(math.pi) * math.exp(math.lgamma((d + 1) / 2) - math.lgamma(d / 2))
 
 
 def line_energy(values: Tensor, blocks: Blocks, signed: Tensor) -> Tensor:  # (N,), (P, B) -> (P,)
@@ -187,8 +209,10 @@ def line_energy(values: Tensor, blocks: Blocks, signed: Tensor) -> Tensor:  # (N
     return 2 * (difference.square() @ grid.diff().to(signed))
 
 
-def _directions(d: int, generator: torch.Generator) -> Tensor:  # (DIRECTIONS, d)
-    """Unit vectors, orthogonal as far as there is room: their mean is closer than a random one."""
+def random_directions(d: int, generator: torch.Generator) -> Tensor:  # (D, d)
+    """32 unit vectors, as far as there is room orthogonal, which is better than random; or one."""
+    if d == 1:
+        return torch.ones(1, 1, dtype=torch.float64)
     found: list[Tensor] = []
     while len(found) < DIRECTIONS:
         normal = torch.randn(d, d, generator=generator, dtype=torch.float64)

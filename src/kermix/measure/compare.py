@@ -146,11 +146,11 @@ def _by_pairs(
     """Measures and tests from all pairs of points."""
     tests: dict[str, TwoSampleResult] = {}
     if permutations:
+        # Ranks of statistics do not need more digits than float32 has, once the middle is zero.
+        middle = torch.cat([x, y]).mean(0)
+        a, b = (x - middle).float(), (y - middle).float()
         for cost in _test_costs():
-            # Ranks of statistics do not need more digits than float32 has.
-            tests[cost] = two_sample_test(
-                x.float(), y.float(), cost, grid, permutations, seed=seed
-            )
+            tests[cost] = two_sample_test(a, b, cost, grid, permutations, seed=seed)
     drawn = draws(len(x), len(y), bootstrap, generator, x.dtype)
     measures = [m for value in grid for m in _at_variance(x, y, value, drawn, tests)]
     measures.append(_energy(torch.cat([x, y]), drawn, tests))
@@ -255,11 +255,13 @@ def _column_differences(
     found = []
     for k, name in enumerate(columns):
         a, b = x[:, k : k + 1], y[:, k : k + 1]
-        spread = float(torch.cat([a, b]).std())
+        spread, middle = torch.std_mean(torch.cat([a, b]).double())
+        unit = spread if spread > 0 else 1.0
+        first, second = (((part - middle) / unit).float() for part in (a, b))
         test = two_sample_test(
-            a.float(), b.float(), "energy", permutations=max(permutations, 1), seed=seed
+            first, second, "energy", permutations=max(permutations, 1), seed=seed
         )
         pvalue = test.pvalue if permutations else None
-        distance = test.statistic / spread if spread > 0 else 0.0
-        found.append(ColumnDifference(name, distance, pvalue, float(a.mean()), float(b.mean())))
+        means = float(a.mean()), float(b.mean())
+        found.append(ColumnDifference(name, test.statistic, pvalue, *means))
     return tuple(sorted(found, key=lambda c: -c.distance))

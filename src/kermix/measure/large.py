@@ -13,8 +13,11 @@ from kermix.measure.blocks import (
     FeatureBlocks,
     block_statistics,
     energy_of_blocks,
+    energy_of_rows,
     feature_blocks,
     line_energy,
+    line_energy_of_rows,
+    random_directions,
 )
 from kermix.measure.comparison import ColumnDifference, Measure
 from kermix.measure.draws import Draws, anchored, draws
@@ -85,7 +88,9 @@ class LargeComparison:
             bounds.append(new[0].bound or 0.0)
             ranks.append(features.rank)
         weights = [torch.cat([s, t]) for s, t in zip((drawn.a, drawn.b), labels, strict=True)]
-        energies = energy_of_blocks(pooled, blocks, weights[0], weights[1], generator)
+        directions = random_directions(pooled.shape[1], generator)
+        energies = energy_of_blocks(pooled, blocks, weights[0], weights[1], directions)
+        energy = energy_of_rows(pooled, n, directions)
         error, if_same = drawn.errors(energies[: len(drawn.a)])
         rows["energy"] = [energies[len(drawn.a) :]]
         tests: dict[str, TwoSampleResult] = {}
@@ -96,7 +101,7 @@ class LargeComparison:
                 for cost, values in rows.items()
             }
         chance = tests["energy"].pvalue if tests else None
-        measures.append(Measure("energy", None, float(energies[0]), None, error, if_same, chance))
+        measures.append(Measure("energy", None, energy, None, error, if_same, chance))
         notes = [
             f"All {n} and {m} rows are used, through {', '.join(str(r) for r in ranks)} features; "
             f"SVD costs are within {', '.join(f'{b:.2g}' for b in bounds)} of those of all pairs. "
@@ -104,8 +109,11 @@ class LargeComparison:
             "distance is that of 32 projections.",
         ]
         if permutations:
-            text = f"Permutations exchange {len(blocks)} random blocks of {blocks.size} rows."
-            notes.append(text)
+            inside = len(blocks) * blocks.size
+            rest = "" if inside == n + m else f", which hold {inside} of all {n + m}"
+            notes.append(
+                f"Permutations exchange {len(blocks)} random blocks of {blocks.size} rows{rest}."
+            )
         return cls(
             tuple(measures),
             tests,
@@ -184,7 +192,7 @@ def _columns(
         spread = float(values.std())
         energies = line_energy(values, blocks, signed)
         chance = float(pvalues(energies)[0]) if tested else None
-        distance = float(energies[0]) / spread if spread > 0 else 0.0
+        distance = line_energy_of_rows(values, n) / spread if spread > 0 else 0.0
         means = float(values[:n].mean()), float(values[n:].mean())
         found.append(ColumnDifference(name, distance, chance, *means))
     return tuple(sorted(found, key=lambda c: -c.distance))

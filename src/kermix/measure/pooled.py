@@ -75,7 +75,9 @@ def pooled_features(
     of it. At most 300 features are kept, and none whose moment is below 1e-5 of the largest.
     """
     n = len(points)
-    share = points.new_full((n,), 1 / n) if weights is None else weights / weights.sum()
+    share = (
+        points.new_full((n,), 1 / n) if weights is None else (weights / weights.sum()).to(points)
+    )
     if n <= EXACT_UP_TO:
         roots = share.sqrt()
         matrix = gram_matrix(points, points, terms, points.dtype) * roots[:, None] * roots

@@ -136,32 +136,33 @@ def two_sample_test(
             f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; a test compares two sets "
             "of points, each of shape (points, dimension)."
         )
-    generator = own_generator(seed)
-    dtype = working_dtype(x, y)
-    pooled = torch.cat([x.to(dtype), y.to(dtype)])
-    weights = _pooled_weights(x, y, weights_x, weights_y)
-    labels = labellings(len(x), len(y), permutations, generator, groups).to(pooled.device)
-    sides = tuple(side.to(dtype) for side in signed_weights(labels, weights))
-    if cost == "energy":
-        grid: tuple[float, ...] = ()
-        rows, method = [energy_statistic(pooled, *sides)], "distances"
-    else:
-        grid = _grid(variances, pooled)
-        method = "gram matrix"
-        rows = []
-        for v in grid:
-            terms = GaussianKernel(v).cross_terms(pooled.shape[-1])
-            if cost in ("scalar", "mmd"):
-                rows.append(
-                    (scalar_statistic if cost == "scalar" else mmd_statistic)(
-                        gram_blocks(pooled, terms), *sides
+    with torch.autocast(x.device.type, enabled=False):
+        generator = own_generator(seed)
+        dtype = working_dtype(x, y)
+        pooled = torch.cat([x.to(dtype), y.to(dtype)])
+        weights = _pooled_weights(x, y, weights_x, weights_y)
+        labels = labellings(len(x), len(y), permutations, generator, groups).to(pooled.device)
+        sides = tuple(side.to(dtype) for side in signed_weights(labels, weights))
+        if cost == "energy":
+            grid: tuple[float, ...] = ()
+            rows, method = [energy_statistic(pooled, *sides)], "distances"
+        else:
+            grid = _grid(variances, pooled)
+            method = "gram matrix"
+            rows = []
+            for v in grid:
+                terms = GaussianKernel(v).cross_terms(pooled.shape[-1])
+                if cost in ("scalar", "mmd"):
+                    rows.append(
+                        (scalar_statistic if cost == "scalar" else mmd_statistic)(
+                            gram_blocks(pooled, terms), *sides
+                        )
                     )
-                )
-            else:
-                features, method = pooled_features(pooled, terms, weights, generator)
-                rows.append(moment_statistic(cost, form, features.whitened(ridge), *sides))
-    named = f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method
-    return ranked(rows, cost, grid, (len(x), len(y)), named)
+                else:
+                    features, method = pooled_features(pooled, terms, weights, generator)
+                    rows.append(moment_statistic(cost, form, features.whitened(ridge), *sides))
+        named = f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method
+        return ranked(rows, cost, grid, (len(x), len(y)), named)
 
 
 def ranked(

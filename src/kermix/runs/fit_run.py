@@ -243,14 +243,14 @@ class Run:
                 f"fitted to {len(columns)} ({', '.join(columns[:12])})."
             )
         unnamed = [f"x{i}" for i in range(len(columns))]
-        if names is not None and unnamed not in (names, columns) and names != columns:
-            if sorted(names) != sorted(columns):
-                raise ShapeError(
-                    f"The rows have the columns {', '.join(names[:12])} and the run in "
-                    f"{self.folder} was fitted to {', '.join(columns[:12])}: the same names are "
-                    "needed, in any order."
-                )
+        if names is not None and sorted(names) == sorted(columns):
             values = values[:, [names.index(name) for name in columns]]
+        elif names is not None and unnamed not in (names, columns):
+            raise ShapeError(
+                f"The rows have the columns {', '.join(names[:12])} and the run in "
+                f"{self.folder} was fitted to {', '.join(columns[:12])}: the same names are "
+                "needed, in any order."
+            )
         return self.model().log_prob(values)
 
     def finish(self, dataset: Dataset, history: list[Row]) -> Summary:

@@ -185,7 +185,8 @@ class SketchPair:
             error_bound=bound,
             rank=self.feature_map.rank,
         )
-        return value.to(self.dtype), info
+        limits = torch.finfo(self.dtype)
+        return value.clamp(limits.min, limits.max).to(self.dtype), info
 
 
 def _subsample(points: Tensor, size: int) -> Tensor:
