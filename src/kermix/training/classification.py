@@ -40,6 +40,7 @@ from .checkpoints import (
     save_checkpoint,
     tensors_of,
 )
+from .classifier_optimizers import classifier_optimizers
 from .classifier_settings import ClassifierSettings, build_classifier
 from .loop import make_fabric
 from .schedules import learning_rate
@@ -123,7 +124,7 @@ class ClassifierTrainer:
         model = build_classifier(settings, (channels, height, width), len(self.train.classes))
         self.model = model.to(device)
         self.model.prepare(self._images, torch.Generator().manual_seed(settings.seed))
-        optimizers = _optimizers(self.model, settings, device)
+        optimizers = classifier_optimizers(self.model, settings, device)
         self._network, *self._optimizers = fabric.setup(self.model, *optimizers)
         self._average = RunningAverage(self.model, settings.average * self._steps)
         self._generator = torch.Generator(device)
@@ -354,43 +355,6 @@ def load_classifier(folder: Path, device: str = "cpu") -> TrainedClassifier:
     except (KeyError, RuntimeError) as error:
         raise RunError(f"{folder}: model.safetensors holds no classifier ({error}).") from None
     return TrainedClassifier(model.to(device).eval(), settings, classes)
-
-
-def _optimizers(
-    model: nn.Module, settings: ClassifierSettings, device: torch.device
-) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for the matrices and AdamW for the rest."""
-    decay = settings.weight_decay
-    named = list(model.named_parameters())
-
-    def is_matrix(name: str) -> bool:
-        if name == "output.anchors":
-            return settings.optimizer == "muon-anchors"
-        return name.startswith("layers.") and name.endswith("weight")
-
-    muon = [p for name, p in named if is_matrix(name) and p.ndim == 2]
-    muon = muon if settings.optimizer != "adamw" else []
-    scores = [p for name, p in named if name == "output.scores.weight"]
-    rest = [p for _, p in named if not any(p is m for m in (*muon, *scores))]
-    groups = [
-        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": decay, "share": 1.0},
-        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "share": 1.0},
-        {"params": scores, "weight_decay": decay, "share": settings.score_rate},
-    ]
-    found: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.99), fused=device.type == "cuda")
-    ]
-    if muon:
-        found.append(
-            torch.optim.Muon(
-                [{"params": muon, "share": 1.0}],
-                lr=1.0,
-                weight_decay=decay,
-                adjust_lr_fn="match_rms_adamw",
-                momentum=0.9,
-            )
-        )
-    return found
 
 
 @torch.no_grad()
