@@ -2,9 +2,9 @@
 # All tables of `kermix.bench.images` on one GPU: bash scripts/images-on-gpu.sh DATA OUT [SECONDS]
 #
 # DATA holds mnist/*.gz and the files of CIFAR-10; OUT gets images-*.json, png/ and logs. TASKS chooses
-# among "mnist cifar10 spaces stacked", which is the default. Small
-# kernels of several processes share the GPU best through MPS, which is started if it can be. The
-# N = 2000 SVDs of stacked MNIST run alone at the end: beside them, processes with small kernels wait.
+# among "mnist cifar10 spaces stacked", which is the default. Small kernels of several processes share the
+# GPU best through MPS, which is started if it can be. The N = 2000 SVDs of stacked MNIST run alone at the
+# end: beside them, processes with small kernels wait.
 #
 # Measured on an H200 with six processes side by side, and others beside them: 450 s for the first part
 # without the debiased rows, which are a third more, and 75 s for stacked MNIST. A run that is cut short

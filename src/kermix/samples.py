@@ -11,7 +11,7 @@ from .gram import LARGEST_EXPONENT, ScaledGram, gram_matrix, scaled_gram
 from .kernel import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
 from .linalg import Cholesky, cholesky, default_ridge, sqrt_or_zero
 from .streaming import log_kernel_means
-from .validation import check_pair, normalized_weights, working_dtype
+from .validation import check_pair, finite_in, normalized_weights, working_dtype
 
 __all__ = ["SamplePair", "SampleSet"]
 
@@ -115,8 +115,7 @@ class SamplePair:
     def in_callers_dtype(self, value: Tensor) -> Tensor:
         """The value in the dtype of the samples, finite if it is finite here."""
         dtype = torch.promote_types(self.data.points.dtype, self.centres.points.dtype)
-        limits = torch.finfo(dtype)
-        return value.clamp(limits.min, limits.max).to(dtype)
+        return finite_in(value, dtype)
 
     def log_projection(self, dtype: torch.dtype, chunk: int | None) -> Tensor:  # (*B, K)
         """Logarithm of the inner product of each centre's Gaussian with the data density."""

@@ -19,6 +19,7 @@ __all__ = [
     "check_samples",
     "check_sizes",
     "check_weights",
+    "finite_in",
     "is_traced",
     "normalized_weights",
     "values_are_readable",
@@ -63,6 +64,17 @@ def check_sizes(**sizes: int | None) -> None:
         found: Any = size
         if isinstance(found, bool) or not isinstance(found, numbers.Integral) or size < 1:
             raise OptionError(f"{name}={size!r} must be a whole number, at least 1.")
+
+
+def finite_in(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The value in another dtype, finite if it is finite here.
+
+    Example:
+        >>> finite_in(torch.tensor(1e6), torch.float16)
+        tensor(65504., dtype=torch.float16)
+    """
+    limits = torch.finfo(dtype)
+    return value.clamp(limits.min, limits.max).to(dtype)
 
 
 def check_samples(name: str, x: Tensor) -> Tensor:  # (*B, N, d)

@@ -14,7 +14,7 @@ from kermix.primal import Estimate, Moments
 from kermix.samples import SamplePair
 from kermix.sketches.features import FeatureMap, nystrom_features
 from kermix.sketches.sketch import Sketch, check_batch_weights, check_comparable, sample_moments
-from kermix.validation import check_samples, normalized_weights
+from kermix.validation import check_samples, finite_in, normalized_weights
 
 __all__ = ["MatrixForm", "SketchPair"]
 
@@ -185,8 +185,7 @@ class SketchPair:
             error_bound=bound,
             rank=self.feature_map.rank,
         )
-        limits = torch.finfo(self.dtype)
-        return value.clamp(limits.min, limits.max).to(self.dtype), info
+        return finite_in(value, self.dtype), info
 
 
 def _subsample(points: Tensor, size: int) -> Tensor:
