@@ -21,7 +21,7 @@ docs: .venv/ready
 
 # Pages that are made from the files in results/ and examples/.
 pages: .venv/ready
-	$(BIN)/kermix bench --page docs/benchmarks.md
+	$(BIN)/python -m benchmarks --page docs/benchmarks.md
 	$(BIN)/python scripts/gallery.py --page
 	$(BIN)/python scripts/paper_page.py
 

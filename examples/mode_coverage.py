@@ -11,8 +11,8 @@ import matplotlib.pyplot as plt
 import torch
 
 import kermix as km
+from kermix.costs.baselines import mode_coverage
 from kermix.data.toys import toy
-from kermix.evaluation import mode_coverage
 
 quick = bool(os.environ.get("KERMIX_QUICK"))
 grid = toy("grid25")

@@ -2,7 +2,7 @@
 # The cells of the classification table on one GPU: bash scripts/classification-on-gpu.sh DATA OUT [SECONDS]
 #
 # DATA holds mnist/*.gz and the files of CIFAR-10; OUT gets table1.json, which
-# `python -m kermix.bench.table1 --merge OUT/table1.json` puts into results/. CELLS chooses: "augmented", "plain"
+# `python -m benchmarks.table1 --merge OUT/table1.json` puts into results/. CELLS chooses: "augmented", "plain"
 # (no augmentation), or both, which is the default. A run that is cut short leaves the cells it has.
 #
 # On an H200, 11 trainings side by side through MPS: an epoch of CIFAR-10 takes 0.2 s of the whole GPU with
@@ -19,10 +19,10 @@ if [ -z "${CUDA_MPS_PIPE_DIRECTORY:-}" ] && command -v nvidia-cuda-mps-control >
   nvidia-cuda-mps-control -d || true
 fi
 
-cells() { # the arguments of kermix.bench.table1
+cells() { # the arguments of benchmarks.table1
   local left=$((LIMIT - ($(date +%s) - START)))
   [ "$left" -gt 30 ] || return 0
-  timeout "$left" python3 -m kermix.bench.table1 --data-root "$DATA" --out "$OUT/table1.json" \
+  timeout "$left" python3 -m benchmarks.table1 --data-root "$DATA" --out "$OUT/table1.json" \
     --seeds "${SEEDS:-0,1,2}" --stop-after $((left - 30)) "$@"
 }
 

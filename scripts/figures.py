@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import kermix as km
 from kermix.cli.app import app
 from kermix.data.toys import toy
-from kermix.records import environment, write_json
+from kermix.reports.provenance import environment, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES, NUMBERS = ROOT / "docs" / "pictures", ROOT / "results" / "docs" / "costs.json"

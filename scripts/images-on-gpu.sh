@@ -1,5 +1,5 @@
 #!/bin/bash
-# All tables of `kermix.bench.images` on one GPU: bash scripts/images-on-gpu.sh DATA OUT [SECONDS]
+# All tables of `benchmarks.images` on one GPU: bash scripts/images-on-gpu.sh DATA OUT [SECONDS]
 #
 # DATA holds mnist/*.gz and the files of CIFAR-10; OUT gets images-*.json, png/ and logs. TASKS chooses
 # among "mnist cifar10 spaces stacked", which is the default. Small kernels of several processes share the
@@ -27,7 +27,7 @@ part() { # name, task, methods with semicolons between
   [[ " ${TASKS:-mnist cifar10 spaces stacked} " == *" $2 "* ]] || return 0
   seconds=$(left)
   [ "$seconds" -gt 5 ] || return 0
-  timeout "$seconds" python3 -m kermix.bench.images --task "$2" --methods "$3" --data-root "$DATA" \
+  timeout "$seconds" python3 -m benchmarks.images --task "$2" --methods "$3" --data-root "$DATA" \
     --work "$WORK" --pictures "$OUT/png" --out "$OUT/part-$1.json" ${SCALE:+--scale "$SCALE"} \
     > "$OUT/$1.log" 2>&1
   echo "$1: exit $? after $(($(date +%s) - START)) s"
@@ -38,7 +38,7 @@ joined() { # task, parts
   shift
   for name in "$@"; do [ -e "$OUT/part-$name.json" ] && found+=("$OUT/part-$name.json"); done
   [ ${#found[@]} -eq 0 ] && return 0
-  python3 -m kermix.bench.images --task "$task" --join "${found[@]}" --out "$OUT/images-$task.json"
+  python3 -m benchmarks.images --task "$task" --join "${found[@]}" --out "$OUT/images-$task.json"
 }
 
 (part c0 cifar10 none

@@ -7,7 +7,7 @@ import tarfile
 import numpy as np
 from PIL import Image
 
-from kermix.data.cifar import CLASSES
+from kermix.data.images.cifar import CLASSES
 
 
 def idx(array):

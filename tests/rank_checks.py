@@ -90,9 +90,9 @@ class _Sketched(nn.Module):
         self.ours = DistributedLoss(loss, "moments", group=None, features=features)
 
     def forward(self, x, y, weights_x=None, weights_y=None):
+        from kermix.costs.sketched import SketchPair
         from kermix.distributed.loss import _primal_cost
         from kermix.sketches.sketch import sample_moments
-        from kermix.sketches.sketched import SketchPair
 
         features = self.ours.features
         moments = [sample_moments(features, *side) for side in ((x, weights_x), (y, weights_y))]

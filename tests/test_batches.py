@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kermix.data import csv_parts, parts
-from kermix.data.batches import open_files
-from kermix.data.tables import read_table
+from kermix.data.tables import csv_parts, parts
+from kermix.data.tables.batches import open_files
+from kermix.data.tables.table import read_table
 from kermix.errors import TableError
 
 VALUES = np.random.default_rng(0).normal(size=(500, 3))

@@ -5,10 +5,10 @@ import struct
 
 import numpy as np
 import pytest
+from benchmarks.catalogue import BENCHMARKS
+from benchmarks.images import METHODS, SCALES, main, run_task, settings_of
+from benchmarks.images_page import write_images_page
 
-from kermix.bench.catalogue import BENCHMARKS
-from kermix.bench.images import METHODS, SCALES, main, run_task, settings_of
-from kermix.bench.images_page import write_images_page
 from kermix.errors import OptionError
 
 

@@ -1,9 +1,8 @@
 """The power benchmark runs, counts rejections, and knows its cases."""
 
 import torch
-
-from kermix.bench.permutation import four_gaussians, run
-from kermix.bench.power import CASES, PUBLISHED, blobs, rejection_rates
+from benchmarks.permutation import four_gaussians, run
+from benchmarks.power import CASES, PUBLISHED, blobs, rejection_rates
 
 
 def test_one_repetition_of_one_case():

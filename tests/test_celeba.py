@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kermix.data.celeba import read_celeba
-from kermix.data.labelled import load_labelled
+from kermix.data.images.celeba import read_celeba
+from kermix.data.images.labelled import load_labelled
 from kermix.data.loading import load
 from kermix.errors import ImageError, OptionError
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from kermix.data.labelled import LabelledImages, load_labelled
+from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.errors import OptionError, RunError, SampleError, ShapeError, TrainingError
 from kermix.training.augmentation import Augmentation
 from kermix.training.averaging import RunningAverage

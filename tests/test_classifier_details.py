@@ -8,12 +8,13 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.testing import assert_close
 
-from kermix.bench import table1_cells
-from kermix.data.labelled import LabelledImages
+from kermix.data.images.labelled import LabelledImages
 from kermix.models import GaussianProduct
-from kermix.models.gaussian_functions import gaussian, gaussian_norm, mean_square
-from kermix.models.gaussian_layers import GaussianLayer, GaussianOutput
-from kermix.models.product_classifier import GaussianProductClassifier, whitening_map
+from kermix.models.product.classifier import GaussianProductClassifier, whitening_map
+from kermix.models.product.functions import gaussian, gaussian_norm, mean_square
+from kermix.models.product.layers import GaussianLayer, GaussianOutput
+from kermix.paper import table_cells
+from kermix.training import presets
 from kermix.training.augmentation import Augmentation
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.classification import ClassifierTrainer
@@ -397,30 +398,30 @@ def test_the_variance_of_what_is_constant_is_not_negative():
 
 
 def record(**changes):
-    found = dict.fromkeys(table1_cells.KEY, "x")
+    found = dict.fromkeys(table_cells.KEY, "x")
     return {**found, "evaluated_on": "test images", "epochs": 1, **changes}
 
 
 def test_a_cell_has_one_record_and_compared_settings_one_for_each_extent(tmp_path):
     path = tmp_path / "records.json"
-    table1_cells.merge(path, [record(epochs=1), record(epochs=2)])
-    assert [r["epochs"] for r in table1_cells.merge(path, [record(epochs=3)])] == [3]
+    table_cells.merge(path, [record(epochs=1), record(epochs=2)])
+    assert [r["epochs"] for r in table_cells.merge(path, [record(epochs=3)])] == [3]
     held = [
         record(evaluated_on="held out", epochs=e, train_images=n) for e in (1, 2) for n in (5, 6)
     ]
-    assert len(table1_cells.merge(path, [*held, *held])) == 5
+    assert len(table_cells.merge(path, [*held, *held])) == 5
 
 
 def test_the_baseline_has_no_patch_whatever_was_said():
-    settings = table1_cells.cell_settings("cifar10", "cnn", None)
-    assert table1_cells.cell_settings("cifar10", "cnn", 5) == settings
+    settings = presets.preset("cifar10", "cnn", None)
+    assert presets.preset("cifar10", "cnn", 5) == settings
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
 def test_images_that_stay_the_same_are_seen_less_often(dataset):
-    for patch in table1_cells.PATCHES:
+    for patch in table_cells.PATCHES:
         often, seldom = (
-            table1_cells.cell_settings(dataset, "gaussian-product", patch, augmented).epochs
+            presets.preset(dataset, "gaussian-product", patch, augmented).epochs
             for augmented in (True, False)
         )
         assert seldom < often
@@ -428,10 +429,10 @@ def test_images_that_stay_the_same_are_seen_less_often(dataset):
 
 def test_images_are_held_out_at_random_and_always_the_same():
     data = replace(labelled(), labels=np.arange(48))
-    rest, held_out = table1_cells.hold_out(data, 12)
+    rest, held_out = table_cells.hold_out(data, 12)
     assert held_out.labels.max() > 24
     assert rest.labels.min() < 12
-    for part, again in zip((rest, held_out), table1_cells.hold_out(data, 12), strict=True):
+    for part, again in zip((rest, held_out), table_cells.hold_out(data, 12), strict=True):
         assert np.array_equal(part.labels, again.labels)
         assert (np.diff(part.labels) > 0).all()
         assert np.array_equal(part.images, data.images[part.labels])
@@ -445,10 +446,10 @@ def test_a_record_says_what_was_evaluated_and_how():
     images[labels == 0, :, :, :3] += 128
     images[labels == 1, :, :, 3:] += 128
     data = replace(data, images=images, labels=labels)
-    train, held_out = table1_cells.hold_out(data, 32)
+    train, held_out = table_cells.hold_out(data, 32)
     wrong = replace(held_out, labels=1 - held_out.labels)
     settings = replace(TINY, epochs=5, flip_at_test=True)
-    found = table1_cells.train_cell(train, wrong, settings, device="cpu")
+    found = table_cells.train_cell(train, wrong, settings, device="cpu")
     assert found["evaluated_on"] == held_out.name
     assert found["settings"]["rate"] == settings.peak_rate
     # Two views of these tell nothing; one view tells all, here the opposite of the labels.
@@ -456,6 +457,6 @@ def test_a_record_says_what_was_evaluated_and_how():
     assert 0.1 < found["test_accuracy"] < 0.9
     assert found["seconds_per_epoch"] < found["seconds"] / 2
     once = replace(settings, flip_at_test=False)
-    found = table1_cells.train_cell(train, wrong, once, device="cpu")
+    found = table_cells.train_cell(train, wrong, once, device="cpu")
     assert found["train_accuracy"] > 0.9
     assert found["test_accuracy"] == found["test_accuracy_one_view"] < 0.1

@@ -18,12 +18,12 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from kermix.bench.table1_cells import cell_settings
 from kermix.cli.app import app
-from kermix.data.labelled import load_labelled
+from kermix.data.images.labelled import load_labelled
 from kermix.errors import KermixError, OptionError, RunError, ShapeError
-from kermix.runs.classify_run import ClassifyRun, is_classification, suited_settings
+from kermix.runs.classify_run import ClassifyRun, is_classification
 from kermix.training.checkpoints import load_checkpoint
+from kermix.training.presets import preset, suited_settings
 
 SMALL = ["--width", "12", "--depth", "1", "--set", "output_width=16"]
 
@@ -315,7 +315,7 @@ def test_changed_data_cannot_be_resumed(tmp_path):
 @pytest.mark.parametrize("augment", [True, False])
 def test_sets_of_the_table_have_its_settings(source, augment):
     found = suited_settings(source, "gaussian-product", 5, 60_000, 28, augment=augment)
-    expected = cell_settings(source, "gaussian-product", 5, augment)
+    expected = preset(source, "gaussian-product", 5, augment)
     assert found == replace(expected, evaluate_every=1)
     run = ClassifyRun(
         Path("run"),
@@ -334,7 +334,7 @@ def test_sets_of_the_table_have_its_settings(source, augment):
 def test_the_cnn_of_a_set_does_not_depend_on_a_patch(source, augment):
     found = {suited_settings(source, "cnn", patch, 60_000, 28, augment=augment).augmentation
              for patch in (1, 3, 5, 7)}  # fmt: skip
-    assert found == {cell_settings(source, "cnn", None, augment).augmentation}
+    assert found == {preset(source, "cnn", None, augment).augmentation}
 
 
 def test_the_cnn_has_a_run_too(pictures, tmp_path):

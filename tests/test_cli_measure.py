@@ -13,8 +13,8 @@ from cases import normal
 from kermix.cli import main
 from kermix.cli.app import app
 from kermix.cli.output import print_json
+from kermix.comparison.result import TITLES
 from kermix.errors import KermixError
-from kermix.measure.comparison import TITLES
 
 FAST = ["--permutations", "9", "--bootstrap", "2"]
 

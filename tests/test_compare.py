@@ -10,8 +10,8 @@ import torch
 
 import kermix as km
 from cases import normal
+from kermix.costs.baselines import energy_distance
 from kermix.errors import KermixError, OptionError, TableError
-from kermix.evaluation import energy_distance
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import torch
 import kermix as km
 import rank_checks
 from cases import normal
-from kermix import costs
+from kermix.costs import functions as costs
+from kermix.costs.baselines import energy_distance
 from kermix.distributed import DistributedLoss, launch
 from kermix.errors import OptionError, RankError, SampleError
-from kermix.evaluation import energy_distance
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4], ids="{} ranks".format)

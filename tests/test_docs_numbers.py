@@ -12,8 +12,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from benchmarks.page import write_page
 
-from kermix.bench.page import write_page
 from pages import ROOT, name_of, prose, written_pages
 
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^()\s]*results/[^()\s#]*\.json)(?:#([^()\s]*))?\)")
@@ -117,7 +117,7 @@ def test_page_of_benchmarks_is_made_from_the_files(tmp_path):
     """Written again from `results/`, it is the page that is committed."""
     written = write_page(ROOT / "results" / "bench", tmp_path / "benchmarks.md")
     assert written.read_text() == (ROOT / "docs" / "benchmarks.md").read_text(), (
-        "run: kermix bench --page docs/benchmarks.md"
+        "run: python -m benchmarks --page docs/benchmarks.md"
     )
 
 

@@ -9,9 +9,9 @@ from torch.testing import assert_close
 import kermix as km
 import tolerances
 from cases import normal, uniform
-from kermix.dual import log_determinant_cost, log_matrix_cost
-from kermix.gram import ScaledGram
-from kermix.linalg import cholesky
+from kermix.costs.dual import log_determinant_cost, log_matrix_cost
+from kermix.kernels.gram import ScaledGram
+from kermix.linalg.cholesky import cholesky
 
 law = settings(deadline=None, max_examples=40, derandomize=True, database=None)
 FORMS = {

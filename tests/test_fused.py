@@ -12,14 +12,14 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import normal, uniform
-from kermix import streaming
+from kermix.kernels import means as streaming
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("there is no GPU", allow_module_level=True)
 
-from kermix import fused  # noqa: E402
+from kermix.kernels import means_triton as fused  # noqa: E402
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 # Sizes around the blocks of 64 and 128, and far from them.

@@ -8,8 +8,8 @@ from torch.testing import assert_close
 import tolerances
 from cases import normal
 from kermix.errors import KermixError, OptionError, ShapeError
-from kermix.models.gaussian_functions import gaussian, gaussian_norm, mean_square
-from kermix.models.gaussian_layers import GaussianLayer, GaussianOutput
+from kermix.models.product.functions import gaussian, gaussian_norm, mean_square
+from kermix.models.product.layers import GaussianLayer, GaussianOutput
 
 # The compiler's own, when it is first used.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -8,7 +8,7 @@ from torch import nn
 import tolerances
 from kermix.errors import OptionError, ShapeError
 from kermix.models import GaussianProduct
-from kermix.models.gaussian_product import FORMS
+from kermix.models.product.rows import FORMS
 
 WIDTHS = [1, 3, 2]
 

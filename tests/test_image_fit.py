@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kermix.errors import OptionError, SampleError, ShapeError, TrainingError
-from kermix.models.mixture_networks import MixtureTable
+from kermix.models.mixture.networks import MixtureTable
 from kermix.training import image_rows
 from kermix.training.augmentation import Augmentation
 from kermix.training.em import em_pass

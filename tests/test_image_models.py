@@ -4,7 +4,9 @@ import torch
 from torch import nn
 
 from kermix.errors import OptionError, SampleError
-from kermix.images.evaluation import (
+from kermix.models.evaluating import evaluating
+from kermix.models.images.autoencoder import Autoencoder, doublings_of
+from kermix.models.images.evaluation import (
     class_balance,
     frechet_distance,
     nearest,
@@ -12,11 +14,9 @@ from kermix.images.evaluation import (
     parzen,
     stacked_modes,
 )
-from kermix.images.spaces import SPACES, Pooled, RandomFeatures, make_space
-from kermix.models.autoencoder import Autoencoder, doublings_of
-from kermix.models.generators import ConvDecoder
-from kermix.models.modes import evaluating
-from kermix.runs.image_sheets import sheet
+from kermix.models.images.spaces import SPACES, Pooled, RandomFeatures, make_space
+from kermix.models.mixture.generators import ConvDecoder
+from kermix.reports.image_sheets import sheet
 from kermix.training.cached_gradient import cached_backward
 from kermix.training.sample_losses import sample_loss
 

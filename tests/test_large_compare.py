@@ -9,19 +9,19 @@ import torch
 
 import kermix as km
 from cases import normal
-from kermix.evaluation import energy_distance
-from kermix.measure.blocks import (
+from kermix.comparison.blocks import (
     Blocks,
     energy_of_blocks,
     energy_of_rows,
     line_energy,
     random_directions,
 )
-from kermix.measure.large import LargeComparison
-from kermix.measure.permutation import own_generator
-from kermix.measure.statistics import energy_statistic
+from kermix.comparison.large import LargeComparison
+from kermix.comparison.permutation import own_generator
+from kermix.comparison.statistics import energy_statistic
+from kermix.costs.baselines import energy_distance
 
-compare_module = sys.modules["kermix.measure.compare"]
+compare_module = sys.modules["kermix.comparison.compare"]
 
 
 def test_blocks_hold_every_row_once():
@@ -98,9 +98,9 @@ def test_values_and_error_bars_are_those_of_pairs(monkeypatch):
 
 def test_level(monkeypatch):
     """200 pairs of one source, unequal sizes: each cost rejects at its level."""
-    monkeypatch.setattr("kermix.measure.blocks.BLOCKS", 60)
-    monkeypatch.setattr("kermix.measure.blocks.FEWEST_ON_A_SIDE", 20)
-    monkeypatch.setattr("kermix.measure.blocks.DIRECTIONS", 4)
+    monkeypatch.setattr("kermix.comparison.blocks.BLOCKS", 60)
+    monkeypatch.setattr("kermix.comparison.blocks.FEWEST_ON_A_SIDE", 20)
+    monkeypatch.setattr("kermix.comparison.blocks.DIRECTIONS", 4)
     rejected: dict[str, int] = {}
     for seed in range(200):
         pooled = normal(330, 2, seed=seed)

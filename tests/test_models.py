@@ -16,8 +16,8 @@ from kermix.models import (
     UniformPrior,
     stratified_draw,
 )
-from kermix.models.priors import make_prior
-from kermix.models.scaled import ScaledModel, Scaler
+from kermix.models.mixture.priors import make_prior
+from kermix.models.mixture.scaled import ScaledModel, Scaler
 
 
 def generator(seed=0):

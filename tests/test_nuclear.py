@@ -13,7 +13,7 @@ import kermix as km
 import tolerances
 from cases import DTYPES, normal, uniform
 from kermix import errors
-from kermix.nuclear import chosen_method
+from kermix.linalg.nuclear import chosen_method
 
 METHODS = ("svd", "polar")
 TOLERANCES = {

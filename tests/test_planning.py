@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.scaling import PINGS, _fit, _problems
+from benchmarks.scaling_page import write_scaling_page
 
-from kermix.bench.scaling import PINGS, _fit, _problems
-from kermix.bench.scaling_page import write_scaling_page
 from kermix.distributed.planning import (
     CPU,
     GPU,

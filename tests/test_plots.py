@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from cases import normal
-from kermix import plots
 from kermix.errors import OptionError, ShapeError
+from kermix.reports import figures as plots
 
 PLANE = torch.cartesian_prod(torch.linspace(0, 1, 6), torch.linspace(0, 1, 6))
 FIGURES = {

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kermix.data import cache as module
-from kermix.data.cache import Plan, cache_folder, prepared
-from kermix.data.folders import prepare_files
-from kermix.data.pictures import Decoded
+from kermix.data.images import cache as module
+from kermix.data.images.cache import Plan, cache_folder, prepared
+from kermix.data.images.decoding import Decoded
+from kermix.data.images.folders import prepare_files
 from pictures import encoded
 
 SHAPE = (6, 1, 2, 2)

@@ -6,8 +6,8 @@ from torch.testing import assert_close
 
 import tolerances
 from kermix.errors import OptionError, SampleError, ShapeError
-from kermix.models.cnn import PlainCNN
-from kermix.models.product_classifier import (
+from kermix.models.images.cnn import PlainCNN
+from kermix.models.product.classifier import (
     GaussianProductClassifier,
     image_patches,
     whitening_map,

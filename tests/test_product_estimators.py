@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from benchmarks import tabular
 from sklearn.base import clone
 from sklearn.datasets import load_wine, make_friedman1
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -13,9 +14,8 @@ from sklearn.preprocessing import QuantileTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import kermix as km
-from kermix.bench import tabular
+from kermix.checks import check_sizes
 from kermix.errors import OptionError, SampleError
-from kermix.validation import check_sizes
 
 SMALL = {"n_terms": 16, "width": 8, "n_members": 1, "max_epochs": 20, "batch_size": 64,
          "learning_rate": 0.03, "random_state": 0}  # fmt: skip

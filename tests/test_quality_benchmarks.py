@@ -4,9 +4,8 @@ import json
 import math
 
 import pytest
-
-from kermix.bench import density, modes, regression
-from kermix.bench.catalogue import BENCHMARKS
+from benchmarks import density, modes, regression
+from benchmarks.catalogue import BENCHMARKS
 
 
 def read(path):

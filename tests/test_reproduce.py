@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kermix.cli.app import app
-from kermix.data import labelled
+from kermix.data.images import labelled
 from kermix.errors import DownloadError, ImageError, KermixError, OptionError, RunError
 from kermix.paper import classification, generation, identity, measure
 from kermix.paper import singular_functions as functions

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import BOUNDED, COSTS, normal, outputs, ridged, uniform, with_info
-from kermix import costs, errors
+from kermix import errors
+from kermix.costs import functions as costs
 from kermix.sketches.features import NystromFeatures
 from sketches import assert_same, sums
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import kermix as km
 from kermix.cli.app import app
-from kermix.data import csv_parts, parts
+from kermix.data.tables import csv_parts, parts
 from kermix.errors import (
     ClusterError,
     KermixError,

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 import kermix as km
 import tolerances
 from cases import DTYPES, normal, uniform
-from kermix.kernel import as_kernel
-from kermix.streaming import log_kernel_means
+from kermix.kernels.gaussian import as_kernel
+from kermix.kernels.means import log_kernel_means
 
 N, K = 13, 9
 RIDGE = 1e-3

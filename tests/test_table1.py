@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks import table1
+from benchmarks.table1_page import COLUMNS, GOALS, PAPER, write_classification_page
 
-from kermix.bench import table1, table1_cells
-from kermix.bench.table1_page import COLUMNS, GOALS, PAPER, write_classification_page
-from kermix.data.labelled import load_labelled
+from kermix.data.images.labelled import load_labelled
 from kermix.errors import OptionError
+from kermix.paper import table_cells
+from kermix.training import presets
 from kermix.training.classifier_settings import ClassifierSettings
 
 SMALL = ["--dataset", "digits", "--patch", "3", "--device", "cpu"]
@@ -45,7 +47,7 @@ def test_cells_are_merged_as_they_are_trained(tmp_path, capsys):
 
 def test_held_out_images_are_not_trained_on():
     train = load_labelled("digits", "train")
-    rest, held_out = table1_cells.hold_out(train, 100)
+    rest, held_out = table_cells.hold_out(train, 100)
     together = [image.tobytes() for image in (*rest.images, *held_out.images)]
     assert sorted(together) == sorted(image.tobytes() for image in train.images)
 
@@ -56,9 +58,7 @@ def test_unknown_settings_are_refused(tmp_path):
 
 
 def record(dataset, patch, seed, accuracy, augmentation="shift 2", variant=""):
-    settings = table1_cells.cell_settings(
-        dataset, "gaussian-product" if patch else "cnn", patch or 1
-    )
+    settings = presets.preset(dataset, "gaussian-product" if patch else "cnn", patch or 1)
     return {
         "dataset": dataset, "model": settings.model, "patch": patch, "seed": seed,
         "augmentation": augmentation, "variant": variant, "evaluated_on": "test images",
@@ -117,8 +117,8 @@ def test_changes_of_trainings_with_and_without_augmentation_are_compared_apart(t
 
 def test_single_pixels_are_all_looked_at_without_augmentation():
     for dataset in PAPER:
-        assert table1_cells.cell_settings(dataset, "gaussian-product", 1, False).positions == 1
-        assert table1_cells.cell_settings(dataset, "gaussian-product", 5, False).positions < 1
+        assert presets.preset(dataset, "gaussian-product", 1, False).positions == 1
+        assert presets.preset(dataset, "gaussian-product", 5, False).positions < 1
 
 
 def test_every_column_has_a_goal_and_the_papers_number():
@@ -126,9 +126,9 @@ def test_every_column_has_a_goal_and_the_papers_number():
         assert set(PAPER[dataset]) == set(GOALS[dataset]) == set(COLUMNS)
         for patch in COLUMNS:
             model = "cnn" if patch is None else "gaussian-product"
-            settings = table1_cells.cell_settings(dataset, model, patch)
+            settings = presets.preset(dataset, model, patch)
             assert settings.augmentation.is_any
-            assert not table1_cells.cell_settings(dataset, model, patch, False).augmentation.is_any
+            assert not presets.preset(dataset, model, patch, False).augmentation.is_any
 
 
 def test_the_commands_on_the_page_have_the_settings_of_the_records():
@@ -136,13 +136,13 @@ def test_the_commands_on_the_page_have_the_settings_of_the_records():
     records = json.loads(path.read_text())
     assert records
     for found in records:
-        words = table1_cells.command_of(found).split()
-        assert words[:3] == ["python", "-m", "kermix.bench.table1"]
+        words = table_cells.command_of(found).split()
+        assert words[:3] == ["python", "-m", "benchmarks.table1"]
         cells = table1._cells(table1._parser().parse_args(words[3:]))
         settings = {s.seed: s for dataset, s, _ in cells if dataset == found["dataset"]}
         recorded = ClassifierSettings.from_json(found["settings"])
         if recorded.rate is None:
-            recorded = replace(recorded, rate=table1_cells.RATE_BEFORE)
+            recorded = replace(recorded, rate=table_cells.RATE_BEFORE)
         given = settings[found["seed"]]
         assert replace(given, rate=given.peak_rate) == recorded
 
@@ -151,11 +151,11 @@ def test_the_commands_on_the_page_have_the_settings_of_the_records():
 def test_the_command_of_todays_settings_changes_nothing(patch):
     found = record("cifar10", patch, 0, 0.5)
     model = "cnn" if patch is None else "gaussian-product"
-    settings = table1_cells.cell_settings("cifar10", model, patch)
+    settings = presets.preset("cifar10", model, patch)
     found |= {"model": model, "settings": {**settings.as_json(), "rate": settings.peak_rate}}
-    assert "--set" not in table1_cells.command_of(found)
+    assert "--set" not in table_cells.command_of(found)
     found["settings"]["epochs"] += 1
-    assert f"--set epochs={settings.epochs + 1} " in table1_cells.command_of(found)
+    assert f"--set epochs={settings.epochs + 1} " in table_cells.command_of(found)
 
 
 def test_without_results_the_page_is_empty_but_there(tmp_path):

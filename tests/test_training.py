@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from kermix.costs.baselines import mode_coverage
 from kermix.data.toys import toy
 from kermix.errors import OptionError, RunError, TrainingError, VarianceError
-from kermix.evaluation import mode_coverage
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.training.build import Split, build_model, build_trainer, split_rows
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
@@ -54,7 +54,7 @@ def test_automatic_variance_sees_neighbours_in_any_dimension(dimension):
     points = torch.randn(1000, dimension, generator=generator())
     start, end = automatic_variance(points, generator())
     assert start >= end
-    from kermix.gram import gram
+    from kermix.kernels.gram import gram
 
     near = gram(points[:512], points[:512], end).fill_diagonal_(0).amax(1)
     assert near.median() > math.exp(-1)
@@ -178,7 +178,7 @@ def test_best_checkpoint_is_the_best(tmp_path):
 def test_non_finite_loss_stops_with_the_last_good_checkpoint(seen, tmp_path, monkeypatch):
     # On an accelerator nobody looks at values, and NaN gets as far as the loss.
     if not seen:
-        monkeypatch.setattr("kermix.validation.values_are_readable", lambda *_: False)
+        monkeypatch.setattr("kermix.checks.values_are_readable", lambda *_: False)
     trainer = trainer_of(moons(), steps=60, cost="energy")
     original = trainer._batch
     trainer._batch = lambda size: original(size) * (math.nan if trainer.step >= 40 else 1.0)

@@ -5,18 +5,18 @@ import warnings
 
 import pytest
 import torch
+from benchmarks.permutation import four_gaussians
 from scipy import stats
 from torch.testing import assert_close
 
 import kermix as km
 from cases import normal
-from kermix.bench.permutation import four_gaussians
+from kermix.comparison.permutation import combined, labellings, pvalues
+from kermix.comparison.pooled import PooledFeatures, bures_form, pooled_features
+from kermix.comparison.twosample import COSTS, variance_grid
+from kermix.costs.baselines import energy_distance
 from kermix.errors import OptionError, SampleError, ShapeError
-from kermix.evaluation import energy_distance
-from kermix.kernel import GaussianKernel
-from kermix.measure.permutation import combined, labellings, pvalues
-from kermix.measure.pooled import PooledFeatures, bures_form, pooled_features
-from kermix.measure.twosample import COSTS, variance_grid
+from kermix.kernels.gaussian import GaussianKernel
 
 MOMENT_COSTS = ("svd", "matrix", "vector")
 

@@ -9,13 +9,13 @@ import pytest
 import kermix as km
 from cases import normal
 from kermix.errors import RunError
-from kermix.records import write_json
-from kermix.report import Report
+from kermix.files import whole_file
+from kermix.reports.image_sheets import save_png
+from kermix.reports.page import Report
+from kermix.reports.provenance import write_json
 from kermix.runs.fit_run import _save_array, _save_figure
 from kermix.runs.folder import write_metrics
-from kermix.runs.image_sheets import save_png
 from kermix.training.checkpoints import save_checkpoint
-from kermix.writing import whole_file
 
 
 def _write_half(path, error):

@@ -9,16 +9,11 @@ Example:
 
 from typing import TYPE_CHECKING
 
-from kermix.measure.compare import compare
-from kermix.measure.twosample import two_sample_test
-from kermix.mixtures.mixture import GaussianMixture
-from kermix.mixtures.sampled_mixture import SampledMixture
-from kermix.sketches.features import fourier_features, nystrom_features
-from kermix.sketches.files import sketch_files
-from kermix.sketches.sketch import Sketch
-
-from . import errors
-from .costs import (
+from kermix import errors
+from kermix.comparison.compare import compare
+from kermix.comparison.twosample import two_sample_test
+from kermix.costs.debiased import DebiasedLoss
+from kermix.costs.functions import (
     distance_nuclear_cost,
     frobenius_cost,
     matrix_cost,
@@ -27,18 +22,21 @@ from .costs import (
     vector_cost,
     vector_weights,
 )
-from .debiased import DebiasedLoss
-from .gram import gram
-from .kernel import GaussianKernel, bandwidth
-from .losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
-from .nuclear import nuclear_norm
-from .spectrum import decompose, decompose_grid
+from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+from kermix.kernels.gaussian import GaussianKernel, bandwidth
+from kermix.kernels.gram import gram
+from kermix.linalg.nuclear import nuclear_norm
+from kermix.mixtures.mixture import GaussianMixture
+from kermix.mixtures.sampled_mixture import SampledMixture
+from kermix.sketches.features import fourier_features, nystrom_features
+from kermix.sketches.files import sketch_files
+from kermix.sketches.sketch import Sketch
+from kermix.spectrum import decompose, decompose_grid
+from kermix.version import __version__
 
 if TYPE_CHECKING:
-    from .estimators import KernelMixture
-    from .product_estimators import ProductClassifier, ProductRegressor
-
-__version__ = "0.1.0"
+    from kermix.sklearn.mixture import KernelMixture
+    from kermix.sklearn.product import ProductClassifier, ProductRegressor
 
 __all__ = [
     "DebiasedLoss",
@@ -78,11 +76,11 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # Imported when asked for: they need scikit-learn, which the rest does not.
     if name == "KernelMixture":
-        from .estimators import KernelMixture
+        from kermix.sklearn.mixture import KernelMixture
 
         return KernelMixture
     if name in ("ProductClassifier", "ProductRegressor"):
-        from . import product_estimators
+        from kermix.sklearn import product as product_estimators
 
         return getattr(product_estimators, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """`python -m kermix` is the `kermix` command."""
 
-from .cli import main
+from kermix.cli import main
 
 if __name__ == "__main__":
     main()

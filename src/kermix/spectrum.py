@@ -8,15 +8,15 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from .costs import Kernel
-from .errors import OptionError, ShapeError, VarianceError
-from .gram import gram_matrix
-from .kernel import GaussianKernel, as_kernel
-from .linalg import sqrt_or_zero
-from .samples import SamplePair
-from .streaming import log_kernel_means
-from .truncated import leading_svd
-from .validation import check_option, check_samples, values_are_readable
+from kermix.checks import check_option, check_samples, values_are_readable
+from kermix.costs.functions import Kernel
+from kermix.costs.samples import SamplePair
+from kermix.errors import OptionError, ShapeError, VarianceError
+from kermix.kernels.gaussian import GaussianKernel, as_kernel
+from kermix.kernels.gram import gram_matrix
+from kermix.kernels.means import log_kernel_means
+from kermix.linalg.cholesky import sqrt_or_zero
+from kermix.linalg.leading import leading_svd
 
 __all__ = ["Decomposition", "FunctionForm", "IdentityWeighting", "decompose", "decompose_grid"]
 

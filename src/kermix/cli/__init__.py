@@ -8,7 +8,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the `kermix` command."""
     try:
-        from .app import run
+        from kermix.cli.app import run
     except ImportError as missing:
         sys.exit(f"The command line needs {missing.name}: pip install 'kermix[cli]'.")
     except KeyboardInterrupt:  # while modules are read; commands see to it themselves

@@ -11,12 +11,10 @@ import rich
 import typer
 from rich.console import Console
 
-from kermix import __version__
+from kermix.cli import classify, compare, fit, reproduce, sketch, spectrum
+from kermix.cli.output import INTERRUPTED, print_notes
 from kermix.errors import DegenerateDataWarning, KermixError
-
-from . import classify, compare, fit, reproduce, sketch, spectrum
-from .bench import bench
-from .output import INTERRUPTED, print_notes
+from kermix.version import __version__
 
 __all__ = ["app", "run"]
 
@@ -60,7 +58,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "sketch": sketch.command,
     "spectrum": spectrum.command,
     "reproduce": reproduce.command,
-    "bench": bench,
 }
 
 

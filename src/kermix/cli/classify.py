@@ -11,14 +11,14 @@ import typer
 from rich.console import Console
 
 from kermix.errors import OptionError
-from kermix.writing import whole_file
+from kermix.files import whole_file
 
 if TYPE_CHECKING:
-    from kermix.data.labelled import LabelledImages
+    from kermix.data.images.labelled import LabelledImages
     from kermix.runs.classify_run import ClassifyRun
     from kermix.training.classifier_settings import ClassifierSettings
 
-from .output import (
+from kermix.cli.output import (
     check_output,
     end_stopped_run,
     print_lines,
@@ -101,7 +101,7 @@ def classify(
     if resume is not None:
         go_on(resume)
         return
-    from kermix.data.labelled import load_labelled
+    from kermix.data.images.labelled import load_labelled
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.folder import check_new_folder, next_free_folder
 
@@ -188,7 +188,7 @@ def _chosen(
     data: str, given: dict[str, Any], augment: bool, quick: bool, count: int, side: int
 ) -> "ClassifierSettings":
     """The settings of a run: what suits the images, but for what was given."""
-    from kermix.runs.classify_run import suited_settings
+    from kermix.training.presets import suited_settings
 
     base = suited_settings(data, given["model"], given["patch"], count, side, augment=augment)
     if quick:

@@ -7,15 +7,7 @@ import torch
 import typer
 from torch import Tensor
 
-from kermix import plots
-from kermix.errors import OptionError
-from kermix.measure.compare import compare
-from kermix.measure.comparison import Comparison
-from kermix.measure.drift import Drift, drift
-from kermix.report import Report
-from kermix.sketches.sketch import Sketch
-
-from .output import (
+from kermix.cli.output import (
     check_output,
     parse_variances,
     print_json,
@@ -23,6 +15,13 @@ from .output import (
     save_page,
     split_names,
 )
+from kermix.comparison.compare import compare
+from kermix.comparison.drift import Drift, drift
+from kermix.comparison.result import Comparison
+from kermix.errors import OptionError
+from kermix.reports import figures as plots
+from kermix.reports.page import Report
+from kermix.sketches.sketch import Sketch
 
 __all__ = ["command", "report"]
 

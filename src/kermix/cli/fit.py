@@ -10,14 +10,16 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
-from kermix.errors import OptionError, RunError
-from kermix.validation import check_option
-from kermix.writing import whole_file
-
-from .classify import go_on
-from .fit_images import fit_images, resume_images, sample_images, typed_options, wants_images
-from .output import (
+from kermix.checks import check_option
+from kermix.cli.classify import go_on
+from kermix.cli.fit_images import (
+    fit_images,
+    resume_images,
+    sample_images,
+    typed_options,
+    wants_images,
+)
+from kermix.cli.output import (
     check_output,
     end_stopped_run,
     print_lines,
@@ -25,6 +27,9 @@ from .output import (
     resumable,
     show_run,
 )
+from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
+from kermix.errors import OptionError, RunError
+from kermix.files import whole_file
 
 __all__ = ["fit", "resume", "sample", "score"]
 

@@ -8,11 +8,10 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from kermix.cli.output import check_output, end_stopped_run, print_notes, resumable, show_run
 from kermix.data.loading import Dataset
 from kermix.errors import OptionError
-from kermix.writing import whole_file
-
-from .output import check_output, end_stopped_run, print_notes, resumable, show_run
+from kermix.files import whole_file
 
 __all__ = ["fit_images", "resume_images", "sample_images", "typed_options", "wants_images"]
 
@@ -104,8 +103,8 @@ def sample_images(folder: Path, out: Path, n: int, seed: int, label: str | None)
     """Write images of a run: a sheet (.png), or bytes (n, c, h, w) with their classes (.npz)."""
     import torch
 
+    from kermix.reports.image_sheets import save_png, sheet
     from kermix.runs.image_run import ImageRun
-    from kermix.runs.image_sheets import save_png, sheet
 
     run = ImageRun.open(folder)
     check_output(out, ".png", ".npy", ".npz")

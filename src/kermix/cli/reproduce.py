@@ -9,12 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from kermix.cli.output import INTERRUPTED
 from kermix.errors import KermixError, OptionError
 from kermix.paper.artefact import Record
 from kermix.paper.catalogue import ARTEFACTS, check_folder, chosen, records_in, reproduce
 from kermix.paper.page import PAGE, claim_rows
-
-from .output import INTERRUPTED
 
 __all__ = ["command"]
 

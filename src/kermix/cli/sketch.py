@@ -14,11 +14,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kermix.data.tables import listed
+from kermix.cli.output import check_output, parse_variances, print_notes, split_names
+from kermix.data.tables.table import listed
 from kermix.errors import OptionError
 from kermix.sketches.files import RowMap, sketch_files
-
-from .output import check_output, parse_variances, print_notes, split_names
 
 __all__ = ["command"]
 

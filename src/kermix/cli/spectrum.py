@@ -8,15 +8,7 @@ import torch
 import typer
 from torch import Tensor
 
-from kermix import plots
-from kermix.data.tables import common_columns, read_table
-from kermix.errors import OptionError
-from kermix.kernel import bandwidth
-from kermix.report import Report
-from kermix.runs.folder import next_free
-from kermix.spectrum import Decomposition, decompose
-
-from .output import (
+from kermix.cli.output import (
     check_output,
     parse_variances,
     print_json,
@@ -24,6 +16,13 @@ from .output import (
     save_page,
     split_names,
 )
+from kermix.data.tables.table import common_columns, read_table
+from kermix.errors import OptionError
+from kermix.kernels.gaussian import bandwidth
+from kermix.reports import figures as plots
+from kermix.reports.page import Report
+from kermix.runs.folder import next_free
+from kermix.spectrum import Decomposition, decompose
 
 __all__ = ["command", "report"]
 

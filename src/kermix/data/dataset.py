@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kermix.data.toys import Modes
 from kermix.errors import SizeError
-
-from .toys import Modes
 
 __all__ = ["Dataset", "column_names", "image_rows"]
 

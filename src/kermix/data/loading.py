@@ -6,16 +6,15 @@ from typing import Any, Literal
 
 import torch
 
+from kermix.data.dataset import Dataset, column_names, image_rows
+from kermix.data.images.celeba import SIZE, read_celeba
+from kermix.data.images.idx import is_idx
+from kermix.data.images.labelled import LabelledImages, load_labelled
+from kermix.data.images.rows import read_idx, read_image_folder
+from kermix.data.images.stacked import STACKED, stacked_mnist
+from kermix.data.tables.table import read_table
+from kermix.data.toys import TOYS, toy
 from kermix.errors import TableError
-
-from .celeba import SIZE, read_celeba
-from .dataset import Dataset, column_names, image_rows
-from .idx import is_idx
-from .images import read_idx, read_image_folder
-from .labelled import LabelledImages, load_labelled
-from .stacked import STACKED, stacked_mnist
-from .tables import read_table
-from .toys import TOYS, toy
 
 __all__ = ["BUILT_IN", "IMAGE_SETS", "Dataset", "load"]
 
@@ -46,7 +45,7 @@ def load(
         split: Which part of a set of images, or of a folder that has `train` and `test`.
         data_root: Where the files of such a set are; without them MNIST and CIFAR-10 are
             downloaded.
-        cache: Where downloads and decoded pictures are kept; see :mod:`kermix.data.cache`.
+        cache: Where downloads and decoded pictures are kept; see :mod:`kermix.data.images.cache`.
         size: Side of images in pixels; by default as they are (64 for CelebA).
         workers: Processes that decode pictures; by default as many as are worth their start.
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kermix.checks import normalized_weights, values_are_readable, working_dtype
+from kermix.distributed.ranks import Ranks
 from kermix.errors import OptionError, RankError, SampleError
 from kermix.sketches.sketch import Sketch
-from kermix.validation import normalized_weights, values_are_readable, working_dtype
-
-from .ranks import Ranks
 
 __all__ = ["Side", "agree", "side_of"]
 

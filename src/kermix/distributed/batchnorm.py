@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .ranks import Ranks
+from kermix.distributed.ranks import Ranks
 
 __all__ = ["BatchNormOverRanks", "batch_norm_over_ranks"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .ranks import Ranks, slice_of
+from kermix.distributed.ranks import Ranks, slice_of
 
 __all__ = ["squared_norms"]
 
@@ -30,7 +30,8 @@ def squared_norms(
         columns: This rank's rows of `B`.
         mean_diagonal: The mean of the diagonal of `R`.
         ridge: What is added to the diagonal, relative to its mean. As in
-            :func:`kermix.linalg.cholesky`, one that is too small is raised to what cannot fail.
+            :func:`kermix.linalg.cholesky.cholesky`, one that is too small is raised to what cannot
+            fail.
         counts: Rows of each rank.
         ranks: The processes.
     """

@@ -7,22 +7,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from kermix.costs import SKETCH_ABOVE
+from kermix.checks import check_option, working_dtype
+from kermix.costs.functions import SKETCH_ABOVE
+from kermix.costs.losses import KernelLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+from kermix.costs.primal import Moments
+from kermix.costs.sketched import SketchPair
+from kermix.distributed import sharded
+from kermix.distributed.agreement import Side, agree, side_of
+from kermix.distributed.planning import Problem, fastest
+from kermix.distributed.ranks import Ranks
 from kermix.errors import DeviceError, OptionError, ShapeError
 from kermix.info import Info
-from kermix.kernel import as_kernel
-from kermix.linalg import default_ridge
-from kermix.losses import KernelLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
-from kermix.primal import Moments
+from kermix.kernels.gaussian import as_kernel
+from kermix.linalg.cholesky import default_ridge
 from kermix.sketches.features import FeatureMap, nystrom_features
 from kermix.sketches.sketch import Sketch, check_comparable, moments_of_sums, sample_sums
-from kermix.sketches.sketched import SketchPair
-from kermix.validation import check_option, working_dtype
-
-from . import sharded
-from .agreement import Side, agree, side_of
-from .planning import Problem, fastest
-from .ranks import Ranks
 
 __all__ = ["DistributedLoss", "RankInfo", "Strategy"]
 

@@ -17,8 +17,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
+from kermix.checks import check_option
 from kermix.errors import OptionError
-from kermix.validation import check_option
 
 __all__ = [
     "CPU",
@@ -135,7 +135,7 @@ class Plan(NamedTuple):
     payload: int  # what one rank hands to collectives
 
 
-# Fitted by `python -m kermix.bench.scaling` on two cores, rounded; and an H200: products from its
+# Fitted by `python -m benchmarks.scaling` on two cores, rounded; and an H200: products from its
 # own benchmarks, the rest nominal. Only their ratios decide between strategies.
 CPU = Machine("CPU core", 3.4e-3, 1.6e-8, 6e-11, 3.6e-11, 1e-10, 3.6e-4, 8.6e8)
 GPU = Machine("H200", 1e-3, 2e-12, 1e-13, 8e-15, 1e-12, 1e-5, 3e11, double_s=6e-14)

@@ -22,18 +22,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kermix import dual
+from kermix.costs import dual
+from kermix.costs.sketched import MatrixForm
+from kermix.distributed.factor import squared_norms
+from kermix.distributed.ranks import Ranks, slice_of
 from kermix.errors import ShapeError
-from kermix.gram import ScaledGram, gram_matrix, scaled_gram
-from kermix.kernel import GaussianKernel, KernelTerms
-from kermix.linalg import Cholesky, cholesky, solve_dtype, sqrt_or_zero
-from kermix.nuclear import NuclearMethod, chosen_method
-from kermix.polar import polar_factor
-from kermix.sketches.sketched import MatrixForm
-from kermix.streaming import log_kernel_means
-
-from .factor import squared_norms
-from .ranks import Ranks, slice_of
+from kermix.kernels.gaussian import GaussianKernel, KernelTerms
+from kermix.kernels.gram import ScaledGram, gram_matrix, scaled_gram
+from kermix.kernels.means import log_kernel_means
+from kermix.linalg.cholesky import Cholesky, cholesky, solve_dtype, sqrt_or_zero
+from kermix.linalg.nuclear import NuclearMethod, chosen_method
+from kermix.linalg.polar import polar_factor
 
 __all__ = ["RankSet", "kernel_sets", "matrix", "scalar", "svd", "vector"]
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.types import _size
 
+from kermix.checks import values_are_readable, working_dtype
 from kermix.errors import ShapeError
 from kermix.mixtures.covariance import KINDS, CovarianceKind, check_covariance_values, checked_kind
-from kermix.validation import values_are_readable, working_dtype
 
 __all__ = ["Components"]
 

@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kermix.checks import working_dtype
 from kermix.errors import DeviceError, ShapeError, VarianceError
-from kermix.validation import working_dtype
 
 __all__ = [
     "KINDS",

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kermix.checks import working_dtype
 from kermix.errors import OptionError, SizeError
-from kermix.gram import DIRECT_DIFFERENCES_UP_TO, squared_distances
+from kermix.kernels.gram import DIRECT_DIFFERENCES_UP_TO, squared_distances
 from kermix.mixtures.components import Components
 from kermix.mixtures.covariance import KINDS, CovarianceKind, cholesky_or_nan, log_determinant
 from kermix.mixtures.log_sums import (
@@ -28,7 +29,6 @@ from kermix.mixtures.log_sums import (
     scaled_sum,
     slices,
 )
-from kermix.validation import working_dtype
 
 __all__ = ["check_power", "log_density", "log_pair_sum", "log_power_sum"]
 

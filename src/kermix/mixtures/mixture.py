@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.types import _size
 
+from kermix.checks import check_pair, check_samples, normalized_weights, working_dtype
 from kermix.errors import DeviceError, OptionError, ReparametrizationError, ShapeError
 from kermix.mixtures.components import Components
 from kermix.mixtures.covariance import CovarianceKind, cholesky_or_nan
 from kermix.mixtures.gaussian_products import check_power, log_density, log_pair_sum, log_power_sum
-from kermix.validation import check_pair, check_samples, normalized_weights, working_dtype
 
 __all__ = ["ClosedForms", "GaussianMixture"]
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from kermix.checks import check_samples, normalized_weights
 from kermix.errors import OptionError
 from kermix.mixtures.components import Components
 from kermix.mixtures.gaussian_products import check_power, log_power_sum
 from kermix.mixtures.mixture import ClosedForms
-from kermix.validation import check_samples, normalized_weights
 
 __all__ = ["SampledMixture"]
 

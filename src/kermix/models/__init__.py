@@ -1,19 +1,19 @@
 """Networks: priors, generators of centres, and networks that return whole mixtures."""
 
-from .cnn import PlainCNN
-from .gaussian_layers import GaussianLayer, GaussianOutput
-from .gaussian_product import GaussianProduct
-from .generators import ConvDecoder, Generator, MLPGenerator
-from .mixture_networks import (
+from kermix.models.images.cnn import PlainCNN
+from kermix.models.mixture.generators import ConvDecoder, Generator, MLPGenerator
+from kermix.models.mixture.networks import (
     ConditionalMixtureNetwork,
     Draw,
     MixtureNetwork,
     MixtureTable,
     stratified_draw,
 )
-from .priors import GaussianPrior, HybridPrior, Prior, UniformPrior
-from .product_classifier import GaussianProductClassifier
-from .product_mixture import ProductMixture
+from kermix.models.mixture.priors import GaussianPrior, HybridPrior, Prior, UniformPrior
+from kermix.models.mixture.product_mixture import ProductMixture
+from kermix.models.product.classifier import GaussianProductClassifier
+from kermix.models.product.layers import GaussianLayer, GaussianOutput
+from kermix.models.product.rows import GaussianProduct
 
 __all__ = [
     "ConditionalMixtureNetwork",

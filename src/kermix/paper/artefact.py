@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kermix.errors import RunError
-from kermix.records import environment, write_json
-from kermix.writing import whole_file
-
-from .claims import Claim
+from kermix.files import whole_file
+from kermix.paper.claims import Claim
+from kermix.reports.provenance import environment, write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

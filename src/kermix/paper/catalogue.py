@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kermix.errors import OptionError, RunError
-
-from .artefact import Record, Tick, files_of, ignore, read_record
-from .page import PAGE, write_page
+from kermix.paper.artefact import Record, Tick, files_of, ignore, read_record
+from kermix.paper.page import PAGE, write_page
 
 __all__ = ["ARTEFACTS", "check_folder", "chosen", "records_in", "reproduce"]
 

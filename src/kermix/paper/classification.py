@@ -1,6 +1,6 @@
 """Table 1: accuracy of the Gaussian-product network by patch size, and of a CNN.
 
-With a folder of MNIST and CIFAR-10 the cells are trained as in `kermix.bench.table1`, which asks
+With a folder of MNIST and CIFAR-10 the cells are trained as in `benchmarks.table1`, which asks
 for a GPU. Without one, small networks are trained on scikit-learn's digits, of which the paper
 says nothing: the claims are then judged on these, and it is said so. What
 `results/table1.json` holds is shown beside, if there is such a file.
@@ -13,14 +13,14 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kermix.bench.table1_cells import PATCHES, cell_settings, train_cell
-from kermix.data.labelled import LabelledImages, load_labelled
+from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.errors import DownloadError, ImageError
+from kermix.paper.artefact import Artefact, Rows, Tick, ignore
+from kermix.paper.claims import Claim
+from kermix.paper.drawing import BLUE, GREY, INK_COLOUR, ORANGE, sheet
+from kermix.paper.table_cells import PATCHES, train_cell
 from kermix.training.classifier_settings import ClassifierSettings
-
-from .artefact import Artefact, Rows, Tick, ignore
-from .claims import Claim
-from .drawing import BLUE, GREY, INK_COLOUR, ORANGE, sheet
+from kermix.training.presets import preset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -207,9 +207,7 @@ def _read(
 
 def _settings(dataset: str, column: str, quick: bool) -> ClassifierSettings:
     cnn = column == "CNN"
-    settings = cell_settings(
-        dataset, "cnn" if cnn else "gaussian-product", None if cnn else int(column)
-    )
+    settings = preset(dataset, "cnn" if cnn else "gaussian-product", None if cnn else int(column))
     if quick:
         return replace(settings, width=32, depth=2, output_width=64, batch=64,
                        epochs=4 if cnn else 15)  # fmt: skip
@@ -261,7 +259,7 @@ def _notes(digits: bool, quick: bool, source: str) -> list[str]:
         notes.append("Quick version: small networks, few images; not the table's accuracies.")
     if source != "none":
         notes.append(
-            f"Beside it: what {source} holds, of an earlier run of kermix.bench.table1. Claims "
+            f"Beside it: what {source} holds, of an earlier run of benchmarks.table1. Claims "
             "judged on it say so."
         )
     return notes

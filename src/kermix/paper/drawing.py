@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kermix.errors import MissingExtraError
-from kermix.plots import COLOURS, INK
+from kermix.reports.figures import COLOURS, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

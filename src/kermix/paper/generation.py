@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from kermix.costs import distance_nuclear_cost, frobenius_cost
-from kermix.evaluation import energy_distance, mode_coverage
-from kermix.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+from kermix.costs.baselines import energy_distance, mode_coverage
+from kermix.costs.functions import distance_nuclear_cost, frobenius_cost
+from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.models.generators import MLPGenerator
-from kermix.models.priors import UniformPrior
+from kermix.models.mixture.generators import MLPGenerator
+from kermix.models.mixture.priors import UniformPrior
+from kermix.paper.artefact import Artefact, Rows, Tick, ignore
+from kermix.paper.claims import Claim
+from kermix.paper.drawing import BLUE, COST_COLOURS, GREY, INK_COLOUR, ORANGE, bare, sheet
 from kermix.training.schedules import learning_rate
-
-from .artefact import Artefact, Rows, Tick, ignore
-from .claims import Claim
-from .drawing import BLUE, COST_COLOURS, GREY, INK_COLOUR, ORANGE, bare, sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 
 from kermix.mixtures.mixture import GaussianMixture
+from kermix.paper.artefact import Artefact, Tick, ignore
+from kermix.paper.claims import Claim
+from kermix.paper.drawing import INK_COLOUR, bare, sheet
+from kermix.paper.measure import DENSITY
 from kermix.spectrum import Decomposition, decompose
-
-from .artefact import Artefact, Tick, ignore
-from .claims import Claim
-from .drawing import INK_COLOUR, bare, sheet
-from .measure import DENSITY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.costs import matrix_cost, scalar_cost, svd_cost, vector_cost
+from kermix.costs.functions import matrix_cost, scalar_cost, svd_cost, vector_cost
 from kermix.mixtures.mixture import GaussianMixture
-
-from .artefact import Artefact, Rows, Tick, ignore
-from .claims import Claim
-from .drawing import BLUE, COST_COLOURS, INK_COLOUR, ORANGE, sheet
+from kermix.paper.artefact import Artefact, Rows, Tick, ignore
+from kermix.paper.claims import Claim
+from kermix.paper.drawing import BLUE, COST_COLOURS, INK_COLOUR, ORANGE, sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kermix.report import Report
-
-from .artefact import Record, Rows
-from .claims import Claim
+from kermix.paper.artefact import Record, Rows
+from kermix.paper.claims import Claim
+from kermix.reports.page import Report
 
 __all__ = ["PAGE", "claim_rows", "write_page"]
 

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.costs import svd_cost
+from kermix.costs.functions import svd_cost
 from kermix.data.toys import toy
+from kermix.linalg.leading import leading_svd
 from kermix.mixtures.mixture import GaussianMixture
+from kermix.paper.artefact import Artefact, Rows, Tick, ignore
+from kermix.paper.claims import Claim
+from kermix.paper.drawing import BLUE, INK_COLOUR, ORANGE, bare, sheet
 from kermix.spectrum import Decomposition, decompose, decompose_grid, unit_gaussians
-from kermix.truncated import leading_svd
-
-from .artefact import Artefact, Rows, Tick, ignore
-from .claims import Claim
-from .drawing import BLUE, INK_COLOUR, ORANGE, bare, sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,16 +13,21 @@ import hashlib
 import json
 import shlex
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import kermix
-from kermix.data.labelled import LABELLED_SETS, LabelledImages, check_same_shape, load_labelled
-from kermix.records import environment, write_json
+from kermix.data.images.labelled import (
+    LABELLED_SETS,
+    LabelledImages,
+    check_same_shape,
+    load_labelled,
+)
+from kermix.reports.classify_report import write_report
+from kermix.reports.provenance import environment, write_json
 from kermix.runs.folder import (
     begin_folder,
     check_data,
@@ -41,15 +46,12 @@ from kermix.training.classification import (
 )
 from kermix.training.classifier_settings import ClassifierSettings
 from kermix.training.loop import make_fabric
+from kermix.training.presets import suited_settings
+from kermix.version import __version__
 
-__all__ = ["ClassifyRun", "is_classification", "suited_settings"]
+__all__ = ["ClassifyRun", "is_classification"]
 
 KIND = "classify"
-FEW_IMAGES, SMALL_SIDE = 20_000, 16
-PLAIN_POSITIONS = 2**16  # in a step: for so few, torch's own operations are faster on a CPU
-LARGE_SIDE = 48  # from twice this, patches are further apart than a pixel
-NUMBERS_IN_A_STEP = 2**28
-SLOWER_SCORES = 0.1  # of the rate of the rest: A_F sums over all Gaussians
 # Of the command; all others are given by --set.
 OPTIONS = ("model", "patch", "epochs", "width", "depth", "batch", "rate", "seed")
 COLUMNS = ("epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds")
@@ -58,46 +60,6 @@ COLUMNS = ("epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds"
 def is_classification(folder: Path) -> bool:
     """Whether a folder is one of :class:`ClassifyRun`'s."""
     return kind_of_run(folder) == KIND
-
-
-def suited_settings(
-    source: str, model: str, patch: int, count: int, side: int, *, augment: bool = True
-) -> ClassifierSettings:
-    """What is used where nothing is said: the table's settings for its sets, else by size.
-
-    Args:
-        source: Name of a set, or a folder.
-        model: `"gaussian-product"` or `"cnn"`.
-        patch: Side of the patches.
-        count: Number of training images.
-        side: The shorter side of an image.
-        augment: Whether training images are shifted, and what else suits the set.
-
-    Example:
-        >>> suited_settings("digits", "gaussian-product", 3, 1437, 8).width
-        64
-    """
-    from kermix.bench.table1_cells import NONE, cell_settings
-
-    if source in ("mnist", "cifar10"):
-        base = cell_settings(source, model, patch, augment)
-    else:
-        options: dict[str, Any] = {"model": model, "patch": patch}
-        options["shift"] = 2 if side > SMALL_SIDE else 1
-        if model == "gaussian-product":
-            options |= {"stride": max(1, side // LARGE_SIDE), "score_rate": SLOWER_SCORES}
-        if count < FEW_IMAGES:
-            # Steps rather than epochs decide what is learned from few images.
-            options |= {"width": 64, "depth": 3, "output_width": 192}
-            options["batch"] = min(512, max(16, count // 24))
-            if options["batch"] * side**2 <= PLAIN_POSITIONS:
-                options["path"] = "plain"
-        base = ClassifierSettings(**(options if augment else options | NONE))
-        if model == "gaussian-product":
-            positions = max(1, (side - patch) // base.stride + 1) ** 2
-            most = NUMBERS_IN_A_STEP // (positions * max(base.width, base.output_width))
-            base = replace(base, batch=max(2, min(base.batch, most)))
-    return replace(base, evaluate_every=1)
 
 
 @dataclass(frozen=True)
@@ -133,7 +95,7 @@ class ClassifyRun:
         begin_folder(folder)
         config = {
             "kind": KIND,
-            "kermix": kermix.__version__,
+            "kermix": __version__,
             "data": lasting_source(source, LABELLED_SETS),
             "data_root": None if data_root is None else str(data_root.resolve()),
             "size": size,
@@ -215,8 +177,6 @@ class ClassifyRun:
 
     def finish(self, trainer: ClassifierTrainer) -> list[tuple[str, str]]:
         """Write result and report; returns the numbers to show, as (name, value)."""
-        from kermix.runs.classify_report import write_report
-
         assert trainer.held_out is not None
         on_test, on_train = trainer.evaluate(), trainer.evaluate(trainer.train)
         each = statistics.median(row["seconds"] for row in trainer.history)

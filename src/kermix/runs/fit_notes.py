@@ -1,8 +1,8 @@
 """What a user should know about the data of a fit before believing its numbers."""
 
 from kermix.data.loading import Dataset
-from kermix.data.tables import listed
-from kermix.models.scaled import column_moments
+from kermix.data.tables.table import listed
+from kermix.models.mixture.scaled import column_moments
 from kermix.training.build import Split
 
 __all__ = ["fit_notes"]

@@ -22,16 +22,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import kermix
+from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.data.loading import BUILT_IN, Dataset, load
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks, is_rank
 from kermix.errors import ShapeError
-from kermix.evaluation import energy_distance, mode_coverage
-from kermix.models.scaled import ScaledModel
-from kermix.records import environment, write_json
-from kermix.report import Report
-from kermix.runs.fit_figures import curves_figure, fit_figure
+from kermix.files import whole_file
+from kermix.models.mixture.scaled import ScaledModel
+from kermix.reports.fit_figures import curves_figure, fit_figure
+from kermix.reports.page import Report
+from kermix.reports.provenance import environment, write_json
 from kermix.runs.fit_notes import fit_notes
 from kermix.runs.folder import (
     FIT,
@@ -46,7 +46,7 @@ from kermix.training.build import Split, build_model, build_trainer, held_out_ro
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Row, Trainer, check_shares, load_model, make_fabric
 from kermix.training.settings import Settings
-from kermix.writing import whole_file
+from kermix.version import __version__
 
 __all__ = ["Run", "Summary"]
 
@@ -113,7 +113,7 @@ class Run:
         if main:
             begin_folder(folder)
         config = {
-            "kermix": kermix.__version__,
+            "kermix": __version__,
             "data": lasting_source(source, BUILT_IN),
             "rows": rows,
             "shape": list(dataset.values.shape),

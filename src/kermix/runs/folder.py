@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kermix.errors import OptionError, RunError
-from kermix.writing import whole_file
+from kermix.files import whole_file
 
 __all__ = [
     "begin_folder",

@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
-import kermix
 from kermix.data.loading import BUILT_IN, Dataset, load
 from kermix.errors import OptionError, RunError
-from kermix.models.image_model import ImageModel, LabelledDraw
-from kermix.records import environment, write_json
+from kermix.files import whole_file
+from kermix.models.images.model import ImageModel, LabelledDraw
+from kermix.reports.image_report import ImageFindings, write_image_report
+from kermix.reports.image_sheets import save_png, sheet
+from kermix.reports.provenance import environment, write_json
 from kermix.runs.folder import (
     begin_folder,
     check_data,
@@ -34,15 +36,13 @@ from kermix.runs.folder import (
     read_config,
     write_metrics,
 )
-from kermix.runs.image_report import ImageFindings, write_image_report
-from kermix.runs.image_sheets import save_png, sheet
 from kermix.training.build import held_out_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.image_build import build_image_model, load_image_model
 from kermix.training.image_fit import ImageTrainer
 from kermix.training.image_settings import ImageSettings
 from kermix.training.loop import Row, make_fabric
-from kermix.writing import whole_file
+from kermix.version import __version__
 
 __all__ = ["ASKED", "MODEL_OPTIONS", "ImageRun", "is_image_run", "suits_images"]
 
@@ -123,7 +123,7 @@ class ImageRun:
         labelled = dataset.labels is not None and _large_classes(dataset)
         config = {
             "kind": KIND,
-            "kermix": kermix.__version__,
+            "kermix": __version__,
             "data": lasting_source(source, BUILT_IN),
             "options": options or {},
             "name": dataset.name,

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.folders import find_pictures
-from kermix.data.idx import is_idx, read_idx_array
-from kermix.data.pictures import Form, decode_all, is_picture
+from kermix.data.images.decoding import Form, decode_all, is_picture
+from kermix.data.images.folders import find_pictures
+from kermix.data.images.idx import is_idx, read_idx_array
 from kermix.errors import ImageError, ShapeError
 
 __all__ = ["Unlabelled", "read_unlabelled"]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.gram import DIRECT_DIFFERENCES_UP_TO
+from kermix.kernels.gram import DIRECT_DIFFERENCES_UP_TO
 from kermix.sketches.features import FeatureMap, NystromFeatures
 
 __all__ = ["FeatureSums", "NystromSums", "feature_sums", "summed"]

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kermix.data.batches import Part
+from kermix.data.tables.batches import Part
 from kermix.errors import ClusterError, KermixError, MissingExtraError
 from kermix.sketches.files import PartSums, RowMap, absolute, sketch_part
+from kermix.version import __version__
 
 __all__ = ["sketch_on_cluster"]
 
@@ -127,8 +128,6 @@ def _client(scheduler: str | None, workers: int | None) -> Iterator[Any]:
 
 def _check_workers(client: Any) -> None:
     """Refuse to begin if a worker has no kermix, or another version of it."""
-    from kermix import __version__
-
     # A function of the standard library: ours could not be sent to a worker without kermix.
     found = client.run(pkgutil.resolve_name, "kermix:__version__", on_error="return")
     for worker, answer in found.items():

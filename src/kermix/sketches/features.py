@@ -8,12 +8,12 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from kermix.checks import check_option, check_samples
 from kermix.errors import OptionError, ShapeError, VarianceError
-from kermix.gram import gram_matrix
-from kermix.kernel import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
-from kermix.linalg import solve_dtype
+from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
+from kermix.kernels.gram import gram_matrix
+from kermix.linalg.cholesky import solve_dtype
 from kermix.sketches.pivoting import random_pivots
-from kermix.validation import check_option, check_samples
 
 __all__ = [
     "FeatureMap",

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.batches import Files, Part, open_files
+from kermix.checks import check_option
+from kermix.data.tables.batches import Files, Part, open_files
 from kermix.errors import OptionError, SampleError, SketchError, TableError
-from kermix.kernel import GaussianKernel, as_kernel
+from kermix.kernels.gaussian import GaussianKernel, as_kernel
 from kermix.sketches.accumulation import FeatureSums, NystromSums
 from kermix.sketches.features import NystromFeatures, nystrom_features
 from kermix.sketches.origin import Origin, SketchedFile
 from kermix.sketches.sketch import Sketch
-from kermix.validation import check_option
 
 __all__ = ["Engine", "PartSums", "RowMap", "sketch_files", "sketch_part"]
 

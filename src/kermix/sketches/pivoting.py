@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from kermix.gram import gram_matrix
-from kermix.kernel import KernelTerms
-from kermix.linalg import solve_dtype
+from kermix.kernels.gaussian import KernelTerms
+from kermix.kernels.gram import gram_matrix
+from kermix.linalg.cholesky import solve_dtype
 
 __all__ = ["random_pivots"]
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from kermix.checks import check_samples, check_weights
+from kermix.costs.primal import Moments
 from kermix.errors import DeviceError, MissingExtraError, ShapeError, SketchError, WeightError
-from kermix.kernel import GaussianKernel
-from kermix.primal import Moments
+from kermix.files import whole_file
+from kermix.kernels.gaussian import GaussianKernel
 from kermix.sketches.accumulation import FeatureSums, feature_sums, summed
 from kermix.sketches.features import FeatureMap, FourierFeatures, NystromFeatures, fingerprint
 from kermix.sketches.origin import Origin, check_same_columns
-from kermix.validation import check_samples, check_weights
-from kermix.writing import whole_file
 
 __all__ = ["Sketch"]
 

@@ -7,14 +7,13 @@ from torch import Tensor, nn
 
 from kermix.distributed import Strategy
 from kermix.errors import OptionError
-from kermix.models.generators import ConvDecoder, MLPGenerator
-from kermix.models.mixture_networks import MixtureNetwork, MixtureTable
-from kermix.models.priors import make_prior
-from kermix.models.scaled import ScaledModel, Scaler
-
-from .loop import Trainer
-from .schedules import VarianceSchedule, automatic_variance
-from .settings import Settings
+from kermix.models.mixture.generators import ConvDecoder, MLPGenerator
+from kermix.models.mixture.networks import MixtureNetwork, MixtureTable
+from kermix.models.mixture.priors import make_prior
+from kermix.models.mixture.scaled import ScaledModel, Scaler
+from kermix.training.loop import Trainer
+from kermix.training.schedules import VarianceSchedule, automatic_variance
+from kermix.training.settings import Settings
 
 __all__ = ["Split", "build_model", "build_trainer", "held_out_rows", "split_rows"]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kermix.errors import MissingExtraError, RunError
-from kermix.writing import whole_file
+from kermix.files import whole_file
 
 __all__ = [
     "last_good",

@@ -9,8 +9,8 @@ The face of it::
     trained = load_classifier(Path("run"))              # .model, .settings, .classes
     trained.probabilities(images)                       # (N, classes) of bytes (N, C, H, W)
 
-`train` and `held_out` are :class:`kermix.data.labelled.LabelledImages`. The history has a row
-for each epoch: epoch, step, loss and train_accuracy (of the augmented batches), seconds, and
+`train` and `held_out` are :class:`kermix.data.images.labelled.LabelledImages`. The history has a
+row for each epoch: epoch, step, loss and train_accuracy (of the augmented batches), seconds, and
 test_accuracy where the held-out images were looked at. They are only looked at: nothing is chosen
 by them. When the training ends the folder holds `model.safetensors`, the averaged weights.
 """
@@ -26,13 +26,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from kermix.data.labelled import LabelledImages, check_same_shape
+from kermix.data.images.labelled import LabelledImages, check_same_shape
 from kermix.errors import RunError, TrainingError
-from kermix.models.image_classifier import ImageClassifier
-from kermix.models.product_classifier import GaussianProductClassifier
-
-from .averaging import RunningAverage, set_statistics
-from .checkpoints import (
+from kermix.models.images.classifier import ImageClassifier
+from kermix.models.product.classifier import GaussianProductClassifier
+from kermix.training.averaging import RunningAverage, set_statistics
+from kermix.training.checkpoints import (
     last_good,
     load_checkpoint,
     optimizer_tensors,
@@ -40,10 +39,10 @@ from .checkpoints import (
     save_checkpoint,
     tensors_of,
 )
-from .classifier_optimizers import classifier_optimizers
-from .classifier_settings import ClassifierSettings, build_classifier
-from .loop import make_fabric
-from .schedules import learning_rate
+from kermix.training.classifier_optimizers import classifier_optimizers
+from kermix.training.classifier_settings import ClassifierSettings, build_classifier
+from kermix.training.loop import make_fabric
+from kermix.training.schedules import learning_rate
 
 __all__ = ["ClassifierTrainer", "Evaluation", "Row", "TrainedClassifier", "load_classifier"]
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from .classifier_settings import ClassifierSettings
+from kermix.training.classifier_settings import ClassifierSettings
 
 __all__ = ["classifier_optimizers"]
 

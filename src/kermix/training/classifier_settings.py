@@ -5,14 +5,13 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
+from kermix.checks import check_option
 from kermix.errors import OptionError
-from kermix.models.cnn import PlainCNN
-from kermix.models.gaussian_functions import Path
-from kermix.models.image_classifier import ImageClassifier, ImageShape
-from kermix.models.product_classifier import GaussianProductClassifier
-from kermix.validation import check_option
-
-from .augmentation import Augmentation
+from kermix.models.images.classifier import ImageClassifier, ImageShape
+from kermix.models.images.cnn import PlainCNN
+from kermix.models.product.classifier import GaussianProductClassifier
+from kermix.models.product.functions import Path
+from kermix.training.augmentation import Augmentation
 
 __all__ = ["ClassifierModel", "ClassifierSettings", "build_classifier"]
 

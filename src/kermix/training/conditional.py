@@ -14,21 +14,25 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from kermix.checks import check_option, check_samples
+from kermix.costs.losses import SVDLoss
 from kermix.errors import OptionError, RunError, ShapeError, TrainingError
-from kermix.losses import SVDLoss
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.models.mixture_networks import (
+from kermix.models.mixture.networks import (
     ConditionalMixtureNetwork,
     VarianceKind,
     stratified_draw,
 )
-from kermix.models.scaled import Scaler
-from kermix.validation import check_option, check_samples
-
-from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
-from .loop import load_model, make_fabric
-from .schedules import VarianceSchedule, learning_rate
-from .settings import FinishName
+from kermix.models.mixture.scaled import Scaler
+from kermix.training.checkpoints import (
+    load_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    save_checkpoint,
+)
+from kermix.training.loop import load_model, make_fabric
+from kermix.training.schedules import VarianceSchedule, learning_rate
+from kermix.training.settings import FinishName
 
 __all__ = [
     "ConditionalModel",

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from kermix.errors import ShapeError
-from kermix.models.mixture_networks import MixtureTable
-from kermix.models.product_mixture import ProductMixture, part_log_densities
+from kermix.models.mixture.networks import MixtureTable
+from kermix.models.mixture.product_mixture import ProductMixture, part_log_densities
 
 __all__ = ["em_pass", "product_em_pass"]
 

@@ -3,12 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from kermix.models.autoencoder import Autoencoder
-from kermix.models.image_model import ImageModel, PixelGenerator, code_network, noise_prior
-from kermix.models.mixture_networks import MixtureTable
-from kermix.models.product_mixture import ProductMixture
-
-from .image_settings import ImageSettings
+from kermix.models.images.autoencoder import Autoencoder
+from kermix.models.images.model import ImageModel, PixelGenerator, code_network, noise_prior
+from kermix.models.mixture.networks import MixtureTable
+from kermix.models.mixture.product_mixture import ProductMixture
+from kermix.training.image_settings import ImageSettings
 
 __all__ = ["build_image_model", "load_image_model"]
 

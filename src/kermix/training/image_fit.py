@@ -15,28 +15,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kermix.costs.baselines import energy_distance
 from kermix.errors import TrainingError
-from kermix.evaluation import energy_distance
-from kermix.images.spaces import CODED, make_space
-from kermix.models.autoencoder import Autoencoder
-from kermix.models.mixture_networks import Draw, MixtureTable
-from kermix.models.product_mixture import ProductMixture
-
-from .cached_gradient import cached_backward
-from .checkpoints import (
+from kermix.models.images.autoencoder import Autoencoder
+from kermix.models.images.spaces import CODED, make_space
+from kermix.models.mixture.networks import Draw, MixtureTable
+from kermix.models.mixture.product_mixture import ProductMixture
+from kermix.training.cached_gradient import cached_backward
+from kermix.training.checkpoints import (
     last_good,
     load_checkpoint,
     optimizer_tensors,
     restore_optimizer,
     save_checkpoint,
 )
-from .em import em_pass, product_em_pass
-from .image_build import build_image_model, load_image_model
-from .image_rows import ImageRows, encode_all
-from .image_settings import ImageSettings
-from .image_view import View
-from .loop import NOT_FINITE, Row, make_fabric
-from .schedules import learning_rate
+from kermix.training.em import em_pass, product_em_pass
+from kermix.training.image_build import build_image_model, load_image_model
+from kermix.training.image_rows import ImageRows, encode_all
+from kermix.training.image_settings import ImageSettings
+from kermix.training.image_view import View
+from kermix.training.loop import NOT_FINITE, Row, make_fabric
+from kermix.training.schedules import learning_rate
 
 __all__ = ["ImageTrainer"]
 

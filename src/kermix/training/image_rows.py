@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from kermix.errors import SampleError, ShapeError
-from kermix.models.autoencoder import Autoencoder
-from kermix.models.modes import evaluating
+from kermix.models.evaluating import evaluating
+from kermix.models.images.autoencoder import Autoencoder
 
 __all__ = ["ImageRows", "encode_all"]
 

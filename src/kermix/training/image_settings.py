@@ -3,11 +3,10 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
+from kermix.checks import check_option
 from kermix.errors import OptionError
-from kermix.images.spaces import CODED, SPACES, SpaceName
-from kermix.validation import check_option
-
-from .sample_losses import SampleCost
+from kermix.models.images.spaces import CODED, SPACES, SpaceName
+from kermix.training.sample_losses import SampleCost
 
 __all__ = ["ImageModelName", "ImageSettings"]
 

@@ -5,11 +5,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from kermix.images.spaces import Space
-
-from .image_settings import ImageSettings
-from .sample_losses import SampleCost, sample_loss
-from .schedules import VarianceSchedule, automatic_variance
+from kermix.models.images.spaces import Space
+from kermix.training.image_settings import ImageSettings
+from kermix.training.sample_losses import SampleCost, sample_loss
+from kermix.training.schedules import VarianceSchedule, automatic_variance
 
 __all__ = ["View"]
 

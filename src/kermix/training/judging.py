@@ -4,13 +4,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kermix.images.evaluation import predict
-from kermix.models.classifiers import linear_classifier, mlp_classifier
-from kermix.models.cnn import PlainCNN
-from kermix.models.image_classifier import ImageClassifier
-
-from .augmentation import Augmentation
-from .schedules import learning_rate
+from kermix.models.images.classifier import ImageClassifier
+from kermix.models.images.cnn import PlainCNN
+from kermix.models.images.evaluation import predict
+from kermix.models.images.judges import linear_classifier, mlp_classifier
+from kermix.training.augmentation import Augmentation
+from kermix.training.schedules import learning_rate
 
 __all__ = ["accuracy", "fit_classifier", "train_on_synthetic"]
 

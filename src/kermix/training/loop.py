@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from kermix.costs.baselines import energy_distance
 from kermix.distributed import Ranks, Strategy, batch_norm_over_ranks
 from kermix.distributed.launch import check_ranks, is_rank
 from kermix.errors import (
@@ -22,11 +23,9 @@ from kermix.errors import (
     VarianceError,
     WeightError,
 )
-from kermix.evaluation import energy_distance
-from kermix.models.scaled import ScaledModel
-
-from .averaging import RunningAverage
-from .checkpoints import (
+from kermix.models.mixture.scaled import ScaledModel
+from kermix.training.averaging import RunningAverage
+from kermix.training.checkpoints import (
     last_good,
     load_checkpoint,
     optimizer_tensors,
@@ -34,9 +33,9 @@ from .checkpoints import (
     save_checkpoint,
     tensors_of,
 )
-from .objective import Objective
-from .schedules import VarianceSchedule, learning_rate
-from .settings import Settings
+from kermix.training.objective import Objective
+from kermix.training.schedules import VarianceSchedule, learning_rate
+from kermix.training.settings import Settings
 
 __all__ = ["Row", "Trainer", "check_shares", "load_model", "make_fabric"]
 

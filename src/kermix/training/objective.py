@@ -5,14 +5,13 @@ import math
 import torch
 from torch import Tensor, nn
 
+from kermix.costs.baselines import energy_distance, mmd_squared
+from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.distributed import DistributedLoss, Ranks, Strategy, shares, slice_of
-from kermix.evaluation import energy_distance, mmd_squared
-from kermix.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.models.scaled import ScaledModel
-
-from .schedules import VarianceSchedule
-from .settings import Settings
+from kermix.models.mixture.scaled import ScaledModel
+from kermix.training.schedules import VarianceSchedule
+from kermix.training.settings import Settings
 
 __all__ = ["Objective", "cauchy_schwarz_to_points"]
 

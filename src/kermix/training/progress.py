@@ -6,9 +6,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from kermix.errors import MissingExtraError
-
-from .image_fit import ImageTrainer
-from .loop import Row, Trainer
+from kermix.training.image_fit import ImageTrainer
+from kermix.training.loop import Row, Trainer
 
 __all__ = ["LiveProgress", "live_progress", "progress_bar"]
 

@@ -5,12 +5,11 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor
 
-from kermix.debiased import DebiasedLoss
+from kermix.costs.baselines import energy_distance, mmd_squared
+from kermix.costs.debiased import DebiasedLoss
+from kermix.costs.losses import SVDLoss
 from kermix.errors import MissingExtraError
-from kermix.evaluation import energy_distance, mmd_squared
-from kermix.losses import SVDLoss
-
-from .objective import LOSSES
+from kermix.training.objective import LOSSES
 
 __all__ = ["SampleCost", "sample_loss"]
 

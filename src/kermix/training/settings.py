@@ -3,10 +3,10 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
+from kermix.checks import check_option
 from kermix.errors import OptionError
-from kermix.models.mixture_networks import VarianceKind
-from kermix.models.priors import PriorName
-from kermix.validation import check_option
+from kermix.models.mixture.networks import VarianceKind
+from kermix.models.mixture.priors import PriorName
 
 __all__ = ["CostName", "FinishName", "ModelName", "Settings"]
 

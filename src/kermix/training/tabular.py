@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kermix.checks import check_option
 from kermix.errors import OptionError, TrainingError
-from kermix.models.gaussian_product import FORMS, GaussianProduct, ProductForm
-from kermix.validation import check_option
-
-from .loop import make_fabric
-from .schedules import learning_rate
+from kermix.models.product.rows import FORMS, GaussianProduct, ProductForm
+from kermix.training.loop import make_fabric
+from kermix.training.schedules import learning_rate
 
 __all__ = ["FittedTable", "TableSettings", "fit_table"]
 

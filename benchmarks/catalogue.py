@@ -1,0 +1,44 @@
+"""The benchmarks that exist, and how one is run and recorded."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from kermix.errors import OptionError
+from kermix.reports.provenance import environment, machine_name, write_json
+
+__all__ = ["BENCHMARKS", "run_benchmark"]
+
+BENCHMARKS = {
+    "svd": "SVD cost, value and gradient, against the paper's way; a training step",
+    "sketch": "all four costs by sketches, up to a million points",
+    "sketch-files": "sketches of Parquet files larger than memory, one and two workers",
+    "tiles": "scalar cost without a Gram matrix, against geomloss",
+    "memory": "peak memory of a cost with its gradient, against the number of points",
+    "permutation": "speed of a permutation test, against a loop and hyppo",
+    "power": "two-sample tests: rejection rates, against hyppo",
+    "scaling": "one cost over 1, 2 and 4 processes, against the cost model's prediction",
+    "modes": "mode coverage of all costs and baselines, 8-ring and 25-grid",
+    "density": "densities in the plane, against a flow, EM and kernel density",
+    "images": "generators of MNIST, stacked MNIST and CIFAR-10: all costs, MMD, Sinkhorn",
+    "tabular": "tables of numbers, against gradient boosting and an MLP",
+    "regression": "two inverse problems, against a network trained by likelihood",
+    "table1": "classification of MNIST and CIFAR-10, the paper's table, against a CNN",
+}
+
+
+def run_benchmark(name: str, out: Path, quick: bool = False) -> tuple[Path, dict[str, Any]]:
+    """Run one benchmark and write its result file.
+
+    Args:
+        name: One of :data:`BENCHMARKS`.
+        out: Folder of the result files.
+        quick: Whether to run a small version, which shows that it works.
+    """
+    if name not in BENCHMARKS:
+        raise OptionError(f"There is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}.")
+    if out.exists() and not out.is_dir():
+        raise OptionError(f"{out} is a file; name a folder for the results.")
+    tables = importlib.import_module(f"benchmarks.{name.replace('-', '_')}").run(quick)
+    record = {"benchmark": name, "quick": quick, **environment(), "tables": tables}
+    return write_json(out / f"{name}-{machine_name()}.json", record), tables

@@ -1,0 +1,83 @@
+"""What the benchmarks of quality share: result files and tables on the screen.
+
+A benchmark can be run in parts, one process for each set, say; `python -m benchmarks.quality
+WHOLE PART...` puts their files together.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from kermix.errors import RunError
+from kermix.reports.provenance import environment, machine_name, write_json
+
+__all__ = ["default_path", "merge_records", "save_sheet", "write_record"]
+
+
+def default_path(name: str) -> Path:
+    """Where a benchmark's result file goes if nothing is said."""
+    return Path("results/bench") / f"{name}-{machine_name()}.json"
+
+
+def write_record(
+    name: str,
+    path: Path,
+    tables: dict[str, list[dict[str, Any]]],
+    protocol: dict[str, Any],
+    *,
+    shown: str,
+    quick: bool = False,
+) -> Path:
+    """Write the result file and show one of its tables."""
+    record = {"benchmark": name, "quick": quick, **environment()}
+    record |= {"protocol": protocol, "tables": tables}
+    write_json(path, record)
+    rows = tables[shown]
+    columns = [c for c in dict.fromkeys(k for row in rows for k in row) if not c.startswith("raw")]
+    lines = [columns, *([_shown(row.get(c, "")) for c in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    sys.stdout.write(f"written: {path}\n")
+    return path
+
+
+def merge_records(whole: Path, parts: list[Path]) -> Path:
+    """Put the tables of several files of one benchmark and one commit together.
+
+    The command of the whole is that of its parts, one a line.
+    """
+    records = [json.loads(part.read_text()) for part in sorted(parts)]
+    for name in ("benchmark", "commit", "quick"):
+        if len({str(record[name]) for record in records}) > 1:
+            raise RunError(f"{[str(p) for p in parts]} differ in {name}: they are no parts.")
+    merged = dict(records[0])
+    merged["command"] = "\n".join(record["command"] for record in records)
+    merged["protocol"] = merged["protocol"] | {"processes side by side": len(records)}
+    merged["tables"] = {
+        title: [row for record in records for row in record["tables"].get(title, [])]
+        for title in records[0]["tables"]
+    }
+    return write_json(whole, merged)
+
+
+def save_sheet(sheets: dict[str, dict[str, Tensor]], path: Path) -> None:
+    """Draw samples, if Matplotlib is there: a benchmark does not fail for want of a picture."""
+    try:
+        from benchmarks.figures import scatter_sheet
+    except ImportError:
+        return
+    scatter_sheet(sheets, path)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    whole, *parts = (Path(argument) for argument in sys.argv[1:])
+    sys.stdout.write(f"written: {merge_records(whole, parts)}\n")

@@ -1,0 +1,174 @@
+"""Checks of arguments, shared by everything that takes samples, weights or variances.
+
+Shapes, types and devices are always checked. Values (NaN, infinite, negative) are checked where
+reading them costs nothing: on the CPU, outside `torch.compile` and `torch.func` transforms. On an
+accelerator a look at the values would make the host wait for the device at every training step.
+"""
+
+import numbers
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kermix.errors import DeviceError, OptionError, SampleError, ShapeError, WeightError
+
+__all__ = [
+    "check_option",
+    "check_pair",
+    "check_samples",
+    "check_sizes",
+    "check_weights",
+    "finite_in",
+    "is_traced",
+    "normalized_weights",
+    "values_are_readable",
+    "working_dtype",
+]
+
+
+def is_traced(*tensors: Tensor) -> bool:
+    """Whether `torch.compile` or a `torch.func` transform stands between us and the values."""
+    return torch.compiler.is_compiling() or any(
+        torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors
+    )
+
+
+def values_are_readable(*tensors: Tensor) -> bool:
+    """Whether values can be looked at without a device sync or a break in a traced graph."""
+    return not is_traced(*tensors) and all(t.device.type == "cpu" for t in tensors)
+
+
+def working_dtype(*tensors: Tensor) -> torch.dtype:
+    """float64 if any tensor has it, else float32: half precision is never computed in."""
+    return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+
+
+def check_option(name: str, value: str, offered: tuple[str, ...]) -> None:
+    """Refuse a named option that does not exist, listing those that do."""
+    if value not in offered:
+        raise OptionError(f"{name}={value!r} is not offered; choose one of {', '.join(offered)}.")
+
+
+def check_sizes(**sizes: int | None) -> None:
+    """Refuse sizes that are no whole numbers from one on; None is a size that is not given.
+
+    NumPy's integers are whole numbers; truth values and text are not.
+
+    Example:
+        >>> check_sizes(width=3, positions=None)
+    """
+    for name, size in sizes.items():
+        if size is None:
+            continue
+        found: Any = size
+        if isinstance(found, bool) or not isinstance(found, numbers.Integral) or size < 1:
+            raise OptionError(f"{name}={size!r} must be a whole number, at least 1.")
+
+
+def finite_in(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The value in another dtype, finite if it is finite here.
+
+    Example:
+        >>> finite_in(torch.tensor(1e6), torch.float16)
+        tensor(65504., dtype=torch.float16)
+    """
+    limits = torch.finfo(dtype)
+    return value.clamp(limits.min, limits.max).to(dtype)
+
+
+def check_samples(name: str, x: Tensor) -> Tensor:  # (*B, N, d)
+    """Return `x` if it can serve as a set of samples, else raise an error that says why not."""
+    if hasattr(x, "feature_map"):
+        raise SampleError(
+            f"{name} is a sketch, which holds no points; here points are needed. The costs and "
+            "km.compare take sketches."
+        )
+    if not isinstance(x, Tensor):
+        raise SampleError(
+            f"{name} is a {type(x).__name__}, not a torch.Tensor; "
+            f"convert it first, for example with torch.as_tensor({name})."
+        )
+    if not x.dtype.is_floating_point:
+        raise SampleError(
+            f"{name} has dtype {x.dtype}; samples are real numbers: use {name}.float() or "
+            f"{name}.double()."
+        )
+    if x.ndim < 2:
+        raise ShapeError(
+            f"{name} has shape {tuple(x.shape)}; samples have shape (*batch, points, dimension). "
+            f"For points on a line use {name}[:, None]."
+        )
+    if 0 in x.shape:
+        raise SampleError(f"{name} is empty: its shape is {tuple(x.shape)}.")
+    if values_are_readable(x) and not bool(torch.isfinite(x).all()):
+        bad = ~torch.isfinite(x)
+        first = tuple(int(i) for i in bad.nonzero()[0])
+        raise SampleError(
+            f"{name} has {int(bad.sum())} NaN or infinite values, the first at index {first}; "
+            "remove those rows, or find out where they come from."
+        )
+    return x
+
+
+def check_pair(x: Tensor, y: Tensor, names: tuple[str, str] = ("x", "y")) -> None:
+    """Check two sets of samples and that they can be compared with each other."""
+    check_samples(names[0], x)
+    check_samples(names[1], y)
+    if x.shape[-1] != y.shape[-1]:
+        raise ShapeError(
+            f"{names[0]} has dimension {x.shape[-1]} and {names[1]} has dimension {y.shape[-1]}: "
+            "the last axis of both must agree."
+        )
+    if x.device != y.device:
+        raise DeviceError(
+            f"{names[0]} is on {x.device} and {names[1]} on {y.device}; "
+            f"move one, for example {names[1]}.to({names[0]}.device)."
+        )
+    try:
+        torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    except RuntimeError:
+        raise ShapeError(
+            f"{names[0]} has batch shape {tuple(x.shape[:-2])} and {names[1]} "
+            f"{tuple(y.shape[:-2])}, which cannot be broadcast to each other."
+        ) from None
+
+
+def check_weights(name: str, weights: Tensor, x: Tensor) -> None:
+    """Check the weights of the points `x`: non-negative, not all zero, one for each point."""
+    if not isinstance(weights, Tensor) or not weights.dtype.is_floating_point:
+        found = weights.dtype if isinstance(weights, Tensor) else type(weights).__name__
+        raise WeightError(f"{name} must be a floating-point tensor, not {found}.")
+    if weights.ndim < 1 or weights.shape[-1] != x.shape[-2]:
+        raise WeightError(
+            f"{name} has shape {tuple(weights.shape)} for {x.shape[-2]} points; "
+            "give one weight for each point."
+        )
+    try:
+        torch.broadcast_shapes(weights.shape[:-1], x.shape[:-2])
+    except RuntimeError:
+        raise WeightError(
+            f"{name} has batch shape {tuple(weights.shape[:-1])}, which does not fit the samples' "
+            f"{tuple(x.shape[:-2])}."
+        ) from None
+    if weights.device != x.device:
+        raise DeviceError(f"{name} is on {weights.device} and its samples are on {x.device}.")
+    if values_are_readable(weights):
+        if not bool(torch.isfinite(weights).all()):
+            raise WeightError(f"{name} has NaN or infinite values.")
+        if bool((weights < 0).any()):
+            raise WeightError(
+                f"{name} has negative values (smallest {float(weights.detach().min()):g}); "
+                "weights are non-negative."
+            )
+        if bool((weights.sum(-1) <= 0).any()):
+            raise WeightError(f"{name} sums to zero; at least one weight must be positive.")
+
+
+def normalized_weights(name: str, weights: Tensor, x: Tensor) -> Tensor:  # (*B, N)
+    """Check the weights of the points `x` and divide them by their sum."""
+    check_weights(name, weights, x)
+    weights = weights.to(working_dtype(weights, x))
+    # Divided by the largest first: a sum of very small or very large weights stays in range.
+    weights = weights / weights.detach().amax(-1, keepdim=True)
+    return weights / weights.sum(-1, keepdim=True)

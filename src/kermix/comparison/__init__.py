@@ -1,0 +1,1 @@
+"""Compare two data sets: permutation tests, measures with error bars, sketches, drift."""

@@ -1,0 +1,214 @@
+"""Compare sketches: two of them, or a series, one for each day."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kermix.comparison.result import Comparison, Measure
+from kermix.costs.functions import matrix_cost, scalar_cost, svd_cost, vector_cost
+from kermix.costs.primal import fidelity
+from kermix.errors import OptionError, SketchError
+from kermix.sketches.sketch import Sketch, check_comparable
+
+__all__ = ["Drift", "DriftStep", "MeanTest", "compare_sketches", "drift", "is_sketch", "mean_test"]
+
+RIDGE = 1e-4  # of the whitening, as in two_sample_test
+SUFFIX = ".sketch"
+
+
+class MeanTest(NamedTuple):
+    """A test of equal kernel means; `if_same` is the MMD to be expected of equal sources."""
+
+    mmd: float
+    if_same: float
+    pvalue: float | None  # None where rows have weights
+
+
+@dataclass(frozen=True)
+class DriftStep:
+    """One sketch of a series against an earlier one."""
+
+    against: str
+    svd: float  # in [0, 1]
+    error_bound: float | None
+    bures: float
+    mmd: float
+    if_same: float
+    pvalue: float | None
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A series of sketches, each against the first and against the one before."""
+
+    names: tuple[str, ...]
+    rows: tuple[int, ...]
+    to_first: tuple[DriftStep, ...]  # one fewer than names
+    to_previous: tuple[DriftStep, ...]
+    notes: tuple[str, ...]
+
+    def table(self) -> list[list[str]]:
+        """One line for each sketch, as text."""
+        lines = [[self.names[0], f"{self.rows[0]:,}", *[""] * 6]]
+        for k, (a, b) in enumerate(zip(self.to_first, self.to_previous, strict=True), start=1):
+            numbers = (a.svd, a.bures, a.mmd, a.pvalue, b.bures, b.pvalue)
+            shown = ["" if n is None else f"{n:.3g}" for n in numbers]
+            lines.append([self.names[k], f"{self.rows[k]:,}", *shown])
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+
+def is_sketch(source: object) -> bool:
+    """Whether a source of data is a sketch, or the name of a file of one."""
+    if isinstance(source, str | Path):
+        return Path(source).suffix == SUFFIX
+    return isinstance(source, Sketch)
+
+
+@torch.no_grad()
+def mean_test(x: Sketch, y: Sketch) -> MeanTest:
+    r"""Whether two sketches have equal means of features, from their moments alone.
+
+    With :math:`\delta` the difference of the means and :math:`\Sigma` the pooled covariance of
+    the features, whose eigenvalues are :math:`\lambda_i`, the statistic is
+    :math:`\delta^\top (\Sigma + \epsilon)^{-1} \delta / (1/n + 1/m)`. Of independent rows from one
+    source it is distributed, for large n and m, as a sum of
+    :math:`\lambda_i / (\lambda_i + \epsilon)` times chi-square variables; the p-value matches
+    three cumulants of that sum (Hall, Buckley, Eagleson).
+
+    Example:
+        >>> x = torch.randn(4000, 1, generator=torch.Generator().manual_seed(0))
+        >>> features = km.nystrom_features(x, 0.5, rank=20, tolerance=1e-6)
+        >>> a, b, c = (km.Sketch(features).update(p) for p in (x[:2000], x[2000:], x[2000:] + 0.2))
+        >>> mean_test(a, b).pvalue > 0.001, mean_test(a, c).pvalue < 1e-4
+        (True, True)
+    """
+    check_comparable(x, y)
+    a, b = x.moments, y.moments
+    n, m = a.size, b.size
+    pooled = (n * a.second + m * b.second) / (n + m)
+    mean = (n * a.mean + m * b.mean) / (n + m)
+    scale = 1 / n + 1 / m
+    values, vectors = torch.linalg.eigh(pooled - torch.outer(mean, mean))
+    values = values.clamp(min=0)
+    difference = a.mean - b.mean
+    mmd = float(torch.linalg.vector_norm(difference))
+    if_same = math.sqrt(float(values.sum()) * scale)
+    if x.weighted or y.weighted:
+        return MeanTest(mmd, if_same, None)
+    statistic = ((vectors.mT @ difference).square() / (values + RIDGE)).sum() / scale
+    return MeanTest(mmd, if_same, _tail(statistic, values / (values + RIDGE)))
+
+
+def _tail(statistic: Tensor, weights: Tensor) -> float:
+    """P(sum of weighted chi-square variables > statistic)."""
+    first, second, third = (c * (weights**k).sum() for k, c in ((1, 1.0), (2, 2.0), (3, 8.0)))
+    if not second > 0:
+        return 1.0
+    freedom = 8 * second**3 / third**2
+    standard = (statistic - first) / second.sqrt()
+    chi_square = (standard * (2 * freedom).sqrt() + freedom).clamp(min=0)
+    return float(torch.special.gammaincc(freedom / 2, chi_square / 2).clamp(min=1e-300))
+
+
+@torch.no_grad()
+def compare_sketches(x: Any, y: Any) -> Comparison:
+    """Sketches go to the costs as they are: they know their kernel and carry a certificate."""
+    if not (is_sketch(x) and is_sketch(y)):
+        raise OptionError(
+            "A sketch is compared with a sketch: sketch the other data set first, with "
+            "--landmarks-from (landmarks_from) this one."
+        )
+    names = tuple(Path(s).name if isinstance(s, str | Path) else k
+                  for s, k in ((x, "x"), (y, "y")))  # fmt: skip
+    x, y = (Sketch.load(s) if isinstance(s, str | Path) else s for s in (x, y))
+    measures = []
+    costs: dict[str, Any] = {
+        "svd": svd_cost,
+        "matrix": matrix_cost,
+        "vector": vector_cost,
+        "scalar": scalar_cost,
+    }
+    for name, cost in costs.items():
+        value = float(cost(x, y, None))
+        normalized, info = cost.with_info(x, y, None, normalized=True)
+        bound = getattr(info, "error_bound", None)
+        error = None if bound is None else float(bound)
+        measures.append(Measure(name, None, value, float(normalized), error))
+    measures.append(Measure("bures", None, _bures(x, y)))
+    scalar = measures[3].normalized
+    if scalar:
+        measures.append(Measure("cauchy_schwarz", None, max(0.0, -math.log(scalar))))
+    test = mean_test(x, y)
+    measures.append(Measure("mmd", None, test.mmd, None, None, test.if_same, test.pvalue))
+    notes = [
+        f"{x.feature_map.kernel}, {x.feature_map.rank} features.",
+        "+- of sketches is the certificate: a bound, not a standard error. The Bures distance is "
+        "that of the part of the kernel that the features hold.",
+        "p: equal kernel means, for independent rows, from the sketches' own covariances.",
+    ]
+    return Comparison(
+        names=(names[0], names[1]),
+        sizes=(x.count, y.count),
+        used=(x.count, y.count),
+        columns=() if x.origin is None else x.origin.columns,
+        variances=(),
+        measures=tuple(measures),
+        tests={},
+        column_differences=(),
+        notes=tuple(notes),
+    )
+
+
+@torch.no_grad()
+def drift(sketches: Sequence[Sketch], names: Sequence[str]) -> Drift:
+    """Each sketch of a series against the first and against the one before it.
+
+    Example:
+        >>> x = torch.randn(3000, 1, generator=torch.Generator().manual_seed(0))
+        >>> features = km.nystrom_features(x, 0.5, rank=20, tolerance=1e-6)
+        >>> days = [km.Sketch(features).update(x[k::3] + 0.2 * (k == 2)) for k in range(3)]
+        >>> [step.pvalue < 0.001 for step in drift(days, ["mon", "tue", "wed"]).to_first]
+        [False, True]
+    """
+    if len(sketches) < 2:
+        raise SketchError(f"A series needs at least two sketches, and there are {len(sketches)}.")
+    for name, sketch in zip(names[1:], sketches[1:], strict=True):
+        try:
+            check_comparable(sketches[0], sketch)
+        except SketchError as error:
+            raise SketchError(f"{names[0]} and {name}: {error}") from None
+    return Drift(
+        tuple(names),
+        tuple(s.count for s in sketches),
+        tuple(_step(s, sketches[0], names[0]) for s in sketches[1:]),
+        tuple(
+            _step(b, a, name) for a, b, name in zip(sketches, sketches[1:], names, strict=False)
+        ),
+        (
+            "p: equal kernel means, for independent rows; each of a single comparison.",
+            "Bures distance: of the part of the kernel that the features hold.",
+        ),
+    )
+
+
+def _step(sketch: Sketch, earlier: Sketch, name: str) -> DriftStep:
+    value, info = svd_cost.with_info(sketch, earlier, None, normalized=True)
+    bound = None if info.error_bound is None else float(info.error_bound)
+    test = mean_test(sketch, earlier)
+    return DriftStep(
+        name, float(value), bound, _bures(sketch, earlier), test.mmd, test.if_same, test.pvalue
+    )
+
+
+def _bures(x: Sketch, y: Sketch) -> float:
+    a, b = x.moments.second, y.moments.second
+    return math.sqrt(max(0.0, float(a.trace() + b.trace() - 2 * fidelity(a, b))))

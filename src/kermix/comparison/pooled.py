@@ -1,0 +1,165 @@
+"""Features of the pooled sample, and the quadratic forms by which two halves of it differ."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kermix.kernels.gaussian import KernelTerms
+from kermix.kernels.gram import gram_matrix
+from kermix.linalg.cholesky import cholesky, default_ridge
+
+__all__ = [
+    "PooledFeatures",
+    "bures_form",
+    "bures_witness",
+    "matrix_form",
+    "pooled_features",
+    "quadratic_form",
+]
+
+RANK = 300
+EXACT_UP_TO = 1500
+LANDMARKS = 500
+TOLERANCE = 1e-5
+NODE_SPACING = 1.0
+
+
+@dataclass(frozen=True)
+class PooledFeatures:
+    r"""Features with :math:`K \approx \Phi \Phi^\top`, uncorrelated over the pooled sample."""
+
+    features: Tensor  # (N, r)
+    moments: Tensor  # (r,), their mean squares, rising
+    anchors: Tensor  # (A, d)
+    basis: Tensor  # (A, r): features are kernels with the anchors times this
+    terms: KernelTerms
+
+    def at(self, points: Tensor) -> Tensor:  # (M, d) -> (M, r)
+        """The features of other points."""
+        return gram_matrix(points, self.anchors, self.terms, points.dtype) @ self.basis
+
+    def leading(self, count: int) -> "PooledFeatures":
+        """The features of the largest moments alone."""
+        return replace(
+            self,
+            features=self.features[:, -count:],
+            moments=self.moments[-count:],
+            basis=self.basis[:, -count:],
+        )
+
+    def whitened(self, ridge: float | None) -> "PooledFeatures":
+        r"""The same features divided by :math:`\sqrt{\lambda_i + \epsilon}`; None leaves them."""
+        if ridge is None:
+            return self
+        scale = self.moments + ridge
+        return replace(
+            self,
+            features=self.features * scale.rsqrt(),
+            moments=self.moments / scale,
+            basis=self.basis * scale.rsqrt(),
+        )
+
+
+def pooled_features(
+    points: Tensor,  # (N, d)
+    terms: KernelTerms,
+    weights: Tensor | None,  # (N,)
+    generator: torch.Generator,
+) -> tuple[PooledFeatures, str]:
+    """Leading features of the pooled sample, and how they were found.
+
+    Up to 1500 points, eigenvectors of the Gram matrix; beyond, a Nystrom map on 500 random points
+    of it. At most 300 features are kept, and none whose moment is below 1e-5 of the largest.
+    """
+    n = len(points)
+    share = (
+        points.new_full((n,), 1 / n) if weights is None else (weights / weights.sum()).to(points)
+    )
+    if n <= EXACT_UP_TO:
+        roots = share.sqrt()
+        matrix = gram_matrix(points, points, terms, points.dtype) * roots[:, None] * roots
+        moments, vectors = torch.linalg.eigh(matrix)
+        keep = _kept(moments)
+        moments, vectors = moments[keep], vectors[:, keep]
+        inverse = torch.where(roots > 0, 1 / roots, 0.0)
+        method = f"{len(moments)} eigenvectors"
+        features = vectors * moments.sqrt() * inverse[:, None]
+        basis = vectors * moments.rsqrt() * roots[:, None]
+        return PooledFeatures(features, moments, points, basis, terms), method
+    chosen = points[torch.randperm(n, generator=generator)[:LANDMARKS].to(points.device)]
+    factor = cholesky(
+        gram_matrix(chosen, chosen, terms, points.dtype), default_ridge(points.dtype)
+    )
+    features = factor.whiten(gram_matrix(chosen, points, terms, points.dtype)).T
+    moments, rotation = torch.linalg.eigh(features.T @ (features * share[:, None]))
+    keep = _kept(moments)
+    method = f"{int(keep.sum())} Nystrom features of {LANDMARKS} landmarks"
+    basis = torch.linalg.solve_triangular(factor.factor.T, rotation[:, keep], upper=True)
+    features = features @ rotation[:, keep]
+    return PooledFeatures(features, moments[keep], chosen, basis, terms), method
+
+
+def _kept(moments: Tensor) -> Tensor:
+    keep = moments > TOLERANCE * moments[-1]
+    keep[:-RANK] = False
+    return keep
+
+
+def matrix_form(pooled: PooledFeatures, rows: slice) -> Tensor:  # (rows, N)
+    r"""Squared entries of :math:`\Phi \Phi^\top`: the Hilbert-Schmidt form of second moments."""
+    return (pooled.features[rows] @ pooled.features.T).square()
+
+
+def bures_form(pooled: PooledFeatures, rows: slice) -> Tensor:  # (rows, N)
+    r"""The Bures metric at the pooled second moment, as a kernel between points.
+
+    .. math:: H_{kl} = \sum_{ij} \frac{\phi_{ki} \phi_{kj} \phi_{li} \phi_{lj}}
+        {\lambda_i + \lambda_j} = \int_0^\infty \Big( \sum_i \phi_{ki} e^{-t \lambda_i} \phi_{li}
+        \Big)^2 dt,
+
+    the integral by the trapezoidal rule in :math:`\log t`: some twenty matrix products instead
+    of all pairs of features.
+    """
+    lowest, highest = (2 * float(m) for m in (pooled.moments[0], pooled.moments[-1]))
+    start, stop = -math.log(highest) - 5, -math.log(lowest) + 2
+    count = math.ceil((stop - start) / NODE_SPACING) + 1
+    step = (stop - start) / (count - 1)
+    total = pooled.features.new_zeros(len(pooled.features[rows]), len(pooled.features))
+    for k in range(count):
+        t = math.exp(start + k * step)
+        damped = pooled.features * torch.exp(-t * pooled.moments)
+        total += (step * t) * (damped[rows] @ pooled.features.T).square()
+    return total
+
+
+def bures_witness(
+    pooled: PooledFeatures,
+    points: Tensor,  # (M, d)
+    difference: Tensor,  # (N,)
+) -> Tensor:  # (M,)
+    r"""Where two halves of the pooled sample differ: the derivative of the Bures form.
+
+    .. math:: w(z) = \sum_{ij} \phi_i(z) \frac{D_{ij}}{\lambda_i + \lambda_j} \phi_j(z),
+
+    with `D` the difference of second moments; positive where the first half has more mass.
+    """
+    moment = pooled.features.T @ (pooled.features * difference[:, None])
+    sums = pooled.moments[:, None] + pooled.moments
+    features = pooled.at(points)
+    return ((features @ (moment / sums)) * features).sum(1)
+
+
+def quadratic_form(signed: Tensor, blocks: Iterator[tuple[slice, Tensor]]) -> Tensor:
+    """`z^T H z` for each row z of `signed`, from blocks of rows of H: (P, N) -> (P,).
+
+    What is within rounding of zero is zero, so that equal samples give equal statistics.
+    """
+    total = signed.new_zeros(len(signed))
+    largest = signed.new_zeros(())
+    for rows, block in blocks:
+        total += ((signed @ block.T) * signed[:, rows]).sum(1)
+        largest = torch.maximum(largest, block.abs().max())
+    return torch.where(total.abs() <= 4 * torch.finfo(total.dtype).eps * largest, 0.0, total)

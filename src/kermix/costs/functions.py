@@ -1,0 +1,421 @@
+"""The four costs between data and centres, and the two ablations of the paper.
+
+All are maximised when the centres follow the data, and all are computed in log space: when data
+and centres do not overlap the value underflows to zero, but its logarithm (`log=True`, and every
+loss) is exact and has a gradient that pulls the two sets together.
+"""
+
+import math
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from kermix.checks import check_option, check_pair, is_traced, working_dtype
+from kermix.costs import dual
+from kermix.costs.samples import SamplePair
+from kermix.costs.sketched import MatrixForm, SketchPair
+from kermix.errors import MissingExtraError, OptionError
+from kermix.info import Info, informative
+from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, Variance
+from kermix.kernels.gram import squared_distances
+from kermix.linalg.cholesky import Cholesky, solve_dtype
+from kermix.linalg.nuclear import NuclearMethod, nuclear_norm
+from kermix.sketches.sketch import Sketch
+
+__all__ = [
+    "Kernel",
+    "SVDMethod",
+    "distance_nuclear_cost",
+    "frobenius_cost",
+    "matrix_cost",
+    "scalar_cost",
+    "svd_cost",
+    "vector_cost",
+    "vector_weights",
+]
+
+Kernel: TypeAlias = GaussianKernel | Variance | BandwidthRule
+SVDMethod: TypeAlias = Literal["auto", "svd", "polar", "sketch"]
+
+SKETCH_ABOVE = {"cpu": 4096, "cuda": 20_000}
+SKETCH_ATTEMPTS = 3
+
+
+@informative
+def scalar_cost(
+    x: Tensor | Sketch,  # (*B, N, d)
+    y: Tensor | Sketch,  # (*B, K, d)
+    v: Kernel | None = None,
+    *,
+    weights_x: Tensor | None = None,  # (*B, N)
+    weights_y: Tensor | None = None,  # (*B, K)
+    normalized: bool = False,
+    log: bool = False,
+    chunk: int | None = None,
+) -> tuple[Tensor, Info]:  # (*B,)
+    r"""Scalar (Cauchy-Schwarz) cost :math:`\langle p, q\rangle^2 / \langle q, q\rangle`, Prop. 4.
+
+    Bounded by :math:`\langle p, p\rangle`; divided by it, the cost is :math:`e^{-D_{CS}}` with the
+    Cauchy-Schwarz divergence :math:`D_{CS}`. No Gram matrix is held: time is quadratic in the
+    number of points, memory is not. Without overlap the gradient of the logarithm moves every
+    centre towards the data nearest to it.
+
+    Args:
+        x: Data, or a sketch of them.
+        y: Centres, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
+            sketch, which has its own, is given.
+        weights_x: Weights of the data, non-negative; they are divided by their sum.
+        weights_y: Weights of the centres.
+        normalized: Whether to return the form in [0, 1].
+        log: Whether to return the natural logarithm.
+        chunk: Side of the tiles in which the kernel is evaluated: the memory knob.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> scalar_cost(x, x, 0.5, normalized=True)
+        tensor(1.)
+    """
+    if isinstance(x, Sketch) or isinstance(y, Sketch):
+        return SketchPair(x, y, v, weights_x, weights_y).scalar_cost(normalized, log)
+    pair = SamplePair(x, y, v, weights_x, weights_y, unit_norm=normalized)
+    with pair.full_precision():
+        log_cross = pair.centres.log_mean(pair.log_projection(pair.dtype, chunk))
+        log_cost = 2 * log_cross - pair.centres.log_norm(pair.dtype, chunk)
+        if normalized:
+            log_cost = log_cost - pair.data.log_norm(pair.dtype, chunk)
+        return _finish(pair, log_cost, log), Info("tiles")
+
+
+@informative
+def vector_cost(
+    x: Tensor | Sketch,  # (*B, N, d)
+    y: Tensor | Sketch,  # (*B, K, d)
+    v: Kernel | None = None,
+    *,
+    weights_x: Tensor | None = None,  # (*B, N)
+    weights_y: Tensor | None = None,  # (*B, K)
+    ridge: float | None = None,
+    normalized: bool = False,
+    log: bool = False,
+    chunk: int | None = None,
+) -> tuple[Tensor, Info]:  # (*B,)
+    r"""Vector-matrix cost :math:`P_1^\top R_F^{-1} P_1` with :math:`P_1 = P a`, Proposition 5.
+
+    How well the centres' Gaussians predict the data density when their weights are the best ones,
+    :func:`vector_weights`. Bounded by :math:`\langle p, p\rangle`. Weights of the centres do not
+    change what can be predicted; they enter through the ridge alone, each Gaussian being scaled by
+    :math:`\sqrt{K b_k}`. Without overlap the gradient of the logarithm moves the centres nearest
+    to the data.
+
+    Args:
+        x: Data, or a sketch of them.
+        y: Centres, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
+            sketch, which has its own, is given.
+        weights_x: Weights of the data, non-negative; they are divided by their sum.
+        weights_y: Weights of the centres.
+        ridge: Added to the diagonal of `R_F`, relative to its mean; by default 1e-6 for float64
+            samples and for sketches, 1e-4 for others. Systems are solved in float64 for both.
+        normalized: Whether to return the form in [0, 1].
+        log: Whether to return the natural logarithm.
+        chunk: Side of the tiles in which the cross kernel is evaluated: the memory knob.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+        >>> vector_cost(x, x, 0.5, ridge=0.0, normalized=True)
+        tensor(1., dtype=torch.float64)
+    """
+    if isinstance(x, Sketch) or isinstance(y, Sketch):
+        return SketchPair(x, y, v, weights_x, weights_y).vector_cost(ridge, normalized, log)
+    pair = SamplePair(x, y, v, weights_x, weights_y, unit_norm=normalized)
+    with pair.full_precision():
+        dtype = solve_dtype(x.device)
+        projection, log_scale = _projection(pair, dtype, chunk)
+        factor = pair.centres.gram_factor(dtype, pair.ridge(ridge))
+        log_cost = dual.log_vector_cost(projection, log_scale, factor)
+        if normalized:
+            log_cost = log_cost - pair.data.log_norm(dtype, chunk)
+        return _finish(pair, log_cost, log), Info("cholesky", factor.ridge)
+
+
+def vector_weights(
+    x: Tensor,  # (*B, N, d)
+    y: Tensor,  # (*B, K, d)
+    v: Kernel,
+    *,
+    weights_x: Tensor | None = None,  # (*B, N)
+    ridge: float | None = None,
+    nonnegative: bool = False,
+    chunk: int | None = None,
+) -> Tensor:  # (*B, K)
+    r"""Weights with which the centres' Gaussians predict the data density best.
+
+    :math:`R_F^{-1} P_1` minimises the squared error over all weights, and some of them may be
+    negative. With `nonnegative=True` the error is minimised over non-negative weights, which are
+    then divided by their sum: those of a density (not differentiable; needs SciPy).
+
+    Example:
+        >>> x = torch.tensor([[0.0], [0.1], [5.0]], dtype=torch.float64)
+        >>> vector_weights(x, torch.tensor([[0.0], [5.0]], dtype=torch.float64), 0.1)
+        tensor([0.6584, 0.3333], dtype=torch.float64)
+    """
+    pair = SamplePair(x, y, v, weights_x)
+    with pair.full_precision():
+        dtype = solve_dtype(x.device)
+        projection, log_scale = _projection(pair, dtype, chunk)
+        factor = pair.centres.gram_factor(dtype, pair.ridge(ridge))
+        if nonnegative:
+            weights = _nonnegative_weights(projection, factor)
+        else:
+            weights = dual.vector_weights(projection, factor) * log_scale.exp().unsqueeze(-1)
+        return pair.in_callers_dtype(weights)
+
+
+@informative
+def matrix_cost(
+    x: Tensor | Sketch,  # (*B, N, d)
+    y: Tensor | Sketch,  # (*B, K, d)
+    v: Kernel | None = None,
+    *,
+    form: MatrixForm = "trace",
+    weights_x: Tensor | None = None,  # (*B, N)
+    weights_y: Tensor | None = None,  # (*B, K)
+    ridge: float | None = None,
+    normalized: bool = False,
+    log: bool = False,
+) -> tuple[Tensor, Info]:  # (*B,)
+    r"""Matrix-matrix cost, Proposition 6: how well two sets of Gaussians predict each other.
+
+    =============== ======================================================= ================
+    form            value                                                   bound
+    =============== ======================================================= ================
+    `"trace"`       :math:`\mathrm{tr}(R_G^{-1} P^\top R_F^{-1} P)`         `min(N, K)`
+    `"data_fixed"`  :math:`\mathrm{tr}(P^\top R_F^{-1} P)`                  `N`
+    `"logdet"`      :math:`\log\det R_{FG} - \log\det R_F - \log\det R_G`   at most 0
+    =============== ======================================================= ================
+
+    The trace is the sum of the squared canonical correlations :math:`s_k^2`, and the
+    log-determinant, which is minimised, is :math:`\sum_k \log(1 - s_k^2)`. Weights scale the
+    Gaussians by :math:`\sqrt{N a_n}` and :math:`\sqrt{K b_k}`, which matters through the ridge
+    alone, except that in `"data_fixed"` data are weighted by :math:`N a_n`. Without overlap the
+    gradient of the logarithm acts on the nearest pairs.
+
+    Args:
+        x: Data, or a sketch of them.
+        y: Centres, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
+            sketch, which has its own, is given.
+        form: Which of the three numbers.
+        weights_x: Weights of the data, non-negative; they are divided by their sum.
+        weights_y: Weights of the centres.
+        ridge: Added to the diagonals of `R_F` and `R_G`, relative to their means; by default
+            1e-6 for float64 samples and for sketches, 1e-4 for others. Systems are solved in
+            float64 for all.
+        normalized: Whether to divide by the bound; not for `"logdet"`, which has none.
+        log: Whether to return the natural logarithm; for `"logdet"`, of minus the value.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+        >>> round(matrix_cost(x, x, 0.5, ridge=0.0).item(), 9)
+        2.0
+    """
+    check_option("form", form, ("trace", "data_fixed", "logdet"))
+    if normalized and form == "logdet":
+        raise OptionError(
+            "normalized=True with form='logdet': the log-determinant has no lower bound. "
+            "Use form='trace', whose normalised value is the mean squared canonical correlation."
+        )
+    if isinstance(x, Sketch) or isinstance(y, Sketch):
+        return SketchPair(x, y, v, weights_x, weights_y).matrix_cost(form, ridge, normalized, log)
+    pair = SamplePair(x, y, v, weights_x, weights_y, normalized or form == "logdet")
+    with pair.full_precision():
+        dtype = solve_dtype(x.device)
+        n, k = len(pair.data), len(pair.centres)
+        cross = pair.cross_gram(dtype, total_x=n, total_y=k)
+        centres = pair.centres.gram_factor(dtype, pair.ridge(ridge))
+        used, bound = centres.ridge, n
+        if form == "data_fixed":
+            log_cost = dual.log_matrix_cost(cross, centres, None)
+        else:
+            data = pair.data.gram_factor(dtype, pair.ridge(ridge))
+            formula = dual.log_matrix_cost if form == "trace" else dual.log_determinant_cost
+            log_cost = formula(cross, centres, data)
+            used, bound = torch.maximum(centres.ridge, data.ridge), min(n, k)
+        if normalized:
+            log_cost = log_cost - math.log(bound)
+        value = _finish(pair, log_cost, log)
+        return -value if form == "logdet" and not log else value, Info("cholesky", used)
+
+
+@informative
+def svd_cost(
+    x: Tensor | Sketch,  # (*B, N, d)
+    y: Tensor | Sketch,  # (*B, K, d)
+    v: Kernel | None = None,
+    *,
+    weights_x: Tensor | None = None,  # (*B, N)
+    weights_y: Tensor | None = None,  # (*B, K)
+    method: SVDMethod = "auto",
+    tolerance: float = 1e-4,
+    rank: int | None = None,
+    normalized: bool = False,
+    log: bool = False,
+) -> tuple[Tensor, Info]:  # (*B,)
+    r"""SVD cost :math:`\|P\|_* = \sum_k \sigma_k(P)`, Proposition 7: the best of the four.
+
+    Bounded by :math:`\sqrt{N K}`. With weights, the nuclear norm of
+    :math:`\mathrm{diag}(\sqrt b) P \, \mathrm{diag}(\sqrt a)`, bounded by 1. Normalised, it is the
+    fidelity :math:`F` of the two distributions: :math:`\sqrt{2 - 2F}` is the Bures distance
+    between their kernel covariance operators, and for a very small variance :math:`F` is the
+    Bhattacharyya coefficient. Symmetric in `x` and `y`. Without overlap the gradient of the
+    logarithm acts on the nearest pairs.
+
+    Args:
+        x: Data, or a sketch of them.
+        y: Centres, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
+            sketch, which has its own, is given.
+        weights_x: Weights of the data, non-negative; they are divided by their sum.
+        weights_y: Weights of the centres; uniform if only the data have weights.
+        method: How the nuclear norm is computed: `"svd"` or `"polar"`, see
+            :func:`~kermix.nuclear_norm`, or `"sketch"`: linear in the number of points, through
+            Nystrom features of both sets. `"auto"` decides between the first two, and tries the
+            third where both sets have more than 4096 points (20 000 on a GPU), taking it if its
+            error bound is within the tolerance.
+        tolerance: Relative error that `"polar"` and `"sketch"` may make.
+        rank: Number of features of `"sketch"`, instead of as many as the tolerance needs.
+        normalized: Whether to return the form in [0, 1].
+        log: Whether to return the natural logarithm.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> svd_cost(x, x + 0.5, 0.1), svd_cost(x, x + 0.5, 0.1, normalized=True)
+        (tensor(1.1953), tensor(0.5976))
+    """
+    check_option("method", method, ("auto", "svd", "polar", "sketch"))
+    if isinstance(x, Sketch) or isinstance(y, Sketch):
+        if method not in ("auto", "sketch"):
+            raise OptionError(f"method={method!r} needs samples on both sides, not a sketch.")
+        return SketchPair(x, y, v, weights_x, weights_y).svd_cost(normalized, log)
+    pair = SamplePair(x, y, v, weights_x, weights_y)
+    if not 0 < tolerance < 1:
+        raise OptionError(f"tolerance={tolerance}: a relative error lies between 0 and 1.")
+    if method == "sketch" or (method == "auto" and _large(x, y)):
+        sketched = _sketched(pair, tolerance, rank, at_any_rank=method == "sketch")
+        if sketched is not None:
+            value, info = sketched.svd_cost(normalized, log)
+            return pair.in_callers_dtype(value), info
+    assert method != "sketch", "a sketch that is asked for is made, or refused"
+    with pair.full_precision():
+        cross = pair.cross_gram(pair.dtype)
+        norm, info = nuclear_norm.with_info(cross.matrix, method=method, tolerance=tolerance)
+        log_factor = cross.log_scale
+        # A set without weights contributes the root of its size, unless it is to be a measure.
+        if normalized or pair.weighted:
+            for samples in (pair.data, pair.centres):
+                if samples.weights is None:
+                    log_factor = log_factor - math.log(len(samples)) / 2
+        if info.error_bound is not None:
+            info = info._replace(error_bound=info.error_bound * log_factor.exp())
+        return _finish(pair, log_factor + norm.log(), log), info
+
+
+def frobenius_cost(x: Tensor, y: Tensor, v: Kernel) -> Tensor:  # (*B,)
+    r"""Ablation: :math:`\mathrm{tr}(P P^\top)`, which the paper reports as ineffective.
+
+    Example:
+        >>> frobenius_cost(torch.zeros(2, 1), torch.zeros(3, 1), 1.0)
+        tensor(6.)
+    """
+    pair = SamplePair(x, y, v)
+    with pair.full_precision():
+        cross = pair.cross_gram(pair.dtype)
+        log_cost = 2 * cross.log_scale + cross.matrix.square().sum((-2, -1)).log()
+        return pair.in_callers_dtype(log_cost.exp())
+
+
+def distance_nuclear_cost(
+    x: Tensor, y: Tensor, method: NuclearMethod = "auto", per_dimension: bool = True
+) -> Tensor:  # (*B,)
+    r"""Ablation: nuclear norm of the squared distances, which the paper reports as ineffective.
+
+    Example:
+        >>> distance_nuclear_cost(torch.zeros(1, 2), torch.ones(1, 2))
+        tensor(1.)
+    """
+    check_pair(x, y)
+    with torch.autocast(x.device.type, enabled=False):
+        dtype = working_dtype(x, y)
+        distances = squared_distances(y.to(dtype), x.to(dtype), same=y is x)
+        # Scaled first: the sum of singular values of the largest distances must not overflow.
+        largest = distances.detach().amax((-2, -1)).clamp(min=torch.finfo(dtype).tiny)
+        norm = largest * nuclear_norm(distances / largest[..., None, None], method=method)
+        norm = norm / x.shape[-1] if per_dimension else norm
+        limits = torch.finfo(torch.promote_types(x.dtype, y.dtype))
+        return norm.clamp(max=limits.max).to(torch.promote_types(x.dtype, y.dtype))
+
+
+def _large(x: Tensor, y: Tensor) -> bool:
+    """Whether a sketch is worth a try: both sets large, one problem, not under a transform."""
+    return (
+        x.ndim == y.ndim == 2
+        and min(len(x), len(y)) > SKETCH_ABOVE.get(x.device.type, 4096)
+        and not is_traced(x, y)
+        and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _sketched(
+    pair: SamplePair, tolerance: float, rank: int | None, at_any_rank: bool
+) -> SketchPair | None:
+    """Sketches of the rank asked for, or whose error bound is within the tolerance, or None."""
+    if rank is not None:
+        return SketchPair.of_samples(pair, None, rank)
+    smaller = min(len(pair.data), len(pair.centres))
+    most = len(pair.data) + len(pair.centres) if at_any_rank else smaller // 4
+    residual = tolerance / 4
+    for _ in range(SKETCH_ATTEMPTS if at_any_rank else 1):
+        sketched = SketchPair.of_samples(pair, residual, most)
+        error = sketched.svd_error()
+        if error <= tolerance:
+            return sketched
+        # The bound is proportional to the residual.
+        residual *= tolerance / error / 4
+    if not at_any_rank:
+        return None
+    raise OptionError(
+        f"method='sketch' does not reach tolerance={tolerance}: its error bound is {error:.1e} "
+        f"with {sketched.feature_map.rank} features. Allow a larger tolerance, give the rank, or "
+        "use method='polar' or 'svd'."
+    )
+
+
+def _finish(pair: SamplePair, log_cost: Tensor, log: bool) -> Tensor:
+    return pair.in_callers_dtype(log_cost if log else log_cost.exp())
+
+
+def _projection(
+    pair: SamplePair, dtype: torch.dtype, chunk: int | None
+) -> tuple[Tensor, Tensor]:  # (*B, K), (*B,)
+    """Inner products of the centres' Gaussians with the data density, and their log scale."""
+    values, log_scale = pair.centres.scaled_exp(pair.log_projection(dtype, chunk))
+    roots = pair.centres.roots(dtype, len(pair.centres))
+    return values if roots is None else values * roots, log_scale
+
+
+def _nonnegative_weights(projection: Tensor, factor: Cholesky) -> Tensor:  # (*B, K)
+    try:
+        from scipy.optimize import nnls
+    except ImportError:
+        raise MissingExtraError(
+            "Non-negative weights need SciPy: pip install 'kermix[scipy]'."
+        ) from None
+    # |L^T w - L^{-1} P|^2 differs from the squared error of the density by a constant.
+    target = factor.whiten(projection.unsqueeze(-1)).squeeze(-1)
+    flat_factors = factor.factor.detach().reshape(-1, *factor.factor.shape[-2:]).cpu().numpy()
+    flat_targets = target.detach().reshape(-1, target.shape[-1]).cpu().numpy()
+    solutions = [nnls(f.T, t)[0] for f, t in zip(flat_factors, flat_targets, strict=True)]
+    weights = torch.stack([torch.from_numpy(w) for w in solutions]).to(target)
+    return (weights / weights.sum(-1, keepdim=True)).reshape(target.shape)

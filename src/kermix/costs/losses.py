@@ -1,0 +1,199 @@
+"""The costs as modules to minimise: signs live only here."""
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from kermix.costs.functions import (
+    Kernel,
+    SVDMethod,
+    matrix_cost,
+    scalar_cost,
+    svd_cost,
+    vector_cost,
+)
+from kermix.costs.sketched import MatrixForm
+from kermix.info import Informative
+from kermix.sketches.sketch import Sketch
+
+__all__ = ["KernelLoss", "MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
+
+
+class KernelLoss(nn.Module):
+    """Minus the logarithm of a normalised cost, or one minus the cost."""
+
+    cost: ClassVar[Informative[...]]
+
+    def __init__(self, v: Kernel | None, log: bool, **options: object) -> None:
+        super().__init__()
+        # As an attribute, a learned variance (an nn.Parameter) is found by the optimiser.
+        self.v = v
+        self.log = log
+        self.options = options
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        v = self.v.tolist() if isinstance(self.v, Tensor) else self.v
+        given = {"v": v, "log": self.log, **self.options}
+        return ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+
+    def forward(
+        self,
+        x: Tensor | Sketch,  # (*B, N, d)
+        y: Tensor | Sketch,  # (*B, K, d)
+        weights_x: Tensor | None = None,  # (*B, N)
+        weights_y: Tensor | None = None,  # (*B, K)
+    ) -> Tensor:  # (*B,)
+        """The loss between data `x` and centres `y`, one number for each batch item."""
+        value = type(self).cost(
+            x,
+            y,
+            self.v,
+            weights_x=weights_x,
+            weights_y=weights_y,
+            normalized=self.normalized,
+            log=self.log,
+            **self.options,
+        )
+        return self.minimised(value, min(_size(x), _size(y)))
+
+    @property
+    def normalized(self) -> bool:
+        """Whether the loss is made from the cost's form in [0, 1]."""
+        return True
+
+    def minimised(self, value: Tensor, smaller: int) -> Tensor:
+        """From the cost, or its logarithm, to what is minimised.
+
+        Args:
+            value: The cost, normalised if :attr:`normalized`; its logarithm if `log`.
+            smaller: The number of points in the smaller set.
+        """
+        return -value if self.log else 1 - value
+
+
+def _size(samples: Tensor | Sketch) -> int:
+    return samples.count if isinstance(samples, Sketch) else samples.shape[-2]
+
+
+class ScalarLoss(KernelLoss):
+    r"""Minus the logarithm of the normalised scalar cost: the Cauchy-Schwarz divergence.
+
+    Args:
+        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
+            None if the data are given as a sketch.
+        log: Whether to take minus the logarithm of the normalised cost, which has a useful
+            gradient also where data and centres do not overlap, or one minus the cost.
+        chunk: Side of the tiles in which the kernel is evaluated: the memory knob.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> ScalarLoss(0.1)(x, x + 0.5)
+        tensor(0.5924)
+    """
+
+    cost = scalar_cost
+
+    def __init__(
+        self, v: Kernel | None = None, log: bool = True, chunk: int | None = None
+    ) -> None:
+        super().__init__(v, log, chunk=chunk)
+
+
+class VectorLoss(KernelLoss):
+    r"""Minus the logarithm of the normalised vector-matrix cost.
+
+    Args:
+        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
+            None if the data are given as a sketch.
+        ridge: Ridge of the centres' Gram matrix, relative to its diagonal.
+        log: Whether to take minus the logarithm of the normalised cost, or one minus the cost.
+        chunk: Side of the tiles in which the cross kernel is evaluated: the memory knob.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> VectorLoss(0.1)(x, x + 0.5)
+        tensor(0.4714)
+    """
+
+    cost = vector_cost
+
+    def __init__(
+        self,
+        v: Kernel | None = None,
+        ridge: float | None = None,
+        log: bool = True,
+        chunk: int | None = None,
+    ) -> None:
+        super().__init__(v, log, ridge=ridge, chunk=chunk)
+
+
+class MatrixLoss(KernelLoss):
+    r"""Minus the logarithm of the normalised matrix-matrix cost.
+
+    Args:
+        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
+            None if the data are given as a sketch.
+        form: Which matrix-matrix cost. The log-determinant has no [0, 1] form: its loss is
+            :math:`-\log(-\log\det)`, or, with `log=False`, the log-determinant divided by
+            `min(N, K)`.
+        ridge: Ridge of both Gram matrices, relative to their diagonals.
+        log: Whether to take minus the logarithm of the normalised cost, or one minus the cost.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> MatrixLoss(0.1)(x, x + 0.5)
+        tensor(0.9429)
+    """
+
+    cost = matrix_cost
+
+    def __init__(
+        self,
+        v: Kernel | None = None,
+        form: MatrixForm = "trace",
+        ridge: float | None = None,
+        log: bool = True,
+    ) -> None:
+        super().__init__(v, log, form=form, ridge=ridge)
+        self.form, self.ridge = form, ridge
+
+    @property
+    def normalized(self) -> bool:
+        """Whether the loss is made from the cost's form in [0, 1]."""
+        return self.form != "logdet"
+
+    def minimised(self, value: Tensor, smaller: int) -> Tensor:
+        """From the cost, or its logarithm, to what is minimised."""
+        if self.normalized:
+            return super().minimised(value, smaller)
+        return -value if self.log else value / smaller
+
+
+class SVDLoss(KernelLoss):
+    r"""Minus the logarithm of the fidelity :math:`\|P\|_* / \sqrt{N K}`.
+
+    Args:
+        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
+            None if the data are given as a sketch.
+        log: Whether to take minus the logarithm of the fidelity, or one minus the fidelity, which
+            is half the squared Bures distance.
+        method: How the cost is computed, see :func:`~kermix.svd_cost`.
+        tolerance: Relative error that the faster methods may make.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> SVDLoss(0.1)(x, x + 0.5)
+        tensor(0.5148)
+    """
+
+    cost = svd_cost
+
+    def __init__(
+        self,
+        v: Kernel | None = None,
+        log: bool = True,
+        method: SVDMethod = "auto",
+        tolerance: float = 1e-4,
+    ) -> None:
+        super().__init__(v, log, method=method, tolerance=tolerance)

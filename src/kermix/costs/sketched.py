@@ -1,0 +1,196 @@
+"""The four costs by moments, where a side is a sketch or is to be sketched."""
+
+import math
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from kermix.checks import check_samples, finite_in, normalized_weights
+from kermix.costs import primal
+from kermix.costs.primal import Estimate, Moments
+from kermix.costs.samples import SamplePair
+from kermix.errors import DeviceError, OptionError, ShapeError
+from kermix.info import Info
+from kermix.linalg.cholesky import checked_ridge, default_ridge
+from kermix.sketches.features import FeatureMap, nystrom_features
+from kermix.sketches.sketch import Sketch, check_batch_weights, check_comparable, sample_moments
+
+__all__ = ["MatrixForm", "SketchPair"]
+
+MatrixForm: TypeAlias = Literal["trace", "data_fixed", "logdet"]
+
+CANDIDATES = 20_000
+
+
+class SketchPair:
+    """Two sets of samples, known by their moments.
+
+    Args:
+        x: Data, as a sketch or as samples.
+        y: Centres, as a sketch or as samples; at least one side is a sketch.
+        v: Must be None: the sketch has its kernel.
+        weights_x: Weights of the data, if these are samples.
+        weights_y: Weights of the centres, if these are samples.
+    """
+
+    def __init__(
+        self,
+        x: Tensor | Sketch,
+        y: Tensor | Sketch,
+        v: object = None,
+        weights_x: Tensor | None = None,
+        weights_y: Tensor | None = None,
+    ) -> None:
+        if v is not None:
+            raise OptionError(
+                "v is given beside a sketch, which has the kernel it was made with; leave v out."
+            )
+        if isinstance(x, Sketch) and isinstance(y, Sketch):
+            check_comparable(x, y)
+        known = x if isinstance(x, Sketch) else y
+        assert isinstance(known, Sketch)
+        self.feature_map: FeatureMap = known.feature_map
+        samples = [side.dtype for side in (x, y) if isinstance(side, Tensor)]
+        self.dtype = samples[0] if samples else self.feature_map.parameters.dtype
+        self.weighted = weights_x is not None or weights_y is not None
+        self.weighted |= any(side.weighted for side in (x, y) if isinstance(side, Sketch))
+        self.x = self._side("x", x, weights_x)
+        self.y = self._side("y", y, weights_y)
+
+    @classmethod
+    def of_samples(cls, pair: SamplePair, tolerance: float | None, rank: int) -> "SketchPair":
+        """Sketch both sets with Nystrom features chosen for them.
+
+        Args:
+            pair: The samples.
+            tolerance: Wanted mean residual, if no rank is given.
+            rank: Number of features at most.
+        """
+        x, y = pair.data, pair.centres
+        if x.points.ndim != 2 or y.points.ndim != 2:
+            raise ShapeError(
+                "method='sketch' takes one set of points on each side, not batches of shape "
+                f"{tuple(x.points.shape[:-2])} and {tuple(y.points.shape[:-2])}."
+            )
+        # Half of the candidates from each set, so that neither is forgotten.
+        pooled = torch.cat([_subsample(side.points, CANDIDATES // 2) for side in (x, y)])
+        feature_map = nystrom_features(
+            pooled,
+            pair.kernel,
+            rank=rank,
+            tolerance=tolerance,
+            candidates=len(pooled),
+        )
+        moments_x = sample_moments(feature_map, x.points, x.weights)
+        moments_y = sample_moments(feature_map, y.points, y.weights)
+        return cls.of_moments(feature_map, moments_x, moments_y, pair.dtype, pair.weighted)
+
+    @classmethod
+    def of_moments(
+        cls, feature_map: FeatureMap, x: Moments, y: Moments, dtype: torch.dtype, weighted: bool
+    ) -> "SketchPair":
+        """Two sets whose moments are known already.
+
+        Args:
+            feature_map: The features that these are moments of.
+            x: Moments of the data.
+            y: Moments of the centres.
+            dtype: The dtype of the costs.
+            weighted: Whether any weights were given.
+        """
+        pair = cls.__new__(cls)
+        pair.feature_map, pair.x, pair.y = feature_map, x, y
+        pair.dtype, pair.weighted = dtype, weighted
+        return pair
+
+    def scalar_cost(self, normalized: bool, log: bool) -> tuple[Tensor, Info]:
+        """The scalar cost and its bound."""
+        estimate = primal.scalar(self.x, self.y)
+        return self._answer(self._relative(estimate) if normalized else estimate, log)
+
+    def vector_cost(self, ridge: float | None, normalized: bool, log: bool) -> tuple[Tensor, Info]:
+        """The vector-matrix cost and its bound."""
+        ridge = self._ridge(ridge)
+        estimate = primal.vector(self.x, self.y, ridge)
+        return self._answer(self._relative(estimate) if normalized else estimate, log, ridge)
+
+    def matrix_cost(
+        self, form: MatrixForm, ridge: float | None, normalized: bool, log: bool
+    ) -> tuple[Tensor, Info]:
+        """The matrix-matrix cost in one of its forms; no error bound is known for it."""
+        ridge = self._ridge(ridge)
+        if form == "logdet":
+            value = primal.matrix_logdet(self.x, self.y, ridge)
+            return self._answer(Estimate(-value if log else value, None), log, ridge)
+        value = primal.matrix_trace(self.x, self.y, ridge, data_fixed=form == "data_fixed")
+        if normalized:
+            sizes = self.x.size, self.y.size
+            value = value / (sizes[0] if form == "data_fixed" else min(sizes))
+        return self._answer(Estimate(value, None), log, ridge)
+
+    def svd_cost(self, normalized: bool, log: bool) -> tuple[Tensor, Info]:
+        """The SVD cost and its bound."""
+        value, bound = primal.svd(self.x, self.y)
+        measures = normalized or self.weighted
+        factor = 1.0 if measures else math.sqrt(self.x.size * self.y.size)
+        bound = None if bound is None else factor * bound
+        return self._answer(Estimate(factor * value, bound), log)
+
+    def svd_error(self) -> float:
+        """The bound of the SVD cost's relative error."""
+        with torch.no_grad():
+            value, bound = primal.svd(self.x, self.y)
+            return math.inf if bound is None else float(bound / value)
+
+    def _side(self, name: str, side: Tensor | Sketch, weights: Tensor | None) -> Moments:
+        if isinstance(side, Sketch):
+            if weights is not None:
+                raise OptionError(f"weights_{name} is given for a sketch, which has its weights.")
+            return side.moments
+        check_samples(name, side)
+        if side.ndim != 2 or side.shape[1] != self.feature_map.dimension:
+            raise ShapeError(
+                f"{name} has shape {tuple(side.shape)}; beside this sketch it must have shape "
+                f"(N, {self.feature_map.dimension})."
+            )
+        if side.device != self.feature_map.parameters.device:
+            raise DeviceError(
+                f"{name} is on {side.device}, the sketch on {self.feature_map.parameters.device}."
+            )
+        if weights is not None:
+            check_batch_weights(f"weights_{name}", weights, side)
+            weights = normalized_weights(f"weights_{name}", weights, side)
+        return sample_moments(self.feature_map, side, weights)
+
+    def _ridge(self, asked: float | None) -> float:
+        return default_ridge(torch.float64) if asked is None else checked_ridge(asked)
+
+    def _relative(self, estimate: Estimate) -> Estimate:
+        """Divide by the norm of the data density, which lies in [norm, norm + residual]."""
+        norm, slack = primal.norm_squared(self.x)
+        value = estimate.value / norm
+        if estimate.error_bound is None or slack is None:
+            return Estimate(value, None)
+        return Estimate(value, estimate.error_bound / norm + value * slack / (norm + slack))
+
+    def _answer(
+        self, estimate: Estimate, log: bool, ridge: float | None = None
+    ) -> tuple[Tensor, Info]:
+        value = estimate.value.log() if log else estimate.value
+        bound = None if estimate.error_bound is None else estimate.error_bound.detach()
+        info = Info(
+            "sketch",
+            ridge=None if ridge is None else torch.tensor(ridge),
+            error_bound=bound,
+            rank=self.feature_map.rank,
+        )
+        return finite_in(value, self.dtype), info
+
+
+def _subsample(points: Tensor, size: int) -> Tensor:
+    points = points.detach().double()
+    if len(points) <= size:
+        return points
+    generator = torch.Generator().manual_seed(0)
+    return points[torch.randperm(len(points), generator=generator)[:size].to(points.device)]

@@ -1,0 +1,1 @@
+"""Images: sets by name, folders, IDX files, and their cache."""

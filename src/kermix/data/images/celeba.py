@@ -1,0 +1,169 @@
+"""CelebA in its official layout: aligned faces, the list of parts, the list of attributes.
+
+`img_align_celeba/*.jpg`, `list_eval_partition.txt` and `list_attr_celeba.txt` may lie in one
+folder or, as they are published, in `Img`, `Eval` and `Anno`. Without the lists the pictures alone
+will do.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from kermix.data.images.decoding import Form
+from kermix.data.images.folders import damage_note, find_pictures, held_out, prepare_files
+from kermix.errors import ImageError, OptionError
+
+__all__ = ["CROP", "SIZE", "Faces", "read_celeba"]
+
+PICTURES = "img_align_celeba"
+PARTS_LIST = "list_eval_partition.txt"
+ATTRIBUTES_LIST = "list_attr_celeba.txt"
+PARTS = {"train": 0, "valid": 1, "test": 2}
+BY_HAND = "It must be downloaded by hand, as its authors ask every user to agree to its terms."
+SIZE = 64
+CROP = 148  # of 178 x 218 pixels: the face, with little of what is behind it
+
+
+@dataclass(frozen=True)
+class Faces:
+    """Faces and what is known of them.
+
+    Attributes:
+        images: uint8, (N, 3, size, size), may be mapped from a file.
+        names: Of the attributes; empty without the list.
+        attributes: Whether a face has each, bool, (N, attributes).
+        notes: What was left out.
+    """
+
+    images: np.ndarray
+    names: tuple[str, ...]
+    attributes: np.ndarray
+    notes: tuple[str, ...]
+
+    def attribute(self, name: str) -> np.ndarray:  # int64, (N,)
+        """One attribute, as 0 and 1."""
+        if name not in self.names:
+            known = ", ".join(self.names) or f"none, as there is no {ATTRIBUTES_LIST}"
+            raise OptionError(f"{name!r} is no attribute of the faces; known are {known}.")
+        return self.attributes[:, self.names.index(name)].astype(np.int64)
+
+
+def read_celeba(
+    root: Path | None,
+    part: Literal["train", "valid", "test"] = "train",
+    *,
+    size: int = SIZE,
+    crop: int = CROP,
+    cache: Path | None = None,
+    workers: int | None = None,
+) -> Faces:
+    """Read faces: cut out the middle, bring it to one size, keep it for the next time.
+
+    Args:
+        root: The folder of the set, or one that holds it.
+        part: As the list says; without it, "test" is a fifth of the pictures and "valid" empty.
+        size: Side of the images in pixels.
+        crop: Side of the square that is cut out before.
+        cache: Where decoded pictures are kept, see :func:`kermix.data.images.cache.prepared`.
+        workers: How many processes decode them, see
+            :func:`kermix.data.images.decoding.decode_all`.
+    """
+    if part not in PARTS:
+        raise OptionError(f"part is {part!r}; offered are {', '.join(PARTS)}.")
+    if root is None:
+        raise ImageError(f"celeba: name the folder that holds it as data_root. {BY_HAND}")
+    folder = _find_folder(root)
+    files, notes = _part(folder, part)
+    form = Form(3, size, size, crop)
+    found = prepare_files(f"celeba-{part}", folder, files, form=form, cache=cache, workers=workers)
+    names, table = _attributes(folder, [files[i].name for i in found.labels])
+    notes += (*found.notes, *damage_note("celeba", found))
+    return Faces(found.images, names, table, notes)
+
+
+def _find_folder(root: Path) -> Path:
+    bases = [root, *(root / name for name in ("celeba", "CelebA"))]
+    for base in bases:
+        for folder in (base, base / "Img", base / "img"):
+            for inner in (folder / PICTURES / PICTURES, folder / PICTURES):
+                if inner.is_dir():
+                    return inner.resolve()
+    if root.name == PICTURES and root.is_dir():
+        return root.resolve()
+    packed = next((p for base in bases for p in base.rglob(f"{PICTURES}.zip")), None)
+    if packed is not None:
+        raise ImageError(f"{packed}: still packed; unpack it where it lies.")
+    raise ImageError(f"{root}: no folder {PICTURES} in it. {BY_HAND}")
+
+
+def _find_list(folder: Path, name: str) -> Path | None:
+    for base in list(folder.parents)[:3]:
+        for place in (base, base / "Anno", base / "Eval"):
+            if (place / name).is_file():
+                return place / name
+    return None
+
+
+def _part(folder: Path, part: str) -> tuple[list[Path], tuple[str, ...]]:
+    there = {file.name: file for file in find_pictures(folder)}
+    path = _find_list(folder, PARTS_LIST)
+    if path is None:
+        held = held_out(list(there.values()))
+        files = [f for f in there.values() if part != "valid" and (f in held) == (part == "test")]
+        notes = [f"celeba: no {PARTS_LIST}; a fifth of the pictures is held out for the test."]
+    else:
+        listed = _read_parts(path)
+        wanted = [name for name, number in listed.items() if number == PARTS[part]]
+        files = [there[name] for name in wanted if name in there]
+        missing = [name for name in wanted if name not in there]
+        notes = []
+        if missing:
+            notes.append(
+                f"celeba: {len(missing)} of {len(wanted)} pictures in the list of the part {part} "
+                f"are not there, as {missing[0]}."
+            )
+        if extra := there.keys() - listed.keys():
+            notes.append(f"celeba: {len(extra)} pictures are in no list and were left out.")
+    if not files:
+        raise ImageError(f"{folder}: no pictures of the part {part!r}.")
+    return files, tuple(notes)
+
+
+def _read_parts(path: Path) -> dict[str, int]:
+    found = {}
+    for number, line in enumerate(_lines(path), 1):
+        words = line.split()
+        if len(words) != 2 or words[1] not in ("0", "1", "2"):
+            raise ImageError(f"{path}, line {number}: not a name and 0, 1 or 2, but {line!r}.")
+        found[words[0]] = int(words[1])
+    return found
+
+
+def _attributes(folder: Path, files: list[str]) -> tuple[tuple[str, ...], np.ndarray]:
+    path = _find_list(folder, ATTRIBUTES_LIST)
+    if path is None:
+        return (), np.zeros((len(files), 0), bool)
+    lines = _lines(path)
+    if len(lines) < 2 or not lines[0].strip().isdigit():
+        raise ImageError(f"{path}: damaged; a count and the attributes' names come first.")
+    names = tuple(lines[1].split())
+    found = {}
+    for number, line in enumerate(lines[2:], 3):
+        name, *values = line.split()
+        if len(values) != len(names) or set(values) - {"1", "-1"}:
+            raise ImageError(
+                f"{path}, line {number}: not a name and {len(names)} times 1 or -1, but {line!r}."
+            )
+        found[name] = [value == "1" for value in values]
+    if missing := [name for name in files if name not in found]:
+        raise ImageError(f"{path}: {len(missing)} pictures are not in it, as {missing[0]}.")
+    return names, np.array([found[name] for name in files], bool)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line for line in path.read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ImageError(f"{path}: cannot be read ({error}).") from None

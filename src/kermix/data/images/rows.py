@@ -1,0 +1,73 @@
+"""Images as rows of numbers: folders of picture files, and IDX files as of MNIST."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from kermix.data.dataset import Dataset, image_rows
+from kermix.data.images.folders import damage_note, find_pictures, part_folders, prepare_files
+from kermix.data.images.idx import read_idx_array
+
+__all__ = ["read_idx", "read_image_folder"]
+
+
+def read_image_folder(
+    folder: Path,
+    *,
+    split: Literal["train", "test"] = "train",
+    size: int | None = None,
+    cache: Path | None = None,
+    workers: int | None = None,
+) -> Dataset:
+    """All pictures of a folder and the folders in it, in the order of their names.
+
+    Pictures of another size than most are cropped to the middle and resized, damaged ones are
+    skipped, and notes say so. Grey pictures stay grey; if any has colour, all get three channels.
+    Where all of them lie in two or more folders of this one, these are their classes.
+
+    Args:
+        folder: Where they are.
+        split: Which part, where the folder holds folders `train` and `test`.
+        size: Side in pixels; by default the most common size of the pictures.
+        cache: Where decoded pictures are kept, see :func:`kermix.data.images.cache.prepared`.
+        workers: How many processes decode them, see
+            :func:`kermix.data.images.decoding.decode_all`.
+    """
+    folder = base = folder.resolve()
+    together = find_pictures(folder)
+    notes: tuple[str, ...] = ()
+    if (parts := part_folders(folder)) is not None:
+        base = parts[split == "test"]
+        notes = (f"{folder.name}: the pictures in its folder {base.name} were read.",)
+    files = [file for file in together if base in file.parents]
+    inner = [file.relative_to(base).parts[0] for file in files]
+    classes = tuple(sorted(set(inner)))
+    labelled = 1 < len(classes) < len(files) and not any(file.parent == base for file in files)
+    found = prepare_files(
+        folder.name,
+        folder,
+        files,
+        [classes.index(name) for name in inner] if labelled else None,
+        together=together,
+        size=size,
+        cache=cache,
+        workers=workers,
+    )
+    notes += (*found.notes, *damage_note(folder.name, found))
+    dataset = image_rows(folder.name, found.images, notes)
+    if not labelled:
+        return dataset
+    return replace(dataset, labels=torch.from_numpy(found.labels), classes=classes)
+
+
+def read_idx(path: Path) -> Dataset:
+    """Images of an IDX file, packed with gzip or not."""
+    array = read_idx_array(path)
+    if array.dtype != np.uint8:
+        array = array.astype(np.float32)
+    if array.ndim != 3:
+        array = array.reshape(len(array), 1, -1)
+    return image_rows(path.name, array.copy()[:, None])

@@ -1,0 +1,1 @@
+"""Tables: readers of files and frames, whole or in batches."""

@@ -1,0 +1,92 @@
+"""Large files in batches of rows: Parquet by row groups, CSV and NumPy files by pieces.
+
+The rules are those of :mod:`kermix.data.tables.table`, and no file is ever held whole. A
+:class:`Part` is a piece of one file that can be read by itself, on any machine that sees the file.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kermix.data.tables.addresses import expand, suffix_of
+from kermix.data.tables.csv_parts import csv_file
+from kermix.data.tables.parts import Batch, FileLook, Part, npy_file, parquet_file
+from kermix.errors import TableError
+
+__all__ = ["Batch", "Files", "Part", "open_files"]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of the same columns, and the parts that they are read in."""
+
+    addresses: tuple[str, ...]
+    columns: tuple[str, ...]
+    parts: tuple[Part, ...]
+    ignored: tuple[str, ...]  # columns without numbers
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+
+def open_files(sources: Sequence[str], columns: Sequence[str] | None = None) -> Files:
+    """Look at all files, and refuse those whose columns are not those of the first.
+
+    Args:
+        sources: Paths, globs, folders or fsspec addresses.
+        columns: Which columns to use; by default all that hold numbers.
+    """
+    found = [_looked_at(address) for address in expand(sources)]
+    first = found[0]
+    wanted = tuple(first.columns if columns is None else columns)
+    if not wanted:
+        raise TableError(
+            f"{first.address}: no column holds numbers; it has {', '.join(first.all_columns)}."
+        )
+    parts: list[Part] = []
+    for file in found:
+        names = _matched(file, first, wanted, strict=columns is None)
+        parts += [replace(part, columns=names) for part in file.parts]
+    if not parts:
+        raise TableError(f"{first.address}: there are no rows in it, nor in any other file.")
+    ignored = tuple(c for c in first.all_columns if c not in first.columns)
+    addresses = tuple(f.address for f in found)
+    return Files(addresses, wanted, tuple(parts), () if columns else ignored)
+
+
+def _matched(
+    file: FileLook, first: FileLook, wanted: tuple[str, ...], strict: bool
+) -> tuple[str, ...]:
+    """The names that the wanted columns have in a file."""
+    if not (file.named and first.named) and strict:
+        if len(file.columns) != len(wanted):
+            raise TableError(
+                f"{file.address}: {len(file.columns)} columns of numbers, and {first.address} has "
+                f"{len(wanted)}."
+            )
+        return file.columns
+    missing = [c for c in wanted if c not in file.columns]
+    if missing:
+        name = missing[0]
+        if name in file.all_columns:
+            raise TableError(f"{file.address}: column {name} holds no numbers.")
+        other = "it" if file is first else f"{first.address} has it, and this file"
+        raise TableError(
+            f"{file.address}: there is no column {name}; {other} has "
+            f"{', '.join(file.all_columns)}."
+        )
+    extra = [c for c in file.columns if c not in wanted]
+    if strict and extra:
+        raise TableError(
+            f"{file.address}: column {extra[0]} is not in {first.address}. Name the columns to "
+            f"use: {','.join(wanted)}."
+        )
+    return wanted
+
+
+def _looked_at(address: str) -> FileLook:
+    suffix = suffix_of(address)
+    if suffix == ".parquet":
+        return parquet_file(address)
+    return npy_file(address) if suffix == ".npy" else csv_file(address)

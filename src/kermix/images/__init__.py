@@ -1,1 +1,0 @@
-"""Images: the spaces in which they are compared, and how good samples are."""

@@ -1,0 +1,1 @@
+"""Kernels between samples: variances, Gram matrices, means of the kernel in tiles."""

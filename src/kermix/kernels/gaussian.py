@@ -1,0 +1,225 @@
+"""The Gaussian kernel between samples: variances, scaling by dimension, averages, bandwidths."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from kermix.checks import check_option, check_samples, values_are_readable, working_dtype
+from kermix.errors import DegenerateDataWarning, ShapeError, VarianceError
+
+__all__ = [
+    "BandwidthRule",
+    "GaussianKernel",
+    "KernelTerms",
+    "Numbers",
+    "Variance",
+    "as_kernel",
+    "bandwidth",
+]
+
+BandwidthRule: TypeAlias = Literal["median", "silverman"]
+Scalar: TypeAlias = float | Tensor
+Numbers: TypeAlias = tuple[float, ...] | Tensor
+Variance: TypeAlias = float | Sequence[float] | Tensor
+
+BANDWIDTH_SUBSAMPLE = 1000
+
+
+@dataclass(frozen=True)
+class KernelTerms:
+    r"""A kernel ready to be evaluated: :math:`\sum_l \exp(\lambda_l - \beta_l \|a - b\|^2)`.
+
+    Numbers stay Python floats unless they are tensors that somebody learns: a tensor made from
+    floats at every call would have to travel to the accelerator, which makes the host wait.
+    """
+
+    rates: Numbers  # (L,)
+    log_weights: Numbers  # (L,)
+
+
+class GaussianKernel:
+    r"""The Gaussian kernel of samples that carry a variance each.
+
+    With :math:`M(a, b) = \|a - b\|^2 / d` and :math:`K_s = \exp(-M / 2s)`, samples `x` of variance
+    `v_p` and centres `y` of variance `v_q` have
+
+    .. math:: P = K_{v_p + v_q}(y, x), \quad R_F = K_{2 v_q}(y, y), \quad R_G = K_{2 v_p}(x, x).
+
+    The Gaussians' constant is dropped, so that :math:`K_s(a, a) = 1`. Where a bound depends on it
+    (the [0, 1] forms and the log-determinant), the cross kernel is multiplied by the inner product
+    of two concentric Gaussians of unit norm, :math:`(2 \sqrt{v_p v_q} / (v_p + v_q))^{d/2}`, which
+    is 1 in the usual case of equal variances.
+
+    Args:
+        v: Variance of the data: a number, several numbers (their kernels are averaged), or a
+            tensor of them, which may require a gradient.
+        v_q: Variance of the centres, as many as there are of `v`. The default is `v`.
+        per_dimension: Whether squared distances are divided by the dimension.
+
+    Example:
+        >>> kernel = GaussianKernel([0.1, 1.0])
+        >>> kernel
+        GaussianKernel([0.1, 1.0])
+    """
+
+    def __init__(
+        self, v: Variance, v_q: Variance | None = None, per_dimension: bool = True
+    ) -> None:
+        self.v_p = _variances("v", v)
+        self.v_q = self.v_p if v_q is None else _variances("v_q", v_q)
+        self.per_dimension = per_dimension
+        if len(self.v_p) != len(self.v_q):
+            raise VarianceError(
+                f"v has {len(self.v_p)} values and v_q has {len(self.v_q)}; "
+                "kernels are averaged pair by pair, so give as many of one as of the other."
+            )
+
+    def __repr__(self) -> str:
+        def show(variances: tuple[Scalar, ...]) -> str:
+            numbers = [float(v) for v in variances]
+            return str(numbers[0] if len(numbers) == 1 else numbers)
+
+        other = "" if self.v_q is self.v_p else f", v_q={show(self.v_q)}"
+        scaling = "" if self.per_dimension else ", per_dimension=False"
+        return f"GaussianKernel({show(self.v_p)}{other}{scaling})"
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether data and centres have the same variance."""
+        return self.v_q is self.v_p
+
+    def data_terms(self, dimension: int) -> KernelTerms:
+        """The kernel between two data points, of variance `2 v_p`."""
+        return self._terms([2 * v for v in self.v_p], dimension)
+
+    def centre_terms(self, dimension: int) -> KernelTerms:
+        """The kernel between two centres, of variance `2 v_q`."""
+        return self._terms([2 * v for v in self.v_q], dimension)
+
+    def cross_terms(self, dimension: int, unit_norm: bool = False) -> KernelTerms:
+        """The kernel between a data point and a centre, of variance `v_p + v_q`.
+
+        Args:
+            dimension: Dimension of the points.
+            unit_norm: Whether the Gaussians are scaled to unit norm, which keeps the block matrix
+                of `R_F`, `P` and `R_G` positive definite when the variances differ.
+        """
+        scales = [p + q for p, q in zip(self.v_p, self.v_q, strict=True)]
+        if not unit_norm or self.symmetric:
+            return self._terms(scales, dimension)
+        log_overlaps = [
+            dimension / 2 * (math.log(2) + (_log(p) + _log(q)) / 2 - _log(s))
+            for p, q, s in zip(self.v_p, self.v_q, scales, strict=True)
+        ]
+        return self._terms(scales, dimension, log_overlaps)
+
+    def _terms(
+        self,
+        scales: Sequence[Scalar],
+        dimension: int,
+        log_overlaps: Sequence[Scalar] | None = None,
+    ) -> KernelTerms:
+        divisor = 2 * (dimension if self.per_dimension else 1)
+        rates = [1 / (divisor * s) for s in scales]
+        log_mean = -math.log(len(scales))
+        return KernelTerms(
+            _pack(rates), _pack([log_mean + o for o in log_overlaps or [0.0] * len(scales)])
+        )
+
+
+def as_kernel(v: "GaussianKernel | Variance | BandwidthRule", x: Tensor) -> GaussianKernel:
+    """Turn what a user may give as `v` into a kernel; a rule's name is applied to the data `x`."""
+    if isinstance(v, GaussianKernel):
+        return v
+    return GaussianKernel(bandwidth(x, v) if isinstance(v, str) else v)
+
+
+@torch.no_grad()
+def bandwidth(
+    x: Tensor,  # (*B, N, d)
+    rule: BandwidthRule = "median",
+    per_dimension: bool = True,
+) -> Tensor:  # ()
+    r"""Choose one variance `v` from data; all batch items share it.
+
+    `"median"`: half the median squared distance between points that differ, so that the kernel
+    :math:`K_{2v}` of the median pair is :math:`e^{-1/2}`; at most 1000 points are looked at.
+    `"silverman"`: :math:`h^2 = (4 / (N (d + 2)))^{2 / (d + 4)} \bar\sigma^2`, the variance for
+    which a kernel density estimate of a Gaussian is best; :math:`\bar\sigma^2` is the mean
+    variance of the coordinates.
+
+    Data without any spread have no scale: the answer is then 1, with a
+    :class:`~kermix.errors.DegenerateDataWarning`.
+
+    Example:
+        >>> bandwidth(torch.tensor([[0.0], [1.0], [2.0], [2.0]]))
+        tensor(0.5000)
+    """
+    check_option("rule", rule, ("median", "silverman"))
+    check_samples("x", x)
+    points = x.to(working_dtype(x)).reshape(-1, x.shape[-1])
+    n, d = points.shape
+    if rule == "silverman":
+        h2 = (4 / (n * (d + 2))) ** (2 / (d + 4)) * points.var(0, correction=0).mean()
+        v = h2 / d if per_dimension else h2
+    else:
+        if n > BANDWIDTH_SUBSAMPLE:
+            # A generator of its own: the answer repeats, and nobody's random numbers move.
+            generator = torch.Generator().manual_seed(0)
+            chosen = torch.randperm(n, generator=generator)[:BANDWIDTH_SUBSAMPLE]
+            points = points[chosen.to(points.device)]
+        squares = torch.nn.functional.pdist(points - points.mean(0)).square()
+        v = squares[squares > 0].median() / (2 * d if per_dimension else 2)
+    if not bool(v > 0):  # also true of the NaN that a median of nothing is
+        warnings.warn(
+            f"All {n} points are equal, so they have no scale; the variance 1 is used. "
+            "Give a variance if you know one.",
+            DegenerateDataWarning,
+            stacklevel=2,
+        )
+        return torch.ones_like(v)
+    return v
+
+
+def _log(value: Scalar) -> Scalar:
+    return value.log() if isinstance(value, Tensor) else math.log(value)
+
+
+def _pack(values: list[Scalar]) -> Numbers:
+    tensors = [v for v in values if isinstance(v, Tensor)]
+    if not tensors:
+        return tuple(float(v) for v in values)
+    like = tensors[0]
+    return torch.stack([torch.as_tensor(v, dtype=like.dtype, device=like.device) for v in values])
+
+
+def _variances(name: str, v: Variance) -> tuple[Scalar, ...]:
+    if isinstance(v, Tensor):
+        if v.ndim > 1:
+            raise ShapeError(
+                f"{name} has shape {tuple(v.shape)}; give one variance, or a list of them."
+            )
+        if not v.dtype.is_floating_point:
+            raise VarianceError(f"{name} has dtype {v.dtype}; a variance is a real number.")
+        if values_are_readable(v) and not bool((torch.isfinite(v) & (v > 0)).all()):
+            raise VarianceError(f"{name} is {v.tolist()}; variances are positive and finite.")
+        # In float64 the derivative of 1 / v stays in range for very small variances.
+        wide = v if v.device.type == "mps" else v.double()
+        values: tuple[Scalar, ...] = tuple(wide.reshape(-1).unbind())
+    else:
+        try:
+            values = tuple(float(u) for u in v) if isinstance(v, Sequence) else (float(v),)
+        except (TypeError, ValueError):
+            raise VarianceError(
+                f"{name} is {v!r}; give a positive number, a list of them, or a tensor."
+            ) from None
+        if not all(math.isfinite(u) and u > 0 for u in values):
+            raise VarianceError(f"{name} is {v}; variances are positive and finite.")
+    if not values:
+        raise VarianceError(f"{name} is empty; give at least one variance.")
+    return values

@@ -1,0 +1,270 @@
+"""Dual statistics: Gram matrices of samples, held whole."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kermix.checks import check_pair, working_dtype
+from kermix.kernels.gaussian import (
+    BandwidthRule,
+    GaussianKernel,
+    KernelTerms,
+    Numbers,
+    Variance,
+    as_kernel,
+)
+
+__all__ = [
+    "ScaledGram",
+    "aligned",
+    "gram",
+    "gram_matrix",
+    "kernels_at",
+    "largest_exponent",
+    "numbers_like",
+    "scaled_gram",
+    "squared_distances",
+]
+
+DIRECT_DIFFERENCES_UP_TO = 8
+ROOM_FOR_SUMS = 2.0**-20  # distances are clamped so far below the largest number
+LARGEST_EXPONENT = 60.0  # exp(60) is far from overflow in float32, and so are sums of it
+
+
+@dataclass(frozen=True)
+class ScaledGram:
+    """A Gram matrix `exp(log_scale) * matrix` whose largest entry does not underflow.
+
+    The largest entry of `matrix` is 1 (more than 1 only at points of weight zero), however far
+    apart the two sets are. `log_scale` is a constant for differentiation: any constant would do.
+    """
+
+    matrix: Tensor  # (*B, M, N)
+    log_scale: Tensor  # (*B,)
+
+
+def gram(
+    a: Tensor,  # (*B, M, d)
+    b: Tensor,  # (*B, N, d)
+    v: GaussianKernel | Variance | BandwidthRule,
+) -> Tensor:  # (*B, M, N)
+    r"""Gaussian Gram matrix :math:`\exp(-\|a_i - b_j\|^2 / (2 d (v_p + v_q)))`, Eq. (14).
+
+    The diagonal is exactly 1 when both arguments are the same tensor, and no entry is subnormal:
+    what would be is 0.
+
+    Example:
+        >>> points = torch.tensor([[0.0], [1.0]])
+        >>> gram(points, points, 0.5)
+        tensor([[1.0000, 0.6065],
+                [0.6065, 1.0000]])
+    """
+    check_pair(a, b, ("a", "b"))
+    with torch.autocast(a.device.type, enabled=False):
+        terms = as_kernel(v, b).cross_terms(a.shape[-1])
+        matrix = gram_matrix(a, b, terms, working_dtype(a, b))
+    return matrix.to(torch.promote_types(a.dtype, b.dtype))
+
+
+def gram_matrix(a: Tensor, b: Tensor, terms: KernelTerms, dtype: torch.dtype) -> Tensor:
+    """The Gram matrix itself, computed and returned in `dtype`."""
+    rows, columns = aligned(a, b, dtype)
+    return _evaluate(rows, columns, *numbers_like(terms, rows), None, False, b is a)[0]
+
+
+def scaled_gram(
+    a: Tensor,  # (*B, M, d)
+    b: Tensor,  # (*B, N, d)
+    terms: KernelTerms,
+    dtype: torch.dtype,
+    weights_a: Tensor | None = None,  # (*B, M)
+    weights_b: Tensor | None = None,  # (*B, N)
+) -> ScaledGram:
+    """The Gram matrix with the scale of its largest entry taken out.
+
+    Points of weight zero do not count in the search for the largest entry: what they hold is
+    multiplied by zero later, and must not push the others below the smallest number.
+    """
+    rows, columns = aligned(a, b, dtype)
+    idle = None
+    for weights, axis in ((weights_a, -1), (weights_b, -2)):
+        if weights is not None:
+            zeros = (weights <= 0).unsqueeze(axis)
+            idle = zeros if idle is None else idle | zeros
+    matrix, _, _, log_scale = _evaluate(
+        rows, columns, *numbers_like(terms, rows), idle, True, b is a
+    )
+    return ScaledGram(matrix, log_scale[..., 0, 0])
+
+
+def squared_distances(
+    a: Tensor,  # (*B, M, d)
+    b: Tensor,  # (*B, N, d)
+    same: bool = False,
+) -> Tensor:  # (*B, M, N)
+    """All squared distances, without a tensor of all differences, never infinite.
+
+    Up to eight dimensions the differences are taken directly. Above, the matrix product loses
+    digits where two points are close, so it is done in float64 on centred points.
+    """
+    largest = torch.finfo(a.dtype).max * ROOM_FOR_SUMS
+    if a.shape[-1] <= DIRECT_DIFFERENCES_UP_TO:
+        columns = zip(a.unbind(-1), b.unbind(-1), strict=True)
+        differences = (p.unsqueeze(-1) - q.unsqueeze(-2) for p, q in columns)
+        total = next(differences).square()
+        for difference in differences:
+            total = total.add_(difference.square())
+        return total.clamp(max=largest)
+    wide = torch.float32 if a.device.type == "mps" else torch.float64
+    origin = b.detach().to(wide).mean(-2, keepdim=True)
+    p, q = a.to(wide) - origin, b.to(wide) - origin
+    # Squares of very large coordinates would be infinite, and their difference no number.
+    size = torch.maximum(*(t.detach().abs().amax((-2, -1), keepdim=True) for t in (p, q)))
+    size = size.clamp(min=1)
+    p, q = p / size, q / size
+    norms = p.square().sum(-1).unsqueeze(-1) + q.square().sum(-1).unsqueeze(-2)
+    total = (norms - 2 * (p @ q.mT)).clamp(min=0) * size * size
+    total = total.clamp(max=largest).to(a.dtype)
+    return total.masked_fill(_diagonal(total), 0) if same else total
+
+
+def _diagonal(matrix: Tensor) -> Tensor:  # (*B, N, N) -> (N, N)
+    return torch.eye(matrix.shape[-1], dtype=torch.bool, device=matrix.device)
+
+
+@torch.no_grad()
+def largest_exponent(
+    nearest: Tensor,
+    rates: Numbers,
+    log_weights: Numbers,
+) -> Tensor:  # of the shape of `nearest`
+    """The largest exponent `log_weight - rate * distance` at the smallest distance, finite."""
+    bound = torch.finfo(nearest.dtype).max / 4
+    exponents = [
+        log_weight - (rate * nearest).clamp(max=bound)
+        for rate, log_weight in zip(rates, log_weights, strict=True)
+    ]
+    return torch.stack(exponents).amax(0)
+
+
+def kernels_at(
+    distances: Tensor,  # (*B, M, N)
+    rates: Numbers,
+    log_weights: Numbers,
+    nearest: Tensor,  # (*B, M or 1, 1)
+    log_scale: Tensor,  # (*B, M or 1, 1)
+) -> list[Tensor]:
+    """One matrix for each kernel of the average, divided by `exp(log_scale)`.
+
+    `nearest` is a distance close to those that matter: exponents are formed from differences to
+    it, which keeps their digits when all distances are large.
+    """
+    finfo = torch.finfo(distances.dtype)
+    beyond = distances - nearest
+    kernels = []
+    for rate, log_weight in zip(rates, log_weights, strict=True):
+        offset = log_weight - (rate * nearest).clamp(max=finfo.max / 4) - log_scale
+        # Points of weight zero may lie nearer than the nearest of the others.
+        exponent = (beyond * -rate).add_(offset).clamp(max=LARGEST_EXPONENT)
+        exponent = torch.nn.functional.threshold(exponent, math.log(finfo.tiny), -math.inf)
+        kernels.append(exponent.exp_())
+    return kernels
+
+
+class _Gram(torch.autograd.Function):
+    """`sum_l exp(log_weight_l - rate_l * distance - log_scale)`, with subnormal numbers as 0.
+
+    One matrix is kept for the backward (the squared distances) and both gradients are matrix
+    products. The scale is a constant for differentiation.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        a: Tensor,
+        b: Tensor,
+        rates: Numbers,
+        log_weights: Numbers,
+        idle: Tensor | None,
+        scaled: bool,
+        same: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        distances = squared_distances(a, b, same)
+        if scaled:
+            largest = torch.finfo(distances.dtype).max
+            seen = distances if idle is None else distances.masked_fill(idle, largest)
+            nearest = seen.detach().amin((-2, -1), keepdim=True)
+            log_scale = largest_exponent(nearest, rates, log_weights)
+        else:
+            nearest = log_scale = distances.new_zeros(*distances.shape[:-2], 1, 1)
+        kernels = kernels_at(distances, rates, log_weights, nearest, log_scale)
+        total = sum(kernels[1:], start=kernels[0])
+        if same and not scaled:
+            # An average of ones is one, whatever the rounding of its weights.
+            total = total.masked_fill(_diagonal(total), 1)
+        return total, distances, nearest, log_scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        a, b, rates, log_weights, _, _, ctx.same = inputs
+        _, distances, nearest, log_scale = output
+        ctx.mark_non_differentiable(distances, nearest, log_scale)
+        ctx.set_materialize_grads(False)
+        ctx.numbers = None
+        tensors = [a, b, nearest, log_scale, distances]
+        if isinstance(rates, Tensor):
+            tensors += [rates, log_weights]
+        else:
+            ctx.numbers = rates, log_weights
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 7
+        a, b, nearest, log_scale, distances, *learned = ctx.saved_tensors
+        rates, log_weights = learned or ctx.numbers
+        if torch.is_grad_enabled():
+            # For a second derivative the distances must depend on the points again.
+            distances = squared_distances(a, b, ctx.same)
+        parts = [
+            grad * kernel
+            for kernel in kernels_at(distances, rates, log_weights, nearest, log_scale)
+        ]
+        pull = sum((r * p for r, p in zip(rates, parts, strict=True)), start=grad.new_zeros(()))
+        # Differences from a common origin keep their digits in the products.
+        origin = b.detach().mean(-2, keepdim=True)
+        p, q = a - origin, b - origin
+        grad_a = 2 * (pull @ q - pull.sum(-1, keepdim=True) * p)
+        grad_b = 2 * (pull.mT @ p - pull.mT.sum(-1, keepdim=True) * q)
+        if not learned:
+            return grad_a, grad_b, None, None, None, None, None
+        grad_rates = torch.stack([-(part * distances).sum() for part in parts])
+        grad_log_weights = torch.stack([part.sum() for part in parts])
+        return grad_a, grad_b, grad_rates, grad_log_weights, None, None, None
+
+
+def _evaluate(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    # The compiler fuses and differentiates the plain formula by itself.
+    return (_Gram.forward if torch.compiler.is_compiling() else _Gram.apply)(*arguments)
+
+
+def aligned(a: Tensor, b: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Both sets in one dtype and expanded to their common batch shape."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return (
+        a.to(dtype).expand(*batch, *a.shape[-2:]),
+        b.to(dtype).expand(*batch, *b.shape[-2:]),
+    )
+
+
+def numbers_like(terms: KernelTerms, like: Tensor) -> tuple[Numbers, Numbers]:
+    """The kernel's numbers: as they are, or in the dtype and device of `like` if learned."""
+    rates, log_weights = terms.rates, terms.log_weights
+    if isinstance(rates, Tensor):
+        return rates.to(like), torch.as_tensor(log_weights, dtype=like.dtype).to(like.device)
+    return rates, log_weights

@@ -1,0 +1,324 @@
+"""Dual statistics in tiles: means of the kernel over samples, without the Gram matrix.
+
+Neither the forward nor the backward holds more than one tile of `chunk x chunk` kernel values; the
+backward computes them again. Points in few dimensions take one fused loop over all pairs instead:
+always on a GPU, and on a CPU where there are so many pairs that compiling it pays.
+"""
+
+import functools
+import importlib.util
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kermix.checks import is_traced
+from kermix.errors import OptionError
+from kermix.kernels.gaussian import KernelTerms, Numbers
+from kermix.kernels.gram import (
+    DIRECT_DIFFERENCES_UP_TO,
+    aligned,
+    kernels_at,
+    largest_exponent,
+    numbers_like,
+    squared_distances,
+)
+
+__all__ = ["log_kernel_means"]
+
+COMPILE_FROM_PAIRS = 2_000_000_000
+DEFAULT_TILE = {"cpu": 1024, "cuda": 8192}
+
+
+def log_kernel_means(
+    points: Tensor,  # (*B, M, d)
+    sources: Tensor,  # (*B, N, d)
+    terms: KernelTerms,
+    weights: Tensor | None,  # (*B, N)
+    dtype: torch.dtype,
+    chunk: int | None = None,
+) -> Tensor:  # (*B, M)
+    r"""Logarithm of the mean kernel :math:`\log \sum_j a_j K(x_i, s_j)` at each point.
+
+    Args:
+        points: Where the mean is evaluated.
+        sources: The points that the mean is over.
+        terms: The kernel.
+        weights: Weights `a` of the sources, which sum to 1; uniform if None.
+        dtype: What to compute in.
+        chunk: Side of a tile, so at most `chunk ** 2` kernel values are held for each batch item.
+    """
+    if chunk is None:
+        chunk = DEFAULT_TILE.get(points.device.type, 1024)
+    elif not isinstance(chunk, int) or chunk < 1:
+        raise OptionError(f"chunk={chunk}: the side of a tile is a whole number of points.")
+    rows, columns = aligned(points, sources, dtype)
+    n = columns.shape[-2]
+    if weights is None:
+        weights = columns.new_full((n,), 1 / n)
+    batch = torch.broadcast_shapes(columns.shape[:-2], weights.shape[:-1])
+    rows, columns = (t.expand(*batch, *t.shape[-2:]) for t in (rows, columns))
+    weights = weights.to(dtype).expand(*batch, n)
+    arguments = rows, columns, weights, *numbers_like(terms, rows), chunk
+    # The compiler differentiates the plain formula by itself.
+    evaluate = _LogMeans.forward if torch.compiler.is_compiling() else _LogMeans.apply
+    ratio, _, log_scale = evaluate(*arguments)
+    return log_scale + ratio
+
+
+class _Gradients(NamedTuple):
+    points: Tensor
+    sources: Tensor | None
+    weights: Tensor | None
+    rates: Tensor | None
+    log_weights: Tensor | None
+
+
+class _LogMeans(torch.autograd.Function):
+    """The mean kernel relative to its largest term, `log mean - log_scale`, and that scale."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        points: Tensor,
+        sources: Tensor,
+        weights: Tensor,
+        rates: Numbers,
+        log_weights: Numbers,
+        chunk: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        backend = _one_loop(points, sources)
+        if backend is not None:
+            nearest, masses = _fused_masses(backend, points, sources, weights, rates)
+            log_scale = largest_exponent(nearest, rates, log_weights)
+            shares = _shares(rates, log_weights, nearest, log_scale)
+            ratio = _total([s * m for s, m in zip(shares, masses, strict=True)]).log()
+            return ratio, nearest, log_scale
+        rows = [
+            _row_block(block, sources, weights, rates, log_weights, chunk)
+            for block in points.split(chunk, -2)
+        ]
+        ratio, nearest, log_scale = (torch.cat(part, -1) for part in zip(*rows, strict=True))
+        return ratio, nearest, log_scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        points, sources, weights, rates, log_weights, ctx.chunk = inputs
+        ratio, nearest, log_scale = output
+        ctx.mark_non_differentiable(nearest, log_scale)
+        ctx.set_materialize_grads(False)
+        ctx.numbers = None
+        tensors = [points, sources, weights, ratio, nearest, log_scale]
+        if isinstance(rates, Tensor):
+            tensors += [rates, log_weights]
+        else:
+            ctx.numbers = rates, log_weights
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 6
+        points, sources, weights, ratio, nearest, log_scale, *learned = ctx.saved_tensors
+        rates, log_weights = learned or ctx.numbers
+        # Divided by the mean kernel, the terms of a row sum to 1.
+        factors = grad * (-ratio).exp()
+        backend = None if torch.is_grad_enabled() else _one_loop(points, sources)
+        evaluate = (
+            _tiled_gradients if backend is None else functools.partial(_fused_gradients, backend)
+        )
+        gradients = evaluate(
+            points,
+            sources,
+            weights,
+            rates,
+            log_weights,
+            factors,
+            nearest,
+            log_scale,
+            ctx.chunk,
+            sources_too=any(ctx.needs_input_grad[1:3]),
+        )
+        return (
+            *gradients[:3],
+            gradients.rates if learned else None,
+            gradients.log_weights if learned else None,
+            None,
+        )
+
+
+def _row_block(
+    rows: Tensor,
+    sources: Tensor,
+    weights: Tensor,
+    rates: Numbers,
+    log_weights: Numbers,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Ratio, nearest distance and scale for a block of points, one tile after the other."""
+    largest = torch.finfo(rows.dtype).max
+    nearest = torch.full_like(rows[..., :1], largest)
+    log_scale = largest_exponent(nearest, rates, log_weights)
+    total = torch.zeros_like(nearest)
+    for columns, share in _tiles(sources, weights, chunk):
+        distances = squared_distances(rows, columns)
+        idle = (share <= 0).unsqueeze(-2)
+        near = distances.detach().masked_fill(idle, largest).amin(-1, keepdim=True)
+        nearest, before = torch.minimum(nearest, near), log_scale
+        log_scale = largest_exponent(nearest, rates, log_weights)
+        kernel = _total(kernels_at(distances, rates, log_weights, nearest, log_scale))
+        total = total * (before - log_scale).exp() + kernel @ share.unsqueeze(-1)
+    return total.log().squeeze(-1), nearest.squeeze(-1), log_scale.squeeze(-1)
+
+
+def _tiled_gradients(
+    points: Tensor,
+    sources: Tensor,
+    weights: Tensor,
+    rates: Numbers,
+    log_weights: Numbers,
+    factors: Tensor,
+    nearest: Tensor,
+    log_scale: Tensor,
+    chunk: int,
+    sources_too: bool,
+) -> _Gradients:
+    origin = sources.detach().mean(-2, keepdim=True)
+    by_row = [t.unsqueeze(-1).split(chunk, -2) for t in (factors, nearest, log_scale)]
+    grad_points = []
+    grad_sources = [torch.zeros_like(t) for t in sources.split(chunk, -2)]
+    grad_weights = [torch.zeros_like(t) for t in weights.split(chunk, -1)]
+    zero = factors.new_zeros(())
+    grad_rates, grad_logs = [zero] * len(rates), [zero] * len(rates)
+    for rows, factor, near, scale in zip(points.split(chunk, -2), *by_row, strict=True):
+        grad_rows = torch.zeros_like(rows)
+        for j, (columns, share) in enumerate(_tiles(sources, weights, chunk)):
+            distances = squared_distances(rows, columns)
+            kernels = kernels_at(distances, rates, log_weights, near, scale)
+            parts = [kernel * factor for kernel in kernels]
+            weighted = [part * share.unsqueeze(-2) for part in parts]
+            pull = _total([rate * w for rate, w in zip(rates, weighted, strict=True)])
+            p, q = rows - origin, columns - origin
+            grad_rows = grad_rows + 2 * (pull @ q - pull.sum(-1, keepdim=True) * p)
+            if sources_too:
+                grad_weights[j] = grad_weights[j] + _total(parts).sum(-2)
+                back = pull.mT @ p - pull.mT.sum(-1, keepdim=True) * q
+                grad_sources[j] = grad_sources[j] + 2 * back
+            if isinstance(rates, Tensor):
+                grad_rates = [
+                    g - (w * distances).sum() for g, w in zip(grad_rates, weighted, strict=True)
+                ]
+                grad_logs = [g + w.sum() for g, w in zip(grad_logs, weighted, strict=True)]
+        grad_points.append(grad_rows)
+    return _Gradients(
+        torch.cat(grad_points, -2),
+        torch.cat(grad_sources, -2),
+        torch.cat(grad_weights, -1),
+        torch.stack(grad_rates),
+        torch.stack(grad_logs),
+    )
+
+
+def _fused_masses(
+    backend: ModuleType, points: Tensor, sources: Tensor, weights: Tensor, rates: Numbers
+) -> tuple[Tensor, list[Tensor]]:
+    """Nearest distances, and for each kernel its sum relative to the value at the nearest."""
+    p, s, w = _flat(points, 2), _flat(sources, 2), _flat(weights, 1)
+    nearest = backend.nearest_distances(p, s, w)
+    masses = [
+        backend.kernel_moments(p, s, w, _on_device(r, p), near_targets=nearest).mass for r in rates
+    ]
+    shape = points.shape[:-1]
+    return nearest.reshape(shape), [mass.reshape(shape) for mass in masses]
+
+
+def _fused_gradients(
+    backend: ModuleType,
+    points: Tensor,
+    sources: Tensor,
+    weights: Tensor,
+    rates: Numbers,
+    log_weights: Numbers,
+    factors: Tensor,
+    nearest: Tensor,
+    log_scale: Tensor,
+    chunk: int,
+    sources_too: bool,
+) -> _Gradients:
+    p, s, w = _flat(points, 2), _flat(sources, 2), _flat(weights, 1)
+    near, factor = _flat(nearest, 1), _flat(factors, 1)
+    shares = _shares(rates, log_weights, near, _flat(log_scale, 1))
+    grad_points = torch.zeros_like(p)
+    grad_sources, grad_weights = torch.zeros_like(s), torch.zeros_like(w)
+    grad_rates, grad_logs = [], []
+    for rate, share in zip(rates, shares, strict=True):
+        beta, f = _on_device(rate, p), factor * share
+        at_points = backend.kernel_moments(p, s, w, beta, near_targets=near, gradient=True)
+        assert at_points.pull is not None
+        assert at_points.spread is not None
+        grad_points += 2 * beta * f.unsqueeze(-1) * at_points.pull
+        grad_rates.append(-(f * at_points.spread).sum())
+        grad_logs.append((f * at_points.mass).sum())
+        if sources_too:
+            at_sources = backend.kernel_moments(s, p, f, beta, near_others=near, gradient=True)
+            assert at_sources.pull is not None
+            grad_sources += 2 * beta * w.unsqueeze(-1) * at_sources.pull
+            grad_weights += at_sources.mass
+    return _Gradients(
+        grad_points.reshape(points.shape),
+        grad_sources.reshape(sources.shape),
+        grad_weights.reshape(weights.shape),
+        torch.stack(grad_rates),
+        torch.stack(grad_logs),
+    )
+
+
+@functools.cache
+def _triton_is_there() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _one_loop(points: Tensor, sources: Tensor) -> ModuleType | None:
+    """The module that evaluates all pairs in one loop, where there is one and it pays."""
+    if points.shape[-1] > DIRECT_DIFFERENCES_UP_TO or is_traced(points):
+        return None
+    if points.is_cuda and points.dtype == torch.float32 and _triton_is_there():
+        from kermix.kernels import means_triton as fused
+
+        return fused
+    pairs = points.numel() // points.shape[-1] * sources.shape[-2]
+    if points.device.type == "cpu" and pairs >= COMPILE_FROM_PAIRS:
+        from kermix.kernels import means_compiled as compiled
+
+        return compiled if compiled.compiler_is_there() else None
+    return None
+
+
+def _shares(
+    rates: Numbers, log_weights: Numbers, nearest: Tensor, log_scale: Tensor
+) -> list[Tensor]:
+    """Value of each kernel of the average at the nearest distance, divided by the scale."""
+    bound = torch.finfo(nearest.dtype).max / 4
+    return [
+        (log_weight - (rate * nearest).clamp(max=bound) - log_scale).exp()
+        for rate, log_weight in zip(rates, log_weights, strict=True)
+    ]
+
+
+def _tiles(sources: Tensor, weights: Tensor, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(sources.split(chunk, -2), weights.split(chunk, -1), strict=True)
+
+
+def _flat(tensor: Tensor, kept: int) -> Tensor:
+    return tensor.reshape(-1, *tensor.shape[-kept:])
+
+
+def _on_device(rate: float | Tensor, like: Tensor) -> Tensor:
+    return rate.detach() if isinstance(rate, Tensor) else like.new_full((), rate)
+
+
+def _total(matrices: list[Tensor]) -> Tensor:
+    return sum(matrices[1:], start=matrices[0])

@@ -1,0 +1,1 @@
+"""Factorizations: Cholesky with a ridge, polar factor, nuclear norm, leading singular triplets."""

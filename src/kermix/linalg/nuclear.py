@@ -1,0 +1,143 @@
+"""The nuclear norm, and the polar factor that is its gradient."""
+
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from kermix.checks import check_option, working_dtype
+from kermix.errors import OptionError, ShapeError
+from kermix.info import Info, informative
+from kermix.linalg.polar import polar_factor
+
+__all__ = ["NuclearMethod", "chosen_method", "nuclear_norm"]
+
+NuclearMethod: TypeAlias = Literal["auto", "svd", "polar"]
+
+FINEST_TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-13}
+
+
+@informative
+def nuclear_norm(
+    matrix: Tensor,  # (*B, M, N)
+    method: NuclearMethod = "auto",
+    tolerance: float = 1e-4,
+) -> tuple[Tensor, Info]:  # (*B,)
+    r"""Sum of the singular values, :math:`\|P\|_* = \langle Q, P \rangle`.
+
+    The gradient is the polar factor :math:`Q = U V^\top`. It needs no differences of singular
+    values, so it is finite where the gradient of an SVD is not: for repeated and zero singular
+    values, and for matrices without full rank. It can be differentiated once more, except under
+    the compiler.
+
+    `"svd"` is exact, and its gradient is restricted to the singular values that stand out from
+    rounding. `"polar"` finds `Q` by matrix products alone: since the norm of `Q` is at most 1, its
+    value is, up to rounding, a lower bound, and the nuclear norm exceeds it by no more than
+    `info.error_bound`. `"auto"` takes `"polar"` for float32 on an accelerator and `"svd"`
+    elsewhere, where it is the faster one; :func:`chosen_method` tells.
+
+    Args:
+        matrix: Any real matrices.
+        method: How to compute it.
+        tolerance: Relative error that `"polar"` may make.
+
+    Example:
+        >>> value, info = nuclear_norm.with_info(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))
+        >>> value, info.method
+        (tensor(7.), 'svd')
+    """
+    check_option("method", method, ("auto", "svd", "polar"))
+    if not isinstance(matrix, Tensor) or matrix.ndim < 2 or not matrix.dtype.is_floating_point:
+        raise ShapeError("matrix must be a floating-point tensor of shape (*batch, M, N).")
+    dtype = working_dtype(matrix)
+    if not FINEST_TOLERANCE[dtype] <= tolerance < 1:
+        raise OptionError(
+            f"tolerance={tolerance} is not between {FINEST_TOLERANCE[dtype]}, what {dtype} can "
+            "resolve, and 1; for a smaller error use float64 or method='svd'."
+        )
+    method = chosen_method(matrix) if method == "auto" else method
+    if matrix.numel() == 0:
+        return matrix.new_zeros(matrix.shape[:-2]), Info(method)
+    with torch.autocast(matrix.device.type, enabled=False):
+        work = matrix.to(dtype)
+        if torch.compiler.is_compiling():
+            # A constant polar factor has the right value and gradient, and the compiler, which
+            # offers no second derivatives, can trace it.
+            _, factor, bound = _NuclearNorm.forward(work.detach(), method, tolerance)
+            value = (factor * work).sum((-2, -1))
+        else:
+            value, _, bound = _NuclearNorm.apply(work, method, tolerance)
+    return value.to(matrix.dtype), Info(method, error_bound=bound if method == "polar" else None)
+
+
+def chosen_method(matrix: Tensor) -> Literal["svd", "polar"]:
+    """What `method="auto"` means for this matrix."""
+    fast_products = matrix.device.type == "cuda" and matrix.dtype != torch.float64
+    return "polar" if fast_products and min(matrix.shape[-2:]) > 1 else "svd"
+
+
+def _svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The thin SVD, and 1 or 0 for singular values above or below the level of rounding."""
+    u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+    level = s[..., :1] * (max(matrix.shape[-2:]) * torch.finfo(s.dtype).eps)
+    return u, s, vh, (s > level).to(s.dtype)
+
+
+class _NuclearNorm(torch.autograd.Function):
+    """Nuclear norm, polar factor, and a bound of what the norm exceeds the value by."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix: Tensor, method: str, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
+        if method == "polar":
+            polar = polar_factor(matrix, tolerance)
+            return polar.value, polar.factor, polar.error_bound
+        u, s, vh, significant = _svd(matrix)
+        value = s.sum(-1)
+        return value, (u * significant.unsqueeze(-2)) @ vh, torch.zeros_like(value)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _, factor, bound = output
+        ctx.mark_non_differentiable(factor, bound)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(inputs[0], factor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
+        if grad is None:
+            return None, None, None
+        matrix, factor = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            factor = _PolarFactor.apply(matrix)
+        return grad[..., None, None] * factor, None, None
+
+
+class _PolarFactor(torch.autograd.Function):
+    """The polar factor as a function of the matrix, for second derivatives."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix: Tensor) -> Tensor:
+        u, _, vh, significant = _svd(matrix)
+        return (u * significant.unsqueeze(-2)) @ vh
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        # The polar factor is a gradient, so its derivative is symmetric: the vector-Jacobian
+        # product is the derivative in the direction `grad`.
+        u, s, vh, significant = _svd(ctx.saved_tensors[0])
+        core = u.mT @ grad @ vh.mT
+        sums = s.unsqueeze(-1) + s.unsqueeze(-2)
+        both = significant.unsqueeze(-1) * significant.unsqueeze(-2)
+        turned = u @ ((core - core.mT) / torch.where(sums > 0, sums, 1.0) * both) @ vh
+        inverse = significant / torch.where(s > 0, s, 1.0)
+        outside_columns = (grad - u @ (u.mT @ grad)) @ (vh.mT * inverse.unsqueeze(-2)) @ vh
+        outside_rows = u @ ((u * inverse.unsqueeze(-2)).mT @ (grad - (grad @ vh.mT) @ vh))
+        return turned + outside_columns + outside_rows

@@ -1,1 +1,0 @@
-"""How far apart two samples are: every measure, error bars, p-values."""

@@ -1,0 +1,1 @@
+"""Models of images: autoencoders, generators by class, classifiers, and their evaluation."""

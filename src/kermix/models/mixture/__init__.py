@@ -1,0 +1,1 @@
+"""Networks and tables of parameters that return mixtures or centres."""

@@ -1,0 +1,184 @@
+"""A network together with the scale of its data: what a fit returns."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from kermix.errors import OptionError, SampleError
+from kermix.mixtures.mixture import GaussianMixture
+from kermix.models.mixture.networks import Draw, MixtureNetwork, MixtureTable, stratified_draw
+from kermix.models.mixture.priors import Prior
+
+__all__ = ["ScaledModel", "Scaler", "column_moments"]
+
+CENTRES_OF_A_DENSITY = 2000
+ROUNDINGS = 8  # a column that varies by fewer units in the last place is constant
+
+
+def column_moments(data: Tensor, common: bool = False) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column, (*B, 1, d); 0 exactly where it is constant.
+
+    Constant is what varies by no more than the rounding of its type.
+
+    Args:
+        data: Rows, shape (*B, N, d).
+        common: Whether all columns share one deviation.
+
+    Example:
+        >>> seconds = 1.7e9 + torch.arange(3).double()[:, None]
+        >>> [round(float(moment), 4) for moment in column_moments(seconds)]
+        [1700000001.0, 0.8165]
+    """
+    low, high = data.amin(-2, keepdim=True).double(), data.amax(-2, keepdim=True).double()
+    if bool((high - low).isinf().any()):
+        column = int((high - low).isinf().reshape(-1, data.shape[-1]).any(0).nonzero()[0])
+        raise SampleError(
+            f"Column {column} goes from {float(low[..., column].min()):g} to "
+            f"{float(high[..., column].max()):g}: float64 cannot hold the difference. "
+            "Divide it by a constant."
+        )
+    # From the middle of each column and in units of half its range, squares neither overflow nor
+    # vanish, and what is far from zero loses no digits.
+    middle, half = low / 2 + high / 2, high / 2 - low / 2
+    units = (data.double() - middle).div_(torch.where(half > 0, half, 1.0))
+    mean = units.mean(-2, keepdim=True)
+    scale = half * (units - mean).square_().mean(-2, keepdim=True).sqrt()
+    # What is left of a constant column after rounding is no spread.
+    dtype = data.dtype if data.dtype.is_floating_point else torch.float64
+    level = ROUNDINGS * torch.finfo(dtype).eps * torch.maximum(low.abs(), high.abs())
+    scale = torch.where(half > level, scale, 0.0)
+    if common:
+        largest = scale.amax(-1, keepdim=True)
+        parts = scale / torch.where(largest > 0, largest, 1.0)
+        scale = (largest * parts.square().mean(-1, keepdim=True).sqrt()).expand_as(scale).clone()
+    return middle + half * mean, scale
+
+
+class Scaler(nn.Module):
+    """Shift and scale of each column: networks see data of mean 0 and deviation 1.
+
+    A constant column keeps its own scale, so that it is merely shifted.
+
+    Args:
+        data: What is to be scaled, shape (*B, N, d).
+        common: Whether all columns share one scale, as the pixels of an image do.
+    """
+
+    location: Tensor  # (*B, 1, d)
+    scale: Tensor  # (*B, 1, d)
+
+    def __init__(self, data: Tensor, common: bool = False) -> None:
+        super().__init__()
+        location, scale = column_moments(data, common)
+        self.register_buffer("location", location)
+        self.register_buffer("scale", torch.where(scale > 0, scale, 1.0))
+
+    def scaled(self, data: Tensor) -> Tensor:
+        """From the data's units to those of the network, in float32."""
+        return ((data.double() - self.location) / self.scale).float()
+
+    def restored(self, points: Tensor) -> Tensor:
+        """From the network's units to those of the data, in float64."""
+        return points.double() * self.scale + self.location
+
+
+class ScaledModel(nn.Module):
+    """A network, its prior and the scale of its data.
+
+    Args:
+        network: A mixture network, or a generator of centres (which needs a prior).
+        scaler: The scale of the data.
+        prior: Where the noise of a generator comes from.
+        kernel_variance: Variance, in units of the scaled data, of the kernel that a generator's
+            density is made with; it is that of the last step of training.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        scaler: Scaler,
+        prior: Prior | None = None,
+        kernel_variance: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.network, self.scaler = network, scaler
+        self.prior, self.kernel_variance = prior, kernel_variance
+        if not self.is_mixture and prior is None:
+            raise OptionError("A generator needs a prior: where its noise comes from.")
+        variances = scaler.scale.square()
+        if bool((variances.isinf() | (variances == 0)).any()):
+            raise SampleError(
+                f"The data's columns have deviations of {float(scaler.scale.min()):g} to "
+                f"{float(scaler.scale.max()):g}, the squares of which float64 cannot hold: "
+                "multiply or divide them by a constant."
+            )
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether weights and variances are learned: samples are then centres plus noise."""
+        return isinstance(self.network, MixtureTable | MixtureNetwork)
+
+    def draw(
+        self,
+        count: int,
+        generator: torch.Generator,
+        part: Callable[[int], slice] = slice,
+    ) -> Draw:
+        """Differentiable points in scaled units, `count` or a little more.
+
+        Args:
+            count: How many.
+            generator: All random numbers are drawn, whatever part of the points is wanted.
+            part: Of a number of points, which ones are wanted: a rank's share of them.
+        """
+        if self.prior is not None and not self.is_mixture:
+            return Draw(self.network(self.prior.sample(count, generator)[part(count)]), None)
+        mixture = self.network()
+        repeats = -(-count // mixture.means.shape[-2])
+        points, weights = stratified_draw(mixture, repeats, generator)
+        wanted = part(points.shape[-2])
+        return Draw(points[..., wanted, :], weights[..., wanted])
+
+    @torch.no_grad()
+    def mixture(self, generator: torch.Generator | None = None) -> GaussianMixture:
+        """The density, in the data's units and float64.
+
+        A generator's density is that of 2000 of its centres, each with the kernel's Gaussian.
+        """
+        scale, location = self.scaler.scale, self.scaler.location
+        if self.is_mixture:
+            fitted = self.network()
+            variances = fitted.covariances
+            if fitted.covariance_kind == "isotropic":
+                variances = variances.unsqueeze(-1)
+            return GaussianMixture(
+                fitted.weights.double(),
+                fitted.means.double() * scale + location,
+                variances.double() * scale.square(),
+            )
+        centres = self.sample(CENTRES_OF_A_DENSITY, _seeded(generator, scale.device))
+        variance = self.kernel_variance * centres.shape[-1]
+        weights = torch.full_like(centres[:, 0], 1 / len(centres))
+        return GaussianMixture(weights, centres, (variance * scale.square()).expand_as(centres))
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:  # (n, d)
+        """Points in the data's units: of a generator the centres, of a mixture plus its noise."""
+        if self.is_mixture:
+            return self.mixture().sample((n,), generator=generator)
+        assert self.prior is not None
+        training = self.network.training
+        self.network.eval()
+        parts = [self.network(self.prior.sample(min(4096, n - i), generator))
+                 for i in range(0, n, 4096)]  # fmt: skip
+        self.network.train(training)
+        return self.scaler.restored(torch.cat(parts))
+
+    def log_prob(self, points: Tensor) -> Tensor:  # (n, d) -> (n,)
+        """Log-density at points in the data's units."""
+        return self.mixture().log_prob(points.double())
+
+
+def _seeded(generator: torch.Generator | None, device: torch.device) -> torch.Generator:
+    return generator or torch.Generator(device).manual_seed(0)

@@ -1,0 +1,1 @@
+"""Gaussian-product networks."""

@@ -1,0 +1,209 @@
+"""The layers of the Gaussian-product network (Eq. 1-3 of the paper).
+
+A sample is a series of positions, each with features: tensors of shape (B, T, F), positions
+before features, which is what a channels-last image is in memory. :class:`GaussianLayer` maps
+every position alone; :class:`GaussianOutput` is the only place where positions meet.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from kermix.checks import check_option, check_sizes, working_dtype
+from kermix.errors import ShapeError
+from kermix.models.product.functions import Path, chosen_path, gaussian, gaussian_norm, mean_square
+
+__all__ = ["GaussianLayer", "GaussianOutput", "normalized_gaussian"]
+
+PATHS = ("auto", "plain", "lean", "fused")
+LEAST_EXPONENT = -20.0
+
+
+def normalized_gaussian(u: Tensor, anchors: Tensor, norm: nn.BatchNorm1d, path: Path) -> Tensor:
+    r"""`BN(exp(-(u - w)^2))` of u (B, T, F), in one of three ways that agree.
+
+    `"plain"` is written with torch's own operations, `"lean"` keeps only `u` for the backward
+    and `"fused"` compiles that as well; `"auto"` takes fused on a GPU and lean elsewhere.
+    """
+    way = chosen_path(path, u.device)
+    if way == "plain" or not norm.training:
+        values = gaussian(u, anchors)
+        return norm(values.flatten(0, 1)).view_as(values).to(u.dtype)
+    result, mean, variance = gaussian_norm(
+        u, anchors, norm.weight, norm.bias, norm.eps, fused=way == "fused"
+    )
+    _track(norm, mean, variance, u.shape[0] * u.shape[1])
+    return result
+
+
+@torch.no_grad()
+def _track(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor, count: int) -> None:
+    """Update the running statistics as torch's own batch normalisation does."""
+    if norm.running_mean is None or norm.running_var is None:
+        return
+    assert norm.num_batches_tracked is not None
+    norm.num_batches_tracked.add_(1)
+    momentum = norm.momentum
+    share = norm.num_batches_tracked.to(mean.dtype).reciprocal() if momentum is None else momentum
+    norm.running_mean.lerp_(mean, share)
+    norm.running_var.lerp_(variance * (count / max(1, count - 1)), share)
+
+
+class GaussianLayer(nn.Module):
+    r"""`y -> BN(exp(-(A y - W(t))^2))` element by element, at each position alone (Eq. 2).
+
+    The features of A y are each compared with an anchor of their own: one for all positions, or
+    one for each. A needs no constant, which the anchors are. Exponentials and statistics are in
+    float32 at least, also under autocast.
+
+    Args:
+        inputs: Features that come in.
+        width: Features that go out.
+        positions: Number of positions if each has anchors of its own; None shares them.
+        path: How it is computed, see :func:`normalized_gaussian`.
+        generator: Where initial weights come from.
+
+    Example:
+        >>> layer = GaussianLayer(3, 8, generator=torch.Generator().manual_seed(0))
+        >>> layer(torch.randn(5, 16, 3)).shape  # 5 samples of 16 positions with 3 features
+        torch.Size([5, 16, 8])
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        positions: int | None = None,
+        *,
+        path: Path = "auto",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes(inputs=inputs, width=width, positions=positions)
+        check_option("path", path, PATHS)
+        self.path: Path = path
+        scale = 1 / math.sqrt(inputs)
+        self.weight = nn.Parameter(torch.randn(width, inputs, generator=generator) * scale)
+        anchors = torch.randn(width, generator=generator)
+        self.anchors = nn.Parameter(
+            anchors if positions is None else anchors.expand(positions, width).clone()
+        )
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, y: Tensor, at: Tensor | None = None) -> Tensor:
+        """Map the features (B, T, inputs) of every position, or of those in `at`, to width."""
+        return self.after_affine(nn.functional.linear(y, self.weight), at)
+
+    def after_affine(self, u: Tensor, at: Tensor | None = None) -> Tensor:  # (B, T, width)
+        """What follows A y, for those who compute that themselves, by a convolution say."""
+        anchors = self.anchors if at is None or self.anchors.ndim == 1 else self.anchors[at]
+        _check_positions("u", u, anchors)
+        return normalized_gaussian(u, anchors, self.norm, self.path)
+
+
+class GaussianOutput(nn.Module):
+    r"""`A_F exp(-alpha (1/T) sum_t (k_t - W_F(t))^2)`: where positions meet (Eq. 3).
+
+    Args:
+        width: Features of each position: the number of Gaussians.
+        positions: Number of positions T.
+        outputs: Numbers that come out, such as one score for each class.
+        alpha: `"one"`: alpha is 1, as the paper has it. `"each"`: a precision for each Gaussian is
+            learned. `"norm"`: the mean square is batch-normalised before the exponential; with
+            the running statistics this is a precision for each Gaussian too, and a factor that
+            A_F could carry. A mean over many positions varies little from sample to sample, so
+            without this the Gaussians differ little.
+        sharing: Fixed weights (T, G) by which G anchors make up those of T positions; None gives
+            each position its own. Positions that lie close can so share an anchor.
+        path: `"plain"`, `"lean"`, `"fused"` or `"auto"`.
+        generator: Where initial weights come from.
+
+    Example:
+        >>> output = GaussianOutput(8, 16, 10, generator=torch.Generator().manual_seed(0))
+        >>> output(torch.randn(5, 16, 8)).shape
+        torch.Size([5, 10])
+    """
+
+    sharing: Tensor | None
+
+    def __init__(
+        self,
+        width: int,
+        positions: int,
+        outputs: int,
+        *,
+        alpha: str = "norm",
+        sharing: Tensor | None = None,
+        path: Path = "auto",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes(width=width, positions=positions, outputs=outputs)
+        check_option("alpha", alpha, ("one", "each", "norm"))
+        check_option("path", path, PATHS)
+        if sharing is not None and (sharing.ndim != 2 or len(sharing) != positions):
+            raise ShapeError(
+                f"sharing has shape {tuple(sharing.shape)}; it needs a row for each of the "
+                f"{positions} positions."
+            )
+        self.path: Path = path
+        self.register_buffer("sharing", sharing, persistent=False)
+        groups = positions if sharing is None else sharing.shape[1]
+        # One offset for all positions makes the mean of a feature count, not only its square.
+        offset = torch.randn(width, generator=generator)
+        spread = torch.randn(groups, width, generator=generator)
+        self.anchors = nn.Parameter(offset + 0.5 * spread)
+        self.log_alpha = nn.Parameter(torch.zeros(width)) if alpha == "each" else None
+        self.norm = nn.BatchNorm1d(width) if alpha == "norm" else None
+        self.scores = nn.Linear(width, outputs)
+        with torch.no_grad():
+            bound = 1 / math.sqrt(width)
+            nn.init.uniform_(self.scores.weight, -bound, bound, generator=generator)
+            nn.init.zeros_(self.scores.bias)
+            if self.norm is not None:
+                self.norm.weight.fill_(0.5)
+
+    def position_anchors(self) -> Tensor:  # (T, width)
+        """The anchors W_F(t) of every position."""
+        return self.anchors if self.sharing is None else self.sharing @ self.anchors
+
+    def exponent(self, k: Tensor, at: Tensor | None = None) -> Tensor:
+        """`alpha (1/T) sum_t (k_t - W_F(t))^2` (B, width), in float32 at least.
+
+        With `at`, k holds only these of the positions, and the mean is over them.
+        """
+        with torch.autocast(k.device.type, enabled=False):
+            anchors = self.position_anchors()
+            anchors = anchors if at is None else anchors[at]
+            _check_positions("k", k, anchors)
+            way = chosen_path(self.path, k.device)
+            if way == "plain":
+                mean = (k.to(working_dtype(k)) - anchors).square().mean(1)
+            else:
+                mean = mean_square(k, anchors, fused=way == "fused")
+            if self.norm is not None:
+                # An image like no other must not make one of the factors infinite.
+                return self.norm(mean).clamp(min=LEAST_EXPONENT)
+            return mean if self.log_alpha is None else mean * self.log_alpha.exp()
+
+    def gaussians(self, k: Tensor, at: Tensor | None = None) -> Tensor:
+        """The values (B, width) of the Gaussians, before A_F."""
+        return torch.exp(-self.exponent(k, at))
+
+    def forward(self, k: Tensor, at: Tensor | None = None) -> Tensor:  # (B, T, width)
+        """Let the positions meet, or those in `at`, which k then holds: outputs (B, outputs)."""
+        with torch.autocast(k.device.type, enabled=False):
+            return self.scores(self.gaussians(k, at))
+
+
+def _check_positions(name: str, values: Tensor, anchors: Tensor) -> None:
+    features = anchors.shape[-1]
+    if values.ndim != 3 or values.shape[2] != features:
+        raise ShapeError(
+            f"{name} has shape {tuple(values.shape)}; (samples, positions, {features}) is needed."
+        )
+    if anchors.ndim == 2 and len(anchors) != values.shape[1]:
+        raise ShapeError(
+            f"{name} has {values.shape[1]} positions, and there are anchors for {len(anchors)}."
+        )

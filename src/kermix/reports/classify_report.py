@@ -1,0 +1,133 @@
+"""The report page of a classifier."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from kermix.models.product.classifier import GaussianProductClassifier
+from kermix.reports.classify_figures import (
+    accuracy_figure,
+    confusion_figure,
+    mistakes_figure,
+    sheet_figure,
+)
+from kermix.reports.page import Report
+from kermix.training.classification import ClassifierTrainer, Evaluation
+from kermix.training.classifier_settings import ClassifierSettings
+
+__all__ = ["write_report"]
+
+SHOWN_ANCHORS, SHOWN_FILTERS = 48, 64
+LARGE_PATCH = 1
+
+
+class ClassifierRun(Protocol):
+    """What a report says of the run that it belongs to."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The content of its `config.json`."""
+
+    @property
+    def settings(self) -> ClassifierSettings:
+        """What the user chose."""
+
+    def command(self) -> str:
+        """The command that repeats it."""
+
+
+def write_report(
+    run: ClassifierRun,
+    trainer: ClassifierTrainer,
+    found: Evaluation,
+    chances: Tensor,  # (test images, classes)
+    rows: Sequence[tuple[str, str]],
+) -> None:
+    """Write `report.html`: accuracy, confusion, mistakes, what was learned, how to repeat it."""
+    assert trainer.held_out is not None
+    classes, settings = trainer.train.classes, run.settings
+    network = "A Gaussian-product network" if settings.model != "cnn" else "A plain CNN"
+    page = Report(
+        f"Classes of {trainer.train.name}",
+        f"{network} trained by kermix {run.config['kermix']}.",
+    )
+    page.table(("", ""), rows)
+    for note in run.config["notes"]:
+        page.text(note)
+    page.heading("Which classes are taken for which")
+    page.figure(
+        confusion_figure(found.confusion, classes),
+        "Test images by their true class (rows) and the class that was found (columns).",
+    )
+    page.table(
+        ("class", "test images", "recall", "precision"), _by_class(found.confusion, classes)
+    )
+    page.heading("Mistakes")
+    shown = mistakes_figure(trainer.held_out.images, trainer.held_out.labels, chances, classes)
+    if shown is None:
+        page.text("There are none on the test images.")
+    else:
+        page.figure(
+            shown[0],
+            f"Of {shown[1]} mistakes on test images, those made with the most confidence: the "
+            "true class, the class that was found, and its probability.",
+        )
+    _learned(page, trainer)
+    page.heading("Training")
+    page.figure(accuracy_figure(trainer.history), "Accuracy and loss after each epoch.")
+    page.heading("Repeat it, and use it")
+    page.code(run.command())
+    page.text("The classes of other images, as a table:")
+    page.code(f"kermix predict {shlex.quote(str(run.folder))} IMAGES -o classes.csv")
+    page.heading("Settings")
+    page.table(("setting", "value"), list(settings.as_json().items()))
+    machine = run.config["environment"]
+    page.heading("Machine")
+    where = machine["machine"]["gpu"] or machine["machine"]["cpu"]
+    page.table(
+        ("", ""),
+        [("machine", where), ("commit", machine["commit"]), *machine["versions"].items()],
+    )
+    page.save(run.folder / "report.html")
+
+
+def _learned(page: Report, trainer: ClassifierTrainer) -> None:
+    network = trainer.final()
+    if not isinstance(network, GaussianProductClassifier):
+        return
+    page.heading("What was learned")
+    if network.patch > LARGE_PATCH:
+        filters = network.filters().cpu()
+        strongest = filters.flatten(1).norm(dim=1).argsort(descending=True)
+        page.figure(
+            sheet_figure(filters[strongest], SHOWN_FILTERS),
+            f"Patch filters: what the first layer multiplies patches of {network.patch} x "
+            f"{network.patch} pixels by, those of the largest norm first.",
+        )
+    maps = network.anchor_maps().cpu()
+    used = network.output.scores.weight.detach().cpu().norm(dim=0).argsort(descending=True)
+    chosen = maps[used]
+    page.figure(
+        sheet_figure(chosen - chosen.mean((1, 2), keepdim=True), SHOWN_ANCHORS),
+        "Anchors of the last layer at every position, less their mean: one picture for each "
+        "Gaussian, those that count most for the classes first.",
+    )
+
+
+def _by_class(confusion: Tensor, classes: Sequence[str]) -> list[tuple[str, int, str, str]]:
+    right, of_class, of_found = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    return [
+        (name, int(of_class[i]), _share(right[i], of_class[i]), _share(right[i], of_found[i]))
+        for i, name in enumerate(classes)
+    ]
+
+
+def _share(part: Tensor, whole: Tensor) -> str:
+    return f"{float(part / whole):.1%}" if whole else "-"

@@ -1,0 +1,231 @@
+"""The page about a fit to images: samples at several moments, neighbours, interpolations."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.errors import MissingExtraError
+from kermix.models.images.evaluation import nearest
+from kermix.models.images.model import ImageModel, LabelledDraw
+from kermix.reports.image_sheets import sheet
+from kermix.reports.page import Report
+from kermix.training.image_fit import ImageTrainer
+from kermix.training.loop import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ImageFindings", "interpolate", "write_image_report"]
+
+NEIGHBOURS = 20
+SEARCHED = 20_000
+LINES, STEPS = 6, 10
+BLUE, ORANGE = "#0072B2", "#D55E00"
+
+
+@dataclass(frozen=True)
+class ImageFindings:
+    """What a report shows of a model.
+
+    Attributes:
+        real: Some training images.
+        shown: Samples, one class for each column.
+        neighbours: Samples, each followed by the training image nearest to it.
+        between: Lines of images between two noises.
+        again: Training images, each followed by its reconstruction; None without autoencoder.
+        metric: Energy distance of held-out images; of the images fitted, where none are held out.
+        apart: Whether some are.
+        copies: Median distance of samples to the nearest training image, divided by the same of
+            held-out images: about 1 for new images, near 0 for copies. Blur lowers it too: an
+            average is nearer to all images than these are to each other.
+        sample_is: A centre, or a centre plus noise.
+    """
+
+    real: Tensor
+    shown: Tensor
+    neighbours: Tensor
+    between: Tensor
+    again: Tensor | None
+    metric: float
+    apart: bool
+    copies: float
+    sample_is: str
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        trainer: ImageTrainer,
+        drawn: LabelledDraw,
+        columns: Tensor | None,
+        generator: torch.Generator,
+    ) -> "ImageFindings":
+        """Look at a trained model."""
+        model, rows = trainer.model.eval(), trainer.rows
+        searched = rows.images(rows.any(min(len(rows), SEARCHED), generator))
+        found, apart = nearest(drawn.images, searched)
+        pairs = torch.stack([drawn.images[:NEIGHBOURS], searched[found[:NEIGHBOURS]]], 1)
+        held = searched
+        if trainer.held_out is not None:
+            some = np.array(trainer.held_out[0][: len(drawn.images)])
+            held = torch.from_numpy(some).to(rows.device).float() / 255
+        usual = nearest(held, searched)[1].median().clamp(min=1e-6)
+        count = 80 if columns is None else len(columns)
+        again = None
+        if model.autoencoder is not None:
+            again = torch.stack(
+                [searched[:NEIGHBOURS],
+                 model.autoencoder.decode(model.autoencoder.encode(searched[:NEIGHBOURS]))], 1,
+            ).flatten(0, 1)  # fmt: skip
+        return cls(
+            searched[:40],
+            model.sample(count, generator, columns).images,
+            pairs.flatten(0, 1),
+            interpolate(model, LINES, STEPS, generator),
+            again,
+            trainer.metric(),
+            trainer.apart,
+            float(apart.median() / usual),
+            "centre plus learned noise" if model.is_mixture else "centre",
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The numbers, as (name, value) to show."""
+        found = []
+        if math.isfinite(self.metric):
+            what = "held-out energy distance" if self.apart else "energy distance of those fitted"
+            found.append((what, f"{self.metric:.4f}"))
+        if self.apart:
+            found.append(
+                ("distance to training images", f"{self.copies:.2f} of what held-out ones have")
+            )
+        return [*found, ("a sample is a", self.sample_is)]
+
+
+@torch.no_grad()
+def interpolate(
+    model: ImageModel, lines: int, steps: int, generator: torch.Generator
+) -> Tensor:  # (lines * steps, c, h, w)
+    """Images between two noises of one class, along an arc on which noise keeps its length.
+
+    Of a mixture, which has no noise but components, along the line between two points.
+    """
+    device = model.frequencies.device
+    labels = torch.arange(lines, device=device) % model.classes
+    share = torch.linspace(0, 1, steps, device=device)[None, :, None]
+    if model.prior is None:
+        ends = [model.points(labels, generator)[:, None] for _ in range(2)]
+        points = (1 - share) * ends[0] + share * ends[1]
+        return model.to_images(points.flatten(0, 1))
+    first, second = (model.inputs(labels, generator)[:, None] for _ in range(2))
+    moved = first * torch.cos(share * math.pi / 2) + second * torch.sin(share * math.pi / 2)
+    # A choice among states, and the class, are no lengths: they are those of the first noise.
+    length = getattr(model.prior, "continuous", model.prior.dimension)
+    inputs = torch.cat([moved[..., :length], first[..., length:].expand(-1, steps, -1)], -1)
+    return model.to_images(model.network(inputs.flatten(0, 1)))
+
+
+def write_image_report(
+    path: Path,
+    config: dict[str, Any],
+    rows: list[tuple[str, str]],
+    findings: ImageFindings,
+    moments: list[Path],
+    history: list[Row],
+    command: str,
+    notes: Sequence[str] = (),
+) -> Path:
+    """Write the page, which needs nothing but itself."""
+    settings = config["settings"]
+    page = Report(
+        f"Fit of {Path(config['name']).name}",
+        f"A {settings['model']} model of images trained with the {settings['cost']} cost by "
+        f"kermix {config['kermix']}.",
+    )
+    page.table(("", ""), rows)
+    for note in notes:
+        page.text(note)
+    page.heading("Data and samples")
+    by_class = f", one class a column ({', '.join(config['classes'][:10])})"
+    classes = by_class if config["classes"] else ""
+    _pictures(page, findings.real, "Training images.")
+    _pictures(page, findings.shown, f"Samples{classes}.")
+    page.heading("No copies")
+    _pictures(
+        page, findings.neighbours, "Samples, each with the nearest training image at its right."
+    )
+    page.heading("Between two noises")
+    _pictures(page, findings.between, "Each line goes from one noise to another.", STEPS)
+    if findings.again is not None:
+        page.heading("What codes keep")
+        _pictures(page, findings.again, "Training images, each with its reconstruction.")
+    page.heading("Training")
+    which = "held out" if findings.apart else "fitted"
+    curves = _curves(history, findings.apart)
+    page.figure(curves, f"Left: what counts, on images {which}. Right: the loss.")
+    for moment in moments:
+        step = int(moment.stem.rpartition("-")[2])
+        page.image(moment.read_bytes(), f"Samples of the same noise at step {step}.")
+    page.heading("Repeat it")
+    page.code(command)
+    page.text("More samples, as an array or as a picture:")
+    page.code("kermix sample RUN -n 1000 -o more.npy\nkermix sample RUN -n 100 -o more.png")
+    page.heading("Settings")
+    page.table(("setting", "value"), list(settings.items()))
+    machine = config["environment"]
+    page.heading("Machine")
+    page.table(
+        ("", ""),
+        [
+            ("machine", machine["machine"]["gpu"] or machine["machine"]["cpu"]),
+            ("commit", machine["commit"]),
+            *machine["versions"].items(),
+        ],
+    )
+    return page.save(path)
+
+
+def _pictures(page: Report, images: Tensor, caption: str, across: int = 10) -> None:
+    import io
+
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("Pictures need Pillow: pip install 'kermix[fit]'.") from None
+    shown = sheet(images, across)
+    zoom = max(1, 640 // shown.shape[1])
+    buffer = io.BytesIO()
+    Image.fromarray(shown.repeat(zoom, 0).repeat(zoom, 1)).save(buffer, format="png")
+    page.image(buffer.getvalue(), caption)
+
+
+def _curves(history: list[Row], apart: bool) -> "Figure":
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("Figures need Matplotlib: pip install 'kermix[plots]'.") from None
+    figure = Figure(figsize=(9.0, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    seen = [row for row in history if math.isfinite(row["metric"])]
+    left.plot([r["step"] for r in seen], [r["metric"] for r in seen], color=BLUE)
+    title = "on images not trained with" if apart else "on the images of training"
+    left.set(xlabel="step", ylabel="energy distance", title=title)
+    # The loss of the autoencoder is of another kind: each stage is a curve of its own.
+    for label, rows in (
+        ("autoencoder", [r for r in history if not math.isfinite(r["metric"])]),
+        ("cost", [r for r in seen if r["variance"] > 0]),
+        ("likelihood", [r for r in seen if r["variance"] == 0]),
+    ):
+        if rows:
+            right.plot([r["step"] for r in rows], [r["loss"] for r in rows], label=label)
+    right.set(xlabel="step", ylabel="loss", title="loss of each stage")
+    right.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure

@@ -1,0 +1,116 @@
+"""Report pages: one HTML file that holds everything it shows and needs no network."""
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kermix.files import whole_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Report"]
+
+STYLE = """
+:root { color-scheme: light dark;
+        --ink: #1a1a1a; --quiet: #5f6368; --line: #dadce0; --page: #fff; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8eaed; --quiet: #9aa0a6; --line: #3c4043; --page: #17181a; }
+}
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);
+       max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1, h2, p, figcaption { overflow-wrap: anywhere; }
+h1 { margin-bottom: 0; } h2 { margin-top: 2.5rem; }
+.lead, figcaption { color: var(--quiet); }
+figure { margin: 1rem 0; } img { max-width: 100%; height: auto; background: #fff;
+         border-radius: 4px; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .8rem; border-bottom: 1px solid var(--line); text-align: right; }
+th:first-child, td:first-child, .text th, .text td { text-align: left; }
+.text td { vertical-align: top; } .text td:first-child { white-space: nowrap; }
+pre { padding: .8rem; border: 1px solid var(--line); border-radius: 4px;
+      white-space: pre-wrap; overflow-wrap: anywhere; }
+"""
+
+
+class Report:
+    """A page built from top to bottom.
+
+    Args:
+        title: Heading of the page.
+        lead: One sentence below it.
+    """
+
+    def __init__(self, title: str, lead: str = "") -> None:
+        self.title = title
+        self._body = [f"<h1>{html.escape(title)}</h1>"]
+        if lead:
+            self._body.append(f'<p class="lead">{html.escape(lead)}</p>')
+
+    def heading(self, text: str) -> None:
+        """Begin a section."""
+        self._body.append(f"<h2>{html.escape(text)}</h2>")
+
+    def text(self, text: str) -> None:
+        """Add a paragraph."""
+        self._body.append(f"<p>{html.escape(text)}</p>")
+
+    def code(self, text: str) -> None:
+        """Add text in a fixed-width font, such as a command to repeat."""
+        self._body.append(f"<pre>{html.escape(text)}</pre>")
+
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], text: bool = False
+    ) -> None:
+        """Add a table; numbers are shown with five significant digits.
+
+        Args:
+            columns: What is above each column.
+            rows: Their cells.
+            text: Whether cells are sentences, to be read from the left.
+        """
+        head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
+        lines = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(_shown(v))}</td>" for v in row) + "</tr>"
+            for row in rows
+        )
+        kind = ' class="text"' if text else ""
+        self._body.append(
+            f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead>'
+            f"<tbody>{lines}</tbody></table></div>"
+        )
+
+    def figure(self, figure: "Figure", caption: str) -> None:
+        """Add a Matplotlib figure; the caption also describes it to those who cannot see it."""
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
+        self.image(buffer.getvalue(), caption)
+
+    def image(self, png: bytes, caption: str) -> None:
+        """Add a picture that was drawn before."""
+        data = base64.b64encode(png).decode("ascii")
+        text = html.escape(caption, quote=True)
+        self._body.append(
+            f'<figure><img alt="{text}" src="data:image/png;base64,{data}">'
+            f"<figcaption>{text}</figcaption></figure>"
+        )
+
+    def save(self, path: Path) -> Path:
+        """Write the page in one step."""
+        page = (
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f'<link rel="icon" href="data:,"><title>{html.escape(self.title)}</title>'
+            f"<style>{STYLE}</style></head><body>{''.join(self._body)}</body></html>\n"
+        )
+        with whole_file(path) as part:
+            part.write_text(page, encoding="utf-8")
+        return path
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

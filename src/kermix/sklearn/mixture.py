@@ -1,0 +1,157 @@
+"""The scikit-learn face: a density estimator that is fitted in one line."""
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from kermix.errors import MissingExtraError
+from kermix.mixtures.mixture import GaussianMixture
+from kermix.training.settings import CostName, ModelName, Settings
+
+try:
+    from sklearn.base import BaseEstimator, DensityMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError:
+    raise MissingExtraError(
+        "The estimators need scikit-learn: pip install 'kermix[fit]'."
+    ) from None
+
+__all__ = ["KernelMixture", "seed_from"]
+
+
+def seed_from(random_state: Any) -> int:
+    """A seed from what scikit-learn takes, or from a NumPy generator of either kind.
+
+    Example:
+        >>> seed_from(np.random.default_rng(0)) == seed_from(np.random.default_rng(0))
+        True
+    """
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+class KernelMixture(DensityMixin, BaseEstimator):
+    """A Gaussian mixture fitted with a kernelized matrix cost.
+
+    Columns are scaled inside. A point of the model is a centre plus noise of the learned variance.
+
+    Args:
+        n_components: Number of Gaussians, more than there are modes; None takes 128, and one for
+            each 10 rows where there are fewer than 1280.
+        cost: What is optimised: "svd", "scalar", "vector" or "matrix", or a baseline.
+        model: "mixture", a table of components, or "network", noise to components.
+        covariance_type: "isotropic" or "diagonal".
+        steps: Training steps with the cost.
+        polish: Steps at the end, of the likelihood, that sharpen the density; None takes 500.
+        batch_size: Data points for each step.
+        variance: Variance of the kernel at the end, for scaled data; None finds it.
+        learning_rate: Peak of the learning rate; None chooses by model.
+        device: "auto", "cpu", "cuda", ...
+        random_state: Seed, or a NumPy generator of either kind, from which all randomness comes.
+
+    Attributes:
+        weights_: Weights of the components, (K,).
+        means_: Centres, (K, d).
+        variances_: Variances in each coordinate, (K, d).
+        n_iter_: Steps that were done.
+        n_features_in_: Number of columns.
+
+    Example:
+        >>> import numpy as np
+        >>> rows = np.random.default_rng(0).normal([[0.0, 5.0]], 1.0, (500, 2))
+        >>> model = KernelMixture(8, steps=50, polish=50, random_state=0).fit(rows)
+        >>> model.sample(3).shape, model.score_samples(rows[:4]).shape
+        ((3, 2), (4,))
+    """
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        cost: CostName = "svd",
+        model: ModelName = "mixture",
+        covariance_type: str = "isotropic",
+        steps: int = 800,
+        polish: int | None = None,
+        batch_size: int = 256,
+        variance: float | None = None,
+        learning_rate: float | None = None,
+        device: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.cost = cost
+        self.model = model
+        self.covariance_type = covariance_type
+        self.steps = steps
+        self.polish = polish
+        self.batch_size = batch_size
+        self.variance = variance
+        self.learning_rate = learning_rate
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit the mixture to rows.
+
+        Args:
+            X: Rows, (N, d).
+            y: Not used.
+        """
+        from kermix.training.build import Split, build_trainer
+
+        rows = validate_data(self, X, dtype=np.float64)
+        seed = seed_from(self.random_state)
+        settings = Settings(
+            cost=self.cost,
+            model=self.model,
+            components=self.n_components,
+            variances=self.covariance_type,  # type: ignore[arg-type]
+            steps=self.steps,
+            polish=self.polish,
+            batch=self.batch_size,
+            variance=self.variance,
+            rate=self.learning_rate,
+            seed=seed,
+        )
+        values = torch.tensor(rows)
+        trainer = build_trainer(Split(values, values), settings, device=self.device)
+        trainer.run()
+        mixture = trainer.model.mixture()
+        self.weights_ = mixture.weights.cpu().numpy()
+        self.means_ = mixture.means.cpu().numpy()
+        self.variances_ = mixture.covariances.cpu().numpy()
+        self.n_iter_ = trainer.total
+        return self
+
+    @property
+    def mixture_(self) -> GaussianMixture:
+        """The fitted density, with the closed forms of Gaussian mixtures."""
+        check_is_fitted(self)
+        return GaussianMixture(
+            torch.tensor(self.weights_), torch.tensor(self.means_), torch.tensor(self.variances_)
+        )
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Log-density of each row, in nats."""
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=np.float64, reset=False)
+        points = torch.tensor(rows)
+        density: np.ndarray = self.mixture_.log_prob(points).numpy()
+        return density
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-density of the rows: larger is better."""
+        return float(self.score_samples(X).mean())
+
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
+        """Draw rows from the fitted density; the same ones again unless a seed is given."""
+        check_is_fitted(self)
+        chosen = self.random_state if random_state is None else random_state
+        seed = seed_from(chosen)
+        generator = torch.Generator().manual_seed(seed)
+        rows: np.ndarray = self.mixture_.sample((n_samples,), generator=generator).numpy()
+        return rows

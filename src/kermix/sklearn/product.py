@@ -1,0 +1,270 @@
+"""Gaussian-product networks on tables, in the manner of scikit-learn: each column a variable."""
+
+import math
+import numbers
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.checks import check_sizes
+from kermix.errors import OptionError
+from kermix.models.mixture.scaled import Scaler
+from kermix.models.product.rows import GaussianProduct, ProductForm
+from kermix.sklearn.mixture import (
+    seed_from,  # first: it says what to install if scikit-learn is missing
+)
+from kermix.training.tabular import FittedTable, TableSettings, fit_table
+
+# isort: split
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+__all__ = ["ProductClassifier", "ProductRegressor"]
+
+ROWS_TO_SPLIT = 20
+ROWS_AT_ONCE = 1024
+SIZES = ("n_terms", "width", "depth", "n_members", "max_epochs", "n_iter_no_change")
+PRECISIONS = (np.float64, np.float32)  # float32 stays: how far its numbers are rounded matters
+
+
+class _ProductEstimator(BaseEstimator):
+    """What the classifier and the regressor share."""
+
+    def __init__(
+        self,
+        n_terms: int = 32,
+        *,
+        width: int = 16,
+        depth: int = 2,
+        form: ProductForm = "variational",
+        n_members: int = 4,
+        max_epochs: int = 100,
+        batch_size: int | None = None,
+        learning_rate: float = 5e-3,
+        weight_decay: float = 0.1,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 20,
+        device: str = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        self.n_terms = n_terms
+        self.width = width
+        self.depth = depth
+        self.form = form
+        self.n_members = n_members
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.device = device
+        self.random_state = random_state
+
+    def _fit(self, rows: np.ndarray, targets: Tensor, outputs: int) -> None:
+        self._check_options()
+        seed = seed_from(self.random_state)
+        settings = TableSettings(
+            terms=int(self.n_terms),
+            width=int(self.width),
+            depth=int(self.depth),
+            form=self.form,
+            epochs=int(self.max_epochs),
+            batch=None if self.batch_size is None else int(self.batch_size),
+            rate=float(self.learning_rate),
+            decay=float(self.weight_decay),
+            patience=int(self.n_iter_no_change),
+            seed=seed,
+        )
+        values = torch.tensor(rows)
+        self.scaler_ = Scaler(values)
+        splits = self._splits(targets, seed)
+        fitted = fit_table(
+            self.scaler_.scaled(values), targets, outputs, splits, settings, device=self.device
+        )
+        self._keep(fitted)
+
+    def _check_options(self) -> None:
+        for name in SIZES:
+            if getattr(self, name) is None:
+                raise OptionError(f"{name}=None must be a whole number, at least 1.")
+        check_sizes(**{name: getattr(self, name) for name in (*SIZES, "batch_size")})
+        if not (_is_number(self.learning_rate) and 0 < self.learning_rate < math.inf):
+            raise OptionError(f"learning_rate={self.learning_rate!r} must be a number above 0.")
+        if not (_is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf):
+            raise OptionError(f"weight_decay={self.weight_decay!r} must be a number from 0 on.")
+        if not (_is_number(self.validation_fraction) and 0 <= self.validation_fraction < 1):
+            raise OptionError(
+                f"validation_fraction={self.validation_fraction!r} must be a number from 0, "
+                "which holds out nothing, to below 1."
+            )
+
+    def _keep(self, fitted: FittedTable) -> None:
+        # In float64 a row's prediction does not depend on the rows beside it.
+        self.network_: GaussianProduct = fitted.network.double()
+        self.loss_curve_ = fitted.losses
+        self.validation_curve_ = fitted.held_out
+        self.n_iter_ = len(fitted.losses)
+        self.best_epochs_ = fitted.best
+
+    def _splits(self, targets: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
+        rows, labels = len(targets), targets.numpy()
+        held_out = int(rows * self.validation_fraction)
+        if rows < ROWS_TO_SPLIT or not held_out:
+            everything = torch.arange(rows)
+            return [(everything, everything[:0])] * int(self.n_members)
+        options = {"n_splits": int(self.n_members), "test_size": held_out, "random_state": seed}
+        chooser = ShuffleSplit(**options)
+        if targets.ndim == 1:
+            counts = np.bincount(labels)
+            if counts.min() >= 2 and held_out >= len(counts):
+                chooser = StratifiedShuffleSplit(**options)
+        parts = chooser.split(np.zeros((rows, 1)), labels)
+        return [(torch.from_numpy(a), torch.from_numpy(b)) for a, b in parts]
+
+    @torch.no_grad()
+    def _values(self, X: Any) -> Tensor:  # (n, members, outputs)
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=np.float64, reset=False)
+        points = torch.tensor(rows)
+        scaled = (points - self.scaler_.location) / self.scaler_.scale
+        return torch.cat([self.network_(part) for part in scaled.split(ROWS_AT_ONCE)])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+class ProductClassifier(ClassifierMixin, _ProductEstimator):
+    r"""A classifier of tables: scores :math:`A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)`.
+
+    Each column is a variable with Gaussian layers of its own; the columns meet only in the last
+    exponential, where each Gaussian has its own precision :math:`\alpha`. Columns are scaled
+    inside. Several networks with different starts and held-out rows are trained side by side, and
+    their probabilities averaged.
+
+    Args:
+        n_terms: Products in the sum.
+        width: Features of a column in the layers before the last.
+        depth: Gaussian layers.
+        form: `"variational"`, `"product"` or `"signed"`, see
+            :class:`~kermix.models.GaussianProduct`.
+        n_members: Networks that are averaged.
+        max_epochs: At most so many passes over the rows.
+        batch_size: Rows for each step; None takes a sixteenth of them, from 16 to 256.
+        learning_rate: Peak of the learning rate.
+        weight_decay: Of the affine maps.
+        validation_fraction: Share of the rows that each network holds out to stop in time; 0
+            trains with all rows for all epochs, and so does a table of fewer than 20 rows.
+        n_iter_no_change: Epochs without progress on held-out rows after which a network stops.
+        device: "cpu", "cuda", "auto", ...
+        random_state: Where all randomness comes from: a seed, None for another one each time, or
+            a generator of NumPy (`np.random.default_rng(0)` or a `RandomState`), which moves on.
+
+    Attributes:
+        classes_: The labels.
+        network_: The fitted networks, side by side.
+        loss_curve_: Mean loss of each epoch.
+        validation_curve_: The same on held-out rows.
+        best_epochs_: The epoch that each network was best at.
+        n_iter_: Epochs that were done.
+        n_features_in_: Number of columns.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> rows, labels = load_iris(return_X_y=True)
+        >>> model = ProductClassifier(16, max_epochs=20, random_state=0).fit(rows, labels)
+        >>> model.predict_proba(rows[:2]).shape, model.score(rows, labels) > 0.9
+        ((2, 3), True)
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from rows (n, d) and their labels (n,)."""
+        rows, labels = validate_data(self, X, y, dtype=PRECISIONS)
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        self._fit(rows, torch.from_numpy(codes.reshape(-1)).long(), len(self.classes_))
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each class for each row, (n, classes)."""
+        probabilities: np.ndarray = self._values(X).softmax(-1).mean(1).numpy()
+        return probabilities
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row."""
+        likely = self.predict_proba(X).argmax(1)
+        chosen: np.ndarray = self.classes_.take(likely)
+        return chosen
+
+
+class ProductRegressor(RegressorMixin, _ProductEstimator):
+    r"""A regressor on tables: :math:`A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)`.
+
+    As :class:`ProductClassifier`, with the mean of the networks' values. Targets are scaled
+    inside too, and may have several columns.
+
+    Args:
+        n_terms: Products in the sum.
+        width: Features of a column in the layers before the last.
+        depth: Gaussian layers.
+        form: `"variational"`, `"product"` or `"signed"`, see
+            :class:`~kermix.models.GaussianProduct`.
+        n_members: Networks that are averaged.
+        max_epochs: At most so many passes over the rows.
+        batch_size: Rows for each step; None takes a sixteenth of them, from 16 to 256.
+        learning_rate: Peak of the learning rate.
+        weight_decay: Of the affine maps.
+        validation_fraction: Share of the rows that each network holds out to stop in time; 0
+            trains with all rows for all epochs, and so does a table of fewer than 20 rows.
+        n_iter_no_change: Epochs without progress on held-out rows after which a network stops.
+        device: "cpu", "cuda", "auto", ...
+        random_state: Where all randomness comes from: a seed, None for another one each time, or
+            a generator of NumPy (`np.random.default_rng(0)` or a `RandomState`), which moves on.
+
+    Attributes:
+        network_: The fitted networks, side by side.
+        loss_curve_: Mean loss of each epoch.
+        validation_curve_: The same on held-out rows.
+        best_epochs_: The epoch that each network was best at.
+        n_iter_: Epochs that were done.
+        n_features_in_: Number of columns.
+
+    Example:
+        >>> import numpy as np
+        >>> rows = np.random.default_rng(0).uniform(-2, 2, (300, 2))
+        >>> target = np.sin(rows[:, 0]) * rows[:, 1]
+        >>> model = ProductRegressor(16, n_members=2, batch_size=64, random_state=0)
+        >>> model = model.set_params(max_epochs=30, learning_rate=0.02).fit(rows, target)
+        >>> model.predict(rows).shape, model.score(rows, target) > 0.9
+        ((300,), True)
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from rows (n, d) and their targets, (n,) or (n, outputs)."""
+        rows, targets = validate_data(
+            self, X, y, dtype=PRECISIONS, multi_output=True, y_numeric=True
+        )
+        targets = np.asarray(targets, dtype=np.float64)
+        self._one_target = targets.ndim == 1
+        wide = torch.tensor(targets.reshape(len(targets), -1))
+        self.target_scaler_ = Scaler(wide)
+        self._fit(rows, self.target_scaler_.scaled(wide), wide.shape[1])
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The target of each row."""
+        mean = self._values(X).mean(1)
+        values = self.target_scaler_.restored(mean)
+        found: np.ndarray = (values[:, 0] if self._one_target else values).numpy()
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.single_output = True
+        tags.target_tags.multi_output = True
+        return tags

@@ -1,0 +1,132 @@
+"""Settings of classifiers that were found for known sets, MNIST and CIFAR-10 among them."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from kermix.training.augmentation import Augmentation
+from kermix.training.classifier_settings import ClassifierSettings
+
+__all__ = ["NO_AUGMENTATION", "preset", "suited_settings"]
+
+# What serves each set as far as it was compared; a record holds the settings that it had.
+COMMON: dict[str, Any] = {"evaluate_every": 0}
+PRODUCT: dict[str, dict[str, Any]] = {
+    "mnist": {"stride": 2, "optimizer": "muon", "rate": 0.01, "epochs": 25},
+    "cifar10": {
+        "stride": 2,
+        "optimizer": "muon",
+        "rate": 0.01,
+        "anchor_grid": 8,
+        "output_width": 2048,
+        "epochs": 60,
+    },
+}
+# A pixel is one to three numbers: all depends on the output's anchors.
+PIXELS: dict[str, Any] = {
+    "stride": 1, "width": 64, "batch": 256, "rate": 0.02, "score_rate": 0.03, "epochs": 30,
+}  # fmt: skip
+BY_PATCH: dict[tuple[str, int], dict[str, Any]] = {
+    ("mnist", 1): {
+        **PIXELS,
+        "depth": 1,
+        "output_width": 1024,
+        "image_anchors": True,
+        "weight_decay": 0.1,
+    },
+    ("cifar10", 1): {**PIXELS, "depth": 2, "anchor_grid": 16, "weight_decay": 0.05},
+    # As many positions in a step as with stride 2, but all of them count in the end.
+    ("cifar10", 3): {"stride": 1, "positions": 0.25},
+}
+CNN: dict[str, dict[str, Any]] = {
+    "mnist": {"weight_decay": 0.05, "epochs": 8},
+    "cifar10": {"weight_decay": 0.05, "epochs": 70},
+}
+AUGMENTATION: dict[str, dict[str, Any]] = {
+    "mnist": {"shift": 2, "rotation": 10.0, "zoom": 0.1},
+    "cifar10": {"shift": 4, "flip": True, "flip_at_test": True, "colour": 0.2},
+    "digits": {"shift": 1},
+}
+OTHER_AUGMENTATION: dict[tuple[str, int | None], dict[str, Any]] = {
+    # Rotated images have grey pixels where the others have none, which a pixel's features see.
+    ("mnist", 1): {"shift": 1, "rotation": 0.0, "zoom": 0.0},
+    ("cifar10", 1): {"shift": 3, "colour": 0.0},
+    ("cifar10", 5): {"rotation": 10.0, "zoom": 0.15},
+    ("cifar10", 7): {"rotation": 10.0, "zoom": 0.15},
+    ("cifar10", None): {"cutout": 8, "colour": 0.0},
+}
+# The same images again and again are soon known by heart.
+PLAIN: dict[str, dict[str, Any]] = {"mnist": {"epochs": 10}, "cifar10": {"epochs": 15}}
+# Patches of which a part is left out in turn are not; single pixels are needed all.
+PLAIN_PATCHES: dict[str, dict[str, Any]] = {
+    "mnist": {"stride": 1, "positions": 0.25},
+    "cifar10": {"stride": 1, "positions": 0.1, "epochs": 30},
+}
+FEW_IMAGES, SMALL_SIDE = 20_000, 16
+PLAIN_POSITIONS = 2**16  # in a step: for so few, torch's own operations are faster on a CPU
+LARGE_SIDE = 48  # from twice this, patches are further apart than a pixel
+NUMBERS_IN_A_STEP = 2**28
+SLOWER_SCORES = 0.1  # of the rate of the rest: A_F sums over all Gaussians
+NO_AUGMENTATION = {field.name: field.default for field in fields(Augmentation)}
+
+
+def preset(
+    dataset: str, model: str, patch: int | None, augmented: bool = True
+) -> ClassifierSettings:
+    """The settings that were found for a set: those of the paper's table, with seed 0.
+
+    Example:
+        >>> preset("mnist", "gaussian-product", 3).patch
+        3
+    """
+    options: dict[str, Any] = {**COMMON, "model": model}
+    if model == "cnn":
+        patch = None  # it has none, whatever was said
+        options |= CNN.get(dataset, {})
+    else:
+        assert patch is not None
+        options |= PRODUCT.get(dataset, {}) | {"patch": patch}
+        options |= BY_PATCH.get((dataset, patch), {})
+    if augmented:
+        options |= AUGMENTATION.get(dataset, {}) | OTHER_AUGMENTATION.get((dataset, patch), {})
+    else:
+        options |= PLAIN.get(dataset, {}) | NO_AUGMENTATION
+        options |= PLAIN_PATCHES.get(dataset, {}) if patch not in (None, 1) else {}
+    return ClassifierSettings(**options)
+
+
+def suited_settings(
+    source: str, model: str, patch: int, count: int, side: int, *, augment: bool = True
+) -> ClassifierSettings:
+    """What is used where nothing is said: the table's settings for its sets, else by size.
+
+    Args:
+        source: Name of a set, or a folder.
+        model: `"gaussian-product"` or `"cnn"`.
+        patch: Side of the patches.
+        count: Number of training images.
+        side: The shorter side of an image.
+        augment: Whether training images are shifted, and what else suits the set.
+
+    Example:
+        >>> suited_settings("digits", "gaussian-product", 3, 1437, 8).width
+        64
+    """
+    if source in ("mnist", "cifar10"):
+        base = preset(source, model, patch, augment)
+    else:
+        options: dict[str, Any] = {"model": model, "patch": patch}
+        options["shift"] = 2 if side > SMALL_SIDE else 1
+        if model == "gaussian-product":
+            options |= {"stride": max(1, side // LARGE_SIDE), "score_rate": SLOWER_SCORES}
+        if count < FEW_IMAGES:
+            # Steps rather than epochs decide what is learned from few images.
+            options |= {"width": 64, "depth": 3, "output_width": 192}
+            options["batch"] = min(512, max(16, count // 24))
+            if options["batch"] * side**2 <= PLAIN_POSITIONS:
+                options["path"] = "plain"
+        base = ClassifierSettings(**(options if augment else options | NO_AUGMENTATION))
+        if model == "gaussian-product":
+            positions = max(1, (side - patch) // base.stride + 1) ** 2
+            most = NUMBERS_IN_A_STEP // (positions * max(base.width, base.output_width))
+            base = replace(base, batch=max(2, min(base.batch, most)))
+    return replace(base, evaluate_every=1)

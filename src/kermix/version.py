@@ -1,0 +1,5 @@
+"""The version of kermix, for files that say what wrote them."""
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"
