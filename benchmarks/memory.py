@@ -1,8 +1,8 @@
 """Peak memory of a cost with its gradient, against the number of points.
 
 `python -m benchmarks memory`: the paper's way, our dense SVD cost, the scalar cost in tiles, and
-the SVD cost from a sketch of the data, in the plane. On a CPU each is a process of its own; what it held
-before the call is taken off.
+the SVD cost from a sketch of the data, in the plane. On a CPU each is a process of its own;
+what it held before the call is taken off.
 """
 
 from typing import Any

@@ -26,9 +26,9 @@ def write_page(results: Path, page: Path) -> Path:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `python -m benchmarks --page` from the files in `results/bench/`; every number "
-        "below is in one of them, with machine, versions, commit and raw times. Times are medians; "
-        "compare ratios within a run, not seconds across machines.",
+        "Written by `python -m benchmarks --page` from the files in `results/bench/`; every "
+        "number below is in one of them, with machine, versions, commit and raw times. Times are "
+        "medians; compare ratios within a run, not seconds across machines.",
         "",
     ]
     for name, text in BENCHMARKS.items():

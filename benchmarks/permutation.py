@@ -1,8 +1,9 @@
 """Speed of a permutation test: all labellings at once, against a loop over them and hyppo.
 
 `python -m benchmarks permutation`. One variance, 500 + 500 points, 500 permutations. The loop
-computes the paper's number for each labelling; `kermix svd, exact` computes the same cost for all of them,
-`kermix svd`, the default, its second-order form. hyppo, which has no GPU version, runs on the CPU.
+computes the paper's number for each labelling; `kermix svd, exact` computes the same cost for all
+of them, `kermix svd`, the default, its second-order form. hyppo, which has no GPU version, runs on
+the CPU.
 """
 
 import time
