@@ -28,6 +28,7 @@ from kermix.kernels.gram import gram
 from kermix.linalg.nuclear import nuclear_norm
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.mixtures.sampled_mixture import SampledMixture
+from kermix.moved import forward_moved_modules
 from kermix.sketches.features import fourier_features, nystrom_features
 from kermix.sketches.files import sketch_files
 from kermix.sketches.sketch import Sketch
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from kermix.runs.fit import fit, resume
     from kermix.sklearn.mixture import KernelMixture
     from kermix.sklearn.product import ProductClassifier, ProductRegressor
+
+forward_moved_modules()
 
 __all__ = [
     "DebiasedLoss",

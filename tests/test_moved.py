@@ -1,0 +1,29 @@
+"""Old names of modules: they import, warn, and give the same objects."""
+
+import importlib
+import sys
+
+import pytest
+
+import kermix as km
+from kermix.moved import MOVED
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_old_name_gives_the_same_objects(old):
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {MOVED[old]}"):
+        found = importlib.import_module(old)
+    new = importlib.import_module(MOVED[old])
+    for name in new.__all__:
+        assert getattr(found, name) is getattr(new, name)
+
+
+def test_no_old_module_hides_a_function():
+    for old in MOVED:
+        assert old.removeprefix("kermix.") not in km.__all__
+
+
+def test_names_that_never_were_are_not_found():
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("kermix.measure.nothing")
