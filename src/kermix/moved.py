@@ -10,8 +10,8 @@ from types import ModuleType
 
 __all__ = ["MOVED", "forward_moved_modules"]
 
-# Old names that users of version 0.1 may import; they go in version 0.3. `kermix.gram` is not among
-# them: its name is that of a function.
+# Old names that users of version 0.1 may import; they go in version 0.3. Not `kermix.gram`, which
+# is the name of a function.
 MOVED = {
     "kermix.debiased": "kermix.costs.debiased",
     "kermix.estimators": "kermix.sklearn.mixture",
