@@ -38,14 +38,13 @@ from kermix.runs.folder import (
     write_metrics,
 )
 from kermix.training.classification import (
-    ClassifierTrainer,
+    ClassifierTask,
     Evaluation,
-    Row,
     TrainedClassifier,
     load_classifier,
 )
 from kermix.training.classifier_settings import ClassifierSettings
-from kermix.training.loop import make_fabric
+from kermix.training.loop import Row, Trainer, make_fabric
 from kermix.training.presets import suited_settings
 from kermix.version import __version__
 
@@ -91,7 +90,7 @@ class ClassifyRun:
         """Begin a run in a folder that must not exist."""
         # Refused, if it must be, before a folder is made.
         check_same_shape(train, test)
-        make_fabric(device, "32-true" if precision == "auto" else precision)
+        make_fabric(device, precision)
         begin_folder(folder)
         config = {
             "kind": KIND,
@@ -149,16 +148,16 @@ class ClassifyRun:
         check_data(self.folder, self.config, _fingerprint(train, test))
         return train, test
 
-    def trainer(self, train: LabelledImages, test: LabelledImages) -> ClassifierTrainer:
+    def trainer(self, train: LabelledImages, test: LabelledImages) -> Trainer[ClassifierTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
         device, precision = self.config["device"], self.config["precision"]
-        trainer = ClassifierTrainer(train, test, self.settings, device, precision)
+        trainer = Trainer(ClassifierTask(train, test, self.settings), device, precision)
         last = self.checkpoints / "last.safetensors"
         if last.exists():
             trainer.load(last)
         return trainer
 
-    def train(self, trainer: ClassifierTrainer, **callbacks: Any) -> bool:
+    def train(self, trainer: Trainer[ClassifierTask], **callbacks: Any) -> bool:
         """Train to the end or an interruption; returns whether the end was reached."""
         on_report = callbacks.pop("on_report", None)
 
@@ -175,10 +174,11 @@ class ClassifyRun:
         check_trained(self.folder, self.checkpoints / "model.safetensors")
         return load_classifier(self.checkpoints, device)
 
-    def finish(self, trainer: ClassifierTrainer) -> list[tuple[str, str]]:
+    def finish(self, trainer: Trainer[ClassifierTask]) -> list[tuple[str, str]]:
         """Write result and report; returns the numbers to show, as (name, value)."""
-        assert trainer.held_out is not None
-        on_test, on_train = trainer.evaluate(), trainer.evaluate(trainer.train)
+        task = trainer.task
+        assert task.held_out is not None
+        on_test, on_train = task.evaluate(), task.evaluate(task.train)
         each = statistics.median(row["seconds"] for row in trainer.history)
         result = {
             "test_accuracy": on_test.accuracy,
@@ -188,17 +188,17 @@ class ClassifyRun:
             "epochs": len(trainer.history),
             "seconds_per_epoch": each,
             "parameters": trainer.model.parameter_count,
-            "device": str(trainer.used_device),
+            "device": str(task.used_device),
         }
         write_json(self.folder / "result.json", result)
         rows = self._numbers(trainer, on_test, on_train, each)
-        chances = trainer.trained().probabilities(_pixels(trainer.held_out, trainer.used_device))
+        chances = task.trained().probabilities(_pixels(task.held_out, task.used_device))
         write_report(self, trainer, on_test, chances.cpu(), rows)
         return rows
 
     def _numbers(
         self,
-        trainer: ClassifierTrainer,
+        trainer: Trainer[ClassifierTask],
         on_test: Evaluation,
         on_train: Evaluation,
         each: float,
@@ -209,14 +209,14 @@ class ClassifyRun:
         wrong = int(on_test.confusion.sum() - on_test.confusion.diagonal().sum())
         model = "CNN" if settings.model == "cnn" else f"{settings.model}, patch {settings.patch}"
         return [
-            ("data", f"{trainer.train.name}: {counts['train']} images to train with, "
+            ("data", f"{trainer.task.train.name}: {counts['train']} images to train with, "
              f"{counts['test']} to test, {width} x {height} x {channels}"),
             ("model", f"{model}, {trainer.model.parameter_count:,} parameters"),
             ("test accuracy", f"{on_test.accuracy:.2%} ({wrong} of {counts['test']} wrong)"),
             ("training accuracy", f"{on_train.accuracy:.2%}"),
             ("test loss", f"{on_test.loss:.4f} nats"),
             ("time", f"{count} epoch{'s' if count != 1 else ''} of {each:.2f} s on "
-             f"{trainer.used_device}"),
+             f"{trainer.task.used_device}"),
         ]  # fmt: skip
 
     def command(self) -> str:

@@ -11,6 +11,7 @@ from kermix.errors import RankError
 from kermix.runs.fit_run import Run
 from kermix.runs.interruptions import interruptions
 from kermix.training.loop import Row, Trainer
+from kermix.training.rows import RowTask
 
 __all__ = ["Outcome", "train"]
 
@@ -64,7 +65,7 @@ def _train_here(run: Run, dataset: Dataset, show: bool) -> Outcome | None:
     return Outcome(finished, trainer.step, trainer.history) if trainer.is_main else None
 
 
-def _check_same_data(trainer: Trainer, run: Run) -> None:
+def _check_same_data(trainer: Trainer[RowTask], run: Run) -> None:
     """Nodes read the data each for itself: they must find the same."""
     mine, main = run.config["fingerprint"], trainer.main_says(run.config["fingerprint"])
     if mine != main:
@@ -75,7 +76,7 @@ def _check_same_data(trainer: Trainer, run: Run) -> None:
 
 
 @contextmanager
-def _progress(trainer: Trainer, metric: str, show: bool) -> Iterator[dict[str, Any]]:
+def _progress(trainer: Trainer[RowTask], metric: str, show: bool) -> Iterator[dict[str, Any]]:
     if not show or not trainer.is_main:
         yield {}
         return

@@ -44,7 +44,8 @@ from kermix.runs.folder import (
 )
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.loop import Row, Trainer, check_shares, load_model, make_fabric
+from kermix.training.loop import Row, Trainer, load_model, make_fabric
+from kermix.training.rows import RowTask, check_shares
 from kermix.training.settings import Settings
 from kermix.version import __version__
 
@@ -181,7 +182,7 @@ class Run:
         check_data(self.folder, self.config, _fingerprint(dataset.values))
         return dataset
 
-    def trainer(self, dataset: Dataset) -> Trainer:
+    def trainer(self, dataset: Dataset) -> Trainer[RowTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
         split = self.split(dataset)
         device, precision = self.config["device"], self.config["precision"]
@@ -205,7 +206,7 @@ class Run:
         """The rows to train with and those held out."""
         return split_rows(dataset.values, self.settings.seed)
 
-    def train(self, trainer: Trainer, **callbacks: Callable[..., Any] | None) -> bool:
+    def train(self, trainer: Trainer[RowTask], **callbacks: Callable[..., Any] | None) -> bool:
         """Train to the end or an interruption; returns whether the end was reached."""
         on_report = callbacks.pop("on_report", None)
 

@@ -38,10 +38,10 @@ from kermix.runs.folder import (
 )
 from kermix.training.build import held_out_rows
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.image_build import build_image_model, load_image_model
-from kermix.training.image_fit import ImageTrainer
+from kermix.training.image_build import build_image_model
 from kermix.training.image_settings import ImageSettings
-from kermix.training.loop import Row, make_fabric
+from kermix.training.images import ImageTask
+from kermix.training.loop import Row, Trainer, load_model, make_fabric
 from kermix.version import __version__
 
 __all__ = ["ASKED", "MODEL_OPTIONS", "ImageRun", "is_image_run", "suits_images"]
@@ -172,7 +172,7 @@ class ImageRun:
         check_data(self.folder, self.config, _fingerprint(dataset))
         return dataset
 
-    def trainer(self, dataset: Dataset) -> ImageTrainer:
+    def trainer(self, dataset: Dataset) -> Trainer[ImageTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
         images = dataset.stored.numpy().reshape(-1, *self.shape)
         labels = None
@@ -189,19 +189,13 @@ class ImageRun:
             count, rest = 0, np.arange(len(images))  # too few of a class to hold one out
         train = (images[rest], None if labels is None else labels[rest])
         looked_at = (images[held], None if labels is None else labels[held]) if count else train
-        trainer = ImageTrainer(
-            *train,
-            classes,
-            self.settings,
-            held_out=looked_at,
-            device=self.config["device"],
-            precision=self.config["precision"],
-        )
+        task = ImageTask(*train, classes, self.settings, held_out=looked_at)
+        trainer = Trainer(task, self.config["device"], self.config["precision"])
         if self.last.exists():
             trainer.load(self.last)
         return trainer
 
-    def train(self, trainer: ImageTrainer, **callbacks: Callable[..., Any] | None) -> bool:
+    def train(self, trainer: Trainer[ImageTask], **callbacks: Callable[..., Any] | None) -> bool:
         """Train to the end or an interruption; returns whether the end was reached."""
         on_report = callbacks.pop("on_report", None)
         moments = self._moments(trainer)
@@ -216,16 +210,16 @@ class ImageRun:
         write_metrics(self.folder, trainer.history)
         return trainer.run(folder=self.last.parent, on_report=report, **callbacks)
 
-    def _moments(self, trainer: ImageTrainer) -> set[int]:
+    def _moments(self, trainer: Trainer[ImageTask]) -> set[int]:
         """Steps at which samples are shown: reports of the cost's stage, evenly apart."""
         every = trainer.reports_every
         steps = [*range(every, trainer.total, every), trainer.total]
-        later = [step for step in steps if trainer.stage(step - 1)[0] > 0] or steps[-1:]
+        later = [step for step in steps if trainer.task.stage(step - 1)[0] > 0] or steps[-1:]
         chosen = np.linspace(0, len(later) - 1, min(MOMENTS, len(later))).round().astype(int)
         return {later[i] for i in chosen}
 
-    def _save_moment(self, trainer: ImageTrainer) -> None:
-        generator = torch.Generator(trainer.rows.device).manual_seed(self.settings.seed + 5)
+    def _save_moment(self, trainer: Trainer[ImageTask]) -> None:
+        generator = torch.Generator(trainer.task.rows.device).manual_seed(self.settings.seed + 5)
         images = trainer.model.sample(SHOWN, generator, _columns(trainer.model, SHOWN)).images
         path = self.folder / "samples" / f"step-{trainer.step:06}.png"
         save_png(sheet(images), path, zoom=1)
@@ -237,20 +231,20 @@ class ImageRun:
         model = build_image_model(
             self.shape, torch.tensor(self.config["frequencies"]), self.settings
         )
-        load_image_model(model, tensors)
+        load_model(model, tensors)
         return model.eval()
 
     def sample(self, n: int, seed: int, labels: torch.Tensor | None = None) -> LabelledDraw:
         """Images of the last model."""
         return self.model().sample(n, torch.Generator().manual_seed(seed), labels)
 
-    def finish(self, trainer: ImageTrainer) -> list[tuple[str, str]]:
+    def finish(self, trainer: Trainer[ImageTask]) -> list[tuple[str, str]]:
         """Write samples and report of the last model; returns the numbers to show."""
-        generator = torch.Generator(trainer.rows.device).manual_seed(self.settings.seed + 1)
+        generator = torch.Generator(trainer.task.rows.device).manual_seed(self.settings.seed + 1)
         drawn = trainer.model.sample(SAMPLES, generator)
         self._save_samples(drawn)
         columns = _columns(trainer.model, SHOWN)
-        findings = ImageFindings.of(trainer, drawn, columns, generator)
+        findings = ImageFindings.of(trainer.task, drawn, columns, generator)
         rows = [
             ("data", f"{self.config['name']}, {self.config['images']} images of "
              f"{' x '.join(map(str, self.shape))}"),
@@ -265,13 +259,13 @@ class ImageRun:
         )  # fmt: skip
         return rows
 
-    def notes(self, trainer: ImageTrainer) -> list[str]:
+    def notes(self, trainer: Trainer[ImageTask]) -> list[str]:
         """What a user should know before believing the numbers."""
-        if trainer.apart:
+        if trainer.task.apart:
             return []
         return [
-            f"{self.config['name']}: {len(trainer.images)} images are too few to hold some out; "
-            "numbers are of the images fitted, not of new ones."
+            f"{self.config['name']}: {len(trainer.task.images)} images are too few to hold some "
+            "out; numbers are of the images fitted, not of new ones."
         ]
 
     def command(self) -> str:

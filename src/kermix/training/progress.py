@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from kermix.errors import MissingExtraError
-from kermix.training.image_fit import ImageTrainer
+from kermix.training.images import ImageTask
 from kermix.training.loop import Row, Trainer
+from kermix.training.rows import RowTask
 
 __all__ = ["LiveProgress", "live_progress", "progress_bar"]
 
@@ -15,8 +16,8 @@ __all__ = ["LiveProgress", "live_progress", "progress_bar"]
 class LiveProgress:
     """What a trainer calls to show where it is."""
 
-    def __init__(self, bar: Any, task: Any, trainer: Trainer | ImageTrainer, metric: str) -> None:
-        self._bar, self._task, self._trainer, self._metric = bar, task, trainer, metric
+    def __init__(self, bar: Any, task: Any, fit: RowTask | ImageTask, metric: str) -> None:
+        self._bar, self._task, self._fit, self._metric = bar, task, fit, metric
 
     def on_step(self, step: int) -> None:
         """Move the bar."""
@@ -24,9 +25,9 @@ class LiveProgress:
 
     def on_report(self, row: Row) -> None:
         """Show the numbers of a report."""
-        stage: str = self._trainer.settings.cost
+        stage: str = self._fit.settings.cost
         if row["variance"] == 0.0:
-            stage = str(self._trainer.settings.finish)
+            stage = str(self._fit.settings.finish)
         if math.isnan(row["metric"]):
             self._bar.update(self._task, stage=f"autoencoder {row['loss']:.4f}")
             return
@@ -37,11 +38,11 @@ class LiveProgress:
 
 @contextmanager
 def live_progress(
-    trainer: Trainer | ImageTrainer, metric: str, console: Any = None
+    trainer: Trainer[RowTask] | Trainer[ImageTask], metric: str, console: Any = None
 ) -> Iterator[LiveProgress]:
     """Show a bar while a trainer runs."""
     with progress_bar("fit", trainer.total, trainer.step, console) as (bar, task):
-        yield LiveProgress(bar, task, trainer, metric)
+        yield LiveProgress(bar, task, trainer.task, metric)
 
 
 @contextmanager
