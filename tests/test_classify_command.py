@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 from kermix.cli.app import app
 from kermix.data.images.labelled import load_labelled
 from kermix.errors import KermixError, OptionError, RunError, ShapeError
-from kermix.runs.classify_run import ClassifyRun, is_classification
+from kermix.runs.classify_run import ClassifyRun
+from kermix.runs.kinds import open_run
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.presets import preset, suited_settings
 
@@ -86,7 +87,7 @@ def test_run_folder_holds_everything(digits):
     }  # fmt: skip
     rows = table(digits / "metrics.csv")
     assert [row["epoch"] for row in rows] == list("1234")
-    assert is_classification(digits)
+    assert isinstance(open_run(digits), ClassifyRun)
     result = json.loads((digits / "result.json").read_text())
     assert result["test_accuracy"] > 0.8
     assert float(rows[-1]["test_accuracy"]) == pytest.approx(result["test_accuracy"])

@@ -18,7 +18,7 @@ from kermix.cli import main
 from kermix.cli.app import app
 from kermix.data.loading import BUILT_IN
 from kermix.errors import KermixError, RunError, TrainingError
-from kermix.runs.fit_run import Run
+from kermix.runs.fit_run import FitRun
 from kermix.runs.folder import begin_folder, lasting_source, next_free_folder
 from kermix.training.checkpoints import load_checkpoint
 
@@ -124,7 +124,7 @@ def test_sample_and_score(moons, tmp_path):
     result = kermix("score", moons, tmp_path / "s.csv", "-o", tmp_path / "log.npy")
     assert result.exit_code == 0
     from_file = np.load(tmp_path / "log.npy")[:, 0]
-    direct = Run.open(moons).model().log_prob(Run.open(moons).sample(7, 0))
+    direct = FitRun.open(moons).model().log_prob(FitRun.open(moons).sample(7, 0))
     np.testing.assert_allclose(from_file, direct.numpy())
     with pytest.raises(RunError, match="exists"):
         kermix("sample", moons, "-o", tmp_path / "s.npy")
@@ -240,7 +240,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
 def test_ctrl_c_around_the_steps_says_how_to_go_on(moment, tmp_path, monkeypatch):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(Run, moment, lambda *a: signal.raise_signal(signal.SIGINT))
+        patch.setattr(FitRun, moment, lambda *a: signal.raise_signal(signal.SIGINT))
         result = kermix("fit", "moons", *SHORT, "--rows", 100, "--out", run)
     assert result.exit_code == 130
     assert f"Stopped. To go on:\n  kermix resume {run}" in result.output
@@ -265,7 +265,7 @@ def test_too_many_samples_are_refused_in_one_line(moons, tmp_path, monkeypatch, 
 
 
 def test_ctrl_c_elsewhere_says_that_it_was_heard(moons, tmp_path, monkeypatch):
-    monkeypatch.setattr(Run, "sample", lambda *a: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(FitRun, "sample", lambda *a: signal.raise_signal(signal.SIGINT))
     result = kermix("sample", moons, "-o", tmp_path / "s.npy")
     assert result.exit_code == 130
     assert result.stderr == "Stopped.\n"

@@ -17,8 +17,8 @@ import rank_checks
 from kermix.data.loading import load
 from kermix.distributed import launch
 from kermix.errors import OptionError
-from kermix.runs.fit_ranks import train
-from kermix.runs.fit_run import Run
+from kermix.runs.fit_run import FitRun
+from kermix.runs.training import train
 from kermix.training.build import build_trainer, split_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.settings import Settings
@@ -96,7 +96,7 @@ def test_torchrun(tmp_path):
     output, _ = process.communicate(timeout=250)
     assert process.returncode == 0, output
     assert output.count("report:") == 1
-    assert Run.open(tmp_path / "run").ranks == (2, 1, "shard")
+    assert FitRun.open(tmp_path / "run").ranks == (2, 1, "shard")
 
 
 def test_nodes_meet(tmp_path):
@@ -119,7 +119,7 @@ def test_nodes_meet(tmp_path):
 def test_a_run_from_python(tmp_path):
     dataset = load("moons", 0, rows=200)
     settings = Settings(components=4, steps=4, polish=0, batch=8)
-    run = Run.create(tmp_path / "run", "moons", dataset, settings, rows=200, devices=2)
+    run = FitRun.create(tmp_path / "run", "moons", dataset, settings, rows=200, devices=2)
     outcome = train(run, dataset)
     assert outcome.finished
     assert outcome.step == 4

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from kermix.errors import OptionError, RunError
-from kermix.runs.image_run import ImageRun, is_image_run
+from kermix.runs.image_run import ImageRun
+from kermix.runs.kinds import open_run
 from kermix.training.checkpoints import load_checkpoint
 from test_celeba import write_faces
 from test_fit_command import kermix
@@ -53,7 +54,7 @@ def test_run_folder_of_images_holds_everything(fitted):
     names = {p.name for p in fitted.iterdir()}
     assert names == {"config.json", "metrics.csv", "checkpoint", "samples", "samples.npz",
                      "report.html"}  # fmt: skip
-    assert is_image_run(fitted)
+    assert isinstance(open_run(fitted), ImageRun)
     saved = np.load(fitted / "samples.npz")
     assert saved["images"].dtype == np.uint8
     assert saved["images"].shape == (2000, 3, 16, 16)
@@ -102,7 +103,7 @@ def test_samples_of_a_class_on_request(fitted, tmp_path):
 
 def test_options_that_images_do_not_have(squares, tmp_path):
     for wrong, text in (
-        (["--finish", "likelihood"], "--finish does not apply"),
+        (["--finish", "likelihood"], "finish does not apply"),
         (["--spaces", "sky"], "space="),
         (["--model", "code-mixture", "--spaces", "pixels"], "mixture"),
     ):

@@ -9,11 +9,11 @@ import pytest
 import kermix as km
 from cases import normal
 from kermix.errors import RunError
-from kermix.files import whole_file
+from kermix.files import whole_file, write_array
+from kermix.reports.fit_report import _save_figure
 from kermix.reports.image_sheets import save_png
 from kermix.reports.page import Report
 from kermix.reports.provenance import write_json
-from kermix.runs.fit_run import _save_array, _save_figure
 from kermix.runs.folder import write_metrics
 from kermix.training.checkpoints import save_checkpoint
 
@@ -57,7 +57,7 @@ def _figure(path):
 
 
 WRITERS = {
-    "array": lambda path: _save_array(path, np.zeros(3)),
+    "array": lambda path: write_array(path, np.zeros(3)),
     "checkpoint": lambda path: save_checkpoint(path, {}, {}),
     "figure": _figure,
     "json": lambda path: write_json(path, {}),

@@ -35,6 +35,7 @@ from kermix.spectrum import decompose, decompose_grid
 from kermix.version import __version__
 
 if TYPE_CHECKING:
+    from kermix.runs.fit import fit, resume
     from kermix.sklearn.mixture import KernelMixture
     from kermix.sklearn.product import ProductClassifier, ProductRegressor
 
@@ -58,12 +59,14 @@ __all__ = [
     "decompose_grid",
     "distance_nuclear_cost",
     "errors",
+    "fit",
     "fourier_features",
     "frobenius_cost",
     "gram",
     "matrix_cost",
     "nuclear_norm",
     "nystrom_features",
+    "resume",
     "scalar_cost",
     "sketch_files",
     "svd_cost",
@@ -83,4 +86,8 @@ def __getattr__(name: str) -> object:
         from kermix.sklearn import product as product_estimators
 
         return getattr(product_estimators, name)
+    if name in ("fit", "resume"):  # training needs Lightning
+        from kermix.runs import fit
+
+        return getattr(fit, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
+
 from kermix.errors import RunError
 
-__all__ = ["whole_file"]
+__all__ = ["whole_file", "write_array"]
 
 
 @contextmanager
@@ -37,3 +39,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write a `.npy` file in one step."""
+    with whole_file(path) as part, part.open("wb") as file:
+        np.save(file, array)

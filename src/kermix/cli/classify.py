@@ -10,26 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from kermix.cli.output import check_output, print_lines, print_notes
+from kermix.cli.running import train_and_finish
 from kermix.errors import OptionError
 from kermix.files import whole_file
 
 if TYPE_CHECKING:
     from kermix.data.images.labelled import LabelledImages
-    from kermix.runs.classify_run import ClassifyRun
     from kermix.training.classifier_settings import ClassifierSettings
 
-from kermix.cli.output import (
-    check_output,
-    end_stopped_run,
-    print_lines,
-    print_notes,
-    resumable,
-    show_run,
-)
 
-__all__ = ["classify", "go_on", "predict"]
-
-console = Console()
+__all__ = ["classify", "predict"]
 
 
 def classify(
@@ -98,13 +89,14 @@ def classify(
     around it, is looked at alone; positions meet only in one last exponential. Stop with Ctrl-C at
     any moment: nothing is lost, and the command to go on is printed.
     """
-    if resume is not None:
-        go_on(resume)
-        return
     from kermix.data.images.labelled import load_labelled
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.folder import check_new_folder, next_free_folder
 
+    if resume is not None:
+        begun = ClassifyRun.open(resume)
+        train_and_finish(begun, begun.dataset())
+        return
     chosen: dict[str, Any] = {"epochs": epochs, "width": width, "depth": depth, "batch": batch,
                               "rate": rate}  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
@@ -120,20 +112,10 @@ def classify(
     folder = next_free_folder(f"{train.name}-{settings.model}") if out is None else out
     run = ClassifyRun.create(
         folder, data, train, test, settings, device=device, precision=precision,
-        data_root=data_root, size=size,
+        options={"data_root": data_root, "size": size},
     )  # fmt: skip
     print_notes(run.config["notes"])
-    with resumable(run.folder):
-        _train_and_finish(run, train, test)
-
-
-def go_on(folder: Path) -> None:
-    """Go on with a run of `kermix classify` from its last checkpoint."""
-    from kermix.runs.classify_run import ClassifyRun
-
-    run = ClassifyRun.open(folder)
-    with resumable(folder):
-        _train_and_finish(run, *run.images())
+    train_and_finish(run, (train, test))
 
 
 def predict(
@@ -238,30 +220,3 @@ def _settings(texts: list[str]) -> dict[str, Any]:
         if isinstance(found[name], list):
             found[name] = tuple(found[name])
     return found
-
-
-def _train_and_finish(run: "ClassifyRun", train: "LabelledImages", test: "LabelledImages") -> None:
-    from kermix.runs.interruptions import interruptions
-    from kermix.training.progress import progress_bar
-
-    trainer = run.trainer(train, test)
-    with (
-        interruptions() as interrupted,
-        progress_bar("classify", trainer.total, trainer.step, console) as (bar, task),
-    ):
-
-        def on_report(row: dict[str, float]) -> None:
-            texts = {"stage": f"loss {row['loss']:.3f}"}
-            if "test_accuracy" in row:
-                texts["metric"] = f"test {row['test_accuracy']:.2%}"
-            bar.update(task, **texts)
-
-        finished = run.train(
-            trainer,
-            on_step=lambda step: bar.update(task, completed=step),
-            on_report=on_report,
-            should_stop=interrupted,
-        )
-    if not finished:
-        end_stopped_run(run.folder, trainer.step)
-    show_run(run.finish(trainer), run.folder)

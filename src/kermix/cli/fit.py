@@ -1,8 +1,6 @@
 """`kermix fit`, `resume`, `sample` and `score`."""
 
 import csv
-import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,32 +8,16 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from kermix.checks import check_option
-from kermix.cli.classify import go_on
-from kermix.cli.fit_images import (
-    fit_images,
-    resume_images,
-    sample_images,
-    typed_options,
-    wants_images,
-)
-from kermix.cli.output import (
-    check_output,
-    end_stopped_run,
-    print_lines,
-    print_notes,
-    resumable,
-    show_run,
-)
-from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
+from kermix.cli.output import check_output, print_lines, print_notes
+from kermix.cli.running import train_and_finish, typed_options
+from kermix.distributed.launch import is_rank, world_of_environment
 from kermix.errors import OptionError, RunError
-from kermix.files import whole_file
+from kermix.files import whole_file, write_array
 
 __all__ = ["fit", "resume", "sample", "score"]
 
 console = Console()
 
-SMALLEST_SIDE = 4
 ROWS = (".npy", ".csv")  # files that rows are written to
 
 Cost = Annotated[
@@ -180,50 +162,16 @@ def fit(
     Without arguments, the paper's ten-mode mixture. Stop with Ctrl-C at any moment: nothing is
     lost, and the command to go on is printed.
     """
-    from kermix.data.loading import IMAGE_SETS, load
-    from kermix.runs.fit_run import Run
-    from kermix.runs.folder import check_new_folder, next_free_folder
-    from kermix.training.settings import Settings
+    from kermix.runs.fit import begin_fit, speaks
 
-    if rows is not None and rows < 1:
-        raise OptionError(f"--rows {rows}: at least one row is needed.")
-    chosen: dict[str, Any] = {
-        "cost": cost, "model": model or "mixture", "components": components,
-        "variances": variances, "prior": prior, "steps": steps, "polish": polish, "finish": finish,
-        "batch": batch,
-        "polish_batch": polish_batch, "variance": variance, "start_variance": start_variance,
-        "spread": _factors(spread), "rate": rate, "average": average, "seed": seed,
-    }  # fmt: skip
-    plain = model not in ("codes", "code-mixture")
-    settings = Settings(**chosen) if plain else Settings()  # refused before any file is read
-    ranks = _ranks(devices, nodes, strategy)
-    if out is not None and ranks["devices"] * ranks["nodes"] == 1:
-        check_new_folder(
-            out
-        )  # of several processes, the first one makes it and the others find it
-    if data_root is not None and data.partition(":")[0] not in IMAGE_SETS:
-        raise OptionError(f"--data-root is for {', '.join(IMAGE_SETS)}; {data} has no use for it.")
-    dataset = load(data, seed, rows, data_root=data_root, size=size)
-    if size is not None and (dataset.image is None or dataset.image[1:] != (size, size)):
-        raise OptionError(f"--size {size}: {data} cannot be brought to a size.")
-    if wants_images(dataset, model, cost):
-        fit_images(dataset, typed_options(context))
-        return
-    if not plain or any(o is not None for o in (code, spaces, encoder_steps, chunk)):
-        raise OptionError(
-            f"{data}: --model codes and code-mixture, --code, --spaces, --encoder-steps and "
-            "--chunk are for square images of at least 16 pixels (--size brings them to one size)."
-        )
-    if model is None and dataset.image is not None and cost != "likelihood" and not polish:
-        square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
-        settings = replace(settings, model="conv" if square else "generator")
-    if quick:
-        settings = settings.for_data(len(dataset.values)).quick()
-    folder = next_free_folder(dataset.name) if out is None else out
-    run = Run.create(folder, data, dataset, settings, device, precision, rows, **ranks)
-    if _speaks():
-        print_notes(run.config["notes"])
-    _train_and_finish(run, dataset)
+    typed = {"data": data, **typed_options(context)}
+    for name, kind in (("spread", float), ("spaces", str)):
+        if name in typed:
+            typed[name] = _parts(name, typed[name], kind)
+    run, dataset = begin_fit(**typed)
+    if speaks():
+        print_notes(run.notes(dataset))
+    train_and_finish(run, dataset)
 
 
 def resume(
@@ -236,24 +184,20 @@ def resume(
 
     The number of processes may be another than before.
     """
-    from kermix.runs.classify_run import is_classification
+    from kermix.runs.fit import ranks_of
+    from kermix.runs.fit_run import FitRun
+    from kermix.runs.kinds import open_run
 
-    if is_classification(run):
-        go_on(run)
-        return
-    from kermix.runs.image_run import is_image_run
-
-    if is_image_run(run):
-        resume_images(run)
-        return
-    from kermix.runs.fit_run import Run
-
-    before = Run.open(run)
-    asked = (devices or before.ranks[0], nodes or before.ranks[1], strategy or before.ranks[2])
-    if is_rank() and devices is nodes is None:
-        asked = (*world_of_environment(), asked[2])
-    opened = before.with_ranks(**_ranks(*asked))
-    _train_and_finish(opened, opened.dataset())
+    opened = open_run(run)
+    if isinstance(opened, FitRun):
+        before = opened.ranks
+        asked = (devices or before[0], nodes or before[1], strategy or before[2])
+        if is_rank() and devices is nodes is None:
+            asked = (*world_of_environment(), asked[2])
+        opened = opened.with_ranks(**ranks_of(*asked))
+    elif devices or nodes or strategy:
+        raise OptionError(f"{run}: only a fit of rows is trained by several processes.")
+    train_and_finish(opened, opened.dataset())
 
 
 def sample(
@@ -271,26 +215,28 @@ def sample(
     ] = None,
 ) -> None:
     """Draw samples from a fitted model."""
-    from kermix.runs.classify_run import is_classification
-    from kermix.runs.fit_run import Run
-    from kermix.runs.image_run import is_image_run
+    from kermix.runs.classify_run import ClassifyRun
+    from kermix.runs.fit_run import FitRun
+    from kermix.runs.image_run import ImageRun
+    from kermix.runs.kinds import open_run
 
     if n < 1:
         raise OptionError(f"-n {n}: at least one sample is needed.")
-    if is_classification(run):
+    opened = open_run(run)
+    if isinstance(opened, ClassifyRun):
         raise RunError(
             f"{run}: a classifier, which tells images apart (kermix predict); samples are drawn "
             "of a fit of rows or of images (kermix fit)."
         )
-    if is_image_run(run):
-        sample_images(run, out, n, seed, label)
-        console.print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
-        return
-    if label is not None:
-        raise OptionError(f"--label {label}: the run in {run} has no classes.")
-    check_output(out, *ROWS)
-    opened = Run.open(run)
-    _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
+    if isinstance(opened, ImageRun):
+        check_output(out, ".png", ".npy", ".npz")
+        opened.save_samples(out, n, seed, label)
+    else:
+        if label is not None:
+            raise OptionError(f"--label {label}: the run in {run} has no classes.")
+        check_output(out, *ROWS)
+        assert isinstance(opened, FitRun)
+        _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
     console.print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
 
 
@@ -304,14 +250,14 @@ def score(
 ) -> None:
     """Log-density of each row of DATA under a fitted model, in nats."""
     from kermix.data.loading import load
-    from kermix.runs.fit_run import Run
-    from kermix.runs.image_run import is_image_run
+    from kermix.runs.fit_run import FitRun
+    from kermix.runs.folder import IMAGES, kind_of_run
 
-    if is_image_run(run):
+    if kind_of_run(run) == IMAGES:
         raise RunError(f"{run}: a model of images has no density to score with.")
     if out is not None:
         check_output(out, *ROWS)
-    opened = Run.open(run)
+    opened = FitRun.open(run)
     dataset = load(data, seed=1)
     summary = Console(stderr=True)
     print_notes(dataset.notes, summary)
@@ -328,52 +274,18 @@ def score(
         summary.print(f"Log-densities: {out}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _train_and_finish(run: Any, dataset: Any) -> None:
-    from kermix.runs.fit_ranks import train
-
-    with resumable(run.folder):
-        try:
-            outcome = train(run, dataset, show=True)
-        finally:
-            console.show_cursor()  # a rank that is ended may have hidden it
-        if outcome is None:  # the main process, on another node or beside this one, writes
-            return
-        if not outcome.finished:
-            end_stopped_run(run.folder, outcome.step)
-        summary = run.finish(dataset, outcome.history)
-    show_run(summary.rows, run.folder)
-
-
-def _ranks(devices: int | None, nodes: int | None, strategy: str | None) -> dict[str, Any]:
-    """Numbers of processes that can be, by default what this process is one of."""
-    local, there = world_of_environment() if is_rank() else (1, 1)
-    strategy = strategy or "auto"
-    check_option("strategy", strategy, ("auto", "gather", "shard", "moments"))
-    devices = local if devices is None else devices
-    nodes = there if nodes is None else nodes
-    check_ranks(devices, nodes)
-    return {"devices": devices, "nodes": nodes, "strategy": strategy}
-
-
-def _speaks() -> bool:
-    """Whether this process is the one that talks to the user."""
-    return not is_rank() or os.environ["RANK"] == "0"
-
-
-def _factors(text: str) -> tuple[float, ...]:
+def _parts(name: str, text: str, kind: type) -> tuple[Any, ...]:
     try:
-        return tuple(float(part) for part in text.split(","))
+        return tuple(kind(part) for part in text.split(","))
     except ValueError:
-        raise OptionError(f"--spread {text}: numbers with commas between, as 1,10,100.") from None
+        raise OptionError(f"--{name} {text}: numbers with commas between, as 1,10,100.") from None
 
 
 def _write_rows(path: Path, values: np.ndarray, columns: list[str]) -> None:
-    with whole_file(path) as part:
-        if path.suffix.lower() == ".npy":
-            with part.open("wb") as binary:
-                np.save(binary, values)
-        else:
-            with part.open("w", newline="") as text:
-                writer = csv.writer(text)
-                writer.writerow(columns)
-                writer.writerows(values.tolist())
+    if path.suffix.lower() == ".npy":
+        write_array(path, values)
+        return
+    with whole_file(path) as part, part.open("w", newline="") as text:
+        writer = csv.writer(text)
+        writer.writerow(columns)
+        writer.writerows(values.tolist())

@@ -2,8 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -14,9 +12,9 @@ from kermix.reports.classify_figures import (
     mistakes_figure,
     sheet_figure,
 )
+from kermix.reports.described import DescribedRun, add_machine
 from kermix.reports.page import Report
 from kermix.training.classification import ClassifierTask, Evaluation
-from kermix.training.classifier_settings import ClassifierSettings
 from kermix.training.loop import Trainer
 
 __all__ = ["write_report"]
@@ -25,27 +23,8 @@ SHOWN_ANCHORS, SHOWN_FILTERS = 48, 64
 LARGE_PATCH = 1
 
 
-class ClassifierRun(Protocol):
-    """What a report says of the run that it belongs to."""
-
-    @property
-    def folder(self) -> Path:
-        """Where it is."""
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The content of its `config.json`."""
-
-    @property
-    def settings(self) -> ClassifierSettings:
-        """What the user chose."""
-
-    def command(self) -> str:
-        """The command that repeats it."""
-
-
 def write_report(
-    run: ClassifierRun,
+    run: DescribedRun,
     trainer: Trainer[ClassifierTask],
     found: Evaluation,
     chances: Tensor,  # (test images, classes)
@@ -90,13 +69,7 @@ def write_report(
     page.code(f"kermix predict {shlex.quote(str(run.folder))} IMAGES -o classes.csv")
     page.heading("Settings")
     page.table(("setting", "value"), list(settings.as_json().items()))
-    machine = run.config["environment"]
-    page.heading("Machine")
-    where = machine["machine"]["gpu"] or machine["machine"]["cpu"]
-    page.table(
-        ("", ""),
-        [("machine", where), ("commit", machine["commit"]), *machine["versions"].items()],
-    )
+    add_machine(page, run)
     page.save(run.folder / "report.html")
 
 

@@ -1,21 +1,16 @@
-"""Run folders of classifiers: everything about one in one place, and nothing is ever lost.
+"""Classifiers of images: run folders of `kermix classify`.
 
-=================  ===============================================================
-`config.json`      data, settings, versions, machine, commit: how to repeat it
-`metrics.csv`      epoch, step, loss, accuracies and seconds
-`checkpoint/`      `last` (to go on from) and `model` (what predicts)
-`result.json`      accuracy, loss, confusion matrix, time and size
-`report.html`      all of it on one page, which needs nothing else
-=================  ===============================================================
+Beside what every run has: `checkpoint/model` is what predicts, `result.json` holds accuracy, loss,
+confusion matrix, time and size.
 """
 
 import hashlib
 import json
 import shlex
 import statistics
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -27,16 +22,9 @@ from kermix.data.images.labelled import (
     load_labelled,
 )
 from kermix.reports.classify_report import write_report
-from kermix.reports.provenance import environment, write_json
-from kermix.runs.folder import (
-    begin_folder,
-    check_data,
-    check_trained,
-    kind_of_run,
-    lasting_source,
-    read_config,
-    write_metrics,
-)
+from kermix.reports.provenance import write_json
+from kermix.runs.folder import CLASSIFY, check_data, check_trained
+from kermix.runs.run import Numbers, Outcome, Row, Run
 from kermix.training.classification import (
     ClassifierTask,
     Evaluation,
@@ -44,34 +32,24 @@ from kermix.training.classification import (
     load_classifier,
 )
 from kermix.training.classifier_settings import ClassifierSettings
-from kermix.training.loop import Row, Trainer, make_fabric
+from kermix.training.loop import Trainer, make_fabric
 from kermix.training.presets import suited_settings
-from kermix.version import __version__
 
-__all__ = ["ClassifyRun", "is_classification"]
+__all__ = ["ClassifyRun"]
 
-KIND = "classify"
+Images: TypeAlias = tuple[LabelledImages, LabelledImages]  # to train with, and held out
+
 # Of the command; all others are given by --set.
 OPTIONS = ("model", "patch", "epochs", "width", "depth", "batch", "rate", "seed")
-COLUMNS = ("epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds")
 
 
-def is_classification(folder: Path) -> bool:
-    """Whether a folder is one of :class:`ClassifyRun`'s."""
-    return kind_of_run(folder) == KIND
+class ClassifyRun(Run):
+    """A classifier of images, with its folder."""
 
-
-@dataclass(frozen=True)
-class ClassifyRun:
-    """A run folder of a classifier that exists.
-
-    Attributes:
-        folder: Where it is.
-        config: The content of `config.json`.
-    """
-
-    folder: Path
-    config: dict[str, Any]
+    kind: ClassVar[str] = CLASSIFY
+    reported: ClassVar[tuple[str, ...]] = (
+        "epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds",
+    )  # fmt: skip
 
     @classmethod
     def create(
@@ -84,48 +62,44 @@ class ClassifyRun:
         *,
         device: str = "auto",
         precision: str = "auto",
-        data_root: Path | None = None,
-        size: int | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> "ClassifyRun":
-        """Begin a run in a folder that must not exist."""
+        """Begin a run in a folder that must not exist.
+
+        Args:
+            folder: Where.
+            source: What the images are loaded from: a name or a folder.
+            train: Images to learn from.
+            test: Images to report on.
+            settings: What the user chose.
+            device: `"auto"`, `"cpu"`, `"cuda"`, ...
+            precision: A precision of Fabric's, or `"auto"`.
+            options: Further arguments of :func:`~kermix.data.images.labelled.load_labelled`:
+                data_root, size.
+        """
         # Refused, if it must be, before a folder is made.
         check_same_shape(train, test)
         make_fabric(device, precision)
-        begin_folder(folder)
-        config = {
-            "kind": KIND,
-            "kermix": __version__,
-            "data": lasting_source(source, LABELLED_SETS),
-            "data_root": None if data_root is None else str(data_root.resolve()),
-            "size": size,
-            "shape": [int(n) for n in train.images.shape[1:]],
-            "images": {"train": len(train), "test": len(test)},
-            "classes": list(train.classes),
-            "fingerprint": _fingerprint(train, test),
-            "notes": list(dict.fromkeys((*train.notes, *test.notes))),
-            "settings": settings.as_json(),
-            "device": device,
-            "precision": precision,
-            "environment": environment(),
-        }
-        write_json(folder / "config.json", config)
-        return cls(folder, config)
+        return cls.begin(
+            folder,
+            source,
+            LABELLED_SETS,
+            settings,
+            device=device,
+            precision=precision,
+            options=options or {},
+            facts={
+                "shape": [int(n) for n in train.images.shape[1:]],
+                "images": {"train": len(train), "test": len(test)},
+                "classes": list(train.classes),
+                "fingerprint": _fingerprint(train, test),
+                "notes": list(dict.fromkeys((*train.notes, *test.notes))),
+            },
+        )
 
     @classmethod
-    def open(cls, folder: Path) -> "ClassifyRun":
-        """A run that was begun before."""
-        config = read_config(folder, KIND, ClassifierSettings.from_json)
-        return cls(folder, config)
-
-    @property
-    def settings(self) -> ClassifierSettings:
-        """What the user chose."""
-        return ClassifierSettings.from_json(self.config["settings"])
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints are."""
-        return self.folder / "checkpoint"
+    def _read_settings(cls, content: dict[str, Any]) -> ClassifierSettings:
+        return ClassifierSettings.from_json(content)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -133,49 +107,38 @@ class ClassifyRun:
         channels, height, width = self.config["shape"]
         return channels, height, width
 
-    def images(self) -> tuple[LabelledImages, LabelledImages]:
+    def dataset(self) -> Images:
         """The images of the run, read again: those to train with, and those held out."""
-        root = self.config["data_root"]
         train, test = (
-            load_labelled(
-                self.config["data"],
-                part,
-                data_root=None if root is None else Path(root),
-                size=self.config["size"],
-            )
-            for part in ("train", "test")
+            load_labelled(self.config["data"], part, **self.options) for part in ("train", "test")
         )
         check_data(self.folder, self.config, _fingerprint(train, test))
         return train, test
 
-    def trainer(self, train: LabelledImages, test: LabelledImages) -> Trainer[ClassifierTask]:
+    def trainer(self, data: Images) -> Trainer[ClassifierTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
         device, precision = self.config["device"], self.config["precision"]
-        trainer = Trainer(ClassifierTask(train, test, self.settings), device, precision)
-        last = self.checkpoints / "last.safetensors"
-        if last.exists():
-            trainer.load(last)
+        trainer = Trainer(ClassifierTask(*data, self.settings), device, precision)
+        if self.last.exists():
+            trainer.load(self.last)
         return trainer
 
-    def train(self, trainer: Trainer[ClassifierTask], **callbacks: Any) -> bool:
-        """Train to the end or an interruption; returns whether the end was reached."""
-        on_report = callbacks.pop("on_report", None)
-
-        def report(row: Row) -> None:
-            write_metrics(self.folder, trainer.history, COLUMNS)
-            if on_report is not None:
-                on_report(row)
-
-        write_metrics(self.folder, trainer.history, COLUMNS)
-        return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)
+    def shown(self, row: Row) -> dict[str, str]:
+        """The loss, and the accuracy on held-out images where it was looked at."""
+        texts = {"stage": f"loss {row['loss']:.3f}"}
+        if "test_accuracy" in row:
+            texts["metric"] = f"test {row['test_accuracy']:.2%}"
+        return texts
 
     def classifier(self, device: str = "cpu") -> TrainedClassifier:
         """The trained network, for predictions."""
         check_trained(self.folder, self.checkpoints / "model.safetensors")
         return load_classifier(self.checkpoints, device)
 
-    def finish(self, trainer: Trainer[ClassifierTask]) -> list[tuple[str, str]]:
-        """Write result and report; returns the numbers to show, as (name, value)."""
+    def finish(self, data: Images, outcome: Outcome) -> Numbers:
+        """Write result and report; returns the numbers to show."""
+        assert outcome.trainer is not None
+        trainer: Trainer[ClassifierTask] = outcome.trainer
         task = trainer.task
         assert task.held_out is not None
         on_test, on_train = task.evaluate(), task.evaluate(task.train)
@@ -202,7 +165,7 @@ class ClassifyRun:
         on_test: Evaluation,
         on_train: Evaluation,
         each: float,
-    ) -> list[tuple[str, str]]:
+    ) -> Numbers:
         settings, counts = self.settings, self.config["images"]
         count = len(trainer.history)
         channels, height, width = self.shape
@@ -223,9 +186,7 @@ class ClassifyRun:
         """The command that repeats this run."""
         settings = self.settings
         parts = ["kermix", "classify", shlex.quote(self.config["data"])]
-        for name in ("data_root", "size"):
-            if self.config[name] is not None:
-                parts += [f"--{name.replace('_', '-')}", shlex.quote(str(self.config[name]))]
+        parts += self.reading_options()
         given = (settings.model, settings.patch, self.config["images"]["train"])
         default = suited_settings(self.config["data"], *given, min(self.shape[1:])).as_json()
         default |= {"model": "gaussian-product", "patch": 3}

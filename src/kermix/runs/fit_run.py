@@ -1,24 +1,17 @@
-"""Run folders: everything about a fit in one place, written so that nothing is ever lost.
+"""Fits of rows: run folders of `kermix fit` and :func:`kermix.fit`.
 
-=================  ==============================================================
-`config.json`      data, settings, versions, machine, commit: how to repeat it
-`metrics.csv`      step, loss, variance and held-out metric
-`checkpoint/`      `last` (to go on from) and `best` (what is sampled from)
-`samples.npy`      samples of the best model
-`figure.png`       data against samples
-`report.html`      all of it on one page, which needs nothing else
-=================  ==============================================================
+Beside what every run has: `checkpoint/best` is what is sampled from, `samples.npy` are samples of
+it, and `figure.png` shows data against samples.
 """
 
 import hashlib
 import os
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,52 +20,29 @@ from kermix.data.loading import BUILT_IN, Dataset, load
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks, is_rank
 from kermix.errors import ShapeError
-from kermix.files import whole_file
+from kermix.files import write_array
 from kermix.models.mixture.scaled import ScaledModel
-from kermix.reports.fit_figures import curves_figure, fit_figure
-from kermix.reports.page import Report
-from kermix.reports.provenance import environment, write_json
+from kermix.reports.fit_report import of_rows, write_fit_report
 from kermix.runs.fit_notes import fit_notes
-from kermix.runs.folder import (
-    FIT,
-    begin_folder,
-    check_data,
-    check_trained,
-    lasting_source,
-    read_config,
-    write_metrics,
-)
+from kermix.runs.folder import FIT, check_data, check_trained
+from kermix.runs.run import Numbers, Outcome, Row, Run
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.loop import Row, Trainer, load_model, make_fabric
+from kermix.training.loop import Trainer, load_model, make_fabric
+from kermix.training.progress import stage_of
 from kermix.training.rows import RowTask, check_shares
 from kermix.training.settings import Settings
-from kermix.version import __version__
 
-__all__ = ["Run", "Summary"]
+__all__ = ["FitRun"]
 
 SAMPLES = 2500
 COMPARED = 2000
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The numbers that a fit ends with, as (name, value) to show."""
+class FitRun(Run):
+    """A fit of rows: a mixture or a generator of rows, with its folder."""
 
-    rows: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run folder that exists.
-
-    Attributes:
-        folder: Where it is.
-        config: The content of `config.json`.
-    """
-
-    folder: Path
-    config: dict[str, Any]
+    kind: ClassVar[str] = FIT
 
     @classmethod
     def create(
@@ -83,11 +53,11 @@ class Run:
         settings: Settings,
         device: str = "auto",
         precision: str = "32-true",
-        rows: int | None = None,
+        options: Mapping[str, Any] | None = None,
         devices: int = 1,
         nodes: int = 1,
         strategy: Strategy = "auto",
-    ) -> "Run":
+    ) -> "FitRun":
         """Begin a run in a folder that must not exist.
 
         Args:
@@ -97,7 +67,7 @@ class Run:
             settings: What the user chose.
             device: `"auto"`, `"cpu"`, `"cuda"`, ...
             precision: A precision of Fabric's.
-            rows: Rows drawn of a built-in set.
+            options: Further arguments of :func:`~kermix.data.loading.load`: rows, data_root, size.
             devices: Processes on each node.
             nodes: Nodes. The folder is made on the first one alone.
             strategy: How costs are computed over processes.
@@ -111,38 +81,29 @@ class Run:
         _, variances = build_model(split.train, settings, dataset.image)
         if devices * nodes == 1:
             make_fabric(device, precision)  # refused, if it must be, before a folder is made
-        if main:
-            begin_folder(folder)
-        config = {
-            "kermix": __version__,
-            "data": lasting_source(source, BUILT_IN),
-            "rows": rows,
-            "shape": list(dataset.values.shape),
-            "fingerprint": _fingerprint(dataset.values),
-            "columns": dataset.columns,
-            "notes": fit_notes(dataset, split),
-            "image": dataset.image,
-            "settings": settings.as_json(),
-            "variance": {"start": variances.start, "end": variances.end},
-            "device": device,
-            "precision": precision,
-            "ranks": {"devices": devices, "nodes": nodes, "strategy": strategy},
-            "environment": environment(),
-        }
-        if main:
-            write_json(folder / "config.json", config)
-        return cls(folder, config)
+        return cls.begin(
+            folder,
+            source,
+            BUILT_IN,
+            settings,
+            device=device,
+            precision=precision,
+            options=options or {},
+            facts={
+                "shape": list(dataset.values.shape),
+                "fingerprint": _fingerprint(dataset.values),
+                "columns": dataset.columns,
+                "notes": fit_notes(dataset, split),
+                "image": dataset.image,
+                "variance": {"start": variances.start, "end": variances.end},
+                "ranks": {"devices": devices, "nodes": nodes, "strategy": strategy},
+            },
+            writes=main,
+        )
 
     @classmethod
-    def open(cls, folder: Path) -> "Run":
-        """A run that was begun before."""
-        config = read_config(folder, FIT, Settings.from_json)
-        return cls(folder, config)
-
-    @property
-    def settings(self) -> Settings:
-        """What the user chose."""
-        return Settings.from_json(self.config["settings"])
+    def _read_settings(cls, content: dict[str, Any]) -> Settings:
+        return Settings.from_json(content)
 
     @property
     def ranks(self) -> tuple[int, int, Strategy]:
@@ -152,18 +113,13 @@ class Run:
 
     def with_ranks(
         self, devices: int | None = None, nodes: int | None = None, strategy: str | None = None
-    ) -> "Run":
+    ) -> "FitRun":
         """The same run, to go on with another number of processes; None keeps what there was."""
         asked = {"devices": devices, "nodes": nodes, "strategy": strategy}
         given = {name: value for name, value in asked.items() if value is not None}
         names = ("devices", "nodes", "strategy")
         before = dict(zip(names, self.ranks, strict=True))
         return replace(self, config={**self.config, "ranks": {**before, **given}})
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints are."""
-        return self.folder / "checkpoint"
 
     @property
     def image(self) -> tuple[int, int, int] | None:
@@ -178,7 +134,7 @@ class Run:
 
     def dataset(self) -> Dataset:
         """The data of the run, read again."""
-        dataset = load(self.config["data"], self.settings.seed, self.config["rows"])
+        dataset = load(self.source, self.settings.seed, **self.options)
         check_data(self.folder, self.config, _fingerprint(dataset.values))
         return dataset
 
@@ -197,27 +153,18 @@ class Run:
             nodes=nodes,
             strategy=strategy,
         )
-        last = self.checkpoints / "last.safetensors"
-        if trainer.main_says(last.exists()):
-            trainer.load(last)
+        if trainer.main_says(self.last.exists()):
+            trainer.load(self.last)
         return trainer
 
     def split(self, dataset: Dataset) -> Split:
         """The rows to train with and those held out."""
         return split_rows(dataset.values, self.settings.seed)
 
-    def train(self, trainer: Trainer[RowTask], **callbacks: Callable[..., Any] | None) -> bool:
-        """Train to the end or an interruption; returns whether the end was reached."""
-        on_report = callbacks.pop("on_report", None)
-
-        def report(row: Row) -> None:
-            write_metrics(self.folder, trainer.history)
-            if on_report is not None:
-                on_report(row)
-
-        if trainer.is_main:
-            write_metrics(self.folder, trainer.history)
-        return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)
+    def shown(self, row: Row) -> dict[str, str]:
+        """The stage with its cost, and the held-out metric."""
+        settings = self.settings
+        return {**stage_of(settings, row), "metric": f"{self.metric} {row['metric']:.4f}"}
 
     def model(self) -> ScaledModel:
         """The best model so far."""
@@ -254,21 +201,16 @@ class Run:
             )
         return self.model().log_prob(values)
 
-    def finish(self, dataset: Dataset, history: list[Row]) -> Summary:
+    def finish(self, data: Dataset, outcome: Outcome) -> Numbers:
         """Write samples, figure and report of the best model."""
-        model = self.model()
+        model, history = self.model(), outcome.history
         generator = torch.Generator().manual_seed(self.settings.seed + 1)
         samples = model.sample(SAMPLES, generator)
-        _save_array(self.folder / "samples.npy", samples.numpy())
-        split = self.split(dataset)
-        rows = self._numbers(model, dataset, split, samples, history)
-        mixture = model.mixture()
-        figure = fit_figure(split.train, samples, mixture, dataset.columns, dataset.image)
-        _save_figure(figure, self.folder / "figure.png")
-        best = min(row["metric"] for row in history)
-        curves = curves_figure(history, _of_rows(self.metric, split), best, split.apart)
-        self._report(rows, figure, curves, split.apart)
-        return Summary(rows)
+        write_array(self.folder / "samples.npy", samples.numpy())
+        split = self.split(data)
+        rows = self._numbers(model, data, split, samples, history)
+        write_fit_report(self, rows, data, split, samples, model.mixture(), history)
+        return rows
 
     def _numbers(
         self,
@@ -277,12 +219,12 @@ class Run:
         split: Split,
         samples: Tensor,
         history: list[Row],
-    ) -> list[tuple[str, str]]:
+    ) -> Numbers:
         rows = [("data", f"{dataset.name}, {' x '.join(map(str, dataset.values.shape))}")]
         held_out = split.held_out[:COMPARED]
         log_density = model.log_prob(held_out)
         if model.is_mixture:
-            rows.append((_of_rows("NLL", split), f"{-log_density.mean():.4f} nats"))
+            rows.append((of_rows("NLL", split), f"{-log_density.mean():.4f} nats"))
             if dataset.entropy is not None:
                 rows.append(("entropy of the data", f"{dataset.entropy:.3f} nats"))
         scaled = model.scaler.scaled
@@ -303,47 +245,10 @@ class Run:
         rows.append(("steps", f"{int(history[-1]['step'])}"))
         return rows
 
-    def _report(self, rows: list[tuple[str, str]], figure: Any, curves: Any, apart: bool) -> None:
-        settings = self.settings
-        page = Report(
-            f"Fit of {Path(self.config['data']).name}",
-            f"A {settings.model} model trained with the {settings.cost} cost by kermix "
-            f"{self.config['kermix']}.",
-        )
-        page.table(("", ""), rows)
-        for note in self.config.get("notes", []):
-            page.text(note)
-        page.heading("Data and model")
-        page.figure(figure, "The data, samples of the model and, in the plane, its density.")
-        page.heading("Training")
-        which = "held out" if apart else "fitted"
-        page.figure(curves, f"Left: what counts, on data {which}. Right: the loss.")
-        page.heading("Repeat it")
-        page.code(self.command())
-        page.text("More samples, and the log-density of other rows:")
-        folder = shlex.quote(str(self.folder))
-        page.code(f"kermix sample {folder} -n 1000 -o more.npy\nkermix score {folder} rows.csv")
-        page.heading("Settings")
-        found = {"variance": self.config["variance"]["end"], "rate": settings.peak_rate,
-                 "start_variance": self.config["variance"]["start"]}  # fmt: skip
-        page.table(("setting", "value"), list({**settings.as_json(), **found}.items()))
-        machine = self.config["environment"]
-        page.heading("Machine")
-        page.table(
-            ("", ""),
-            [
-                ("machine", machine["machine"]["gpu"] or machine["machine"]["cpu"]),
-                ("commit", machine["commit"]),
-                *machine["versions"].items(),
-            ],
-        )
-        page.save(self.folder / "report.html")
-
     def command(self) -> str:
         """The command that repeats this run."""
         parts = ["kermix", "fit", shlex.quote(self.config["data"])]
-        if self.config["rows"] is not None:
-            parts += ["--rows", str(self.config["rows"])]
+        parts += self.reading_options()
         rows = self.config["shape"][0]
         default = Settings().for_data(rows - held_out_rows(rows)).as_json()
         for name, value in self.settings.as_json().items():
@@ -353,21 +258,7 @@ class Run:
         return " ".join(parts)
 
 
-def _of_rows(metric: str, split: Split) -> str:
-    return f"held-out {metric}" if split.apart else f"{metric} of the rows fitted"
-
-
 def _fingerprint(values: Tensor) -> str:
     digest = hashlib.sha256(str(tuple(values.shape)).encode())
     digest.update(values.contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def _save_array(path: Path, array: np.ndarray) -> None:
-    with whole_file(path) as part, part.open("wb") as file:
-        np.save(file, array)
-
-
-def _save_figure(figure: Any, path: Path) -> None:
-    with whole_file(path) as part:
-        figure.savefig(part, dpi=150, format="png")

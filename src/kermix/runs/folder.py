@@ -25,10 +25,11 @@ __all__ = [
 
 WHOLE = ("epoch", "step")
 FIT = "fit"  # the kind of a run whose config does not name one
+IMAGES, CLASSIFY = "images", "classify"
 KINDS = {
     FIT: "a fit of rows (kermix fit)",
-    "images": "a fit of images (kermix fit)",
-    "classify": "a classifier (kermix classify)",
+    IMAGES: "a fit of images (kermix fit)",
+    CLASSIFY: "a classifier (kermix classify)",
 }
 
 

@@ -1,52 +1,37 @@
-"""Run folders of fits to images.
+"""Fits of images: run folders of `kermix fit` for square images.
 
-=================  ==============================================================
-`config.json`      data, settings, versions, machine, commit: how to repeat it
-`metrics.csv`      step, loss, variance and held-out metric
-`checkpoint/`      `last`: what is sampled from, and gone on from
-`samples/`         sheets of samples of the same noise at several moments
-`samples.npz`      samples of the last model, as bytes, and their classes
-`report.html`      all of it on one page, which needs nothing else
-=================  ==============================================================
+Beside what every run has: `samples/` holds sheets of samples of the same noise at several moments
+of training, `samples.npz` samples of the last model as bytes with their classes.
 """
 
 import hashlib
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 
 from kermix.data.loading import BUILT_IN, Dataset, load
 from kermix.errors import OptionError, RunError
-from kermix.files import whole_file
+from kermix.files import whole_file, write_array
 from kermix.models.images.model import ImageModel, LabelledDraw
 from kermix.reports.image_report import ImageFindings, write_image_report
 from kermix.reports.image_sheets import save_png, sheet
-from kermix.reports.provenance import environment, write_json
-from kermix.runs.folder import (
-    begin_folder,
-    check_data,
-    check_trained,
-    kind_of_run,
-    lasting_source,
-    read_config,
-    write_metrics,
-)
+from kermix.runs.folder import IMAGES, check_data, check_trained
+from kermix.runs.run import Numbers, Outcome, Row, Run
 from kermix.training.build import held_out_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.image_build import build_image_model
 from kermix.training.image_settings import ImageSettings
 from kermix.training.images import ImageTask
-from kermix.training.loop import Row, Trainer, load_model, make_fabric
-from kermix.version import __version__
+from kermix.training.loop import Trainer, load_model, make_fabric
+from kermix.training.progress import stage_of
 
-__all__ = ["ASKED", "MODEL_OPTIONS", "ImageRun", "is_image_run", "suits_images"]
+__all__ = ["ASKED", "MODEL_OPTIONS", "ImageRun", "suits_images"]
 
-KIND = "images"
+Labelled: TypeAlias = tuple[np.ndarray, np.ndarray | None]  # images and their classes
 MOMENTS = 8  # of training at which samples are shown
 SHOWN = 80
 SAMPLES = 2000
@@ -71,22 +56,10 @@ def suits_images(dataset: Dataset) -> bool:
     )
 
 
-def is_image_run(folder: Path) -> bool:
-    """Whether a folder is that of a fit to images."""
-    return kind_of_run(folder) == KIND
+class ImageRun(Run):
+    """A fit of images, with its folder."""
 
-
-@dataclass(frozen=True)
-class ImageRun:
-    """A run folder that exists.
-
-    Attributes:
-        folder: Where it is.
-        config: The content of `config.json`.
-    """
-
-    folder: Path
-    config: dict[str, Any]
+    kind: ClassVar[str] = IMAGES
 
     @classmethod
     def create(
@@ -98,7 +71,7 @@ class ImageRun:
         *,
         device: str = "auto",
         precision: str = "32-true",
-        options: dict[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         quick: bool = False,
     ) -> "ImageRun":
         """Begin a run in a folder that must not exist.
@@ -119,43 +92,30 @@ class ImageRun:
                 f"least {SMALLEST_SIDE} pixels; give --size to bring them to one."
             )
         make_fabric(device, precision)  # refused, if it must be, before a folder is made
-        begin_folder(folder)
         labelled = dataset.labels is not None and _large_classes(dataset)
-        config = {
-            "kind": KIND,
-            "kermix": __version__,
-            "data": lasting_source(source, BUILT_IN),
-            "options": options or {},
-            "name": dataset.name,
-            "images": len(dataset.stored),
-            "image": list(dataset.image or ()),
-            "classes": list(dataset.classes) if labelled else [],
-            "frequencies": _frequencies(dataset) if labelled else [1.0],
-            "fingerprint": _fingerprint(dataset),
-            "settings": settings.as_json(),
-            "quick": quick,
-            "device": device,
-            "precision": precision,
-            "environment": environment(),
-        }
-        write_json(folder / "config.json", config)
-        return cls(folder, config)
+        return cls.begin(
+            folder,
+            source,
+            BUILT_IN,
+            settings,
+            device=device,
+            precision=precision,
+            options=options or {},
+            facts={
+                "name": dataset.name,
+                "images": len(dataset.stored),
+                "image": list(dataset.image or ()),
+                "classes": list(dataset.classes) if labelled else [],
+                "frequencies": _frequencies(dataset) if labelled else [1.0],
+                "fingerprint": _fingerprint(dataset),
+                "notes": list(dataset.notes),
+                "quick": quick,
+            },
+        )
 
     @classmethod
-    def open(cls, folder: Path) -> "ImageRun":
-        """A run that was begun before."""
-        config = read_config(folder, KIND, ImageSettings.from_json)
-        return cls(folder, config)
-
-    @property
-    def settings(self) -> ImageSettings:
-        """What the user chose."""
-        return ImageSettings.from_json(self.config["settings"])
-
-    @property
-    def last(self) -> Path:
-        """The checkpoint."""
-        return self.folder / "checkpoint" / "last.safetensors"
+    def _read_settings(cls, content: dict[str, Any]) -> ImageSettings:
+        return ImageSettings.from_json(content)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -165,50 +125,47 @@ class ImageRun:
 
     def dataset(self) -> Dataset:
         """The data of the run, read again."""
-        options = dict(self.config["options"])
-        if options.get("data_root") is not None:
-            options["data_root"] = Path(options["data_root"])
-        dataset = load(self.config["data"], self.settings.seed, **options)
+        dataset = load(self.config["data"], self.settings.seed, **self.options)
         check_data(self.folder, self.config, _fingerprint(dataset))
         return dataset
 
-    def trainer(self, dataset: Dataset) -> Trainer[ImageTask]:
+    def trainer(self, data: Dataset) -> Trainer[ImageTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
-        images = dataset.stored.numpy().reshape(-1, *self.shape)
-        labels = None
-        if self.config["classes"]:
-            assert dataset.labels is not None
-            labels = dataset.labels.numpy()
-        order = torch.randperm(
-            len(images), generator=torch.Generator().manual_seed(self.settings.seed)
-        ).numpy()
-        count = held_out_rows(len(images))
-        held, rest = np.sort(order[:count]), np.sort(order[count:])
+        train, held_out = self._split(data)
         classes = max(1, len(self.config["classes"]))
-        if labels is not None and len(np.unique(labels[rest])) < classes:
-            count, rest = 0, np.arange(len(images))  # too few of a class to hold one out
-        train = (images[rest], None if labels is None else labels[rest])
-        looked_at = (images[held], None if labels is None else labels[held]) if count else train
-        task = ImageTask(*train, classes, self.settings, held_out=looked_at)
+        task = ImageTask(*train, classes, self.settings, held_out=held_out or train)
         trainer = Trainer(task, self.config["device"], self.config["precision"])
         if self.last.exists():
             trainer.load(self.last)
         return trainer
 
-    def train(self, trainer: Trainer[ImageTask], **callbacks: Callable[..., Any] | None) -> bool:
-        """Train to the end or an interruption; returns whether the end was reached."""
-        on_report = callbacks.pop("on_report", None)
-        moments = self._moments(trainer)
+    def _split(self, data: Dataset) -> tuple[Labelled, Labelled | None]:
+        """Images to train with and images held out, none where there are too few."""
+        images = data.stored.numpy().reshape(-1, *self.shape)
+        labels = None
+        if self.config["classes"]:
+            assert data.labels is not None
+            labels = data.labels.numpy()
+        order = torch.randperm(
+            len(images), generator=torch.Generator().manual_seed(self.settings.seed)
+        ).numpy()
+        count = held_out_rows(len(images))
+        held, rest = np.sort(order[:count]), np.sort(order[count:])
+        if labels is not None and len(np.unique(labels[rest])) < len(self.config["classes"]):
+            count, rest = 0, np.arange(len(images))  # too few of a class to hold one out
+        train = (images[rest], None if labels is None else labels[rest])
+        if not count:
+            return train, None
+        return train, (images[held], None if labels is None else labels[held])
 
-        def report(row: Row) -> None:
-            write_metrics(self.folder, trainer.history)
-            if int(row["step"]) in moments:
-                self._save_moment(trainer)
-            if on_report is not None:
-                on_report(row)
+    def shown(self, row: Row) -> dict[str, str]:
+        """The stage with its cost, and the held-out energy distance."""
+        return {**stage_of(self.settings, row), "metric": f"energy {row['metric']:.4f}"}
 
-        write_metrics(self.folder, trainer.history)
-        return trainer.run(folder=self.last.parent, on_report=report, **callbacks)
+    def on_report(self, trainer: Trainer[ImageTask], row: Row) -> None:
+        """Keep samples of some moments of the training."""
+        if int(row["step"]) in self._moments(trainer):
+            self._save_moment(trainer)
 
     def _moments(self, trainer: Trainer[ImageTask]) -> set[int]:
         """Steps at which samples are shown: reports of the cost's stage, evenly apart."""
@@ -238,8 +195,35 @@ class ImageRun:
         """Images of the last model."""
         return self.model().sample(n, torch.Generator().manual_seed(seed), labels)
 
-    def finish(self, trainer: Trainer[ImageTask]) -> list[tuple[str, str]]:
+    def save_samples(self, path: Path, n: int, seed: int, label: str | None = None) -> None:
+        """Write images: a sheet (.png), bytes (n, c, h, w) (.npy), or with their classes (.npz).
+
+        Args:
+            path: Where.
+            n: How many.
+            seed: Same seed, same images.
+            label: The class to draw, by its name; by default as frequent as in the data.
+        """
+        labels, classes = None, self.config["classes"]
+        if label is not None:
+            if label not in classes:
+                known = ", ".join(classes) or "none"
+                raise OptionError(f"--label {label}: the classes of this run are {known}.")
+            labels = torch.full((n,), classes.index(label))
+        drawn = self.sample(n, seed, labels)
+        if path.suffix.lower() == ".png":
+            save_png(sheet(drawn.images), path)
+            return
+        if path.suffix.lower() == ".npy":
+            write_array(path, drawn.as_bytes())
+            return
+        with whole_file(path) as part, part.open("wb") as file:
+            np.savez_compressed(file, images=drawn.as_bytes(), labels=drawn.labels.numpy())
+
+    def finish(self, data: Dataset, outcome: Outcome) -> Numbers:
         """Write samples and report of the last model; returns the numbers to show."""
+        assert outcome.trainer is not None
+        trainer: Trainer[ImageTask] = outcome.trainer
         generator = torch.Generator(trainer.task.rows.device).manual_seed(self.settings.seed + 1)
         drawn = trainer.model.sample(SAMPLES, generator)
         self._save_samples(drawn)
@@ -255,25 +239,25 @@ class ImageRun:
         pictures = sorted((self.folder / "samples").glob("step-*.png"))
         write_image_report(
             self.folder / "report.html", self.config, rows, findings, pictures, trainer.history,
-            self.command(), self.notes(trainer),
+            self.command(), self.notes(data),
         )  # fmt: skip
         return rows
 
-    def notes(self, trainer: Trainer[ImageTask]) -> list[str]:
+    def notes(self, data: Dataset) -> list[str]:
         """What a user should know before believing the numbers."""
-        if trainer.task.apart:
-            return []
+        known = super().notes(data)
+        if self._split(data)[1] is not None:
+            return known
         return [
-            f"{self.config['name']}: {len(trainer.task.images)} images are too few to hold some "
-            "out; numbers are of the images fitted, not of new ones."
+            *known,
+            f"{self.config['name']}: {len(data.stored)} images are too few to hold some out; "
+            "numbers are of the images fitted, not of new ones.",
         ]
 
     def command(self) -> str:
         """The command that repeats this run."""
         parts = ["kermix", "fit", shlex.quote(self.config["data"])]
-        for name, value in self.config["options"].items():
-            if value is not None:
-                parts += [f"--{name.replace('_', '-')}", shlex.quote(str(value))]
+        parts += self.reading_options()
         default = ImageSettings.for_images(self.config["name"], self.shape)
         if self.config["quick"]:
             default, parts = default.quick(), [*parts, "--quick"]
@@ -286,11 +270,10 @@ class ImageRun:
         return " ".join(parts)
 
     def _save_samples(self, drawn: LabelledDraw) -> None:
-        path = self.folder / "samples.npz"
-        images = drawn.images.mul(255).round().byte().cpu().numpy()
+        path, labels = self.folder / "samples.npz", drawn.labels.cpu().numpy()
         try:
             with whole_file(path) as part, part.open("wb") as file:
-                np.savez_compressed(file, images=images, labels=drawn.labels.cpu().numpy())
+                np.savez_compressed(file, images=drawn.as_bytes(), labels=labels)
         except RunError as error:
             raise RunError(
                 f"{error} The model is safe in {self.last}; make room, then: kermix resume "

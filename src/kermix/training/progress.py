@@ -1,48 +1,35 @@
 """The live line of a fit: rate, remaining time, cost and held-out metric."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from kermix.errors import MissingExtraError
-from kermix.training.images import ImageTask
-from kermix.training.loop import Row, Trainer
-from kermix.training.rows import RowTask
 
-__all__ = ["LiveProgress", "live_progress", "progress_bar"]
+__all__ = ["progress_bar", "stage_of"]
 
 
-class LiveProgress:
-    """What a trainer calls to show where it is."""
+class CostStages(Protocol):
+    """Settings that name a cost, and what the steps after it optimise."""
 
-    def __init__(self, bar: Any, task: Any, fit: RowTask | ImageTask, metric: str) -> None:
-        self._bar, self._task, self._fit, self._metric = bar, task, fit, metric
+    @property
+    def cost(self) -> str:
+        """What is optimised first."""
 
-    def on_step(self, step: int) -> None:
-        """Move the bar."""
-        self._bar.update(self._task, completed=step)
-
-    def on_report(self, row: Row) -> None:
-        """Show the numbers of a report."""
-        stage: str = self._fit.settings.cost
-        if row["variance"] == 0.0:
-            stage = str(self._fit.settings.finish)
-        if math.isnan(row["metric"]):
-            self._bar.update(self._task, stage=f"autoencoder {row['loss']:.4f}")
-            return
-        if row["variance"] > 0.0 and stage in ("svd", "scalar", "vector", "matrix"):
-            stage = f"{stage} cost {math.exp(-row['loss']):.4f}"
-        self._bar.update(self._task, stage=stage, metric=f"{self._metric} {row['metric']:.4f}")
+    @property
+    def finish(self) -> Any:
+        """What is optimised then."""
 
 
-@contextmanager
-def live_progress(
-    trainer: Trainer[RowTask] | Trainer[ImageTask], metric: str, console: Any = None
-) -> Iterator[LiveProgress]:
-    """Show a bar while a trainer runs."""
-    with progress_bar("fit", trainer.total, trainer.step, console) as (bar, task):
-        yield LiveProgress(bar, task, trainer.task, metric)
+def stage_of(settings: CostStages, row: Mapping[str, float]) -> dict[str, str]:
+    """The stage that a report is of, with the value of its cost where it has one."""
+    if math.isnan(row["metric"]):
+        return {"stage": f"autoencoder {row['loss']:.4f}"}
+    stage = settings.cost if row["variance"] > 0.0 else str(settings.finish)
+    if row["variance"] > 0.0 and stage in ("svd", "scalar", "vector", "matrix"):
+        stage = f"{stage} cost {math.exp(-row['loss']):.4f}"
+    return {"stage": stage}
 
 
 @contextmanager

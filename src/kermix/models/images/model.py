@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -25,6 +26,10 @@ class LabelledDraw(NamedTuple):
 
     images: Tensor  # (n, c, h, w)
     labels: Tensor  # (n,)
+
+    def as_bytes(self) -> np.ndarray:
+        """The images as bytes, (n, c, h, w)."""
+        return self.images.mul(255).round().byte().cpu().numpy()
 
 
 class ImageModel(nn.Module):

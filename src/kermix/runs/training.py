@@ -3,28 +3,18 @@
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
-from kermix.data.loading import Dataset
 from kermix.distributed.launch import is_rank, launch
 from kermix.errors import RankError
-from kermix.runs.fit_run import Run
 from kermix.runs.interruptions import interruptions
-from kermix.training.loop import Row, Trainer
-from kermix.training.rows import RowTask
+from kermix.runs.run import Outcome, Run
+from kermix.training.loop import Trainer
 
-__all__ = ["Outcome", "train"]
-
-
-class Outcome(NamedTuple):
-    """How training ended."""
-
-    finished: bool  # False: it was interrupted, and saved
-    step: int
-    history: list[Row]
+__all__ = ["train"]
 
 
-def train(run: Run, dataset: Dataset, show: bool = False) -> Outcome | None:
+def train(run: Run, data: Any, show: bool = False) -> Outcome | None:
     """Train a run to its end, or until SIGINT or SIGTERM asks to stop; its checkpoints are kept.
 
     A run that asks for several devices or nodes is trained in processes that are started here,
@@ -33,7 +23,7 @@ def train(run: Run, dataset: Dataset, show: bool = False) -> Outcome | None:
 
     Args:
         run: The run, which may have been begun before, with any number of processes.
-        dataset: Its data.
+        data: What its `dataset()` returns.
         show: Whether to show a progress bar.
 
     Returns:
@@ -42,11 +32,11 @@ def train(run: Run, dataset: Dataset, show: bool = False) -> Outcome | None:
     """
     devices, nodes, _ = run.ranks
     if is_rank() or devices * nodes == 1:
-        return _train_here(run, dataset, show)
+        return _train_here(run, data, show)
     try:
         outcome: Outcome | None = launch(_rank, run, show, devices=devices, nodes=nodes)
     except RankError as error:
-        if not (run.checkpoints / "last.safetensors").exists():
+        if not run.last.exists():
             raise
         again = f"kermix resume {shlex.quote(str(run.folder))}"
         raise RankError(f"{error} The last checkpoint is kept; to go on: {again}") from error
@@ -54,19 +44,24 @@ def train(run: Run, dataset: Dataset, show: bool = False) -> Outcome | None:
 
 
 def _rank(run: Run, show: bool) -> Outcome | None:
-    return _train_here(run, run.dataset(), show)
+    outcome = _train_here(run, run.dataset(), show)
+    # A trainer cannot travel between processes; what it has learned is in the checkpoints.
+    return None if outcome is None else outcome._replace(trainer=None)
 
 
-def _train_here(run: Run, dataset: Dataset, show: bool) -> Outcome | None:
-    trainer = run.trainer(dataset)
+def _train_here(run: Run, data: Any, show: bool) -> Outcome | None:
+    trainer = run.trainer(data)
+    main = trainer.is_main
     _check_same_data(trainer, run)
-    with interruptions() as interrupted, _progress(trainer, run.metric, show) as callbacks:
+    with interruptions() as interrupted, _progress(run, trainer, show and main) as callbacks:
         finished = run.train(trainer, should_stop=interrupted, **callbacks)
-    return Outcome(finished, trainer.step, trainer.history) if trainer.is_main else None
+    return Outcome(finished, trainer.step, trainer.history, trainer) if main else None
 
 
-def _check_same_data(trainer: Trainer[RowTask], run: Run) -> None:
+def _check_same_data(trainer: Trainer[Any], run: Run) -> None:
     """Nodes read the data each for itself: they must find the same."""
+    if run.ranks[:2] == (1, 1):
+        return
     mine, main = run.config["fingerprint"], trainer.main_says(run.config["fingerprint"])
     if mine != main:
         raise RankError(
@@ -76,11 +71,15 @@ def _check_same_data(trainer: Trainer[RowTask], run: Run) -> None:
 
 
 @contextmanager
-def _progress(trainer: Trainer[RowTask], metric: str, show: bool) -> Iterator[dict[str, Any]]:
-    if not show or not trainer.is_main:
+def _progress(run: Run, trainer: Trainer[Any], show: bool) -> Iterator[dict[str, Any]]:
+    if not show:
         yield {}
         return
-    from kermix.training.progress import live_progress
+    from kermix.training.progress import progress_bar
 
-    with live_progress(trainer, metric) as live:
-        yield {"on_step": live.on_step, "on_report": live.on_report}
+    label = "classify" if run.kind == "classify" else "fit"
+    with progress_bar(label, trainer.total, trainer.step) as (bar, task):
+        yield {
+            "on_step": lambda step: bar.update(task, completed=step),
+            "on_report": lambda row: bar.update(task, **run.shown(row)),
+        }

@@ -1,0 +1,37 @@
+"""How commands run a training and show what came of it."""
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from kermix.cli.output import end_stopped_run, resumable, show_run
+
+if TYPE_CHECKING:
+    from kermix.runs.run import Run
+
+__all__ = ["train_and_finish", "typed_options"]
+
+
+def train_and_finish(run: "Run", data: Any) -> None:
+    """Train with a progress bar, write the report and show its numbers; or say how to go on."""
+    from kermix.runs.training import train
+
+    with resumable(run.folder):
+        try:
+            outcome = train(run, data, show=True)
+        finally:
+            Console().show_cursor()  # a rank that is ended may have hidden it
+        if outcome is None:  # the main process, on another node or beside this one, writes
+            return
+        if not outcome.finished:
+            end_stopped_run(run.folder, outcome.step)
+        rows = run.finish(data, outcome)
+    show_run(rows, run.folder)
+
+
+def typed_options(context: typer.Context) -> dict[str, Any]:
+    """The options that the user typed, by name."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    typed = [n for n, source in sources.items() if source and source.name == "COMMANDLINE"]
+    return {name: context.params[name] for name in typed}

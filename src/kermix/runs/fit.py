@@ -1,0 +1,239 @@
+"""Fit a model to data: what `kermix fit` does, as a function."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from kermix.checks import check_option
+from kermix.data.loading import IMAGE_SETS, Dataset, load
+from kermix.data.tables.table import Source, Table, load_pyarrow, read_table
+from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
+from kermix.errors import OptionError
+from kermix.files import whole_file, write_array
+from kermix.runs.fit_run import FitRun
+from kermix.runs.folder import check_new_folder, next_free_folder
+from kermix.runs.image_run import ASKED, MODEL_OPTIONS, ImageRun, suits_images
+from kermix.runs.kinds import open_run
+from kermix.runs.run import KEPT, Run
+from kermix.runs.training import train
+from kermix.training.image_settings import ImageSettings
+from kermix.training.settings import Settings
+
+__all__ = ["begin_fit", "fit", "ranks_of", "resume", "speaks"]
+
+SMALLEST_SIDE = 4
+OF_IMAGES = ("code", "spaces", "encoder_steps", "chunk")
+STRATEGIES = ("auto", "gather", "shard", "moments")
+
+
+def fit(
+    data: Source,
+    *,
+    out: str | Path | None = None,
+    quick: bool = False,
+    show: bool = False,
+    **options: Any,
+) -> FitRun | ImageRun:
+    """Fit a mixture, or a generator, to data: train, draw samples, write a report.
+
+    The result is a run folder, the same as `kermix fit` makes, which `kermix resume`, `sample` and
+    `score` take too.
+
+    Args:
+        data: A built-in set (`"moons"`), a set of images (`"mnist"`), a path, or what holds rows:
+            a data frame, an array, a tensor; these are copied into the folder.
+        out: Folder of the run, which must not exist; by default `runs/NAME`.
+        quick: Whether to take fewer steps and components, for a first look.
+        show: Whether to show a progress bar.
+        options: `rows`, `data_root` and `size` of data that are read; `device`, `precision`,
+            `devices`, `nodes` and `strategy`; and every setting of
+            :class:`~kermix.training.settings.Settings` (of
+            :class:`~kermix.training.image_settings.ImageSettings` for images).
+
+    Returns:
+        The run: `.sample(n, seed)`, `.score(rows)`, `.model()`, `.folder`, `.config`.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> run = fit("moons", out=folder.name + "/run", rows=200, steps=4, polish=4)
+        >>> run.sample(3, seed=0).shape, (run.folder / "report.html").exists()
+        (torch.Size([3, 2]), True)
+        >>> folder.cleanup()
+    """
+    run, dataset = begin_fit(data, out=out, quick=quick, **options)
+    _to_the_end(run, dataset, show)
+    return run
+
+
+def resume(folder: str | Path, *, show: bool = False) -> Run:
+    """Go on with a run that was stopped, to the same result as without the stop."""
+    run = open_run(folder)
+    _to_the_end(run, run.dataset(), show)
+    return run
+
+
+def _to_the_end(run: Run, dataset: Any, show: bool) -> None:
+    outcome = train(run, dataset, show)
+    if outcome is None:  # the main process, on another node or beside this one, writes
+        return
+    if not outcome.finished:
+        raise KeyboardInterrupt(
+            f"Stopped at step {outcome.step}; saved. To go on: km.resume({str(run.folder)!r})"
+        )
+    run.finish(dataset, outcome)
+
+
+def begin_fit(
+    data: Source,
+    *,
+    out: str | Path | None = None,
+    quick: bool = False,
+    rows: int | None = None,
+    data_root: str | Path | None = None,
+    size: int | None = None,
+    device: str = "auto",
+    precision: str = "32-true",
+    devices: int | None = None,
+    nodes: int | None = None,
+    strategy: str | None = None,
+    **settings: Any,
+) -> tuple[FitRun | ImageRun, Dataset]:
+    """Make the run folder of a fit; see :func:`fit`. Nothing is trained yet."""
+    if rows is not None and rows < 1:
+        raise OptionError(f"rows={rows}: at least one row is needed.")
+    _checked_settings(settings)  # refused before any file is read
+    ranks = ranks_of(devices, nodes, strategy)
+    alone = ranks["devices"] * ranks["nodes"] == 1
+    folder = None if out is None else Path(out)
+    if folder is not None and alone:
+        check_new_folder(folder)  # of several processes, one makes it and the others find it
+    reading = {"rows": rows, "data_root": data_root, "size": size}
+    if not isinstance(data, str | Path):
+        return _begin_rows_in_memory(
+            data, folder, quick, reading, settings, device, precision, ranks
+        )
+    source = str(data)
+    if data_root is not None and source.partition(":")[0] not in IMAGE_SETS:
+        raise OptionError(f"data_root is for {', '.join(IMAGE_SETS)}; {source} has no use for it.")
+    root = None if data_root is None else Path(data_root)
+    dataset = load(source, settings.get("seed", 0), rows, data_root=root, size=size)
+    if size is not None and (dataset.image is None or dataset.image[1:] != (size, size)):
+        raise OptionError(f"size={size}: {source} cannot be brought to a size.")
+    if _as_images(dataset, settings):
+        chosen = _image_settings(dataset, settings, quick)
+        folder = folder or next_free_folder(dataset.name.replace(":", "-"))
+        return ImageRun.create(
+            folder, source, dataset, chosen, quick=quick, options=reading, device=device,
+            precision=precision,
+        ), dataset  # fmt: skip
+    chosen_rows = _row_settings(dataset, settings, quick)
+    folder = folder or next_free_folder(dataset.name)
+    run = FitRun.create(folder, source, dataset, chosen_rows, device, precision, reading, **ranks)
+    return run, dataset
+
+
+def _begin_rows_in_memory(
+    data: Source,
+    folder: Path | None,
+    quick: bool,
+    reading: Mapping[str, Any],
+    settings: dict[str, Any],
+    device: str,
+    precision: str,
+    ranks: dict[str, Any],
+) -> tuple[FitRun, Dataset]:
+    given = sorted(name for name, value in reading.items() if value is not None)
+    if given:
+        raise OptionError(f"{given[0]} is for data that are read; choose rows before the fit.")
+    if ranks["devices"] * ranks["nodes"] > 1:
+        raise OptionError("Several processes read their data: write these to a file first.")
+    table = read_table(data)
+    dataset = Dataset("table", table.values, table.columns, notes=tuple(table.notes()))
+    chosen = _row_settings(dataset, settings, quick)
+    folder = folder or next_free_folder("table")
+    source = str((folder / KEPT[table.named]).absolute())
+    run = FitRun.create(folder, source, dataset, chosen, device, precision)
+    _keep(table, Path(source))
+    return run, dataset
+
+
+def _keep(table: Table, path: Path) -> None:
+    """Write rows beside the run, which reads them again when it goes on."""
+    if not table.named:
+        write_array(path, table.values.numpy())
+        return
+    pyarrow = load_pyarrow()
+    from pyarrow import parquet
+
+    columns = {name: table.values[:, k].numpy() for k, name in enumerate(table.columns)}
+    with whole_file(path) as part:
+        parquet.write_table(pyarrow.table(columns), part)
+
+
+def _checked_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse names that neither a fit of rows nor one of images has, and bad values of rows."""
+    known = {field.name for field in fields(Settings)} | {*ASKED}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise OptionError(
+            f"There is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}."
+        )
+    if settings.get("model") not in ("codes", "code-mixture"):
+        Settings(**{k: v for k, v in settings.items() if k not in OF_IMAGES and v is not None})
+
+
+def _as_images(dataset: Dataset, settings: Mapping[str, Any]) -> bool:
+    """Whether data are fitted as images: they are some, and no model of rows is asked for."""
+    model = settings.get("model")
+    if model is not None and model not in MODEL_OPTIONS.values():
+        return False
+    return suits_images(dataset) and settings.get("cost") != "likelihood"
+
+
+def _row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> Settings:
+    if settings.get("model") in ("codes", "code-mixture") or set(settings) & set(OF_IMAGES):
+        raise OptionError(
+            f"{dataset.name}: model='codes' and 'code-mixture', {', '.join(OF_IMAGES)} are for "
+            "square images of at least 16 pixels (size brings them to one size)."
+        )
+    chosen = Settings(**{name: value for name, value in settings.items() if value is not None})
+    unsaid = "model" not in settings and not settings.get("polish")
+    if unsaid and dataset.image is not None and chosen.cost != "likelihood":
+        square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
+        chosen = replace(chosen, model="conv" if square else "generator")
+    return chosen.for_data(len(dataset.values)).quick() if quick else chosen
+
+
+def _image_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> ImageSettings:
+    chosen = dict(settings)
+    unused = sorted(set(chosen) - set(ASKED))
+    if unused:
+        raise OptionError(
+            f"{unused[0]} does not apply to a fit of images; these take {', '.join(ASKED)}."
+        )
+    if "model" in chosen:
+        chosen["model"] = {v: k for k, v in MODEL_OPTIONS.items()}[chosen["model"]]
+    assert dataset.image is not None
+    base = ImageSettings.for_images(dataset.name, dataset.image)
+    if chosen.get("model") == "mixture":
+        base = replace(base, spaces=("codes",), model="mixture", polish=25)
+    return replace(base.quick() if quick else base, **chosen)
+
+
+def ranks_of(devices: int | None, nodes: int | None, strategy: str | None) -> dict[str, Any]:
+    """Numbers of processes that can be, by default what this process is one of."""
+    local, there = world_of_environment() if is_rank() else (1, 1)
+    strategy = strategy or "auto"
+    check_option("strategy", strategy, STRATEGIES)
+    devices = local if devices is None else devices
+    nodes = there if nodes is None else nodes
+    check_ranks(devices, nodes)
+    return {"devices": devices, "nodes": nodes, "strategy": strategy}
+
+
+def speaks() -> bool:
+    """Whether this process is the one that talks to the user."""
+    return not is_rank() or os.environ["RANK"] == "0"

@@ -1,0 +1,200 @@
+"""A run folder: what all kinds of runs have in common.
+
+=================  ==============================================================
+`config.json`      data, settings, versions, machine, commit: how to repeat it
+`metrics.csv`      what was reported during training
+`checkpoint/`      what to go on from, and what was best
+`report.html`      all of it on one page, which needs nothing else
+=================  ==============================================================
+
+Kinds of runs (fits of rows, fits of images, classifiers) say in modules of their own what their
+data, trainer, result and command are.
+"""
+
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+from kermix.distributed import Strategy
+from kermix.reports.provenance import environment, write_json
+from kermix.runs.folder import begin_folder, lasting_source, read_config, write_metrics
+from kermix.training.loop import Row, Trainer
+from kermix.version import __version__
+
+__all__ = ["KEPT", "Numbers", "Outcome", "Row", "Run"]
+
+KEPT = {True: "data.parquet", False: "data.npy"}  # by whether columns have names
+READING = ("rows", "data_root", "size")
+Numbers = list[tuple[str, str]]  # what a run ends with, as (name, value) to show
+
+
+class Outcome(NamedTuple):
+    """How training ended."""
+
+    finished: bool  # False: it was interrupted, and saved
+    step: int
+    history: list[Row]
+    trainer: Trainer[Any] | None = None  # None where other processes have trained
+
+
+@dataclass(frozen=True)
+class Run(ABC):
+    """A run folder that exists.
+
+    Attributes:
+        folder: Where it is.
+        config: The content of `config.json`.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+
+    kind: ClassVar[str]
+    reported: ClassVar[tuple[str, ...]] = ("step", "loss", "variance", "metric")
+
+    @classmethod
+    def begin(
+        cls,
+        folder: Path,
+        source: str,
+        built_in: Collection[str],
+        settings: Any,
+        *,
+        device: str,
+        precision: str,
+        options: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        writes: bool = True,
+    ) -> Self:
+        """Make the folder, which must not exist, and note how to repeat the run.
+
+        Args:
+            folder: Where.
+            source: What the data are loaded from: a name or a path.
+            built_in: Names of sets that come before files of the same name.
+            settings: What the user chose.
+            device: `"auto"`, `"cpu"`, `"cuda"`, ...
+            precision: A precision of Fabric's.
+            options: How the data are read: rows, data_root, size, where they are given.
+            facts: What this kind of run notes of its data.
+            writes: Whether this process writes; one of many does.
+        """
+        if writes:
+            begin_folder(folder)
+        config = {
+            "kind": cls.kind,
+            "kermix": __version__,
+            "data": lasting_source(source, built_in),
+            "options": {
+                name: str(Path(value).resolve()) if name == "data_root" else value
+                for name, value in options.items()
+                if value is not None
+            },
+            **facts,
+            "settings": settings.as_json(),
+            "device": device,
+            "precision": precision,
+            "environment": environment(),
+        }
+        if writes:
+            write_json(folder / "config.json", config)
+        return cls(folder, config)
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Self:
+        """A run that was begun before."""
+        folder = Path(folder)
+        return cls(folder, read_config(folder, cls.kind, cls._read_settings))
+
+    @classmethod
+    @abstractmethod
+    def _read_settings(cls, content: dict[str, Any]) -> Any:
+        """Settings from `config.json`; names that are not known are an error."""
+
+    @property
+    def settings(self) -> Any:
+        """What the user chose."""
+        return self._read_settings(self.config["settings"])
+
+    @property
+    def source(self) -> str:
+        """What the data are read from; those kept in the folder, wherever it is now."""
+        kept = self.folder / Path(self.config["data"]).name
+        return str(kept) if kept.name in KEPT.values() and kept.exists() else self.config["data"]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How the data are read again."""
+        # Version 0.1 noted them one by one, beside the rest.
+        older = {name: self.config.get(name) for name in READING if self.config.get(name)}
+        options = {**older, **self.config.get("options", {})}
+        if options.get("data_root") is not None:
+            options["data_root"] = Path(options["data_root"])
+        return options
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are."""
+        return self.folder / "checkpoint"
+
+    @property
+    def last(self) -> Path:
+        """The checkpoint to go on from."""
+        return self.checkpoints / "last.safetensors"
+
+    @property
+    def ranks(self) -> tuple[int, int, Strategy]:
+        """Processes on each node, nodes, and how costs are computed over them."""
+        return 1, 1, "auto"
+
+    @abstractmethod
+    def dataset(self) -> Any:
+        """The data of the run, read again; refused if they have changed."""
+
+    @abstractmethod
+    def trainer(self, data: Any) -> Trainer[Any]:
+        """A trainer at the last checkpoint, or at the first step if there is none."""
+
+    @abstractmethod
+    def finish(self, data: Any, outcome: Outcome) -> Numbers:
+        """Write results and report; returns the numbers to show."""
+
+    @abstractmethod
+    def command(self) -> str:
+        """The command that repeats this run."""
+
+    def reading_options(self) -> list[str]:
+        """The part of the command that says how the data are read."""
+        return [
+            text
+            for name, value in self.options.items()
+            for text in (f"--{name.replace('_', '-')}", shlex.quote(str(value)))
+        ]
+
+    @abstractmethod
+    def shown(self, row: Row) -> dict[str, str]:
+        """What a progress bar shows of a report: `stage` and `metric`."""
+
+    def notes(self, data: Any) -> list[str]:
+        """What a user should know before believing the numbers."""
+        return list(self.config.get("notes", []))
+
+    def on_report(self, trainer: Trainer[Any], row: Row) -> None:  # noqa: B027
+        """Called after each report; a kind of run may keep more than the numbers."""
+
+    def train(self, trainer: Trainer[Any], **callbacks: Callable[..., Any] | None) -> bool:
+        """Train to the end or an interruption; returns whether the end was reached."""
+        told = callbacks.pop("on_report", None)
+
+        def report(row: Row) -> None:
+            write_metrics(self.folder, trainer.history, self.reported)
+            self.on_report(trainer, row)
+            if told is not None:
+                told(row)
+
+        if trainer.is_main:
+            write_metrics(self.folder, trainer.history, self.reported)
+        return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)
