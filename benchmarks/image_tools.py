@@ -17,9 +17,10 @@ from kermix.models.images.cnn import PlainCNN
 from kermix.models.images.evaluation import frechet_distance, nearest, neighbourhoods
 from kermix.training.augmentation import Augmentation
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
-from kermix.training.image_fit import ImageTrainer
 from kermix.training.image_settings import ImageSettings
+from kermix.training.images import ImageTask
 from kermix.training.judging import accuracy, fit_classifier
+from kermix.training.loop import Trainer
 
 __all__ = ["Real", "classifier_of", "distances", "encoder_of", "kept", "read", "train"]
 
@@ -88,10 +89,8 @@ def encoder_of(
     real: Real, settings: ImageSettings, path: Path | None = None
 ) -> tuple[Autoencoder, dict[str, Any]]:
     """The autoencoder that all methods share."""
-    trainer = ImageTrainer(
-        real.train.images, None, 1, replace(settings, model="codes", steps=1, polish=0),
-        device=real.device.type,
-    )  # fmt: skip
+    chosen = replace(settings, model="codes", steps=1, polish=0)
+    trainer = Trainer(ImageTask(real.train.images, None, 1, chosen), device=real.device.type)
     autoencoder = trainer.model.autoencoder
     assert autoencoder is not None
 
@@ -151,17 +150,13 @@ def distances(real: Real, classifier: PlainCNN, images: Tensor) -> dict[str, flo
 
 def train(
     real: Real, settings: ImageSettings, autoencoder: Autoencoder | None
-) -> tuple[ImageTrainer, float]:
+) -> tuple[Trainer[ImageTask], float]:
     """Train a class-conditional model; returns it and the seconds that the cost took."""
-    trainer = ImageTrainer(
-        real.train.images,
-        real.train.labels,
-        len(real.train.classes),
-        settings,
-        held_out=real.held_out,
-        autoencoder=autoencoder,
-        device=real.device.type,
+    classes = len(real.train.classes)
+    task = ImageTask(
+        real.train.images, real.train.labels, classes, settings, real.held_out, autoencoder
     )
+    trainer = Trainer(task, device=real.device.type)
     start = time.perf_counter()
     trainer.run()
     return trainer, time.perf_counter() - start

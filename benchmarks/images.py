@@ -235,7 +235,7 @@ def run_task(
             "method": method,
             "a_sample_is": "centre + learned noise" if mixture else "centre",
             **judged(drawn.images, drawn.labels),
-            "held_out_energy_of_codes": trainer.metric(),
+            "held_out_energy_of_codes": trainer.task.metric(),
             "steps": settings.steps + settings.polish,
             "seconds": seconds,
             "raw_judge": judge,

@@ -21,6 +21,7 @@ from kermix.costs.baselines import ModeCoverage, mode_coverage
 from kermix.data.toys import toy
 from kermix.training.build import build_model
 from kermix.training.loop import Trainer
+from kermix.training.rows import RowTask
 from kermix.training.settings import COSTS, FinishName, Settings
 
 __all__ = ["METHODS", "SETS", "SETTING", "main", "run", "train_seeds"]
@@ -60,7 +61,7 @@ def train_seeds(
     settings = replace(_settings(method, setting), seed=seeds[0])
     data = torch.stack(draws)
     model, variances = build_model(data, settings)
-    trainer = Trainer(model, data, None, settings, variances, device=device)
+    trainer = Trainer(RowTask(model, data, None, settings, variances), device=device)
     start = time.perf_counter()
     trainer.run()
     _wait(trainer)
@@ -77,7 +78,7 @@ def train_seeds(
     )
 
 
-def _wait(trainer: Trainer) -> None:
+def _wait(trainer: Trainer[RowTask]) -> None:
     if trainer.model.scaler.scale.device.type == "cuda":
         torch.cuda.synchronize()
 

@@ -10,8 +10,9 @@ from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.errors import OptionError, RunError, SampleError, ShapeError, TrainingError
 from kermix.training.augmentation import Augmentation
 from kermix.training.averaging import RunningAverage
-from kermix.training.classification import ClassifierTrainer, load_classifier
+from kermix.training.classification import ClassifierTask, load_classifier
 from kermix.training.classifier_settings import ClassifierSettings
+from kermix.training.loop import Trainer
 
 SMALL = ClassifierSettings(
     width=16, depth=2, output_width=32, epochs=2, batch=256, shift=1, evaluate_every=0
@@ -24,14 +25,14 @@ def digits():
 
 
 def weights(trainer):
-    return {name: t.clone() for name, t in trainer.final().state_dict().items()}
+    return {name: t.clone() for name, t in trainer.task.final().state_dict().items()}
 
 
 def test_it_learns_the_digits(digits):
     settings = replace(SMALL, width=32, output_width=96, epochs=8, batch=128)
-    trainer = ClassifierTrainer(*digits, settings, device="cpu")
+    trainer = Trainer(ClassifierTask(*digits, settings), device="cpu")
     assert trainer.run()
-    found = trainer.evaluate()
+    found = trainer.task.evaluate()
     assert found.accuracy >= 0.95
     assert found.confusion.sum() == len(digits[1])
     assert [row["epoch"] for row in trainer.history] == list(range(1, 9))
@@ -43,7 +44,7 @@ def test_the_baseline_learns_too(digits):
         "few", digits[0].images[:400], digits[0].labels[:400], digits[0].classes
     )
     settings = ClassifierSettings(model="cnn", epochs=2, batch=40, shift=0, evaluate_every=2)
-    trainer = ClassifierTrainer(train, digits[1], settings, device="cpu")
+    trainer = Trainer(ClassifierTask(train, digits[1], settings), device="cpu")
     trainer.run()
     assert trainer.history[-1]["test_accuracy"] > 0.7
     assert "test_accuracy" not in trainer.history[0]
@@ -56,12 +57,12 @@ def test_a_resumed_run_ends_like_one_that_was_not_stopped(digits, tmp_path, opti
         SMALL, optimizer=optimizer, cutout=2, rotation=5.0, flip=True, mix=0.5, positions=0.5,
         score_rate=0.3,
     )  # fmt: skip
-    whole = ClassifierTrainer(*digits, settings, device="cpu")
-    assert whole.steps_per_epoch == 6
+    whole = Trainer(ClassifierTask(*digits, settings), device="cpu")
+    assert whole.reports_every == 6
     assert whole.run()
-    first = ClassifierTrainer(*digits, settings, device="cpu")
+    first = Trainer(ClassifierTask(*digits, settings), device="cpu")
     assert not first.run(folder=tmp_path, should_stop=lambda: first.step == stop)
-    second = ClassifierTrainer(*digits, settings, device="cpu")
+    second = Trainer(ClassifierTask(*digits, settings), device="cpu")
     second.load(tmp_path / "last.safetensors")
     assert second.step == stop
     assert second.run(folder=tmp_path)
@@ -74,18 +75,18 @@ def test_a_resumed_run_ends_like_one_that_was_not_stopped(digits, tmp_path, opti
     assert trained.classes == digits[0].classes
     images = torch.tensor(digits[1].images)
     with torch.no_grad():
-        assert_close(trained.probabilities(images), whole.final()(images).softmax(1))
+        assert_close(trained.probabilities(images), whole.task.final()(images).softmax(1))
 
 
 def test_a_part_of_the_positions_is_enough_to_learn(digits):
     settings = replace(SMALL, width=32, output_width=96, epochs=6, batch=128, positions=0.5)
-    trainer = ClassifierTrainer(*digits, settings, device="cpu")
+    trainer = Trainer(ClassifierTask(*digits, settings), device="cpu")
     seen = []
     trainer.model.layers[0].register_forward_hook(lambda _, y, k: seen.append(k.shape[1]))
     trainer.run()
     assert trainer.model.positions == 36
     assert set(seen) == {18}
-    assert trainer.evaluate().accuracy > 0.9
+    assert trainer.task.evaluate().accuracy > 0.9
     assert seen[-1] == 36
     with pytest.raises(OptionError, match="positions=0"):
         replace(settings, positions=0.0)
@@ -96,7 +97,9 @@ def test_a_part_of_the_positions_is_enough_to_learn(digits):
 def test_seeds_decide_everything(digits):
     runs = []
     for seed in (0, 0, 1):
-        trainer = ClassifierTrainer(*digits, replace(SMALL, epochs=1, seed=seed), device="cpu")
+        trainer = Trainer(
+            ClassifierTask(*digits, replace(SMALL, epochs=1, seed=seed)), device="cpu"
+        )
         trainer.run()
         runs.append(trainer.history[0]["loss"])
     assert runs[0] == runs[1] != runs[2]
@@ -104,10 +107,10 @@ def test_seeds_decide_everything(digits):
 
 def test_scores_of_mirror_images_can_be_averaged(digits):
     settings = replace(SMALL, epochs=1, flip_at_test=True)
-    trainer = ClassifierTrainer(*digits, settings, device="cpu")
+    trainer = Trainer(ClassifierTask(*digits, settings), device="cpu")
     trainer.run()
     images = torch.tensor(digits[1].images[:20])
-    found = trainer.trained()
+    found = trainer.task.trained()
     assert_close(found.probabilities(images), found.probabilities(images.flip(3)))
 
 
@@ -126,10 +129,10 @@ def test_troubles_have_named_errors(digits, tmp_path):
     train, test = digits
     smaller = replace(test, images=test.images[:, :, :7])
     with pytest.raises(ShapeError, match="held-out"):
-        ClassifierTrainer(train, smaller, SMALL, device="cpu")
-    trainer = ClassifierTrainer(train, None, SMALL, device="cpu")
+        Trainer(ClassifierTask(train, smaller, SMALL), device="cpu")
+    trainer = Trainer(ClassifierTask(train, None, SMALL), device="cpu")
     with pytest.raises(RunError, match="no held-out"):
-        trainer.evaluate()
+        trainer.task.evaluate()
     with torch.no_grad():
         trainer.model.output.anchors[0] = torch.nan
     with pytest.raises(TrainingError, match="not finite in epoch 1"):
@@ -205,10 +208,10 @@ def test_rectangles_of_other_images_count_by_their_area():
 
 def test_labels_are_mixed_with_the_images(digits):
     settings = replace(SMALL, mix=1.0, shift=0, smoothing=0.0)
-    trainer = ClassifierTrainer(*digits, settings, device="cpu")
+    trainer = Trainer(ClassifierTask(*digits, settings), device="cpu")
     images, labels = torch.tensor(digits[0].images[:64]), torch.tensor(digits[0].labels[:64])
-    loss, scores = trainer._loss(images, labels)
-    again = torch.Generator().manual_seed(trainer._generator.initial_seed())
+    loss, scores = trainer.task.loss_and_scores(trainer.model, images, labels)
+    again = torch.Generator().manual_seed(trainer.task.generator.initial_seed())
     _, own = settings.augmentation.mixed(images, again)
     chances = scores.log_softmax(1)
     rows = torch.arange(64)
@@ -223,7 +226,7 @@ def test_a_running_average():
     with torch.no_grad():
         for p in layer.parameters():
             p += 1
-    average.update(layer, 10_000)
+    average.update(10_000)
     for name, tensor in average.tensors.items():
         assert_close(tensor, start[name] + 0.25)
     other = torch.nn.Linear(2, 2)
@@ -235,7 +238,7 @@ def test_a_running_average():
     ("optimizer", "expected"), [("adamw", 0), ("muon", 2), ("muon-anchors", 3)]
 )
 def test_muon_takes_the_matrices_it_is_given(digits, optimizer, expected):
-    trainer = ClassifierTrainer(*digits, replace(SMALL, optimizer=optimizer), device="cpu")
+    trainer = Trainer(ClassifierTask(*digits, replace(SMALL, optimizer=optimizer)), device="cpu")
     found = [o for o in trainer._optimizers if "ns_steps" in o.param_groups[0]]
     matrices = [p for o in found for group in o.param_groups for p in group["params"]]
     assert len(matrices) == expected
@@ -246,7 +249,7 @@ def test_muon_takes_the_matrices_it_is_given(digits, optimizer, expected):
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_only_the_scores_learn_at_the_rate_of_scores(digits, optimizer):
     settings = replace(SMALL, optimizer=optimizer, rate=0.1, score_rate=0.25, warmup=0.99)
-    trainer = ClassifierTrainer(*digits, settings, device="cpu")
+    trainer = Trainer(ClassifierTask(*digits, settings), device="cpu")
     assert not trainer.run(should_stop=lambda: True)
     rates = {p: g["lr"] for o in trainer._optimizers for g in o.param_groups for p in g["params"]}
     scores = trainer.model.output.scores.weight
@@ -262,13 +265,13 @@ def test_only_the_scores_learn_at_the_rate_of_scores(digits, optimizer):
 
 def test_three_images_in_steps_of_two(digits):
     few = LabelledImages("few", digits[0].images[:3], digits[0].labels[:3], digits[0].classes)
-    trainer = ClassifierTrainer(few, digits[1], replace(SMALL, batch=2), device="cpu")
+    trainer = Trainer(ClassifierTask(few, digits[1], replace(SMALL, batch=2)), device="cpu")
     assert trainer.run()
-    assert trainer.steps_per_epoch == 1
+    assert trainer.reports_every == 1
 
 
 def test_a_run_that_diverged_keeps_its_last_good_checkpoint(digits, tmp_path):
-    trainer = ClassifierTrainer(*digits, SMALL, device="cpu")
+    trainer = Trainer(ClassifierTask(*digits, SMALL), device="cpu")
     stop = iter([False] * 7 + [True])
 
     def spoil(step):
@@ -278,30 +281,30 @@ def test_a_run_that_diverged_keeps_its_last_good_checkpoint(digits, tmp_path):
 
     with pytest.raises(TrainingError, match=r"not finite in epoch 2 .*last good checkpoint"):
         trainer.run(folder=tmp_path, on_step=spoil, should_stop=lambda: next(stop))
-    again = ClassifierTrainer(*digits, SMALL, device="cpu")
+    again = Trainer(ClassifierTask(*digits, SMALL), device="cpu")
     again.load(tmp_path / "last.safetensors")
-    assert again.step == again.steps_per_epoch
+    assert again.step == again.reports_every
     assert all(bool(p.isfinite().all()) for p in again.model.parameters())
 
 
 def test_evaluation_in_pieces_of_any_size(digits, monkeypatch):
-    trainer = ClassifierTrainer(*digits, replace(SMALL, epochs=1), device="cpu")
+    trainer = Trainer(ClassifierTask(*digits, replace(SMALL, epochs=1)), device="cpu")
     trainer.run()
-    expected = trainer.evaluate()
+    expected = trainer.task.evaluate()
     limit = 7 * trainer.model.numbers_per_image
     monkeypatch.setattr("kermix.training.classification.NUMBERS_AT_ONCE", limit)
     sizes = []
-    trainer.final().register_forward_hook(lambda _, given, __: sizes.append(len(given[0])))
-    found = trainer.evaluate()
+    trainer.task.final().register_forward_hook(lambda _, given, __: sizes.append(len(given[0])))
+    found = trainer.task.evaluate()
     assert max(sizes) == 7
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
 
 
 def test_pixels_of_other_kinds(digits):
-    trainer = ClassifierTrainer(*digits, replace(SMALL, epochs=1), device="cpu")
+    trainer = Trainer(ClassifierTask(*digits, replace(SMALL, epochs=1)), device="cpu")
     trainer.run()
     images = torch.tensor(digits[1].images[:20])
-    trained = trainer.trained()
+    trained = trainer.task.trained()
     expected = trained.probabilities(images)
     assert_close(trained.probabilities(images.double() / 255), expected)
     with pytest.raises(SampleError, match=r"torch.int64; pixels are bytes"):

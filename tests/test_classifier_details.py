@@ -17,8 +17,9 @@ from kermix.paper import table_cells
 from kermix.training import presets
 from kermix.training.augmentation import Augmentation
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.classification import ClassifierTrainer
+from kermix.training.classification import ClassifierTask
 from kermix.training.classifier_settings import ClassifierSettings
+from kermix.training.loop import Trainer
 
 SIDE = 6
 TINY = ClassifierSettings(
@@ -41,7 +42,7 @@ def labelled(count=48, name="random"):
 
 def trainer_of(data=None, **options):
     data = labelled() if data is None else data
-    return ClassifierTrainer(data, None, replace(TINY, **options), device="cpu")
+    return Trainer(ClassifierTask(data, None, replace(TINY, **options)), device="cpu")
 
 
 def parameters(model):
@@ -72,13 +73,13 @@ def test_the_rate_rises_for_the_share_that_was_asked_for(warmup):
 
 def test_weights_are_averaged_over_epochs():
     trainer = trainer_of(labelled(24), average=2.0, epochs=20)
-    assert trainer.steps_per_epoch == 3
+    assert trainer.reports_every == 3
     own, averaged = [], []
 
     def look(step):
         if step > 58:
             own.append(parameters(trainer.model))
-            averaged.append(parameters(trainer.final()))
+            averaged.append(parameters(trainer.task.final()))
 
     trainer.run(on_step=look)
     for name, before in averaged[0].items():
@@ -108,7 +109,7 @@ def test_averaged_weights_have_the_statistics_of_augmented_images():
     # The square covers all of the image: what is left is its mean colour, at any place.
     trainer = trainer_of(cutout=4 * SIDE)
     trainer.run()
-    model, images = trainer.final(), torch.tensor(trainer.train.images)
+    model, images = trainer.task.final(), torch.tensor(trainer.task.train.images)
     colours = Augmentation(cutout=4 * SIDE)(images, start())
     assert bool((colours == colours[:, :, :1, :1]).all())
     first = model.layers[0]
@@ -120,9 +121,9 @@ def test_averaged_weights_have_the_statistics_of_augmented_images():
 @pytest.mark.parametrize(("smoothing", "cutout"), [(0.0, 0), (0.3, 0), (0.0, 4 * SIDE)])
 def test_the_history_has_the_loss_of_what_is_trained_on(smoothing, cutout):
     trainer = trainer_of(batch=48, epochs=1, smoothing=smoothing, cutout=cutout)
-    assert trainer.steps_per_epoch == 1
-    labels = torch.tensor(trainer.train.labels)
-    images = trainer.settings.augmentation(torch.tensor(trainer.train.images), start())
+    assert trainer.reports_every == 1
+    labels = torch.tensor(trainer.task.train.labels)
+    images = trainer.task.settings.augmentation(torch.tensor(trainer.task.train.images), start())
     with torch.no_grad():
         scores = trainer.model.train()(images)
     chances = scores.log_softmax(1)
@@ -140,7 +141,11 @@ def test_every_epoch_has_all_images_in_an_order_of_its_own():
     trainer.run()
     hook.remove()
     first, second = (torch.cat(seen[6 * e : 6 * e + 6]).flatten(1).tolist() for e in range(2))
-    assert sorted(first) == sorted(second) == sorted(trainer.train.images.reshape(48, -1).tolist())
+    assert (
+        sorted(first)
+        == sorted(second)
+        == sorted(trainer.task.train.images.reshape(48, -1).tolist())
+    )
     assert first != second
 
 
@@ -151,15 +156,15 @@ def test_at_least_one_position_is_looked_at():
     assert set(seen) == {1}
 
 
-def test_checkpoints_are_written_as_often_as_asked_and_at_the_end(tmp_path):
+def test_a_checkpoint_is_written_after_every_epoch(tmp_path):
     trainer, path, found = trainer_of(epochs=3), tmp_path / "last.safetensors", {}
 
     def look(step):
         found[step] = load_checkpoint(path)[1]["step"] if path.exists() else 0
 
-    trainer.run(folder=tmp_path, on_step=look, checkpoint_every=2)
+    trainer.run(folder=tmp_path, on_step=look)
     # What is there after a step was written after the one before.
-    assert [found[step] for step in (1, 7, 12, 13, 18)] == [0, 0, 0, 12, 12]
+    assert [found[step] for step in (1, 6, 7, 12, 13, 18)] == [0, 0, 6, 6, 12, 12]
     assert load_checkpoint(path)[1]["step"] == 18
 
 
@@ -167,8 +172,8 @@ def test_an_evaluation_has_plain_losses_and_a_row_for_each_true_class():
     data = labelled()
     trainer = trainer_of(data, smoothing=0.3)
     trainer.run()
-    found = trainer.evaluate(replace(data, name="again"))
-    chances = trainer.trained().probabilities(torch.tensor(data.images))
+    found = trainer.task.evaluate(replace(data, name="again"))
+    chances = trainer.task.trained().probabilities(torch.tensor(data.images))
     guesses = chances.argmax(1).numpy()
     table = [
         [int(((data.labels == i) & (guesses == j)).sum()) for j in range(3)] for i in range(3)

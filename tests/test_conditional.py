@@ -7,13 +7,15 @@ import torch
 
 from kermix.errors import OptionError, RunError, ShapeError
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.training import conditional
+from kermix.training.checkpoints import load_checkpoint
 from kermix.training.conditional import (
     ConditionalSettings,
+    ConditionalTask,
     fit_conditional,
     load_conditional,
     spherical_loss,
 )
+from kermix.training.loop import Trainer
 
 
 def two_branches(n, seed=0):
@@ -72,23 +74,16 @@ def test_errors():
         ConditionalSettings(steps=0, polish=0)
 
 
-def test_a_stopped_fit_ends_with_the_same_weights(tmp_path, monkeypatch):
-    data, settings, path = two_branches(300), small(steps=8, polish=8), tmp_path / "fit"
+@pytest.mark.parametrize("stop", [5, 8, 11])
+@pytest.mark.parametrize("cost", ["svd", "likelihood"])
+def test_a_stopped_fit_ends_with_the_same_weights(tmp_path, stop, cost):
+    settings, path = small(cost=cost, steps=8, polish=50), tmp_path / "fit"
+    data = two_branches(300)
     whole = fit_conditional(*data, settings, device="cpu")
-
-    class Stopped(Exception):
-        pass
-
-    def stop_after_saving(*arguments):
-        saved(*arguments)
-        if arguments[-1] == 10:
-            raise Stopped
-
-    saved = conditional._save
-    monkeypatch.setattr(conditional, "_save", stop_after_saving)
-    with pytest.raises(Stopped):
-        fit_conditional(*data, settings, device="cpu", checkpoint=path)
-    monkeypatch.setattr(conditional, "_save", saved)
+    stop += 0 if cost == "svd" else settings.steps
+    first = Trainer(ConditionalTask(*data, settings), device="cpu", last="fit")
+    assert not first.run(folder=tmp_path, should_stop=lambda: first.step == stop)
+    assert load_checkpoint(path)[1]["step"] == stop
     resumed = fit_conditional(*data, settings, device="cpu", checkpoint=path)
     for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert a.equal(b)

@@ -11,10 +11,11 @@ from kermix.models.mixture.networks import MixtureTable
 from kermix.training import image_rows
 from kermix.training.augmentation import Augmentation
 from kermix.training.em import em_pass
-from kermix.training.image_fit import ImageTrainer
 from kermix.training.image_rows import ImageRows
 from kermix.training.image_settings import ImageSettings
+from kermix.training.images import ImageTask
 from kermix.training.judging import accuracy, fit_classifier, train_on_synthetic
+from kermix.training.loop import Trainer
 
 SHORT = {"encoder_steps": 12, "steps": 8, "batch": 24, "width": 8, "hidden": 16, "code": 3,
          "noise": 4, "encoder_batch": 16}  # fmt: skip
@@ -38,7 +39,7 @@ def trainer_of(**options):
     settings = ImageSettings(**{**SHORT, **options})
     held = (images[:20], labels[:20])
     given = labels[20:] if classes > 1 else None
-    return ImageTrainer(images[20:], given, classes, settings, held, device="cpu")
+    return Trainer(ImageTask(images[20:], given, classes, settings, held), device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_classes_are_told_apart():
 def test_channels_are_a_space_of_their_own():
     images, _ = pictures(channels=3)
     settings = ImageSettings(**{**SHORT, "code": 6}, by_channel=True, spaces=("codes", "channels"))
-    trainer = ImageTrainer(images, None, 1, settings, device="cpu")
+    trainer = Trainer(ImageTask(images, None, 1, settings), device="cpu")
     assert trainer.run()
     assert trainer.model.sample(2, torch.Generator().manual_seed(0)).images.shape[1] == 3
 
@@ -109,7 +110,7 @@ def test_looking_leaves_the_autoencoder_alone():
     trainer = trainer_of()
     trainer.run()
     before = {k: v.clone() for k, v in trainer.model.autoencoder.state_dict().items()}
-    assert trainer.metric() == trainer.metric()
+    assert trainer.task.metric() == trainer.task.metric()
     assert not any(m.training for m in trainer.model.autoencoder.modules())
     for name, tensor in trainer.model.autoencoder.state_dict().items():
         assert torch.equal(before[name], tensor), name

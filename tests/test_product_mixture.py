@@ -11,8 +11,9 @@ from kermix.errors import OptionError, ShapeError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models import ProductMixture
 from kermix.training.em import product_em_pass
-from kermix.training.image_fit import ImageTrainer
 from kermix.training.image_settings import ImageSettings
+from kermix.training.images import ImageTask
+from kermix.training.loop import Trainer
 
 PARTS, DIMENSION, COMPONENTS, GROUPS = 2, 2, 3, 2
 
@@ -132,7 +133,7 @@ def test_a_fit_of_channels_is_resumed_exactly(tmp_path):
     labels = np.arange(60) % 2
 
     def trainer():
-        return ImageTrainer(images, labels, 2, SMALL, device="cpu")
+        return Trainer(ImageTask(images, labels, 2, SMALL), device="cpu")
 
     whole = trainer()
     assert isinstance(whole.model.network, ProductMixture)
@@ -153,10 +154,10 @@ def test_a_fit_of_channels_is_resumed_exactly(tmp_path):
 
 def test_the_components_of_a_part_begin_at_codes_of_that_part():
     images = np.random.default_rng(0).integers(0, 256, (60, 2, 8, 8), dtype=np.uint8)
-    trainer = ImageTrainer(images, np.arange(60) % 2, 2, SMALL, device="cpu")
+    trainer = Trainer(ImageTask(images, np.arange(60) % 2, 2, SMALL), device="cpu")
     trainer.run(should_stop=lambda: trainer.step == SMALL.encoder_steps)
-    trainer._prepared()
-    codes = trainer._codes.unflatten(1, (2, -1))
+    trainer.task.batch(trainer.step)  # of the first step with the cost
+    codes = trainer.task._codes.unflatten(1, (2, -1))
     for label in range(2):
         for part in range(2):
             own = codes[label::2, part]  # the labels alternate

@@ -14,6 +14,7 @@ from kermix.training.build import Split, build_model, build_trainer, split_rows
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.loop import Trainer
 from kermix.training.objective import cauchy_schwarz_to_points
+from kermix.training.rows import RowTask
 from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
 from kermix.training.settings import Settings
 
@@ -124,7 +125,7 @@ def test_a_run_covers_all_modes_and_knows_its_density():
     found = mode_coverage(samples, chosen.modes.centres.double(), chosen.modes.deviation)
     assert found.modes == 10
     assert found.high_quality > 0.9
-    assert trainer.metric() < chosen.entropy + 0.1
+    assert trainer.task.metric() < chosen.entropy + 0.1
 
 
 def test_the_average_of_the_weights_is_the_model():
@@ -180,8 +181,8 @@ def test_non_finite_loss_stops_with_the_last_good_checkpoint(seen, tmp_path, mon
     if not seen:
         monkeypatch.setattr("kermix.checks.values_are_readable", lambda *_: False)
     trainer = trainer_of(moons(), steps=60, cost="energy")
-    original = trainer._batch
-    trainer._batch = lambda size: original(size) * (math.nan if trainer.step >= 40 else 1.0)
+    original = trainer.task.batch
+    trainer.task.batch = lambda step: original(step) * (math.nan if step >= 40 else 1.0)
     with pytest.raises(TrainingError, match=r"step 40 .*variance .*last good checkpoint"):
         trainer.run(folder=tmp_path)
     tensors, content = load_checkpoint(tmp_path / "last.safetensors")
@@ -193,7 +194,7 @@ def test_batches_of_models_match_models_alone():
     data = torch.stack([moons(), moons() * 3 + 1])
     settings = small(polish=0, steps=5)
     model, variances = build_model(data, settings)
-    trainer = Trainer(model, data, None, settings, variances, device="cpu")
+    trainer = Trainer(RowTask(model, data, None, settings, variances), device="cpu")
     trainer.run()
     mixture = model.mixture()
     assert mixture.batch_shape == (2,)
@@ -257,4 +258,4 @@ def test_devices_that_do_not_exist(device, precision):
 def test_mixed_precision_trains():
     trainer = build_trainer(split_rows(moons(), 0), small(), device="cpu", precision="bf16-mixed")
     assert trainer.run()
-    assert math.isfinite(trainer.metric())
+    assert math.isfinite(trainer.task.metric())

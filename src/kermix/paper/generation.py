@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +23,16 @@ from torch import Tensor, nn
 from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.costs.functions import distance_nuclear_cost, frobenius_cost
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+from kermix.distributed import Ranks
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.mixture.generators import MLPGenerator
 from kermix.models.mixture.priors import UniformPrior
 from kermix.paper.artefact import Artefact, Rows, Tick, ignore
 from kermix.paper.claims import Claim
 from kermix.paper.drawing import BLUE, COST_COLOURS, GREY, INK_COLOUR, ORANGE, bare, sheet
+from kermix.training.loop import Trainer
 from kermix.training.schedules import learning_rate
+from kermix.training.task import Forward, Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,6 +133,54 @@ def run(
     )  # fmt: skip
 
 
+class SampleTask(Task):
+    """The training of one network from noise to points."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        mixture: GaussianMixture,
+        loss_of: Loss,
+        training: Training,
+        generator: torch.Generator,
+    ) -> None:
+        self.model = self.module = network
+        self.generator, self.prior = generator, UniformPrior(NOISE)
+        self._mixture, self._loss_of, self._training = mixture, loss_of, training
+
+    def prepare(self, fabric: Any, ranks: Ranks | None) -> list[torch.optim.Optimizer]:
+        """The paper's optimizer."""
+        return [torch.optim.Adam(self.model.parameters(), betas=(0.5, 0.9))]
+
+    @property
+    def total(self) -> int:
+        """Steps of the figure's setting."""
+        return self._training.steps
+
+    @property
+    def reports_every(self) -> int:
+        """Nobody looks before the end."""
+        return self._training.steps
+
+    def learning_rate(self, step: int) -> float:
+        """One rise and fall."""
+        return learning_rate(step / self._training.steps, self._training.rate)
+
+    def batch(self, step: int) -> Tensor:
+        """New points of the mixture."""
+        return self._mixture.sample((self._training.batch,), generator=self.generator)
+
+    def loss(self, forward: Forward | None, batch: Tensor, step: int) -> Tensor:
+        """Between the points and as many of the network."""
+        assert forward is not None
+        noise = self.prior.sample(self._training.batch, self.generator)
+        return self._loss_of(batch, forward(noise))
+
+    def failure(self, step: int) -> str:
+        """Fast steps are what fails."""
+        return f"The loss is not finite at step {step}; try a lower rate."
+
+
 def train(method: str, seed: int, training: Training) -> tuple[dict[str, float], Tensor, Tensor]:
     """Train one network; returns its numbers, samples of it, and held-out data."""
     generator = torch.Generator().manual_seed(seed)
@@ -138,16 +189,9 @@ def train(method: str, seed: int, training: Training) -> tuple[dict[str, float],
     network = nn.Sequential(
         MLPGenerator(NOISE, 2, training.width, training.depth, generator=generator), nn.Sigmoid()
     )
-    optimizer = torch.optim.Adam(network.parameters(), betas=(0.5, 0.9))
-    prior, loss_of = UniformPrior(NOISE), METHODS[method]
-    for step in range(training.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step / training.steps, training.rate)
-        data = mixture.sample((training.batch,), generator=generator)
-        loss = loss_of(data, network(prior.sample(training.batch, generator)))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
+    task = SampleTask(network, mixture, METHODS[method], training, generator)
+    Trainer(task, device="cpu").run()
+    prior = task.prior
     network.eval()
     fresh = torch.Generator().manual_seed(10_000 + seed)
     with torch.no_grad():

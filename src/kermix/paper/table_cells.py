@@ -13,8 +13,9 @@ import torch
 
 from kermix.data.images.labelled import LabelledImages
 from kermix.reports.provenance import environment, write_json
-from kermix.training.classification import ClassifierTrainer
+from kermix.training.classification import ClassifierTask
 from kermix.training.classifier_settings import ClassifierSettings
+from kermix.training.loop import Trainer
 from kermix.training.presets import preset
 
 __all__ = [
@@ -43,13 +44,14 @@ def train_cell(
 ) -> dict[str, Any]:
     """Train once and describe it, as a record of the table."""
     torch.set_float32_matmul_precision("high")  # of the whitening, before any bfloat16
-    trainer = ClassifierTrainer(train, test, settings, device=device, precision=precision)
+    task = ClassifierTask(train, test, settings)
+    trainer = Trainer(task, device=device, precision=precision)
     start = time.perf_counter()
     trainer.run()
     seconds = time.perf_counter() - start
-    on_test, on_train = trainer.evaluate(), trainer.evaluate(train)
+    on_test, on_train = task.evaluate(), task.evaluate(train)
     plain = replace(settings, flip_at_test=False)
-    once = on_test if plain == settings else _with(trainer, plain)
+    once = on_test if plain == settings else _with(task, plain)
     found = environment()
     epochs = [row["seconds"] for row in trainer.history]
     return {
@@ -68,7 +70,7 @@ def train_cell(
         "train_images": len(train),
         "seconds": seconds,
         "seconds_per_epoch": statistics.median(epochs),
-        "parameters": trainer.model.parameter_count,
+        "parameters": task.model.parameter_count,
         "command": found["command"],
         "machine": found["machine"],
         "versions": found["versions"],
@@ -102,12 +104,12 @@ def hold_out(train: LabelledImages, count: int) -> tuple[LabelledImages, Labelle
     )
 
 
-def _with(trainer: ClassifierTrainer, settings: ClassifierSettings) -> Any:
-    kept, trainer.settings = trainer.settings, settings
+def _with(task: ClassifierTask, settings: ClassifierSettings) -> Any:
+    kept, task.settings = task.settings, settings
     try:
-        return trainer.evaluate()
+        return task.evaluate()
     finally:
-        trainer.settings = kept
+        task.settings = kept
 
 
 def command_of(record: dict[str, Any]) -> str:

@@ -14,7 +14,8 @@ from kermix.reports.classify_figures import (
 )
 from kermix.reports.described import DescribedRun, add_machine
 from kermix.reports.page import Report
-from kermix.training.classification import ClassifierTrainer, Evaluation
+from kermix.training.classification import ClassifierTask, Evaluation
+from kermix.training.loop import Trainer
 
 __all__ = ["write_report"]
 
@@ -24,17 +25,18 @@ LARGE_PATCH = 1
 
 def write_report(
     run: DescribedRun,
-    trainer: ClassifierTrainer,
+    trainer: Trainer[ClassifierTask],
     found: Evaluation,
     chances: Tensor,  # (test images, classes)
     rows: Sequence[tuple[str, str]],
 ) -> None:
     """Write `report.html`: accuracy, confusion, mistakes, what was learned, how to repeat it."""
-    assert trainer.held_out is not None
-    classes, settings = trainer.train.classes, run.settings
+    held_out = trainer.task.held_out
+    assert held_out is not None
+    classes, settings = trainer.task.train.classes, run.settings
     network = "A Gaussian-product network" if settings.model != "cnn" else "A plain CNN"
     page = Report(
-        f"Classes of {trainer.train.name}",
+        f"Classes of {trainer.task.train.name}",
         f"{network} trained by kermix {run.config['kermix']}.",
     )
     page.table(("", ""), rows)
@@ -49,7 +51,7 @@ def write_report(
         ("class", "test images", "recall", "precision"), _by_class(found.confusion, classes)
     )
     page.heading("Mistakes")
-    shown = mistakes_figure(trainer.held_out.images, trainer.held_out.labels, chances, classes)
+    shown = mistakes_figure(held_out.images, held_out.labels, chances, classes)
     if shown is None:
         page.text("There are none on the test images.")
     else:
@@ -71,8 +73,8 @@ def write_report(
     page.save(run.folder / "report.html")
 
 
-def _learned(page: Report, trainer: ClassifierTrainer) -> None:
-    network = trainer.final()
+def _learned(page: Report, trainer: Trainer[ClassifierTask]) -> None:
+    network = trainer.task.final()
     if not isinstance(network, GaussianProductClassifier):
         return
     page.heading("What was learned")

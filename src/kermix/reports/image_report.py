@@ -15,8 +15,8 @@ from kermix.models.images.evaluation import nearest
 from kermix.models.images.model import ImageModel, LabelledDraw
 from kermix.reports.image_sheets import sheet
 from kermix.reports.page import Report
-from kermix.training.image_fit import ImageTrainer
-from kermix.training.loop import Row
+from kermix.training.images import ImageTask
+from kermix.training.task import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,19 +61,19 @@ class ImageFindings:
     @torch.no_grad()
     def of(
         cls,
-        trainer: ImageTrainer,
+        task: ImageTask,
         drawn: LabelledDraw,
         columns: Tensor | None,
         generator: torch.Generator,
     ) -> "ImageFindings":
         """Look at a trained model."""
-        model, rows = trainer.model.eval(), trainer.rows
+        model, rows = task.model.eval(), task.rows
         searched = rows.images(rows.any(min(len(rows), SEARCHED), generator))
         found, apart = nearest(drawn.images, searched)
         pairs = torch.stack([drawn.images[:NEIGHBOURS], searched[found[:NEIGHBOURS]]], 1)
         held = searched
-        if trainer.held_out is not None:
-            some = np.array(trainer.held_out[0][: len(drawn.images)])
+        if task.held_out is not None:
+            some = np.array(task.held_out[0][: len(drawn.images)])
             held = torch.from_numpy(some).to(rows.device).float() / 255
         usual = nearest(held, searched)[1].median().clamp(min=1e-6)
         count = 80 if columns is None else len(columns)
@@ -89,8 +89,8 @@ class ImageFindings:
             pairs.flatten(0, 1),
             interpolate(model, LINES, STEPS, generator),
             again,
-            trainer.metric(),
-            trainer.apart,
+            task.metric(),
+            task.apart,
             float(apart.median() / usual),
             "centre plus learned noise" if model.is_mixture else "centre",
         )

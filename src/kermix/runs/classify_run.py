@@ -26,13 +26,13 @@ from kermix.reports.provenance import write_json
 from kermix.runs.folder import CLASSIFY, check_data, check_trained
 from kermix.runs.run import Numbers, Outcome, Row, Run
 from kermix.training.classification import (
-    ClassifierTrainer,
+    ClassifierTask,
     Evaluation,
     TrainedClassifier,
     load_classifier,
 )
 from kermix.training.classifier_settings import ClassifierSettings
-from kermix.training.loop import make_fabric
+from kermix.training.loop import Trainer, make_fabric
 from kermix.training.presets import suited_settings
 
 __all__ = ["ClassifyRun"]
@@ -79,7 +79,7 @@ class ClassifyRun(Run):
         """
         # Refused, if it must be, before a folder is made.
         check_same_shape(train, test)
-        make_fabric(device, "32-true" if precision == "auto" else precision)
+        make_fabric(device, precision)
         return cls.begin(
             folder,
             source,
@@ -115,10 +115,10 @@ class ClassifyRun(Run):
         check_data(self.folder, self.config, _fingerprint(train, test))
         return train, test
 
-    def trainer(self, data: Images) -> ClassifierTrainer:
+    def trainer(self, data: Images) -> Trainer[ClassifierTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
         device, precision = self.config["device"], self.config["precision"]
-        trainer = ClassifierTrainer(*data, self.settings, device, precision)
+        trainer = Trainer(ClassifierTask(*data, self.settings), device, precision)
         if self.last.exists():
             trainer.load(self.last)
         return trainer
@@ -137,9 +137,11 @@ class ClassifyRun(Run):
 
     def finish(self, data: Images, outcome: Outcome) -> Numbers:
         """Write result and report; returns the numbers to show."""
-        trainer: ClassifierTrainer = outcome.trainer
-        assert trainer.held_out is not None
-        on_test, on_train = trainer.evaluate(), trainer.evaluate(trainer.train)
+        assert outcome.trainer is not None
+        trainer: Trainer[ClassifierTask] = outcome.trainer
+        task = trainer.task
+        assert task.held_out is not None
+        on_test, on_train = task.evaluate(), task.evaluate(task.train)
         each = statistics.median(row["seconds"] for row in trainer.history)
         result = {
             "test_accuracy": on_test.accuracy,
@@ -149,17 +151,17 @@ class ClassifyRun(Run):
             "epochs": len(trainer.history),
             "seconds_per_epoch": each,
             "parameters": trainer.model.parameter_count,
-            "device": str(trainer.used_device),
+            "device": str(task.used_device),
         }
         write_json(self.folder / "result.json", result)
         rows = self._numbers(trainer, on_test, on_train, each)
-        chances = trainer.trained().probabilities(_pixels(trainer.held_out, trainer.used_device))
+        chances = task.trained().probabilities(_pixels(task.held_out, task.used_device))
         write_report(self, trainer, on_test, chances.cpu(), rows)
         return rows
 
     def _numbers(
         self,
-        trainer: ClassifierTrainer,
+        trainer: Trainer[ClassifierTask],
         on_test: Evaluation,
         on_train: Evaluation,
         each: float,
@@ -170,14 +172,14 @@ class ClassifyRun(Run):
         wrong = int(on_test.confusion.sum() - on_test.confusion.diagonal().sum())
         model = "CNN" if settings.model == "cnn" else f"{settings.model}, patch {settings.patch}"
         return [
-            ("data", f"{trainer.train.name}: {counts['train']} images to train with, "
+            ("data", f"{trainer.task.train.name}: {counts['train']} images to train with, "
              f"{counts['test']} to test, {width} x {height} x {channels}"),
             ("model", f"{model}, {trainer.model.parameter_count:,} parameters"),
             ("test accuracy", f"{on_test.accuracy:.2%} ({wrong} of {counts['test']} wrong)"),
             ("training accuracy", f"{on_train.accuracy:.2%}"),
             ("test loss", f"{on_test.loss:.4f} nats"),
             ("time", f"{count} epoch{'s' if count != 1 else ''} of {each:.2f} s on "
-             f"{trainer.used_device}"),
+             f"{trainer.task.used_device}"),
         ]  # fmt: skip
 
     def command(self) -> str:

@@ -28,8 +28,9 @@ from kermix.runs.folder import FIT, check_data, check_trained
 from kermix.runs.run import Numbers, Outcome, Row, Run
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.loop import Trainer, check_shares, load_model, make_fabric
+from kermix.training.loop import Trainer, load_model, make_fabric
 from kermix.training.progress import stage_of
+from kermix.training.rows import RowTask, check_shares
 from kermix.training.settings import Settings
 
 __all__ = ["FitRun"]
@@ -137,7 +138,7 @@ class FitRun(Run):
         check_data(self.folder, self.config, _fingerprint(dataset.values))
         return dataset
 
-    def trainer(self, dataset: Dataset) -> Trainer:
+    def trainer(self, dataset: Dataset) -> Trainer[RowTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
         split = self.split(dataset)
         device, precision = self.config["device"], self.config["precision"]

@@ -23,10 +23,10 @@ from kermix.runs.folder import IMAGES, check_data, check_trained
 from kermix.runs.run import Numbers, Outcome, Row, Run
 from kermix.training.build import held_out_rows
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.image_build import build_image_model, load_image_model
-from kermix.training.image_fit import ImageTrainer
+from kermix.training.image_build import build_image_model
 from kermix.training.image_settings import ImageSettings
-from kermix.training.loop import make_fabric
+from kermix.training.images import ImageTask
+from kermix.training.loop import Trainer, load_model, make_fabric
 from kermix.training.progress import stage_of
 
 __all__ = ["ASKED", "MODEL_OPTIONS", "ImageRun", "suits_images"]
@@ -129,17 +129,12 @@ class ImageRun(Run):
         check_data(self.folder, self.config, _fingerprint(dataset))
         return dataset
 
-    def trainer(self, data: Dataset) -> ImageTrainer:
+    def trainer(self, data: Dataset) -> Trainer[ImageTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
         train, held_out = self._split(data)
-        trainer = ImageTrainer(
-            *train,
-            max(1, len(self.config["classes"])),
-            self.settings,
-            held_out=held_out or train,
-            device=self.config["device"],
-            precision=self.config["precision"],
-        )
+        classes = max(1, len(self.config["classes"]))
+        task = ImageTask(*train, classes, self.settings, held_out=held_out or train)
+        trainer = Trainer(task, self.config["device"], self.config["precision"])
         if self.last.exists():
             trainer.load(self.last)
         return trainer
@@ -167,21 +162,21 @@ class ImageRun(Run):
         """The stage with its cost, and the held-out energy distance."""
         return {**stage_of(self.settings, row), "metric": f"energy {row['metric']:.4f}"}
 
-    def on_report(self, trainer: ImageTrainer, row: Row) -> None:
+    def on_report(self, trainer: Trainer[ImageTask], row: Row) -> None:
         """Keep samples of some moments of the training."""
         if int(row["step"]) in self._moments(trainer):
             self._save_moment(trainer)
 
-    def _moments(self, trainer: ImageTrainer) -> set[int]:
+    def _moments(self, trainer: Trainer[ImageTask]) -> set[int]:
         """Steps at which samples are shown: reports of the cost's stage, evenly apart."""
         every = trainer.reports_every
         steps = [*range(every, trainer.total, every), trainer.total]
-        later = [step for step in steps if trainer.stage(step - 1)[0] > 0] or steps[-1:]
+        later = [step for step in steps if trainer.task.stage(step - 1)[0] > 0] or steps[-1:]
         chosen = np.linspace(0, len(later) - 1, min(MOMENTS, len(later))).round().astype(int)
         return {later[i] for i in chosen}
 
-    def _save_moment(self, trainer: ImageTrainer) -> None:
-        generator = torch.Generator(trainer.rows.device).manual_seed(self.settings.seed + 5)
+    def _save_moment(self, trainer: Trainer[ImageTask]) -> None:
+        generator = torch.Generator(trainer.task.rows.device).manual_seed(self.settings.seed + 5)
         images = trainer.model.sample(SHOWN, generator, _columns(trainer.model, SHOWN)).images
         path = self.folder / "samples" / f"step-{trainer.step:06}.png"
         save_png(sheet(images), path, zoom=1)
@@ -193,7 +188,7 @@ class ImageRun(Run):
         model = build_image_model(
             self.shape, torch.tensor(self.config["frequencies"]), self.settings
         )
-        load_image_model(model, tensors)
+        load_model(model, tensors)
         return model.eval()
 
     def sample(self, n: int, seed: int, labels: torch.Tensor | None = None) -> LabelledDraw:
@@ -227,12 +222,13 @@ class ImageRun(Run):
 
     def finish(self, data: Dataset, outcome: Outcome) -> Numbers:
         """Write samples and report of the last model; returns the numbers to show."""
-        trainer: ImageTrainer = outcome.trainer
-        generator = torch.Generator(trainer.rows.device).manual_seed(self.settings.seed + 1)
+        assert outcome.trainer is not None
+        trainer: Trainer[ImageTask] = outcome.trainer
+        generator = torch.Generator(trainer.task.rows.device).manual_seed(self.settings.seed + 1)
         drawn = trainer.model.sample(SAMPLES, generator)
         self._save_samples(drawn)
         columns = _columns(trainer.model, SHOWN)
-        findings = ImageFindings.of(trainer, drawn, columns, generator)
+        findings = ImageFindings.of(trainer.task, drawn, columns, generator)
         rows = [
             ("data", f"{self.config['name']}, {self.config['images']} images of "
              f"{' x '.join(map(str, self.shape))}"),

@@ -21,13 +21,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 from kermix.distributed import Strategy
 from kermix.reports.provenance import environment, write_json
 from kermix.runs.folder import begin_folder, lasting_source, read_config, write_metrics
+from kermix.training.loop import Row, Trainer
 from kermix.version import __version__
 
 __all__ = ["KEPT", "Numbers", "Outcome", "Row", "Run"]
 
 KEPT = {True: "data.parquet", False: "data.npy"}  # by whether columns have names
 READING = ("rows", "data_root", "size")
-Row = dict[str, float]
 Numbers = list[tuple[str, str]]  # what a run ends with, as (name, value) to show
 
 
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     finished: bool  # False: it was interrupted, and saved
     step: int
     history: list[Row]
-    trainer: Any = None  # None where other processes have trained
+    trainer: Trainer[Any] | None = None  # None where other processes have trained
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Run(ABC):
         """The data of the run, read again; refused if they have changed."""
 
     @abstractmethod
-    def trainer(self, data: Any) -> Any:
+    def trainer(self, data: Any) -> Trainer[Any]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
 
     @abstractmethod
@@ -182,10 +182,10 @@ class Run(ABC):
         """What a user should know before believing the numbers."""
         return list(self.config.get("notes", []))
 
-    def on_report(self, trainer: Any, row: Row) -> None:  # noqa: B027
+    def on_report(self, trainer: Trainer[Any], row: Row) -> None:  # noqa: B027
         """Called after each report; a kind of run may keep more than the numbers."""
 
-    def train(self, trainer: Any, **callbacks: Callable[..., Any] | None) -> bool:
+    def train(self, trainer: Trainer[Any], **callbacks: Callable[..., Any] | None) -> bool:
         """Train to the end or an interruption; returns whether the end was reached."""
         told = callbacks.pop("on_report", None)
 
@@ -195,6 +195,6 @@ class Run(ABC):
             if told is not None:
                 told(row)
 
-        if getattr(trainer, "is_main", True):
+        if trainer.is_main:
             write_metrics(self.folder, trainer.history, self.reported)
-        return bool(trainer.run(folder=self.checkpoints, on_report=report, **callbacks))
+        return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)

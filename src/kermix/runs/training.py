@@ -9,6 +9,7 @@ from kermix.distributed.launch import is_rank, launch
 from kermix.errors import RankError
 from kermix.runs.interruptions import interruptions
 from kermix.runs.run import Outcome, Run
+from kermix.training.loop import Trainer
 
 __all__ = ["train"]
 
@@ -50,14 +51,14 @@ def _rank(run: Run, show: bool) -> Outcome | None:
 
 def _train_here(run: Run, data: Any, show: bool) -> Outcome | None:
     trainer = run.trainer(data)
-    main = getattr(trainer, "is_main", True)
+    main = trainer.is_main
     _check_same_data(trainer, run)
     with interruptions() as interrupted, _progress(run, trainer, show and main) as callbacks:
         finished = run.train(trainer, should_stop=interrupted, **callbacks)
     return Outcome(finished, trainer.step, trainer.history, trainer) if main else None
 
 
-def _check_same_data(trainer: Any, run: Run) -> None:
+def _check_same_data(trainer: Trainer[Any], run: Run) -> None:
     """Nodes read the data each for itself: they must find the same."""
     if run.ranks[:2] == (1, 1):
         return
@@ -70,7 +71,7 @@ def _check_same_data(trainer: Any, run: Run) -> None:
 
 
 @contextmanager
-def _progress(run: Run, trainer: Any, show: bool) -> Iterator[dict[str, Any]]:
+def _progress(run: Run, trainer: Trainer[Any], show: bool) -> Iterator[dict[str, Any]]:
     if not show:
         yield {}
         return

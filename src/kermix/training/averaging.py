@@ -19,28 +19,29 @@ class RunningAverage:
     Args:
         model: Whose parameters are averaged.
         steps: Steps over which the mean reaches back; 0 for none, which leaves the model as it is.
+        behind: Steps that are not counted: with one, the first update forgets the start.
 
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
         >>> average = RunningAverage(layer, steps=4)
         >>> _ = layer.weight.data.fill_(1.0)
-        >>> average.update(layer, step=1000)  # a quarter of the way
+        >>> average.update(done=1000)  # a quarter of the way
     """
 
-    def __init__(self, model: nn.Module, steps: float) -> None:
-        self.steps = steps
+    def __init__(self, model: nn.Module, steps: float, behind: int = 0) -> None:
+        self.model, self.steps, self.behind = model, steps, behind
         self.tensors: dict[str, Tensor] = {}
         if steps > 0:
             self.tensors = {n: p.detach().clone() for n, p in model.named_parameters()}
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
+    def update(self, done: int) -> None:
         """Move towards the model; early in a training faster, so that the start is forgotten."""
         if self.steps <= 0:
             return
-        share = max(1 / max(self.steps, 1.0), min(1.0, 10 / (step + 10)))
+        share = max(1 / max(self.steps, 1.0), min(1.0, 10 / (done - self.behind + 10)))
         torch._foreach_lerp_(
-            list(self.tensors.values()), [p.detach() for p in model.parameters()], share
+            list(self.tensors.values()), [p.detach() for p in self.model.parameters()], share
         )
 
     def copy_to(self, model: nn.Module) -> None:
@@ -48,14 +49,15 @@ class RunningAverage:
         model.load_state_dict(self.tensors, strict=False)
 
     @contextmanager
-    def in_place_of(self, model: nn.Module) -> Iterator[None]:
+    def in_place(self) -> Iterator[None]:
         """Within it the model has the averaged parameters; afterwards its own again."""
-        own = {n: p.detach().clone() for n, p in model.named_parameters() if n in self.tensors}
-        self.copy_to(model)
+        parameters = self.model.named_parameters()
+        own = {n: p.detach().clone() for n, p in parameters if n in self.tensors}
+        self.copy_to(self.model)
         try:
             yield
         finally:
-            model.load_state_dict(own, strict=False)
+            self.model.load_state_dict(own, strict=False)
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Take the averages of a checkpoint."""

@@ -12,6 +12,7 @@ from kermix.models.mixture.networks import MixtureNetwork, MixtureTable
 from kermix.models.mixture.priors import make_prior
 from kermix.models.mixture.scaled import ScaledModel, Scaler
 from kermix.training.loop import Trainer
+from kermix.training.rows import RowTask
 from kermix.training.schedules import VarianceSchedule, automatic_variance
 from kermix.training.settings import Settings
 
@@ -107,18 +108,8 @@ def build_trainer(
     devices: int = 1,
     nodes: int = 1,
     strategy: Strategy = "auto",
-) -> Trainer:
+) -> Trainer[RowTask]:
     """A trainer at its first step."""
     model, variances = build_model(split.train, settings, image)
-    return Trainer(
-        model,
-        split.train,
-        split.held_out,
-        settings,
-        variances,
-        device=device,
-        precision=precision,
-        devices=devices,
-        nodes=nodes,
-        strategy=strategy,
-    )
+    task = RowTask(model, split.train, split.held_out, settings, variances, strategy)
+    return Trainer(task, device=device, precision=precision, devices=devices, nodes=nodes)

@@ -22,7 +22,7 @@ def cached_backward(
     inputs: Tensor,  # (n, k)
     loss: Callable[[Tensor], Tensor],  # (n, d) -> ()
     chunk: int,
-    backward: Callable[[Tensor, Tensor], None] | None = None,
+    backward: Callable[[Tensor, Tensor], None] = torch.autograd.backward,
 ) -> Tensor:  # ()
     """Add the gradient of `loss(network(inputs))` to the network's parameters.
 
@@ -35,8 +35,8 @@ def cached_backward(
         inputs: Such as noise.
         loss: The cost of all points together; called once.
         chunk: Rows for each run of the network.
-        backward: Called with points and the gradient with respect to them, instead of
-            `points.backward(gradient)`; a Fabric's, for instance.
+        backward: Called with points and the gradient with respect to them; a Fabric's, for
+            instance.
 
     Returns:
         The value of the loss, without a graph.
@@ -55,11 +55,7 @@ def cached_backward(
     value = loss(points)
     (gradient,) = torch.autograd.grad(value, points)
     for part, own in zip(parts, gradient.split(chunk), strict=True):
-        again = network(part)
-        if backward is None:
-            again.backward(own)
-        else:
-            backward(again, own)
+        backward(network(part), own)
     return value.detach()
 
 

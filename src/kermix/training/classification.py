@@ -1,11 +1,10 @@
-"""Training of image classifiers, on Lightning Fabric, with the whole data set on the device.
+"""The training of image classifiers, with the whole data set on the device.
 
 The face of it::
 
-    trainer = ClassifierTrainer(train, held_out, ClassifierSettings(patch=5), device="auto")
+    trainer = Trainer(ClassifierTask(train, held_out, ClassifierSettings(patch=5)))
     ended = trainer.run(folder=Path("run"), on_step=..., on_report=..., should_stop=...)
-    trainer.evaluate()                  # Evaluation(accuracy, loss, confusion) of the held-out set
-    trainer.load(Path("run") / "last.safetensors")      # goes on where it stopped
+    trainer.task.evaluate()             # Evaluation(accuracy, loss, confusion) of the held-out set
     trained = load_classifier(Path("run"))              # .model, .settings, .classes
     trained.probabilities(images)                       # (N, classes) of bytes (N, C, H, W)
 
@@ -18,35 +17,27 @@ by them. When the training ends the folder holds `model.safetensors`, the averag
 import copy
 import functools
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kermix.data.images.labelled import LabelledImages, check_same_shape
-from kermix.errors import RunError, TrainingError
+from kermix.distributed import Ranks
+from kermix.errors import RunError
 from kermix.models.images.classifier import ImageClassifier
 from kermix.models.product.classifier import GaussianProductClassifier
 from kermix.training.averaging import RunningAverage, set_statistics
-from kermix.training.checkpoints import (
-    last_good,
-    load_checkpoint,
-    optimizer_tensors,
-    restore_optimizer,
-    save_checkpoint,
-    tensors_of,
-)
+from kermix.training.checkpoints import load_checkpoint
 from kermix.training.classifier_optimizers import classifier_optimizers
 from kermix.training.classifier_settings import ClassifierSettings, build_classifier
-from kermix.training.loop import make_fabric
+from kermix.training.loop import load_model
 from kermix.training.schedules import learning_rate
+from kermix.training.task import Forward, Row, Task
 
-__all__ = ["ClassifierTrainer", "Evaluation", "Row", "TrainedClassifier", "load_classifier"]
-
-Row: TypeAlias = dict[str, float]
+__all__ = ["ClassifierTask", "Evaluation", "TrainedClassifier", "load_classifier"]
 
 EVALUATED_TOGETHER = 500
 NUMBERS_AT_ONCE = 2**26
@@ -81,64 +72,56 @@ class TrainedClassifier:
         return _scores(self.model.eval(), images, self.settings.flip_at_test).softmax(1)
 
 
-@dataclass
-class ClassifierTrainer:
-    """A classifier in training.
+class ClassifierTask(Task):
+    """A classifier of images.
 
-    All randomness comes from the seed of the settings and everything that changes is in a
-    checkpoint, so a run that was stopped and resumed ends with the weights of one that was not (on
-    the same machine). The host does not wait for the device within an epoch.
+    Each epoch has an order and random numbers of its own, from the seed and its number. The host
+    does not wait for the device within an epoch.
 
     Args:
         train: Images to learn from.
         held_out: Images to report on, or None.
         settings: What the user chose.
-        device: `"auto"`, `"cpu"`, `"cuda"`, ...
-        precision: A precision of Fabric's; `"auto"` is bfloat16 with float32 weights on a GPU
-            and float32 elsewhere. Exponentials are in float32 in any case.
     """
 
-    train: LabelledImages
-    held_out: LabelledImages | None
-    settings: ClassifierSettings
-    device: str = "auto"
-    precision: str = "auto"
-    step: int = field(default=0, init=False)
-    history: list[Row] = field(default_factory=list, init=False)
+    model: ImageClassifier
+    precision = "auto"
 
-    def __post_init__(self) -> None:
-        settings, shape = self.settings, self.train.images.shape[1:]
-        if self.held_out is not None:
-            check_same_shape(self.train, self.held_out)
-        precision = self.precision
-        fabric = make_fabric(self.device, "32-true" if precision == "auto" else precision)
-        if precision == "auto" and fabric.device.type == "cuda":
-            fabric = make_fabric(self.device, "bf16-mixed")
-        self._fabric, device = fabric, fabric.device
-        self._images, self._labels = _on(device, self.train)
+    def __init__(
+        self, train: LabelledImages, held_out: LabelledImages | None, settings: ClassifierSettings
+    ) -> None:
+        if held_out is not None:
+            check_same_shape(train, held_out)
+        self.train, self.held_out, self.settings = train, held_out, settings
         # Two images in a step, at least: one has no variance to normalise by.
-        self._steps = max(1, min(round(len(self.train) / settings.batch), len(self.train) // 2))
-        self._size = len(self.train) // self._steps
-        channels, height, width = (int(n) for n in shape)
-        model = build_classifier(settings, (channels, height, width), len(self.train.classes))
-        self.model = model.to(device)
-        self.model.prepare(self._images, torch.Generator().manual_seed(settings.seed))
-        optimizers = classifier_optimizers(self.model, settings, device)
-        self._network, *self._optimizers = fabric.setup(self.model, *optimizers)
-        self._average = RunningAverage(self.model, settings.average * self._steps)
-        self._generator = torch.Generator(device)
-        self._totals = torch.zeros(2, device=device)  # loss, images with the right class
-        self._order = torch.empty(0, device=device)
+        self._steps = max(1, min(round(len(train) / settings.batch), len(train) // 2))
+        self._size = len(train) // self._steps
+        self._order: Tensor | None = None
         self._final: ImageClassifier | None = None
+        self._began = 0.0
+
+    def prepare(self, fabric: Any, ranks: Ranks | None) -> list[torch.optim.Optimizer]:
+        """Build the network, and bring all images to the device."""
+        settings, device = self.settings, fabric.device
+        self._fabric = fabric
+        self._images, self._labels = _on(device, self.train)
+        channels, height, width = (int(n) for n in self.train.images.shape[1:])
+        model = build_classifier(settings, (channels, height, width), len(self.train.classes))
+        self.model = self.module = model.to(device)
+        self.model.prepare(self._images, torch.Generator().manual_seed(settings.seed))
+        self.average = RunningAverage(self.model, settings.average * self._steps, behind=1)
+        self.generator = torch.Generator(device)
+        self._totals = torch.zeros(2, device=device)  # loss, images with the right class
+        return classifier_optimizers(self.model, settings, device)
 
     @property
     def total(self) -> int:
-        """Steps of the whole run."""
+        """Steps of all epochs."""
         return self.settings.epochs * self._steps
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Steps in which every image is seen once, but for a remainder smaller than a batch."""
+    def reports_every(self) -> int:
+        """Steps of an epoch: every image once, but for a remainder smaller than a batch."""
         return self._steps
 
     @property
@@ -147,48 +130,9 @@ class ClassifierTrainer:
         device: torch.device = self._fabric.device
         return device
 
-    def run(
-        self,
-        *,
-        folder: Path | None = None,
-        on_step: Callable[[int], None] | None = None,
-        on_report: Callable[[Row], None] | None = None,
-        should_stop: Callable[[], bool] | None = None,
-        checkpoint_every: int = 1,
-    ) -> bool:
-        """Train to the end, or until `should_stop` says so; returns whether the end was reached.
-
-        Args:
-            folder: Where `last.safetensors` goes, and `model.safetensors` at the end.
-            on_step: Called with the number of each step that was handed to the device.
-            on_report: Called with each new row of the history, after every epoch.
-            should_stop: Asked after each step; a checkpoint is then written first.
-            checkpoint_every: Epochs between two checkpoints.
-        """
-        self._begin_epoch(resumed=self.step % self._steps != 0)
-        self._final, start = None, time.perf_counter()
-        while self.step < self.total:
-            self._one_step()
-            if on_step is not None:
-                on_step(self.step)
-            stopping = should_stop is not None and self.step < self.total and should_stop()
-            epoch, place = divmod(self.step, self._steps)
-            if place == 0:
-                row = self._report(time.perf_counter() - start, folder)
-                if on_report is not None:
-                    on_report(row)
-                self._begin_epoch()
-                start = time.perf_counter()
-            due = place == 0 and (epoch % checkpoint_every == 0 or self.step == self.total)
-            if stopping:
-                self._check(float(self._totals[0]), folder)
-            if folder is not None and (stopping or due):
-                self.save(folder / "last.safetensors")
-            if stopping:
-                return False
-        if folder is not None:
-            self._save_model(folder / "model.safetensors")
-        return True
+    def begin(self) -> None:
+        """The time of an epoch counts from here."""
+        self._began = time.perf_counter()
 
     def evaluate(self, data: LabelledImages | None = None) -> Evaluation:
         """The averaged network on labelled images, the held-out ones if none are given."""
@@ -196,7 +140,7 @@ class ClassifierTrainer:
         if data is None:
             raise RunError("There are no held-out images: give the images to evaluate on.")
         images, labels = (
-            (self._images, self._labels) if data is self.train else _on(self._fabric.device, data)
+            (self._images, self._labels) if data is self.train else _on(self.used_device, data)
         )
         with self._fabric.autocast():
             scores = _scores(self.final(), images, self.settings.flip_at_test)
@@ -215,11 +159,11 @@ class ClassifierTrainer:
             return self._final
         model = copy.deepcopy(self.model).eval()
         if self.settings.average > 0:
-            self._average.copy_to(model)
-            generator = torch.Generator(self._fabric.device).manual_seed(self.settings.seed)
+            assert self.average is not None
+            self.average.copy_to(model)
+            generator = torch.Generator(self.used_device).manual_seed(self.settings.seed)
             set_statistics(model, self._batches_for_statistics(generator), self._fabric.autocast)
-        if self.step == self.total:
-            self._final = model
+        self._final = model
         return model
 
     def trained(self) -> TrainedClassifier:
@@ -231,54 +175,56 @@ class ClassifierTrainer:
         parts = order.split(self._size)[: min(self._steps, BATCHES_FOR_STATISTICS)]
         return [self.settings.augmentation(self._images[p], generator) for p in parts]
 
-    def _begin_epoch(self, resumed: bool = False) -> None:
-        """Draw the order of an epoch from a seed of its own, so that a resumed one has it too."""
-        state = self._generator.get_state()
-        epoch = self.step // self._steps
-        self._generator.manual_seed(1_000_003 * self.settings.seed + epoch)
-        device = self._images.device
-        self._order = torch.randperm(len(self._images), generator=self._generator, device=device)
-        if resumed:
-            self._generator.set_state(state)
-        else:
+    def learning_rate(self, step: int) -> float:
+        """One rise and fall."""
+        share, peak = step / self.total, self.settings.peak_rate
+        return learning_rate(share, peak, 0.001, self.settings.warmup)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Augmented images, each once in an epoch, and their labels."""
+        epoch, place = divmod(step, self._steps)
+        if place == 0:
+            self.generator.manual_seed(self._seed(epoch))
+            self._order = self._drawn_order(self.generator)
             self._totals.zero_()
-
-    def _one_step(self) -> None:
-        place = self.step % self._steps
-        rate = learning_rate(
-            self.step / self.total, self.settings.peak_rate, 0.001, self.settings.warmup
-        )
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate * group["share"]
+        elif self._order is None:  # resumed within an epoch
+            again = torch.Generator(self.used_device).manual_seed(self._seed(epoch))
+            self._order = self._drawn_order(again)
         rows = self._order[place * self._size : (place + 1) * self._size]
-        images = self.settings.augmentation(self._images[rows], self._generator)
-        labels = self._labels[rows]
-        self.model.train()
-        loss, scores = self._loss(images, labels)
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        self._fabric.backward(loss)
-        for optimizer in self._optimizers:
-            optimizer.step()
-        self._average.update(self.model, self.step)
-        with torch.no_grad():
-            right = (scores.argmax(1) == labels).sum()
-            self._totals += torch.stack([loss.detach().float() * len(rows), right.float()])
-        self.step += 1
+        return self.settings.augmentation(self._images[rows], self.generator), self._labels[rows]
 
-    def _loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _seed(self, epoch: int) -> int:
+        return 1_000_003 * self.settings.seed + epoch
+
+    def _drawn_order(self, generator: torch.Generator) -> Tensor:
+        count = len(self._images)
+        return torch.randperm(count, generator=generator, device=self.used_device)
+
+    def loss(self, forward: Forward | None, batch: tuple[Tensor, Tensor], step: int) -> Tensor:
+        """Cross entropy; it is noted with the number of images that are right."""
+        assert forward is not None
+        self._final = None
+        self.model.train()
+        loss, scores = self.loss_and_scores(forward, *batch)
+        with torch.no_grad():
+            right = (scores.argmax(1) == batch[1]).sum()
+            self._totals += torch.stack([loss.detach().float() * len(scores), right.float()])
+        return loss
+
+    def loss_and_scores(
+        self, forward: Forward, images: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Cross entropy, and the scores that it is of."""
         settings, own = self.settings, None
         if settings.mix:
-            images, own = settings.augmentation.mixed(images, self._generator)
+            images, own = settings.augmentation.mixed(images, self.generator)
         if settings.positions < 1:
             assert isinstance(self.model, GaussianProductClassifier)
             count = self.model.positions
-            order = torch.randperm(count, generator=self._generator, device=images.device)
-            scores = self._network(images, order[: max(1, round(settings.positions * count))])
+            order = torch.randperm(count, generator=self.generator, device=images.device)
+            scores = forward(images, order[: max(1, round(settings.positions * count))])
         else:
-            scores = self._network(images)
+            scores = forward(images)
         entropy = functools.partial(
             nn.functional.cross_entropy, scores, label_smoothing=settings.smoothing
         )
@@ -288,59 +234,41 @@ class ClassifierTrainer:
         each = each + (1 - own) * entropy(labels.roll(1), reduction="none")
         return each.mean(), scores
 
-    def _report(self, seconds: float, folder: Path | None) -> Row:
-        # The only place where the host waits for the device.
-        loss, right = (self._totals / (self._steps * self._size)).tolist()
-        self._check(loss, folder)
-        epoch = self.step // self._steps
-        row: Row = {"epoch": epoch, "step": self.step, "loss": loss, "train_accuracy": right}
-        row["seconds"] = seconds
+    def report(self, step: int, loss: Tensor) -> Row:
+        """Means over an epoch, its time, and the accuracy on held-out images where asked for."""
+        mean, right = (self._totals / (self._steps * self._size)).tolist()
+        epoch, now = step // self._steps, time.perf_counter()
+        row: Row = {"epoch": epoch, "step": step, "loss": mean, "train_accuracy": right}
+        row["seconds"] = now - self._began
         every = self.settings.evaluate_every
         if self.held_out is not None and every and epoch % every == 0:
             row["test_accuracy"] = self.evaluate().accuracy
-        self.history.append(row)
+        self._began = time.perf_counter()
         return row
 
-    def _check(self, loss: float, folder: Path | None) -> None:
-        if not loss < float("inf"):
-            raise TrainingError(
-                f"The loss is not finite in epoch {-(-self.step // self._steps)} (learning rate "
-                f"peak {self.settings.peak_rate:g}). Try one three times lower. "
-                f"{last_good(folder)}"
-            )
+    def failure(self, step: int) -> str:
+        """Fast steps are what fails."""
+        return (
+            f"The loss is not finite in epoch {step // self._steps + 1} (learning rate peak "
+            f"{self.settings.peak_rate:g}). Try one three times lower."
+        )
 
-    def save(self, path: Path) -> None:
-        """Write everything that changes during training."""
-        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
-        tensors |= {f"average.{name}": t for name, t in self._average.tensors.items()}
-        for i, optimizer in enumerate(self._optimizers):
-            tensors |= {f"{i}.{name}": t for name, t in optimizer_tensors(optimizer).items()}
-        tensors |= {"generator": self._generator.get_state(), "totals": self._totals}
-        save_checkpoint(path, tensors, self._content())
-
-    def load(self, path: Path) -> None:
-        """Go on from a checkpoint."""
-        tensors, content = load_checkpoint(path)
-        self.model.load_state_dict(tensors_of("model.", tensors))
-        self._average.load(tensors_of("average.", tensors))
-        for i, optimizer in enumerate(self._optimizers):
-            restore_optimizer(optimizer, tensors_of(f"{i}.", tensors))
-        self._generator.set_state(tensors["generator"])
-        self._totals.copy_(tensors["totals"])
-        self.step, self.history = content["step"], content["history"]
-
-    def _save_model(self, path: Path) -> None:
-        tensors = {f"model.{name}": t for name, t in self.final().state_dict().items()}
-        save_checkpoint(path, tensors, self._content())
-
-    def _content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
+        """What it takes to make the network again."""
         return {
-            "step": self.step,
-            "history": self.history,
             "settings": self.settings.as_json(),
             "shape": list(self.model.shape),
             "classes": list(self.train.classes),
         }
+
+    def extras(self) -> dict[str, Tensor]:
+        """Sums over the epoch so far."""
+        return {"totals": self._totals}
+
+    def restore(self, path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+        """Take the sums of a checkpoint."""
+        self._totals.copy_(tensors["totals"])
+        self._order = self._final = None
 
 
 def load_classifier(folder: Path, device: str = "cpu") -> TrainedClassifier:
@@ -350,7 +278,7 @@ def load_classifier(folder: Path, device: str = "cpu") -> TrainedClassifier:
         settings = ClassifierSettings.from_json(content["settings"])
         classes = tuple(str(name) for name in content["classes"])
         model = build_classifier(settings, tuple(content["shape"]), len(classes))
-        model.load_state_dict(tensors_of("model.", tensors))
+        load_model(model, tensors)
     except (KeyError, RuntimeError) as error:
         raise RunError(f"{folder}: model.safetensors holds no classifier ({error}).") from None
     return TrainedClassifier(model.to(device).eval(), settings, classes)

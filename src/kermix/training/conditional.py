@@ -9,14 +9,15 @@ variances.
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from kermix.checks import check_option, check_samples
 from kermix.costs.losses import SVDLoss
-from kermix.errors import OptionError, RunError, ShapeError, TrainingError
+from kermix.distributed import Ranks
+from kermix.errors import OptionError, RunError, ShapeError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.mixture.networks import (
     ConditionalMixtureNetwork,
@@ -24,25 +25,22 @@ from kermix.models.mixture.networks import (
     stratified_draw,
 )
 from kermix.models.mixture.scaled import Scaler
-from kermix.training.checkpoints import (
-    load_checkpoint,
-    optimizer_tensors,
-    restore_optimizer,
-    save_checkpoint,
-)
-from kermix.training.loop import load_model, make_fabric
+from kermix.training.checkpoints import load_checkpoint
+from kermix.training.loop import Trainer, load_model
 from kermix.training.schedules import VarianceSchedule, learning_rate
 from kermix.training.settings import FinishName
+from kermix.training.task import Forward, Task
 
 __all__ = [
     "ConditionalModel",
     "ConditionalSettings",
+    "ConditionalTask",
     "fit_conditional",
     "load_conditional",
     "spherical_loss",
 ]
 
-CHECKPOINTS = 20  # in a whole fit
+REPORTS = 20  # in a whole fit
 KIND = "conditional mixture"
 
 ConditionalCost: TypeAlias = Literal["svd", "likelihood"]
@@ -155,6 +153,89 @@ class _Step(nn.Module):
         return loss(data, model, weights_y=weights.flatten())
 
 
+class ConditionalTask(Task):
+    """A conditional fit, as :func:`fit_conditional` makes it."""
+
+    model: ConditionalModel
+
+    def __init__(
+        self,
+        context: Tensor,  # (n, c)
+        target: Tensor,  # (n, d)
+        settings: ConditionalSettings,
+    ) -> None:
+        self.settings = settings
+        self.model = _untrained(settings, Scaler(context), Scaler(target))
+        self._context, self._target = context, target
+        self.first_step = 0 if settings.cost == "svd" else settings.steps
+
+    def prepare(self, fabric: Any, ranks: Ranks | None) -> list[torch.optim.Optimizer]:
+        """Scale the data."""
+        model, device = self.model.to(fabric.device), fabric.device
+        self.module = _Step(model.network, self.settings)
+        self._context = model.contexts.scaled(self._context.to(device))
+        self._target = model.targets.scaled(self._target.to(device))
+        self.generator = torch.Generator(device).manual_seed(self.settings.seed)
+        return [torch.optim.Adam(model.network.parameters(), lr=1.0, betas=(0.9, 0.99))]
+
+    @property
+    def total(self) -> int:
+        """Steps of both stages."""
+        return self.settings.steps + self.settings.polish
+
+    @property
+    def reports_every(self) -> int:
+        """A twentieth of the whole."""
+        return -(-self.total // REPORTS)
+
+    def learning_rate(self, step: int) -> float:
+        """One rise and fall in each stage."""
+        s = self.settings
+        if step < s.steps:
+            return learning_rate(step / s.steps, s.rate, last=0.1)
+        return learning_rate((step - s.steps) / s.polish, s.rate, last=0.01)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Contexts and their targets at random."""
+        s = self.settings
+        size = s.contexts + s.batch if step < s.steps else s.polish_batch
+        device = self._context.device
+        rows = torch.randint(len(self._context), (size,), generator=self.generator, device=device)
+        return self._context[rows], self._target[rows]
+
+    def loss(self, forward: Forward | None, batch: tuple[Tensor, Tensor], step: int) -> Tensor:
+        """The SVD cost on the joint kernel, or what the second stage optimises."""
+        assert forward is not None
+        loss: Tensor = forward(*batch, step, self.generator)
+        return loss
+
+    def failure(self, step: int) -> str:
+        """Fast steps are what fails."""
+        s = self.settings
+        return (
+            f"The loss of the conditional fit is not finite at step {step} of {s.steps} + "
+            f"{s.polish}; try a lower rate than {s.rate:g}."
+        )
+
+    def content(self) -> dict[str, Any]:
+        """What it takes to make the model again."""
+        sizes = [s.location.shape[-1] for s in (self.model.contexts, self.model.targets)]
+        return {"kind": KIND, "sizes": sizes, "settings": asdict(self.settings)}
+
+    def restore(self, path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+        """Refuse the checkpoint of another fit."""
+        scalers = {"contexts": self.model.contexts, "targets": self.model.targets}
+        same_data = all(
+            scaler.scale.cpu().equal(tensors.get(f"model.{name}.scale", torch.empty(0)))
+            for name, scaler in scalers.items()
+        )
+        if content.get("settings") != asdict(self.settings) or not same_data:
+            raise RunError(
+                f"{path} is the checkpoint of a fit with other settings or data; give another "
+                "file, or remove it to begin again."
+            )
+
+
 def fit_conditional(
     context: Tensor,  # (n, c)
     target: Tensor,  # (n, d)
@@ -186,36 +267,15 @@ def fit_conditional(
     check_samples("target", target)
     if len(context) != len(target):
         raise ShapeError(f"{len(context)} contexts and {len(target)} targets: one for each.")
-    fabric = make_fabric(device, "32-true")
-    model = _untrained(settings, Scaler(context), Scaler(target)).to(fabric.device)
-    network = model.network
-    optimizer = torch.optim.Adam(network.parameters(), lr=1.0, betas=(0.9, 0.99))
-    step_module, optimizer = fabric.setup(_Step(network, settings), optimizer)
-    c = model.contexts.scaled(context.to(fabric.device))
-    x = model.targets.scaled(target.to(fabric.device))
-    generator = torch.Generator(fabric.device).manual_seed(settings.seed)
-    first = 0 if settings.cost == "svd" else settings.steps
-    if checkpoint is not None and checkpoint.exists():
-        first = _restore(checkpoint, model, optimizer, generator, settings)
-    total = settings.steps + settings.polish
-    loss = c.new_zeros(())
-    for step in range(first, total):
-        joint = step < settings.steps
-        share = step / settings.steps if joint else (step - settings.steps) / settings.polish
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(share, settings.rate, last=0.1 if joint else 0.01)
-        size = settings.contexts + settings.batch if joint else settings.polish_batch
-        rows = torch.randint(len(c), (size,), generator=generator, device=fabric.device)
-        loss = step_module(c[rows], x[rows], step, generator)
-        optimizer.zero_grad(set_to_none=True)
-        fabric.backward(loss)
-        optimizer.step()
-        done = step + 1
-        if done == total or (checkpoint is not None and done % -(-total // CHECKPOINTS) == 0):
-            _check_finite(loss, done, settings)
-            if checkpoint is not None:
-                _save(checkpoint, model, optimizer, generator, settings, done)
-    return model
+    task = ConditionalTask(context, target, settings)
+    if checkpoint is None:
+        Trainer(task, device).run()
+        return task.model
+    trainer = Trainer(task, device, last=checkpoint.name)
+    if checkpoint.exists():
+        trainer.load(checkpoint)
+    trainer.run(folder=checkpoint.parent)
+    return task.model
 
 
 def load_conditional(path: Path) -> ConditionalModel:
@@ -242,51 +302,3 @@ def _untrained(
         generator=torch.Generator().manual_seed(settings.seed),
     )
     return ConditionalModel(network, contexts, targets)
-
-
-def _check_finite(loss: Tensor, step: int, settings: ConditionalSettings) -> None:
-    if not bool(torch.isfinite(loss)):
-        raise TrainingError(
-            f"The loss of the conditional fit is not finite after {step} of {settings.steps} + "
-            f"{settings.polish} steps; try a lower rate than {settings.rate:g}."
-        )
-
-
-def _save(
-    path: Path,
-    model: ConditionalModel,
-    optimizer: torch.optim.Optimizer,
-    generator: torch.Generator,
-    settings: ConditionalSettings,
-    step: int,
-) -> None:
-    tensors = {f"model.{name}": t for name, t in model.state_dict().items()}
-    tensors |= {**optimizer_tensors(optimizer), "generator": generator.get_state()}
-    sizes = [scaler.location.shape[-1] for scaler in (model.contexts, model.targets)]
-    content = {"kind": KIND, "step": step, "sizes": sizes, "settings": asdict(settings)}
-    save_checkpoint(path, tensors, content)
-
-
-def _restore(
-    path: Path,
-    model: ConditionalModel,
-    optimizer: torch.optim.Optimizer,
-    generator: torch.Generator,
-    settings: ConditionalSettings,
-) -> int:
-    """Go on from a checkpoint; returns the step that is next."""
-    tensors, content = load_checkpoint(path)
-    scale = torch.cat([model.contexts.scale.flatten(), model.targets.scale.flatten()]).cpu()
-    held = [tensors.get(f"model.{name}.scale") for name in ("contexts", "targets")]
-    same_data = all(t is not None for t in held) and scale.equal(
-        torch.cat([t.flatten() for t in held if t is not None])
-    )
-    if content.get("settings") != asdict(settings) or not same_data:
-        raise RunError(
-            f"{path} is the checkpoint of a fit with other settings or data; give another file, "
-            "or remove it to begin again."
-        )
-    load_model(model, tensors)
-    restore_optimizer(optimizer, tensors)
-    generator.set_state(tensors["generator"])
-    return int(content["step"])

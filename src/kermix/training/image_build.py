@@ -9,7 +9,7 @@ from kermix.models.mixture.networks import MixtureTable
 from kermix.models.mixture.product_mixture import ProductMixture
 from kermix.training.image_settings import ImageSettings
 
-__all__ = ["build_image_model", "load_image_model"]
+__all__ = ["build_image_model"]
 
 
 def build_image_model(
@@ -48,12 +48,4 @@ def build_image_model(
         None if settings.model == "mixture" else prior,
         autoencoder,
         encodes_only=settings.model == "conv",
-    )
-
-
-def load_image_model(model: ImageModel, tensors: dict[str, Tensor]) -> None:
-    """Give a model the weights of a checkpoint."""
-    prefix = "model."
-    model.load_state_dict(
-        {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
     )

@@ -1,19 +1,104 @@
 """Training of the classifiers that judge generated images."""
 
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kermix.distributed import Ranks
 from kermix.models.images.classifier import ImageClassifier
 from kermix.models.images.cnn import PlainCNN
 from kermix.models.images.evaluation import predict
 from kermix.models.images.judges import linear_classifier, mlp_classifier
 from kermix.training.augmentation import Augmentation
+from kermix.training.loop import Trainer
 from kermix.training.schedules import learning_rate
+from kermix.training.task import Forward, Task
 
-__all__ = ["accuracy", "fit_classifier", "train_on_synthetic"]
+__all__ = ["JudgeTask", "accuracy", "fit_classifier", "train_on_synthetic"]
 
 NO_AUGMENTATION = Augmentation()
+
+
+class JudgeTask(Task):
+    """The training of a classifier, as :func:`fit_classifier` makes it."""
+
+    precision = "auto"
+
+    def __init__(
+        self,
+        network: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        epochs: int,
+        batch: int,
+        rate: float,
+        augmentation: Augmentation,
+        generator: torch.Generator,
+    ) -> None:
+        self.model = self.module = network
+        self.generator, self._augmentation, self._rate = generator, augmentation, rate
+        self._images, self._labels = images, labels
+        self._size = min(batch, len(images))
+        self._steps = len(images) // self._size
+        self._total = epochs * self._steps
+        self._order = torch.arange(0)
+
+    def prepare(self, fabric: Any, ranks: Ranks | None) -> list[torch.optim.Optimizer]:
+        """Network and images are on the device already."""
+        self.model.train()
+        return [torch.optim.AdamW(self.model.parameters(), lr=self._rate, weight_decay=1e-2)]
+
+    @property
+    def total(self) -> int:
+        """Steps of all epochs."""
+        return self._total
+
+    @property
+    def reports_every(self) -> int:
+        """Nobody looks before the end."""
+        return max(1, self._total)
+
+    def learning_rate(self, step: int) -> float:
+        """One rise and fall."""
+        return learning_rate(step / self._total, self._rate, warmup=0.1)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Augmented images, each once in an epoch, and their classes."""
+        place, count = step % self._steps, len(self._images)
+        if place == 0:
+            device = self._images.device
+            self._order = torch.randperm(count, generator=self.generator, device=device)
+        rows = self._order[place * self._size : (place + 1) * self._size]
+        return self._augmentation(self._images[rows], self.generator), self._labels[rows]
+
+    def loss(self, forward: Forward | None, batch: tuple[Tensor, Tensor], step: int) -> Tensor:
+        """Cross entropy with labels that are smoothed a little."""
+        assert forward is not None
+        images, labels = batch
+        device = self._images.device
+        # Dropout draws from torch's own generator: from a seed here, and left as it was.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(self.generator.initial_seed() + step)
+            scores = forward(images).float()
+        return functional.cross_entropy(scores, labels, label_smoothing=0.02)
+
+    def failure(self, step: int) -> str:
+        """Fast steps are what fails."""
+        return (
+            f"The loss of a classifier is not finite at step {step}; try a lower rate than "
+            f"{self._rate:g}."
+        )
+
+    def extras(self) -> dict[str, Tensor]:
+        """The order of the epoch."""
+        return {"order": self._order}
+
+    def restore(self, path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+        """Take the order from a checkpoint."""
+        self._order = tensors["order"].to(self._images.device)
 
 
 def fit_classifier(
@@ -39,26 +124,10 @@ def fit_classifier(
         augmentation: What may happen to a training image.
         generator: For order and augmentation; on the same device.
     """
-    network.train()
     if isinstance(network, ImageClassifier):
         network.prepare(images, torch.Generator().manual_seed(0))
-    optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=1e-2)
-    mixed = torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda)
-    batch = min(batch, len(images))
-    steps = len(images) // batch
-    for step in range(epochs * steps):
-        if step % steps == 0:
-            order = torch.randperm(len(images), generator=generator, device=images.device)
-        chosen = order[(step % steps) * batch : (step % steps + 1) * batch]
-        x = augmentation(images[chosen], generator)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step / (epochs * steps), rate, warmup=0.1)
-        with mixed:
-            scores = network(x)
-        loss = functional.cross_entropy(scores.float(), labels[chosen], label_smoothing=0.02)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
+    task = JudgeTask(network, images, labels, epochs, batch, rate, augmentation, generator)
+    Trainer(task, device=str(images.device)).run()
     return network.eval()
 
 

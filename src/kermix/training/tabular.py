@@ -6,23 +6,24 @@ see.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from kermix.checks import check_option
-from kermix.errors import OptionError, TrainingError
+from kermix.distributed import Ranks
+from kermix.errors import OptionError
 from kermix.models.product.rows import FORMS, GaussianProduct, ProductForm
-from kermix.training.loop import make_fabric
+from kermix.training.loop import Trainer
 from kermix.training.schedules import learning_rate
+from kermix.training.task import Forward, Row, Task
 
-__all__ = ["FittedTable", "TableSettings", "fit_table"]
-
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+__all__ = ["FittedTable", "TableSettings", "TableTask", "fit_table"]
 
 STEPS, SMALLEST_BATCH, LARGEST_BATCH = 16, 16, 256  # of an epoch, where nothing is said
 
@@ -84,6 +85,139 @@ class FittedTable:
     best: list[int]
 
 
+class TableTask(Task):
+    """A fit to a table, as :func:`fit_table` makes it; a report ends each epoch."""
+
+    model: GaussianProduct
+
+    def __init__(
+        self,
+        rows: Tensor,  # (n, T), scaled
+        targets: Tensor,  # (n,) classes, or (n, o) scaled numbers
+        outputs: int,
+        splits: Sequence[tuple[Tensor, Tensor]],
+        settings: TableSettings,
+    ) -> None:
+        self.settings, self._rows, self._targets = settings, rows, targets
+        self._loss_of = _class_loss if targets.ndim == 1 else _squared_loss
+        self._train = torch.stack([s[0] for s in splits], 1)  # (m, E)
+        self._held = torch.stack([s[1] for s in splits], 1)
+        count = len(self._train)
+        size = settings.batch or min(LARGEST_BATCH, max(SMALLEST_BATCH, count // STEPS))
+        self._batches = math.ceil(count / min(size, count))
+        self.model = self.module = GaussianProduct(
+            rows.shape[1],
+            outputs,
+            terms=settings.terms,
+            width=settings.width,
+            depth=settings.depth,
+            form=settings.form,
+            precision="norm" if settings.form == "variational" else "one",
+            members=len(splits),
+            generator=torch.Generator().manual_seed(settings.seed),
+        )
+        # On the CPU: the order of rows does not depend on the device.
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        self._order = torch.arange(0)
+
+    def prepare(self, fabric: Any, ranks: Ranks | None) -> list[torch.optim.Optimizer]:
+        """Bring the table to the device."""
+        device, settings = fabric.device, self.settings
+        self.model.to(device)
+        self._rows, self._targets = self._rows.to(device), self._targets.to(device)
+        self._train, self._held = self._train.to(device), self._held.to(device)
+        self._sum = torch.zeros((), device=device)
+        self._keeper = _Keeper(self.model, self._train.shape[1], settings.patience)
+        return [torch.optim.AdamW(_groups(self.model, settings.decay), lr=1.0)]
+
+    @property
+    def total(self) -> int:
+        """Steps of all epochs."""
+        return self.settings.epochs * self._batches
+
+    @property
+    def reports_every(self) -> int:
+        """Steps of an epoch."""
+        return self._batches
+
+    def learning_rate(self, step: int) -> float:
+        """One rise and fall."""
+        epoch, place = divmod(step, self._batches)
+        share = (epoch + place / self._batches) / self.settings.epochs
+        return learning_rate(share, self.settings.rate)
+
+    def batch(self, step: int) -> Tensor:  # (n, E)
+        """The rows of each member, each once in an epoch."""
+        place = step % self._batches
+        if place == 0:
+            self._order = torch.rand(self._train.shape, generator=self.generator).argsort(0)
+            self._sum.zero_()
+            self.model.train()
+        order = self._order.tensor_split(self._batches)[place].to(self._train.device)
+        if len(order) < 2:  # no batch statistics of a single row
+            order = order.expand(2, -1)
+        return self._train.gather(0, order)
+
+    def loss(self, forward: Forward | None, batch: Tensor, step: int) -> Tensor:  # (E,)
+        """Of each member."""
+        assert forward is not None
+        loss = self._loss_of(forward(self._rows[batch]), self._targets[batch])
+        self._sum += loss.detach().mean() / self._batches
+        return loss
+
+    def report(self, step: int, loss: Tensor) -> Row:
+        """Means over an epoch; where rows are held out, the best weights so far are kept."""
+        epoch = step // self._batches
+        row: Row = {"epoch": epoch, "step": step, "loss": float(self._sum)}
+        if len(self._held):
+            self.model.eval()
+            measured = self._held_out_losses()
+            row["held_out"] = float(measured.mean())
+            self.ended = self._keeper.keep(measured, epoch - 1)
+        return row
+
+    def finish(self) -> None:
+        """Each member at its best."""
+        if len(self._held):
+            self._keeper.restore()
+
+    def best_epochs(self, epochs: int) -> list[int]:
+        """The epoch, from 1, that each member was best at, of so many."""
+        best = self._keeper.best
+        found: list[int] = best.add(1).tolist() if len(self._held) else [epochs] * len(best)
+        return found
+
+    def failure(self, step: int) -> str:
+        """Fast steps are what fails."""
+        return (
+            f"The loss is not finite in epoch {step // self._batches + 1}; try a lower learning "
+            f"rate than {self.settings.rate:g}."
+        )
+
+    def content(self) -> dict[str, Any]:
+        """Whether all members have stopped."""
+        return {"ended": self.ended}
+
+    def extras(self) -> dict[str, Tensor]:
+        """The epoch so far, and the best weights."""
+        return {"order": self._order, "sum": self._sum, **self._keeper.tensors()}
+
+    def restore(self, path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+        """Take both from a checkpoint."""
+        self.ended, self._order = content["ended"], tensors["order"]
+        self._sum.copy_(tensors["sum"])
+        self._keeper.load(tensors)
+        self.model.train()
+
+    @torch.no_grad()
+    def _held_out_losses(self) -> Tensor:  # (E,)
+        parts = [
+            self._loss_of(self.model(self._rows[part]), self._targets[part]) * len(part)
+            for part in self._held.split(LARGEST_BATCH)
+        ]
+        return torch.stack(parts).sum(0) / len(self._held)
+
+
 def fit_table(
     rows: Tensor,  # (n, T), scaled
     targets: Tensor,  # (n,) classes, or (n, o) scaled numbers
@@ -105,77 +239,15 @@ def fit_table(
         >>> fit.network(x).shape
         torch.Size([64, 1, 1])
     """
-    fabric = make_fabric(device, "32-true")
-    place = fabric.device
-    start = torch.Generator().manual_seed(settings.seed)
-    network = GaussianProduct(
-        rows.shape[1],
-        outputs,
-        terms=settings.terms,
-        width=settings.width,
-        depth=settings.depth,
-        form=settings.form,
-        precision="norm" if settings.form == "variational" else "one",
-        members=len(splits),
-        generator=start,
-    ).to(place)
-    optimizer = torch.optim.AdamW(_groups(network, settings.decay), lr=1.0)
-    loss_of = _class_loss if targets.ndim == 1 else _squared_loss
-    rows, targets = rows.to(place), targets.to(place)
-    train = torch.stack([s[0] for s in splits], 1).to(place)  # (m, E)
-    held = torch.stack([s[1] for s in splits], 1).to(place)
-    shuffle = torch.Generator().manual_seed(settings.seed)
-    size = settings.batch or min(LARGEST_BATCH, max(SMALLEST_BATCH, len(train) // STEPS))
-    batches = math.ceil(len(train) / min(size, len(train)))
-    keeper = _Keeper(network, len(splits), settings.patience)
-    losses: list[float] = []
-    seen: list[float] = []
-    for epoch in range(settings.epochs):
-        order = torch.rand(train.shape, generator=shuffle).argsort(0).to(place)
-        total = torch.zeros((), device=place)
-        network.train()
-        for step, chosen in enumerate(train.gather(0, order).tensor_split(batches)):
-            share = (epoch + step / batches) / settings.epochs
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(share, settings.rate)
-            if len(chosen) < 2:  # no batch statistics of a single row
-                chosen = chosen.expand(2, -1)
-            loss = loss_of(network(rows[chosen]), targets[chosen])  # (E,)
-            optimizer.zero_grad(set_to_none=True)
-            loss.sum().backward()
-            optimizer.step()
-            total += loss.detach().mean() / batches
-        losses.append(float(total))
-        if not math.isfinite(losses[-1]):
-            raise TrainingError(
-                f"The loss is not finite in epoch {epoch + 1}; try a lower learning rate than "
-                f"{settings.rate:g}."
-            )
-        if len(held):
-            network.eval()
-            measured = _mean_loss(network, rows, targets, held, loss_of)
-            seen.append(float(measured.mean()))
-            if keeper.keep(measured, epoch):
-                break
-    if len(held):
-        keeper.restore()
-    best = keeper.best.add(1).tolist() if len(held) else [len(losses)] * len(splits)
-    return FittedTable(network.cpu().eval(), losses, seen, best)
-
-
-@torch.no_grad()
-def _mean_loss(
-    network: GaussianProduct,
-    rows: Tensor,
-    targets: Tensor,
-    chosen: Tensor,  # (m, E)
-    loss_of: Loss,
-) -> Tensor:  # (E,)
-    parts = [
-        loss_of(network(rows[part]), targets[part]) * len(part)
-        for part in chosen.split(LARGEST_BATCH)
-    ]
-    return torch.stack(parts).sum(0) / len(chosen)
+    trainer = Trainer(TableTask(rows, targets, outputs, splits, settings), device=device)
+    trainer.run()
+    task, history = trainer.task, trainer.history
+    return FittedTable(
+        task.model.cpu().eval(),
+        [row["loss"] for row in history],
+        [row["held_out"] for row in history if "held_out" in row],
+        task.best_epochs(len(history)),
+    )
 
 
 def _groups(network: nn.Module, decay: float) -> list[dict[str, object]]:
@@ -222,3 +294,14 @@ class _Keeper:
         """Give the network what was kept."""
         for kept, now in zip(self._kept, self._tensors, strict=True):
             now.copy_(kept)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What was kept, by name."""
+        kept = {f"kept.{number}": tensor for number, tensor in enumerate(self._kept)}
+        return {**kept, "least": self._least, "best": self.best}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take what was kept from a checkpoint."""
+        for number, kept in enumerate(self._kept):
+            kept.copy_(tensors[f"kept.{number}"])
+        self._least, self.best = tensors["least"], tensors["best"]

@@ -1,0 +1,277 @@
+"""The one loop: every task goes on exactly, reports before it saves, and says why it failed."""
+
+import ast
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import kermix
+from kermix.data.images.labelled import LabelledImages
+from kermix.data.toys import toy
+from kermix.errors import OptionError, TrainingError
+from kermix.mixtures.mixture import GaussianMixture
+from kermix.models.images.judges import mlp_classifier
+from kermix.paper.generation import METHODS, SampleTask, Training
+from kermix.training.augmentation import Augmentation
+from kermix.training.build import build_model
+from kermix.training.checkpoints import load_checkpoint
+from kermix.training.classification import ClassifierTask
+from kermix.training.classifier_settings import ClassifierSettings
+from kermix.training.conditional import ConditionalSettings, ConditionalTask
+from kermix.training.image_settings import ImageSettings
+from kermix.training.images import ImageTask
+from kermix.training.judging import JudgeTask, train_on_synthetic
+from kermix.training.loop import Trainer, make_fabric
+from kermix.training.rows import RowTask
+from kermix.training.settings import Settings
+from kermix.training.tabular import TableSettings, TableTask
+from kermix.training.task import Task
+
+
+def start(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def row_task(held_out=True, **options):
+    data = toy("moons").sample(200, start())
+    settings = Settings(**{"components": 6, "steps": 11, "polish": 6, "batch": 20, **options})
+    model, variances = build_model(data, settings)
+    return RowTask(model, data, data[:50] if held_out else None, settings, variances)
+
+
+def conditional_task():
+    c = torch.rand(60, 1, generator=start())
+    options = {"components": 2, "width": 8, "steps": 7, "polish": 8, "batch": 16, "contexts": 4}
+    return ConditionalTask(c, 2 * c, ConditionalSettings(**options, polish_batch=16))
+
+
+def image_task(**options):
+    images = np.random.default_rng(0).integers(0, 256, (40, 1, 8, 8), dtype=np.uint8)
+    settings = ImageSettings(
+        encoder_steps=6, steps=5, batch=12, width=8, hidden=8, code=3, noise=4, encoder_batch=8,
+        components=4, **options,
+    )  # fmt: skip
+    return ImageTask(images, np.arange(40) % 2, 2, settings, (images[:10], np.arange(10) % 2))
+
+
+def classifier_task(**options):
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (40, 1, 8, 8)).astype(np.uint8)
+    data = LabelledImages("random", images, draw.integers(0, 3, 40), ("a", "b", "c"))
+    settings = ClassifierSettings(
+        width=8, depth=1, output_width=8, epochs=4, batch=10, shift=1, **options
+    )
+    return ClassifierTask(data, data, settings)
+
+
+def table_task(**options):
+    x = torch.randn(45, 2, generator=start())
+    splits = [tuple(torch.randperm(45, generator=start(s)).split([33, 12])) for s in (1, 2)]
+    settings = TableSettings(
+        **{"terms": 4, "width": 4, "epochs": 5, "batch": 8, "rate": 0.03, **options}
+    )
+    return TableTask(x, x.square(), 2, splits, settings)
+
+
+def judge_task():
+    images, labels = torch.rand(40, 1, 6, 6, generator=start()), torch.arange(40) % 2
+    network = mlp_classifier((1, 6, 6), 2, start(), width=8)  # with dropout
+    augmentation = Augmentation(flip=True, shift=1)
+    return JudgeTask(network, images, labels, 4, 9, 1e-2, augmentation, start(3))
+
+
+def sample_task():
+    generator = start(1)
+    means = torch.rand(3, 2, generator=generator)
+    mixture = GaussianMixture(torch.ones(3) / 3, means, torch.full((3,), 0.01))
+    network = nn.Sequential(nn.Linear(10, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    with torch.no_grad():
+        for p in network.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+    training = Training(steps=13, batch=20)
+    return SampleTask(network, mixture, METHODS["svd"], training, generator)
+
+
+TASKS = {
+    "rows": (row_task, 9),
+    "rows, second stage, average": (lambda: row_task(average=4, model="network"), 13),
+    "rows, no held-out": (lambda: row_task(held_out=False, model="generator", polish=0), 5),
+    "conditional": (conditional_task, 5),
+    "conditional, second stage": (conditional_task, 11),
+    "images, autoencoder": (image_task, 3),
+    "images, cost": (lambda: image_task(chunk=5, spaces=("codes", "coarse")), 9),
+    "images, at the cost's start": (lambda: image_task(model="mixture", polish=3), 6),
+    "images, EM": (lambda: image_task(model="mixture", polish=4), 13),
+    "classifier": (lambda: classifier_task(mix=0.5, cutout=2, positions=0.5), 7),
+    "classifier, end of an epoch": (lambda: classifier_task(optimizer="muon"), 8),
+    "table": (table_task, 13),
+    "table, end of an epoch": (table_task, 5),
+    "judge": (judge_task, 7),
+    "samples": (sample_task, 7),
+}
+
+
+def changing(trainer):
+    """Everything that training changes, and the rows of the history but for their times."""
+    trainer.save(path := Path(trainer.scratch) / "state.safetensors")
+    tensors, content = load_checkpoint(path)
+    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in content["history"]]
+    return tensors, rows
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_stopped_at_any_step_and_resumed_is_as_never_stopped(name, tmp_path):
+    make, stop = TASKS[name]
+    whole, first, second = (Trainer(make(), device="cpu") for _ in range(3))
+    for trainer in (whole, first, second):
+        trainer.scratch = tmp_path
+    assert whole.run()
+    assert not first.run(folder=tmp_path, should_stop=lambda: first.step == stop)
+    second.load(tmp_path / "last.safetensors")
+    assert second.step == stop < whole.total
+    assert second.run()
+    assert first.run()  # the same object goes on, too
+    expected, rows = changing(whole)
+    for trainer in (first, second):
+        tensors, history = changing(trainer)
+        assert history == rows
+        assert tensors.keys() == expected.keys()
+        differing = [n for n, t in tensors.items() if not t.equal(expected[n])]
+        assert not differing
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_report_comes_before_its_checkpoint(name, tmp_path):
+    make, _ = TASKS[name]
+    trainer, path, seen = Trainer(make(), device="cpu"), tmp_path / "last.safetensors", []
+
+    def look(row):
+        before = load_checkpoint(path)[1]["step"] if path.exists() else 0
+        seen.append((before, row["step"]))
+
+    assert trainer.run(folder=tmp_path, on_report=look)
+    steps = [step for _, step in seen]
+    assert [before for before, _ in seen] == [0, *steps[:-1]]
+    content = load_checkpoint(path)[1]
+    assert [row["step"] for row in content["history"]] == steps
+    assert content["step"] == trainer.step == steps[-1] == trainer.total
+
+
+def test_a_table_that_ended_early_stays_ended(tmp_path):
+    options = {"patience": 1, "rate": 0.5, "epochs": 60}
+    first = Trainer(table_task(**options), device="cpu")
+    assert first.run(folder=tmp_path)
+    assert first.step < first.total
+    again = Trainer(table_task(**options), device="cpu")
+    again.load(tmp_path / "last.safetensors")
+    assert again.run()
+    assert again.step == first.step
+    assert again.task.best_epochs(9) == first.task.best_epochs(9)
+    expected = first.model.state_dict()
+    assert all(t.equal(expected[n]) for n, t in again.model.state_dict().items())
+
+
+class LineTask(Task):
+    """A number that goes down a line, as the smallest task."""
+
+    total, reports_every = 20, 8
+
+    def __init__(self, spoiled=None, alone=()):
+        self.model = self.module = nn.Linear(1, 1, bias=False)
+        nn.init.ones_(self.model.weight)
+        self.generator, self.spoiled, self.alone = start(), spoiled, alone
+
+    def prepare(self, fabric, ranks):
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0, momentum=0.5)
+        return [self.optimizer]
+
+    def learning_rate(self, step):
+        return 0.125
+
+    def batch(self, step):
+        return torch.full((1, 1), math.nan if step == self.spoiled else 1.0)
+
+    def loss(self, forward, batch, step):
+        if step in self.alone:
+            with torch.no_grad():
+                self.model.weight += 10
+            return torch.zeros(())
+        return forward(batch).sum()
+
+    def failure(self, step):
+        return f"Not finite at {step}."
+
+
+def test_the_loop_takes_the_steps_of_its_optimizer():
+    trainer = Trainer(LineTask(), device="cpu")
+    seen = []
+    trainer.run(on_step=lambda _: seen.append(trainer.model.weight.item()))
+    assert seen[:3] == [1 - 0.125, 1 - 0.3125, 1 - 0.53125]  # the momentum is 1, 1.5, 1.75
+    assert [row["step"] for row in trainer.history] == [8, 16, 20]
+
+
+def test_a_step_in_closed_form_leaves_the_optimizer_alone():
+    trainer = Trainer(LineTask(alone=(1,)), device="cpu")
+    seen = []
+    trainer.run(on_step=lambda _: seen.append(trainer.model.weight.item()))
+    assert seen[:3] == [1 - 0.125, 11 - 0.125, 11 - 0.3125]
+
+
+@pytest.mark.parametrize(("spoiled", "left"), [(3, "no checkpoint yet"), (11, "last good")])
+def test_a_failure_names_its_step_and_what_is_left(spoiled, left, tmp_path):
+    with pytest.raises(TrainingError, match=rf"^Not finite at {spoiled}\. .*{left}"):
+        Trainer(LineTask(spoiled), device="cpu").run(folder=tmp_path)
+    assert (tmp_path / "last.safetensors").exists() == (spoiled > 8)
+    with pytest.raises(TrainingError, match="No checkpoint was asked for"):
+        Trainer(LineTask(spoiled), device="cpu").run()
+
+
+def test_a_failure_between_reports_is_not_saved_by_a_stop(tmp_path):
+    trainer = Trainer(LineTask(3), device="cpu")
+    with pytest.raises(TrainingError, match="at 3"):
+        trainer.run(folder=tmp_path, should_stop=lambda: trainer.step == 5)
+    assert not list(tmp_path.iterdir())
+
+
+def test_judges_draw_from_their_seed_alone():
+    images, labels = torch.rand(60, 1, 8, 8, generator=start()), torch.arange(60) % 2
+    torch.manual_seed(1)
+    first = train_on_synthetic(images, labels, images, labels, epochs=2, width=8)
+    torch.manual_seed(2)
+    assert train_on_synthetic(images, labels, images, labels, epochs=2, width=8) == first
+    trainer, before = Trainer(judge_task(), device="cpu"), torch.get_rng_state()
+    trainer.run()
+    assert torch.get_rng_state().equal(before)
+
+
+@pytest.mark.parametrize("device", ["cuda:x", "cpu:1", "toaster:0"])
+def test_numbers_of_devices_that_make_no_sense(device):
+    with pytest.raises(OptionError, match="cannot be used here"):
+        make_fabric(device, "32-true")
+
+
+def test_automatic_precision_of_a_cpu_is_float32():
+    assert make_fabric("cpu", "auto")._precision.precision == "32-true"
+
+
+def calls_of(names):
+    """Where in kermix a method with one of these names is called."""
+    root = Path(kermix.__file__).parent
+    found = set()
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Attribute) and called.attr in names:
+                found.add((path.relative_to(root).as_posix(), called.attr))
+    return found
+
+
+def test_one_module_calls_an_optimizer():
+    found = calls_of({"step", "backward", "zero_grad"})
+    found -= {("linalg/polar.py", "step")}  # of an interval of singular values
+    names = ("step", "backward", "zero_grad")
+    assert found == {("training/loop.py", name) for name in names}
