@@ -119,11 +119,12 @@ def test_nodes_meet(tmp_path):
 def test_a_run_from_python(tmp_path):
     dataset = load("moons", 0, rows=200)
     settings = FitSettings(components=4, steps=4, polish=0, batch=8)
-    run = FitRun.create(tmp_path / "run", "moons", dataset, settings, rows=200, devices=2)
+    options = {"rows": 200}
+    run = FitRun.create(tmp_path / "run", "moons", dataset, settings, options=options, devices=2)
     outcome = train(run, dataset)
     assert outcome.finished
     assert outcome.step == 4
-    assert run.finish(dataset, outcome.history).rows
+    assert run.finish(dataset, outcome)
 
 
 def test_ranks_that_cannot_be(tmp_path):
