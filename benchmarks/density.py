@@ -29,13 +29,13 @@ from kermix.data.toys import toy
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.training.build import Split, build_trainer
 from kermix.training.schedules import learning_rate
-from kermix.training.settings import Settings
+from kermix.training.settings import FitSettings
 
 __all__ = ["METHODS", "SETS", "SETTING", "main", "run"]
 
 SETS = ("ring8", "grid25", "8gaussians", "checkerboard", "moons", "swissroll", "circles", "rings")
 TRAIN, TEST, SAMPLES = 200_000, 20_000, 2_500
-SETTING = Settings(
+SETTING = FitSettings(
     components=512, variances="diagonal", steps=1000, batch=512, polish=4000, polish_batch=8192
 )
 GMM_COMPONENTS = (4, 8, 12, 16, 25, 32, 50, 64, 100)
@@ -53,7 +53,7 @@ class Density:
     note: str = ""
 
 
-def fit_kermix(train: Tensor, device: str, setting: Settings) -> Density:
+def fit_kermix(train: Tensor, device: str, setting: FitSettings) -> Density:
     """Our mixture: the SVD cost, then what the setting says, by default likelihood."""
     trainer = build_trainer(Split(train, train[:2000]), setting, device=device)
     trainer.run()
@@ -62,7 +62,7 @@ def fit_kermix(train: Tensor, device: str, setting: Settings) -> Density:
     return _of_mixture(model.mixture(), generator, f"{setting.components} components")
 
 
-def fit_kde(train: Tensor, device: str, setting: Settings) -> Density:
+def fit_kde(train: Tensor, device: str, setting: FitSettings) -> Density:
     """A Gaussian at every row; the bandwidth with the best likelihood of held-out rows."""
     place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
     rows = train.to(place).double()
@@ -90,7 +90,7 @@ def _of_mixture(mixture: GaussianMixture, generator: torch.Generator, note: str)
     return Density(sample, log_prob, note)
 
 
-def fit_gmm(train: Tensor, device: str, setting: Settings) -> Density:
+def fit_gmm(train: Tensor, device: str, setting: FitSettings) -> Density:
     """scikit-learn's mixture, full covariances, components by BIC."""
     import warnings
 
@@ -112,7 +112,7 @@ def fit_gmm(train: Tensor, device: str, setting: Settings) -> Density:
     )
 
 
-def fit_flow(train: Tensor, device: str, setting: Settings) -> Density:
+def fit_flow(train: Tensor, device: str, setting: FitSettings) -> Density:
     """Zuko's neural spline flow, trained by maximum likelihood."""
     import zuko
 
@@ -146,12 +146,12 @@ def fit_flow(train: Tensor, device: str, setting: Settings) -> Density:
     return Density(sample, log_prob, f"{FLOW_STEPS} steps")
 
 
-def fit_kermix_closed_form(train: Tensor, device: str, setting: Settings) -> Density:
+def fit_kermix_closed_form(train: Tensor, device: str, setting: FitSettings) -> Density:
     """The SVD cost, then the closed form."""
     return fit_kermix(train, device, replace(setting, finish="closed form"))
 
 
-METHODS: dict[str, Callable[[Tensor, str, Settings], Density]] = {
+METHODS: dict[str, Callable[[Tensor, str, FitSettings], Density]] = {
     "kermix": fit_kermix,
     "kermix, closed form": fit_kermix_closed_form,
     "zuko NSF": fit_flow,
@@ -171,7 +171,12 @@ def distances(pairs: Sequence[tuple[Tensor, Tensor]], workers: int) -> list[floa
 
 
 def run_set(
-    name: str, methods: Sequence[str], setting: Settings, device: str, repeats: int, workers: int
+    name: str,
+    methods: Sequence[str],
+    setting: FitSettings,
+    device: str,
+    repeats: int,
+    workers: int,
 ) -> Iterator[tuple[dict[str, Any], dict[str, Tensor]]]:
     """Each method on one set: its numbers, and samples to look at of all so far."""
     chosen = toy(name)
@@ -212,7 +217,7 @@ def run(
     *,
     sets: Sequence[str] = SETS,
     methods: Sequence[str] = tuple(METHODS),
-    setting: Settings = SETTING,
+    setting: FitSettings = SETTING,
     device: str = "auto",
     repeats: int = 5,
     workers: int = 1,

@@ -22,13 +22,13 @@ from kermix.data.toys import toy
 from kermix.training.build import build_model
 from kermix.training.loop import Trainer
 from kermix.training.rows import RowTask
-from kermix.training.settings import COSTS, FinishName, Settings
+from kermix.training.settings import COSTS, FinishName, FitSettings
 
 __all__ = ["METHODS", "SETS", "SETTING", "main", "run", "train_seeds"]
 
 SETS = ("ring8", "grid25")
 POINTS, SAMPLES = 100_000, 2_500
-SETTING = Settings(components=128, steps=2000, batch=256, polish=0, variance=1e-3)
+SETTING = FitSettings(components=128, steps=2000, batch=256, polish=0, variance=1e-3)
 FINISH_STEPS, FINISH_BATCH = 500, 4096
 # Every cost on samples; then the SVD cost with a finish: likelihood is what `kermix fit` does.
 FINISHED: dict[str, FinishName] = {
@@ -38,7 +38,7 @@ FINISHED: dict[str, FinishName] = {
 METHODS = (*(c for c in COSTS), *FINISHED)
 
 
-def _settings(method: str, setting: Settings) -> Settings:
+def _settings(method: str, setting: FitSettings) -> FitSettings:
     if method in FINISHED:
         finish = FINISHED[method]
         return replace(setting, polish=FINISH_STEPS, polish_batch=FINISH_BATCH, finish=finish)
@@ -46,7 +46,11 @@ def _settings(method: str, setting: Settings) -> Settings:
 
 
 def train_seeds(
-    name: str, method: str, seeds: Sequence[int], setting: Settings = SETTING, device: str = "auto"
+    name: str,
+    method: str,
+    seeds: Sequence[int],
+    setting: FitSettings = SETTING,
+    device: str = "auto",
 ) -> tuple[dict[str, Any], list[dict[str, Any]], Tensor]:
     """Train one model for each seed, side by side, and look at the samples of each.
 
@@ -101,7 +105,7 @@ def run(
     seeds: int = 10,
     methods: Sequence[str] = METHODS,
     sets: Sequence[str] = SETS,
-    setting: Settings = SETTING,
+    setting: FitSettings = SETTING,
     device: str = "auto",
     figure: Path | None = None,
 ) -> dict[str, list[dict[str, Any]]]:

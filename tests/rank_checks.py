@@ -319,10 +319,10 @@ FITS = {
 
 
 def fit_settings(name):
-    from kermix.training.settings import Settings
+    from kermix.training.settings import FitSettings
 
     common = {"components": 9, "steps": 10, "polish": 5, "batch": 33, "polish_batch": 33}
-    return Settings(**{**common, **FITS[name]})
+    return FitSettings(**{**common, **FITS[name]})
 
 
 STOPPED = ("mixture svd", "generator svd")

@@ -21,7 +21,7 @@ from kermix.runs.fit_run import FitRun
 from kermix.runs.training import train
 from kermix.training.build import build_trainer, split_rows
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.settings import Settings
+from kermix.training.settings import FitSettings
 from test_fit_command import _wait_for_checkpoint, kermix
 
 
@@ -118,18 +118,19 @@ def test_nodes_meet(tmp_path):
 
 def test_a_run_from_python(tmp_path):
     dataset = load("moons", 0, rows=200)
-    settings = Settings(components=4, steps=4, polish=0, batch=8)
-    run = FitRun.create(tmp_path / "run", "moons", dataset, settings, rows=200, devices=2)
+    settings = FitSettings(components=4, steps=4, polish=0, batch=8)
+    options = {"rows": 200}
+    run = FitRun.create(tmp_path / "run", "moons", dataset, settings, options=options, devices=2)
     outcome = train(run, dataset)
     assert outcome.finished
     assert outcome.step == 4
-    assert run.finish(dataset, outcome.history).rows
+    assert run.finish(dataset, outcome)
 
 
 def test_ranks_that_cannot_be(tmp_path):
     split = split_rows(torch.randn(50, 2), 0)
     with pytest.raises(OptionError, match="started alone"):
-        build_trainer(split, Settings(components=4, batch=8), devices=2)
+        build_trainer(split, FitSettings(components=4, batch=8), devices=2)
     for options, text in (
         (["--devices", 0], "devices=0"),
         (["--nodes", 2], "MASTER_ADDR"),

@@ -27,7 +27,7 @@ from kermix.training.images import ImageTask
 from kermix.training.judging import JudgeTask, train_on_synthetic
 from kermix.training.loop import Trainer, make_fabric
 from kermix.training.rows import RowTask
-from kermix.training.settings import Settings
+from kermix.training.settings import FitSettings
 from kermix.training.tabular import TableSettings, TableTask
 from kermix.training.task import Task
 
@@ -38,7 +38,7 @@ def start(seed=0):
 
 def row_task(held_out=True, **options):
     data = toy("moons").sample(200, start())
-    settings = Settings(**{"components": 6, "steps": 11, "polish": 6, "batch": 20, **options})
+    settings = FitSettings(**{"components": 6, "steps": 11, "polish": 6, "batch": 20, **options})
     model, variances = build_model(data, settings)
     return RowTask(model, data, data[:50] if held_out else None, settings, variances)
 

@@ -16,7 +16,7 @@ from kermix.training.loop import Trainer
 from kermix.training.objective import cauchy_schwarz_to_points
 from kermix.training.rows import RowTask
 from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
-from kermix.training.settings import Settings
+from kermix.training.settings import FitSettings
 
 
 def generator(seed=0):
@@ -24,7 +24,7 @@ def generator(seed=0):
 
 
 def small(**options):
-    return Settings(**{"components": 8, "steps": 20, "polish": 10, "batch": 32, **options})
+    return FitSettings(**{"components": 8, "steps": 20, "polish": 10, "batch": 32, **options})
 
 
 def trainer_of(data, **options):
@@ -68,20 +68,29 @@ def test_automatic_variance_of_points_without_spread():
 
 def test_settings_go_to_json_and_back():
     settings = small(cost="vector", spread=(1.0, 2.0))
-    assert Settings.from_json(settings.as_json()) == settings
+    assert FitSettings.from_json(settings.as_json()) == settings
     with pytest.raises(OptionError, match="stepz"):
-        Settings.from_json({"stepz": 3})
+        FitSettings.from_json({"stepz": 3})
+
+
+def test_the_old_name_of_the_settings_warns():
+    from kermix.training import settings as module
+
+    with pytest.warns(DeprecationWarning, match="FitSettings"):
+        assert module.Settings is FitSettings
+    with pytest.raises(AttributeError, match="Setings"):
+        _ = module.Setings
 
 
 def test_polish_is_decided_by_model():
-    assert Settings().for_data(2000).polish == 500
-    assert Settings(cost="likelihood").for_data(2000).polish == 0
-    assert Settings(model="generator").for_data(2000).polish == 0
-    assert Settings().for_data(2000).components == 128
-    assert Settings().for_data(200).components == 20
-    assert Settings().for_data(3).components == 1
-    assert Settings(model="generator").for_data(3).components == 128
-    assert Settings(polish=7).for_data(2000).polish == 7
+    assert FitSettings().for_data(2000).polish == 500
+    assert FitSettings(cost="likelihood").for_data(2000).polish == 0
+    assert FitSettings(model="generator").for_data(2000).polish == 0
+    assert FitSettings().for_data(2000).components == 128
+    assert FitSettings().for_data(200).components == 20
+    assert FitSettings().for_data(3).components == 1
+    assert FitSettings(model="generator").for_data(3).components == 128
+    assert FitSettings(polish=7).for_data(2000).polish == 7
 
 
 def test_closed_form_is_the_cauchy_schwarz_divergence_to_narrow_data():
@@ -118,7 +127,7 @@ def test_closed_form_takes_batches():
 def test_a_run_covers_all_modes_and_knows_its_density():
     chosen = toy("mixture10")
     split = split_rows(chosen.sample(5000, generator()), 0)
-    settings = Settings(components=64, steps=300, polish=150, polish_batch=1024, seed=1)
+    settings = FitSettings(components=64, steps=300, polish=150, polish_batch=1024, seed=1)
     trainer = build_trainer(split, settings)
     assert trainer.run()
     samples = trainer.model.sample(2500, generator())
@@ -219,7 +228,7 @@ def test_checkpoints_are_whole_or_refused(tmp_path):
 @pytest.mark.parametrize("rows", [15, 60])
 def test_few_rows_are_fitted_as_well_as_by_one_gaussian(rows):
     x = torch.randn(rows, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    trainer = build_trainer(Split(x, x), Settings(steps=200, polish=100), device="cpu")
+    trainer = build_trainer(Split(x, x), FitSettings(steps=200, polish=100), device="cpu")
     trainer.run()
     entropy = 0.5 * x.var(0, correction=0).mul(2 * math.pi * math.e).log().sum()
     assert -trainer.model.log_prob(x).mean() < entropy + 0.3
@@ -240,12 +249,12 @@ def test_small_sets_are_not_split():
 )  # fmt: skip
 def test_settings_that_make_no_sense(options):
     with pytest.raises(OptionError):
-        Settings(**options)
+        FitSettings(**options)
 
 
 def test_conv_needs_square_images():
     with pytest.raises(OptionError, match="square"):
-        build_model(torch.zeros(3, 2), Settings(model="conv"))
+        build_model(torch.zeros(3, 2), FitSettings(model="conv"))
 
 
 @pytest.mark.parametrize(("device", "precision"), [("toaster", "32-true"), ("cpu", "3-true")])

@@ -19,7 +19,7 @@ from kermix.runs.kinds import open_run
 from kermix.runs.run import KEPT, Run
 from kermix.runs.training import train
 from kermix.training.image_settings import ImageSettings
-from kermix.training.settings import Settings
+from kermix.training.settings import FitSettings
 
 __all__ = ["begin_fit", "fit", "ranks_of", "resume", "speaks"]
 
@@ -49,7 +49,7 @@ def fit(
         show: Whether to show a progress bar.
         options: `rows`, `data_root` and `size` of data that are read; `device`, `precision`,
             `devices`, `nodes` and `strategy`; and every setting of
-            :class:`~kermix.training.settings.Settings` (of
+            :class:`~kermix.training.settings.FitSettings` (of
             :class:`~kermix.training.image_settings.ImageSettings` for images).
 
     Returns:
@@ -175,14 +175,14 @@ def _keep(table: Table, path: Path) -> None:
 
 def _checked_settings(settings: Mapping[str, Any]) -> None:
     """Refuse names that neither a fit of rows nor one of images has, and bad values of rows."""
-    known = {field.name for field in fields(Settings)} | {*ASKED}
+    known = {field.name for field in fields(FitSettings)} | {*ASKED}
     unknown = sorted(set(settings) - known)
     if unknown:
         raise OptionError(
             f"There is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}."
         )
     if settings.get("model") not in ("codes", "code-mixture"):
-        Settings(**{k: v for k, v in settings.items() if k not in OF_IMAGES and v is not None})
+        FitSettings(**{k: v for k, v in settings.items() if k not in OF_IMAGES and v is not None})
 
 
 def _as_images(dataset: Dataset, settings: Mapping[str, Any]) -> bool:
@@ -193,13 +193,13 @@ def _as_images(dataset: Dataset, settings: Mapping[str, Any]) -> bool:
     return suits_images(dataset) and settings.get("cost") != "likelihood"
 
 
-def _row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> Settings:
+def _row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> FitSettings:
     if settings.get("model") in ("codes", "code-mixture") or set(settings) & set(OF_IMAGES):
         raise OptionError(
             f"{dataset.name}: model='codes' and 'code-mixture', {', '.join(OF_IMAGES)} are for "
             "square images of at least 16 pixels (size brings them to one size)."
         )
-    chosen = Settings(**{name: value for name, value in settings.items() if value is not None})
+    chosen = FitSettings(**{name: value for name, value in settings.items() if value is not None})
     unsaid = "model" not in settings and not settings.get("polish")
     if unsaid and dataset.image is not None and chosen.cost != "likelihood":
         square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE

@@ -31,7 +31,7 @@ from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Trainer, load_model, make_fabric
 from kermix.training.progress import stage_of
 from kermix.training.rows import RowTask, check_shares
-from kermix.training.settings import Settings
+from kermix.training.settings import FitSettings
 
 __all__ = ["FitRun"]
 
@@ -50,7 +50,7 @@ class FitRun(Run):
         folder: Path,
         source: str,
         dataset: Dataset,
-        settings: Settings,
+        settings: FitSettings,
         device: str = "auto",
         precision: str = "32-true",
         options: Mapping[str, Any] | None = None,
@@ -102,8 +102,8 @@ class FitRun(Run):
         )
 
     @classmethod
-    def _read_settings(cls, content: dict[str, Any]) -> Settings:
-        return Settings.from_json(content)
+    def _read_settings(cls, content: dict[str, Any]) -> FitSettings:
+        return FitSettings.from_json(content)
 
     @property
     def ranks(self) -> tuple[int, int, Strategy]:
@@ -250,7 +250,7 @@ class FitRun(Run):
         parts = ["kermix", "fit", shlex.quote(self.config["data"])]
         parts += self.reading_options()
         rows = self.config["shape"][0]
-        default = Settings().for_data(rows - held_out_rows(rows)).as_json()
+        default = FitSettings().for_data(rows - held_out_rows(rows)).as_json()
         for name, value in self.settings.as_json().items():
             if value != default[name]:
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -7,7 +7,7 @@ import torch
 
 from kermix.errors import MissingExtraError
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.training.settings import CostName, ModelName, Settings
+from kermix.training.settings import CostName, FitSettings, ModelName
 
 try:
     from sklearn.base import BaseEstimator, DensityMixin
@@ -105,7 +105,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
 
         rows = validate_data(self, X, dtype=np.float64)
         seed = seed_from(self.random_state)
-        settings = Settings(
+        settings = FitSettings(
             cost=self.cost,
             model=self.model,
             components=self.n_components,

@@ -14,7 +14,7 @@ from kermix.models.mixture.scaled import ScaledModel, Scaler
 from kermix.training.loop import Trainer
 from kermix.training.rows import RowTask
 from kermix.training.schedules import VarianceSchedule, automatic_variance
-from kermix.training.settings import Settings
+from kermix.training.settings import FitSettings
 
 __all__ = ["Split", "build_model", "build_trainer", "held_out_rows", "split_rows"]
 
@@ -52,7 +52,7 @@ def split_rows(values: Tensor, seed: int) -> Split:
 
 def build_model(
     train: Tensor,  # (*B, n, d)
-    settings: Settings,
+    settings: FitSettings,
     image: tuple[int, int, int] | None = None,
 ) -> tuple[ScaledModel, VarianceSchedule]:
     """The untrained model of the data, and how the variance will change."""
@@ -70,7 +70,7 @@ def build_model(
 
 def _network(
     scaled: Tensor,
-    settings: Settings,
+    settings: FitSettings,
     image: tuple[int, int, int] | None,
     generator: torch.Generator,
 ) -> nn.Module:
@@ -100,7 +100,7 @@ def _network(
 
 def build_trainer(
     split: Split,
-    settings: Settings,
+    settings: FitSettings,
     image: tuple[int, int, int] | None = None,
     *,
     device: str = "auto",

@@ -11,7 +11,7 @@ from kermix.distributed import DistributedLoss, Ranks, Strategy, shares, slice_o
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.mixture.scaled import ScaledModel
 from kermix.training.schedules import VarianceSchedule
-from kermix.training.settings import Settings
+from kermix.training.settings import FitSettings
 
 __all__ = ["Objective", "cauchy_schwarz_to_points"]
 
@@ -72,7 +72,7 @@ class Objective(nn.Module):
     def __init__(
         self,
         model: ScaledModel,
-        settings: Settings,
+        settings: FitSettings,
         variances: VarianceSchedule,
         ranks: Ranks | None = None,
         strategy: Strategy = "auto",

@@ -13,7 +13,7 @@ from kermix.models.mixture.scaled import ScaledModel
 from kermix.training.averaging import RunningAverage
 from kermix.training.objective import Objective
 from kermix.training.schedules import VarianceSchedule, learning_rate
-from kermix.training.settings import Settings
+from kermix.training.settings import FitSettings
 from kermix.training.task import Forward, Row, Task
 
 __all__ = ["RowTask", "check_shares"]
@@ -45,7 +45,7 @@ class RowTask(Task):
         model: ScaledModel,
         train: Tensor,
         held_out: Tensor | None,
-        settings: Settings,
+        settings: FitSettings,
         variances: VarianceSchedule,
         strategy: Strategy = "auto",
     ) -> None:
@@ -139,7 +139,7 @@ class RowTask(Task):
         )
 
 
-def check_shares(settings: Settings, ranks: int) -> None:
+def check_shares(settings: FitSettings, ranks: int) -> None:
     """Every rank must have something to do at every step."""
     sizes = {"batch": settings.batch, "components": settings.components}
     if settings.polish:

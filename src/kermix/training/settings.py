@@ -1,5 +1,6 @@
 """What a user can choose about a fit: one frozen object, the same in Python, JSON and shell."""
 
+import warnings
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
@@ -8,7 +9,7 @@ from kermix.errors import OptionError
 from kermix.models.mixture.networks import VarianceKind
 from kermix.models.mixture.priors import PriorName
 
-__all__ = ["CostName", "FinishName", "ModelName", "Settings"]
+__all__ = ["CostName", "FinishName", "FitSettings", "ModelName"]
 
 CostName: TypeAlias = Literal["svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood"]
 FinishName: TypeAlias = Literal["closed form", "likelihood"]
@@ -22,7 +23,7 @@ MOST_COMPONENTS, ROWS_FOR_EACH = 128, 10
 
 
 @dataclass(frozen=True)
-class Settings:
+class FitSettings:
     """Settings of a fit.
 
     Attributes:
@@ -103,7 +104,7 @@ class Settings:
         """Whether the model learns weights and variances."""
         return self.model in ("mixture", "network")
 
-    def for_data(self, rows: int) -> "Settings":
+    def for_data(self, rows: int) -> "FitSettings":
         """The settings with what was left open decided for so many rows."""
         polish, components = self.polish, self.components
         if components is None:
@@ -113,7 +114,7 @@ class Settings:
             polish = 500 if self.is_mixture and self.cost != "likelihood" else 0
         return replace(self, polish=polish, components=components)
 
-    def quick(self) -> "Settings":
+    def quick(self) -> "FitSettings":
         """A shorter run, for a first look."""
         return replace(
             self,
@@ -128,10 +129,22 @@ class Settings:
         return {**asdict(self), "spread": list(self.spread)}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "Settings":
+    def from_json(cls, content: dict[str, Any]) -> "FitSettings":
         """The inverse of :meth:`as_json`; names that are not known are an error."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(content) - known)
         if unknown:
             raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
         return cls(**{**content, "spread": tuple(content.get("spread", (1.0, 10.0, 100.0)))})
+
+
+def __getattr__(name: str) -> object:
+    if name == "Settings":
+        warnings.warn(
+            "kermix.training.settings.Settings is called FitSettings now; the old name goes with "
+            "the next version.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return FitSettings
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
