@@ -114,7 +114,7 @@ def test_batches(kernel, monkeypatch, calls):
 def test_a_learned_variance(monkeypatch, calls):
     v = torch.tensor([0.2, 1.5], device=DEVICE)
     inputs = on_device(50, 3, seed=1), on_device(40, 3, seed=2), v
-    function = lambda x, y, v: km.scalar_cost(x, y, v, log=True)  # noqa: E731
+    function = lambda x, y, v: km.scalar_cost(x, y, km.GaussianKernel(v), log=True)  # noqa: E731
     assert_fused_equals_tiled(function, inputs, monkeypatch, calls)
 
 

@@ -92,10 +92,14 @@ def test_without_weights_and_with_a_learned_variance(name, chunk):
     x, y, _, _ = inputs_of(3)
     v = torch.tensor([0.3, 1.2], dtype=torch.float64)
     keywords = options(name) | {"chunk": chunk}
-    found = value_and_gradients(lambda *t: CHUNKED[name](*t, **keywords), x, y, v)
-    truth = value_and_gradients(lambda *t: CHUNKED[name](*t, **options(name)), x, y, v)
+
+    def averaged(x, y, v, **keywords):
+        return CHUNKED[name](x, y, km.GaussianKernel(v), **keywords)
+
+    found = value_and_gradients(lambda *t: averaged(*t, **keywords), x, y, v)
+    truth = value_and_gradients(lambda *t: averaged(*t, **options(name)), x, y, v)
     assert_all_close(found, truth, rtol=1e-10, atol=1e-14)
-    plain = value_and_gradients(lambda x, y: dense(name, x, y, v), x, y)
+    plain = value_and_gradients(lambda x, y: dense(name, x, y, km.GaussianKernel(v)), x, y)
     assert_all_close(found[:3], plain, rtol=1e-9, atol=1e-13)
 
 

@@ -9,6 +9,7 @@ from kermix.sketches.sketched import MatrixForm
 
 from .costs import Kernel, SVDMethod, matrix_cost, scalar_cost, svd_cost, vector_cost
 from .info import Informative
+from .kernel import GaussianKernel
 
 __all__ = ["KernelLoss", "MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
 
@@ -22,6 +23,9 @@ class KernelLoss(nn.Module):
         super().__init__()
         # As an attribute, a learned variance (an nn.Parameter) is found by the optimiser.
         self.v = v
+        if isinstance(v, GaussianKernel):
+            for name, parameter in v.learned.items():
+                self.register_parameter(f"kernel_{name}", parameter)
         self.log = log
         self.options = options
 
