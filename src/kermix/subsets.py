@@ -1,9 +1,9 @@
-"""Some of many points, chosen by what the points are and not by where they stand."""
+"""Points chosen and ordered by what they are, not by where they stand."""
 
 import torch
 from torch import Tensor
 
-__all__ = ["symmetric_subset"]
+__all__ = ["distinct_rows", "symmetric_subset"]
 
 NUMBERS_AT_ONCE = 2**20
 ODD = -0x61C8864680B583EB  # 2**64 divided by the golden ratio, as a signed number
@@ -33,6 +33,27 @@ def symmetric_subset(points: Tensor, count: int, seed: int = 0) -> Tensor:  # (N
     copies = places - torch.where(new, places, 0).cummax(0).values
     first = _mixed(hashes + copies * ODD).topk(min(count, len(hashes)), largest=False)
     return order[first.indices].to(points.device)
+
+
+@torch.no_grad()
+def distinct_rows(points: Tensor) -> tuple[Tensor, Tensor]:  # (N, d) -> (U,), (N,)
+    """Indices of one copy of each row, and for each row its place among these.
+
+    The distinct rows come in an order that depends on their values alone, as if at random.
+
+    Example:
+        >>> points = torch.tensor([[1.0], [2.0], [1.0]])
+        >>> kept, place = distinct_rows(points)
+        >>> len(kept), torch.equal(points[kept][place], points)
+        (2, True)
+    """
+    order = _row_hashes(points, 0).sort(stable=True).indices.to(points.device)
+    ordered = points[order]
+    new = torch.ones_like(order, dtype=torch.bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(1)
+    place = torch.empty_like(order)
+    place[order] = new.cumsum(0) - 1
+    return order[new], place
 
 
 def _row_hashes(points: Tensor, seed: int) -> Tensor:  # (N, d) -> (N,), int64

@@ -11,20 +11,23 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.errors import ShapeError
+from kermix.errors import ShapeError, WeightError
 from kermix.gram import squared_distances
 from kermix.kernel import GaussianKernel, bandwidth
-from kermix.measure.permutation import combined, labellings, own_generator, pvalues, signed_weights
+from kermix.linalg import solve_dtype
+from kermix.measure.permutation import combined, labellings, own_generator, pvalues, tied
 from kermix.measure.pooled import pooled_features
 from kermix.measure.statistics import (
+    Ranking,
     TestForm,
-    energy_statistic,
+    energy_ranking,
     gram_blocks,
-    mmd_statistic,
-    moment_statistic,
-    scalar_statistic,
+    mmd_ranking,
+    moment_ranking,
+    scalar_ranking,
 )
-from kermix.validation import check_option, check_pair, normalized_weights, working_dtype
+from kermix.subsets import distinct_rows, symmetric_subset
+from kermix.validation import check_option, check_pair, check_weights
 
 __all__ = [
     "TestCost",
@@ -39,7 +42,8 @@ Seed: TypeAlias = int | torch.Generator
 
 COSTS = ("svd", "matrix", "vector", "scalar", "mmd", "energy")
 GRID_POINTS = 1000
-SIX_DIGITS = 1e-6
+PRECISION = 1e-12
+SUMS_TO_ONE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -138,31 +142,81 @@ def two_sample_test(
         )
     with torch.autocast(x.device.type, enabled=False):
         generator = own_generator(seed)
-        dtype = working_dtype(x, y)
-        pooled = torch.cat([x.to(dtype), y.to(dtype)])
+        labels = labellings(len(x), len(y), permutations, generator, groups).to(x.device)
         weights = _pooled_weights(x, y, weights_x, weights_y)
-        labels = labellings(len(x), len(y), permutations, generator, groups).to(pooled.device)
-        sides = tuple(side.to(dtype) for side in signed_weights(labels, weights))
-        if cost == "energy":
-            grid: tuple[float, ...] = ()
-            rows, method = [energy_statistic(pooled, *sides)], "distances"
-        else:
-            grid = _grid(variances, pooled)
-            method = "gram matrix"
-            rows = []
-            for v in grid:
-                terms = GaussianKernel(v).cross_terms(pooled.shape[-1])
-                if cost in ("scalar", "mmd"):
-                    rows.append(
-                        (scalar_statistic if cost == "scalar" else mmd_statistic)(
-                            gram_blocks(pooled, terms), *sides
-                        )
-                    )
-                else:
-                    features, method = pooled_features(pooled, terms, weights, generator)
-                    rows.append(moment_statistic(cost, form, features.whitened(ridge), *sides))
+        pooled = _Pooled.of(x, y, labels, weights, groups is not None)
+        grid = () if cost == "energy" else _grid(variances, pooled.rows)
+        rankings, method = _rankings(cost, form, ridge, pooled, grid, generator)
         named = f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method
-        return ranked(rows, cost, grid, (len(x), len(y)), named)
+        sizes = len(x), len(y)
+        values, noises, orders = zip(
+            *((r.values, r.noise, r.order) for r in rankings), strict=True
+        )
+        return ranked(list(values), cost, grid, sizes, named, noises, orders)
+
+
+@dataclass(frozen=True)
+class _Pooled:
+    """Both samples as one, in an order that depends on the values of the rows alone.
+
+    Whatever is chosen or computed from `rows` or `points` is the same for every labelling, to the
+    last bit. Copies of a row are one point, so that labellings that exchange copies are ties.
+    """
+
+    rows: Tensor  # (N, d)
+    points: Tensor  # (U, d), the distinct rows
+    shares: Tensor | None  # (U,), weights of the points; None if each is one row of weight 1
+    sides: tuple[Tensor, Tensor]  # (P, U) each: weights of the points on both sides
+
+    @classmethod
+    def of(
+        cls, x: Tensor, y: Tensor, labels: Tensor, weights: Tensor | None, grouped: bool
+    ) -> "_Pooled":
+        dtype = solve_dtype(x.device)
+        # Adding zero makes minus zero zero.
+        rows = torch.cat([x.to(dtype), y.to(dtype)]) + 0.0
+        pairs = rows if weights is None else torch.cat([rows, weights[:, None].to(dtype)], 1)
+        order = symmetric_subset(pairs, len(pairs))
+        rows = rows[order]
+        # Random labels are as good for the rows in this order, unless they go by groups.
+        labels = labels[:, order] if grouped else torch.cat([labels[:1, order], labels[1:]])
+        weights = None if weights is None else weights[order]
+        kept, place = distinct_rows(rows)
+        share = rows.new_ones(len(rows)) if weights is None else weights.to(dtype)
+        sides = [
+            share.new_zeros(len(labels), len(kept)).index_add_(1, place, side * share)
+            for side in (labels, ~labels)
+        ]
+        tiny = torch.finfo(dtype).tiny
+        a, b = (side / side.sum(1, keepdim=True).clamp(min=tiny) for side in sides)
+        plain = weights is None and len(kept) == len(rows)
+        shares = None if plain else share.new_zeros(len(kept)).index_add_(0, place, share)
+        return cls(rows, rows[kept], shares, (a, b))
+
+
+def _rankings(
+    cost: TestCost,
+    form: TestForm,
+    ridge: float | None,
+    pooled: _Pooled,
+    grid: tuple[float, ...],
+    generator: torch.Generator,
+) -> tuple[list[Ranking], str]:
+    """Statistics of all labellings for each variance, and how they were found."""
+    points, sides = pooled.points, pooled.sides
+    if cost == "energy":
+        return [energy_ranking(points, *sides)], "distances"
+    found, method = [], "gram matrix"
+    for v in grid:
+        terms = GaussianKernel(v).cross_terms(points.shape[-1])
+        if cost in ("scalar", "mmd"):
+            of = scalar_ranking if cost == "scalar" else mmd_ranking
+            found.append(of(gram_blocks(points, terms), *sides))
+        else:
+            features, method = pooled_features(points, terms, pooled.shares, generator)
+            count = len(pooled.rows) / 2
+            found.append(moment_ranking(cost, form, features.whitened(ridge), *sides, count))
+    return found, method
 
 
 def ranked(
@@ -171,13 +225,28 @@ def ranked(
     grid: tuple[float, ...],
     sizes: tuple[int, int],
     method: str,
+    noises: Sequence[float] | None = None,
+    orders: Sequence[Tensor | None] | None = None,
 ) -> TwoSampleResult:
-    """A result from statistics of all labellings, one row for each variance, the given first."""
+    """A result from statistics of all labellings, one row for each variance, the given first.
+
+    Statistics that are no further apart than their rounding error (`noises`, for each row; a
+    little above the precision of its largest number, if not given) are ties. Where a row cannot
+    hold the digits by which it differs, `orders` has what is ranked instead.
+    """
     given = [float(row[0]) for row in rows]
-    table = torch.stack([_rounded(row.double()) for row in rows])
+    noises = [PRECISION * _largest(row) for row in rows] if noises is None else noises
+    orders = [None] * len(rows) if orders is None else orders
+    table = torch.stack(
+        [
+            tied(row.double(), noise) if order is None else order.double()
+            for row, noise, order in zip(rows, noises, orders, strict=True)
+        ]
+    )
     total = combined(table)
+    alone = len(rows) == 1
     return TwoSampleResult(
-        statistic=float(total[0]) if len(rows) > 1 else given[0],
+        statistic=given[0] if alone else float(total[0]),
         pvalue=float(pvalues(total)[0]),
         cost=cost,
         variances=grid,
@@ -187,8 +256,14 @@ def ranked(
         n=sizes[0],
         m=sizes[1],
         method=method,
-        null=total[1:].cpu(),
+        null=(rows[0].double() if alone else total)[1:].cpu(),
     )
+
+
+def _largest(row: Tensor) -> float:
+    """Of the numbers that do not stand for infinity."""
+    sizes = row.double().abs()
+    return float(sizes[sizes < torch.finfo(row.dtype).max / 2].amax()) if len(sizes) else 0.0
 
 
 def variance_grid(points: Tensor, count: int = 6) -> tuple[float, ...]:  # (N, d)
@@ -202,11 +277,7 @@ def variance_grid(points: Tensor, count: int = 6) -> tuple[float, ...]:  # (N, d
         [0.002, 0.006, 0.023]
     """
     coarse = float(bandwidth(points)) / 2
-    seen = points
-    if len(points) > GRID_POINTS:
-        generator = torch.Generator().manual_seed(0)
-        order = torch.randperm(len(points), generator=generator)[:GRID_POINTS]
-        seen = points[order.to(points.device)]
+    seen = points[symmetric_subset(points, GRID_POINTS)]
     rank = math.ceil(math.sqrt(len(seen)))
     squares = squared_distances(seen, seen, same=True).sort(1).values[:, min(rank, len(seen) - 1)]
     fine = float(squares[squares > 0].median()) / (2 * points.shape[1]) if squares.any() else 0.0
@@ -228,18 +299,32 @@ def _grid(
 def _pooled_weights(
     x: Tensor, y: Tensor, weights_x: Tensor | None, weights_y: Tensor | None
 ) -> Tensor | None:
+    """Weights of all rows on one scale, so that a row and its weight can change sides."""
     if weights_x is None and weights_y is None:
         return None
-    parts = [
-        points.new_ones(len(points), dtype=torch.float64)
-        if weights is None
-        else normalized_weights(name, weights, points).double() * len(points)
-        for name, points, weights in (("weights_x", x, weights_x), ("weights_y", y, weights_y))
-    ]
-    return torch.cat(parts)
-
-
-def _rounded(statistics: Tensor) -> Tensor:  # (P,) -> (P,)
-    """Statistics to six digits: labellings that differ in rounding alone are ties."""
-    unit = SIX_DIGITS * statistics.abs().max().clamp(min=torch.finfo(statistics.dtype).tiny)
-    return (statistics / unit).round() * unit
+    if weights_x is None or weights_y is None:
+        given, missing = ("weights_x", "y") if weights_y is None else ("weights_y", "x")
+        raise WeightError(
+            f"{given} is given, but no weights of {missing}: a row keeps its weight when labels "
+            f"are exchanged, and rows of {missing} have none, so the p-value would be wrong. Give "
+            f"weights of both, on one scale; or draw rows of {given[-1]} in proportion to their "
+            "weights (torch.multinomial) and test these without weights."
+        )
+    sides = [("weights_x", weights_x, x), ("weights_y", weights_y, y)]
+    for name, weights, points in sides:
+        check_weights(name, weights, points)
+    parts = [weights.double() for _, weights, _ in sides]
+    # Shares of a whole: a mean of 1 on both sides is what they had before they were divided.
+    shares = [abs(float(p.sum()) - 1) < SUMS_TO_ONE for p in parts]
+    one = [len(p) == 1 for p in parts]
+    if all(shares):
+        parts = [p * len(p) for p in parts]
+    elif any(s and not o for s, o in zip(shares, one, strict=True)):
+        k = shares.index(True)
+        raise WeightError(
+            f"{sides[k][0]} sums to 1 and {sides[1 - k][0]} to {float(parts[1 - k].sum()):g}; a "
+            "row keeps its weight when labels are exchanged, so both must be on one scale: give "
+            "both as they were before they were divided by their sum."
+        )
+    weights = torch.cat(parts)
+    return weights / weights.max()
