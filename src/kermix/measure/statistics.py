@@ -95,6 +95,7 @@ def energy_ranking(pooled: Tensor, a: Tensor, b: Tensor) -> Ranking:
     :math:`(z - z_0)^\top H (z + z_0)`, in which it cancels before anything is added.
     """
     signed = a - b
+    norms = torch.linalg.vector_norm(_centred(pooled), dim=1)
     minus, plus = signed - signed[:1], signed + signed[:1]
     given, change, size = (signed.new_zeros(k) for k in (1, len(signed), len(signed)))
     for rows, columns, tile in _energy_tiles(pooled):
@@ -104,9 +105,15 @@ def energy_ranking(pooled: Tensor, a: Tensor, b: Tensor) -> Ranking:
         for left, right, part in parts:
             given += signed[:1, left] @ (part @ signed[0, right])
             change += ((plus[:, right] @ part.T) * minus[:, left]).sum(1)
-            size += ((plus[:, right].abs() @ part.abs().T) * minus[:, left].abs()).sum(1)
+            # What H is made of is as large as this, whatever is left of it.
+            bound = 2 * torch.minimum(norms[left, None], norms[right])
+            size += ((plus[:, right].abs() @ bound.T) * minus[:, left].abs()).sum(1)
     order = torch.where(change.abs() <= rounding(change) * size, 0.0, change)
     return Ranking((given + change).clamp(min=0).abs(), 0.0, order)
+
+
+def _centred(pooled: Tensor) -> Tensor:
+    return pooled - pooled.median(0).values
 
 
 def _energy_tiles(pooled: Tensor) -> Tiles:
@@ -116,7 +123,7 @@ def _energy_tiles(pooled: Tensor) -> Tiles:
     :math:`|x_i| \ge |x_j|` after centring, :math:`|x_i| - |x_i - x_j| =
     (2 x_i \cdot x_j - |x_j|^2) / (|x_i| + |x_i - x_j|)` has the digits of the nearer point.
     """
-    centred = pooled - pooled.median(0).values
+    centred = _centred(pooled)
     norms = torch.linalg.vector_norm(centred, dim=1)
     tiny = torch.finfo(pooled.dtype).tiny
 
