@@ -148,7 +148,7 @@ def test_points_without_any_neighbour_are_all_alike():
     """The Gram matrix is the identity; no 300 of its eigenvectors are better than others."""
     points = normal(400, 2)
     found = [
-        km.two_sample_test(points[:150], points[150:], "vector", 1e-9, 39, seed=s).pvalue
+        km.two_sample_test(points[:250], points[250:], "vector", 1e-9, 39, seed=s).pvalue
         for s in range(3)
     ]
     assert max(found) > 0.05
@@ -255,20 +255,34 @@ def test_weights_of_one_side_are_refused():
         km.two_sample_test(x, y, weights_y=x[:, 0].abs())
 
 
-def test_weights_are_on_one_scale():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_that_were_divided_are_refused(dtype):
+    """With weights that depend on the rows, 10 on each side, energy rejected in 15 % of cases."""
+    x, y = normal(12, 2, seed=0), normal(30, 2, seed=1)
+    raw = [(1 + normal(k, seed=k).abs()).to(dtype) for k in (12, 30)]
+    for size, name in (("sum", "weights_x and weights_y"), ("mean", "weights_x and weights_y")):
+        divided = [w / getattr(w, size)() for w in raw]
+        with pytest.raises(WeightError, match=f"The {size} of {name} is 1"):
+            km.two_sample_test(x, y, weights_x=divided[0], weights_y=divided[1])
+    with pytest.raises(WeightError, match="The sum of weights_x is 1"):
+        km.two_sample_test(x, y, weights_x=raw[0] / raw[0].sum(), weights_y=raw[1])
+
+
+def test_equal_weights_are_none_whatever_their_scale():
+    x, y = normal(12, 2, seed=0), normal(30, 2, seed=1)
+    plain = km.two_sample_test(x, y, "mmd", permutations=99)
+    weights = {"weights_x": torch.full((12,), 1 / 12), "weights_y": torch.full((30,), 1 / 30)}
+    assert km.two_sample_test(x, y, "mmd", permutations=99, **weights) == plain
+
+
+def test_the_common_scale_of_weights_does_not_count():
     x, y = normal(12, 2, seed=0), normal(30, 2, seed=1)
     raw = [1 + normal(k, seed=k).abs() for k in (12, 30)]
-    shares = [w / w.sum() for w in raw]
-    with pytest.raises(WeightError, match="weights_x sums to 1 and weights_y to"):
-        km.two_sample_test(x, y, weights_x=shares[0], weights_y=raw[1])
-    equal = [torch.full((k,), 1 / k) for k in (12, 30)]
-    plain = km.two_sample_test(x, y, "mmd", permutations=99)
-    divided = km.two_sample_test(x, y, "mmd", permutations=99, weights_x=equal[0],
-                                 weights_y=equal[1])  # fmt: skip
-    assert divided.statistics == pytest.approx(plain.statistics, rel=1e-9)
-    larger = [km.two_sample_test(x, y, "mmd", weights_x=w * raw[0], weights_y=w * raw[1])
-              for w in (1.0, 2.0**20)]  # fmt: skip
-    assert larger[0].pvalue == larger[1].pvalue
+    first, second = (
+        km.two_sample_test(x, y, "mmd", weights_x=w * raw[0], weights_y=w * raw[1])
+        for w in (1.0, 2.0**20)
+    )
+    assert first == second
 
 
 def test_weights_travel_with_their_rows(monkeypatch):
@@ -293,7 +307,7 @@ def test_weights_travel_with_their_rows(monkeypatch):
 @pytest.mark.parametrize("cost", COSTS)
 def test_labellings_that_leave_a_side_without_weight(cost):
     x, y = normal(4, 1, seed=0), normal(4, 1, seed=1)
-    few = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64) * 2
+    few = torch.tensor([2.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     for form in ("local", "exact"):
         test = km.two_sample_test(
             x, y, cost, permutations=39, weights_x=few, weights_y=few, form=form
