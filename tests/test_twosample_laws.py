@@ -51,22 +51,21 @@ def test_scales_do_not_depend_on_the_order_of_points(n):
     assert variance_grid(points) == variance_grid(again)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("cost", "form"), FORMS)
-def test_the_order_of_rows_changes_nothing(cost, form):
-    x, y = normal(12, 2, seed=0), normal(9, 2, seed=1) + 0.5
-    weights = 1 + normal(21, seed=3).abs()
-    for both in (None, weights):
-        results = []
-        for seed in range(2):
-            order_x, order_y = shuffled(torch.arange(12), seed), shuffled(torch.arange(9), seed)
-            given = {} if both is None else {
-                "weights_x": both[:12][order_x], "weights_y": both[12:][order_y]}  # fmt: skip
-            results.append(
-                km.two_sample_test(
-                    x[order_x], y[order_y], cost, permutations=39, form=form, **given
-                )
-            )
-        assert results[0] == results[1]
+def test_the_order_of_rows_changes_nothing(cost, form, weighted, monkeypatch):
+    all_labellings(monkeypatch)
+    x, y = normal(4, 2, seed=0), normal(4, 2, seed=1) + 0.5
+    weights = 1 + normal(8, seed=3).abs()
+    results = []
+    for seed in range(2):
+        order_x, order_y = (shuffled(torch.arange(4), seed + k) for k in range(2))
+        given = {"weights_x": weights[:4][order_x], "weights_y": weights[4:][order_y]}
+        points = x[order_x], y[order_y]
+        results.append(km.two_sample_test(*points, cost, form=form, **(given if weighted else {})))
+    assert results[0].variances == results[1].variances
+    assert results[0].pvalue == results[1].pvalue
+    assert results[0].statistics == pytest.approx(results[1].statistics, rel=1e-12)
 
 
 @pytest.mark.parametrize("cost", ["svd", "vector"])
@@ -74,17 +73,18 @@ def test_the_order_of_many_rows_changes_nothing(cost):
     n = EXACT_UP_TO // 2 + 1
     x, y = normal(n, 2, seed=0), normal(n, 2, seed=1)
     first, second = (
-        km.two_sample_test(a, b, cost, 0.3, 19)
+        km.two_sample_test(a, b, cost, 0.3, 9)
         for a, b in ((x, y), (shuffled(x, 1), shuffled(y, 2)))
     )
     assert "Nystrom" in first.method
-    assert first == second
+    assert first.method == second.method
+    assert first.statistics == pytest.approx(second.statistics, rel=1e-12)
 
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.lists(st.integers(0, 2), min_size=2, max_size=7),
-    st.lists(st.integers(0, 2), min_size=2, max_size=7),
+    st.lists(st.integers(0, 2), min_size=2, max_size=4),
+    st.lists(st.integers(0, 2), min_size=2, max_size=4),
     st.sampled_from(FORMS),
     st.randoms(use_true_random=False),
 )
@@ -93,13 +93,14 @@ def test_copies_may_change_places(first, second, cost_and_form, random):
     cost, form = cost_and_form
     x, y = ([[v / 3, v * v / 7] for v in side] for side in (first, second))
     values = []
-    for _ in range(2):
-        random.shuffle(x)
-        random.shuffle(y)
-        points = (torch.tensor(p, dtype=torch.float64) for p in (x, y))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", km.errors.DegenerateDataWarning)
-            values.append(km.two_sample_test(*points, cost, permutations=29, form=form).pvalue)
+    with pytest.MonkeyPatch.context() as monkeypatch, warnings.catch_warnings():
+        all_labellings(monkeypatch)
+        warnings.simplefilter("ignore", km.errors.DegenerateDataWarning)
+        for _ in range(2):
+            random.shuffle(x)
+            random.shuffle(y)
+            points = (torch.tensor(p, dtype=torch.float64) for p in (x, y))
+            values.append(km.two_sample_test(*points, cost, form=form).pvalue)
     assert values[0] == values[1]
 
 

@@ -152,7 +152,7 @@ def two_sample_test(
         generator = own_generator(seed)
         labels = labellings(len(x), len(y), permutations, generator, groups).to(x.device)
         weights = _pooled_weights(x, y, weights_x, weights_y)
-        pooled = _Pooled.of(x, y, labels, weights, groups is not None)
+        pooled = _Pooled.of(x, y, labels, weights)
         grid = () if cost == "energy" else _grid(variances, pooled.rows)
         rankings, method = _rankings(cost, form, ridge, pooled, grid, generator)
         named = f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method
@@ -165,30 +165,22 @@ def two_sample_test(
 
 @dataclass(frozen=True)
 class _Pooled:
-    """Both samples as one, in an order that depends on the values of the rows alone.
+    """Both samples as one: distinct rows in an order that depends on their values alone.
 
-    Whatever is chosen or computed from `rows` or `points` is the same for every labelling, to the
-    last bit. Copies of a row are one point, so that labellings that exchange copies are ties.
+    Whatever is computed from `points` is then the same for every labelling, to the last bit, and
+    labellings that exchange copies of a row are ties.
     """
 
-    rows: Tensor  # (N, d)
-    points: Tensor  # (U, d), the distinct rows
+    rows: Tensor  # (N, d), of x and then of y
+    points: Tensor  # (U, d)
     shares: Tensor | None  # (U,), weights of the points; None if each is one row of weight 1
     sides: tuple[Tensor, Tensor]  # (P, U) each: weights of the points on both sides
 
     @classmethod
-    def of(
-        cls, x: Tensor, y: Tensor, labels: Tensor, weights: Tensor | None, grouped: bool
-    ) -> "_Pooled":
+    def of(cls, x: Tensor, y: Tensor, labels: Tensor, weights: Tensor | None) -> "_Pooled":
         dtype = solve_dtype(x.device)
         # Adding zero makes minus zero zero.
         rows = torch.cat([x.to(dtype), y.to(dtype)]) + 0.0
-        pairs = rows if weights is None else torch.cat([rows, weights[:, None].to(dtype)], 1)
-        order = symmetric_subset(pairs, len(pairs))
-        rows = rows[order]
-        # Random labels are as good for the rows in this order, unless they go by groups.
-        labels = labels[:, order] if grouped else torch.cat([labels[:1, order], labels[1:]])
-        weights = None if weights is None else weights[order]
         kept, place = distinct_rows(rows)
         share = rows.new_ones(len(rows)) if weights is None else weights.to(dtype)
         sides = [
