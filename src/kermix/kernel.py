@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .errors import DegenerateDataWarning, ShapeError, VarianceError
+from .subsets import symmetric_subset
 from .validation import check_option, check_samples, values_are_readable, working_dtype
 
 __all__ = [
@@ -210,11 +211,8 @@ def bandwidth(
         h2 = (4 / (n * (d + 2))) ** (2 / (d + 4)) * points.var(0, correction=0).mean()
         v = h2 / d if per_dimension else h2
     else:
-        if n > BANDWIDTH_SUBSAMPLE:
-            # A generator of its own: the answer repeats, and nobody's random numbers move.
-            generator = torch.Generator().manual_seed(0)
-            chosen = torch.randperm(n, generator=generator)[:BANDWIDTH_SUBSAMPLE]
-            points = points[chosen.to(points.device)]
+        # Whatever the order of the points: a test that pools two samples must not tell them apart.
+        points = points[symmetric_subset(points, BANDWIDTH_SUBSAMPLE)]
         squares = torch.nn.functional.pdist(points).square()
         v = squares[squares > 0].median() / (2 * d if per_dimension else 2)
     if not bool(v > 0):  # also true of the NaN that a median of nothing is
