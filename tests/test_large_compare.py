@@ -73,7 +73,7 @@ def test_nothing_jumps_where_rows_are_drawn(monkeypatch, sizes, d, v):
     assert f"{sizes[0] - 1} and {sizes[1]} rows drawn at random" in " ".join(drawn.notes)
     for one, other in zip(everything.measures, drawn.measures, strict=True):
         a, b = ((m.value if m.normalized is None else m.normalized) for m in (one, other))
-        assert abs(a - b) <= 0.3 * one.error + 1e-9, one.name
+        assert abs(a - b) <= 0.5 * one.error + 1e-9, one.name
 
 
 def test_measures_say_of_how_many_rows_they_are_and_are_exactly_that(monkeypatch):

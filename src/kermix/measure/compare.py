@@ -32,6 +32,7 @@ __all__ = ["compare"]
 AUTO_VARIANCES = 4
 PAIRS_UP_TO = 1000  # rows of a side; matrices of them are decomposed
 HALVES_UP_TO = 500  # rows of the smaller side that are split into halves
+MORE_SPLITS = 5
 MEANS_UP_TO = 4000  # rows of a side whose pairs are summed over
 STANDARDIZE_BEYOND = 10.0
 
@@ -63,7 +64,8 @@ def compare(
             that they are of, which :attr:`Measure.rows` tells: of larger sets, 1000 of each are
             drawn for the SVD, matrix and vector costs and the Bures distance, 4000 for the
             others, and error bars are those of what was drawn.
-        bootstrap: Random splits of the samples into halves behind each error bar; 0 for none.
+        bootstrap: Random splits of the samples into halves behind each error bar, at least; 0 for
+            none.
         permutations: Random labellings behind each p-value; 0 for none.
         seed: Seed of subsampling, splits and permutations.
 
@@ -148,7 +150,9 @@ def _measures(
     labels = _exchanged(x, y, exchanges(bootstrap) if bootstrap else 0, generator)
     measures = mean_measures(x, y, grid, bootstrap, labels, generator)
     x, y = x[:PAIRS_UP_TO], y[:PAIRS_UP_TO]
-    split = halves(len(x), len(y), bootstrap, generator, HALVES_UP_TO)
+    # Of few rows more splits take no time, and error bars are steadier.
+    splits = bootstrap * max(1, min(MORE_SPLITS, HALVES_UP_TO // min(len(x), len(y))))
+    split = halves(len(x), len(y), splits, generator, HALVES_UP_TO)
     # Costs of many rows take long, and differ little from one exchange to the next.
     few = 2 if len(x) + len(y) > PAIRS_UP_TO else exchanges(bootstrap)
     labels = _exchanged(x, y, few if bootstrap else 0, generator)
@@ -186,8 +190,8 @@ def _notes(measures: Sequence[Measure], used: tuple[int, int], bootstrap: int) -
         )
     if bootstrap:
         notes.append(
-            f"Error bars: one standard error, from {bootstrap} random splits of the rows into "
-            "halves. 'if same': the mean over a few random exchanges of labels."
+            f"Error bars: one standard error, from {bootstrap} or more random splits of the rows "
+            "into halves. 'if same': the mean over a few random exchanges of labels."
         )
     return notes
 

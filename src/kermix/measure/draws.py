@@ -37,8 +37,7 @@ def halves(
     for size in (n, m):
         order = torch.rand(count, size, generator=generator).argsort(1)
         half = max(1, int(size / factor) // 2)
-        other = min(half, size - half) or half
-        found.append(torch.stack([order[:, :half], order[:, other : other + half]], 1))
+        found.append(torch.stack([order[:, :half], order[:, size - half :]], 1))
     return Halves(found[0], found[1], factor)
 
 
@@ -71,7 +70,7 @@ def standard_error(values: Tensor, factor: float = 1.0) -> float:  # (S, 2)
     difference = ((values[:, 0] - values[:, 1]) / 2).square().mean()
     mean = values.mean(1).var()
     # A little less, because what is cut off at zero would make the error too large.
-    linear = (difference - 2.5 * mean).clamp(min=0)
+    linear = (difference - 2.25 * mean).clamp(min=0)
     return math.sqrt(float(linear / factor + mean / factor**2))
 
 
