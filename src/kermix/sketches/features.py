@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import torch
@@ -12,6 +12,8 @@ from kermix.errors import OptionError, ShapeError, VarianceError
 from kermix.gram import gram_matrix
 from kermix.kernel import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
 from kermix.linalg import solve_dtype
+from kermix.sketches.candidates import row_keys
+from kermix.sketches.columns import ColumnScale
 from kermix.sketches.pivoting import random_pivots
 from kermix.validation import check_option, check_samples
 
@@ -53,10 +55,18 @@ class FeatureMap(Protocol):
 
     @property
     def parameters(self) -> Tensor:
-        """What defines the map, beside its kernel."""
+        """What defines the map, beside its kernel and scale."""
+
+    @property
+    def scale(self) -> ColumnScale | None:
+        """How raw columns are scaled before anything else; None: not at all."""
+
+    @property
+    def chosen_from(self) -> Tensor | None:
+        """Sorted keys of the rows that the map was chosen from; None: not known."""
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Features of points, (N, d) to (N, rank), in the dtype of the parameters."""
+        """Features of raw rows, (N, d) to (N, rank), in the dtype of the parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +77,18 @@ class NystromFeatures:
     kernel's residual at `x`, and its means bound the error of costs.
 
     Args:
-        landmarks: The points Z, shape (rank, d).
+        landmarks: The points Z, shape (rank, d), in the units after scaling.
         kernel: The kernel between data and centres, of equal variances.
+        scale: How raw columns are scaled; None if they are used as they are.
+        chosen_from: Sorted keys (:func:`kermix.sketches.candidates.row_keys`) of the rows that
+            landmarks, kernel and scale were chosen from; empty if they depend on no data; None if
+            that is not known.
     """
 
     landmarks: Tensor  # (r, d)
     kernel: GaussianKernel
+    scale: ColumnScale | None = None
+    chosen_from: Tensor | None = field(default=None, repr=False)  # (K,)
     kind: ClassVar[str] = "nystrom"
     certified: ClassVar[bool] = True
 
@@ -81,6 +97,7 @@ class NystromFeatures:
         check_samples("landmarks", self.landmarks)
         dtype = solve_dtype(self.landmarks.device)
         object.__setattr__(self, "landmarks", self.landmarks.detach().to(dtype))
+        object.__setattr__(self, "scale", _fitting(self.scale, self.landmarks))
         matrix = gram_matrix(self.landmarks, self.landmarks, self._terms, dtype)
         ridge = LANDMARK_RIDGE * torch.eye(len(matrix)).to(matrix)
         object.__setattr__(self, "_factor", torch.linalg.cholesky(matrix + ridge))
@@ -105,7 +122,8 @@ class NystromFeatures:
         return self.kernel.cross_terms(self.dimension)
 
     def __call__(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
-        """Features of points, computed in float64."""
+        """Features of raw rows, computed in float64."""
+        points = points if self.scale is None else self.scale(points)
         cross = gram_matrix(self.landmarks, points, self._terms, self.landmarks.dtype)
         factor: Tensor = self._factor  # type: ignore[attr-defined]
         return torch.linalg.solve_triangular(factor, cross, upper=False).mT
@@ -121,10 +139,15 @@ class FourierFeatures:
     Args:
         frequencies: The vectors :math:`\omega_k`, shape (rank / 2, d).
         kernel: The kernel between data and centres, of equal variances.
+        scale: How raw columns are scaled; None if they are used as they are.
+        chosen_from: As in :class:`NystromFeatures`, empty unless the scale or the variance is that
+            of data.
     """
 
     frequencies: Tensor  # (r / 2, d)
     kernel: GaussianKernel
+    scale: ColumnScale | None = None
+    chosen_from: Tensor | None = field(default=None, repr=False)  # (K,)
     kind: ClassVar[str] = "fourier"
     certified: ClassVar[bool] = False
 
@@ -133,6 +156,7 @@ class FourierFeatures:
         check_samples("frequencies", self.frequencies)
         dtype = solve_dtype(self.frequencies.device)
         object.__setattr__(self, "frequencies", self.frequencies.detach().to(dtype))
+        object.__setattr__(self, "scale", _fitting(self.scale, self.frequencies))
 
     @property
     def dimension(self) -> int:
@@ -150,7 +174,8 @@ class FourierFeatures:
         return self.frequencies
 
     def __call__(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
-        """Features of points, computed in float64."""
+        """Features of raw rows, computed in float64."""
+        points = points if self.scale is None else self.scale(points)
         angles = points.to(self.frequencies) @ self.frequencies.mT
         return torch.cat([angles.cos(), angles.sin()], -1) * math.sqrt(2 / self.rank)
 
@@ -210,7 +235,8 @@ def nystrom_features(
         chosen = torch.randperm(len(points), generator=generator)[:rank].to(points.device)
     else:
         chosen = random_pivots(points, kernel.cross_terms(x.shape[-1]), rank, tolerance, generator)
-    return NystromFeatures(points[chosen], kernel)
+    looked_at = x if isinstance(v, str) else points
+    return NystromFeatures(points[chosen], kernel, None, row_keys(looked_at).unique())
 
 
 def fourier_features(
@@ -236,7 +262,8 @@ def fourier_features(
     which = torch.randint(len(rates), (rank // 2, 1), generator=generator)
     normal = torch.randn(rank // 2, dimension, generator=generator, dtype=torch.float64)
     frequencies = normal * (2 * rates[which]).sqrt()
-    return FourierFeatures(frequencies.to(device), kernel)
+    nothing = torch.empty(0, dtype=torch.int32)
+    return FourierFeatures(frequencies.to(device), kernel, None, nothing)
 
 
 def fingerprint(features: FeatureMap) -> str:
@@ -246,10 +273,24 @@ def fingerprint(features: FeatureMap) -> str:
         [torch.as_tensor(t, dtype=torch.float64).cpu() for t in (terms.rates, terms.log_weights)]
     )
     digest = hashlib.sha256(features.kind.encode())
-    for tensor in (features.parameters.double().cpu(), numbers):
+    tensors = [features.parameters, numbers]
+    if features.scale is not None:
+        tensors += [features.scale.centre, features.scale.spread]
+    for tensor in (t.double().cpu() for t in tensors):
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.detach().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _fitting(scale: ColumnScale | None, parameters: Tensor) -> ColumnScale | None:
+    """The scale on the device of the parameters, if it has as many columns."""
+    if scale is None:
+        return None
+    if len(scale.centre) != parameters.shape[-1]:
+        raise ShapeError(
+            f"scale has {len(scale.centre)} columns and the points have {parameters.shape[-1]}."
+        )
+    return scale.to(parameters.device)
 
 
 def _refuse_unequal_variances(kernel: GaussianKernel) -> None:
