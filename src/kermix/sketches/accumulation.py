@@ -10,7 +10,15 @@ from kermix.sketches.candidates import recognised
 from kermix.sketches.columns import LARGEST_COORDINATE
 from kermix.sketches.features import FeatureMap, NystromFeatures
 
-__all__ = ["FeatureSums", "NystromSums", "apart", "feature_sums", "no_sums", "summed"]
+__all__ = [
+    "FeatureSums",
+    "NystromSums",
+    "apart",
+    "feature_sums",
+    "no_sums",
+    "scaled_sums",
+    "summed",
+]
 
 NUMBERS_AT_A_TIME = 2**18  # features of a piece: two megabytes
 SMALLEST_EXPONENT = -300.0  # products of two such kernels are still no subnormal numbers
@@ -31,6 +39,13 @@ class FeatureSums(NamedTuple):
     def minus(self, other: "FeatureSums") -> "FeatureSums":
         """The sums over the points of this set that are not in the other, a part of it."""
         return FeatureSums(*(a - b for a, b in zip(self, other, strict=True)))
+
+    def rescaled(self, log_factor: Tensor) -> "FeatureSums":
+        """The sums for features that are multiplied by `exp(log_factor)`; residuals have none."""
+        factor = log_factor.exp()
+        return FeatureSums(
+            self.total, factor * self.first, factor.square() * self.second, self.residual
+        )
 
     def to(self, like: Tensor) -> "FeatureSums":
         """The same in another dtype or on another device."""
@@ -61,14 +76,24 @@ def summed(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> F
 
 
 def feature_sums(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> FeatureSums:
-    """Sums over points, all at once and differentiable."""
-    features = feature_map(points)
+    """Sums over points, all at once."""
+    sums, log_scale = scaled_sums(feature_map, points, weights)
+    return sums.rescaled(log_scale)
+
+
+def scaled_sums(
+    feature_map: FeatureMap, points: Tensor, weights: Tensor | None
+) -> tuple[FeatureSums, Tensor]:
+    """Sums over points, all at once and differentiable, and the logarithm of the scale."""
+    features, log_scale = feature_map.scaled(points, weights)
     share = features.new_ones(len(points)) if weights is None else weights.to(features)
     weighted = features * share.unsqueeze(-1)
-    residual = (1 - features.square().sum(-1)).clamp(min=0)
-    return FeatureSums(
+    held = (2 * log_scale).exp() * features.square().sum(-1)
+    residual = (1 - held).clamp(min=0)
+    sums = FeatureSums(
         share.sum(), weighted.sum(0), features.mT @ weighted, (share * residual).sum()
     )
+    return sums, log_scale
 
 
 class NystromSums:

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from kermix.errors import OptionError, ShapeError, VarianceError
-from kermix.gram import gram_matrix
+from kermix.gram import (
+    DIRECT_DIFFERENCES_UP_TO,
+    kernels_at,
+    numbers_like,
+    scaled_gram,
+)
 from kermix.kernel import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
 from kermix.linalg import solve_dtype
 from kermix.sketches.candidates import row_keys
@@ -33,6 +38,8 @@ LandmarkRule: TypeAlias = Literal["pivoted", "uniform"]
 # the residual stays a bound, and it raises the mean residual by no more than itself.
 LANDMARK_RIDGE = 1e-11
 CANDIDATES_PER_LANDMARK = 50
+SMALL_LOG_KERNEL = -30.0
+CLOSE = 2.0**-14  # distances in many dimensions have a relative error of a rounding over this
 
 
 class FeatureMap(Protocol):
@@ -68,6 +75,13 @@ class FeatureMap(Protocol):
     def __call__(self, points: Tensor) -> Tensor:
         """Features of raw rows, (N, d) to (N, rank), in the dtype of the parameters."""
 
+    def scaled(self, points: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Features divided by a scale, and its logarithm, so that they do not underflow."""
+
+    @property
+    def rounding(self) -> float:
+        """Bound of the root mean square error of features by rounding."""
+
 
 @dataclass(frozen=True, eq=False)
 class NystromFeatures:
@@ -98,9 +112,10 @@ class NystromFeatures:
         dtype = solve_dtype(self.landmarks.device)
         object.__setattr__(self, "landmarks", self.landmarks.detach().to(dtype))
         object.__setattr__(self, "scale", _fitting(self.scale, self.landmarks))
-        matrix = gram_matrix(self.landmarks, self.landmarks, self._terms, dtype)
-        ridge = LANDMARK_RIDGE * torch.eye(len(matrix)).to(matrix)
-        object.__setattr__(self, "_factor", torch.linalg.cholesky(matrix + ridge))
+        factor = _landmark_factor(self.landmarks, self._terms)
+        inverse = torch.linalg.solve_triangular(factor, _eye(factor), upper=False)
+        object.__setattr__(self, "_factor", factor)
+        object.__setattr__(self, "_inverse_norm", float(torch.linalg.matrix_norm(inverse)))
 
     @property
     def dimension(self) -> int:
@@ -123,10 +138,36 @@ class NystromFeatures:
 
     def __call__(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
         """Features of raw rows, computed in float64."""
+        features, log_scale = self.scaled(points)
+        return features * log_scale.exp()
+
+    def scaled(
+        self, points: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:  # (N, d), (N,) -> (N, r), ()
+        """Features divided by the scale of the largest, if that is very small, and its logarithm.
+
+        Points of weight zero do not count. The scale is a constant for differentiation.
+        """
         points = points if self.scale is None else self.scale(points)
-        cross = gram_matrix(self.landmarks, points, self._terms, self.landmarks.dtype)
+        dtype = self.landmarks.dtype
+        cross = scaled_gram(self.landmarks, points, self._terms, dtype, None, weights)
+        near = cross.log_scale > SMALL_LOG_KERNEL
+        matrix = cross.matrix * torch.where(near, cross.log_scale, 0.0).exp()
+        log_scale = torch.where(near, 0.0, cross.log_scale)
         factor: Tensor = self._factor  # type: ignore[attr-defined]
-        return torch.linalg.solve_triangular(factor, cross, upper=False).mT
+        return torch.linalg.solve_triangular(factor, matrix, upper=False).mT, log_scale
+
+    @property
+    def rounding(self) -> float:
+        r"""Bound of the root mean square error of features by rounding.
+
+        Errors :math:`\eta` of the kernel with `r` landmarks become features through
+        :math:`L^{-1}`: no more than :math:`\sqrt r \, |L^{-1}| \, \eta` in all.
+        """
+        largest: float = self._inverse_norm  # type: ignore[attr-defined]
+        direct = self.dimension <= DIRECT_DIFFERENCES_UP_TO
+        kernel = (8 if direct else 1 / CLOSE) * torch.finfo(self.landmarks.dtype).eps
+        return math.sqrt(self.rank) * largest * kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +219,18 @@ class FourierFeatures:
         points = points if self.scale is None else self.scale(points)
         angles = points.to(self.frequencies) @ self.frequencies.mT
         return torch.cat([angles.cos(), angles.sin()], -1) * math.sqrt(2 / self.rank)
+
+    def scaled(
+        self, points: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:  # (N, d), (N,) -> (N, r), ()
+        """The features, which are never small, and zero."""
+        features = self(points)
+        return features, torch.zeros_like(features.detach()[0, 0])
+
+    @property
+    def rounding(self) -> float:
+        """Not known, as their error."""
+        return 0.0
 
 
 def nystrom_features(
@@ -280,6 +333,29 @@ def fingerprint(features: FeatureMap) -> str:
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.detach().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+@torch.no_grad()
+def _landmark_factor(landmarks: Tensor, terms: KernelTerms) -> Tensor:
+    """Cholesky factor of the kernel between landmarks, with a ridge that makes it one.
+
+    From differences, whatever the dimension: the ridge must be above the rounding of the matrix.
+    """
+    way = "donot_use_mm_for_euclid_dist"
+    distances = torch.cdist(landmarks, landmarks, compute_mode=way).square()
+    rates, log_weights = numbers_like(terms, landmarks)
+    nothing = torch.zeros_like(distances[:1, :1])
+    matrix = torch.stack(kernels_at(distances, rates, log_weights, nothing, nothing)).sum(0)
+    ridge = LANDMARK_RIDGE
+    while True:
+        found = torch.linalg.cholesky_ex(matrix + ridge * _eye(matrix))
+        if int(found.info) == 0:
+            return found.L
+        ridge *= 10
+
+
+def _eye(matrix: Tensor) -> Tensor:
+    return torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
 
 
 def _fitting(scale: ColumnScale | None, parameters: Tensor) -> ColumnScale | None:

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kermix.errors import DeviceError, ShapeError, SketchError, WeightError
 from kermix.primal import Moments
-from kermix.sketches.accumulation import FeatureSums, apart, feature_sums, no_sums, summed
+from kermix.sketches.accumulation import FeatureSums, apart, no_sums, scaled_sums, summed
 from kermix.sketches.columns import same_scale
 from kermix.sketches.features import FeatureMap, fingerprint
 from kermix.sketches.origin import Origin, check_same_columns
@@ -122,7 +122,7 @@ class Sketch:
         """Mean, second moment and mean residual of the features."""
         if self.count == 0:
             raise SketchError("The sketch is empty; update it with points first.")
-        return moments_of_sums(self.feature_map, self.count, *self.sums)
+        return moments_of_sums(self.feature_map, self.count, self.sums)
 
     @property
     def mean_residual(self) -> Tensor | None:
@@ -236,39 +236,45 @@ def both(a: FeatureSums | None, b: FeatureSums | None) -> FeatureSums | None:
 
 def sample_moments(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> Moments:
     """Moments of points, differentiable; features are computed again in the backward."""
-    return moments_of_sums(feature_map, len(points), *sample_sums(feature_map, points, weights))
+    sums, log_scale = sample_sums(feature_map, points, weights)
+    return moments_of_sums(feature_map, len(points), sums, log_scale)
 
 
 def sample_sums(
     feature_map: FeatureMap, points: Tensor, weights: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What moments are made of: it can be added over sets of points, of which one may be empty."""
+) -> tuple[FeatureSums, Tensor]:
+    """What moments are made of, and the logarithm of the features' scale.
+
+    It can be added over sets of points, of which one may be empty, if the scales agree.
+    """
     if not len(points):
         # Zeros that depend on the points: all ranks of a group must take part in a backward.
         zero = points.sum().to(feature_map.parameters)
         zero = zero if weights is None else zero + weights.sum().to(zero)
         r = feature_map.rank
-        return zero, zero.expand(r), zero.expand(r, r), zero
-    starts = range(0, len(points), ROWS_AT_A_TIME)
-    parts = [slice(start, start + ROWS_AT_A_TIME) for start in starts]
-    sums: list[Tensor] | None = None
-    for part in parts:
+        nothing = FeatureSums(zero, zero.expand(r), zero.expand(r, r), zero)
+        return nothing, torch.full_like(zero.detach(), torch.finfo(zero.dtype).min)
+    found = []
+    for start in range(0, len(points), ROWS_AT_A_TIME):
+        part = slice(start, start + ROWS_AT_A_TIME)
         share = None if weights is None else weights[part]
-        new = checkpoint(feature_sums, feature_map, points[part], share, use_reentrant=False)
-        sums = list(new) if sums is None else [s + n for s, n in zip(sums, new, strict=True)]
-    assert sums is not None
-    total, first, second, residual = sums
-    return total, first, second, residual
+        found.append(
+            checkpoint(scaled_sums, feature_map, points[part], share, use_reentrant=False)
+        )
+    log_scale = torch.stack([scale for _, scale in found]).amax(0)
+    total = found[0][0].rescaled(found[0][1] - log_scale)
+    for sums, scale in found[1:]:
+        total = total.plus(sums.rescaled(scale - log_scale))
+    return total, log_scale
 
 
 def moments_of_sums(
-    feature_map: FeatureMap,
-    count: int,
-    total: Tensor,
-    first: Tensor,
-    second: Tensor,
-    residual: Tensor,
+    feature_map: FeatureMap, count: int, sums: FeatureSums, log_scale: Tensor | None = None
 ) -> Moments:
-    """Means from sums over `count` points."""
+    """Means from sums over `count` points, whose features have a scale taken out."""
+    total, first, second, residual = sums
     left_out = residual / total if feature_map.certified else None
-    return Moments(float(count), first / total, second / total, left_out)
+    scale = torch.zeros_like(total) if log_scale is None else log_scale
+    return Moments(
+        float(count), first / total, second / total, left_out, scale, feature_map.rounding
+    )
