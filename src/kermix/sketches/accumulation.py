@@ -5,9 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.gram import DIRECT_DIFFERENCES_UP_TO
+from kermix.distances import DIRECT_DIFFERENCES_UP_TO, distances_on_cpu
 from kermix.sketches.candidates import recognised
-from kermix.sketches.columns import LARGEST_COORDINATE
 from kermix.sketches.features import FeatureMap, NystromFeatures
 
 __all__ = [
@@ -109,8 +108,7 @@ class NystromSums:
         self._features, self._scale = features, features.scale
         self._rates = [float(r) for r in terms.rates]
         self._log_weights = [float(w) for w in terms.log_weights]
-        self._origin = features.landmarks.mean(0)
-        self._landmarks = features.landmarks - self._origin
+        self._landmarks = features.landmarks
         factor: Tensor = features._factor  # type: ignore[attr-defined]
         eye = torch.eye(len(factor), dtype=factor.dtype)
         self._whitening = torch.linalg.solve_triangular(factor, eye, upper=False).mT.contiguous()
@@ -135,7 +133,7 @@ class NystromSums:
         """Features of as many raw rows as a buffer has rows, valid until the next call."""
         n = len(points)
         points = points.to(self._landmarks) if self._scale is None else self._scale(points)
-        kernel = self._kernel(points - self._origin)
+        kernel = self._kernel(points)
         return torch.mm(kernel, self._whitening, out=self._buffers[1][:n])
 
     def _piece(self, points: Tensor, weights: Tensor | None) -> FeatureSums:
@@ -149,11 +147,11 @@ class NystromSums:
             features *= weights.sqrt().unsqueeze(-1)
         return FeatureSums(total, first, _products(features), residual.sum())
 
-    def _kernel(self, centred: Tensor) -> Tensor:  # (N, d) -> (N, r)
+    def _kernel(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
         """Kernels with the landmarks; what would be subnormal is a normal number near zero."""
-        n = len(centred)
+        n = len(points)
         distances, other = self._buffers[0][:n], self._buffers[2][:n]
-        self._distances(centred, distances, other)
+        self._distances(points, distances, other)
         if len(self._rates) == 1:
             return distances.mul_(-self._rates[0]).clamp_(SMALLEST_EXPONENT, 0.0).exp_()
         total = torch.zeros_like(distances)
@@ -162,20 +160,16 @@ class NystromSums:
             total += other.add_(log_weight).clamp_(SMALLEST_EXPONENT, 0.0).exp_()
         return total
 
-    def _distances(self, centred: Tensor, out: Tensor, other: Tensor) -> None:
-        if centred.shape[1] <= DIRECT_DIFFERENCES_UP_TO:
-            for k, (x, z) in enumerate(zip(centred.mT, self._landmarks.mT, strict=True)):
+    def _distances(self, points: Tensor, out: Tensor, other: Tensor) -> None:
+        if points.shape[1] <= DIRECT_DIFFERENCES_UP_TO:
+            for k, (x, z) in enumerate(zip(points.mT, self._landmarks.mT, strict=True)):
                 torch.sub(x.unsqueeze(-1), z, out=other if k else out)
                 if k:
                     out.addcmul_(other, other)
                 else:
                     out.square_()
             return
-        bounded = centred.clamp(-LARGEST_COORDINATE, LARGEST_COORDINATE)
-        torch.addmm(
-            self._landmarks.square().sum(1), bounded, self._landmarks.mT, alpha=-2, out=out
-        )
-        out += bounded.square().sum(1, keepdim=True)
+        distances_on_cpu(points, self._landmarks, out=out)
 
 
 def _products(features: Tensor) -> Tensor:  # (N, r) -> (r, r)

@@ -8,13 +8,9 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from kermix.distances import CLOSE, DIRECT_DIFFERENCES_UP_TO
 from kermix.errors import OptionError, ShapeError, VarianceError
-from kermix.gram import (
-    DIRECT_DIFFERENCES_UP_TO,
-    kernels_at,
-    numbers_like,
-    scaled_gram,
-)
+from kermix.gram import kernels_at, numbers_like, scaled_gram
 from kermix.kernel import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
 from kermix.linalg import solve_dtype
 from kermix.sketches.candidates import row_keys
@@ -39,7 +35,6 @@ LandmarkRule: TypeAlias = Literal["pivoted", "uniform"]
 LANDMARK_RIDGE = 1e-11
 CANDIDATES_PER_LANDMARK = 50
 SMALL_LOG_KERNEL = -30.0
-CLOSE = 2.0**-14  # distances in many dimensions have a relative error of a rounding over this
 
 
 class FeatureMap(Protocol):
@@ -166,7 +161,8 @@ class NystromFeatures:
         """
         largest: float = self._inverse_norm  # type: ignore[attr-defined]
         direct = self.dimension <= DIRECT_DIFFERENCES_UP_TO
-        kernel = (8 if direct else 1 / CLOSE) * torch.finfo(self.landmarks.dtype).eps
+        roundings = 8 if direct else 1 / CLOSE[torch.float64]
+        kernel = roundings * torch.finfo(self.landmarks.dtype).eps
         return math.sqrt(self.rank) * largest * kernel
 
 
