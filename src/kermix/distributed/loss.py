@@ -14,6 +14,7 @@ from kermix.kernel import as_kernel
 from kermix.linalg import default_ridge
 from kermix.losses import KernelLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.primal import Moments
+from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.features import FeatureMap, nystrom_features
 from kermix.sketches.sketch import Sketch, check_comparable, moments_of_sums, sample_sums
 from kermix.sketches.sketched import SketchPair
@@ -331,11 +332,13 @@ def _reduced_moments(ranks: Ranks, features: FeatureMap, side: Side) -> Moments:
             f"{side.name} is on {side.points.device}, the features on "
             f"{features.parameters.device}."
         )
-    sums = sample_sums(features, side.points, side.weights)
+    sums, log_scale = sample_sums(features, side.points, side.weights)
+    common = ranks.max(log_scale)
+    sums = sums.rescaled(log_scale - common)
     flat = ranks.sum(torch.cat([part.reshape(-1) for part in sums]))
     parts = flat.split([part.numel() for part in sums])
     shaped = (part.view(like.shape) for part, like in zip(parts, sums, strict=True))
-    return moments_of_sums(features, len(side), *shaped)
+    return moments_of_sums(features, len(side), FeatureSums(*shaped), common)
 
 
 def _primal_cost(loss: KernelLoss, pair: SketchPair) -> tuple[Tensor, Info]:
