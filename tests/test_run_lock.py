@@ -44,9 +44,9 @@ def holder(tmp_path):
 
 
 def test_a_second_process_is_told_which_one_has_the_run(holder, tmp_path):
-    with pytest.raises(RunError, match=rf"process {holder.pid} on .* since 20\d\d-"):
-        with locked_run(tmp_path):
-            pass
+    seen = rf"process {holder.pid} on .* since 20\d\d-"
+    with pytest.raises(RunError, match=seen), locked_run(tmp_path):
+        pass
 
 
 def test_a_killed_process_holds_nothing(holder, tmp_path):

@@ -60,7 +60,9 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         return _read(path)
     except UNREADABLE as error:
-        raise RunError(f"{path}: damaged ({error}). {_what_to_do(path)}") from None
+        raise RunError(
+            f"{path}: damaged, or not a checkpoint ({error}). {_what_to_do(path)}"
+        ) from None
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
