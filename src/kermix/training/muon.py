@@ -1,8 +1,8 @@
 """Muon for PyTorch 2.4 and newer: steps of matrices along the orthogonal factor of momentum.
 
 The method is Keller Jordan's (https://kellerjordan.github.io/posts/muon), the size of steps that
-of "Muon is Scalable for LLM Training" (arXiv:2502.16982), by which the rates and the decay of AdamW
-fit as they are. PyTorch has it since 2.9, and the numbers here are the same.
+of "Muon is Scalable for LLM Training" (arXiv:2502.16982), for which rates and decay of AdamW are
+right as they are. PyTorch has it since 2.9, and the numbers here are the same.
 """
 
 from collections.abc import Iterable
