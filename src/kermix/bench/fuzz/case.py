@@ -45,6 +45,7 @@ class Case:
 
     def __init__(self, number: int, seed: int = 0) -> None:
         self.number = number
+        self.seed = seed
         self.rng = np.random.default_rng([seed, number])
         self.function = ""
         self.setting: dict[str, Any] = {}
@@ -70,7 +71,7 @@ class Case:
             self.found(category, what)
         return bool(truth)
 
-    def finite(self, got: Tensor, name: str = "value", where: Array | None = None) -> bool:
+    def finite(self, got: Tensor, name: str = "value", where: Any = None) -> bool:
         """All numbers are finite, or those at `where`."""
         good = torch.isfinite(got.detach()).numpy()
         if where is not None:
@@ -122,7 +123,8 @@ class Case:
 
 def run_case(case: Case, kind: Callable[[Case], None]) -> Case:
     """Make the call; whatever is raised or warned without a name is a finding too."""
-    with _watched(case):
+    with torch.random.fork_rng(devices=[]), _watched(case):
+        torch.manual_seed(case.seed * 2**32 + case.number)
         kind(case)
     return case
 

@@ -67,15 +67,17 @@ def _whitened(name: str, cross: Any, own_f: Any, own_g: Any, p: Any, q: Any, rid
     return -mpmath.log(mpmath.det(mpmath.eye(inner.rows) - inner))
 
 
-def log_density(
-    weights: Array, means: Array, covariances: Array, points: Array
-) -> list[float]:
+def log_density(weights: Array, means: Array, covariances: Array, points: Array) -> list[float]:
     """Logarithm of a mixture of Gaussians, covariances (K, d, d), at points (M, d)."""
     with mp.workdps(DIGITS):
         shares = _shares(weights, len(weights))
         components = list(zip(shares, means, covariances, strict=True))
         return [
-            float(mpmath.log(sum(w * _gaussian(_difference(x, m), _matrix(s)) for w, m, s in components)))
+            float(
+                mpmath.log(
+                    sum(w * _gaussian(_difference(x, m), _matrix(s)) for w, m, s in components)
+                )
+            )
             for x in points
         ]
 

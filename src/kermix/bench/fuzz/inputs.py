@@ -62,7 +62,7 @@ class Pair:
         """The type that decides how precise results are: each side is computed in its own."""
         return max((self.x.dtype, self.y.dtype), key=lambda t: torch.finfo(t).eps)
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> dict[str, Any]:
         """The weights that are given, by the names of their arguments."""
         named = {"weights_x": self.weights_x, "weights_y": self.weights_y}
         return {name: w for name, w in named.items() if w is not None}
@@ -86,7 +86,11 @@ def draw_pair(
     batch = case.pick((2,), (3,), (1,), (2, 2)) if batches and case.chance(0.12) else ()
     layout, relation = str(rng.choice(LAYOUTS)), str(rng.choice(RELATIONS))
     half = torch.float16 in types
-    scale = 10 ** rng.uniform(-2, 1) if half or tame or case.chance(0.6) else 10 ** rng.uniform(-12, 12)
+    scale = (
+        10 ** rng.uniform(-2, 1)
+        if half or tame or case.chance(0.6)
+        else 10 ** rng.uniform(-12, 12)
+    )
     x = points(case, layout, (*batch, n, d))
     y = _related(case, relation, layout, x, k) * scale
     k = y.shape[-2]
@@ -187,15 +191,16 @@ def draw_kernel(
     v_q = [s * 10 ** rng.uniform(-1.5, 1.5) for s in v] if unequal and case.chance(0.6) else v
     per_dimension = case.chance(0.5)
     given: list[Any] = [v[0], v_q[0]] if len(v) == 1 else [v, v_q]
-    kernel = km.GaussianKernel(*given[: 1 if v_q is v else 2], per_dimension=per_dimension)
+    if v_q is v:
+        kernel = km.GaussianKernel(given[0], per_dimension=per_dimension)
+    else:
+        kernel = km.GaussianKernel(given[0], given[1], per_dimension)
     return Kernel(kernel, v, v_q, per_dimension)
 
 
 def dtype_of(case: Case) -> torch.dtype:
     """A floating type; half types are rarer."""
-    return case.pick(
-        *([torch.float64] * 5), *([torch.float32] * 4), torch.float16, torch.bfloat16
-    )
+    return case.pick(*([torch.float64] * 5), *([torch.float32] * 4), torch.float16, torch.bfloat16)
 
 
 def _two_types(case: Case) -> tuple[torch.dtype, torch.dtype]:
@@ -214,7 +219,11 @@ def _related(case: Case, relation: str, layout: str, x: Array, k: int) -> Array:
     rng = case.rng
     if relation in ("same", "permuted", "near"):
         y = x[..., rng.permutation(x.shape[-2]), :] if relation == "permuted" else x.copy()
-        return y if relation != "near" else y + 10 ** rng.uniform(-9, -1) * rng.standard_normal(y.shape)
+        return (
+            y
+            if relation != "near"
+            else y + 10 ** rng.uniform(-9, -1) * rng.standard_normal(y.shape)
+        )
     y = points(case, layout, (*x.shape[:-2], k, x.shape[-1]))
     if relation == "shifted":
         y = y + rng.standard_normal(x.shape[-1])

@@ -17,7 +17,9 @@ __all__ = ["mistake"]
 
 def mistake(case: Case) -> None:
     """A call with exactly one bad argument."""
-    group = case.pick(_samples, _samples, _weights, _variances, _variances, _options, _mixtures, _others)
+    group = case.pick(
+        _samples, _samples, _weights, _variances, _variances, _options, _mixtures, _others
+    )
     name, call = group(case)
     case.function = name
     try:
@@ -34,7 +36,9 @@ def _costs(case: Case) -> tuple[str, Callable[..., Any]]:
 
 
 def _normal(case: Case, n: int, d: int) -> Tensor:
-    return torch.tensor(case.rng.standard_normal((n, d))).to(case.pick(torch.float32, torch.float64))
+    return torch.tensor(case.rng.standard_normal((n, d))).to(
+        case.pick(torch.float32, torch.float64)
+    )
 
 
 def _samples(case: Case) -> tuple[str, Callable[[], Any]]:
@@ -68,7 +72,9 @@ def _weights(case: Case) -> tuple[str, Callable[[], Any]]:
     ones = torch.ones(n, dtype=x.dtype)
     negative, broken = ones.clone(), ones.clone()
     negative[0], broken[-1] = -0.5, case.pick(math.nan, math.inf)
-    bad = case.pick(negative, broken, 0 * ones, ones[1:], torch.ones(n, n), -ones, ones[:0], "even")
+    bad = case.pick(
+        negative, broken, 0 * ones, ones[1:], torch.ones(n, n + 1), -ones, ones[:0], "even"
+    )
     side = case.pick("weights_x", "weights_y")
     case.setting |= {side: _described(bad)}
     return name, lambda: function(x, x + 1, 0.1, **{side: bad})
@@ -98,8 +104,8 @@ def _options(case: Case) -> tuple[str, Callable[[], Any]]:
         ("vector_cost", {"ridge": "small"}), ("matrix_cost", {"form": "sum"}),
         ("matrix_cost", {"form": "logdet", "normalized": True}), ("svd_cost", {"method": "qr"}),
         ("svd_cost", {"tolerance": -1.0}), ("svd_cost", {"tolerance": math.nan}),
-        ("svd_cost", {"method": "sketch", "rank": 0}), ("svd_cost", {"method": "sketch", "rank": -2}),
-        ("vector_cost", {"chunk": "all"}), ("matrix_cost", {"form": None}),
+        ("svd_cost", {"method": "sketch", "rank": 0}), ("matrix_cost", {"form": None}),
+        ("svd_cost", {"method": "sketch", "rank": -2}), ("vector_cost", {"chunk": "all"}),
     )  # fmt: skip
     case.setting |= bad
     return name, lambda: getattr(km, name)(x, x + 1, 0.1, **bad)

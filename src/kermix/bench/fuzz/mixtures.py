@@ -25,8 +25,10 @@ class Drawn:
 
     mixture: Any
     parameters: tuple[Array, Array, Array]
+    given: tuple[Tensor, Tensor, Tensor]
     dtype: torch.dtype
     condition: float
+    scale: float
 
 
 def mixture_density(case: Case) -> None:
@@ -54,10 +56,16 @@ def mixture_density(case: Case) -> None:
     case.close(got, logs, error)
     got[torch.as_tensor(inside)].sum().backward()
     largest = np.abs(pull).max(-1, keepdims=True)
-    if where.grad is None or not np.isfinite(largest).all() or largest.max() > torch.finfo(drawn.dtype).max / 16:
+    if (
+        where.grad is None
+        or not np.isfinite(largest).all()
+        or largest.max() > torch.finfo(drawn.dtype).max / 16
+    ):
         return
     case.finite(where.grad, "gradient")
-    relative = 10 * RELATIVE[drawn.dtype] + 64 * precision(drawn.dtype) * (drawn.condition + exponents.max())
+    relative = 10 * RELATIVE[drawn.dtype] + 64 * precision(drawn.dtype) * (
+        drawn.condition + exponents.max()
+    )
     if relative < 0.05:
         case.close(where.grad, pull, relative * largest, "gradient", "wrong gradient")
 
@@ -150,8 +158,7 @@ def _sampled_norm(case: Case, drawn: Drawn) -> None:
     s = len(weights)
     if s < 2:
         return
-    raw = [torch.tensor(p).to(drawn.dtype) for p in (weights, means)]
-    sampled = km.SampledMixture(*raw, drawn.mixture_covariances)  # type: ignore[attr-defined]
+    sampled = km.SampledMixture(*drawn.given)
     got = sampled.norm2(unbiased=True)
     logs, exponents = _pair_logs(means, covariances, means, covariances)
     terms = np.outer(weights, weights) * np.exp(np.minimum(logs, 600)) * (1 - np.eye(s))
@@ -159,7 +166,11 @@ def _sampled_norm(case: Case, drawn: Drawn) -> None:
     if logs.max() > np.log(torch.finfo(drawn.dtype).max) - 2:
         return
     case.finite(got)
-    case.close(got, want, want * _error(drawn, np.array(0.0), np.array(exponents.max(where=terms > 0, initial=0))))
+    case.close(
+        got,
+        want,
+        want * _error(drawn, np.array(0.0), np.array(exponents.max(where=terms > 0, initial=0))),
+    )
 
 
 def _error(drawn: Drawn, logs: Array, exponents: Array) -> Array:
@@ -180,7 +191,7 @@ def _draw(
     half = dtype in (torch.float16, torch.bfloat16)
     scale = 10 ** rng.uniform(-1, 1) if half or case.chance(0.6) else 10 ** rng.uniform(-6, 6)
     if like is not None:
-        scale = like.scale if case.chance(0.8) else scale  # type: ignore[attr-defined]
+        scale = like.scale if case.chance(0.8) else scale
     means = scale * points(case, case.pick("normal", "integers", "duplicates", "clusters"), (k, d))
     if case.chance(0.2) and not half:
         means = means + scale * 10 ** rng.uniform(0, 7)
@@ -200,7 +211,9 @@ def _draw(
         given = variances
     else:
         roots = rng.standard_normal((k, d, d)) * scale
-        given = roots @ roots.transpose(0, 2, 1) / d + 10 ** rng.uniform(-3, 0) * scale**2 * np.eye(d)
+        given = roots @ roots.transpose(0, 2, 1) / d + 10 ** rng.uniform(
+            -3, 0
+        ) * scale**2 * np.eye(d)
     tensors = [_rounded(v, dtype) for v in (weights, means, given)]
     weights, means, given = (t.double().numpy() for t in tensors)
     if kind == "full":
@@ -215,10 +228,10 @@ def _draw(
         "K": k, "d": d, "kind": kind, "dtype": str(dtype).removeprefix("torch."),
         "scale": f"{scale:.2g}", "largest": f"{np.abs(means).max():.2g}",
     }  # fmt: skip
-    drawn = Drawn(km.GaussianMixture(*tensors), (weights, means, full), dtype, condition)
-    drawn.scale = scale  # type: ignore[attr-defined]
-    drawn.mixture_covariances = tensors[2]  # type: ignore[attr-defined]
-    return drawn
+    first, second, third = tensors
+    mixture = km.GaussianMixture(first, second, third)
+    parameters = (weights, means, full)
+    return Drawn(mixture, parameters, (first, second, third), dtype, condition, scale)
 
 
 def _rounded(values: Array, dtype: torch.dtype) -> Tensor:
@@ -226,7 +239,7 @@ def _rounded(values: Array, dtype: torch.dtype) -> Tensor:
     return torch.tensor(np.clip(values, -bound, bound)).to(dtype)
 
 
-def _log_gaussians(differences: Array, covariances: Array) -> tuple[Array, Array, Array]:
+def _log_gaussians(differences: Array, covariances: Array) -> tuple[Any, Any, Any]:
     """Logarithms, exponents and solved differences; shapes (..., d) and (..., d, d)."""
     d = differences.shape[-1]
     solved = np.linalg.solve(covariances, differences[..., None])[..., 0]

@@ -59,9 +59,7 @@ def squared_distances(a: Array, b: Array) -> Array:
     return np.stack([np.square(row - b).sum(-1) for row in a])
 
 
-def log_kernel(
-    a: Array, b: Array, kernel: Kernel, which: str, unit_norm: bool = False
-) -> Entries:
+def log_kernel(a: Array, b: Array, kernel: Kernel, which: str, unit_norm: bool = False) -> Entries:
     """The averaged kernel of `P` (cross), `F` (centres) or `G` (data)."""
     d = a.shape[-1]
     pairs = zip(kernel.v_p, kernel.v_q, strict=True)
@@ -218,7 +216,9 @@ def _matrix(name: str, entries: dict[str, Entries], p: Array, q: Array, ridge: f
     size = np.exp(2 * top)
     lf, lg = np.linalg.cholesky(f), np.linalg.cholesky(g)
     whitened = np.linalg.solve(lg, np.linalg.solve(lf, cross).T)
-    s2 = np.minimum(np.linalg.svd(whitened, compute_uv=False) ** 2, (1 - 1e-16) / max(size, 1e-300))
+    s2 = np.minimum(
+        np.linalg.svd(whitened, compute_uv=False) ** 2, (1 - 1e-16) / max(size, 1e-300)
+    )
     value = float((-np.log1p(-size * s2) / size if size > 1e-200 else s2).sum())
     left = np.linalg.inv(f - size * cross @ inner.T)
     right = np.linalg.inv(g - size * cross.T @ solved)
@@ -252,7 +252,7 @@ def _collected(
 def gradients(
     reference: Reference, x: Array, y: Array
 ) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
-    """Of the logarithm by `x` and by `y`: the gradient, the sum of sizes of its terms, its blur."""
+    """Of the logarithm by `x` and by `y`: the gradient, its terms' sizes summed, its blur."""
     by_x, by_y = np.zeros((3, *x.shape)), np.zeros((3, *y.shape))
     sides = {"P": (by_y, y, by_x, x), "F": (by_y, y, by_y, y), "G": (by_x, x, by_x, x)}
     for name, g in reference.by.items():
@@ -269,4 +269,4 @@ def gradients(
             sign = -1 if i == 0 else 1
             left[i] += sign * terms.sum(1)
             right[i] += terms.sum(0)
-    return tuple(by_x), tuple(by_y)  # type: ignore[return-value]
+    return tuple(by_x), tuple(by_y)
