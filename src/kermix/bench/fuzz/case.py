@@ -78,18 +78,18 @@ class Case:
             good = good | ~where
         return self.holds(good.all(), "not finite", f"{name} is {_shown(got)}")
 
-    def unit(self, got: Tensor, name: str = "value") -> bool:
-        """All numbers are in [0, 1], up to the last bits."""
-        slack = UNIT_SLACK * torch.finfo(got.dtype).eps
+    def unit(self, got: Tensor, name: str = "value", dtype: torch.dtype | None = None) -> bool:
+        """All numbers are in [0, 1], up to the last bits of what they were computed from."""
+        slack = UNIT_SLACK * torch.finfo(dtype or got.dtype).eps
         values = got.detach().double()
         good = ((values >= 0) & (values <= 1 + slack)).all()
         return self.holds(good, "outside [0, 1]", f"{name} is {_shown(got)}")
 
-    def at_most_zero(self, got: Tensor, name: str = "logarithm") -> bool:
+    def at_most_zero(self, got: Tensor, dtype: torch.dtype) -> bool:
         """The logarithms of numbers in [0, 1]."""
-        slack = UNIT_SLACK * torch.finfo(got.dtype).eps
+        slack = UNIT_SLACK * torch.finfo(dtype).eps
         good = (got.detach().double() <= slack).all()
-        return self.holds(good, "outside [0, 1]", f"{name} is {_shown(got)}")
+        return self.holds(good, "outside [0, 1]", f"logarithm is {_shown(got)}")
 
     def close(
         self, got: Tensor, expected: Any, error: Any, name: str = "value", by: str = "wrong value"

@@ -170,14 +170,14 @@ def _cost(case: Case, function: Callable, name: str, pair: Pair, options: dict[s
     if log:
         case.finite(value, where=np.abs(logs) < torch.finfo(pair.dtype).max / 2)
         if normalized:
-            case.at_most_zero(value)
+            case.at_most_zero(value, pair.coarsest)
         case.close(value, logs, relative + RELATIVE[pair.coarsest] * np.abs(logs), "logarithm")
         return
     with np.errstate(under="ignore"):
         want = np.exp(np.minimum(logs, 700.0)) * (-1 if name == "logdet" else 1)
     case.finite(value)
     if normalized:
-        case.unit(value)
+        case.unit(value, dtype=pair.coarsest)
     case.close(value, want, relative * np.abs(want))
 
 
@@ -208,7 +208,7 @@ def _compare_gradients(
         if not case.finite(got, f"gradient by {side}"):
             continue
         eps = precision(pair.coarsest)
-        share = 4 * eps * reference.amplification * (4 + reference.exponent())
+        share = 16 * eps * reference.amplification * (4 + reference.exponent())
         relative = 10 * RELATIVE[pair.coarsest] + 64 * eps * reference.exponent()
         if max(share, relative - 10 * RELATIVE[pair.coarsest]) > WORST_GRADIENT:
             continue

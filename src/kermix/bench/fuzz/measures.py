@@ -20,6 +20,7 @@ __all__ = [
     "large_compare",
     "large_sketch",
     "sketch",
+    "sketch_loss",
     "two_sample_test",
 ]
 
@@ -85,6 +86,30 @@ def sketch(case: Case) -> None:
         f"error {error:.3g}, bound {bound:.3g}, value {float(value):.9g}",
     )  # fmt: skip
     case.finite(torch.as_tensor(info.error_bound), "error bound")
+
+
+def sketch_loss(case: Case) -> None:
+    """A loss between a sketch and points: finite with its gradient, and it pulls together."""
+    rng = case.rng
+    d, n, k = int(rng.choice([1, 2, 3, 8, 9, 16])), *(int(v) for v in rng.integers(2, 30, 2))
+    dtype = case.pick(torch.float64, torch.float32)
+    x = torch.tensor(rng.standard_normal((n, d))).to(dtype)
+    away = rng.standard_normal(d)
+    distance = float(10 ** rng.uniform(-1, 4))
+    shift = torch.tensor(distance * away / np.linalg.norm(away))
+    y = (torch.tensor(0.1 * rng.standard_normal((k, d))) + shift).to(dtype).requires_grad_()
+    v = float(10 ** rng.uniform(-2, 1))
+    made: Any = case.pick(km.ScalarLoss, km.VectorLoss, km.MatrixLoss, km.SVDLoss)
+    case.function = f"Sketch, {made.__name__}"
+    case.setting |= {"x": (n, d), "y": (k, d), "distance": distance, "v": v, "dtype": dtype}
+    features = km.nystrom_features(x, v, rank=int(rng.integers(1, n + 1)))
+    loss = made()(km.Sketch(features).update(x), y)
+    case.finite(loss, "loss")
+    loss.backward()
+    if y.grad is None or not case.finite(y.grad, "gradient") or distance < 20:
+        return
+    outwards = float((y.grad.double() * shift).sum())
+    case.holds(outwards > 0, "wrong gradient", f"does not pull together: {outwards:.3g}")
 
 
 def large_sketch(case: Case) -> None:

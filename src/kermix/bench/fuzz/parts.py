@@ -40,7 +40,7 @@ def gram(case: Case) -> None:
         return
     got = km.gram(pair.y, pair.x, pair.kernel.argument)
     case.finite(got)
-    case.unit(got)
+    case.unit(got, dtype=pair.coarsest)
     tiny = torch.finfo(pair.dtype).tiny
     subnormal = (got != 0) & (got.abs() < tiny)
     case.holds(not subnormal.any(), "subnormal", f"{int(subnormal.sum())} entries")
@@ -177,7 +177,7 @@ def decompose(case: Case) -> None:
     tiny = torch.finfo(pair.dtype).tiny * len(x) * len(y)
     error = RELATIVE[pair.coarsest] * want.max() + rounding + tiny
     case.close(values, want, error, "singular values")
-    case.unit(values, "singular values")
+    case.unit(values, "singular values", pair.coarsest)
     points = pair.y if case.chance(0.5) else pair.x + float(case.rng.standard_normal())
     for found in (result.left(), result.right(), result.left(points), result.right(points)):
         case.finite(found, "functions")

@@ -160,7 +160,7 @@ def _svd(entries: dict[str, Entries], p: Array, q: Array, weighted: bool) -> Ref
         float(top + np.log(total)),
         {"P": (u @ vt) * matrix / total},
         {"P": matrix / total},
-        float(s[0] / smallest) if smallest > 0 else np.inf,
+        float(s[0]) / max(float(smallest), 1e-290),
     )
 
 

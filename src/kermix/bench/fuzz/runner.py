@@ -40,6 +40,7 @@ KINDS = {
     "vector weights": Kind(parts.best_weights, 3),
     "decomposition": Kind(parts.decompose, 4),
     "sketch": Kind(measures.sketch, 4),
+    "sketch loss": Kind(measures.sketch_loss, 2),
     "two-sample test": Kind(measures.two_sample_test, 3),
     "mixture density": Kind(mixtures.mixture_density, 4),
     "mixture inner product": Kind(mixtures.mixture_inner, 4),
