@@ -1,5 +1,6 @@
 """The fuzz: 2,000 of its cases, its references, and that it sees what is broken."""
 
+import signal
 import warnings
 
 import mpmath
@@ -159,6 +160,15 @@ def test_the_tables_count_what_was_done():
     assert min(made["wrong value"], made["not finite"], made["outside [0, 1]"]) > 10
     nothing = runner.fuzz(100, processes=1, limit_s=-1.0)
     assert nothing["fuzz"][0]["cases"] == 0
+
+
+def test_an_alarm_of_someone_else_is_kept():
+    before = signal.getitimer(signal.ITIMER_REAL)[0]
+    handler = signal.getsignal(signal.SIGALRM)
+    with runner._alarm(0.5):
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 0.5
+    assert signal.getsignal(signal.SIGALRM) == handler
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == pytest.approx(before, abs=1)
 
 
 def test_a_call_that_hangs_is_found(monkeypatch):

@@ -3,11 +3,13 @@
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -57,6 +59,7 @@ CHUNK = 50
 MOST_FINDINGS = 200
 # A single call of the largest sets takes some seconds; one that takes this long hangs.
 CASE_SECONDS = 900
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class _TooSlowError(BaseException):
@@ -128,14 +131,11 @@ def _result(number: int, seed: int, slow: bool) -> dict[str, Any] | None:
     if KINDS[kind].slow and not slow:
         return None
     began = time.perf_counter()
-    signal.signal(signal.SIGALRM, _stop)
-    signal.alarm(CASE_SECONDS)
     try:
-        run_case(case, KINDS[kind].call)
+        with _alarm(CASE_SECONDS):
+            run_case(case, KINDS[kind].call)
     except _TooSlowError:
         case.found("too slow", f"more than {CASE_SECONDS} s")
-    finally:
-        signal.alarm(0)
     return {
         "case": number,
         "kind": kind,
@@ -146,8 +146,42 @@ def _result(number: int, seed: int, slow: bool) -> dict[str, Any] | None:
     }
 
 
-def _stop(*_: object) -> None:
-    raise _TooSlowError
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    """Ends what takes too long; an alarm that someone else had set is set again afterwards."""
+
+    def stop(*_: object) -> None:
+        raise _TooSlowError
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread alone
+        return
+    began = time.perf_counter()
+    handler = signal.signal(signal.SIGALRM, stop)
+    remaining, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if remaining:
+            passed = time.perf_counter() - began
+            signal.setitimer(signal.ITIMER_REAL, max(remaining - passed, 1e-3))
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes that start here compute with one thread; more would wait for each other."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _chunks(
@@ -165,7 +199,7 @@ def _chunks(
             yield run_chunk(*arguments(first))
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+    with _one_thread_each(), ProcessPoolExecutor(processes, mp_context=context) as pool:
         waiting: dict[Future, int] = {}
         while True:
             while len(waiting) < 2 * processes and time.perf_counter() < deadline:
