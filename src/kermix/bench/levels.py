@@ -35,7 +35,8 @@ LEVEL = 0.05
 ERRORS_ALLOWED, ERRORS_IN_DOUBT = 3, 6
 PART_SECONDS = 60.0
 FRESH = 1_000_000  # the first repetition of the second time
-ORDER = ("error", "too high", "low", "low, allowed", "right", "refused")
+FEWEST = 20  # repetitions by which a rate is judged, unless it is far off
+ORDER = ("error", "too high", "low", "low, allowed", "too few", "right", "refused")
 
 
 @dataclass
@@ -87,7 +88,7 @@ class Tally:
 
 
 def judged(tally: Tally, why: str = "") -> str:
-    """One of "right", "too high", "low", "low, allowed", "refused" and "error".
+    """One of "right", "too high", "low", "low, allowed", "too few", "refused" and "error".
 
     Args:
         tally: What was counted.
@@ -101,6 +102,8 @@ def judged(tally: Tally, why: str = "") -> str:
         return "error"
     if not tally.given:
         return "refused"
+    if tally.given < FEWEST and abs(tally.off) < ERRORS_IN_DOUBT:
+        return "too few"
     if tally.off > ERRORS_ALLOWED:
         return "too high"
     if tally.off < -ERRORS_ALLOWED:
@@ -128,7 +131,6 @@ def parts_of(cell: Cell, fresh: bool = False) -> list[Part]:
 
 def measured(part: Part) -> tuple[dict[str, Tally], int, float]:
     """Tallies of a part's statistics, how many repetitions there were, and their seconds."""
-    torch.set_num_threads(1)
     tallies: dict[str, Tally] = {}
     began, done = time.perf_counter(), 0
     # Data of cells that share sizes and sources should not be the same.
@@ -191,7 +193,6 @@ class Result:
         return {
             "cell": cell.name,
             "data": cell.text,
-            "d": cell.d,
             "repetitions": self.repetitions,
             "statistics": len(statistics),
             "judged": statistics[worst]["judged"],
@@ -199,7 +200,7 @@ class Result:
             "rate": statistics[worst]["rate"],
             "se": statistics[worst]["se"],
             "why_low": cell.why or None,
-            "raw_n_m": list(cell.rows),
+            "raw_n_m_d": [*cell.rows, cell.d],
             "raw_permutations": cell.permutations,
             "raw_seconds": self.seconds,
             "raw_measured_again": self.again,
@@ -227,7 +228,8 @@ def worked(cells: Iterable[Cell], processes: int | None = None) -> Iterator[list
                     result.add(*measured(part))
                     yield list(results.values())
         return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,)) as pool:
         running: dict[Future[tuple[dict[str, Tally], int, float]], Result] = {}
 
         def submit(result: Result, fresh: bool) -> None:
@@ -256,11 +258,7 @@ def tables(results: Iterable[Result]) -> dict[str, list[dict[str, Any]]]:
             counts[found["judged"]] += 1
             if found["judged"] in ("error", "too high", "low"):
                 wrong.append({"cell": row["cell"], "statistic": name, **found})
-    return {
-        "statistics_judged": [counts],
-        "wrong": wrong,
-        "cells": rows,
-    }
+    return {"statistics_judged": [counts], **({"wrong": wrong} if wrong else {}), "cells": rows}
 
 
 def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:

@@ -63,7 +63,8 @@ class Cell:
     @property
     def text(self) -> str:
         """The data in words."""
-        parts = [self.source]
+        n, m = self.rows
+        parts = [f"{n} v {m}, d = {self.d}", self.source]
         parts += [f"weights {self.weights}"] if self.weights else []
         parts += [f"groups {self.groups}"] if self.groups else []
         parts += ["sorted"] if self.in_order else []
@@ -152,7 +153,7 @@ CELLS: tuple[Cell, ...] = (
     ),
     Cell("weights with zeros", (60, 80), 2, (FOUND,), weights="a third of them zero"),
     Cell(
-        "weights of one side", (60, 80), 2, _tests(0.5),
+        "weights of one side", (20, 200), 2, _tests(0.5),
         weights="of one side only", budget=120,
     ),
     Cell(
@@ -226,7 +227,8 @@ CELLS: tuple[Cell, ...] = (
     Cell("sketches, Cauchy", (1000, 400), 3, _sketched(1.0, "third", "y"), "Cauchy", 100),
     Cell("sketches, sorted", (1000, 400), 3, _sketched(0.7, "third", "x"), in_order=True),
     Cell("sketches, weights", (300, 400), 2, _sketched(0.5, "third"), weights="drawn", budget=60),
-    Cell("sketched files 300 v 3000", (300, 3000), 3, (files(),)),
+    Cell("sketches, narrow kernel", (3000, 30), 10, _sketched(0.5, *ALL_LANDMARKS)),
+    Cell("sketched files 60 v 3000", (60, 3000), 10, (files(),)),
     Cell("sketched files 3000 v 100", (3000, 100), 10, (files(),)),
 )  # fmt: skip
 
