@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import kermix as km
 from kermix.bench import levels
 from kermix.bench.catalogue import BENCHMARKS, run_benchmark
 from kermix.bench.levels import Part, Tally, judged, measured, parts_of, tables, worked
@@ -96,11 +97,21 @@ def test_a_rate_in_doubt_is_measured_again():
 
     cell = Cell("fake", (2, 2), 1, (fake,), repetitions=500, budget=5.0)
     result = list(worked([cell], processes=1))[-1][0]
-    assert (result.repetitions, len(set(asked)), result.again) == (1000, 1000, True)
+    assert (result.repetitions, len(set(asked)), result.rounds) == (1000, 1000, 2)
     assert judged(result.tallies["doubtful"]) == "right"
 
     clear = Cell("clear", (2, 2), 1, (lambda *_: {"all": 0.01},), repetitions=500, budget=5.0)
     assert list(worked([clear], processes=1))[-1][0].repetitions == 500
+
+
+def test_measures_without_a_test_have_the_pvalues_of_one():
+    """Which is why the benchmark leaves them out."""
+    x, y = torch.randn(2, 40, 2, generator=torch.Generator().manual_seed(0))
+    found = km.compare(x, y, permutations=19, bootstrap=0)
+    assert {m.name for m in found.measures} - set(found.tests) == {"bures", "cauchy_schwarz"}
+    for variance in found.variances:
+        for name, same in (("bures", "svd"), ("cauchy_schwarz", "scalar")):
+            assert found.measure(name, variance).pvalue == found.measure(same, variance).pvalue
 
 
 def test_parts_are_the_whole_and_end_with_their_seconds():

@@ -6,8 +6,9 @@ again whenever a part of a cell ends, so a run that is cut keeps what it has.
 
 A rate is judged by the standard error :math:`s = \sqrt{0.05 \cdot 0.95 / r}` of a right test in
 `r` repetitions: above :math:`0.05 + 3 s` it is "too high", below :math:`0.05 - 3 s` "low", which
-only cells that say why may be. A rate that is off by 3 to 6 of these is measured once more with as
-many fresh repetitions, and judged by all of them: of a thousand right tests a few are off by 3.
+only cells that say why may be. A rate that is off by 3 to 6 of these is measured again, at most
+twice, with as many fresh repetitions, and judged by all of them: of two thousand right tests some
+are off by 3.
 """
 
 import argparse
@@ -34,7 +35,8 @@ __all__ = ["LEVEL", "Part", "Tally", "judged", "measured", "run", "tables", "wor
 LEVEL = 0.05
 ERRORS_ALLOWED, ERRORS_IN_DOUBT = 3, 6
 PART_SECONDS = 60.0
-FRESH = 1_000_000  # the first repetition of the second time
+ROUNDS = 3
+FRESH = 500_000  # repetitions of the next round begin there
 FEWEST = 20  # repetitions by which a rate is judged, unless it is far off
 ORDER = ("error", "too high", "low", "low, allowed", "too few", "right", "refused")
 
@@ -121,10 +123,10 @@ class Part(NamedTuple):
     seconds: float
 
 
-def parts_of(cell: Cell, fresh: bool = False) -> list[Part]:
-    """A cell's repetitions in parts of about a minute."""
+def parts_of(cell: Cell, rounds: int = 0) -> list[Part]:
+    """A cell's repetitions in parts of about a minute, after some rounds of them."""
     count = min(max(1, round(cell.budget / PART_SECONDS)), cell.repetitions)
-    start = FRESH if fresh else 0
+    start = FRESH * rounds
     stop = start + cell.repetitions
     return [Part(cell, start + k, count, stop, cell.budget / count) for k in range(count)]
 
@@ -153,7 +155,13 @@ class Result:
     repetitions: int = 0
     seconds: float = 0.0
     waiting: int = 0
-    again: bool = False
+    rounds: int = 0
+
+    def next_round(self) -> list[Part]:
+        """What is to be measured now."""
+        parts = parts_of(self.cell, self.rounds)
+        self.waiting, self.rounds = len(parts), self.rounds + 1
+        return parts
 
     def add(self, tallies: dict[str, Tally], repetitions: int, seconds: float) -> None:
         """Add what a part found."""
@@ -166,7 +174,7 @@ class Result:
     @property
     def in_doubt(self) -> bool:
         """Whether a rate is judged wrong, but by so little that chance could have done it."""
-        return any(
+        return self.rounds < ROUNDS and any(
             judged(t, self.cell.why_low(name)) in ("too high", "low")
             and abs(t.off) < ERRORS_IN_DOUBT
             for name, t in self.tallies.items()
@@ -203,7 +211,7 @@ class Result:
             "raw_n_m_d": [*cell.rows, cell.d],
             "raw_permutations": cell.permutations,
             "raw_seconds": self.seconds,
-            "raw_measured_again": self.again,
+            "raw_rounds": self.rounds,
             "raw_errors": sorted({e for t in self.tallies.values() for e in t.errors}),
             "raw_statistics": statistics,
         }
@@ -220,11 +228,8 @@ def worked(cells: Iterable[Cell], processes: int | None = None) -> Iterator[list
     processes = processes or os.cpu_count() or 1
     if processes == 1:
         for result in results.values():
-            for fresh in (False, True):
-                if fresh and not result.in_doubt:
-                    break
-                result.again = fresh
-                for part in parts_of(result.cell, fresh):
+            while not result.rounds or result.in_doubt:
+                for part in result.next_round():
                     result.add(*measured(part))
                     yield list(results.values())
         return
@@ -232,19 +237,17 @@ def worked(cells: Iterable[Cell], processes: int | None = None) -> Iterator[list
     with ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,)) as pool:
         running: dict[Future[tuple[dict[str, Tally], int, float]], Result] = {}
 
-        def submit(result: Result, fresh: bool) -> None:
-            parts = parts_of(result.cell, fresh)
-            result.waiting, result.again = len(parts), fresh
-            running.update({pool.submit(measured, part): result for part in parts})
+        def submit(result: Result) -> None:
+            running.update({pool.submit(measured, p): result for p in result.next_round()})
 
         for result in results.values():
-            submit(result, fresh=False)
+            submit(result)
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 result = running.pop(future)
                 result.add(*future.result())
-                if not result.waiting and not result.again and result.in_doubt:
-                    submit(result, fresh=True)
+                if not result.waiting and result.in_doubt:
+                    submit(result)
             yield list(results.values())
 
 

@@ -39,11 +39,9 @@ def two_samples(
     return partial(_two_samples, variance, form, costs)
 
 
-def compared(
-    variance: float | None = None, max_points: int | None = None, columns_only: bool = False
-) -> Question:
-    """Ask `km.compare`: over all variances, at each of them, and for some of the columns."""
-    return partial(_compared, variance, max_points, columns_only)
+def compared(variance: float | None = None, max_points: int | None = None) -> Question:
+    """Ask `km.compare`: over all variances, at two of them, and for some of the columns."""
+    return partial(_compared, variance, max_points)
 
 
 def sketches(landmarks: str, variance: float) -> Question:
@@ -103,7 +101,6 @@ def _two_samples(
 def _compared(
     variance: float | None,
     max_points: int | None,
-    columns_only: bool,
     data: Draw,
     permutations: int,
     seed: int,
@@ -120,13 +117,13 @@ def _compared(
             permutations=permutations,
             seed=seed,
         )
-        answers: Answers = {}
-        if not columns_only:
-            answers |= {f"{prefix} {k}": test.pvalue for k, test in found.tests.items()}
-            for measure in found.measures:
-                if measure.variance is not None:
-                    place = found.variances.index(measure.variance)
-                    answers[f"{prefix} {measure.name}, variance {place}"] = measure.pvalue
+        answers: Answers = {f"{prefix} {k}": test.pvalue for k, test in found.tests.items()}
+        if len(found.variances) > 1:
+            ends = {found.variances[0]: "finest", found.variances[-1]: "coarsest"}
+            for m in found.measures:
+                # The measures that are no test of their own have the p-values of these.
+                if m.name in found.tests and m.variance in ends:
+                    answers[f"{prefix} {m.name}, {ends[m.variance]}"] = m.pvalue
         columns = {c.column: c.pvalue for c in found.column_differences}
         names = found.columns
         for k in np.linspace(0, len(names) - 1, min(MOST_COLUMNS, len(names))).round():
