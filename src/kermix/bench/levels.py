@@ -136,7 +136,7 @@ def measured(part: Part) -> tuple[dict[str, Tally], int, float]:
     tallies: dict[str, Tally] = {}
     began, done = time.perf_counter(), 0
     # Data of cells that share sizes and sources should not be the same.
-    offset = zlib.crc32(part.cell.name.encode()) << 21
+    offset = (zlib.crc32(part.cell.name.encode()) | 1) << 21
     for repetition in range(part.first, part.stop, part.step):
         for name, answer in part.cell.answers(offset + repetition, repetition).items():
             tallies.setdefault(name, Tally()).add(answer)
