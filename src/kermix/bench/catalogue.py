@@ -17,6 +17,7 @@ BENCHMARKS = {
     "memory": "peak memory of a cost with its gradient, against the number of points",
     "permutation": "speed of a permutation test, against a loop and hyppo",
     "power": "two-sample tests: rejection rates, against hyppo",
+    "errorbars": "error bars of compare, against the scatter of repeated samples",
     "scaling": "one cost over 1, 2 and 4 processes, against the cost model's prediction",
     "modes": "mode coverage of all costs and baselines, 8-ring and 25-grid",
     "density": "densities in the plane, against a flow, EM and kernel density",
