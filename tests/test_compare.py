@@ -65,7 +65,7 @@ def test_it_prints_as_a_table_and_becomes_json(result):
     text = str(result)
     assert "SVD cost" in text
     assert "Bures distance" in text
-    assert "bootstrap" in text
+    assert "splits of the rows into halves" in text
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert len(content["measures"]) == 15
     assert content["tests"]["svd"]["pvalue"] <= 1

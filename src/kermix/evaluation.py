@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .distances import squared_distances
 from .errors import MissingExtraError
-from .gram import squared_distances
 from .kernel import BandwidthRule, GaussianKernel, Variance
 from .samples import SamplePair
 from .validation import check_pair, normalized_weights

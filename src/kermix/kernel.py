@@ -119,6 +119,18 @@ class GaussianKernel:
         ]
         return self._terms(scales, dimension, log_overlaps)
 
+    def density_terms(self, dimension: int) -> KernelTerms:
+        r"""The cross kernel of Gaussians of unit mass, in units in which `R_F` is the centres'.
+
+        Two concentric ones then have the inner product :math:`(2 v_q / (v_p + v_q))^{d/2}`.
+        """
+        scales = [p + q for p, q in zip(self.v_p, self.v_q, strict=True)]
+        log_overlaps = [
+            0.0 if self.symmetric else dimension / 2 * (math.log(2) + _log(q) - _log(s))
+            for q, s in zip(self.v_q, scales, strict=True)
+        ]
+        return self._terms(scales, dimension, log_overlaps)
+
     def _terms(
         self,
         scales: Sequence[Scalar],
@@ -171,7 +183,7 @@ def bandwidth(
     else:
         # Whatever the order of the points: a test that pools two samples must not tell them apart.
         points = points[symmetric_subset(points, BANDWIDTH_SUBSAMPLE)]
-        squares = torch.nn.functional.pdist(points - points.mean(0)).square()
+        squares = torch.nn.functional.pdist(points).square()
         v = squares[squares > 0].median() / (2 * d if per_dimension else 2)
     if not bool(v > 0):  # also true of the NaN that a median of nothing is
         warnings.warn(

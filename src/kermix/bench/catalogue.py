@@ -17,12 +17,14 @@ BENCHMARKS = {
     "memory": "peak memory of a cost with its gradient, against the number of points",
     "permutation": "speed of a permutation test, against a loop and hyppo",
     "power": "two-sample tests: rejection rates, against hyppo",
+    "errorbars": "error bars of compare, against the scatter of repeated samples",
     "scaling": "one cost over 1, 2 and 4 processes, against the cost model's prediction",
     "modes": "mode coverage of all costs and baselines, 8-ring and 25-grid",
     "density": "densities in the plane, against a flow, EM and kernel density",
     "images": "generators of MNIST, stacked MNIST and CIFAR-10: all costs, MMD, Sinkhorn",
     "tabular": "tables of numbers, against gradient boosting and an MLP",
     "regression": "two inverse problems, against a network trained by likelihood",
+    "fuzz": "100,000 random calls of the public functions, against independent references",
     "table1": "classification of MNIST and CIFAR-10, the paper's table, against a CNN",
 }
 

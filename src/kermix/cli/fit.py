@@ -248,7 +248,7 @@ def resume(
     if is_rank() and devices is nodes is None:
         asked = (*world_of_environment(), asked[2])
     opened = before.with_ranks(**_ranks(*asked))
-    _train_and_finish(opened, opened.dataset())
+    _train_and_finish(opened)
 
 
 def sample(
@@ -323,10 +323,11 @@ def score(
         summary.print(f"Log-densities: {out}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _train_and_finish(run: Any, dataset: Any) -> None:
+def _train_and_finish(run: Any, dataset: Any = None) -> None:
     from kermix.runs.fit_ranks import train
 
-    with resumable(run.folder):
+    with resumable(run.folder, run.is_main):
+        dataset = run.dataset() if dataset is None else dataset
         try:
             outcome = train(run, dataset, show=True)
         finally:

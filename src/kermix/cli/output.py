@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kermix.errors import OptionError, RunError
+from kermix.runs.lock import locked_run
 
 __all__ = [
     "INTERRUPTED",
@@ -161,10 +162,16 @@ def end_stopped_run(folder: Path, step: int | None = None) -> NoReturn:
 
 
 @contextmanager
-def resumable(folder: Path) -> Iterator[None]:
-    """Say how to go on with a run that is stopped before, after or between its steps."""
+def resumable(folder: Path, is_main: bool = True) -> Iterator[None]:
+    """Hold a run alone, and say how to go on with it if it is stopped at any moment.
+
+    Args:
+        folder: Where the run is.
+        is_main: Whether this process is the one of several that holds it for all.
+    """
     try:
-        yield
+        with locked_run(folder) if is_main else nullcontext():
+            yield
     except KeyboardInterrupt:
         end_stopped_run(folder)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kermix.distances import squared_distances
 from kermix.errors import SampleError
-from kermix.gram import squared_distances
 from kermix.models.modes import evaluating
 from kermix.validation import check_pair
 

@@ -5,14 +5,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.gram import DIRECT_DIFFERENCES_UP_TO
+from kermix.distances import DIRECT_DIFFERENCES_UP_TO, distances_on_cpu
 from kermix.sketches.features import FeatureMap, NystromFeatures
 
 __all__ = ["FeatureSums", "NystromSums", "feature_sums", "summed"]
 
 NUMBERS_AT_A_TIME = 2**18  # features of a piece: two megabytes
 SMALLEST_EXPONENT = -300.0  # products of two such kernels are still no subnormal numbers
-LARGEST_COORDINATE = 1e120  # its square is finite
 
 
 class FeatureSums(NamedTuple):
@@ -58,8 +57,7 @@ class NystromSums:
         terms = features.kernel.cross_terms(features.dimension)
         self._rates = [float(r) for r in terms.rates]
         self._log_weights = [float(w) for w in terms.log_weights]
-        self._origin = features.landmarks.mean(0)
-        self._landmarks = features.landmarks - self._origin
+        self._landmarks = features.landmarks
         factor: Tensor = features._factor  # type: ignore[attr-defined]
         eye = torch.eye(len(factor), dtype=factor.dtype)
         self._whitening = torch.linalg.solve_triangular(factor, eye, upper=False).mT.contiguous()
@@ -85,7 +83,7 @@ class NystromSums:
     def features(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
         """Features of as many points as a buffer has rows, valid until the next call."""
         n = len(points)
-        kernel = self._kernel(points.to(self._landmarks) - self._origin)
+        kernel = self._kernel(points.to(self._landmarks))
         return torch.mm(kernel, self._whitening, out=self._buffers[1][:n])
 
     def _piece(self, points: Tensor, weights: Tensor | None) -> FeatureSums:
@@ -99,11 +97,11 @@ class NystromSums:
             features *= weights.sqrt().unsqueeze(-1)
         return FeatureSums(total, first, _products(features), residual.sum())
 
-    def _kernel(self, centred: Tensor) -> Tensor:  # (N, d) -> (N, r)
+    def _kernel(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
         """Kernels with the landmarks; what would be subnormal is a normal number near zero."""
-        n = len(centred)
+        n = len(points)
         distances, other = self._buffers[0][:n], self._buffers[2][:n]
-        self._distances(centred, distances, other)
+        self._distances(points, distances, other)
         if len(self._rates) == 1:
             return distances.mul_(-self._rates[0]).clamp_(SMALLEST_EXPONENT, 0.0).exp_()
         total = torch.zeros_like(distances)
@@ -112,20 +110,16 @@ class NystromSums:
             total += other.add_(log_weight).clamp_(SMALLEST_EXPONENT, 0.0).exp_()
         return total
 
-    def _distances(self, centred: Tensor, out: Tensor, other: Tensor) -> None:
-        if centred.shape[1] <= DIRECT_DIFFERENCES_UP_TO:
-            for k, (x, z) in enumerate(zip(centred.mT, self._landmarks.mT, strict=True)):
+    def _distances(self, points: Tensor, out: Tensor, other: Tensor) -> None:
+        if points.shape[1] <= DIRECT_DIFFERENCES_UP_TO:
+            for k, (x, z) in enumerate(zip(points.mT, self._landmarks.mT, strict=True)):
                 torch.sub(x.unsqueeze(-1), z, out=other if k else out)
                 if k:
                     out.addcmul_(other, other)
                 else:
                     out.square_()
             return
-        bounded = centred.clamp(-LARGEST_COORDINATE, LARGEST_COORDINATE)
-        torch.addmm(
-            self._landmarks.square().sum(1), bounded, self._landmarks.mT, alpha=-2, out=out
-        )
-        out += bounded.square().sum(1, keepdim=True)
+        distances_on_cpu(points, self._landmarks, out=out)
 
 
 def _products(features: Tensor) -> Tensor:  # (N, r) -> (r, r)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kermix.distances import squared_distances
 from kermix.errors import VarianceError
-from kermix.gram import squared_distances
 from kermix.kernel import bandwidth
 
 __all__ = ["VarianceSchedule", "automatic_variance", "learning_rate"]
