@@ -180,7 +180,7 @@ def test_energy_with_a_far_point_is_ranked_exactly(far, sizes, seed, monkeypatch
     assert test.statistic == pytest.approx(float(truth[0]), rel=1e-12)
 
 
-@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("d", [2, 3, 12])
 def test_energy_with_far_points_in_the_plane(d, monkeypatch):
     all_labellings(monkeypatch)
     points = normal(8, d, seed=d)
