@@ -128,21 +128,30 @@ def vector(x: Moments, y: Moments, ridge: float) -> tuple[Estimate, Tensor]:
 
 
 def _vector_interval(x: Moments, y: Moments, ridge: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Bounds that hold for any `z`, so that it need not be an exact solution.
+
+    The weights :math:`w = \Phi z` are worth no more than the best ones; and for any function
+    `u`, here :math:`\epsilon z`, the cost is at most
+    :math:`|p - u|^2 + \sum_k u(y_k)^2 / \epsilon`.
+    """
     assert x.slack is not None
     assert y.slack is not None
     c, mean = y.size * y.plain_second, x.plain_mean
     factor = torch.linalg.cholesky(c + ridge * _eye(c))
     z = torch.cholesky_solve(mean.unsqueeze(-1), factor).squeeze(-1)
-    value = mean @ c @ z
-    weights = (z @ c @ z).clamp(min=0).sqrt()
+    length, fitted = z.norm(), c @ z
+    # Of C by its sums, and of the features in it.
+    of_sums = ROUNDING * torch.finfo(c.dtype).eps * y.size * y.held * length
+    of_features = y.size**0.5 * _slip(y)
+    weights = ((z @ fitted).clamp(min=0) + of_sums * length).sqrt()
+    error = of_sums + weights * of_features
+    least = 2 * mean @ fitted - fitted @ fitted - ridge * weights.square()
+    least = least - 2 * (mean.norm() + fitted.norm()) * error - error.square()
     a, b = x.slack.sqrt(), weights * (y.size * y.slack).sqrt()
-    # The derivative in C is `ridge z z'`, as long as errors of C are small against the ridge.
-    share = (y.size * 2 * _slip(y) * y.held / ridge).clamp(max=1)
-    turned = share * (ridge * z.norm()).square() / ridge / (1 - share).square()
-    rounding = 2 * _slip(x) * mean.norm() + torch.where(share < 1, turned, torch.inf)
-    most = _norm_interval(x)[1]
-    lowest = (value - 2 * a * b - b.square() - rounding).clamp(min=0)
-    return lowest, torch.minimum(value + x.slack + rounding, most)
+    lowest = least - 2 * _slip(x) * fitted.norm() - 2 * a * b - b.square()
+    rest = (mean - ridge * z).norm() + _slip(x)
+    highest = rest.square() + x.slack + ridge * (weights + length * of_features).square()
+    return lowest.clamp(min=0), torch.minimum(highest, _norm_interval(x)[1])
 
 
 def matrix_trace(x: Moments, y: Moments, ridge: float, data_fixed: bool) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ BENCHMARKS = {
     "svd": "SVD cost, value and gradient, against the paper's way; a training step",
     "sketch": "all four costs by sketches, up to a million points",
     "sketch-files": "sketches of Parquet files larger than memory, one and two workers",
+    "certificates": "error bounds in adversarial cases, against a dense reference: no violation",
     "tiles": "scalar cost without a Gram matrix, against geomloss",
     "memory": "peak memory of a cost with its gradient, against the number of points",
     "permutation": "speed of a permutation test, against a loop and hyppo",

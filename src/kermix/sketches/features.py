@@ -161,7 +161,7 @@ class NystromFeatures:
         """
         largest: float = self._inverse_norm  # type: ignore[attr-defined]
         direct = self.dimension <= DIRECT_DIFFERENCES_UP_TO
-        roundings = 8 if direct else 1 / CLOSE[torch.float64]
+        roundings = 8 if direct else 8 / CLOSE[torch.float64]
         kernel = roundings * torch.finfo(self.landmarks.dtype).eps
         return math.sqrt(self.rank) * largest * kernel
 
