@@ -1,6 +1,7 @@
-"""Names that examples in docstrings may use without importing them, and Ctrl-C for all tests."""
+"""Names that examples in docstrings may use, Ctrl-C for all tests, the switch of slow ones."""
 
 import importlib.util
+import os
 import signal
 from collections.abc import Iterator
 
@@ -9,8 +10,18 @@ import torch
 
 import kermix
 
-NEEDS_TRITON = "src/kermix/kernels/means_triton.py"
-collect_ignore = [] if importlib.util.find_spec("triton") else [NEEDS_TRITON]
+collect_ignore = ["tests/fixtures"]  # what wrote them belongs to older versions
+if not importlib.util.find_spec("triton"):
+    collect_ignore.append("src/kermix/kernels/means_triton.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests that are marked slow, unless KERMIX_SLOW=1 asks for them."""
+    if os.environ.get("KERMIX_SLOW") == "1":
+        return
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="set KERMIX_SLOW=1"))
 
 
 @pytest.fixture(autouse=True)

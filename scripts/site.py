@@ -101,31 +101,19 @@ def on_config(config: Any) -> Any:
 
 
 def present(entries: list[Any], docs: Path) -> list[Any]:
-    """The menu without pages that results have yet to make, or whose module is yet to come."""
+    """The menu without pages that results have yet to make."""
     kept = []
     for entry in entries:
         ((title, target),) = entry.items()
         if isinstance(target, list):
             kept.append({title: present(target, docs)})
-        elif (docs / target).is_file() and is_ready(docs / target):
+        elif (docs / target).is_file():
             kept.append(entry)
     return kept
 
 
-def is_ready(page: Path) -> bool:
-    """Whether the module that a page is about, `requires:` in its front matter, is there."""
-    found = re.match(r"---\n(?:.*\n)*?requires: *(\S+)\n", page.read_text())
-    if found is None:
-        return True
-    module = ROOT / "src" / found[1].replace(".", "/")
-    return module.is_dir() or module.with_suffix(".py").is_file()
-
-
 def on_files(files: Files, config: Any) -> Files:
-    """Leave out pages to come; put the result files on the site, to which numbers link."""
-    for file in list(files.documentation_pages()):
-        if not is_ready(Path(file.abs_src_path or "")):
-            files.remove(file)
+    """Put the result files on the site, to which numbers link."""
     for path in sorted((ROOT / "results").rglob("*")):
         if path.suffix in (".json", ".csv", ".png", ".svg"):
             uri = path.relative_to(ROOT).as_posix()
@@ -133,18 +121,11 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Leave out rows of tables that lead to pages to come, and mend the links to results.
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Mend the links to results.
 
     In the repository these lie beside docs, on the site inside: one folder less to climb.
     """
-    folder = Path(config["docs_dir"], page.file.src_uri).parent
-    lines = []
-    for line in markdown.splitlines():
-        targets = re.findall(r"\]\(([^()#]*\.md)", line) if line.startswith("|") else []
-        if all(is_ready(folder / t) for t in targets if (folder / t).is_file()):
-            lines.append(line)
-    markdown = "\n".join(lines)
     return re.sub(r"\]\(\.\./((?:\.\./)*)results/", r"](\1results/", markdown)
 
 

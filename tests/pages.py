@@ -1,5 +1,6 @@
 """The pages of the documentation, as the tests see them: code blocks, links, front matter."""
 
+import importlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,18 +39,41 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def required_module(page: Path) -> str | None:
-    """The module that a page is about and that may not be there, from its front matter."""
-    found = re.match(r"---\n(?:.*\n)*?requires: *(\S+)\n(?:.*\n)*?---\n", page.read_text())
-    return found[1] if found else None
+def all_pages() -> list[Path]:
+    """The README, how to work on it, and all pages, also those that a program wrote."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def is_ready(page: Path) -> bool:
-    module = required_module(page)
-    if module is None:
+def missing_names(text: str) -> list[str]:
+    """What a text calls `kermix.a.b` and is neither a module nor in one.
+
+    Also as a file, `src/kermix/a/b.py`, and of `km.a` what the package has no name for.
+    """
+    named = set(re.findall(r"(?<![\w./-])kermix(?:\.[A-Za-z_]\w*)+", text))
+    named |= {f"kermix.{name}" for name in re.findall(r"(?<![\w.])km\.([A-Za-z_]\w*)", text)}
+    files = set(re.findall(r"(?<![\w/])(?:src/kermix|tests|scripts|examples)/[\w/]*\w\.\w+", text))
+    missing = [name for name in named if not _is_there(name)]
+    gone = [file for file in files if not ((ROOT / file).is_file() or "NAME" in file)]
+    return sorted(missing + gone)
+
+
+def _is_there(name: str) -> bool:
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        module = ".".join(parts[:length])
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise  # it is there, and cannot be imported
+            continue
+        # A function may have the name of its module: the module comes first.
+        for part in parts[length:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
         return True
-    path = ROOT / "src" / module.replace(".", "/")
-    return path.is_dir() or path.with_suffix(".py").is_file()
+    return False
 
 
 def blocks(page: Path) -> list[Block]:

@@ -1,10 +1,11 @@
-"""Small sets of images in the formats of the large ones."""
+"""Small sets of images in the formats of the large ones, and what is drawn in a picture."""
 
 import gzip
 import io
 import tarfile
 
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from kermix.data.images.cifar import CLASSES
@@ -62,3 +63,29 @@ def cifar_pictures(train=3, test=2):
         for label, name in enumerate(CLASSES)
         for i in range(count)
     }
+
+
+def ink(pixels):
+    """The share of an array of pixels, (h, w, channels), that is not of the commonest colour."""
+    _, counts = np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0, return_counts=True)
+    return 1 - counts.max() / counts.sum()
+
+
+def ink_of_file(path):
+    with Image.open(path) as picture:
+        return ink(np.asarray(picture.convert("RGB")))
+
+
+def ink_in_axes(figure, margin=4):
+    """The ink inside the frame of each axes of a figure, without the frame itself."""
+    figure.set_dpi(100)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba())
+    found = []
+    for axes in figure.axes:
+        box = axes.get_window_extent()
+        left, right = round(box.x0) + margin, round(box.x1) - margin
+        top, bottom = len(pixels) - round(box.y1) + margin, len(pixels) - round(box.y0) - margin
+        found.append(ink(pixels[top:bottom, left:right]))
+    return found

@@ -171,7 +171,7 @@ class _Model(nn.Module):
         self.strategy = strategy
 
     def forward(self, x, noise):
-        loss = km.SVDLoss(self.v)
+        loss = km.SVDLoss(km.GaussianKernel(self.v))
         if self.strategy is not None:
             loss = DistributedLoss(loss, self.strategy)
         return loss(x, self.network(noise))

@@ -13,6 +13,7 @@ from kermix.training.averaging import RunningAverage
 from kermix.training.classification import ClassifierTask, load_classifier
 from kermix.training.classifier_settings import ClassifierSettings
 from kermix.training.loop import Trainer
+from kermix.training.muon import Muon
 
 SMALL = ClassifierSettings(
     width=16, depth=2, output_width=32, epochs=2, batch=256, shift=1, evaluate_every=0
@@ -239,7 +240,7 @@ def test_a_running_average():
 )
 def test_muon_takes_the_matrices_it_is_given(digits, optimizer, expected):
     trainer = Trainer(ClassifierTask(*digits, replace(SMALL, optimizer=optimizer)), device="cpu")
-    found = [o for o in trainer._optimizers if "ns_steps" in o.param_groups[0]]
+    found = [o for o in trainer._optimizers if isinstance(o, Muon)]
     matrices = [p for o in found for group in o.param_groups for p in group["params"]]
     assert len(matrices) == expected
     anchors = trainer.model.output.anchors

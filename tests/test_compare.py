@@ -7,9 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from benchmarks.errorbars import Setting, calibration
 
 import kermix as km
 from cases import normal
+from kermix.comparison.draws import halves, standard_error
 from kermix.costs.baselines import energy_distance
 from kermix.errors import KermixError, OptionError, TableError
 
@@ -51,21 +53,45 @@ def test_every_measure_has_an_error_bar_and_a_pvalue(result):
     assert result.measure("svd", 1.0).if_same > result.measure("svd", 1.0).normalized
 
 
-def test_error_bars_have_the_size_of_the_sampling_error():
-    estimates, errors = [], []
-    for seed in range(25):
-        x, y = normal(60, 1, seed=seed), normal(60, 1, seed=500 + seed) + 1
-        found = km.compare(x, y, 0.3, permutations=0, bootstrap=30, seed=seed).measure("svd")
-        estimates.append(found.normalized)
-        errors.append(found.error)
-    assert 0.5 < np.mean(errors) / np.std(estimates) < 2
+@pytest.mark.parametrize("setting", [Setting(40, 40, 2, 0.5), Setting(30, 60, 5, 0.0)])
+def test_error_bars_have_the_size_of_the_scatter_of_repeated_samples(setting):
+    """A standard deviation of thirty numbers is itself uncertain by an eighth."""
+    for row in calibration(setting, 30, draws=8):
+        if row["measure"] == "vector":
+            continue  # skewed near its bound
+        assert 0.5 < row["standardized"] < 1.8, row
+        assert 0.6 < row["error"] / row["scatter"] < 1.7, row
+
+
+def test_standard_error_of_means_and_of_squares():
+    """Of a mean, and of its square around zero, where a bootstrap is far too large."""
+    errors, squares, values = [], [], []
+    for seed in range(200):
+        x = normal(60, 40, seed=seed)
+        split = halves(60, 60, 20, torch.Generator().manual_seed(seed))
+        means = x[split.x].mean(2)  # (S, 2, d)
+        errors.append(standard_error(means[..., 0]))
+        squares.append(standard_error(means.square().sum(-1)))
+        values.append(float(x.mean(0).square().sum()))
+    assert np.mean(errors) == pytest.approx(1 / math.sqrt(60), rel=0.1)
+    assert np.mean(squares) == pytest.approx(np.std(values), rel=0.2)
+
+
+def test_halves_do_not_overlap_and_may_be_of_fewer_rows():
+    for n, m, most in ((7, 1, None), (2, 3, None), (100, 30, 20), (41, 400, 20)):
+        split = halves(n, m, 5, torch.Generator().manual_seed(0), most)
+        for members, size in ((split.x, n), (split.y, m)):
+            assert members.shape == (5, 2, max(1, int(size / split.factor) // 2))
+            assert int(members.max()) < size
+            if size > 1:
+                assert all(not set(a.tolist()) & set(b.tolist()) for a, b in members)
 
 
 def test_it_prints_as_a_table_and_becomes_json(result):
     text = str(result)
     assert "SVD cost" in text
     assert "Bures distance" in text
-    assert "bootstrap" in text
+    assert "random splits of the rows" in text
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert len(content["measures"]) == 15
     assert content["tests"]["svd"]["pvalue"] <= 1

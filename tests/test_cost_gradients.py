@@ -14,7 +14,7 @@ from cases import COSTS, DTYPES, normal, outputs, ridged, uniform
 every_cost = pytest.mark.parametrize("name", COSTS)
 KERNELS = {
     "number": ([0.6], lambda v: v),
-    "list": ([[0.4, 1.5, 0.9]], lambda v: v),
+    "list": ([[0.4, 1.5, 0.9]], lambda v: km.GaussianKernel(v)),
     "pair": ([0.6, 0.9], lambda v, v_q: km.GaussianKernel(v, v_q)),
     "lists": ([[0.4, 1.5], [0.5, 0.7]], lambda v, v_q: km.GaussianKernel(v, v_q)),
     "undivided": ([0.6, 0.9], lambda v, v_q: km.GaussianKernel(v, v_q, per_dimension=False)),

@@ -148,7 +148,9 @@ def test_variance_may_be_number_list_or_tensor(name, v):
     x, y = samples("near", 5, 4, 3, 0.3)
     v = v.double() if isinstance(v, torch.Tensor) else v
     truth = reference.cost(name, double(x), double(y), np.asarray(v), ridge=1e-6)
-    for given in (v, km.GaussianKernel(v), km.GaussianKernel(v, v)):
+    kernels = [km.GaussianKernel(v), km.GaussianKernel(v, v)]
+    several = isinstance(v, torch.Tensor) and v.ndim == 1
+    for given in kernels if several else [v, *kernels]:
         found = COSTS[name](x, y, given, **ridged(name, 1e-6))
         assert_close(found.item(), truth, **tolerances.value(torch.float64))
 

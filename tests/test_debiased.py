@@ -32,15 +32,31 @@ def test_without_it_the_right_model_is_drawn_together(kind):
     assert slope(kind(0.5)) > 8
 
 
-def test_it_is_the_formula_on_halves():
-    x, y = torch.randn(2, 3, 10, 2, generator=torch.Generator().manual_seed(0))
-    loss = km.VectorLoss(0.3)
-    (x1, x2), (y1, y2) = x.split(5, 1), y.split(5, 1)
-    expected = (loss(x1, y1) + loss(y2, x2) - loss(x1, x2) - loss(y1, y2)) / 2
-    assert_close(km.DebiasedLoss(loss)(x, y), expected)
+# Of two points a distance r apart every normalised cost is a power of exp(-r^2 / 2v), which makes
+# the terms (1 + 16 - 9 - 36) / 2 = -14 of these, where 2v = 1; of the nuclear norm, half of that.
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [(km.ScalarLoss, -14), (km.VectorLoss, -14), (km.MatrixLoss, -14), (km.SVDLoss, -7)],
+)
+def test_single_points_by_hand(kind, expected):
+    x, y = torch.tensor([[0.0], [3.0]]).double(), torch.tensor([[1.0], [7.0]]).double()
+    loss = km.DebiasedLoss(kind(0.5))
+    assert float(loss(x, y)) == pytest.approx(expected, rel=1e-3)
     # A last point without a partner is left out.
-    more = [torch.cat([z, torch.ones(3, 1, 2)], 1) for z in (x, y)]
-    assert_close(km.DebiasedLoss(loss)(*more), expected)
+    more = [torch.cat([z, torch.full((1, 1), 50.0).double()]) for z in (x, y)]
+    assert float(loss(*more)) == float(loss(x, y))
+    batch = [torch.stack([z, 2 * z, z.flip(0)]) for z in (x, y)]
+    assert_close(loss(*batch), torch.stack([loss(*pair) for pair in zip(*batch, strict=True)]))
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_equal_distributions_have_a_mean_of_zero(kind):
+    x, y = torch.randn(2, 400, 12, 3, generator=torch.Generator().manual_seed(1)).double()
+    debiased, plain = km.DebiasedLoss(kind(0.5))(x, y), kind(0.5)(x, y)
+    error = float(debiased.std()) / 400**0.5
+    assert abs(float(debiased.mean())) < 4 * error
+    assert float(plain.mean()) > 8 * error
+    assert float(km.DebiasedLoss(kind(0.5))(x, y + 1).mean()) > 8 * error
 
 
 def test_sizes_that_cannot_be_halved_are_refused():

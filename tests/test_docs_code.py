@@ -10,15 +10,13 @@ import torch
 from typer.testing import CliRunner
 
 from kermix.cli.app import app
-from pages import ROOT, blocks, is_ready, name_of, required_module, written_pages
+from pages import ROOT, all_pages, blocks, missing_names, name_of, written_pages
 
 PAGES = written_pages()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_code_blocks_run_in_the_order_of_the_page(page, tmp_path, monkeypatch):
-    if not is_ready(page):
-        pytest.skip(f"{required_module(page)} does not exist yet")
     mpl.use("agg")
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__page__"}
@@ -55,6 +53,28 @@ def run_line(line, extra, where):
         assert (ROOT / script).is_file(), f"{where}: {line}"
     else:
         pytest.fail(f"{where}: what should the test do with {line!r}?")
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=name_of)
+def test_what_a_page_names_is_there(page):
+    assert missing_names(page.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kermix.gone", "kermix.costs.gone", "kermix.gone.svd_cost", "km.gone", "src/kermix/gone.py",
+     "tests/gone.py"],
+)  # fmt: skip
+def test_a_name_that_is_gone_is_not_passed_over(name):
+    full = name.replace("km.", "kermix.")
+    kept = "`kermix.costs`, `kermix.costs.svd_cost`, km.svd_cost(x), `tests/pages.py`, pykermix.x"
+    assert missing_names(f"{kept} and\n::: {name}\n") == [full]
+
+
+def test_every_page_is_tested():
+    """No page says that it may be left out."""
+    assert all(not page.read_text().startswith("---\n") for page in PAGES)
+    assert len(PAGES) >= 16
 
 
 def test_blocks_are_found_with_their_notes():

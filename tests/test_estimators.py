@@ -91,3 +91,13 @@ def test_generators_of_both_kinds_are_taken():
         first, second = (small(random_state=make(5)).fit(rows) for _ in range(2))
         np.testing.assert_array_equal(first.means_, second.means_)
         assert first.sample(3, random_state=make(1)).shape == (3, 2)
+
+
+@pytest.mark.parametrize("far", [1e3, 1e6])
+def test_one_outlier_does_not_set_the_scale_of_the_rest(far):
+    generator = np.random.default_rng(0)
+    rows, new = generator.normal(size=(300, 1)), generator.normal(size=(1000, 1))
+    rows[5] = far
+    model = km.KernelMixture(8, steps=60, polish=60, random_state=0).fit(rows)
+    assert np.isfinite(model.score_samples(rows)).all()
+    assert abs(-model.score(new) - 0.5 * np.log(2 * np.pi * np.e)) < 0.15

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 import kermix as km
 from cases import normal, uniform
 from kermix.kernels import means as streaming
+from kermix.kernels.distances import squared_distances
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -114,7 +115,7 @@ def test_batches(kernel, monkeypatch, calls):
 def test_a_learned_variance(monkeypatch, calls):
     v = torch.tensor([0.2, 1.5], device=DEVICE)
     inputs = on_device(50, 3, seed=1), on_device(40, 3, seed=2), v
-    function = lambda x, y, v: km.scalar_cost(x, y, v, log=True)  # noqa: E731
+    function = lambda x, y, v: km.scalar_cost(x, y, km.GaussianKernel(v), log=True)  # noqa: E731
     assert_fused_equals_tiled(function, inputs, monkeypatch, calls)
 
 
@@ -165,6 +166,50 @@ def test_kernel_moments(n, k, d, near):
     assert_close(plain.mass, found.mass)
     assert plain.pull is None
     assert plain.spread is None
+
+
+def far_clusters(n, d, far, seed, dtype=torch.float32):
+    """Points of unit scale around two places that are far apart."""
+    places = far * normal(2, d, seed=9, dtype=dtype)
+    return (places[torch.arange(n) % 2] + normal(n, d, seed=seed, dtype=dtype)).to(DEVICE)
+
+
+@pytest.mark.parametrize("d", [1, 3, 8])
+@pytest.mark.parametrize("far", [1e3, 1e5])
+def test_gradients_of_far_clusters(far, d, monkeypatch, calls):
+    """Differences of sums over points far from the origin would lose all digits."""
+    inputs = far_clusters(50, d, far, 1), far_clusters(40, d, far, 2)
+    function = lambda x, y: km.scalar_cost(x, y, 0.5, log=True)  # noqa: E731
+    assert_fused_equals_tiled(function, inputs, monkeypatch, calls)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("far", [1.0, 1e3, 1e6, 1e200])
+@pytest.mark.parametrize("d", [9, 30])
+@pytest.mark.parametrize(("n", "k"), SIZES[:4])
+def test_mended_distances(n, k, d, far, dtype):
+    """Whatever the matrix product made of them, distances are those of the differences."""
+    if dtype == torch.float32 and far > 1e30:
+        pytest.skip("float32 cannot hold such points")
+    a, b = (far_clusters(m, d, far, m, dtype).double().expand(2, m, d) for m in (n, k))
+    close = 2.0**-14 if dtype == torch.float64 else 2.0**-24
+    squares = [t.square().sum(-1) for t in (a, b)]
+    products = squares[0].unsqueeze(-1) + squares[1].unsqueeze(-2) - 2 * a @ b.mT
+    found = fused.mend_distances(products, *squares, a, b, close)
+    truth = (a.unsqueeze(-2) - b.unsqueeze(-3)).square().sum(-1)
+    assert_close(found, truth, rtol=1e-10 if dtype == torch.float64 else 1e-6, atol=0)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="captures a graph of a GPU")
+def test_distances_in_many_dimensions_wait_for_nothing():
+    a, b = far_clusters(70, 20, 1e8, 1, torch.float64), far_clusters(50, 20, 1e8, 2, torch.float64)
+    squared_distances(a, b)  # compiles the kernel
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = squared_distances(a, b)
+    graph.replay()
+    truth = (a.unsqueeze(-2) - b.unsqueeze(-3)).square().sum(-1)
+    assert_close(found, truth, rtol=1e-10, atol=0)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="asks what a GPU would do")

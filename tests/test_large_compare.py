@@ -9,17 +9,11 @@ import torch
 
 import kermix as km
 from cases import normal
-from kermix.comparison.blocks import (
-    Blocks,
-    energy_of_blocks,
-    energy_of_rows,
-    line_energy,
-    random_directions,
-)
-from kermix.comparison.large import LargeComparison
+from kermix.comparison.blocks import Blocks, energy_of_blocks, line_energy, random_directions
+from kermix.comparison.large import BlockTests
 from kermix.comparison.permutation import own_generator
 from kermix.comparison.statistics import energy_statistic
-from kermix.costs.baselines import energy_distance
+from kermix.costs.baselines import energy_distance, mmd_squared
 
 compare_module = sys.modules["kermix.comparison.compare"]
 
@@ -55,8 +49,6 @@ def test_energy_distance_by_projections(d):
     weights[0, 0, :600], weights[1, 0, 600:] = 1 / 600, 1 / 400
     exact = energy_statistic(pooled, *weights)
     assert float(found) == pytest.approx(float(exact), rel=0.005 if d == 1 else 0.15)
-    by_rows = energy_of_rows(pooled, 600, directions)
-    assert by_rows == pytest.approx(float(exact), rel=1e-9 if d == 1 else 0.15)
 
 
 def test_energy_distance_of_few_distinct_values_is_exact():
@@ -70,30 +62,109 @@ def test_energy_distance_of_few_distinct_values_is_exact():
     assert line_energy(torch.ones(100), blocks, a - b).tolist() == [0.0]
 
 
-def test_values_and_error_bars_are_those_of_pairs(monkeypatch):
-    x, y = normal(800, 2, seed=0), normal(700, 2, seed=1) + 0.3
-    pairs = km.compare(x, y, 0.5, permutations=99)
-    monkeypatch.setattr(compare_module, "PAIRS_UP_TO", 100)
-    blocks = km.compare(x, y, 0.5, permutations=99)
-    assert "All 800 and 700 rows are used" in " ".join(blocks.notes)
-    assert blocks.used == (800, 700)
-    assert len(blocks.x) == 100, "points are kept for pictures"
-    for one, other in zip(pairs.measures, blocks.measures, strict=True):
-        assert (one.name, one.variance) == (other.name, other.variance)
-        if one.name == "matrix":
-            continue  # it counts features, and there are fewer
-        tolerance = 0.1 if one.name == "energy" else 2e-3
-        assert other.value == pytest.approx(one.value, rel=tolerance)
-        if one.name != "vector":
-            assert 0.5 < other.error / one.error < 2
-        assert other.pvalue <= 0.02
-    svd = blocks.measure("svd")
-    assert abs(svd.normalized - pairs.measure("svd").normalized) <= svd.bound < 1e-3
-    for one, other in zip(pairs.column_differences, blocks.column_differences, strict=True):
-        assert one.column == other.column
-        assert other.distance == pytest.approx(one.distance, rel=0.02)
-    at = torch.tensor([[-2.0, -2.0], [2.0, 2.0]]).double()
-    assert blocks.witness(at)[0] > 0 > blocks.witness(at)[1]
+@pytest.mark.parametrize("sizes", [(240, 200), (240, 30)])
+@pytest.mark.parametrize(("d", "v"), [(1, 0.001), (2, 0.5), (20, 0.05), (50, 1.0)])
+def test_nothing_jumps_where_rows_are_drawn(monkeypatch, sizes, d, v):
+    """The last row of either side beyond the limit is left out, and little changes."""
+    x, y = normal(sizes[0], d, seed=0), normal(sizes[1], d, seed=1) + 0.3
+    everything = km.compare(x, y, v, permutations=0, bootstrap=4)
+    monkeypatch.setattr(compare_module, "PAIRS_UP_TO", sizes[0] - 1)
+    drawn = km.compare(x, y, v, permutations=0, bootstrap=4)
+    assert f"{sizes[0] - 1} and {sizes[1]} rows drawn at random" in " ".join(drawn.notes)
+    for one, other in zip(everything.measures, drawn.measures, strict=True):
+        a, b = ((m.value if m.normalized is None else m.normalized) for m in (one, other))
+        assert abs(a - b) <= 0.5 * one.error + 1e-9, one.name
+
+
+def test_measures_say_of_how_many_rows_they_are_and_are_exactly_that(monkeypatch):
+    monkeypatch.setattr(compare_module, "PAIRS_UP_TO", 50)
+    monkeypatch.setattr(compare_module, "MEANS_UP_TO", 120)
+    x, y = normal(130, 3, seed=0), normal(30, 3, seed=1) + 1
+    found = km.compare(x, y, 0.2, permutations=19)
+    assert found.used == (130, 30)
+    assert {m.rows for m in found.measures} == {(50, 30), (120, 30)}
+    assert {m.rows for m in found.measures if m.name in ("svd", "bures", "vector")} == {(50, 30)}
+    notes = " ".join(found.notes)
+    assert "of 50 and 30 rows drawn at random; all 130 and 30 are in the tests" in notes
+    for name, cost in (("svd", km.svd_cost), ("matrix", km.matrix_cost),
+                       ("vector", km.vector_cost)):  # fmt: skip
+        value = float(cost(found.x, found.y, 0.2))
+        assert found.measure(name).value == pytest.approx(value, rel=1e-9)
+    assert len(found.x) == 50, "points are kept for pictures"
+    at = torch.tensor([[-0.5] * 3, [1.5] * 3]).double()
+    assert found.witness(at)[0] > 0 > found.witness(at)[1]
+
+
+@pytest.mark.parametrize("sizes", [(1001, 300), (1100, 40)])
+def test_means_over_pairs_are_those_of_all_rows(sizes):
+    x, y = normal(sizes[0], 9, seed=0), normal(sizes[1], 9, seed=1) + 0.3
+    found = km.compare(x, y, [0.01, 1.0], permutations=0, bootstrap=2)
+    for v in (0.01, 1.0):
+        divergence = -float(km.scalar_cost(x, y, v, normalized=True, log=True))
+        assert found.measure("cauchy_schwarz", v).value == pytest.approx(divergence, rel=1e-9)
+        scalar = float(km.scalar_cost(x, y, v))
+        assert found.measure("scalar", v).value == pytest.approx(scalar, rel=1e-9)
+        mmd = math.sqrt(float(mmd_squared(x, y, v)))
+        assert found.measure("mmd", v).value == pytest.approx(mmd, rel=1e-9)
+    exact = float(energy_distance(x, y))
+    assert found.measure("energy").value == pytest.approx(exact, rel=1e-9)
+
+
+def test_divergence_of_far_samples_does_not_underflow():
+    x, y = normal(1100, 2, seed=0), normal(1001, 2, seed=1) + 1e6
+    found = km.compare(x, y, 0.5, permutations=0, bootstrap=4).measure("cauchy_schwarz")
+    exact = -float(km.scalar_cost(x, y, 0.5, normalized=True, log=True))
+    assert exact > 9e11
+    assert found.value == pytest.approx(exact, rel=1e-12)
+    assert 0 < found.error < 1e-4 * exact
+
+
+def block_tests(pooled, n, seed, permutations=19, rank=15):
+    names = ["0", "1"]
+    return BlockTests.of(pooled, pooled, n, (0.5,), names, permutations, own_generator(seed), rank)
+
+
+def test_landmarks_are_chosen_whatever_the_order_of_rows(monkeypatch):
+    """Labels are exchangeable if what is chosen from the rows depends on them as a set."""
+    chosen = []
+    original = km.nystrom_features
+
+    def spy(*arguments, **options):
+        features = original(*arguments, **options)
+        chosen.append(features.landmarks)
+        return features
+
+    monkeypatch.setattr("kermix.comparison.large.nystrom_features", spy)
+    for candidates in (60, 10_000):
+        monkeypatch.setattr("kermix.comparison.large.CANDIDATES", candidates)
+        pooled = normal(400, 3, seed=0)
+        pooled[:20] = pooled[20:40]  # rows that are there twice
+        order = torch.randperm(400, generator=torch.Generator().manual_seed(0))
+        chosen.clear()
+        block_tests(pooled, 300, 0)
+        block_tests(pooled[order], 20, 1)
+        assert torch.equal(chosen[0], chosen[1])
+
+
+def test_level_of_very_unequal_samples(monkeypatch):
+    """Were landmarks taken from each side alike, the SVD test would reject nearly always."""
+    monkeypatch.setattr("kermix.comparison.large.CANDIDATES", 60)
+    monkeypatch.setattr("kermix.comparison.blocks.DIRECTIONS", 4)
+    rejected: dict[str, int] = {}
+    for seed in range(40):
+        found = block_tests(normal(630, 20, seed=seed), 600, seed, rank=40)
+        for cost, test in found.tests.items():
+            rejected[cost] = rejected.get(cost, 0) + (test.pvalue <= 0.1)
+    for cost, count in rejected.items():
+        assert count <= 4 + 3 * (40 * 0.1 * 0.9) ** 0.5, (cost, count)
+
+
+def test_equal_rows_are_never_found_different():
+    for rows in (torch.ones(1001, 12) * 0.1, torch.full((1001, 3), 1e9)):
+        with pytest.warns(km.errors.DegenerateDataWarning):
+            found = km.compare(rows, rows[:30], permutations=99, bootstrap=0)
+        assert {t.pvalue for t in found.tests.values()} == {1.0}
+        assert {c.pvalue for c in found.column_differences} == {1.0}
 
 
 def test_level(monkeypatch):
@@ -103,22 +174,20 @@ def test_level(monkeypatch):
     monkeypatch.setattr("kermix.comparison.blocks.DIRECTIONS", 4)
     rejected: dict[str, int] = {}
     for seed in range(200):
-        pooled = normal(330, 2, seed=seed)
-        found = LargeComparison.of(
-            pooled, pooled, 130, (0.5,), ["a", "b"], 0, 19, own_generator(seed), rank=15
-        )
+        found = block_tests(normal(330, 2, seed=seed), 130, seed)
         for cost, test in found.tests.items():
             rejected[cost] = rejected.get(cost, 0) + (test.pvalue <= 0.1)
-        first = found.column_differences[0]
-        both = {c.column: c.pvalue for c in found.column_differences}
-        rejected["column"] = rejected.get("column", 0) + (both["a"] <= 0.1)
-        assert math.isfinite(first.distance)
+        chances = {c.column: c.pvalue for c in found.column_differences}
+        rejected["column"] = rejected.get("column", 0) + (chances["0"] <= 0.1)
+        assert all(math.isfinite(c.distance) for c in found.column_differences)
     for cost, count in rejected.items():
         assert abs(count - 20) <= 3 * (200 * 0.1 * 0.9) ** 0.5, (cost, count)
 
 
-def test_a_small_shift_is_found_in_many_rows():
-    """0.05 deviations in ten columns: missed by a thousand rows, found by a hundred thousand."""
+def test_a_small_shift_is_found_in_many_rows(monkeypatch):
+    """0.05 deviations in ten columns: missed by some hundred rows, found by a hundred thousand."""
+    monkeypatch.setattr(compare_module, "PAIRS_UP_TO", 300)
+    monkeypatch.setattr(compare_module, "MEANS_UP_TO", 300)
     x, y = np.random.default_rng(0).normal(size=(2, 100_000, 10)).astype(np.float32)
     y += 0.05
     few = km.compare(x, y, 0.5, max_points=300, permutations=39, bootstrap=0)
@@ -129,10 +198,10 @@ def test_a_small_shift_is_found_in_many_rows():
 
 
 def test_energy_distances_of_heavy_tails_are_those_of_all_rows():
-    x, y = (2 * normal(3000, 1, seed=0)).exp(), 1.1 * (2 * normal(2000, 1, seed=1)).exp()
-    found = km.compare(x, y, 1.0, permutations=19, standardize=False)
+    x, y = (2 * normal(1500, 1, seed=0)).exp(), 1.1 * (2 * normal(800, 1, seed=1)).exp()
+    found = km.compare(x, y, 1.0, permutations=19, standardize=False, bootstrap=0)
     exact = float(energy_distance(x, y))
-    energy = next(m for m in found.measures if m.name == "energy")
+    energy = found.measure("energy")
     assert energy.value == pytest.approx(exact, rel=1e-6)
     spread = float(torch.cat([x, y]).std())
     assert found.column_differences[0].distance == pytest.approx(exact / spread, rel=1e-6)
@@ -140,7 +209,7 @@ def test_energy_distances_of_heavy_tails_are_those_of_all_rows():
 
 def test_rows_outside_of_the_blocks_are_told():
     x, y = normal(20_000, 1, seed=0), normal(1010, 1, seed=1)
-    notes = " ".join(km.compare(x, y, 1.0, permutations=19).notes)
+    notes = " ".join(km.compare(x, y, 1.0, permutations=19, bootstrap=0).notes)
     blocks = Blocks.of(20_000, 1010, torch.Generator().manual_seed(0))
     inside = len(blocks) * blocks.size
     assert ("which hold" in notes) == (inside < 21_010)

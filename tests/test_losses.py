@@ -7,6 +7,7 @@ import torch
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
+import kermix as km
 import reference
 import tolerances
 from cases import COSTS, DTYPES, LOSSES, normal, ridged, samples, uniform
@@ -66,7 +67,7 @@ def test_one_value_for_each_batch_item(name):
 @every_loss
 def test_gradcheck(name, d, log):
     def function(x, y, weights_x, weights_y, v):
-        loss = LOSSES[name](v, log=log, **ridged(name, 1e-2))
+        loss = LOSSES[name](km.GaussianKernel(v), log=log, **ridged(name, 1e-2))
         return loss(x, y, weights_x=weights_x, weights_y=weights_y)
 
     inputs = [

@@ -1,6 +1,7 @@
 """A mixture as a torch distribution: densities, samples, batches, precisions, transforms."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -265,3 +266,62 @@ def test_compile(kind):
         torch.autograd.grad(value, (weights, means, covariances)),
         torch.autograd.grad(expected, (weights, means, covariances)),
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["isotropic", "diagonal", "full"])
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e6])
+def test_moments_far_from_zero(offset, kind, dtype):
+    """Against float64 sums about the middle, of the same rounded means."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(7, generator=generator, dtype=torch.float64).to(dtype)
+    means = (offset + 3 * torch.randn(7, 3, generator=generator, dtype=torch.float64)).to(dtype)
+    variances = torch.rand(7, 3, generator=generator, dtype=torch.float64).to(dtype) + 0.5
+    given = {
+        "isotropic": variances[:, 0],
+        "diagonal": variances,
+        "full": torch.diag_embed(variances),
+    }[kind]
+    share = weights.double() / weights.double().sum()
+    inside = variances[:, :1].expand(7, 3) if kind == "isotropic" else variances
+    centred = means.double() - offset
+    middle = share @ centred
+    truth = share @ (inside.double() + (centred - middle).square())
+    mixture = GaussianMixture(weights, means, given)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    assert_close(mixture.variance.double(), truth, rtol=tolerance, atol=0)
+    assert_close(mixture.covariance_matrix.diagonal().double(), truth, rtol=tolerance, atol=0)
+    rounding = torch.finfo(dtype).eps * offset
+    assert_close(mixture.mean.double() - offset, middle, rtol=tolerance, atol=1e-6 + rounding)
+
+
+@pytest.mark.parametrize("kind", ["isotropic", "diagonal", "full"])
+@pytest.mark.parametrize("d", [2, 8, 9, 12])
+@pytest.mark.parametrize("far", [1e3, 1e6, 1e9])
+def test_log_density_and_norms_with_a_far_component(far, d, kind):
+    """A far component of weight w leaves the density elsewhere at 1 - w times what it was."""
+    generator = torch.Generator().manual_seed(1)
+    means = torch.randn(5, d, generator=generator, dtype=torch.float64)
+    variances = torch.rand(5, d, generator=generator, dtype=torch.float64) + 0.5
+    points = torch.randn(6, d, generator=generator, dtype=torch.float64)
+
+    def build(means, variances, weights):
+        given = {"isotropic": variances[:, 0], "diagonal": variances}.get(kind)
+        return GaussianMixture(
+            weights, means, torch.diag_embed(variances) if given is None else given
+        )
+
+    near = build(means, variances, torch.ones(5).double())
+    place = torch.full((1, d), far, dtype=torch.float64)
+    both = build(
+        torch.cat([means, place]), torch.cat([variances, torch.ones(1, d)]), torch.ones(6).double()
+    )
+    truth = near.log_prob(points)
+    assert_close(both.log_prob(points), truth + math.log(5 / 6), rtol=1e-10, atol=1e-10)
+    shifted = build(means + far, variances, torch.ones(5).double())
+    rounding = {"rtol": 1e-10, "atol": 100 * far * torch.finfo(torch.float64).eps}
+    assert_close(shifted.log_prob(points + far), truth, **rounding)
+    for n in (2, 3):
+        alone = build(place, torch.ones(1, d), torch.ones(1).double())
+        truth = (5**n * near.lp_norm(n) ** n + alone.lp_norm(n) ** n) / 6**n
+        assert_close(both.lp_norm(n) ** n, truth, rtol=1e-9, atol=0)

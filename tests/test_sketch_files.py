@@ -78,18 +78,19 @@ def test_landmarks_and_scales_of_another_sketch(folder):
     first = km.sketch_files(folder / "wide.npy", rank=30)
     second = km.sketch_files(str(folder / "wide.csv"), columns=["x0", "x1", "x2"],
                              landmarks_from=first)  # fmt: skip
-    spread = torch.tensor(first.origin.spread, dtype=torch.float64)
-    torch.testing.assert_close(spread, torch.from_numpy(wide[:1500].std(0)), rtol=1e-9, atol=0)
+    spread = first.feature_map.scale.spread
+    torch.testing.assert_close(spread, torch.from_numpy(wide[:1500].std(0)), rtol=0.05, atol=0)
     merged = first + second
-    centre = torch.tensor(first.origin.centre, dtype=torch.float64)
-    points = (torch.from_numpy(wide) - centre) / spread
-    assert_same(merged, km.Sketch(first.feature_map).update(points))
+    assert_same(merged, km.Sketch(first.feature_map).update(torch.from_numpy(wide)))
     assert merged.origin.files == first.origin.files + second.origin.files
     with pytest.raises(SketchError, match=r"wide\.npy: they would count twice"):
         _ = first + first
     plain = km.sketch_files(folder / "wide.npy", rank=30, standardize=False)
     with pytest.raises(SketchError, match="scaled differently"):
         _ = first + plain
+    again = km.sketch_files(folder / "wide.npy", rank=30, seed=1)
+    with pytest.raises(SketchError, match=r"scaled differently \(column x0\)"):
+        _ = first + again
 
 
 def test_a_sample_of_pieces_finds_landmarks_everywhere(monkeypatch, tmp_path):
@@ -145,7 +146,7 @@ def test_command(folder):
     assert result.exit_code == 0, result.output
     assert "2,000 rows of 2 files" in result.output
     assert result.output.strip().splitlines()[-1].startswith("Sketch: ")
-    assert km.Sketch.load(out).feature_map.rank == 64
+    assert 50 < km.Sketch.load(out).feature_map.rank <= 64
     other = invoke("sketch", folder / "2.parquet", "-o", folder / "b.sketch",
                    "--landmarks-from", out)  # fmt: skip
     assert other.exit_code == 0, other.output

@@ -1,5 +1,6 @@
 """Kernel means in tiles: what the whole Gram matrix gives, without the Gram matrix."""
 
+import math
 import os
 import subprocess
 import sys
@@ -92,10 +93,14 @@ def test_without_weights_and_with_a_learned_variance(name, chunk):
     x, y, _, _ = inputs_of(3)
     v = torch.tensor([0.3, 1.2], dtype=torch.float64)
     keywords = options(name) | {"chunk": chunk}
-    found = value_and_gradients(lambda *t: CHUNKED[name](*t, **keywords), x, y, v)
-    truth = value_and_gradients(lambda *t: CHUNKED[name](*t, **options(name)), x, y, v)
+
+    def averaged(x, y, v, **keywords):
+        return CHUNKED[name](x, y, km.GaussianKernel(v), **keywords)
+
+    found = value_and_gradients(lambda *t: averaged(*t, **keywords), x, y, v)
+    truth = value_and_gradients(lambda *t: averaged(*t, **options(name)), x, y, v)
     assert_all_close(found, truth, rtol=1e-10, atol=1e-14)
-    plain = value_and_gradients(lambda x, y: dense(name, x, y, v), x, y)
+    plain = value_and_gradients(lambda x, y: dense(name, x, y, km.GaussianKernel(v)), x, y)
     assert_all_close(found[:3], plain, rtol=1e-9, atol=1e-13)
 
 
@@ -120,18 +125,47 @@ def test_outputs_batches_and_dtypes(name, dtype, chunk):
         assert_all_close(found, truth, **tolerances.same(dtype))
 
 
-@pytest.mark.parametrize("chunk", [2, None])
+def log_by_differences(name, x, y, v):
+    """The logarithm of a cost from differences of points, on logarithms of the kernel."""
+
+    def log_kernel(a, b):
+        return -(a[:, None] - b).square().sum(-1) / (2 * a.shape[-1] * 2 * v)
+
+    log_p1 = log_kernel(y, x).logsumexp(1) - math.log(len(x))
+    log_r = log_kernel(y, y)
+    if name == "scalar":
+        return 2 * log_p1.logsumexp(0) - log_r.flatten().logsumexp(0)
+    top = log_p1.detach().max()
+    p1 = (log_p1 - top).exp()
+    matrix = log_r.exp() + RIDGE * torch.eye(len(y)).to(y)
+    return 2 * top + (p1 @ torch.linalg.solve(matrix, p1)).log()
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 50, None])
+@pytest.mark.parametrize("away", [20.0, 200.0, 3000.0])
 @every_cost
-def test_far_apart(name, chunk):
+def test_far_apart(name, away, chunk):
     """Tiles whose every value underflows, beside tiles that do not."""
     x, y, _, _ = inputs_of(2)
-    x[6:] += 200.0
-    y[:4] += 150.0
-    keywords = options(name) | {"log": True}
-    found = value_and_gradients(lambda *t: CHUNKED[name](*t, 0.1, chunk=chunk, **keywords), x, y)
-    truth = value_and_gradients(lambda *t: CHUNKED[name](*t, 0.1, chunk=50, **keywords), x, y)
+    x[6:] += away
+    y[:4] += 0.75 * away
+    keywords = options(name) | {"log": True, "chunk": chunk}
+    found = value_and_gradients(lambda *t: CHUNKED[name](*t, 0.1, **keywords), x, y)
+    truth = value_and_gradients(lambda *t: log_by_differences(name, *t, 0.1), x, y)
     assert all(torch.isfinite(f).all() for f in found)
-    assert_all_close(found, truth, rtol=1e-9, atol=1e-12)
+    assert_all_close(found, truth, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, None])
+@every_cost
+def test_nothing_near_anything(name, chunk):
+    """Every value of the kernel between the two sets underflows."""
+    x, y, _, _ = inputs_of(2)
+    keywords = options(name) | {"log": True, "chunk": chunk}
+    found = value_and_gradients(lambda *t: CHUNKED[name](*t, 0.1, **keywords), x, y + 500)
+    truth = value_and_gradients(lambda *t: log_by_differences(name, *t, 0.1), x, y + 500)
+    assert float(found[0].detach()) < -1e5
+    assert_all_close(found, truth, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, None])
@@ -205,7 +239,7 @@ def test_memory_does_not_grow_with_the_number_of_tiles():
 
 
 @linux
-@pytest.mark.skipif(os.environ.get("KERMIX_SLOW") != "1", reason="set KERMIX_SLOW=1")
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_memory_of_a_hundred_thousand_points():
     """The Gram matrix would take 40 GB."""

@@ -97,7 +97,6 @@ def test_compile_of_a_training_step(name):
 # Inductor itself calls functions that torch calls deprecated.
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*torch._prims_common.check:FutureWarning")
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["svd", "vector"])
 def test_compile_with_inductor(name):
     loss = LOSSES[name](0.5, **ridged(name, 1e-2))

@@ -53,9 +53,10 @@ def command(
         typer.Option(help="Divide columns by their spread; by default when it differs tenfold."),
     ] = None,
     max_points: Annotated[
-        int | None, typer.Option(help="Larger sets are subsampled to this; by default all rows.")
+        int | None,
+        typer.Option(help="Larger sets are subsampled to this; by default tests use all rows."),
     ] = None,
-    bootstrap: Annotated[int, typer.Option(help="Draws behind each error bar.")] = 20,
+    bootstrap: Annotated[int, typer.Option(help="Splits into halves behind each error bar.")] = 20,
     permutations: Annotated[int, typer.Option(help="Permutations behind each p-value.")] = 200,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     report_path: Annotated[

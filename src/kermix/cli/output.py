@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,6 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from kermix.errors import OptionError, RunError
+
+if TYPE_CHECKING:
+    from kermix.runs.run import Run
 
 __all__ = [
     "INTERRUPTED",
@@ -161,12 +164,13 @@ def end_stopped_run(folder: Path, step: int | None = None) -> NoReturn:
 
 
 @contextmanager
-def resumable(folder: Path) -> Iterator[None]:
-    """Say how to go on with a run that is stopped before, after or between its steps."""
+def resumable(run: "Run") -> Iterator[None]:
+    """Hold a run alone, and say how to go on with it if it is stopped at any moment."""
     try:
-        yield
+        with run.held():
+            yield
     except KeyboardInterrupt:
-        end_stopped_run(folder)
+        end_stopped_run(run.folder)
 
 
 def show_run(rows: Iterable[tuple[str, str]], folder: Path) -> None:

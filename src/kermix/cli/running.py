@@ -17,7 +17,7 @@ def train_and_finish(run: "Run", data: Any) -> None:
     """Train with a progress bar, write the report and show its numbers; or say how to go on."""
     from kermix.runs.training import train
 
-    with resumable(run.folder):
+    with resumable(run):
         try:
             outcome = train(run, data, show=True)
         finally:

@@ -17,7 +17,8 @@ from rich.progress import (
 from kermix.cli.output import check_output, parse_variances, print_notes, split_names
 from kermix.data.tables.table import listed
 from kermix.errors import OptionError
-from kermix.sketches.files import RowMap, sketch_files
+from kermix.sketches.features import NystromFeatures
+from kermix.sketches.files import sketch_files
 
 __all__ = ["command"]
 
@@ -103,14 +104,14 @@ def command(
     ) as progress:
         bar = progress.add_task("choosing landmarks", total=None)
 
-        def started(files: Any, rows: RowMap) -> None:
+        def started(files: Any, features: NystromFeatures) -> None:
             if files.ignored:
                 print_notes(
                     [f"columns without numbers left out: {listed(files.ignored)}."],
                     progress.console,
                 )
             what = _many(len(files.addresses), "file")
-            description = f"sketching {what}, rank {rows.features.rank}"
+            description = f"sketching {what}, rank {features.rank}"
             progress.update(bar, description=description, total=files.size)
 
         sketch = sketch_files(

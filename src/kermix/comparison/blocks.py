@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kermix.sketches.accumulation import FeatureSums, NystromSums
+from kermix.sketches.accumulation import NystromSums
 from kermix.sketches.features import NystromFeatures
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "FeatureBlocks",
     "block_statistics",
     "energy_of_blocks",
-    "energy_of_rows",
     "feature_blocks",
     "line_energy",
     "line_energy_of_rows",
@@ -33,6 +32,7 @@ MOST = 1000
 LEADING = 100
 SMALLEST_MOMENT = 1e-5
 GRID = 512
+ROUNDING = 64 * torch.finfo(torch.float64).eps
 DIRECTIONS = 32
 
 
@@ -68,58 +68,38 @@ class Blocks:
 
 @dataclass(frozen=True)
 class FeatureBlocks:
-    """Mean features and mean products of features of each block, and the sums over all rows."""
+    """Mean features and mean products of features of each block."""
 
     first: Tensor  # (B, r)
     second: Tensor  # (B, r, r)
-    moments: Tensor  # (r,), eigenvalues of the pooled second moment, rising
-    x: FeatureSums
-    y: FeatureSums
+    moments: Tensor  # (r,), eigenvalues of the mean second moment, rising
 
 
 @torch.no_grad()
 def feature_blocks(pooled: Tensor, blocks: Blocks, features: NystromFeatures) -> FeatureBlocks:
-    """One pass over all rows; features of blocks are then rotated to be uncorrelated.
-
-    At most 100 of them are kept for tests and error bars; the sums over all rows keep all.
-    """
-    accumulate = NystromSums(features)
-    first, second, residual = _block_sums(pooled, blocks, accumulate)
-    sides = []
-    for part, rest in (
-        (slice(None, blocks.of_x), blocks.rest[blocks.rest < blocks.n]),
-        (slice(blocks.of_x, None), blocks.rest[blocks.rest >= blocks.n]),
-    ):
-        count = first.new_tensor(float(len(blocks.rows[part]) * blocks.size))
-        sums = FeatureSums(count, first[part].sum(0), second[part].sum(0), residual[part].sum())
-        sides.append(sums.plus(accumulate(pooled[rest])))
-    first, second = first / blocks.size, second / blocks.size
+    """One pass over all rows; features are then rotated to be uncorrelated, 100 at most kept."""
+    first, second = (s / blocks.size for s in _block_sums(pooled, blocks, NystromSums(features)))
     moments, rotation = torch.linalg.eigh(second.mean(0))
     keep = moments > SMALLEST_MOMENT * moments[-1]
     keep[:-LEADING] = False
     rotation = rotation[:, keep]
-    return FeatureBlocks(
-        first @ rotation, rotation.mT @ second @ rotation, moments[keep], sides[0], sides[1]
-    )
+    return FeatureBlocks(first @ rotation, rotation.mT @ second @ rotation, moments[keep])
 
 
 def _block_sums(
     pooled: Tensor, blocks: Blocks, accumulate: NystromSums
-) -> tuple[Tensor, Tensor, Tensor]:  # (B, r), (B, r, r), (B,)
+) -> tuple[Tensor, Tensor]:  # (B, r), (B, r, r)
     """Sums of each block, of several blocks at a time where these are small."""
     together = accumulate.rows // blocks.size
     if together < 1:
         found = [accumulate(pooled[rows]) for rows in blocks.rows]
-        columns = zip(*((f.first, f.second, f.residual) for f in found), strict=True)
-        first, second, residual = (torch.stack(column) for column in columns)
-        return first, second, residual
-    firsts, seconds, residuals = [], [], []
+        return torch.stack([f.first for f in found]), torch.stack([f.second for f in found])
+    firsts, seconds = [], []
     for rows in blocks.rows.split(together):
         features = accumulate.features(pooled[rows.flatten()]).unflatten(0, rows.shape)
         firsts.append(features.sum(1))
         seconds.append(features.mT @ features)
-        residuals.append((1 - features.square().sum(-1)).clamp(min=0).sum(1))
-    return torch.cat(firsts), torch.cat(seconds), torch.cat(residuals)
+    return torch.cat(firsts), torch.cat(seconds)
 
 
 def block_statistics(
@@ -129,20 +109,26 @@ def block_statistics(
     ridge: float,
 ) -> dict[str, Tensor]:  # (P,) each
     """The statistics of :func:`kermix.two_sample_test` for weights of blocks."""
-    signed = a - b
     scale = (found.moments + ridge).rsqrt()
     moments = found.moments * scale.square()
-    difference = (signed @ found.second.flatten(1)).unflatten(1, found.second.shape[1:])
-    squares = (difference * scale[:, None] * scale).square()
+    products = ((a - b) @ found.second.flatten(1)).unflatten(1, found.second.shape[1:])
+    squares = (_beyond_rounding(products, found.second) * scale[:, None] * scale).square()
     of_a, of_b = a @ found.first, b @ found.first
+    difference = _beyond_rounding(of_a - of_b, found.first)
     pp, pq, qq = ((s * t).sum(1) for s, t in ((of_a, of_a), (of_a, of_b), (of_b, of_b)))
+    divergence = (pp.log() + qq.log() - 2 * pq.log()).nan_to_num()
     return {
         "svd": (squares / (moments[:, None] + moments)).sum((1, 2)),
         "matrix": squares.sum((1, 2)),
-        "vector": ((of_a - of_b) * scale).square().sum(1),
-        "scalar": (pp.log() + qq.log() - 2 * pq.log()).clamp(min=0).nan_to_num(),
-        "mmd": (of_a - of_b).square().sum(1),
+        "vector": (difference * scale).square().sum(1),
+        "scalar": torch.where(divergence <= ROUNDING, 0.0, divergence),
+        "mmd": difference.square().sum(1),
     }
+
+
+def _beyond_rounding(differences: Tensor, of: Tensor) -> Tensor:
+    """Differences of means without those that rounding makes: equal rows differ in nothing."""
+    return torch.where(differences.abs() <= ROUNDING * of.abs().max(), 0.0, differences)
 
 
 @torch.no_grad()
@@ -155,15 +141,11 @@ def energy_of_blocks(
 ) -> Tensor:  # (P,)
     """Energy distance for weights of blocks, from projections of the rows, each on a grid."""
     total = a.new_zeros(len(a))
+    # From the middle the projections of equal rows are equal, and none loses digits.
+    pooled = pooled - pooled.median(0).values
     for direction in directions.to(pooled):
         total += line_energy(pooled @ direction, blocks, a - b)
     return _of_projections(pooled.shape[1]) * total / len(directions)
-
-
-def energy_of_rows(pooled: Tensor, n: int, directions: Tensor) -> float:
-    """Energy distance of the first n rows and the others, from projections, each exact."""
-    lines = [line_energy_of_rows(pooled @ direction, n) for direction in directions.to(pooled)]
-    return _of_projections(pooled.shape[1]) * sum(lines) / len(lines)
 
 
 def line_energy_of_rows(values: Tensor, n: int) -> float:  # (N,)

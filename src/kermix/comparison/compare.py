@@ -1,26 +1,20 @@
 """Compare two data sets: every cost, with error bars, p-values, and where they differ."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_option
-from kermix.comparison.draws import Draws, anchored, draws, exchanges
+from kermix.comparison.dense import dense_measures
+from kermix.comparison.draws import exchanges, halves
 from kermix.comparison.drift import compare_sketches, is_sketch
-from kermix.comparison.large import LargeComparison
-from kermix.comparison.permutation import own_generator
-from kermix.comparison.pooled import pooled_features
+from kermix.comparison.large import BlockTests
+from kermix.comparison.means import mean_measures
+from kermix.comparison.permutation import labellings, own_generator
 from kermix.comparison.result import TITLES, ColumnDifference, Comparison, Measure
-from kermix.comparison.statistics import (
-    energy_statistic,
-    exact_statistics,
-    gram_blocks,
-    mmd_statistic,
-    scalar_statistic,
-)
 from kermix.comparison.twosample import (
     COSTS,
     TestCost,
@@ -28,16 +22,18 @@ from kermix.comparison.twosample import (
     two_sample_test,
     variance_grid,
 )
-from kermix.costs.functions import matrix_cost, scalar_cost, svd_cost, vector_cost
 from kermix.data.tables.table import Source, Table, common_columns, read_table
 from kermix.errors import OptionError
 from kermix.kernels.gaussian import GaussianKernel
+from kermix.linalg.cholesky import default_ridge
 
 __all__ = ["compare"]
 
 AUTO_VARIANCES = 4
-PAIRS_UP_TO = 1000
-BOOTSTRAP_RANK = 120  # leading features that error bars are computed from
+PAIRS_UP_TO = 1000  # rows of a side; matrices of them are decomposed
+HALVES_UP_TO = 500  # rows of the smaller side that are split into halves
+MORE_SPLITS = 5
+MEANS_UP_TO = 4000  # rows of a side whose pairs are summed over
 STANDARDIZE_BEYOND = 10.0
 
 
@@ -64,11 +60,14 @@ def compare(
         standardize: Whether columns are divided by their pooled standard deviation. `"auto"` does
             so when these differ more than tenfold.
         max_points: Larger sets are subsampled at random to this many points, without replacement;
-            the result says so, and error bars are those of the subsample. By default all rows
-            are used; beyond a thousand, through features instead of pairs of points.
-        bootstrap: Draws of the Bayesian bootstrap behind each error bar; 0 for none.
+            the result says so. By default tests use all rows. Costs depend on the number of rows
+            that they are of, which :attr:`Measure.rows` tells: of larger sets, 1000 of each are
+            drawn for the SVD, matrix and vector costs and the Bures distance, 4000 for the
+            others, and error bars are those of what was drawn.
+        bootstrap: Random splits of the samples into halves behind each error bar, at least; 0 for
+            none.
         permutations: Random labellings behind each p-value; 0 for none.
-        seed: Seed of subsampling, bootstrap and permutations.
+        seed: Seed of subsampling, splits and permutations.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -97,22 +96,18 @@ def compare(
     points_x, points_y = pooled[:n], pooled[n:]
     grid = variance_grid(pooled, AUTO_VARIANCES) if isinstance(v, str) else _variances(v)
     if max(used) > PAIRS_UP_TO:
-        large = LargeComparison.of(
-            pooled, raw, n, grid, first.columns, bootstrap, permutations, generator
-        )
-        measures, tests, differences = list(large.measures), large.tests, large.column_differences
+        large = BlockTests.of(pooled, raw, n, grid, first.columns, permutations, generator)
+        tests, differences = large.tests, large.column_differences
         notes += large.notes
-        points_x, points_y = (_some(p, generator) for p in (points_x, points_y))
     else:
-        measures, tests = _by_pairs(points_x, points_y, grid, bootstrap, permutations, seed,
-                                    generator)  # fmt: skip
+        tests = _tests(points_x, points_y, grid, permutations, seed) if permutations else {}
         differences = _column_differences(raw[:n], raw[n:], first.columns, permutations, seed)
+    sides = [_shuffled(points, generator) for points in (points_x, points_y)]
+    found = _measures(sides, grid, bootstrap, default_ridge(raw.dtype), generator)
+    measures = [replace(m, pvalue=_pvalue(m, tests)) for m in found]
     measures.sort(key=lambda m: (list(TITLES).index(m.name), m.variance or 0.0))
-    if bootstrap:
-        notes.append(
-            f"Error bars: Bayesian bootstrap, {bootstrap} draws. 'if same': the mean of "
-            f"{exchanges(bootstrap)} random exchanges of labels."
-        )
+    points_x, points_y = (side[:PAIRS_UP_TO] for side in sides)
+    notes += _notes(measures, used, bootstrap)
     if permutations:
         notes.append(
             f"p-values: exact, {permutations} permutations, one variance each; over all variances "
@@ -134,31 +129,78 @@ def compare(
     )
 
 
-def _by_pairs(
-    x: Tensor,
-    y: Tensor,
+def _tests(
+    x: Tensor, y: Tensor, grid: tuple[float, ...], permutations: int, seed: int
+) -> dict[str, TwoSampleResult]:
+    """Tests from all pairs of points."""
+    middle = torch.cat([x, y]).double().mean(0)
+    a, b = x.double() - middle, y.double() - middle
+    return {c: two_sample_test(a, b, c, grid, permutations, seed=seed) for c in _test_costs()}
+
+
+def _measures(
+    sides: Sequence[Tensor],
     grid: tuple[float, ...],
     bootstrap: int,
-    permutations: int,
-    seed: int,
+    ridge: float,
     generator: torch.Generator,
-) -> tuple[list[Measure], dict[str, TwoSampleResult]]:
-    """Measures and tests from all pairs of points."""
-    tests: dict[str, TwoSampleResult] = {}
-    if permutations:
-        # Ranks of statistics do not need more digits than float32 has, once the middle is zero.
-        middle = torch.cat([x, y]).mean(0)
-        a, b = (x - middle).float(), (y - middle).float()
-        for cost in _test_costs():
-            tests[cost] = two_sample_test(a, b, cost, grid, permutations, seed=seed)
-    drawn = draws(len(x), len(y), bootstrap, generator, x.dtype)
-    measures = [m for value in grid for m in _at_variance(x, y, value, drawn, tests)]
-    measures.append(_energy(torch.cat([x, y]), drawn, tests))
-    return measures, tests
+) -> list[Measure]:
+    """Every measure of the first rows of both sides, as many as each can be computed of."""
+    x, y = (side[:MEANS_UP_TO].double() for side in sides)
+    labels = _exchanged(x, y, exchanges(bootstrap) if bootstrap else 0, generator)
+    measures = mean_measures(x, y, grid, bootstrap, labels, generator)
+    x, y = x[:PAIRS_UP_TO], y[:PAIRS_UP_TO]
+    # Of few rows more splits take no time, and error bars are steadier.
+    splits = bootstrap * max(1, min(MORE_SPLITS, HALVES_UP_TO // min(len(x), len(y))))
+    split = halves(len(x), len(y), splits, generator, HALVES_UP_TO)
+    # Costs of many rows take long, and differ little from one exchange to the next.
+    few = 2 if len(x) + len(y) > PAIRS_UP_TO else exchanges(bootstrap)
+    labels = _exchanged(x, y, few if bootstrap else 0, generator)
+    for v in grid:
+        measures += dense_measures(x, y, v, ridge, split, labels)
+    return measures
 
 
-def _some(points: Tensor, generator: torch.Generator) -> Tensor:
-    return points[torch.randperm(len(points), generator=generator)[:PAIRS_UP_TO]]
+def _exchanged(x: Tensor, y: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    return labellings(len(x), len(y), max(1, count), generator)[1 : 1 + count]
+
+
+def _pvalue(measure: Measure, tests: dict[str, TwoSampleResult]) -> float | None:
+    test = tests.get({"bures": "svd", "cauchy_schwarz": "scalar"}.get(measure.name, measure.name))
+    if test is None:
+        return None
+    if measure.variance is None:
+        return test.pvalue
+    return test.pvalues[test.variances.index(measure.variance)]
+
+
+def _notes(measures: Sequence[Measure], used: tuple[int, int], bootstrap: int) -> list[str]:
+    """Of how many rows the measures are, if not of all; and how their errors were found."""
+    notes = []
+    fewer: dict[tuple[int, int], list[str]] = {}
+    for measure in measures:
+        if measure.rows is not None and measure.rows != used:
+            names = fewer.setdefault(measure.rows, [])
+            names += [] if TITLES[measure.name] in names else [TITLES[measure.name]]
+    for rows, names in fewer.items():
+        listed = ", ".join(names)
+        notes.append(
+            f"{listed}: of {rows[0]} and {rows[1]} rows drawn at random; all {used[0]} and "
+            f"{used[1]} are in the tests."
+        )
+    if bootstrap:
+        notes.append(
+            f"Error bars: one standard error, from {bootstrap} or more random splits of the rows "
+            "into halves. 'if same': the mean over a few random exchanges of labels."
+        )
+    return notes
+
+
+def _shuffled(points: Tensor, generator: torch.Generator) -> Tensor:
+    """Some of many rows, drawn at random; the rows in their order if none is left out."""
+    if len(points) <= PAIRS_UP_TO:
+        return points
+    return points[torch.randperm(len(points), generator=generator)[:MEANS_UP_TO]]
 
 
 def _test_costs() -> tuple[TestCost, ...]:
@@ -189,64 +231,16 @@ def _subsample(
 def _standardized(
     pooled: Tensor, asked: bool | Literal["auto"], notes: list[str]
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-    spread = pooled.std(0)
+    # Sums of sorted columns do not depend, not even by rounding, on the order of rows.
+    spread, centre = torch.std_mean(pooled.sort(0).values, 0)
     positive = spread[spread > 0]
     if asked == "auto":
         asked = len(positive) > 0 and bool(positive.max() > STANDARDIZE_BEYOND * positive.min())
     if not asked:
         return pooled, None
     spread = torch.where(spread > 0, spread, 1.0)
-    centre = pooled.mean(0)
     notes.append("Columns are divided by their pooled standard deviations.")
     return (pooled - centre) / spread, (centre, spread)
-
-
-def _at_variance(
-    x: Tensor, y: Tensor, v: float, draws: Draws, tests: dict[str, TwoSampleResult]
-) -> list[Measure]:
-    pooled = torch.cat([x, y])
-    terms = GaussianKernel(v).cross_terms(pooled.shape[1])
-    features, _ = pooled_features(pooled, terms, None, torch.Generator().manual_seed(0))
-    measures = []
-
-    def add(name: str, value: float, normalized: float | None, values: Tensor) -> None:
-        error, if_same = draws.errors(values)
-        test = tests.get({"bures": "svd", "cauchy_schwarz": "scalar"}.get(name, name))
-        pvalue = None if test is None else test.pvalues[test.variances.index(v)]
-        measures.append(Measure(name, v, value, normalized, error, if_same, pvalue))
-
-    def values_of(cost: Callable[..., Tensor]) -> tuple[float, float]:
-        return float(cost(x, y, v)), float(cost(x, y, v, normalized=True))
-
-    leading = features.leading(BOOTSTRAP_RANK)
-    drawn = exact_statistics(("svd", "matrix", "vector"), leading, draws.a, draws.b)
-    fidelity = float(svd_cost(x, y, v, normalized=True))
-    fidelities = anchored(1 - drawn["svd"], fidelity)
-    add("svd", fidelity * math.sqrt(len(x) * len(y)), fidelity, fidelities)
-    trace = float(matrix_cost(x, y, v, normalized=True))
-    add("matrix", trace * min(len(x), len(y)), trace, anchored(-drawn["matrix"], trace))
-    plain, normalized = values_of(vector_cost)
-    add("vector", plain, normalized, anchored(-drawn["vector"], normalized))
-    plain, normalized = values_of(scalar_cost)
-    divergences = scalar_statistic(gram_blocks(pooled, terms), draws.a, draws.b)
-    add("scalar", plain, normalized, (-divergences).exp())
-    add("bures", _bures(fidelity), None, (2 - 2 * fidelities).clamp(min=0).sqrt())
-    divergence = max(0.0, -float(scalar_cost(x, y, v, normalized=True, log=True)))
-    add("cauchy_schwarz", divergence, None, divergences)
-    squares = mmd_statistic(gram_blocks(pooled, terms), draws.a, draws.b).clamp(min=0)
-    add("mmd", float(squares[0].sqrt()), None, squares.sqrt())
-    return measures
-
-
-def _bures(fidelity: float) -> float:
-    return math.sqrt(max(0.0, 2 - 2 * fidelity))
-
-
-def _energy(pooled: Tensor, draws: Draws, tests: dict[str, TwoSampleResult]) -> Measure:
-    values = energy_statistic(pooled, draws.a, draws.b)
-    error, if_same = draws.errors(values)
-    pvalue = tests["energy"].pvalue if "energy" in tests else None
-    return Measure("energy", None, float(values[0]), None, error, if_same, pvalue)
 
 
 def _column_differences(
@@ -257,7 +251,7 @@ def _column_differences(
         a, b = x[:, k : k + 1], y[:, k : k + 1]
         spread, middle = torch.std_mean(torch.cat([a, b]).double())
         unit = spread if spread > 0 else 1.0
-        first, second = (((part - middle) / unit).float() for part in (a, b))
+        first, second = ((part.double() - middle) / unit for part in (a, b))
         test = two_sample_test(
             first, second, "energy", permutations=max(permutations, 1), seed=seed
         )

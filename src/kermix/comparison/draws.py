@@ -1,49 +1,84 @@
-"""Weights of two sides of one pooled sample: as given, bootstrapped, and with exchanged labels."""
+"""Halves of two samples, and the standard error that values of halves tell."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kermix.comparison.permutation import labellings, signed_weights
-
-__all__ = ["Draws", "anchored", "draws", "exchanges"]
+__all__ = ["Halves", "error_of_root", "exchanges", "halves", "standard_error"]
 
 
 @dataclass(frozen=True)
-class Draws:
-    """Weights of both sides: as given, bootstrapped, and with exchanged labels; (P, N) each."""
+class Halves:
+    """Random splits of both samples: which members are in the one half and in the other.
 
-    a: Tensor
-    b: Tensor
-    bootstrap: int
+    Where all members would take too long, both halves are of fewer of them, drawn anew for each
+    split: of one in `factor`.
+    """
 
-    def errors(self, values: Tensor) -> tuple[float | None, float | None]:
-        """Standard error, and the mean under exchanged labels."""
-        if not self.bootstrap:
-            return None, None
-        drawn = values[1 : 1 + self.bootstrap]
-        return float(drawn.std()), float(values[1 + self.bootstrap :].mean())
+    x: Tensor  # (S, 2, n // (2 factor))
+    y: Tensor  # (S, 2, m // (2 factor))
+    factor: float = 1.0
 
-
-def exchanges(bootstrap: int) -> int:
-    """How many exchanges of labels go with so many draws."""
-    return max(5, bootstrap // 4)
+    def __len__(self) -> int:
+        return len(self.x)
 
 
-def draws(n: int, m: int, count: int, generator: torch.Generator, dtype: torch.dtype) -> Draws:
-    """Weights of `n` and `m` points: the given ones, `count` bootstrap draws, exchanges."""
-    labels = labellings(n, m, exchanges(count), generator)
-    a, b = signed_weights(labels, None)
-    if count == 0:
-        return Draws(a[:1].to(dtype), b[:1].to(dtype), 0)
-    # Exponential weights make a draw from the Bayesian bootstrap.
-    exponential = -torch.rand(count, n + m, generator=generator, dtype=torch.float64).log()
-    drawn = signed_weights(labels[:1].expand(count, -1), exponential)
-    a, b = (torch.cat([s[:1], d, s[1:]]) for s, d in zip((a, b), drawn, strict=True))
-    return Draws(a.to(dtype), b.to(dtype), count)
+def halves(
+    n: int, m: int, count: int, generator: torch.Generator, most: int | None = None
+) -> Halves:
+    """`count` random splits of `n` and `m` members, or of `most` of the smaller side.
+
+    Of an odd number, one is left out.
+    """
+    factor = 1.0 if most is None else max(1.0, min(n, m) / most)
+    found = []
+    for size in (n, m):
+        order = torch.rand(count, size, generator=generator).argsort(1)
+        half = max(1, int(size / factor) // 2)
+        found.append(torch.stack([order[:, :half], order[:, size - half :]], 1))
+    return Halves(found[0], found[1], factor)
 
 
-def anchored(values: Tensor, normalized: float) -> Tensor:
-    """Draws from truncated features, scaled so that the undisturbed one is the exact value."""
-    return values * (normalized / values[0]) if values[0] != 0 else values
+def exchanges(count: int) -> int:
+    """How many exchanges of labels go with so many splits."""
+    return max(5, count // 4)
+
+
+def standard_error(values: Tensor, factor: float = 1.0) -> float:  # (S, 2)
+    r"""Standard error of a value, from its values at both halves of random splits.
+
+    Let the value be :math:`\theta(\delta) = \theta_0 + L \delta + \delta^\top Q \delta` in the
+    deviation :math:`\delta` of the samples from their sources, with covariance
+    :math:`\Sigma`: near equal sources distances are all `Q`. The halves of a split deviate by
+    :math:`\delta + \epsilon` and :math:`\delta - \epsilon`, where :math:`\epsilon` has the
+    covariance :math:`\Sigma` too. So half the difference of their values has on average the
+    variance :math:`A = L \Sigma L^\top + 4 \operatorname{tr} (Q \Sigma)^2`, their mean
+    :math:`B = 2 \operatorname{tr} (Q \Sigma)^2`, and what is wanted is `A - B`, which is no less
+    than `B`. (The variance over all halves, and that of a bootstrap, is `A + B`: three times too
+    much where `L` is nothing.) Of one in `f` rows, :math:`\Sigma` is `f` times as large.
+
+    Args:
+        values: Those of both halves of each split.
+        factor: Of how many rows one is in the halves.
+
+    Example:
+        >>> standard_error(torch.tensor([[1.0, 3.0], [3.0, 1.0]]))
+        1.0
+    """
+    difference = ((values[:, 0] - values[:, 1]) / 2).square().mean()
+    mean = values.mean(1).var()
+    # A little less, because what is cut off at zero would make the error too large.
+    linear = (difference - 2.25 * mean).clamp(min=0)
+    return math.sqrt(float(linear / factor + mean / factor**2))
+
+
+def error_of_root(square: float, error: float) -> float:
+    """Standard error of a root from that of its square, finite where the square vanishes.
+
+    Example:
+        >>> error_of_root(100.0, 1.0), error_of_root(0.0, 1.0)
+        (0.05, 0.5)
+    """
+    return error / (2 * math.sqrt(max(square, error))) if error > 0 else 0.0

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
+from kermix.comparison.mean_test import MeanTest, mean_test
 from kermix.comparison.result import Comparison, Measure
 from kermix.costs.functions import matrix_cost, scalar_cost, svd_cost, vector_cost
 from kermix.costs.primal import fidelity
@@ -17,16 +17,7 @@ from kermix.sketches.sketch import Sketch, check_comparable
 
 __all__ = ["Drift", "DriftStep", "MeanTest", "compare_sketches", "drift", "is_sketch", "mean_test"]
 
-RIDGE = 1e-4  # of the whitening, as in two_sample_test
 SUFFIX = ".sketch"
-
-
-class MeanTest(NamedTuple):
-    """A test of equal kernel means; `if_same` is the MMD to be expected of equal sources."""
-
-    mmd: float
-    if_same: float
-    pvalue: float | None  # None where rows have weights
 
 
 @dataclass(frozen=True)
@@ -74,52 +65,6 @@ def is_sketch(source: object) -> bool:
 
 
 @torch.no_grad()
-def mean_test(x: Sketch, y: Sketch) -> MeanTest:
-    r"""Whether two sketches have equal means of features, from their moments alone.
-
-    With :math:`\delta` the difference of the means and :math:`\Sigma` the pooled covariance of
-    the features, whose eigenvalues are :math:`\lambda_i`, the statistic is
-    :math:`\delta^\top (\Sigma + \epsilon)^{-1} \delta / (1/n + 1/m)`. Of independent rows from one
-    source it is distributed, for large n and m, as a sum of
-    :math:`\lambda_i / (\lambda_i + \epsilon)` times chi-square variables; the p-value matches
-    three cumulants of that sum (Hall, Buckley, Eagleson).
-
-    Example:
-        >>> x = torch.randn(4000, 1, generator=torch.Generator().manual_seed(0))
-        >>> features = km.nystrom_features(x, 0.5, rank=20, tolerance=1e-6)
-        >>> a, b, c = (km.Sketch(features).update(p) for p in (x[:2000], x[2000:], x[2000:] + 0.2))
-        >>> mean_test(a, b).pvalue > 0.001, mean_test(a, c).pvalue < 1e-4
-        (True, True)
-    """
-    check_comparable(x, y)
-    a, b = x.moments, y.moments
-    n, m = a.size, b.size
-    pooled = (n * a.second + m * b.second) / (n + m)
-    mean = (n * a.mean + m * b.mean) / (n + m)
-    scale = 1 / n + 1 / m
-    values, vectors = torch.linalg.eigh(pooled - torch.outer(mean, mean))
-    values = values.clamp(min=0)
-    difference = a.mean - b.mean
-    mmd = float(torch.linalg.vector_norm(difference))
-    if_same = math.sqrt(float(values.sum()) * scale)
-    if x.weighted or y.weighted:
-        return MeanTest(mmd, if_same, None)
-    statistic = ((vectors.mT @ difference).square() / (values + RIDGE)).sum() / scale
-    return MeanTest(mmd, if_same, _tail(statistic, values / (values + RIDGE)))
-
-
-def _tail(statistic: Tensor, weights: Tensor) -> float:
-    """P(sum of weighted chi-square variables > statistic)."""
-    first, second, third = (c * (weights**k).sum() for k, c in ((1, 1.0), (2, 2.0), (3, 8.0)))
-    if not second > 0:
-        return 1.0
-    freedom = 8 * second**3 / third**2
-    standard = (statistic - first) / second.sqrt()
-    chi_square = (standard * (2 * freedom).sqrt() + freedom).clamp(min=0)
-    return float(torch.special.gammaincc(freedom / 2, chi_square / 2).clamp(min=1e-300))
-
-
-@torch.no_grad()
 def compare_sketches(x: Any, y: Any) -> Comparison:
     """Sketches go to the costs as they are: they know their kernel and carry a certificate."""
     if not (is_sketch(x) and is_sketch(y)):
@@ -153,7 +98,9 @@ def compare_sketches(x: Any, y: Any) -> Comparison:
         f"{x.feature_map.kernel}, {x.feature_map.rank} features.",
         "+- of sketches is the certificate: a bound, not a standard error. The Bures distance is "
         "that of the part of the kernel that the features hold.",
-        "p: equal kernel means, for independent rows, from the sketches' own covariances.",
+        "p: equal kernel means, for independent rows, from the sketches' own covariances."
+        if test.note is None
+        else f"p: {test.note}",
     ]
     return Comparison(
         names=(names[0], names[1]),
@@ -186,27 +133,36 @@ def drift(sketches: Sequence[Sketch], names: Sequence[str]) -> Drift:
             check_comparable(sketches[0], sketch)
         except SketchError as error:
             raise SketchError(f"{names[0]} and {name}: {error}") from None
+    first = [_step(s, sketches[0], names[0]) for s in sketches[1:]]
+    previous = [
+        _step(b, a, name) for a, b, name in zip(sketches, sketches[1:], names, strict=False)
+    ]
+    remarks = dict.fromkeys(
+        f"p of {name} against {step.against}: {note}"
+        for steps in (first, previous)
+        for name, (step, note) in zip(names[1:], steps, strict=True)
+        if note is not None
+    )
     return Drift(
         tuple(names),
         tuple(s.count for s in sketches),
-        tuple(_step(s, sketches[0], names[0]) for s in sketches[1:]),
-        tuple(
-            _step(b, a, name) for a, b, name in zip(sketches, sketches[1:], names, strict=False)
-        ),
+        tuple(step for step, _ in first),
+        tuple(step for step, _ in previous),
         (
             "p: equal kernel means, for independent rows; each of a single comparison.",
             "Bures distance: of the part of the kernel that the features hold.",
+            *remarks,
         ),
     )
 
 
-def _step(sketch: Sketch, earlier: Sketch, name: str) -> DriftStep:
+def _step(sketch: Sketch, earlier: Sketch, name: str) -> tuple[DriftStep, str | None]:
     value, info = svd_cost.with_info(sketch, earlier, None, normalized=True)
     bound = None if info.error_bound is None else float(info.error_bound)
     test = mean_test(sketch, earlier)
-    return DriftStep(
-        name, float(value), bound, _bures(sketch, earlier), test.mmd, test.if_same, test.pvalue
-    )
+    bures = _bures(sketch, earlier)
+    step = DriftStep(name, float(value), bound, bures, test.mmd, test.if_same, test.pvalue)
+    return step, test.note
 
 
 def _bures(x: Sketch, y: Sketch) -> float:

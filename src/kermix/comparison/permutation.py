@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kermix.errors import OptionError, ShapeError
 
-__all__ = ["combined", "labellings", "own_generator", "pvalues", "signed_weights"]
+__all__ = ["combined", "labellings", "own_generator", "pvalues", "signed_weights", "tied"]
 
 
 def own_generator(seed: int | torch.Generator) -> torch.Generator:
@@ -76,6 +76,24 @@ def pvalues(statistics: Tensor) -> Tensor:  # (..., P) -> (..., P)
     ordered = statistics.sort(-1).values.contiguous()
     below = torch.searchsorted(ordered, statistics.contiguous(), right=False)
     return (statistics.shape[-1] - below).double() / statistics.shape[-1]
+
+
+def tied(statistics: Tensor, noise: float) -> Tensor:  # (P,) -> (P,)
+    """Statistics in which those that rounding may have told apart are equal.
+
+    In rising order, what is no further than `noise` above the one before is equal to it. All
+    labellings are treated alike, so a p-value among them stays exact.
+
+    Example:
+        >>> tied(torch.tensor([3.0, 1.0, 1.1, 1.2, 2.0]), 0.15)
+        tensor([3., 1., 1., 1., 2.])
+    """
+    ordered, order = statistics.sort()
+    new = torch.ones_like(ordered, dtype=torch.bool)
+    new[1:] = ordered[1:] - ordered[:-1] > noise
+    places = torch.arange(len(ordered), device=ordered.device)
+    first = torch.where(new, places, 0).cummax(0).values
+    return torch.empty_like(statistics).scatter(0, order, ordered[first])
 
 
 def combined(statistics: Tensor) -> Tensor:  # (L, P) -> (P,)

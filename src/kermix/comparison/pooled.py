@@ -3,16 +3,19 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from kermix.kernels.gaussian import KernelTerms
 from kermix.kernels.gram import gram_matrix
+from kermix.kernels.subsets import symmetric_subset
 from kermix.linalg.cholesky import cholesky, default_ridge
 
 __all__ = [
     "PooledFeatures",
+    "Tile",
     "bures_form",
     "bures_witness",
     "matrix_form",
@@ -25,6 +28,8 @@ EXACT_UP_TO = 1500
 LANDMARKS = 500
 TOLERANCE = 1e-5
 NODE_SPACING = 1.0
+
+Tile: TypeAlias = tuple[slice, slice, Tensor]
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,9 @@ def pooled_features(
 ) -> tuple[PooledFeatures, str]:
     """Leading features of the pooled sample, and how they were found.
 
-    Up to 1500 points, eigenvectors of the Gram matrix; beyond, a Nystrom map on 500 random points
-    of it. At most 300 features are kept, and none whose moment is below 1e-5 of the largest.
+    Up to 1500 points, eigenvectors of the Gram matrix; beyond, a Nystrom map on 500 of them, as
+    good as random and whatever their order. At most 300 features are kept, and none whose moment
+    is below 1e-5 of the largest.
     """
     n = len(points)
     share = (
@@ -89,7 +95,8 @@ def pooled_features(
         features = vectors * moments.sqrt() * inverse[:, None]
         basis = vectors * moments.rsqrt() * roots[:, None]
         return PooledFeatures(features, moments, points, basis, terms), method
-    chosen = points[torch.randperm(n, generator=generator)[:LANDMARKS].to(points.device)]
+    seed = int(torch.randint(2**62, (), generator=generator))
+    chosen = points[symmetric_subset(points, LANDMARKS, seed)]
     factor = cholesky(
         gram_matrix(chosen, chosen, terms, points.dtype), default_ridge(points.dtype)
     )
@@ -108,12 +115,12 @@ def _kept(moments: Tensor) -> Tensor:
     return keep
 
 
-def matrix_form(pooled: PooledFeatures, rows: slice) -> Tensor:  # (rows, N)
+def matrix_form(pooled: PooledFeatures, rows: slice, columns: slice) -> Tensor:
     r"""Squared entries of :math:`\Phi \Phi^\top`: the Hilbert-Schmidt form of second moments."""
-    return (pooled.features[rows] @ pooled.features.T).square()
+    return (pooled.features[rows] @ pooled.features[columns].T).square()
 
 
-def bures_form(pooled: PooledFeatures, rows: slice) -> Tensor:  # (rows, N)
+def bures_form(pooled: PooledFeatures, rows: slice, columns: slice) -> Tensor:
     r"""The Bures metric at the pooled second moment, as a kernel between points.
 
     .. math:: H_{kl} = \sum_{ij} \frac{\phi_{ki} \phi_{kj} \phi_{li} \phi_{lj}}
@@ -127,11 +134,12 @@ def bures_form(pooled: PooledFeatures, rows: slice) -> Tensor:  # (rows, N)
     start, stop = -math.log(highest) - 5, -math.log(lowest) + 2
     count = math.ceil((stop - start) / NODE_SPACING) + 1
     step = (stop - start) / (count - 1)
-    total = pooled.features.new_zeros(len(pooled.features[rows]), len(pooled.features))
+    first, second = pooled.features[rows], pooled.features[columns].T
+    total = first.new_zeros(len(first), second.shape[1])
     for k in range(count):
         t = math.exp(start + k * step)
-        damped = pooled.features * torch.exp(-t * pooled.moments)
-        total += (step * t) * (damped[rows] @ pooled.features.T).square()
+        damped = first * torch.exp(-t * pooled.moments)
+        total.addcmul_(product := damped @ second, product, value=step * t)
     return total
 
 
@@ -152,14 +160,19 @@ def bures_witness(
     return ((features @ (moment / sums)) * features).sum(1)
 
 
-def quadratic_form(signed: Tensor, blocks: Iterator[tuple[slice, Tensor]]) -> Tensor:
-    """`z^T H z` for each row z of `signed`, from blocks of rows of H: (P, N) -> (P,).
+def quadratic_form(
+    signed: Tensor,  # (P, N)
+    tiles: Iterator[Tile],
+) -> tuple[Tensor, Tensor]:  # (P,), ()
+    """`z^T H z` for each row z of `signed`, from tiles of a symmetric H, and the size of its sum.
 
-    What is within rounding of zero is zero, so that equal samples give equal statistics.
+    What is within rounding of zero is zero. The size is the sum of all terms without their signs,
+    for a typical `z`: rounding errors are relative to it, and not to the result.
     """
-    total = signed.new_zeros(len(signed))
-    largest = signed.new_zeros(())
-    for rows, block in blocks:
-        total += ((signed @ block.T) * signed[:, rows]).sum(1)
-        largest = torch.maximum(largest, block.abs().max())
-    return torch.where(total.abs() <= 4 * torch.finfo(total.dtype).eps * largest, 0.0, total)
+    typical = signed.square().mean(0).sqrt()
+    total, size = signed.new_zeros(len(signed)), signed.new_zeros(())
+    for rows, columns, tile in tiles:
+        times = 1 if rows == columns else 2
+        total += times * ((signed[:, columns] @ tile.T) * signed[:, rows]).sum(1)
+        size += times * (typical[rows] @ (tile.abs() @ typical[columns]))
+    return torch.where(total.abs() <= 4 * torch.finfo(total.dtype).eps * size, 0.0, total), size

@@ -31,7 +31,8 @@ class Measure:
 
     `normalized` is the form in [0, 1] where there is one. `error` is one standard error of
     `normalized`, or of `value` where nothing is normalised; for sketches it is the certificate.
-    `if_same` is what the same number would be, on average, were the two sets one.
+    `if_same` is what the same number would be, on average, were the two sets one. `rows` is how
+    many of each set the number is of: costs depend on it, and of more rows some are drawn.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Measure:
     error: float | None = None
     if_same: float | None = None
     pvalue: float | None = None
-    bound: float | None = None  # how far `normalized` can be from that of the exact kernel
+    rows: tuple[int, int] | None = None  # None for sketches
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class ColumnDifference:
 class Comparison:
     """What :func:`compare` found. It prints as a table.
 
-    `x` and `y` are the points that were used, or 1000 of them, with columns scaled if they were;
-    :meth:`raw` brings them back to the units of the data.
+    `x` and `y` are the points that were used, or 1000 of them drawn at random, with columns scaled
+    if they were; :meth:`raw` brings them back to the units of the data.
     """
 
     names: tuple[str, str]

@@ -6,98 +6,242 @@ and so are the draws of a bootstrap.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from kermix.comparison.pooled import PooledFeatures, bures_form, matrix_form, quadratic_form
+from kermix.comparison.pooled import PooledFeatures, Tile, bures_form, matrix_form, quadratic_form
 from kermix.kernels.gaussian import KernelTerms
 from kermix.kernels.gram import gram_matrix, squared_distances
 
 __all__ = [
+    "Ranking",
     "TestForm",
     "cost_values",
+    "energy_ranking",
     "energy_statistic",
     "exact_statistics",
     "gram_blocks",
+    "mmd_ranking",
     "mmd_statistic",
+    "moment_ranking",
     "moment_statistic",
+    "scalar_ranking",
     "scalar_statistic",
 ]
 
 TestForm: TypeAlias = Literal["local", "exact"]
+Tiles: TypeAlias = Iterator[Tile]
 
-BLOCK = 2048
+TILE = 512  # products with it stay in the cache of a processor
+LARGE_TILE = 4096
 EXACT_BATCH_NUMBERS = 2**24
+ROUNDINGS = 64  # errors of long sums, in units of the last place of their terms
+COST_RIDGE = 1e-4
 
 
-def _blocks(rows_of: Callable[[slice], Tensor], points: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    for start in range(0, len(points), BLOCK):
-        rows = slice(start, start + BLOCK)
-        yield rows, rows_of(rows)
+@dataclass(frozen=True)
+class Ranking:
+    """Statistics of all labellings, and what is needed to rank them.
+
+    Two of them that are closer than `noise` may differ by rounding alone. Where the statistics
+    themselves would not keep the digits by which they differ, `order` holds numbers that do: those
+    above and below the first are larger and smaller than it, and 0 is a tie.
+    """
+
+    values: Tensor  # (P,)
+    noise: float
+    order: Tensor | None = None  # (P,)
 
 
-def gram_blocks(pooled: Tensor, terms: KernelTerms) -> Iterator[tuple[slice, Tensor]]:
-    """The Gram matrix of the pooled sample in blocks of rows."""
-    return _blocks(lambda rows: gram_matrix(pooled[rows], pooled, terms, pooled.dtype), pooled)
+def rounding(like: Tensor, size: Tensor | float = 1.0) -> float:
+    """The largest rounding error to be expected of sums whose terms have this size together."""
+    return ROUNDINGS * torch.finfo(like.dtype).eps * float(size)
+
+
+def _tiles(tile: Callable[[slice, slice], Tensor], points: Tensor) -> Tiles:
+    """Tiles of a symmetric matrix, those on and above its diagonal."""
+    size = TILE if points.device.type == "cpu" else LARGE_TILE
+    parts = [slice(start, start + size) for start in range(0, len(points), size)]
+    for k, rows in enumerate(parts):
+        for columns in parts[k:]:
+            yield rows, columns, tile(rows, columns)
+
+
+def gram_blocks(pooled: Tensor, terms: KernelTerms) -> Tiles:
+    """The Gram matrix of the pooled sample, in tiles."""
+
+    def tile(rows: slice, columns: slice) -> Tensor:
+        first = pooled[rows]
+        second = first if rows == columns else pooled[columns]
+        return gram_matrix(first, second, terms, pooled.dtype)
+
+    return _tiles(tile, pooled)
 
 
 def energy_statistic(pooled: Tensor, a: Tensor, b: Tensor) -> Tensor:
     r"""Energy distance :math:`2 E|x - y| - E|x - x'| - E|y - y'|`."""
-    blocks = _blocks(lambda rows: squared_distances(pooled[rows], pooled).sqrt(), pooled)
     # Rounding may leave less than nothing of two equal sets, or minus nothing.
-    return (-quadratic_form(a - b, blocks)).clamp(min=0).abs()
+    return quadratic_form(a - b, _energy_tiles(pooled))[0].clamp(min=0).abs()
 
 
-def mmd_statistic(gram: Iterator[tuple[slice, Tensor]], a: Tensor, b: Tensor) -> Tensor:
+def energy_ranking(pooled: Tensor, a: Tensor, b: Tensor) -> Ranking:
+    r"""Energy distances, ranked against the first of them.
+
+    A far point adds the same large number to every distance, in which the others are lost. With
+    :math:`z` the difference of the weights, what decides is
+    :math:`(z - z_0)^\top H (z + z_0)`, in which it cancels before anything is added.
+    """
+    signed = a - b
+    norms = torch.linalg.vector_norm(_centred(pooled), dim=1)
+    minus, plus = signed - signed[:1], signed + signed[:1]
+    given, change, size = (signed.new_zeros(k) for k in (1, len(signed), len(signed)))
+    for rows, columns, tile in _energy_tiles(pooled):
+        parts = [(rows, columns, tile)]
+        if rows != columns:
+            parts.append((columns, rows, tile.T))
+        for left, right, part in parts:
+            given += signed[:1, left] @ (part @ signed[0, right])
+            change += ((plus[:, right] @ part.T) * minus[:, left]).sum(1)
+            # What H is made of is as large as this, whatever is left of it.
+            bound = 2 * torch.minimum(norms[left, None], norms[right])
+            size += ((plus[:, right].abs() @ bound.T) * minus[:, left].abs()).sum(1)
+    order = torch.where(change.abs() <= rounding(change) * size, 0.0, change)
+    return Ranking((given + change).clamp(min=0).abs(), 0.0, order)
+
+
+def _centred(pooled: Tensor) -> Tensor:
+    return pooled - pooled.median(0).values
+
+
+def _energy_tiles(pooled: Tensor) -> Tiles:
+    r"""Tiles of :math:`H_{ij} = |x_i - c| + |x_j - c| - |x_i - x_j|`, with `c` in the middle.
+
+    As the weights `z` sum to zero, :math:`z^\top H z` is the energy distance. With
+    :math:`|x_i| \ge |x_j|` after centring, :math:`|x_i| - |x_i - x_j| =
+    (2 x_i \cdot x_j - |x_j|^2) / (|x_i| + |x_i - x_j|)` has the digits of the nearer point.
+    """
+    centred = _centred(pooled)
+    norms = torch.linalg.vector_norm(centred, dim=1)
+    tiny = torch.finfo(pooled.dtype).tiny
+
+    def tile(rows: slice, columns: slice) -> Tensor:
+        first, second = centred[rows], centred[columns]
+        far = torch.maximum(norms[rows, None], norms[columns])
+        near = torch.minimum(norms[rows, None], norms[columns])
+        distances = squared_distances(first, second).sqrt()
+        products = 2 * (first @ second.T) - near.square()
+        found: Tensor = near + products / (far + distances).clamp(min=tiny)
+        if rows == columns:
+            found.diagonal().copy_(2 * norms[rows])
+        return found
+
+    return _tiles(tile, pooled)
+
+
+def mmd_statistic(gram: Tiles, a: Tensor, b: Tensor) -> Tensor:
     """Squared maximum mean discrepancy."""
-    return quadratic_form(a - b, gram)
+    return mmd_ranking(gram, a, b).values
 
 
-def scalar_statistic(gram: Iterator[tuple[slice, Tensor]], a: Tensor, b: Tensor) -> Tensor:
+def mmd_ranking(gram: Tiles, a: Tensor, b: Tensor) -> Ranking:
+    """The same, with its rounding error."""
+    values, size = quadratic_form(a - b, gram)
+    return Ranking(values, rounding(values, size))
+
+
+def scalar_statistic(gram: Tiles, a: Tensor, b: Tensor) -> Tensor:
     """Cauchy-Schwarz divergence: minus the logarithm of the normalised scalar cost."""
+    return scalar_ranking(gram, a, b).values
+
+
+def scalar_ranking(gram: Tiles, a: Tensor, b: Tensor) -> Ranking:
+    """The same, with its rounding error: that of logarithms of sums of positive numbers."""
     pp, pq, qq = (a.new_zeros(len(a)) for _ in range(3))
-    for rows, block in gram:
-        of_a, of_b = a @ block.T, b @ block.T
-        pp += (of_a * a[:, rows]).sum(1)
+    for rows, columns, tile in gram:
+        of_a, of_b = a[:, columns] @ tile.T, b[:, columns] @ tile.T
+        twice = rows != columns
+        pp += (1 + twice) * (of_a * a[:, rows]).sum(1)
+        qq += (1 + twice) * (of_b * b[:, rows]).sum(1)
         pq += (of_a * b[:, rows]).sum(1)
-        qq += (of_b * b[:, rows]).sum(1)
+        if twice:
+            pq += (of_b * a[:, rows]).sum(1)
     divergence = pp.log() + qq.log() - 2 * pq.log()
     level = 16 * torch.finfo(divergence.dtype).eps
     # Without any overlap the divergence is infinite: the largest number stands for it.
-    return torch.where(divergence.abs() <= level, 0.0, divergence).nan_to_num()
+    values = torch.where(divergence.abs() <= level, 0.0, divergence).nan_to_num()
+    return Ranking(values, rounding(values))
 
 
 def moment_statistic(
     cost: str, form: TestForm, pooled: PooledFeatures, a: Tensor, b: Tensor
 ) -> Tensor:
     """Statistics of first and second moments of features; see :func:`two_sample_test`."""
+    return moment_ranking(cost, form, pooled, a, b).values
+
+
+def moment_ranking(
+    cost: str,
+    form: TestForm,
+    pooled: PooledFeatures,
+    a: Tensor,
+    b: Tensor,
+    count: float | None = None,
+) -> Ranking:
+    """The same, with their rounding errors; `count` is that of :func:`exact_statistics`."""
     if form == "exact":
-        return exact_statistics((cost,), pooled, a, b)[cost]
+        count = len(pooled.features) / 2 if count is None else count
+        values = exact_statistics((cost,), pooled, a, b, count)[cost].nan_to_num(0.0)
+        return Ranking(values, rounding(values, 1 if cost == "svd" else count / COST_RIDGE / 16))
     if cost == "vector":
         difference = (a - b) @ pooled.features
-        level = 4 * torch.finfo(difference.dtype).eps * pooled.features.abs().max()
-        return torch.where(difference.abs() <= level, 0.0, difference).square().sum(1)
+        largest = pooled.features.square().sum(1).max()
+        level = 4 * torch.finfo(difference.dtype).eps * largest.sqrt()
+        values = torch.where(difference.abs() <= level, 0.0, difference).square().sum(1)
+        return Ranking(values, rounding(values, values.max().sqrt() * largest.sqrt()))
     kernel = bures_form if cost == "svd" else matrix_form
-    blocks = _blocks(lambda rows: kernel(pooled, rows), pooled.features)
-    return quadratic_form(a - b, blocks)
+    tiles = _tiles(lambda rows, columns: kernel(pooled, rows, columns), pooled.features)
+    values, size = quadratic_form(a - b, tiles)
+    return Ranking(values, rounding(values, size))
 
 
 def exact_statistics(
-    costs: tuple[str, ...], pooled: PooledFeatures, a: Tensor, b: Tensor
+    costs: tuple[str, ...],
+    pooled: PooledFeatures,
+    a: Tensor,
+    b: Tensor,
+    count: float | None = None,
 ) -> dict[str, Tensor]:
-    """The costs themselves, from the moments of features under each weighting."""
+    """The costs themselves, from the moments of features under each weighting.
+
+    `count` is the number of points of a side, for the ridge; half of all if not given.
+    """
     features = pooled.features.double()
     size = max(1, EXACT_BATCH_NUMBERS // features.numel())
+    count = len(features) / 2 if count is None else count
+    others = tuple(cost for cost in costs if cost != "svd")
     found: dict[str, list[Tensor]] = {cost: [] for cost in costs}
     for of_x, of_y in zip(a.double().split(size), b.double().split(size), strict=True):
-        moments = [(features * w.unsqueeze(-1)).mT @ features for w in (of_x, of_y)]
-        for cost, values in cost_values(
-            costs, of_x @ features, moments[0], moments[1], len(features) / 2
-        ).items():
-            found[cost].append(values)
+        if "svd" in costs:
+            found["svd"].append(_infidelity(features, of_x, of_y))
+        if others:
+            moments = [(features * w.unsqueeze(-1)).mT @ features for w in (of_x, of_y)]
+            for cost, values in cost_values(
+                others, of_x @ features, moments[0], moments[1], count
+            ).items():
+                found[cost].append(values)
     return {cost: torch.cat(parts) for cost, parts in found.items()}
+
+
+def _infidelity(features: Tensor, a: Tensor, b: Tensor) -> Tensor:  # (N, r), (P, N), (P, N)
+    """One minus the fidelity, from roots of the moments that no squaring has robbed of digits."""
+    weighted = [features * w.sqrt().unsqueeze(-1) for w in (a, b)]
+    roots = [torch.linalg.qr(f, mode="r").R for f in weighted]
+    fidelity = torch.linalg.svdvals(roots[0] @ roots[1].mT).sum(-1)
+    norms = [torch.linalg.matrix_norm(root) for root in roots]
+    return 1 - fidelity / (norms[0] * norms[1])
 
 
 def cost_values(
@@ -136,6 +280,6 @@ def _vector(mean: Tensor, of_a: Tensor, of_b: Tensor, count: float) -> Tensor:
 
 def _smoothed(moment: Tensor, count: float) -> Tensor:
     r""":math:`C (C + \epsilon)^{-1}` of unnormalised moments, with the costs' default ridge."""
-    ridge = 1e-4 / count
+    ridge = COST_RIDGE / count
     eye = torch.eye(moment.shape[-1], dtype=moment.dtype, device=moment.device)
     return torch.linalg.solve(moment + ridge * eye, moment)

@@ -12,8 +12,8 @@ from torch import Tensor
 from kermix.checks import check_pair, normalized_weights
 from kermix.costs.samples import SamplePair
 from kermix.errors import MissingExtraError
+from kermix.kernels.distances import squared_distances
 from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, Variance
-from kermix.kernels.gram import squared_distances
 
 __all__ = [
     "ModeCoverage",

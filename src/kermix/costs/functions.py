@@ -17,8 +17,8 @@ from kermix.costs.samples import SamplePair
 from kermix.costs.sketched import MatrixForm, SketchPair
 from kermix.errors import MissingExtraError, OptionError
 from kermix.info import Info, informative
+from kermix.kernels.distances import squared_distances
 from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, Variance
-from kermix.kernels.gram import squared_distances
 from kermix.linalg.cholesky import Cholesky, solve_dtype
 from kermix.linalg.nuclear import NuclearMethod, nuclear_norm
 from kermix.sketches.sketch import Sketch
@@ -84,7 +84,7 @@ def scalar_cost(
         log_cross = pair.centres.log_mean(pair.log_projection(pair.dtype, chunk))
         log_cost = 2 * log_cross - pair.centres.log_norm(pair.dtype, chunk)
         if normalized:
-            log_cost = log_cost - pair.data.log_norm(pair.dtype, chunk)
+            log_cost = _at_most_one(log_cost - pair.data.log_norm(pair.dtype, chunk))
         return _finish(pair, log_cost, log), Info("tiles")
 
 
@@ -136,7 +136,7 @@ def vector_cost(
         factor = pair.centres.gram_factor(dtype, pair.ridge(ridge))
         log_cost = dual.log_vector_cost(projection, log_scale, factor)
         if normalized:
-            log_cost = log_cost - pair.data.log_norm(dtype, chunk)
+            log_cost = _at_most_one(log_cost - pair.data.log_norm(dtype, chunk))
         return _finish(pair, log_cost, log), Info("cholesky", factor.ridge)
 
 
@@ -152,8 +152,11 @@ def vector_weights(
 ) -> Tensor:  # (*B, K)
     r"""Weights with which the centres' Gaussians predict the data density best.
 
-    :math:`R_F^{-1} P_1` minimises the squared error over all weights, and some of them may be
-    negative. With `nonnegative=True` the error is minimised over non-negative weights, which are
+    The weights `w` that minimise :math:`\int (\sum_n a_n N(z; x_n, v_p) - \sum_k w_k N(z; y_k,
+    v_q))^2 dz`, some of which may be negative. For equal variances they are
+    :math:`R_F^{-1} P_1`, otherwise :math:`(2 v_q / (v_p + v_q))^{d/2}` times that. (Of an
+    average of kernels the sum of these errors, each divided by the squared norm of a centre's
+    Gaussian.) With `nonnegative=True` the error is minimised over non-negative weights, which are
     then divided by their sum: those of a density (not differentiable; needs SciPy).
 
     Example:
@@ -161,7 +164,7 @@ def vector_weights(
         >>> vector_weights(x, torch.tensor([[0.0], [5.0]], dtype=torch.float64), 0.1)
         tensor([0.6584, 0.3333], dtype=torch.float64)
     """
-    pair = SamplePair(x, y, v, weights_x)
+    pair = SamplePair(x, y, v, weights_x, densities=True)
     with pair.full_precision():
         dtype = solve_dtype(x.device)
         projection, log_scale = _projection(pair, dtype, chunk)
@@ -244,7 +247,7 @@ def matrix_cost(
             log_cost = formula(cross, centres, data)
             used, bound = torch.maximum(centres.ridge, data.ridge), min(n, k)
         if normalized:
-            log_cost = log_cost - math.log(bound)
+            log_cost = _at_most_one(log_cost - math.log(bound))
         value = _finish(pair, log_cost, log)
         return -value if form == "logdet" and not log else value, Info("cholesky", used)
 
@@ -282,8 +285,8 @@ def svd_cost(
         method: How the nuclear norm is computed: `"svd"` or `"polar"`, see
             :func:`~kermix.nuclear_norm`, or `"sketch"`: linear in the number of points, through
             Nystrom features of both sets. `"auto"` decides between the first two, and tries the
-            third where both sets have more than 4096 points (20 000 on a GPU), taking it if its
-            error bound is within the tolerance.
+            third where both sets have more than 4096 points (20 000 on a GPU) and equal variances,
+            taking it if its error bound is within the tolerance.
         tolerance: Relative error that `"polar"` and `"sketch"` may make.
         rank: Number of features of `"sketch"`, instead of as many as the tolerance needs.
         normalized: Whether to return the form in [0, 1].
@@ -302,7 +305,8 @@ def svd_cost(
     pair = SamplePair(x, y, v, weights_x, weights_y)
     if not 0 < tolerance < 1:
         raise OptionError(f"tolerance={tolerance}: a relative error lies between 0 and 1.")
-    if method == "sketch" or (method == "auto" and _large(x, y)):
+    # Features stand for one kernel, so there is no sketch of samples of unequal variances.
+    if method == "sketch" or (method == "auto" and pair.kernel.symmetric and _large(x, y)):
         sketched = _sketched(pair, tolerance, rank, at_any_rank=method == "sketch")
         if sketched is not None:
             value, info = sketched.svd_cost(normalized, log)
@@ -319,7 +323,8 @@ def svd_cost(
                     log_factor = log_factor - math.log(len(samples)) / 2
         if info.error_bound is not None:
             info = info._replace(error_bound=info.error_bound * log_factor.exp())
-        return _finish(pair, log_factor + norm.log(), log), info
+        log_cost = log_factor + norm.log()
+        return _finish(pair, _at_most_one(log_cost) if normalized else log_cost, log), info
 
 
 def frobenius_cost(x: Tensor, y: Tensor, v: Kernel) -> Tensor:  # (*B,)
@@ -390,6 +395,11 @@ def _sketched(
         f"with {sketched.feature_map.rank} features. Allow a larger tolerance, give the rank, or "
         "use method='polar' or 'svd'."
     )
+
+
+def _at_most_one(log_cost: Tensor) -> Tensor:
+    """Logarithms that rounding made positive, as zero; with the gradient that they had."""
+    return log_cost - log_cost.detach().clamp(min=0)
 
 
 def _finish(pair: SamplePair, log_cost: Tensor, log: bool) -> Tensor:

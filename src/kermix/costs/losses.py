@@ -14,6 +14,7 @@ from kermix.costs.functions import (
 )
 from kermix.costs.sketched import MatrixForm
 from kermix.info import Informative
+from kermix.kernels.gaussian import GaussianKernel
 from kermix.sketches.sketch import Sketch
 
 __all__ = ["KernelLoss", "MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
@@ -28,6 +29,9 @@ class KernelLoss(nn.Module):
         super().__init__()
         # As an attribute, a learned variance (an nn.Parameter) is found by the optimiser.
         self.v = v
+        if isinstance(v, GaussianKernel):
+            for name, parameter in v.learned.items():
+                self.register_parameter(f"kernel_{name}", parameter)
         self.log = log
         self.options = options
 

@@ -2,7 +2,13 @@ r"""The four costs as functions of moments of features: primal forms, with their
 
 With features :math:`\phi` the data have the mean :math:`\mu` and the second moment
 :math:`\rho`, and :math:`C = N \rho`. What a Nystrom map leaves out of the kernel is positive
-semi-definite and has the mean diagonal `e`, the residual; from that follow the bounds.
+semi-definite and has the mean diagonal `e`, the residual; from that follow the bounds, together
+with what rounding does to features and to sums of them.
+
+Costs are given by their logarithms, and moments of points that are far from all landmarks with
+their scale taken out, so that the logarithm has a value and a gradient where the cost underflows.
+There the features know neither the norm nor the Gram matrix of the points, which are then taken to
+be those of points that are far from each other too: it is the distance that counts.
 """
 
 from typing import Any, NamedTuple
@@ -11,106 +17,162 @@ import torch
 from torch import Tensor
 
 from kermix.linalg.polar import polar_factor
+from kermix.sketches.moments import ROUNDING, Moments, rounding_slip
 
 __all__ = [
     "Estimate",
-    "Moments",
     "fidelity",
     "matrix_logdet",
     "matrix_trace",
-    "norm_squared",
+    "relative",
     "scalar",
     "svd",
     "vector",
 ]
 
 POLAR_TOLERANCE = 1e-9
-ROUNDING = 64.0
-
-
-class Moments(NamedTuple):
-    """What a cost needs to know of a set of samples."""
-
-    size: float
-    mean: Tensor  # (r,)
-    second: Tensor  # (r, r)
-    residual: Tensor | None  # ()  None where the map has no certificate
+NO_OVERLAP = 1e-12  # products of mean squared features far below this stand for no overlap
+SUDDEN = 8
+SMALL_TRACE = 1e-5
 
 
 class Estimate(NamedTuple):
-    """A value, and how far it can be from that of the exact kernel (None: not known)."""
+    """The logarithm of a value, and an interval that holds the exact one (None: not known)."""
 
-    value: Tensor
-    error_bound: Tensor | None
+    log_value: Tensor
+    lowest: Tensor | None
+    highest: Tensor | None
 
 
-def norm_squared(x: Moments) -> Estimate:
-    r""":math:`\langle p, p \rangle`; the exact one exceeds it by at most `e`."""
-    return Estimate(x.mean @ x.mean, x.residual)
+def relative(estimate: Estimate, x: Moments) -> Estimate:
+    """The estimate divided by the norm of the data density: at most 1."""
+    log_value = (estimate.log_value - _log_norm(x)).clamp(max=0)
+    if estimate.lowest is None or estimate.highest is None:
+        return Estimate(log_value, None, None)
+    least, most = _norm_interval(x)
+    return Estimate(log_value, estimate.lowest / most, (estimate.highest / least).clamp(max=1))
 
 
 def scalar(x: Moments, y: Moments) -> Estimate:
     r""":math:`(\mu_x \mu_y)^2 / |\mu_y|^2`.
 
     :math:`|\langle p, q\rangle - \mu_x \mu_y| \le \sqrt{e_x e_y}`, because what is left out is an
-    inner product too, and :math:`0 \le \langle q, q\rangle - |\mu_y|^2 \le e_y`.
+    inner product too, and :math:`0 \le \langle q, q\rangle - |\mu_y|^2 \le e_y`. The norm of K
+    points is also at least 1 / K, whatever the features hold of it. Without any overlap the mean
+    of the kernel, whose sign is then rounding of the features, gives way to its mean square.
     """
-    cross, norm = x.mean @ y.mean, y.mean @ y.mean
-    value = cross.square() / norm
-    if x.residual is None or y.residual is None:
-        return Estimate(value, None)
-    slack = (x.residual * y.residual).sqrt()
-    highest = (cross.abs() + slack).square() / norm
-    lowest = (cross.abs() - slack).clamp(min=0).square() / (norm + y.residual)
-    return Estimate(value, torch.maximum(highest - value, value - lowest))
+    cross = x.mean @ y.mean
+    apart = (NO_OVERLAP / (NO_OVERLAP + x.held * y.held)).square()
+    squares = (y.mean @ x.second @ y.mean + x.mean @ y.second @ x.mean) / 2
+    square = (1 - apart) * cross.square() + apart * squares
+    log_value = 2 * (x.log_scale + y.log_scale) + _log(square) - _log_norm(y)
+    if x.slack is None or y.slack is None:
+        return Estimate(log_value, None, None)
+    value = (x.log_scale + y.log_scale).exp() * cross.abs()
+    slack = (x.slack * y.slack).sqrt() + rounding_slip(x) + rounding_slip(y)
+    least, most = _norm_interval(y)
+    lowest = (value - slack).clamp(min=0).square() / most
+    return Estimate(log_value, lowest, (value + slack).square() / least)
 
 
-def vector(x: Moments, y: Moments, ridge: float) -> Estimate:
-    r""":math:`\mu_x^\top C_y (C_y + \epsilon)^{-1} \mu_x`.
+def vector(x: Moments, y: Moments, ridge: float) -> tuple[Estimate, Tensor]:
+    r""":math:`\mu_x^\top C_y (C_y + \epsilon)^{-1} \mu_x`, and the ridge that was used.
 
     The cost is the maximum over weights `w` of :math:`2 \langle p, w\rangle - |w|_R^2 - \epsilon
     |w|^2`. Comparing the maximisers with and without the features, the exact cost is at most
     :math:`e_x` above the value and at most :math:`2 a b + b^2` below, with :math:`a = \sqrt{e_x}`,
     :math:`b = |w| \sqrt{K e_y}` and :math:`|w|^2 = \mu^\top C (C + \epsilon)^{-2} \mu`.
     """
-    c = y.size * y.second
-    z = torch.cholesky_solve(x.mean.unsqueeze(-1), _factor(c, ridge)).squeeze(-1)
-    value = x.mean @ c @ z
-    if x.residual is None or y.residual is None:
-        return Estimate(value, None)
-    weights = (z @ c @ z).clamp(min=0).sqrt()
-    a, b = x.residual.sqrt(), weights * (y.size * y.residual).sqrt()
-    return Estimate(value, torch.maximum(x.residual, 2 * a * b + b.square()))
+    c, factor, used = _ridged(y, x, ridge)
+    z = torch.cholesky_solve(x.mean.unsqueeze(-1), factor).squeeze(-1)
+    log_value = 2 * (x.log_scale + y.log_scale) + _log(x.mean @ c @ z)
+    if x.slack is None or y.slack is None:
+        return Estimate(log_value, None, None), used
+    with torch.no_grad():
+        return Estimate(log_value, *_vector_interval(x, y, used)), used
 
 
-def matrix_trace(x: Moments, y: Moments, ridge: float, data_fixed: bool) -> Tensor:
-    r""":math:`\mathrm{tr}(C_x (C_x + \epsilon)^{-1} C_y (C_y + \epsilon)^{-1})`, without a bound.
+def _vector_interval(x: Moments, y: Moments, ridge: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Bounds that hold for any `z`, so that it need not be an exact solution.
 
-    With `data_fixed`, :math:`\mathrm{tr}(C_x C_y (C_y + \epsilon)^{-1})`.
+    The weights :math:`w = \Phi z` are worth no more than the best ones; and for any function
+    `u`, here :math:`\epsilon z`, the cost is at most
+    :math:`|p - u|^2 + \sum_k u(y_k)^2 / \epsilon`.
     """
-    c_x = x.size * x.second
-    left = c_x if data_fixed else _shrunk(c_x, ridge)
-    return (left * _shrunk(y.size * y.second, ridge)).sum()
+    assert x.slack is not None
+    assert y.slack is not None
+    c, mean = y.size * y.plain_second, x.plain_mean
+    factor = torch.linalg.cholesky(c + ridge * _eye(c))
+    z = torch.cholesky_solve(mean.unsqueeze(-1), factor).squeeze(-1)
+    length, fitted = z.norm(), c @ z
+    # Of C by its sums, and of the features in it.
+    of_sums = ROUNDING * torch.finfo(c.dtype).eps * y.size * y.held * length
+    of_features = y.size**0.5 * rounding_slip(y)
+    weights = ((z @ fitted).clamp(min=0) + of_sums * length).sqrt()
+    error = of_sums + weights * of_features
+    least = 2 * mean @ fitted - fitted @ fitted - ridge * weights.square()
+    least = least - 2 * (mean.norm() + fitted.norm()) * error - error.square()
+    a, b = x.slack.sqrt(), weights * (y.size * y.slack).sqrt()
+    lowest = least - 2 * rounding_slip(x) * fitted.norm() - 2 * a * b - b.square()
+    rest = (mean - ridge * z).norm() + rounding_slip(x)
+    highest = rest.square() + x.slack + ridge * (weights + length * of_features).square()
+    return lowest.clamp(min=0), torch.minimum(highest, _norm_interval(x)[1])
 
 
-def matrix_logdet(x: Moments, y: Moments, ridge: float) -> Tensor:
-    r""":math:`\sum_k \log(1 - s_k^2)` over the canonical correlations; no bound is known."""
-    product = _shrunk(x.size * x.second, ridge) @ _shrunk(y.size * y.second, ridge)
-    return torch.linalg.slogdet(_eye(product) - product).logabsdet
+def matrix_trace(x: Moments, y: Moments, ridge: float, data_fixed: bool) -> tuple[Tensor, Tensor]:
+    r"""Logarithm of :math:`\mathrm{tr}(C_x (C_x + \epsilon)^{-1} C_y (C_y + \epsilon)^{-1})`.
+
+    With `data_fixed`, of :math:`\mathrm{tr}(C_x C_y (C_y + \epsilon)^{-1})`. No bound is known;
+    the ridge that was used comes with it.
+    """
+    right, used = _shrunk(y, x, ridge)
+    if data_fixed:
+        left = x.size * x.second
+    else:
+        left, other = _shrunk(x, y, ridge)
+        used = torch.maximum(used, other)
+    return 2 * (x.log_scale + y.log_scale) + _log((left * right).sum()), used
+
+
+def matrix_logdet(x: Moments, y: Moments, ridge: float) -> tuple[Tensor, Tensor]:
+    r"""Logarithm of :math:`-\sum_k \log(1 - s_k^2)` over the canonical correlations.
+
+    No bound is known; the ridge that was used comes with it.
+    """
+    (left, used), (right, other) = _shrunk(x, y, ridge), _shrunk(y, x, ridge)
+    product = left @ right
+    log_scale = 2 * (x.log_scale + y.log_scale)
+    # -log det(1 - P) is tr P + tr P^2 / 2 + ..., which must be formed without the scale.
+    trace = product.diagonal().sum()
+    second = log_scale.exp() * (product * product.mT).sum() / 2
+    few = log_scale.exp() * trace < SMALL_TRACE
+    series = log_scale + _log(trace + second)
+    inside = torch.where(few, 0.5, log_scale.exp()) * torch.where(few, _eye(product), product)
+    full = _log(-torch.linalg.slogdet(_eye(product) - inside).logabsdet)
+    return torch.where(few, series, full), torch.maximum(used, other)
 
 
 def svd(x: Moments, y: Moments) -> Estimate:
     r"""Fidelity :math:`F = \mathrm{tr}(\rho_x^{1/2} \rho_y \rho_x^{1/2})^{1/2}`.
 
     Within :math:`\sqrt{e_x e_y}` of the exact one: a sum of nuclear norms, of which the one that
-    is left out is bounded by Cauchy and Schwarz.
+    is left out is bounded by Cauchy and Schwarz. An error of norm :math:`\theta` in a moment, of
+    which roots are taken, changes it by at most :math:`\sqrt\theta \, \mathrm{tr}\,\rho^{1/2}` of
+    the other (Rotfel'd).
     """
-    value = fidelity(x.second, y.second)
-    if x.residual is None or y.residual is None:
-        return Estimate(value, None)
-    # The moments themselves are rounded.
-    rounding = ROUNDING * torch.finfo(value.dtype).eps * len(x.second)
-    return Estimate(value, (x.residual * y.residual).sqrt() + rounding)
+    log_value = x.log_scale + y.log_scale + _log(fidelity(x.second, y.second))
+    if x.slack is None or y.slack is None:
+        return Estimate(log_value, None, None)
+    with torch.no_grad():
+        roots = [torch.linalg.eigvalsh(m.plain_second).clamp(min=0).sqrt().sum() for m in (x, y)]
+        theta = ROUNDING * torch.finfo(x.second.dtype).eps * torch.stack([x.held, y.held])
+        rounding = (theta[0].sqrt() * roots[1]) + (theta[1].sqrt() * roots[0])
+        rounding = (
+            rounding + len(x.second) * theta.prod().sqrt() + rounding_slip(x) + rounding_slip(y)
+        )
+        slack = (x.slack * y.slack).sqrt() + rounding
+        value = log_value.exp()
+        return Estimate(log_value, (value - slack).clamp(min=0), (value + slack).clamp(max=1))
 
 
 def fidelity(a: Tensor, b: Tensor) -> Tensor:  # (r, r), (r, r) -> ()
@@ -149,16 +211,44 @@ def _optimal_map(a: Tensor, b: Tensor) -> Tensor:
     return (half * inverse) @ half.mT
 
 
-def _shrunk(matrix: Tensor, ridge: float) -> Tensor:
-    """`C (C + ridge)^{-1}`."""
-    return torch.cholesky_solve(matrix, _factor(matrix, ridge))
+def _log_norm(x: Moments) -> Tensor:
+    r"""Logarithm of :math:`\langle p, p \rangle`; of N points it is at least 1 / N."""
+    norm = 2 * x.log_scale + _log(x.mean @ x.mean)
+    return torch.maximum(norm, torch.full_like(norm, x.size).log().neg())
 
 
-def _factor(matrix: Tensor, ridge: float) -> Tensor:
-    """Cholesky factor with a ridge, which is never smaller than the rounding of the matrix."""
-    largest = matrix.detach().diagonal().sum()
-    safe = largest * len(matrix) * torch.finfo(matrix.dtype).eps
-    return torch.linalg.cholesky(matrix + torch.clamp(safe, min=ridge) * _eye(matrix))
+def _norm_interval(x: Moments) -> tuple[Tensor, Tensor]:
+    assert x.slack is not None
+    norm = x.plain_mean @ x.plain_mean
+    least = (norm - 2 * rounding_slip(x) * norm.sqrt()).clamp(min=1 / x.size)
+    return least, torch.maximum(norm + x.slack, least)
+
+
+def _shrunk(x: Moments, other: Moments, ridge: float) -> tuple[Tensor, Tensor]:
+    """`C (C + ridge)^{-1}` divided by the square of the scale, and the ridge."""
+    c, factor, used = _ridged(x, other, ridge)
+    return torch.cholesky_solve(c, factor), used
+
+
+def _ridged(x: Moments, other: Moments, ridge: float) -> tuple[Tensor, Tensor, Tensor]:
+    """C without its scale, the Cholesky factor of C with a ridge, and the ridge.
+
+    The ridge is never smaller than the rounding of C. If the features hold far less of these
+    points than of the others, the points' Gram matrix has a diagonal that the features do not
+    know: it is added to the ridge in the factor.
+    """
+    scale = (2 * x.log_scale).exp()
+    c = x.size * x.second
+    whole = scale.detach() * c.detach().diagonal().sum()
+    tiny = torch.finfo(c.dtype).tiny ** 0.5
+    used = (whole * len(c) * torch.finfo(c.dtype).eps).clamp(min=max(ridge, tiny))
+    unknown = (1 - x.held / other.held.detach().clamp(min=tiny)).clamp(min=0) ** SUDDEN
+    return c, torch.linalg.cholesky(scale * c + (used + unknown) * _eye(c)), used
+
+
+def _log(value: Tensor) -> Tensor:
+    """Logarithm of what is not negative but for rounding, finite."""
+    return value.clamp(min=torch.finfo(value.dtype).tiny).log()
 
 
 def _eye(matrix: Tensor) -> Tensor:

@@ -71,6 +71,8 @@ class SamplePair:
         weights_y: Weights of the centres, or None.
         unit_norm: Whether the cross kernel is that of Gaussians of unit norm, see
             :class:`~kermix.GaussianKernel`.
+        densities: Whether it is that of Gaussians of unit mass, for
+            :func:`~kermix.vector_weights`.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class SamplePair:
         weights_x: Tensor | None = None,
         weights_y: Tensor | None = None,
         unit_norm: bool = False,
+        densities: bool = False,
     ) -> None:
         check_pair(x, y)
         if v is None:
@@ -92,7 +95,10 @@ class SamplePair:
             weights_y = normalized_weights("weights_y", weights_y, y)
         self.data = SampleSet(x, weights_x, self.kernel.data_terms(dimension))
         self.centres = SampleSet(y, weights_y, self.kernel.centre_terms(dimension))
-        self.terms = self.kernel.cross_terms(dimension, unit_norm)
+        if densities:
+            self.terms = self.kernel.density_terms(dimension)
+        else:
+            self.terms = self.kernel.cross_terms(dimension, unit_norm)
 
     @property
     def dtype(self) -> torch.dtype:

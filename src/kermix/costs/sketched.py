@@ -8,12 +8,13 @@ from torch import Tensor
 
 from kermix.checks import check_samples, finite_in, normalized_weights
 from kermix.costs import primal
-from kermix.costs.primal import Estimate, Moments
+from kermix.costs.primal import Estimate
 from kermix.costs.samples import SamplePair
 from kermix.errors import DeviceError, OptionError, ShapeError
 from kermix.info import Info
 from kermix.linalg.cholesky import checked_ridge, default_ridge
 from kermix.sketches.features import FeatureMap, nystrom_features
+from kermix.sketches.moments import Moments
 from kermix.sketches.sketch import Sketch, check_batch_weights, check_comparable, sample_moments
 
 __all__ = ["MatrixForm", "SketchPair"]
@@ -107,13 +108,13 @@ class SketchPair:
     def scalar_cost(self, normalized: bool, log: bool) -> tuple[Tensor, Info]:
         """The scalar cost and its bound."""
         estimate = primal.scalar(self.x, self.y)
-        return self._answer(self._relative(estimate) if normalized else estimate, log)
+        return self._answer(primal.relative(estimate, self.x) if normalized else estimate, log)
 
     def vector_cost(self, ridge: float | None, normalized: bool, log: bool) -> tuple[Tensor, Info]:
-        """The vector-matrix cost and its bound."""
-        ridge = self._ridge(ridge)
-        estimate = primal.vector(self.x, self.y, ridge)
-        return self._answer(self._relative(estimate) if normalized else estimate, log, ridge)
+        """The vector-matrix cost and its bound, which is for the ridge that was used."""
+        estimate, used = primal.vector(self.x, self.y, self._ridge(ridge))
+        estimate = primal.relative(estimate, self.x) if normalized else estimate
+        return self._answer(estimate, log, ridge=used)
 
     def matrix_cost(
         self, form: MatrixForm, ridge: float | None, normalized: bool, log: bool
@@ -121,27 +122,25 @@ class SketchPair:
         """The matrix-matrix cost in one of its forms; no error bound is known for it."""
         ridge = self._ridge(ridge)
         if form == "logdet":
-            value = primal.matrix_logdet(self.x, self.y, ridge)
-            return self._answer(Estimate(-value if log else value, None), log, ridge)
-        value = primal.matrix_trace(self.x, self.y, ridge, data_fixed=form == "data_fixed")
+            value, used = primal.matrix_logdet(self.x, self.y, ridge)
+            return self._answer(Estimate(value, None, None), log, -1.0, used)
+        value, used = primal.matrix_trace(self.x, self.y, ridge, form == "data_fixed")
         if normalized:
             sizes = self.x.size, self.y.size
-            value = value / (sizes[0] if form == "data_fixed" else min(sizes))
-        return self._answer(Estimate(value, None), log, ridge)
+            value = value - math.log(sizes[0] if form == "data_fixed" else min(sizes))
+        return self._answer(Estimate(value, None, None), log, ridge=used)
 
     def svd_cost(self, normalized: bool, log: bool) -> tuple[Tensor, Info]:
         """The SVD cost and its bound."""
-        value, bound = primal.svd(self.x, self.y)
         measures = normalized or self.weighted
         factor = 1.0 if measures else math.sqrt(self.x.size * self.y.size)
-        bound = None if bound is None else factor * bound
-        return self._answer(Estimate(factor * value, bound), log)
+        return self._answer(primal.svd(self.x, self.y), log, factor)
 
     def svd_error(self) -> float:
         """The bound of the SVD cost's relative error."""
         with torch.no_grad():
-            value, bound = primal.svd(self.x, self.y)
-            return math.inf if bound is None else float(bound / value)
+            value, info = self.svd_cost(normalized=True, log=False)
+            return math.inf if info.error_bound is None else float(info.error_bound / value)
 
     def _side(self, name: str, side: Tensor | Sketch, weights: Tensor | None) -> Moments:
         if isinstance(side, Sketch):
@@ -166,26 +165,20 @@ class SketchPair:
     def _ridge(self, asked: float | None) -> float:
         return default_ridge(torch.float64) if asked is None else checked_ridge(asked)
 
-    def _relative(self, estimate: Estimate) -> Estimate:
-        """Divide by the norm of the data density, which lies in [norm, norm + residual]."""
-        norm, slack = primal.norm_squared(self.x)
-        value = estimate.value / norm
-        if estimate.error_bound is None or slack is None:
-            return Estimate(value, None)
-        return Estimate(value, estimate.error_bound / norm + value * slack / (norm + slack))
-
     def _answer(
-        self, estimate: Estimate, log: bool, ridge: float | None = None
+        self, estimate: Estimate, log: bool, factor: float = 1.0, ridge: Tensor | None = None
     ) -> tuple[Tensor, Info]:
-        value = estimate.value.log() if log else estimate.value
-        bound = None if estimate.error_bound is None else estimate.error_bound.detach()
-        info = Info(
-            "sketch",
-            ridge=None if ridge is None else torch.tensor(ridge),
-            error_bound=bound,
-            rank=self.feature_map.rank,
-        )
-        return finite_in(value, self.dtype), info
+        """What a cost returns, times a factor; its sign does not enter a logarithm."""
+        log_value = estimate.log_value + math.log(abs(factor))
+        value = finite_in(log_value if log else factor * estimate.log_value.exp(), self.dtype)
+        bound = None
+        if estimate.lowest is not None and estimate.highest is not None:
+            with torch.no_grad():
+                # As far as the value is from the ends, rounded to the dtype that is returned.
+                shown = log_value.exp() if log else value.to(log_value)
+                ends = factor * estimate.lowest, factor * estimate.highest
+                bound = torch.maximum(ends[1] - shown, shown - ends[0]).clamp(min=0)
+        return value, Info("sketch", ridge, bound, self.feature_map.rank)
 
 
 def _subsample(points: Tensor, size: int) -> Tensor:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from kermix.checks import check_option, working_dtype
 from kermix.costs.functions import SKETCH_ABOVE
 from kermix.costs.losses import KernelLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
-from kermix.costs.primal import Moments
 from kermix.costs.sketched import SketchPair
 from kermix.distributed import sharded
 from kermix.distributed.agreement import Side, agree, side_of
@@ -20,7 +19,9 @@ from kermix.errors import DeviceError, OptionError, ShapeError
 from kermix.info import Info
 from kermix.kernels.gaussian import as_kernel
 from kermix.linalg.cholesky import default_ridge
+from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.features import FeatureMap, nystrom_features
+from kermix.sketches.moments import Moments
 from kermix.sketches.sketch import Sketch, check_comparable, moments_of_sums, sample_sums
 
 __all__ = ["DistributedLoss", "RankInfo", "Strategy"]
@@ -330,11 +331,13 @@ def _reduced_moments(ranks: Ranks, features: FeatureMap, side: Side) -> Moments:
             f"{side.name} is on {side.points.device}, the features on "
             f"{features.parameters.device}."
         )
-    sums = sample_sums(features, side.points, side.weights)
+    sums, log_scale = sample_sums(features, side.points, side.weights)
+    common = ranks.max(log_scale)
+    sums = sums.rescaled(log_scale - common)
     flat = ranks.sum(torch.cat([part.reshape(-1) for part in sums]))
     parts = flat.split([part.numel() for part in sums])
     shaped = (part.view(like.shape) for part, like in zip(parts, sums, strict=True))
-    return moments_of_sums(features, len(side), *shaped)
+    return moments_of_sums(features, len(side), FeatureSums(*shaped), common)
 
 
 def _primal_cost(loss: KernelLoss, pair: SketchPair) -> tuple[Tensor, Info]:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kermix.checks import check_option, check_samples, values_are_readable, working_dtype
 from kermix.errors import DegenerateDataWarning, ShapeError, VarianceError
+from kermix.kernels.subsets import symmetric_subset
 
 __all__ = [
     "BandwidthRule",
@@ -57,7 +59,7 @@ class GaussianKernel:
 
     Args:
         v: Variance of the data: a number, several numbers (their kernels are averaged), or a
-            tensor of them, which may require a gradient.
+            tensor of them, which may require a gradient and is read anew at each use.
         v_q: Variance of the centres, as many as there are of `v`. The default is `v`.
         per_dimension: Whether squared distances are divided by the dimension.
 
@@ -70,28 +72,46 @@ class GaussianKernel:
     def __init__(
         self, v: Variance, v_q: Variance | None = None, per_dimension: bool = True
     ) -> None:
-        self.v_p = _variances("v", v)
-        self.v_q = self.v_p if v_q is None else _variances("v_q", v_q)
+        self._v_p = _checked("v", v)
+        self._v_q = None if v_q is None else _checked("v_q", v_q)
         self.per_dimension = per_dimension
-        if len(self.v_p) != len(self.v_q):
+        given = [t for t in (self._v_p, self._v_q) if t is not None]
+        counts = [len(t.reshape(-1)) if isinstance(t, Tensor) else len(t) for t in given]
+        if counts[0] != counts[-1]:
             raise VarianceError(
-                f"v has {len(self.v_p)} values and v_q has {len(self.v_q)}; "
+                f"v has {counts[0]} values and v_q has {counts[-1]}; "
                 "kernels are averaged pair by pair, so give as many of one as of the other."
             )
+
+    @property
+    def v_p(self) -> tuple[Scalar, ...]:
+        """Variances of the data."""
+        return _numbers(self._v_p)
+
+    @property
+    def v_q(self) -> tuple[Scalar, ...]:
+        """Variances of the centres."""
+        return _numbers(self._v_p if self._v_q is None else self._v_q)
+
+    @property
+    def learned(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters among the variances."""
+        given = {"v": self._v_p, "v_q": self._v_q}
+        return {k: v for k, v in given.items() if isinstance(v, torch.nn.Parameter)}
 
     def __repr__(self) -> str:
         def show(variances: tuple[Scalar, ...]) -> str:
             numbers = [float(v) for v in variances]
             return str(numbers[0] if len(numbers) == 1 else numbers)
 
-        other = "" if self.v_q is self.v_p else f", v_q={show(self.v_q)}"
+        other = "" if self.symmetric else f", v_q={show(self.v_q)}"
         scaling = "" if self.per_dimension else ", per_dimension=False"
         return f"GaussianKernel({show(self.v_p)}{other}{scaling})"
 
     @property
     def symmetric(self) -> bool:
         """Whether data and centres have the same variance."""
-        return self.v_q is self.v_p
+        return self._v_q is None
 
     def data_terms(self, dimension: int) -> KernelTerms:
         """The kernel between two data points, of variance `2 v_p`."""
@@ -118,6 +138,18 @@ class GaussianKernel:
         ]
         return self._terms(scales, dimension, log_overlaps)
 
+    def density_terms(self, dimension: int) -> KernelTerms:
+        r"""The cross kernel of Gaussians of unit mass, in units in which `R_F` is the centres'.
+
+        Two concentric ones then have the inner product :math:`(2 v_q / (v_p + v_q))^{d/2}`.
+        """
+        scales = [p + q for p, q in zip(self.v_p, self.v_q, strict=True)]
+        log_overlaps = [
+            0.0 if self.symmetric else dimension / 2 * (math.log(2) + _log(q) - _log(s))
+            for q, s in zip(self.v_q, scales, strict=True)
+        ]
+        return self._terms(scales, dimension, log_overlaps)
+
     def _terms(
         self,
         scales: Sequence[Scalar],
@@ -133,9 +165,20 @@ class GaussianKernel:
 
 
 def as_kernel(v: "GaussianKernel | Variance | BandwidthRule", x: Tensor) -> GaussianKernel:
-    """Turn what a user may give as `v` into a kernel; a rule's name is applied to the data `x`."""
+    """Turn what a user may give as `v` into a kernel; a rule's name is applied to the data `x`.
+
+    A tensor of several variances is refused: it could be meant for the points one by one.
+    """
     if isinstance(v, GaussianKernel):
         return v
+    if not isinstance(v, str | Sequence):
+        shape = tuple(getattr(v, "shape", ()))
+        if len(shape) == 1 and shape[0] > 1:
+            raise VarianceError(
+                f"v has shape {shape}: several variances can mean the average of their kernels "
+                "or one variance for each point. For the average use km.GaussianKernel(v), or a "
+                "list of numbers; Gaussians of different variances are a km.GaussianMixture."
+            )
     return GaussianKernel(bandwidth(x, v) if isinstance(v, str) else v)
 
 
@@ -168,12 +211,9 @@ def bandwidth(
         h2 = (4 / (n * (d + 2))) ** (2 / (d + 4)) * points.var(0, correction=0).mean()
         v = h2 / d if per_dimension else h2
     else:
-        if n > BANDWIDTH_SUBSAMPLE:
-            # A generator of its own: the answer repeats, and nobody's random numbers move.
-            generator = torch.Generator().manual_seed(0)
-            chosen = torch.randperm(n, generator=generator)[:BANDWIDTH_SUBSAMPLE]
-            points = points[chosen.to(points.device)]
-        squares = torch.nn.functional.pdist(points - points.mean(0)).square()
+        # Whatever the order of the points: a test that pools two samples must not tell them apart.
+        points = points[symmetric_subset(points, BANDWIDTH_SUBSAMPLE)]
+        squares = torch.nn.functional.pdist(points).square()
         v = squares[squares > 0].median() / (2 * d if per_dimension else 2)
     if not bool(v > 0):  # also true of the NaN that a median of nothing is
         warnings.warn(
@@ -198,7 +238,8 @@ def _pack(values: list[Scalar]) -> Numbers:
     return torch.stack([torch.as_tensor(v, dtype=like.dtype, device=like.device) for v in values])
 
 
-def _variances(name: str, v: Variance) -> tuple[Scalar, ...]:
+def _checked(name: str, v: Variance) -> tuple[float, ...] | Tensor:
+    """Variances as numbers, or as the tensor that they were given as."""
     if isinstance(v, Tensor):
         if v.ndim > 1:
             raise ShapeError(
@@ -206,20 +247,35 @@ def _variances(name: str, v: Variance) -> tuple[Scalar, ...]:
             )
         if not v.dtype.is_floating_point:
             raise VarianceError(f"{name} has dtype {v.dtype}; a variance is a real number.")
-        if values_are_readable(v) and not bool((torch.isfinite(v) & (v > 0)).all()):
-            raise VarianceError(f"{name} is {v.tolist()}; variances are positive and finite.")
-        # In float64 the derivative of 1 / v stays in range for very small variances.
-        wide = v if v.device.type == "mps" else v.double()
-        values: tuple[Scalar, ...] = tuple(wide.reshape(-1).unbind())
-    else:
-        try:
-            values = tuple(float(u) for u in v) if isinstance(v, Sequence) else (float(v),)
-        except (TypeError, ValueError):
-            raise VarianceError(
-                f"{name} is {v!r}; give a positive number, a list of them, or a tensor."
-            ) from None
-        if not all(math.isfinite(u) and u > 0 for u in values):
-            raise VarianceError(f"{name} is {v}; variances are positive and finite.")
-    if not values:
+        _check_values(name, v)
+        if not v.numel():
+            raise VarianceError(f"{name} is empty; give at least one variance.")
+        return v
+    values = v.tolist() if isinstance(v, np.ndarray | np.generic) else v
+    try:
+        numbers = (
+            tuple(float(u) for u in values) if isinstance(values, Sequence) else (float(values),)
+        )
+    except (TypeError, ValueError):
+        raise VarianceError(
+            f"{name} is {v!r}; give a positive number, a list of them, or a tensor."
+        ) from None
+    if not all(math.isfinite(u) and u > 0 for u in numbers):
+        raise VarianceError(f"{name} is {v}; variances are positive and finite.")
+    if not numbers:
         raise VarianceError(f"{name} is empty; give at least one variance.")
-    return values
+    return numbers
+
+
+def _numbers(variances: tuple[float, ...] | Tensor) -> tuple[Scalar, ...]:
+    if not isinstance(variances, Tensor):
+        return variances
+    _check_values("v", variances)  # a learned one may have changed
+    # In float64 the derivative of 1 / v stays in range for very small variances.
+    wide = variances if variances.device.type == "mps" else variances.double()
+    return tuple(wide.reshape(-1).unbind())
+
+
+def _check_values(name: str, v: Tensor) -> None:
+    if values_are_readable(v) and not bool((torch.isfinite(v) & (v > 0)).all()):
+        raise VarianceError(f"{name} is {v.tolist()}; variances are positive and finite.")

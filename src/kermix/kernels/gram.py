@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_pair, working_dtype
+from kermix.kernels.distances import attraction, squared_distances
 from kermix.kernels.gaussian import (
     BandwidthRule,
     GaussianKernel,
@@ -29,8 +30,6 @@ __all__ = [
     "squared_distances",
 ]
 
-DIRECT_DIFFERENCES_UP_TO = 8
-ROOM_FOR_SUMS = 2.0**-20  # distances are clamped so far below the largest number
 LARGEST_EXPONENT = 60.0  # exp(60) is far from overflow in float32, and so are sums of it
 
 
@@ -98,37 +97,6 @@ def scaled_gram(
         rows, columns, *numbers_like(terms, rows), idle, True, b is a
     )
     return ScaledGram(matrix, log_scale[..., 0, 0])
-
-
-def squared_distances(
-    a: Tensor,  # (*B, M, d)
-    b: Tensor,  # (*B, N, d)
-    same: bool = False,
-) -> Tensor:  # (*B, M, N)
-    """All squared distances, without a tensor of all differences, never infinite.
-
-    Up to eight dimensions the differences are taken directly. Above, the matrix product loses
-    digits where two points are close, so it is done in float64 on centred points.
-    """
-    largest = torch.finfo(a.dtype).max * ROOM_FOR_SUMS
-    if a.shape[-1] <= DIRECT_DIFFERENCES_UP_TO:
-        columns = zip(a.unbind(-1), b.unbind(-1), strict=True)
-        differences = (p.unsqueeze(-1) - q.unsqueeze(-2) for p, q in columns)
-        total = next(differences).square()
-        for difference in differences:
-            total = total.add_(difference.square())
-        return total.clamp(max=largest)
-    wide = torch.float32 if a.device.type == "mps" else torch.float64
-    origin = b.detach().to(wide).mean(-2, keepdim=True)
-    p, q = a.to(wide) - origin, b.to(wide) - origin
-    # Squares of very large coordinates would be infinite, and their difference no number.
-    size = torch.maximum(*(t.detach().abs().amax((-2, -1), keepdim=True) for t in (p, q)))
-    size = size.clamp(min=1)
-    p, q = p / size, q / size
-    norms = p.square().sum(-1).unsqueeze(-1) + q.square().sum(-1).unsqueeze(-2)
-    total = (norms - 2 * (p @ q.mT)).clamp(min=0) * size * size
-    total = total.clamp(max=largest).to(a.dtype)
-    return total.masked_fill(_diagonal(total), 0) if same else total
 
 
 def _diagonal(matrix: Tensor) -> Tensor:  # (*B, N, N) -> (N, N)
@@ -236,11 +204,9 @@ class _Gram(torch.autograd.Function):
             for kernel in kernels_at(distances, rates, log_weights, nearest, log_scale)
         ]
         pull = sum((r * p for r, p in zip(rates, parts, strict=True)), start=grad.new_zeros(()))
-        # Differences from a common origin keep their digits in the products.
-        origin = b.detach().mean(-2, keepdim=True)
-        p, q = a - origin, b - origin
-        grad_a = 2 * (pull @ q - pull.sum(-1, keepdim=True) * p)
-        grad_b = 2 * (pull.mT @ p - pull.mT.sum(-1, keepdim=True) * q)
+        toward_b, toward_a = attraction(pull, a, b, distances.detach(), ctx.same)
+        assert toward_a is not None
+        grad_a, grad_b = 2 * toward_b, 2 * toward_a
         if not learned:
             return grad_a, grad_b, None, None, None, None, None
         grad_rates = torch.stack([-(part * distances).sum() for part in parts])

@@ -6,7 +6,6 @@ always on a GPU, and on a CPU where there are so many pairs that compiling it pa
 """
 
 import functools
-import importlib.util
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -16,15 +15,14 @@ from torch import Tensor
 
 from kermix.checks import is_traced
 from kermix.errors import OptionError
-from kermix.kernels.gaussian import KernelTerms, Numbers
-from kermix.kernels.gram import (
+from kermix.kernels.distances import (
     DIRECT_DIFFERENCES_UP_TO,
-    aligned,
-    kernels_at,
-    largest_exponent,
-    numbers_like,
+    attraction,
     squared_distances,
+    triton_is_there,
 )
+from kermix.kernels.gaussian import KernelTerms, Numbers
+from kermix.kernels.gram import aligned, kernels_at, largest_exponent, numbers_like
 
 __all__ = ["log_kernel_means"]
 
@@ -61,7 +59,7 @@ def log_kernel_means(
     batch = torch.broadcast_shapes(columns.shape[:-2], weights.shape[:-1])
     rows, columns = (t.expand(*batch, *t.shape[-2:]) for t in (rows, columns))
     weights = weights.to(dtype).expand(*batch, n)
-    arguments = rows, columns, weights, *numbers_like(terms, rows), chunk
+    arguments = rows, columns, weights, *numbers_like(terms, rows), chunk, points is sources
     # The compiler differentiates the plain formula by itself.
     evaluate = _LogMeans.forward if torch.compiler.is_compiling() else _LogMeans.apply
     ratio, _, log_scale = evaluate(*arguments)
@@ -89,6 +87,7 @@ class _LogMeans(torch.autograd.Function):
         rates: Numbers,
         log_weights: Numbers,
         chunk: int,
+        same: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         backend = _one_loop(points, sources)
         if backend is not None:
@@ -98,15 +97,15 @@ class _LogMeans(torch.autograd.Function):
             ratio = _total([s * m for s, m in zip(shares, masses, strict=True)]).log()
             return ratio, nearest, log_scale
         rows = [
-            _row_block(block, sources, weights, rates, log_weights, chunk)
-            for block in points.split(chunk, -2)
+            _row_block(block, sources, weights, rates, log_weights, chunk, i if same else None)
+            for i, block in enumerate(points.split(chunk, -2))
         ]
         ratio, nearest, log_scale = (torch.cat(part, -1) for part in zip(*rows, strict=True))
         return ratio, nearest, log_scale
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        points, sources, weights, rates, log_weights, ctx.chunk = inputs
+        points, sources, weights, rates, log_weights, ctx.chunk, ctx.same = inputs
         ratio, nearest, log_scale = output
         ctx.mark_non_differentiable(nearest, log_scale)
         ctx.set_materialize_grads(False)
@@ -121,7 +120,7 @@ class _LogMeans(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return (None,) * 6
+            return (None,) * 7
         points, sources, weights, ratio, nearest, log_scale, *learned = ctx.saved_tensors
         rates, log_weights = learned or ctx.numbers
         # Divided by the mean kernel, the terms of a row sum to 1.
@@ -140,12 +139,14 @@ class _LogMeans(torch.autograd.Function):
             nearest,
             log_scale,
             ctx.chunk,
+            ctx.same,
             sources_too=any(ctx.needs_input_grad[1:3]),
         )
         return (
             *gradients[:3],
             gradients.rates if learned else None,
             gradients.log_weights if learned else None,
+            None,
             None,
         )
 
@@ -157,14 +158,18 @@ def _row_block(
     rates: Numbers,
     log_weights: Numbers,
     chunk: int,
+    own: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Ratio, nearest distance and scale for a block of points, one tile after the other."""
+    """Ratio, nearest distance and scale for a block of points, one tile after the other.
+
+    `own` is the tile that holds the same points as the block.
+    """
     largest = torch.finfo(rows.dtype).max
     nearest = torch.full_like(rows[..., :1], largest)
     log_scale = largest_exponent(nearest, rates, log_weights)
     total = torch.zeros_like(nearest)
-    for columns, share in _tiles(sources, weights, chunk):
-        distances = squared_distances(rows, columns)
+    for j, (columns, share) in enumerate(_tiles(sources, weights, chunk)):
+        distances = squared_distances(rows, columns, j == own)
         idle = (share <= 0).unsqueeze(-2)
         near = distances.detach().masked_fill(idle, largest).amin(-1, keepdim=True)
         nearest, before = torch.minimum(nearest, near), log_scale
@@ -184,28 +189,29 @@ def _tiled_gradients(
     nearest: Tensor,
     log_scale: Tensor,
     chunk: int,
+    same: bool,
     sources_too: bool,
 ) -> _Gradients:
-    origin = sources.detach().mean(-2, keepdim=True)
-    by_row = [t.unsqueeze(-1).split(chunk, -2) for t in (factors, nearest, log_scale)]
+    row_parts = [t.unsqueeze(-1).split(chunk, -2) for t in (factors, nearest, log_scale)]
     grad_points = []
     grad_sources = [torch.zeros_like(t) for t in sources.split(chunk, -2)]
     grad_weights = [torch.zeros_like(t) for t in weights.split(chunk, -1)]
     zero = factors.new_zeros(())
     grad_rates, grad_logs = [zero] * len(rates), [zero] * len(rates)
-    for rows, factor, near, scale in zip(points.split(chunk, -2), *by_row, strict=True):
+    by_row = zip(points.split(chunk, -2), *row_parts, strict=True)
+    for i, (rows, factor, near, scale) in enumerate(by_row):
         grad_rows = torch.zeros_like(rows)
         for j, (columns, share) in enumerate(_tiles(sources, weights, chunk)):
-            distances = squared_distances(rows, columns)
+            own = same and i == j
+            distances = squared_distances(rows, columns, own)
             kernels = kernels_at(distances, rates, log_weights, near, scale)
             parts = [kernel * factor for kernel in kernels]
             weighted = [part * share.unsqueeze(-2) for part in parts]
             pull = _total([rate * w for rate, w in zip(rates, weighted, strict=True)])
-            p, q = rows - origin, columns - origin
-            grad_rows = grad_rows + 2 * (pull @ q - pull.sum(-1, keepdim=True) * p)
-            if sources_too:
+            toward, back = attraction(pull, rows, columns, distances.detach(), own, sources_too)
+            grad_rows = grad_rows + 2 * toward
+            if back is not None:
                 grad_weights[j] = grad_weights[j] + _total(parts).sum(-2)
-                back = pull.mT @ p - pull.mT.sum(-1, keepdim=True) * q
                 grad_sources[j] = grad_sources[j] + 2 * back
             if isinstance(rates, Tensor):
                 grad_rates = [
@@ -246,6 +252,7 @@ def _fused_gradients(
     nearest: Tensor,
     log_scale: Tensor,
     chunk: int,
+    same: bool,
     sources_too: bool,
 ) -> _Gradients:
     p, s, w = _flat(points, 2), _flat(sources, 2), _flat(weights, 1)
@@ -276,16 +283,11 @@ def _fused_gradients(
     )
 
 
-@functools.cache
-def _triton_is_there() -> bool:
-    return importlib.util.find_spec("triton") is not None
-
-
 def _one_loop(points: Tensor, sources: Tensor) -> ModuleType | None:
     """The module that evaluates all pairs in one loop, where there is one and it pays."""
     if points.shape[-1] > DIRECT_DIFFERENCES_UP_TO or is_traced(points):
         return None
-    if points.is_cuda and points.dtype == torch.float32 and _triton_is_there():
+    if points.is_cuda and points.dtype == torch.float32 and triton_is_there():
         from kermix.kernels import means_triton as fused
 
         return fused

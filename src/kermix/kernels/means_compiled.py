@@ -7,12 +7,14 @@ take longer.
 
 import functools
 import shutil
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kermix.kernels.distances import ROOM_FOR_SUMS
 from kermix.kernels.gram import LARGEST_EXPONENT
 from kermix.kernels.mean_sums import KernelMoments
 
@@ -29,7 +31,7 @@ def nearest_distances(points: Tensor, sources: Tensor, weights: Tensor) -> Tenso
     """Squared distance from each point to the nearest source of positive weight."""
     largest = torch.finfo(points.dtype).max
     penalties = torch.zeros_like(weights).masked_fill(weights <= 0, largest / 4)
-    find = _compiled(_nearest)
+    find = _compiled(_nearest, *_kind(points))
     triples = zip(points, sources, penalties, strict=True)
     return torch.stack([find(p, s, penalty) for p, s, penalty in triples])
 
@@ -46,7 +48,7 @@ def kernel_moments(
     """Sums of the kernel `exp(-rate * (distance - near))`, with what its gradient needs."""
     near_t = targets.new_zeros(targets.shape[:-1]) if near_targets is None else near_targets
     near_o = others.new_zeros(others.shape[:-1]) if near_others is None else near_others
-    sums = _compiled(_sums_with_gradient if gradient else _sums)
+    sums = _compiled(_sums_with_gradient if gradient else _sums, *_kind(targets))
     items = zip(targets, others, weights, near_t, near_o, strict=True)
     found = [sums(*item, rate) for item in items]
     if not gradient:
@@ -55,14 +57,25 @@ def kernel_moments(
     return KernelMoments(mass, torch.stack(pulls, -1), spread)
 
 
+def _kind(points: Tensor) -> tuple[torch.dtype, int]:
+    return points.dtype, points.shape[-1]
+
+
 @functools.cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function, dynamic=True, fullgraph=True)
+def _compiled(
+    function: types.FunctionType, dtype: torch.dtype, dimension: int
+) -> Callable[..., Any]:
+    # The compiler counts versions by code object, and gives up at the ninth: a dtype and dimension
+    # has one of its own.
+    code = function.__code__.replace(co_name=f"{function.__name__}_{dimension}")
+    own = types.FunctionType(code, function.__globals__, closure=function.__closure__)
+    return torch.compile(own, dynamic=True, fullgraph=True)
 
 
 def _distances(targets: Tensor, others: Tensor) -> Tensor:
     differences = _differences(targets, others)
-    return sum((d * d for d in differences[1:]), start=differences[0] * differences[0])
+    total = sum((d * d for d in differences[1:]), start=differences[0] * differences[0])
+    return total.clamp(max=torch.finfo(targets.dtype).max * ROOM_FOR_SUMS)
 
 
 def _differences(targets: Tensor, others: Tensor) -> list[Tensor]:

@@ -1,7 +1,8 @@
 """Kernel means of points in few dimensions on a GPU, fused: no kernel value reaches memory.
 
 Two Triton kernels do what :mod:`kermix.kernels.means` does in tiles, which is their reference.
-Neither holds more than a block of kernel values in registers, so there is no memory to bound.
+Neither holds more than a block of kernel values in registers, so there is no memory to bound. A
+third one mends distances that a matrix product has lost the digits of.
 """
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from kermix.kernels.mean_sums import KernelMoments
 
-__all__ = ["kernel_moments", "nearest_distances"]
+__all__ = ["kernel_moments", "mend_distances", "nearest_distances"]
 
 BLOCK_TARGETS = 32
 BLOCK_OTHERS = 64
@@ -52,14 +53,29 @@ def _nearest_kernel(  # type: ignore  # noqa: ANN202
 
 
 @triton.jit
+def _factor(targets, others, rows, columns, m, n, distance, c: tl.constexpr, d: tl.constexpr):  # type: ignore  # noqa: ANN001, ANN202
+    """What the kernel is multiplied by in channel `c`: one, a difference, or the distance."""
+    if c == 0:
+        factor = tl.full(distance.shape, 1.0, tl.float32)
+    elif c <= d:
+        row = tl.load(targets + (c - 1) * m + rows, mask=rows < m, other=0.0)
+        column = tl.load(others + (c - 1) * n + columns, mask=columns < n, other=0.0)
+        factor = column[None, :] - row[:, None]
+    else:
+        factor = distance
+    return factor
+
+
+@triton.jit
 def _masses_kernel(  # type: ignore  # noqa: ANN202
     targets, others, weights, near_targets, near_others, rate, masses, m, n,  # noqa: ANN001
-    d: tl.constexpr, channels: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
+    d: tl.constexpr, first: tl.constexpr, channels: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
     targets += batch * d * m
     others += batch * d * n
-    weights += batch * channels * n
+    weights += batch * n
     masses += batch * channels * m
     near_others += batch * n
     rows = tl.program_id(0) * block_m + tl.arange(0, block_m)
@@ -78,13 +94,20 @@ def _masses_kernel(  # type: ignore  # noqa: ANN202
         distance = _distances(targets, others, rows, columns, m, n, d)
         beyond = distance - near_target[:, None] - near_other[None, :]
         value = tl.exp(tl.minimum(-beta * beyond, LARGEST_EXPONENT))
-        total_0 += value * tl.load(weights + columns, mask=inside, other=0.0)[None, :]
+        value *= tl.load(weights + columns, mask=inside, other=0.0)[None, :]
+        total_0 += value * _factor(targets, others, rows, columns, m, n, distance, first, d)
         if channels > 1:
-            total_1 += value * tl.load(weights + n + columns, mask=inside, other=0.0)[None, :]
+            total_1 += value * _factor(
+                targets, others, rows, columns, m, n, distance, first + 1, d
+            )
         if channels > 2:
-            total_2 += value * tl.load(weights + 2 * n + columns, mask=inside, other=0.0)[None, :]
+            total_2 += value * _factor(
+                targets, others, rows, columns, m, n, distance, first + 2, d
+            )
         if channels > 3:
-            total_3 += value * tl.load(weights + 3 * n + columns, mask=inside, other=0.0)[None, :]
+            total_3 += value * _factor(
+                targets, others, rows, columns, m, n, distance, first + 3, d
+            )
     tl.store(masses + rows, tl.sum(total_0, 1), mask=rows < m)
     if channels > 1:
         tl.store(masses + m + rows, tl.sum(total_1, 1), mask=rows < m)
@@ -92,6 +115,59 @@ def _masses_kernel(  # type: ignore  # noqa: ANN202
         tl.store(masses + 2 * m + rows, tl.sum(total_2, 1), mask=rows < m)
     if channels > 3:
         tl.store(masses + 3 * m + rows, tl.sum(total_3, 1), mask=rows < m)
+
+
+@triton.jit
+def _mend_kernel(  # type: ignore  # noqa: ANN202
+    distances, squares_a, squares_b, a, b, m, n, d, tiles, close,  # noqa: ANN001
+    block_m: tl.constexpr, block_n: tl.constexpr,
+):  # fmt: skip
+    batch = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    across = tl.cdiv(n, block_n)
+    rows = tile // across * block_m + tl.arange(0, block_m)
+    columns = tile % across * block_n + tl.arange(0, block_n)
+    inside = (rows < m)[:, None] & (columns < n)[None, :]
+    places = distances + batch * m * n + rows[:, None].to(tl.int64) * n + columns[None, :]
+    found = tl.load(places, mask=inside, other=0.0)
+    square_a = tl.load(squares_a + batch * m + rows, mask=rows < m, other=0.0)
+    square_b = tl.load(squares_b + batch * n + columns, mask=columns < n, other=0.0)
+    limit = close * (square_a[:, None] + square_b[None, :])
+    # Neither what is no number nor what has an infinite limit is right.
+    right = (found >= limit) & (limit < float("inf"))
+    wrong = inside & (right == 0)
+    if tl.max(tl.max(wrong.to(tl.int32), 1), 0) > 0:
+        a += batch * d * m
+        b += batch * d * n
+        total = tl.zeros((block_m, block_n), found.dtype)
+        for k in range(d):
+            row = tl.load(a + k * m + rows, mask=rows < m, other=0.0)
+            column = tl.load(b + k * n + columns, mask=columns < n, other=0.0)
+            difference = row[:, None] - column[None, :]
+            total += difference * difference
+        tl.store(places, total, mask=wrong)
+
+
+def mend_distances(
+    distances: Tensor,  # (*B, M, N)
+    squares_a: Tensor,  # (*B, M)
+    squares_b: Tensor,  # (*B, N)
+    a: Tensor,  # (*B, M, d)
+    b: Tensor,  # (*B, N, d)
+    close: float,
+) -> Tensor:  # (*B, M, N)
+    """Squared distances, those that are below `close` times the norms by differences, in place.
+
+    Only tiles that hold such a one take the time; nothing waits for the device.
+    """
+    distances = distances.contiguous()
+    (m, d), n = a.shape[-2:], b.shape[-2]
+    tiles = triton.cdiv(m, BLOCK_TARGETS) * triton.cdiv(n, BLOCK_OTHERS)
+    _mend_kernel[(tiles * (distances.numel() // (m * n)),)](
+        distances, squares_a.contiguous(), squares_b.contiguous(), _by_axis(a), _by_axis(b),
+        m, n, d, tiles, close, block_m=BLOCK_TARGETS, block_n=BLOCK_OTHERS,
+    )  # fmt: skip
+    return distances
 
 
 def nearest_distances(points: Tensor, sources: Tensor, weights: Tensor) -> Tensor:  # (B, M)
@@ -118,47 +194,41 @@ def kernel_moments(
 
     `near` belongs to the targets or to the others: distances are taken relative to it.
     """
-    # From a common origin the difference of two sums keeps its digits.
-    origin = others.mean(1, keepdim=True)
-    targets, others = targets - origin, others - origin
-    channels = [weights]
-    if gradient:
-        channels += [weights * coordinate for coordinate in others.unbind(-1)]
-        channels += [weights * others.square().sum(-1)]
+    # Differences are taken pair by pair: a difference of two sums would lose the digits of points
+    # that are close to each other and far from the origin.
+    wanted = targets.shape[-1] + 2 if gradient else 1
     masses = torch.cat(
         [
-            _masses(targets, others, torch.stack(group, 1), rate, near_targets, near_others)
-            for group in (channels[i : i + CHANNELS] for i in range(0, len(channels), CHANNELS))
+            _masses(targets, others, weights, rate, near_targets, near_others, first, wanted)
+            for first in range(0, wanted, CHANNELS)
         ],
         1,
     )
-    mass = masses[:, 0]
     if not gradient:
-        return KernelMoments(mass, None, None)
-    toward, squares = masses[:, 1:-1].mT, masses[:, -1]
-    pull = toward - mass.unsqueeze(-1) * targets
-    spread = targets.square().sum(-1) * mass - 2 * (targets * toward).sum(-1) + squares
-    return KernelMoments(mass, pull, spread)
+        return KernelMoments(masses[:, 0], None, None)
+    return KernelMoments(masses[:, 0], masses[:, 1:-1].mT, masses[:, -1])
 
 
 def _masses(
     targets: Tensor,
     others: Tensor,
-    weights: Tensor,  # (B, C, N)
+    weights: Tensor,
     rate: Tensor,
     near_targets: Tensor | None,
     near_others: Tensor | None,
+    first: int,
+    wanted: int,
 ) -> Tensor:  # (B, C, M)
-    """Sums of the kernel for several weights of the others at once."""
+    """Some of the sums at once: mass, pull along each axis, spread, from the `first` on."""
     batch, m, d = targets.shape
-    channels, n = weights.shape[1:]
+    n, channels = others.shape[1], min(CHANNELS, wanted - first)
     masses = targets.new_empty(batch, channels, m)
     near_targets = targets.new_zeros(batch, m) if near_targets is None else near_targets
     near_others = targets.new_zeros(batch, n) if near_others is None else near_others
     _masses_kernel[(triton.cdiv(m, BLOCK_TARGETS), batch)](
         _by_axis(targets), _by_axis(others), weights.contiguous(), near_targets.contiguous(),
         near_others.contiguous(), rate, masses, m, n,
-        d=d, channels=channels, block_m=BLOCK_TARGETS, block_n=BLOCK_OTHERS,
+        d=d, first=first, channels=channels, block_m=BLOCK_TARGETS, block_n=BLOCK_OTHERS,
     )  # fmt: skip
     return masses
 

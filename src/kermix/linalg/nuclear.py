@@ -32,8 +32,8 @@ def nuclear_norm(
 
     `"svd"` is exact, and its gradient is restricted to the singular values that stand out from
     rounding. `"polar"` finds `Q` by matrix products alone: since the norm of `Q` is at most 1, its
-    value is, up to rounding, a lower bound, and the nuclear norm exceeds it by no more than
-    `info.error_bound`. `"auto"` takes `"polar"` for float32 on an accelerator and `"svd"`
+    value is, up to rounding, a lower bound, and the nuclear norm is within `info.error_bound` of
+    it, rounding included. `"auto"` takes `"polar"` for float32 on an accelerator and `"svd"`
     elsewhere, where it is the faster one; :func:`chosen_method` tells.
 
     Args:

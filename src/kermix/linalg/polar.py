@@ -23,6 +23,7 @@ __all__ = ["Polar", "Reduction", "polar_factor"]
 # large singular values close to zero would drown them in the rounding of the product.
 CUSHION = 0.02
 ROUNDING_MARGIN = 1.002
+ROUNDINGS_OF_THE_VALUE = 6.0
 FINEST_TF32_TOLERANCE = 1e-4
 
 
@@ -41,8 +42,8 @@ class Polar:
     """An approximate polar factor `Q` of norm at most 1, and what is lost by it."""
 
     factor: Tensor  # (*B, M, N)
-    value: Tensor  # (*B,)  <Q, P>, a lower bound of the nuclear norm
-    error_bound: Tensor  # (*B,)  the nuclear norm is at most value + error_bound
+    value: Tensor  # (*B,)  <Q, P>, but for rounding a lower bound of the nuclear norm
+    error_bound: Tensor  # (*B,)  the nuclear norm is within this of the value, rounding included
 
 
 @dataclass
@@ -121,6 +122,9 @@ def polar_factor(
                 # The bound is proportional to the smallest singular value that is resolved.
                 interval.extend(min(max(2 * excess, 4.0), interval.resolved / finest))
             gram = _total(torch.bmm(x, x.mT), over)
+    finfo = torch.finfo(matrix.dtype)
+    rounding = ROUNDINGS_OF_THE_VALUE * finfo.eps * value.abs() + finfo.tiny * (value != 0)
+    bound = bound.clamp(min=0) + rounding
     shape = matrix.shape[:-2]
     factor = (x / interval.high).reshape(matrix.shape)
     return Polar(factor, value.reshape(shape), bound.reshape(shape))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kermix.checks import working_dtype
 from kermix.errors import OptionError, SizeError
-from kermix.kernels.gram import DIRECT_DIFFERENCES_UP_TO, squared_distances
+from kermix.kernels.distances import DIRECT_DIFFERENCES_UP_TO, squared_distances
 from kermix.mixtures.components import Components
 from kermix.mixtures.covariance import KINDS, CovarianceKind, cholesky_or_nan, log_determinant
 from kermix.mixtures.log_sums import (
@@ -156,8 +156,7 @@ def _log_products(components: Components) -> Callable[[Tensor], Tensor]:
     -1/2 [sum_a log det(2 pi S_a) + log det(T / 2 pi) + sum_a (m_a - m)' T_a (m_a - m)].
     """
     dim = components.means.shape[-1]
-    means = components.means - components.means.detach().mean(-2, keepdim=True)
-    covariances = components.covariances
+    means, covariances = components.means, components.covariances
 
     if components.kind == "isotropic":
         squares = squared_distances(means, means, same=True)
@@ -179,7 +178,7 @@ def _log_products(components: Components) -> Callable[[Tensor], Tensor]:
             variances = covariances[..., indices, :]
             precisions = variances.reciprocal()
             total = precisions.sum(-2)
-            here = means[..., indices, :]
+            here = means[..., indices, :] - means[..., indices[:, :1], :]
             centre = (precisions * here).sum(-2) / total
             spread = (precisions * (here - centre.unsqueeze(-2)).square()).sum(-2)
             logs = (variances.log() + LOG_2PI).sum(-2) + total.log() - LOG_2PI
@@ -192,20 +191,19 @@ def _log_products(components: Components) -> Callable[[Tensor], Tensor]:
     identity = torch.eye(dim, dtype=means.dtype, device=means.device)
     whitening = torch.linalg.solve_triangular(factors, identity, upper=False)
     precisions = whitening.mT @ whitening
-    pulls = (precisions @ means.unsqueeze(-1)).squeeze(-1)
 
     def full(indices: Tensor) -> Tensor:
         columns = indices.unbind(-1)
         total = cholesky_or_nan(reduce(torch.add, (precisions[..., c, :, :] for c in columns)))
-        pull = pulls[..., indices, :].sum(-2).unsqueeze(-1)
-        centre = torch.cholesky_solve(pull, total)
+        # From the first mean of each product, the others keep their digits.
+        gaps = [(means[..., c, :] - means[..., columns[0], :]).unsqueeze(-1) for c in columns]
+        pulls = (precisions[..., c, :, :] @ gap for c, gap in zip(columns, gaps, strict=True))
+        centre = torch.cholesky_solve(reduce(torch.add, pulls), total)
         spread = reduce(
             torch.add,
             (
-                (whitening[..., c, :, :] @ (means[..., c, :].unsqueeze(-1) - centre))
-                .square()
-                .sum((-2, -1))
-                for c in columns
+                (whitening[..., c, :, :] @ (gap - centre)).square().sum((-2, -1))
+                for c, gap in zip(columns, gaps, strict=True)
             ),
         )
         constant = logs[..., indices].sum(-1) + log_determinant(total) - dim * LOG_2PI

@@ -206,10 +206,23 @@ class GaussianMixture(ClosedForms, Distribution):
     @property
     def mean(self) -> Tensor:
         """The mean of the mixture, (*B, d)."""
-        return self._mean().to(self._dtype)
+        heaviest, _, middle = self._gaps()
+        return (heaviest + middle).squeeze(-2).to(self._dtype)
 
-    def _mean(self) -> Tensor:
-        return (self._components.weights.unsqueeze(-1) * self._components.means).sum(-2)
+    def _gaps(self) -> tuple[Tensor, Tensor, Tensor]:  # (*B, 1, d), (*B, K, d), (*B, 1, d)
+        """The heaviest component's mean, all means from there, and the mixture's from there.
+
+        From there they keep their digits, however far from zero the mixture is.
+        """
+        c = self._components
+        index = (
+            c.weights.detach()
+            .argmax(-1)[..., None, None]
+            .expand(*c.batch_shape, 1, c.means.shape[-1])
+        )
+        heaviest = c.means.gather(-2, index)
+        gaps = c.means - heaviest
+        return heaviest, gaps, (c.weights.unsqueeze(-1) * gaps).sum(-2, keepdim=True)
 
     @property
     def variance(self) -> Tensor:
@@ -219,7 +232,8 @@ class GaussianMixture(ClosedForms, Distribution):
             within = c.covariances.diagonal(dim1=-2, dim2=-1)
         else:
             within = c.covariances_as("diagonal")
-        between = (c.means - self._mean().unsqueeze(-2)).square()
+        _, gaps, middle = self._gaps()
+        between = (gaps - middle).square()
         return (c.weights.unsqueeze(-1) * (within + between)).sum(-2).to(self._dtype)
 
     @property
@@ -227,7 +241,8 @@ class GaussianMixture(ClosedForms, Distribution):
         """The covariance of the mixture, (*B, d, d)."""
         c = self._components
         with c.full_precision():
-            gaps = c.means - self._mean().unsqueeze(-2)
+            _, gaps, middle = self._gaps()
+            gaps = gaps - middle
             between = (c.weights.unsqueeze(-1) * gaps).mT @ gaps
             if c.kind == "full":
                 within = (c.weights[..., None, None] * c.covariances).sum(-3)

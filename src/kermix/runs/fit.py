@@ -76,14 +76,15 @@ def resume(folder: str | Path, *, show: bool = False) -> Run:
 
 
 def _to_the_end(run: Run, dataset: Any, show: bool) -> None:
-    outcome = train(run, dataset, show)
-    if outcome is None:  # the main process, on another node or beside this one, writes
-        return
-    if not outcome.finished:
-        raise KeyboardInterrupt(
-            f"Stopped at step {outcome.step}; saved. To go on: km.resume({str(run.folder)!r})"
-        )
-    run.finish(dataset, outcome)
+    with run.held():
+        outcome = train(run, dataset, show)
+        if outcome is None:  # the main process, on another node or beside this one, writes
+            return
+        if not outcome.finished:
+            raise KeyboardInterrupt(
+                f"Stopped at step {outcome.step}; saved. To go on: km.resume({str(run.folder)!r})"
+            )
+        run.finish(dataset, outcome)
 
 
 def begin_fit(

@@ -76,8 +76,7 @@ class FitRun(Run):
         split = split_rows(dataset.values, settings.seed)
         settings = settings.for_data(len(split.train))
         check_shares(settings, devices * nodes)
-        main = int(os.environ.get("RANK" if is_rank() else "NODE_RANK", 0)) == 0
-        main = main or devices * nodes == 1
+        main = _is_main(devices, nodes)
         _, variances = build_model(split.train, settings, dataset.image)
         if devices * nodes == 1:
             make_fabric(device, precision)  # refused, if it must be, before a folder is made
@@ -110,6 +109,12 @@ class FitRun(Run):
         """Processes on each node, nodes, and how costs are computed over them."""
         ranks = self.config.get("ranks", {})
         return ranks.get("devices", 1), ranks.get("nodes", 1), ranks.get("strategy", "auto")
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is, of those that share the run, the one that has its folder."""
+        devices, nodes, _ = self.ranks
+        return _is_main(devices, nodes)
 
     def with_ranks(
         self, devices: int | None = None, nodes: int | None = None, strategy: str | None = None
@@ -256,6 +261,12 @@ class FitRun(Run):
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
         return " ".join(parts)
+
+
+def _is_main(devices: int, nodes: int) -> bool:
+    if devices * nodes == 1:
+        return True
+    return int(os.environ.get("RANK" if is_rank() else "NODE_RANK", 0)) == 0
 
 
 def _fingerprint(values: Tensor) -> str:

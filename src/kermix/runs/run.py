@@ -13,7 +13,8 @@ data, trainer, result and command are.
 
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -21,6 +22,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from kermix.distributed import Strategy
 from kermix.reports.provenance import environment, write_json
 from kermix.runs.folder import begin_folder, lasting_source, read_config, write_metrics
+from kermix.runs.lock import locked_run
 from kermix.training.loop import Row, Trainer
 from kermix.version import __version__
 
@@ -149,6 +151,17 @@ class Run(ABC):
     def ranks(self) -> tuple[int, int, Strategy]:
         """Processes on each node, nodes, and how costs are computed over them."""
         return 1, 1, "auto"
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is, of those that share the run, the one that has its folder."""
+        return True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder alone; refused while another process, or this one, trains the run."""
+        with locked_run(self.folder) if self.is_main else nullcontext():
+            yield
 
     @abstractmethod
     def dataset(self) -> Any:

@@ -5,14 +5,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.kernels.gram import DIRECT_DIFFERENCES_UP_TO
+from kermix.kernels.distances import DIRECT_DIFFERENCES_UP_TO, distances_on_cpu
+from kermix.sketches.candidates import recognised
 from kermix.sketches.features import FeatureMap, NystromFeatures
 
-__all__ = ["FeatureSums", "NystromSums", "feature_sums", "summed"]
+__all__ = [
+    "FeatureSums",
+    "NystromSums",
+    "apart",
+    "feature_sums",
+    "no_sums",
+    "scaled_sums",
+    "summed",
+]
 
 NUMBERS_AT_A_TIME = 2**18  # features of a piece: two megabytes
 SMALLEST_EXPONENT = -300.0  # products of two such kernels are still no subnormal numbers
-LARGEST_COORDINATE = 1e120  # its square is finite
 
 
 class FeatureSums(NamedTuple):
@@ -27,6 +35,37 @@ class FeatureSums(NamedTuple):
         """The sums over both sets of points."""
         return FeatureSums(*(a + b for a, b in zip(self, other, strict=True)))
 
+    def minus(self, other: "FeatureSums") -> "FeatureSums":
+        """The sums over the points of this set that are not in the other, a part of it."""
+        return FeatureSums(*(a - b for a, b in zip(self, other, strict=True)))
+
+    def rescaled(self, log_factor: Tensor) -> "FeatureSums":
+        """The sums for features that are multiplied by `exp(log_factor)`; residuals have none."""
+        factor = log_factor.exp()
+        return FeatureSums(
+            self.total, factor * self.first, factor.square() * self.second, self.residual
+        )
+
+    def to(self, like: Tensor) -> "FeatureSums":
+        """The same in another dtype or on another device."""
+        return FeatureSums(*(part.to(like) for part in self))
+
+
+def apart(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> FeatureSums | None:
+    """Sums over those points that the map was chosen from; None: not known which these are."""
+    if feature_map.chosen_from is None:
+        return None
+    rows = recognised(feature_map.chosen_from, points)
+    if not len(rows):
+        return no_sums(feature_map)
+    return summed(feature_map, points[rows], None if weights is None else weights[rows])
+
+
+def no_sums(feature_map: FeatureMap) -> FeatureSums:
+    """The sums over no points."""
+    like, r = feature_map.parameters, feature_map.rank
+    return FeatureSums(*(like.new_zeros(shape) for shape in ((), (r,), (r, r), ())))
+
 
 def summed(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> FeatureSums:
     """Sums over points, without a graph: the fast way where there is one."""
@@ -36,14 +75,24 @@ def summed(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> F
 
 
 def feature_sums(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> FeatureSums:
-    """Sums over points, all at once and differentiable."""
-    features = feature_map(points)
+    """Sums over points, all at once."""
+    sums, log_scale = scaled_sums(feature_map, points, weights)
+    return sums.rescaled(log_scale)
+
+
+def scaled_sums(
+    feature_map: FeatureMap, points: Tensor, weights: Tensor | None
+) -> tuple[FeatureSums, Tensor]:
+    """Sums over points, all at once and differentiable, and the logarithm of the scale."""
+    features, log_scale = feature_map.scaled(points, weights)
     share = features.new_ones(len(points)) if weights is None else weights.to(features)
     weighted = features * share.unsqueeze(-1)
-    residual = (1 - features.square().sum(-1)).clamp(min=0)
-    return FeatureSums(
+    held = (2 * log_scale).exp() * features.square().sum(-1)
+    residual = (1 - held).clamp(min=0)
+    sums = FeatureSums(
         share.sum(), weighted.sum(0), features.mT @ weighted, (share * residual).sum()
     )
+    return sums, log_scale
 
 
 class NystromSums:
@@ -56,10 +105,10 @@ class NystromSums:
 
     def __init__(self, features: NystromFeatures) -> None:
         terms = features.kernel.cross_terms(features.dimension)
+        self._features, self._scale = features, features.scale
         self._rates = [float(r) for r in terms.rates]
         self._log_weights = [float(w) for w in terms.log_weights]
-        self._origin = features.landmarks.mean(0)
-        self._landmarks = features.landmarks - self._origin
+        self._landmarks = features.landmarks
         factor: Tensor = features._factor  # type: ignore[attr-defined]
         eye = torch.eye(len(factor), dtype=factor.dtype)
         self._whitening = torch.linalg.solve_triangular(factor, eye, upper=False).mT.contiguous()
@@ -73,19 +122,18 @@ class NystromSums:
 
     @torch.no_grad()
     def __call__(self, points: Tensor, weights: Tensor | None = None) -> FeatureSums:
-        """Sums over points of shape (N, d)."""
-        rank = self._landmarks.shape[0]
-        sums = FeatureSums(*(self._landmarks.new_zeros(s) for s in ((), rank, (rank, rank), ())))
-        rows = self.rows
+        """Sums over raw rows of shape (N, d)."""
+        sums, rows = no_sums(self._features), self.rows
         for start in range(0, len(points), rows):
             share = None if weights is None else weights[start : start + rows].to(self._landmarks)
             sums = sums.plus(self._piece(points[start : start + rows], share))
         return sums
 
     def features(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
-        """Features of as many points as a buffer has rows, valid until the next call."""
+        """Features of as many raw rows as a buffer has rows, valid until the next call."""
         n = len(points)
-        kernel = self._kernel(points.to(self._landmarks) - self._origin)
+        points = points.to(self._landmarks) if self._scale is None else self._scale(points)
+        kernel = self._kernel(points)
         return torch.mm(kernel, self._whitening, out=self._buffers[1][:n])
 
     def _piece(self, points: Tensor, weights: Tensor | None) -> FeatureSums:
@@ -99,11 +147,11 @@ class NystromSums:
             features *= weights.sqrt().unsqueeze(-1)
         return FeatureSums(total, first, _products(features), residual.sum())
 
-    def _kernel(self, centred: Tensor) -> Tensor:  # (N, d) -> (N, r)
+    def _kernel(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
         """Kernels with the landmarks; what would be subnormal is a normal number near zero."""
-        n = len(centred)
+        n = len(points)
         distances, other = self._buffers[0][:n], self._buffers[2][:n]
-        self._distances(centred, distances, other)
+        self._distances(points, distances, other)
         if len(self._rates) == 1:
             return distances.mul_(-self._rates[0]).clamp_(SMALLEST_EXPONENT, 0.0).exp_()
         total = torch.zeros_like(distances)
@@ -112,20 +160,16 @@ class NystromSums:
             total += other.add_(log_weight).clamp_(SMALLEST_EXPONENT, 0.0).exp_()
         return total
 
-    def _distances(self, centred: Tensor, out: Tensor, other: Tensor) -> None:
-        if centred.shape[1] <= DIRECT_DIFFERENCES_UP_TO:
-            for k, (x, z) in enumerate(zip(centred.mT, self._landmarks.mT, strict=True)):
+    def _distances(self, points: Tensor, out: Tensor, other: Tensor) -> None:
+        if points.shape[1] <= DIRECT_DIFFERENCES_UP_TO:
+            for k, (x, z) in enumerate(zip(points.mT, self._landmarks.mT, strict=True)):
                 torch.sub(x.unsqueeze(-1), z, out=other if k else out)
                 if k:
                     out.addcmul_(other, other)
                 else:
                     out.square_()
             return
-        bounded = centred.clamp(-LARGEST_COORDINATE, LARGEST_COORDINATE)
-        torch.addmm(
-            self._landmarks.square().sum(1), bounded, self._landmarks.mT, alpha=-2, out=out
-        )
-        out += bounded.square().sum(1, keepdim=True)
+        distances_on_cpu(points, self._landmarks, out=out)
 
 
 def _products(features: Tensor) -> Tensor:  # (N, r) -> (r, r)

@@ -9,7 +9,8 @@ from typing import Any
 
 from kermix.data.tables.batches import Part
 from kermix.errors import ClusterError, KermixError, MissingExtraError
-from kermix.sketches.files import PartSums, RowMap, absolute, sketch_part
+from kermix.sketches.features import NystromFeatures
+from kermix.sketches.part_sums import PartSums, absolute, sketch_part
 from kermix.version import __version__
 
 __all__ = ["sketch_on_cluster"]
@@ -20,7 +21,7 @@ SECONDS_TO_CONNECT = 10
 
 def sketch_on_cluster(
     parts: Sequence[Part],
-    rows: RowMap,
+    features: NystromFeatures,
     scheduler: str | None,
     workers: int | None,
     tick: Callable[[int], None],
@@ -36,7 +37,14 @@ def sketch_on_cluster(
         _check_workers(client)
         name = f"kermix-sketch-{uuid.uuid4().hex[:12]}"
         # Computed by a task, not scattered: data that was scattered dies with its worker.
-        map_ = client.submit(RowMap, rows.features, rows.centre, rows.spread, key=f"{name}-map")
+        map_ = client.submit(
+            NystromFeatures,
+            features.landmarks,
+            features.kernel,
+            features.scale,
+            features.chosen_from,
+            key=f"{name}-map",
+        )
         # On every worker: Dask likes to send tasks to the one that has what they need.
         distributed.wait(map_)
         client.replicate(map_)
@@ -66,12 +74,12 @@ def sketch_on_cluster(
         except Exception as error:
             raise _explained(error, None) from error
     names = {absolute(part).address: part.address for part in parts}
-    return PartSums(found.sums, {names[n]: count for n, count in found.counts.items()})
+    return found._replace(counts={names[n]: count for n, count in found.counts.items()})
 
 
-def _task(part: Part, rows: RowMap, name_worker: bool) -> PartSums:
+def _task(part: Part, features: NystromFeatures, name_worker: bool) -> PartSums:
     try:
-        return sketch_part(part, rows)
+        return sketch_part(part, features)
     except KermixError as error:
         if not name_worker:
             raise

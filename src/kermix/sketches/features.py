@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import torch
@@ -10,9 +10,12 @@ from torch import Tensor
 
 from kermix.checks import check_option, check_samples
 from kermix.errors import OptionError, ShapeError, VarianceError
+from kermix.kernels.distances import CLOSE, DIRECT_DIFFERENCES_UP_TO
 from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
-from kermix.kernels.gram import gram_matrix
+from kermix.kernels.gram import kernels_at, numbers_like, scaled_gram
 from kermix.linalg.cholesky import solve_dtype
+from kermix.sketches.candidates import row_keys
+from kermix.sketches.columns import ColumnScale
 from kermix.sketches.pivoting import random_pivots
 
 __all__ = [
@@ -31,6 +34,7 @@ LandmarkRule: TypeAlias = Literal["pivoted", "uniform"]
 # the residual stays a bound, and it raises the mean residual by no more than itself.
 LANDMARK_RIDGE = 1e-11
 CANDIDATES_PER_LANDMARK = 50
+SMALL_LOG_KERNEL = -30.0
 
 
 class FeatureMap(Protocol):
@@ -53,10 +57,25 @@ class FeatureMap(Protocol):
 
     @property
     def parameters(self) -> Tensor:
-        """What defines the map, beside its kernel."""
+        """What defines the map, beside its kernel and scale."""
+
+    @property
+    def scale(self) -> ColumnScale | None:
+        """How raw columns are scaled before anything else; None: not at all."""
+
+    @property
+    def chosen_from(self) -> Tensor | None:
+        """Sorted keys of the rows that the map was chosen from; None: not known."""
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Features of points, (N, d) to (N, rank), in the dtype of the parameters."""
+        """Features of raw rows, (N, d) to (N, rank), in the dtype of the parameters."""
+
+    def scaled(self, points: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Features divided by a scale, and its logarithm, so that they do not underflow."""
+
+    @property
+    def rounding(self) -> float:
+        """Bound of the root mean square error of features by rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +86,18 @@ class NystromFeatures:
     kernel's residual at `x`, and its means bound the error of costs.
 
     Args:
-        landmarks: The points Z, shape (rank, d).
+        landmarks: The points Z, shape (rank, d), in the units after scaling.
         kernel: The kernel between data and centres, of equal variances.
+        scale: How raw columns are scaled; None if they are used as they are.
+        chosen_from: Sorted keys (:func:`kermix.sketches.candidates.row_keys`) of the rows that
+            landmarks, kernel and scale were chosen from; empty if they depend on no data; None if
+            that is not known.
     """
 
     landmarks: Tensor  # (r, d)
     kernel: GaussianKernel
+    scale: ColumnScale | None = None
+    chosen_from: Tensor | None = field(default=None, repr=False)  # (K,)
     kind: ClassVar[str] = "nystrom"
     certified: ClassVar[bool] = True
 
@@ -81,9 +106,11 @@ class NystromFeatures:
         check_samples("landmarks", self.landmarks)
         dtype = solve_dtype(self.landmarks.device)
         object.__setattr__(self, "landmarks", self.landmarks.detach().to(dtype))
-        matrix = gram_matrix(self.landmarks, self.landmarks, self._terms, dtype)
-        ridge = LANDMARK_RIDGE * torch.eye(len(matrix)).to(matrix)
-        object.__setattr__(self, "_factor", torch.linalg.cholesky(matrix + ridge))
+        object.__setattr__(self, "scale", _fitting(self.scale, self.landmarks))
+        factor = _landmark_factor(self.landmarks, self._terms)
+        inverse = torch.linalg.solve_triangular(factor, _eye(factor), upper=False)
+        object.__setattr__(self, "_factor", factor)
+        object.__setattr__(self, "_inverse_norm", float(torch.linalg.matrix_norm(inverse)))
 
     @property
     def dimension(self) -> int:
@@ -105,10 +132,38 @@ class NystromFeatures:
         return self.kernel.cross_terms(self.dimension)
 
     def __call__(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
-        """Features of points, computed in float64."""
-        cross = gram_matrix(self.landmarks, points, self._terms, self.landmarks.dtype)
+        """Features of raw rows, computed in float64."""
+        features, log_scale = self.scaled(points)
+        return features * log_scale.exp()
+
+    def scaled(
+        self, points: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:  # (N, d), (N,) -> (N, r), ()
+        """Features divided by the scale of the largest, if that is very small, and its logarithm.
+
+        Points of weight zero do not count. The scale is a constant for differentiation.
+        """
+        points = points if self.scale is None else self.scale(points)
+        dtype = self.landmarks.dtype
+        cross = scaled_gram(self.landmarks, points, self._terms, dtype, None, weights)
+        near = cross.log_scale > SMALL_LOG_KERNEL
+        matrix = cross.matrix * torch.where(near, cross.log_scale, 0.0).exp()
+        log_scale = torch.where(near, 0.0, cross.log_scale)
         factor: Tensor = self._factor  # type: ignore[attr-defined]
-        return torch.linalg.solve_triangular(factor, cross, upper=False).mT
+        return torch.linalg.solve_triangular(factor, matrix, upper=False).mT, log_scale
+
+    @property
+    def rounding(self) -> float:
+        r"""Bound of the root mean square error of features by rounding.
+
+        Errors :math:`\eta` of the kernel with `r` landmarks become features through
+        :math:`L^{-1}`: no more than :math:`\sqrt r \, |L^{-1}| \, \eta` in all.
+        """
+        largest: float = self._inverse_norm  # type: ignore[attr-defined]
+        direct = self.dimension <= DIRECT_DIFFERENCES_UP_TO
+        roundings = 8 if direct else 8 / CLOSE[torch.float64]
+        kernel = roundings * torch.finfo(self.landmarks.dtype).eps
+        return math.sqrt(self.rank) * largest * kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +176,15 @@ class FourierFeatures:
     Args:
         frequencies: The vectors :math:`\omega_k`, shape (rank / 2, d).
         kernel: The kernel between data and centres, of equal variances.
+        scale: How raw columns are scaled; None if they are used as they are.
+        chosen_from: As in :class:`NystromFeatures`, empty unless the scale or the variance is that
+            of data.
     """
 
     frequencies: Tensor  # (r / 2, d)
     kernel: GaussianKernel
+    scale: ColumnScale | None = None
+    chosen_from: Tensor | None = field(default=None, repr=False)  # (K,)
     kind: ClassVar[str] = "fourier"
     certified: ClassVar[bool] = False
 
@@ -133,6 +193,7 @@ class FourierFeatures:
         check_samples("frequencies", self.frequencies)
         dtype = solve_dtype(self.frequencies.device)
         object.__setattr__(self, "frequencies", self.frequencies.detach().to(dtype))
+        object.__setattr__(self, "scale", _fitting(self.scale, self.frequencies))
 
     @property
     def dimension(self) -> int:
@@ -150,9 +211,22 @@ class FourierFeatures:
         return self.frequencies
 
     def __call__(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
-        """Features of points, computed in float64."""
+        """Features of raw rows, computed in float64."""
+        points = points if self.scale is None else self.scale(points)
         angles = points.to(self.frequencies) @ self.frequencies.mT
         return torch.cat([angles.cos(), angles.sin()], -1) * math.sqrt(2 / self.rank)
+
+    def scaled(
+        self, points: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:  # (N, d), (N,) -> (N, r), ()
+        """The features, which are never small, and zero."""
+        features = self(points)
+        return features, torch.zeros_like(features.detach()[0, 0])
+
+    @property
+    def rounding(self) -> float:
+        """Not known, as their error."""
+        return 0.0
 
 
 def nystrom_features(
@@ -210,7 +284,8 @@ def nystrom_features(
         chosen = torch.randperm(len(points), generator=generator)[:rank].to(points.device)
     else:
         chosen = random_pivots(points, kernel.cross_terms(x.shape[-1]), rank, tolerance, generator)
-    return NystromFeatures(points[chosen], kernel)
+    looked_at = x if isinstance(v, str) else points
+    return NystromFeatures(points[chosen], kernel, None, row_keys(looked_at).unique())
 
 
 def fourier_features(
@@ -236,7 +311,8 @@ def fourier_features(
     which = torch.randint(len(rates), (rank // 2, 1), generator=generator)
     normal = torch.randn(rank // 2, dimension, generator=generator, dtype=torch.float64)
     frequencies = normal * (2 * rates[which]).sqrt()
-    return FourierFeatures(frequencies.to(device), kernel)
+    nothing = torch.empty(0, dtype=torch.int32)
+    return FourierFeatures(frequencies.to(device), kernel, None, nothing)
 
 
 def fingerprint(features: FeatureMap) -> str:
@@ -246,10 +322,47 @@ def fingerprint(features: FeatureMap) -> str:
         [torch.as_tensor(t, dtype=torch.float64).cpu() for t in (terms.rates, terms.log_weights)]
     )
     digest = hashlib.sha256(features.kind.encode())
-    for tensor in (features.parameters.double().cpu(), numbers):
+    tensors = [features.parameters, numbers]
+    if features.scale is not None:
+        tensors += [features.scale.centre, features.scale.spread]
+    for tensor in (t.double().cpu() for t in tensors):
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.detach().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+@torch.no_grad()
+def _landmark_factor(landmarks: Tensor, terms: KernelTerms) -> Tensor:
+    """Cholesky factor of the kernel between landmarks, with a ridge that makes it one.
+
+    From differences, whatever the dimension: the ridge must be above the rounding of the matrix.
+    """
+    way = "donot_use_mm_for_euclid_dist"
+    distances = torch.cdist(landmarks, landmarks, compute_mode=way).square()
+    rates, log_weights = numbers_like(terms, landmarks)
+    nothing = torch.zeros_like(distances[:1, :1])
+    matrix = torch.stack(kernels_at(distances, rates, log_weights, nothing, nothing)).sum(0)
+    ridge = LANDMARK_RIDGE
+    while True:
+        found = torch.linalg.cholesky_ex(matrix + ridge * _eye(matrix))
+        if int(found.info) == 0:
+            return found.L
+        ridge *= 10
+
+
+def _eye(matrix: Tensor) -> Tensor:
+    return torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+
+
+def _fitting(scale: ColumnScale | None, parameters: Tensor) -> ColumnScale | None:
+    """The scale on the device of the parameters, if it has as many columns."""
+    if scale is None:
+        return None
+    if len(scale.centre) != parameters.shape[-1]:
+        raise ShapeError(
+            f"scale has {len(scale.centre)} columns and the points have {parameters.shape[-1]}."
+        )
+    return scale.to(parameters.device)
 
 
 def _refuse_unequal_variances(kernel: GaussianKernel) -> None:

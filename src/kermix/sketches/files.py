@@ -1,27 +1,28 @@
 """Sketches of files that are larger than memory, on one machine or many."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from kermix.checks import check_option
 from kermix.data.tables.batches import Files, Part, open_files
 from kermix.errors import OptionError, SampleError, SketchError, TableError
 from kermix.kernels.gaussian import GaussianKernel, as_kernel
-from kermix.sketches.accumulation import FeatureSums, NystromSums
+from kermix.sketches.candidates import row_keys
+from kermix.sketches.cluster import sketch_on_cluster
+from kermix.sketches.columns import ColumnScale
 from kermix.sketches.features import NystromFeatures, nystrom_features
 from kermix.sketches.origin import Origin, SketchedFile
+from kermix.sketches.part_sums import PartSums, Tick, sketch_part
 from kermix.sketches.sketch import Sketch
 
-__all__ = ["Engine", "PartSums", "RowMap", "sketch_files", "sketch_part"]
+__all__ = ["Engine", "sketch_files"]
 
 Engine: TypeAlias = Literal["local", "dask"]
-Tick: TypeAlias = Callable[[int], None]
 
 RANK = 256
 TOLERANCE = 1e-4
@@ -29,35 +30,7 @@ SAMPLE = 20_000
 PIECES = 32
 READ_WHOLE_BELOW = 2**25  # bytes of files of which a sample may be drawn by reading all of them
 STANDARDIZE_BEYOND = 10.0
-
-
-@dataclass(frozen=True)
-class RowMap:
-    """From rows of files to points of the feature map."""
-
-    features: NystromFeatures
-    centre: Tensor  # (d,)
-    spread: Tensor  # (d,)
-
-    def points(self, rows: np.ndarray) -> Tensor:  # (n, d) -> (n, d)
-        """The rows in the units of the landmarks, in float64."""
-        values = torch.from_numpy(np.ascontiguousarray(rows)).double()
-        return (values - self.centre) / self.spread
-
-
-class PartSums(NamedTuple):
-    """What is known of one part, or of several."""
-
-    sums: FeatureSums
-    counts: dict[str, tuple[int, int]]  # rows and dropped rows by file
-
-    def plus(self, other: "PartSums") -> "PartSums":
-        """Both together."""
-        counts = dict(self.counts)
-        for name, (rows, dropped) in other.counts.items():
-            before = counts.get(name, (0, 0))
-            counts[name] = (before[0] + rows, before[1] + dropped)
-        return PartSums(self.sums.plus(other.sums), counts)
+FEW_ROWS = 100
 
 
 def sketch_files(
@@ -73,14 +46,16 @@ def sketch_files(
     scheduler: str | None = None,
     workers: int | None = None,
     seed: int = 0,
-    started: Callable[[Files, RowMap], None] = lambda files, rows: None,
+    started: Callable[[Files, NystromFeatures], None] = lambda files, features: None,
     tick: Tick = lambda size: None,
 ) -> Sketch:
     """Sketch the rows of many and large files, reading them once, a batch at a time.
 
     Memory does not depend on the number of rows. Landmarks, the variance and the scale of the
-    columns are found from a random sample of 20,000 rows, or taken from another sketch; only
-    sketches that share them can be compared or merged.
+    columns are found from a random sample of 20,000 rows (at most half of all, from 100 rows on),
+    or taken from another sketch; only sketches that share them can be compared or merged. Tests
+    leave the rows of the sample out. The scale is part of the sketch: rows that are added to it or
+    compared with it are raw rows, in the units of the files.
 
     Args:
         sources: Files (.parquet, .csv, .tsv, .npy), globs, folders or fsspec addresses. All have
@@ -129,46 +104,29 @@ def sketch_files(
         if columns is None and known.origin is not None:
             columns = _named_columns(known.origin)
         files = open_files([str(s) for s in named], columns)
-        rows = _rows_of(known, files)
+        features = _features_of(known, files)
     else:
         files = open_files([str(s) for s in named], columns)
-        rows = _chosen(files, variance, rank, tolerance, standardize, seed)
-    started(files, rows)
+        features = _chosen(files, variance, rank, tolerance, standardize, seed)
+    started(files, features)
     if engine == "dask":
-        from kermix.sketches.cluster import sketch_on_cluster
-
-        found = sketch_on_cluster(files.parts, rows, scheduler, workers, tick)
+        found = sketch_on_cluster(files.parts, features, scheduler, workers, tick)
     else:
-        found = _one_by_one(files.parts, rows, tick)
-    sketch = Sketch(rows.features).add_sums(found.sums, int(found.sums.total))
+        found = _one_by_one(files.parts, features, tick)
+    sketch = Sketch(features).add_sums(found.sums, int(found.sums.total), found.apart)
     if sketch.count == 0:
         raise TableError(f"{files.addresses[0]}: no row is complete, here or in any other file.")
-    scaled = bool((rows.spread != 1).any()) or bool((rows.centre != 0).any())
     sketch.origin = Origin(
         files.columns,
         tuple(SketchedFile(a, *found.counts.get(a, (0, 0))) for a in files.addresses),
-        tuple(rows.centre.tolist()) if scaled else (),
-        tuple(rows.spread.tolist()) if scaled else (),
     )
     return sketch
 
 
-def sketch_part(part: Part, rows: RowMap, tick: Tick = lambda size: None) -> PartSums:
-    """Sums over the rows of one part of a file."""
-    accumulate = NystromSums(rows.features)
-    sums = accumulate(rows.centre.new_empty(0, len(rows.centre)))
-    dropped = 0
-    for batch in part.batches():
-        sums = sums.plus(accumulate(rows.points(batch.values)))
-        dropped += batch.dropped
-        tick(batch.size)
-    return PartSums(sums, {part.address: (int(sums.total), dropped)})
-
-
-def _one_by_one(parts: Sequence[Part], rows: RowMap, tick: Tick) -> PartSums:
-    found = sketch_part(parts[0], rows, tick)
+def _one_by_one(parts: Sequence[Part], features: NystromFeatures, tick: Tick) -> PartSums:
+    found = sketch_part(parts[0], features, tick)
     for part in parts[1:]:
-        found = found.plus(sketch_part(part, rows, tick))
+        found = found.plus(sketch_part(part, features, tick))
     return found
 
 
@@ -187,7 +145,7 @@ def _named_columns(origin: Origin) -> Sequence[str] | None:
     return None if origin.columns == unnamed else origin.columns
 
 
-def _rows_of(known: Sketch, files: Files) -> RowMap:
+def _features_of(known: Sketch, files: Files) -> NystromFeatures:
     features = known.feature_map
     assert isinstance(features, NystromFeatures)
     if features.dimension != len(files.columns):
@@ -195,11 +153,7 @@ def _rows_of(known: Sketch, files: Files) -> RowMap:
             f"landmarks_from: its points have {features.dimension} columns, and "
             f"{files.addresses[0]} has {len(files.columns)}: {', '.join(files.columns)}."
         )
-    centre, spread = torch.zeros(features.dimension).double(), torch.ones(features.dimension)
-    if known.origin is not None and known.origin.spread:
-        centre = torch.tensor(known.origin.centre, dtype=torch.float64)
-        spread = torch.tensor(known.origin.spread, dtype=torch.float64)
-    return RowMap(features, centre, spread.double())
+    return features
 
 
 def _chosen(
@@ -209,7 +163,7 @@ def _chosen(
     tolerance: float | None,
     standardize: bool | Literal["auto"],
     seed: int,
-) -> RowMap:
+) -> NystromFeatures:
     """Scale, kernel and landmarks from a sample of the rows."""
     sample = torch.from_numpy(_sample(files, np.random.default_rng(seed))).double()
     spread, centre = sample.std(0, correction=0), sample.mean(0)
@@ -218,10 +172,8 @@ def _chosen(
         standardize = len(positive) > 1 and bool(
             positive.max() > STANDARDIZE_BEYOND * positive.min()
         )
-    if not standardize:
-        centre, spread = torch.zeros_like(centre), torch.ones_like(spread)
-    spread = torch.where(spread > 0, spread, 1.0)
-    points = (sample - centre) / spread
+    scale = ColumnScale(centre, torch.where(spread > 0, spread, 1.0)) if standardize else None
+    points = sample if scale is None else scale(sample)
     kernel = as_kernel("median", points) if isinstance(variance, str) else GaussianKernel(variance)
     features = nystrom_features(
         points,
@@ -230,23 +182,29 @@ def _chosen(
         tolerance=TOLERANCE if tolerance is None else tolerance,
         seed=seed,
     )
-    return RowMap(features, centre, spread)
+    return replace(features, scale=scale, chosen_from=row_keys(sample).unique())
 
 
 def _sample(files: Files, generator: np.random.Generator) -> np.ndarray:
-    """Rows drawn at random: from everything if that is little, else from random pieces."""
+    """Rows drawn at random: from everything if that is little, else from random pieces.
+
+    At most half of all rows, unless these are few: tests leave them out.
+    """
     if files.size <= READ_WHOLE_BELOW:
         pieces, each = list(files.parts), SAMPLE
     else:
         sizes = np.array([part.size for part in files.parts], dtype=float)
         drawn = generator.choice(len(sizes), PIECES, p=sizes / sizes.sum())
         pieces = [files.parts[k].piece(generator) for k in drawn]
-        each = -(-SAMPLE // PIECES)
+        # A row takes eight bytes for each column at least, unless it is packed.
+        rows = files.size // (8 * len(files.columns))
+        each = -(-min(SAMPLE, rows // 2) // PIECES)
     kept = [_reservoir(piece, each, generator) for piece in pieces]
     if files.size <= READ_WHOLE_BELOW:
         # Each part gave up to all that is wanted: take of each in proportion to its rows.
         total = sum(seen for _, seen in kept)
-        kept = [(rows[: -(-SAMPLE * seen // max(1, total))], seen) for rows, seen in kept]
+        wanted = total if total < FEW_ROWS else min(SAMPLE, total // 2)
+        kept = [(rows[: -(-wanted * seen // max(1, total))], seen) for rows, seen in kept]
     sample = np.concatenate([rows for rows, _ in kept])
     if not len(sample):
         raise SampleError(
@@ -265,10 +223,3 @@ def _reservoir(part: Part, count: int, generator: np.random.Generator) -> tuple[
         order = keys.argsort()[:count]
         rows, keys = rows[order], keys[order]
     return rows, seen
-
-
-def absolute(part: Part) -> Part:
-    """The part with an address that other processes understand."""
-    if "://" in part.address:
-        return part
-    return replace(part, address=str(Path(part.address).absolute()))

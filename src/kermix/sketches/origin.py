@@ -1,4 +1,4 @@
-"""Where the rows of a sketch came from: files, columns, and how these were scaled."""
+"""Where the rows of a sketch came from: files and columns."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ from kermix.errors import SketchError
 
 __all__ = ["Origin", "SketchedFile", "check_same_columns"]
 
-ORIGIN_VERSION = 1
+ORIGIN_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,10 @@ class SketchedFile:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a sketch of files knows of them.
-
-    Points of the sketch are `(row - centre) / spread`, column by column; both are empty where the
-    columns were used as they are.
-    """
+    """What a sketch of files knows of them. How columns are scaled is part of its feature map."""
 
     columns: tuple[str, ...]
     files: tuple[SketchedFile, ...] = ()
-    centre: tuple[float, ...] = ()
-    spread: tuple[float, ...] = ()
 
     def merge(self, other: "Origin") -> "Origin":
         """The origin of both sets of files together; a file in both is refused."""
@@ -40,7 +34,7 @@ class Origin:
             raise SketchError(
                 f"Both sketches hold the rows of {sorted(twice)[0]}: they would count twice."
             )
-        return Origin(self.columns, self.files + other.files, self.centre, self.spread)
+        return Origin(self.columns, self.files + other.files)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -52,22 +46,13 @@ class Origin:
         return cls(
             tuple(content["columns"]),
             tuple(SketchedFile(f["name"], f["rows"], f["dropped"]) for f in content["files"]),
-            tuple(content["centre"]),
-            tuple(content["spread"]),
         )
 
 
 def check_same_columns(a: Origin | None, b: Origin | None) -> None:
-    """Refuse sketches of different columns, or of columns in different units, where known."""
-    if a is None or b is None:
-        return
-    if a.columns != b.columns:
+    """Refuse sketches of different columns, where known."""
+    if a is not None and b is not None and a.columns != b.columns:
         raise SketchError(
             f"The sketches are of different columns: {', '.join(a.columns)} and "
             f"{', '.join(b.columns)}."
-        )
-    if (a.centre, a.spread) != (b.centre, b.spread):
-        raise SketchError(
-            "The columns of the sketches were scaled differently: make one with "
-            "--landmarks-from the other."
         )

@@ -1,28 +1,25 @@
 """Primal statistics: moments of features, which add up over batches and machines."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from kermix.checks import check_samples, check_weights
-from kermix.costs.primal import Moments
-from kermix.errors import DeviceError, MissingExtraError, ShapeError, SketchError, WeightError
-from kermix.files import whole_file
-from kermix.kernels.gaussian import GaussianKernel
-from kermix.sketches.accumulation import FeatureSums, feature_sums, summed
-from kermix.sketches.features import FeatureMap, FourierFeatures, NystromFeatures, fingerprint
+from kermix.errors import DeviceError, ShapeError, SketchError, WeightError
+from kermix.sketches.accumulation import FeatureSums, apart, no_sums, scaled_sums, summed
+from kermix.sketches.columns import same_scale
+from kermix.sketches.features import FeatureMap, fingerprint
+from kermix.sketches.moments import Moments
 from kermix.sketches.origin import Origin, check_same_columns
+from kermix.sketches.storage import read_sketch, write_sketch
 
 __all__ = ["Sketch"]
 
-FORMAT_VERSION = 1
-MAPS: dict[str, type] = {m.kind: m for m in (NystromFeatures, FourierFeatures)}
 ROWS_AT_A_TIME = 16384
 SUMS = ("_total", "_first", "_second", "_residual")
+APART = "apart"
 
 
 class Sketch:
@@ -34,6 +31,8 @@ class Sketch:
 
     Args:
         feature_map: From :func:`~kermix.nystrom_features` or :func:`~kermix.fourier_features`.
+            Where it scales columns (`feature_map.scale`, as those of :func:`~kermix.sketch_files`
+            may), all points given to the sketch, or compared with it, are raw rows.
 
     Example:
         >>> x = torch.linspace(0, 1, 100, dtype=torch.float64)[:, None]
@@ -46,14 +45,13 @@ class Sketch:
 
     def __init__(self, feature_map: FeatureMap) -> None:
         self.feature_map = feature_map
-        parameters, r = feature_map.parameters, feature_map.rank
         self.count = 0
         self.weighted = False
         self.origin: Origin | None = None
-        self._total = parameters.new_zeros(())
-        self._first = parameters.new_zeros(r)
-        self._second = parameters.new_zeros(r, r)
-        self._residual = parameters.new_zeros(())
+        nothing = no_sums(feature_map)
+        self._total, self._first, self._second, self._residual = nothing
+        # Sums over the rows that the map was chosen from, which tests leave out; None: not known.
+        self.apart = None if feature_map.chosen_from is None else nothing
 
     def __repr__(self) -> str:
         kind, rank = type(self.feature_map).__name__, self.feature_map.rank
@@ -70,37 +68,48 @@ class Sketch:
         if weights is not None:
             check_batch_weights("weights", weights, batch)
             self.weighted = True
-        sums = self._sums
+        sums, held = self.sums, self.apart
         with torch.no_grad():
             for start in range(0, len(batch), ROWS_AT_A_TIME):
                 part = slice(start, start + ROWS_AT_A_TIME)
                 share = None if weights is None else weights[part]
                 sums = sums.plus(summed(self.feature_map, batch[part], share))
-        self._take(sums, len(batch))
+                held = both(held, apart(self.feature_map, batch[part], share))
+        self._take(sums, held, len(batch))
         return self
 
-    def add_sums(self, sums: FeatureSums, count: int) -> "Sketch":
-        """Add sums over `count` points that were computed elsewhere with this feature map."""
-        self._take(self._sums.plus(FeatureSums(*(t.to(self._total) for t in sums))), count)
+    def add_sums(
+        self, sums: FeatureSums, count: int, held_apart: FeatureSums | None = None
+    ) -> "Sketch":
+        """Add sums over `count` points that were computed elsewhere with this feature map.
+
+        Args:
+            sums: Over all points.
+            count: How many points.
+            held_apart: Over those among them that the map was chosen from; None: not known.
+        """
+        held = None if held_apart is None else held_apart.to(self._total)
+        self._take(self.sums.plus(sums.to(self._total)), both(self.apart, held), count)
         return self
 
     @property
-    def _sums(self) -> FeatureSums:
+    def sums(self) -> FeatureSums:
+        """What has been added up so far."""
         return FeatureSums(*(getattr(self, name) for name in SUMS))
 
-    def _take(self, sums: FeatureSums, count: int) -> None:
+    def _take(self, sums: FeatureSums, held: FeatureSums | None, count: int) -> None:
         for name, value in zip(SUMS, sums, strict=True):
             setattr(self, name, value)
+        self.apart = held
         self.count += count
 
     def merge(self, other: "Sketch") -> "Sketch":
         """The sketch of both data sets together, as a new sketch; also written `a + b`."""
         check_comparable(self, other)
         merged = Sketch(self.feature_map)
-        merged.count = self.count + other.count
         merged.weighted = self.weighted or other.weighted
-        for name, value in zip(SUMS, self._sums.plus(other._sums), strict=True):
-            setattr(merged, name, value)
+        count = self.count + other.count
+        merged._take(self.sums.plus(other.sums), both(self.apart, other.apart), count)
         if self.origin is not None and other.origin is not None:
             merged.origin = self.origin.merge(other.origin)
         return merged
@@ -113,7 +122,7 @@ class Sketch:
         """Mean, second moment and mean residual of the features."""
         if self.count == 0:
             raise SketchError("The sketch is empty; update it with points first.")
-        return moments_of_sums(self.feature_map, self.count, *self._sums)
+        return moments_of_sums(self.feature_map, self.count, self.sums)
 
     @property
     def mean_residual(self) -> Tensor | None:
@@ -122,70 +131,44 @@ class Sketch:
 
     def save(self, path: str | Path) -> Path:
         """Write one safetensors file in one step; nothing in it can be executed."""
-        _, save = _safetensors()
         path = Path(path)
-        kernel, features = self.feature_map.kernel, self.feature_map
-        header = {
-            "format": "kermix.sketches.sketch",
-            "version": FORMAT_VERSION,
-            "features": features.kind,
-            "fingerprint": fingerprint(features),
-            "variances": [float(v) for v in kernel.v_p],
-            "per_dimension": kernel.per_dimension,
+        facts = {
             "count": self.count,
             "weighted": self.weighted,
             "origin": None if self.origin is None else self.origin.to_dict(),
         }
-        tensors = {"parameters": features.parameters}
-        tensors |= {name: getattr(self, name) for name in SUMS}
-        plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-        content = save(plain, metadata={"kermix": json.dumps(header)})
-        with whole_file(path) as part:
-            part.write_bytes(content)
+        numbers = {name: getattr(self, name) for name in SUMS}
+        if self.apart is not None:
+            numbers |= {APART + name: t for name, t in zip(SUMS, self.apart, strict=True)}
+        write_sketch(path, self.feature_map, facts, numbers)
         return path
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "Sketch":
-        """Read a sketch; a damaged file, or one of another kind, is refused by name."""
-        safe_open, _ = _safetensors()
-        path = Path(path)
-        if not path.is_file():
-            raise SketchError(f"{path}: there is no such file.")
-        try:
-            with safe_open(path, framework="pt", device=str(device)) as file:
-                header = json.loads((file.metadata() or {}).get("kermix", "{}"))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except Exception as error:  # noqa: BLE001
-            raise SketchError(f"{path}: damaged, or not a sketch ({error}).") from None
-        return cls._from_parts(path, header, tensors)
+        """Read a sketch; a damaged file, or one of another kind, is refused by name.
 
-    @classmethod
-    def _from_parts(
-        cls, path: Path, header: dict[str, Any], tensors: dict[str, Tensor]
-    ) -> "Sketch":
-        if not isinstance(header, dict) or header.get("format") != "kermix.sketches.sketch":
-            raise SketchError(f"{path}: a safetensors file, but not a sketch of kermix.")
-        if header.get("version") != FORMAT_VERSION or header.get("features") not in MAPS:
-            raise SketchError(
-                f"{path}: written by another version of kermix (format {header.get('version')}, "
-                f"features {header.get('features')!r}; this one reads format {FORMAT_VERSION})."
-            )
+        Files of older versions are read too.
+        """
+        path = Path(path)
+        features, header, numbers = read_sketch(path, device)
+        sketch = cls(features)
         try:
-            kernel = GaussianKernel(header["variances"], per_dimension=header["per_dimension"])
-            sketch = cls(MAPS[header["features"]](tensors["parameters"], kernel))
             sketch.count = int(header["count"])
             sketch.weighted = bool(header["weighted"])
             # Files written before there were origins have none.
             if header.get("origin") is not None:
                 sketch.origin = Origin.from_dict(header["origin"])
-            for name in SUMS:
-                if tensors[name].shape != getattr(sketch, name).shape:
-                    raise SketchError(f"{path}: its parts do not fit together.")
-                setattr(sketch, name, tensors[name])
+            found = [numbers[name] for name in SUMS]
+            held = [numbers.get(APART + name) for name in SUMS]
         except (KeyError, TypeError, ValueError) as error:
             raise SketchError(f"{path}: damaged ({error}).") from None
-        if fingerprint(sketch.feature_map) != header.get("fingerprint"):
-            raise SketchError(f"{path}: damaged, its feature map is not the one it was made with.")
+        for name, value, other in zip(SUMS, found, held, strict=True):
+            shape = getattr(sketch, name).shape
+            if value.shape != shape or (other is not None and other.shape != shape):
+                raise SketchError(f"{path}: its parts do not fit together.")
+            setattr(sketch, name, value)
+        known = [other for other in held if other is not None]
+        sketch.apart = FeatureSums(*known) if len(known) == len(SUMS) else None
         return sketch
 
     def _check(self, batch: Tensor) -> None:
@@ -216,6 +199,12 @@ def check_comparable(a: Sketch, b: Sketch) -> None:
     check_same_columns(a.origin, b.origin)
     if a.feature_map is b.feature_map:
         return
+    if not same_scale(a.feature_map.scale, b.feature_map.scale):
+        raise SketchError(
+            f"The columns of the sketches were scaled differently{_where(a, b)}: make one with "
+            "the feature map of the other (Sketch(other.feature_map), landmarks_from, or kermix "
+            "sketch --landmarks-from)."
+        )
     if fingerprint(a.feature_map) != fingerprint(b.feature_map):
         raise SketchError(
             f"The sketches have different feature maps ({a.feature_map.kernel} and "
@@ -227,52 +216,65 @@ def check_comparable(a: Sketch, b: Sketch) -> None:
         raise DeviceError(f"One sketch is on {a._total.device}, the other on {b._total.device}.")
 
 
+def _where(a: Sketch, b: Sketch) -> str:
+    """The first column of which two sketches know different scales."""
+    scales = [s.feature_map.scale for s in (a, b)]
+    if any(scale is None for scale in scales):
+        return " (one of them not at all)"
+    pairs = [torch.stack([s.centre, s.spread]).cpu() for s in scales if s is not None]
+    if pairs[0].shape != pairs[1].shape:
+        return ""
+    first = int((pairs[0] != pairs[1]).any(0).nonzero()[0])
+    origin = a.origin or b.origin
+    return f" (column {first if origin is None else origin.columns[first]})"
+
+
+def both(a: FeatureSums | None, b: FeatureSums | None) -> FeatureSums | None:
+    """The sums over two sets of points, if those over each are known."""
+    return None if a is None or b is None else a.plus(b)
+
+
 def sample_moments(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> Moments:
     """Moments of points, differentiable; features are computed again in the backward."""
-    return moments_of_sums(feature_map, len(points), *sample_sums(feature_map, points, weights))
+    sums, log_scale = sample_sums(feature_map, points, weights)
+    return moments_of_sums(feature_map, len(points), sums, log_scale)
 
 
 def sample_sums(
     feature_map: FeatureMap, points: Tensor, weights: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What moments are made of: it can be added over sets of points, of which one may be empty."""
+) -> tuple[FeatureSums, Tensor]:
+    """What moments are made of, and the logarithm of the features' scale.
+
+    It can be added over sets of points, of which one may be empty, if the scales agree.
+    """
     if not len(points):
         # Zeros that depend on the points: all ranks of a group must take part in a backward.
         zero = points.sum().to(feature_map.parameters)
         zero = zero if weights is None else zero + weights.sum().to(zero)
         r = feature_map.rank
-        return zero, zero.expand(r), zero.expand(r, r), zero
-    starts = range(0, len(points), ROWS_AT_A_TIME)
-    parts = [slice(start, start + ROWS_AT_A_TIME) for start in starts]
-    sums: list[Tensor] | None = None
-    for part in parts:
+        nothing = FeatureSums(zero, zero.expand(r), zero.expand(r, r), zero)
+        return nothing, torch.full_like(zero.detach(), torch.finfo(zero.dtype).min)
+    found = []
+    for start in range(0, len(points), ROWS_AT_A_TIME):
+        part = slice(start, start + ROWS_AT_A_TIME)
         share = None if weights is None else weights[part]
-        new = checkpoint(feature_sums, feature_map, points[part], share, use_reentrant=False)
-        sums = list(new) if sums is None else [s + n for s, n in zip(sums, new, strict=True)]
-    assert sums is not None
-    total, first, second, residual = sums
-    return total, first, second, residual
+        found.append(
+            checkpoint(scaled_sums, feature_map, points[part], share, use_reentrant=False)
+        )
+    log_scale = torch.stack([scale for _, scale in found]).amax(0)
+    total = found[0][0].rescaled(found[0][1] - log_scale)
+    for sums, scale in found[1:]:
+        total = total.plus(sums.rescaled(scale - log_scale))
+    return total, log_scale
 
 
 def moments_of_sums(
-    feature_map: FeatureMap,
-    count: int,
-    total: Tensor,
-    first: Tensor,
-    second: Tensor,
-    residual: Tensor,
+    feature_map: FeatureMap, count: int, sums: FeatureSums, log_scale: Tensor | None = None
 ) -> Moments:
-    """Means from sums over `count` points."""
+    """Means from sums over `count` points, whose features have a scale taken out."""
+    total, first, second, residual = sums
     left_out = residual / total if feature_map.certified else None
-    return Moments(float(count), first / total, second / total, left_out)
-
-
-def _safetensors() -> tuple[Any, Any]:
-    try:
-        from safetensors import safe_open
-        from safetensors.torch import save
-    except ImportError:
-        raise MissingExtraError(
-            "Saving and loading sketches needs safetensors: pip install 'kermix[sketch]'."
-        ) from None
-    return safe_open, save
+    scale = torch.zeros_like(total) if log_scale is None else log_scale
+    return Moments(
+        float(count), first / total, second / total, left_out, scale, feature_map.rounding
+    )

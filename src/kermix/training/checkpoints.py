@@ -2,11 +2,14 @@
 
 Tensors are in the safetensors format and the JSON is in its header: nothing in the file executes
 when it is read. A file is written under a temporary name and renamed, so that at any moment the
-last checkpoint is whole.
+last checkpoint is whole. It carries a checksum of all its bytes, which is compared on reading;
+`last` leaves the one before it as `previous`, in case a disk or a copy damages it.
 """
 
+import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,32 +29,95 @@ __all__ = [
 ]
 
 
+BLANK = "0" * 64  # stands for the checksum while it is computed
+UNREADABLE = (KeyError, ValueError, TypeError, OSError)  # how a damaged file shows
+# What a damaged checkpoint can be replaced by.
+SUBSTITUTES = {"last": ("previous",), "best": ("last", "previous")}
+
+
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> Path:
     """Write tensors and what describes them, as one step."""
     save = _safetensors().save
     plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-    data = save(plain, metadata={"kermix": json.dumps(content, allow_nan=False)})
+    text = json.dumps({"sha256": BLANK, "content": content}, allow_nan=False)
+    data = save(plain, metadata={"kermix": text})
+    header = data[: _header_end(data)]
+    filled = header.replace(BLANK.encode(), _checksum(data).encode(), 1)
+    if path.stem == "last":
+        _keep_as_previous(path)
     with whole_file(path) as part, part.open("wb") as file:
-        file.write(data)
+        file.write(filled)
+        file.write(memoryview(data)[len(header) :])
         file.flush()
         os.fsync(file.fileno())
     return path
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what :func:`save_checkpoint` wrote."""
-    library = _safetensors()
+    """Read what :func:`save_checkpoint` wrote; without a checksum, what older versions wrote."""
     if not path.is_file():
         raise RunError(f"{path}: there is no such checkpoint.")
     try:
-        data = path.read_bytes()
-        tensors = library.load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return tensors, json.loads(header["__metadata__"]["kermix"])
-    except (library_error(), KeyError, ValueError, OSError) as error:
+        return _read(path)
+    except UNREADABLE as error:
         raise RunError(
-            f"{path}: not a readable checkpoint ({error}); it may have been cut short in copying."
+            f"{path}: damaged, or not a checkpoint ({error}). {_what_to_do(path)}"
         ) from None
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    library, data = _safetensors(), path.read_bytes()
+    header = data[: _header_end(data)]
+    found = json.loads(json.loads(header[8:])["__metadata__"]["kermix"])
+    if {"sha256", "content"} & set(found):  # one bit cannot hide both names
+        noted = found["sha256"]
+        if not isinstance(noted, str) or len(noted) != len(BLANK):
+            raise ValueError("its checksum cannot be read")
+        blank = header.replace(noted.encode(), BLANK.encode(), 1)
+        if _checksum(blank, memoryview(data)[len(header) :]) != noted:
+            raise ValueError("its bytes do not have the checksum that was written with them")
+        found = found["content"]
+    try:
+        return library.load(data), found
+    except _library_error() as error:
+        raise ValueError(error) from None
+
+
+def _header_end(data: bytes) -> int:
+    return 8 + int.from_bytes(data[:8], "little")
+
+
+def _checksum(*parts: bytes | memoryview) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _keep_as_previous(path: Path) -> None:
+    if not path.is_file():
+        return
+    with whole_file(path.with_stem("previous")) as part:
+        try:
+            os.link(path, part)  # another name for the same bytes, until `path` gets new ones
+        except OSError:
+            shutil.copyfile(path, part)
+
+
+def _what_to_do(path: Path) -> str:
+    """A sentence for an error: how to go on without a damaged checkpoint."""
+    if path.stem == "model":
+        return "Please remove it, then `kermix resume` of the run writes it again."
+    for name in SUBSTITUTES.get(path.stem, ()):
+        other = path.with_stem(name)
+        try:
+            _, content = _read(other)
+            return f"To go on, replace it by {other} (step {content['step']}), which is whole."
+        except UNREADABLE:
+            continue
+    if path.stem in SUBSTITUTES:
+        return "No other checkpoint of the run is whole: put back a copy, or begin a new run."
+    return "Please put back a copy, or remove it and begin again."
 
 
 def last_good(folder: Path | None) -> str:
@@ -98,7 +164,7 @@ def _safetensors() -> Any:
     return library
 
 
-def library_error() -> type[Exception]:
+def _library_error() -> type[Exception]:
     """The error that safetensors raises for a damaged file."""
     from safetensors import SafetensorError
 

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from kermix.training.classifier_settings import ClassifierSettings
+from kermix.training.muon import Muon
 
 __all__ = ["classifier_optimizers"]
 
@@ -37,12 +38,6 @@ def classifier_optimizers(
     ]
     if muon:
         found.append(
-            torch.optim.Muon(
-                [{"params": muon, "share": 1.0}],
-                lr=1.0,
-                weight_decay=decay,
-                adjust_lr_fn="match_rms_adamw",
-                momentum=0.9,
-            )
+            Muon([{"params": muon, "share": 1.0}], lr=1.0, weight_decay=decay, momentum=0.9)
         )
     return found

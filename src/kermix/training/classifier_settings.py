@@ -121,10 +121,6 @@ class ClassifierSettings:
             raise OptionError("score_rate is for the Gaussian-product network, not for the CNN.")
         if not 0 < self.warmup < 1:
             raise OptionError(f"warmup={self.warmup} must be between 0 and 1.")
-        if self.optimizer != "adamw" and not hasattr(torch.optim, "Muon"):
-            raise OptionError(
-                f"optimizer={self.optimizer!r} needs PyTorch 2.9 or newer: use 'adamw'."
-            )
         _ = self.augmentation  # refuses what it cannot do
 
     @property

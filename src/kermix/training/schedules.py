@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from kermix.errors import VarianceError
+from kermix.kernels.distances import squared_distances
 from kermix.kernels.gaussian import bandwidth
-from kermix.kernels.gram import squared_distances
 
 __all__ = ["VarianceSchedule", "automatic_variance", "learning_rate"]
 

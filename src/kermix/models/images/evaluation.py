@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kermix.checks import check_pair
 from kermix.errors import SampleError
-from kermix.kernels.gram import squared_distances
+from kermix.kernels.distances import squared_distances
 from kermix.models.evaluating import evaluating
 
 __all__ = [

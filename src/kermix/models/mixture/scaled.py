@@ -10,9 +10,12 @@ from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.mixture.networks import Draw, MixtureNetwork, MixtureTable, stratified_draw
 from kermix.models.mixture.priors import Prior
 
-__all__ = ["ScaledModel", "Scaler", "column_moments"]
+__all__ = ["ScaledModel", "Scaler", "column_moments", "without_outliers"]
 
 CENTRES_OF_A_DENSITY = 2000
+CENTRAL_SHARE, REACH = 0.95, 5.0
+ROWS_FOR_QUANTILES = 5000
+FEWEST_WITH_OUTLIERS = 10
 ROUNDINGS = 8  # a column that varies by fewer units in the last place is constant
 
 
@@ -55,10 +58,37 @@ def column_moments(data: Tensor, common: bool = False) -> tuple[Tensor, Tensor]:
     return middle + half * mean, scale
 
 
+def without_outliers(data: Tensor) -> Tensor:  # (*B, N, d)
+    """The data with far values drawn in, so that a few of them do not set the scale of the rest.
+
+    Far is what lies five times the central 95 % range beyond it; most data have nothing there and
+    are returned as they are. A column that is constant but for less than 5 % is left alone too.
+
+    Example:
+        >>> column = torch.arange(100.0)[:, None]
+        >>> without_outliers(column) is column
+        True
+        >>> column[7] = 1e9
+        >>> float(without_outliers(column).max())
+        577.0
+    """
+    rows = data[..., :: -(-data.shape[-2] // ROWS_FOR_QUANTILES), :].sort(-2).values
+    outside = int(rows.shape[-2] * (1 - CENTRAL_SHARE) / 2)
+    # With a few rows, the lowest and the highest but one: a single far value is not among them.
+    outside = max(outside, 1 if rows.shape[-2] >= FEWEST_WITH_OUTLIERS else 0)
+    low, high = (rows[..., i, :].unsqueeze(-2).double() for i in (outside, -1 - outside))
+    room = high - low
+    room = torch.where((room > 0) & (outside > 0), REACH * room, torch.inf)
+    if not bool(((data < low - room) | (data > high + room)).any()):
+        return data
+    return torch.minimum(torch.maximum(data.double(), low - room), high + room).to(data.dtype)
+
+
 class Scaler(nn.Module):
     """Shift and scale of each column: networks see data of mean 0 and deviation 1.
 
-    A constant column keeps its own scale, so that it is merely shifted.
+    A constant column keeps its own scale, so that it is merely shifted. Columns with scales of
+    their own take them from what is not far outside: see :func:`without_outliers`.
 
     Args:
         data: What is to be scaled, shape (*B, N, d).
@@ -70,7 +100,7 @@ class Scaler(nn.Module):
 
     def __init__(self, data: Tensor, common: bool = False) -> None:
         super().__init__()
-        location, scale = column_moments(data, common)
+        location, scale = column_moments(data if common else without_outliers(data), common)
         self.register_buffer("location", location)
         self.register_buffer("scale", torch.where(scale > 0, scale, 1.0))
 

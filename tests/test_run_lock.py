@@ -1,0 +1,139 @@
+"""A run has one process that trains it, and only as long as that process lives."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from kermix.cli.app import app
+from kermix.errors import KermixError, RunError
+from kermix.runs.lock import locked_run
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from kermix.runs.lock import locked_run
+with locked_run(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def kermix(*arguments):
+    """Run a command; its error, if it raises one of ours, is raised here."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if isinstance(result.exception, KermixError):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock of a folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_process_is_told_which_one_has_the_run(holder, tmp_path):
+    seen = rf"process {holder.pid} on .* since 20\d\d-"
+    with pytest.raises(RunError, match=seen), locked_run(tmp_path):
+        pass
+
+
+def test_a_killed_process_holds_nothing(holder, tmp_path):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert (tmp_path / "lock").exists(), "left behind, and of no effect"
+    with locked_run(tmp_path):
+        assert str(os.getpid()) in (tmp_path / "lock").read_text()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, SystemExit])
+def test_the_lock_is_released_however_a_process_leaves(error, tmp_path):
+    try:
+        with locked_run(tmp_path):
+            with pytest.raises(RunError, match=f"process {os.getpid()} "), locked_run(tmp_path):
+                pass
+            if error is not None:
+                raise error
+    except (KeyboardInterrupt, SystemExit):
+        assert error is not None
+    with locked_run(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_is_half_written_is_still_a_lock(holder, tmp_path):
+    (tmp_path / "lock").write_text("")
+    with pytest.raises(RunError, match="another process"), locked_run(tmp_path):
+        pass
+
+
+def test_where_files_cannot_be_locked_runs_go_on(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("kermix.runs.lock._lock", refuse)
+    with locked_run(tmp_path):
+        pass
+
+
+def test_a_run_in_training_cannot_be_resumed(tmp_path):
+    run = tmp_path / "run"
+    options = ["--steps", "3000", "--components", "8", "--rows", "300", "--out", str(run)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from kermix.cli import main; main()", "fit", "moons", *options],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 60
+        while not (run / "lock").exists() or not (run / "lock").read_text():
+            assert process.poll() is None, process.stdout.read()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        with pytest.raises(RunError, match=f"process {process.pid} "):
+            kermix("resume", run)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("kind", ["images", "classify"])
+def test_other_kinds_of_run_are_held_too(kind, tmp_path, monkeypatch):
+    run, refused = tmp_path / "run", []
+
+    def train(self, trainer, **callbacks):
+        with pytest.raises(RunError, match=f"{run} is in training"):
+            kermix("resume", run)
+        refused.append(kind)
+        return False
+
+    monkeypatch.setattr("kermix.runs.image_run.ImageRun.train", train)
+    monkeypatch.setattr("kermix.runs.classify_run.ClassifyRun.train", train)
+    command = ["fit", squares(tmp_path)] if kind == "images" else ["classify", "digits"]
+    assert kermix(*command, "--quick", "--out", run).exit_code == 130
+    assert refused == [kind]
+    assert not (run / "lock").exists()
+
+
+def squares(folder):
+    """A folder of small pictures."""
+    import numpy as np
+
+    from kermix.reports.image_sheets import save_png
+
+    pixels = np.random.default_rng(0).integers(0, 255, (24, 16, 16), np.uint8)
+    for i, picture in enumerate(pixels):
+        save_png(picture, folder / "pictures" / f"{i}.png")
+    return str(folder / "pictures")
