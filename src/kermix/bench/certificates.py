@@ -61,11 +61,10 @@ def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
         "bounds": len(found),
         "violations": sum(r["violations"] for r in rows),
     }
-    return {
-        "certificates": [total],
-        "by_cost": rows,
-        "violations": [dict(v) for v in found if v.violated][:50],
-    }
+    tables: dict[str, list[dict[str, Any]]] = {"certificates": [total], "by_cost": rows}
+    if violations:
+        tables["violations"] = [dict(v) for v in found if v.violated][:50]
+    return tables
 
 
 def verdicts(case: CertificateCase) -> Iterator[Verdict]:
@@ -129,7 +128,7 @@ def _sides(case: CertificateCase) -> list[Any]:
 
 
 def _merged(case: CertificateCase, points: Tensor, weights: Tensor | None) -> km.Sketch:
-    """The sum of sketches of seven rows each, or of more if seven have no weight: all rows count."""
+    """The sum of sketches of seven rows each, or of more where seven have no weight."""
     whole, start = km.Sketch(case.features), 0
     for stop in range(7, len(points) + 7, 7):
         later = weights is not None and stop < len(points)
