@@ -62,7 +62,7 @@ def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
         "violations": sum(r["violations"] for r in rows),
     }
     tables: dict[str, list[dict[str, Any]]] = {"certificates": [total], "by_cost": rows}
-    if violations:
+    if total["violations"]:
         tables["violations"] = [dict(v) for v in found if v.violated][:50]
     return tables
 
