@@ -60,11 +60,10 @@ def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
         "bounds": len(found),
         "violations": sum(r["violations"] for r in rows),
     }
-    return {
-        "certificates": [total],
-        "by_cost": rows,
-        "violations": [dict(v) for v in found if v.violated][:50],
-    }
+    tables: dict[str, list[dict[str, Any]]] = {"certificates": [total], "by_cost": rows}
+    if total["violations"]:
+        tables["violations"] = [dict(v) for v in found if v.violated][:50]
+    return tables
 
 
 def verdicts(case: CertificateCase) -> Iterator[Verdict]:
@@ -128,14 +127,19 @@ def _sides(case: CertificateCase) -> list[Any]:
 
 
 def _merged(case: CertificateCase, points: Tensor, weights: Tensor | None) -> km.Sketch:
-    whole = km.Sketch(case.features)
-    for start in range(0, len(points), 7):
-        part = slice(start, start + 7)
-        share = None if weights is None else weights[part]
-        if share is not None and not bool((share > 0).any()):
-            # A batch of weight zero is refused; with a row of weight it is not.
+    """The sum of sketches of seven rows each, or of more where seven have no weight."""
+    whole, start = km.Sketch(case.features), 0
+    for stop in range(7, len(points) + 7, 7):
+        later = weights is not None and stop < len(points)
+        if weights is not None and (
+            not bool((weights[start:stop] > 0).any())
+            or (later and not bool((weights[stop:] > 0).any()))
+        ):
             continue
-        whole = whole + km.Sketch(case.features).update(points[part], share)
+        share = None if weights is None else weights[start:stop]
+        whole = whole + km.Sketch(case.features).update(points[start:stop], share)
+        start = stop
+    assert whole.count == len(points)
     return whole
 
 

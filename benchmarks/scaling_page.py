@@ -229,7 +229,7 @@ gradient at the centres:
 | shard, matrix with data fixed | N K / W + K^2 | 3 N K^2 / W + 3 K^3 | e d (K/W + K) |
 | gather, matrix with both Gram matrices | N K + N^2 + K^2 | N^3 + 2 N^2 K + 3 K^3 | e d (N/W + K/W + K) |
 | shard, the same | (N K + N^2) / W + K^2 | (N^3/2 + 2 N^2 K) / W + 3 K^3 | as gathered, + 16 (N^2/W + N K + K^2) |
-| moments, any | r (N + 3 K) / W | 2 r^2 (N + 3 K) / W + 8 r^3 | 24 (r^2 + r + 2) |
+| moments, any | r (N + 3 K) / W | 2 r^2 (N + 3 K) / W + 8 r^3 | 24 (r^2 + r + 2) + 16 |
 
 and a few numbers more. A gather of b bytes from each rank sends (W - 1) b from each, a sum of b
 bytes 2 b (W - 1) / W; each waits log2 W messages. Seconds are the counts times constants of the

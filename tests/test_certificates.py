@@ -35,7 +35,7 @@ def test_the_benchmark_counts_violations(monkeypatch):
     tables = run(quick=True)
     assert tables["certificates"][0]["cases"] == 6
     assert tables["certificates"][0]["violations"] == 0
-    assert tables["violations"] == []
+    assert "violations" not in tables
     # Without the bound the same cases are violations: the reference is not the code itself.
     real = km.svd_cost.with_info
 

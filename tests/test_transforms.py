@@ -119,3 +119,12 @@ def test_compile_inside_a_network(name):
     network.zero_grad()
     torch.compile(step, backend="aot_eager")(noise).backward()
     assert_close(network.weight.grad, truth, **CLOSE)
+
+
+@pytest.mark.parametrize("d", [2, 12])
+@every_cost
+def test_compile_without_a_break(name, d):
+    x, y = normal(6, d, seed=1), normal(5, d, seed=2)
+    cost = bound_cost(name, log=True)
+    compiled = torch.compile(cost, backend="aot_eager", fullgraph=True)
+    assert_close(compiled(x, y), cost(x, y), **CLOSE)

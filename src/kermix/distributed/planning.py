@@ -182,7 +182,7 @@ def traffic(problem: Problem, strategy: StrategyName) -> list[Collective]:
 
     Example:
         >>> [c.payload for c in traffic(Problem("svd", 10**9, 100, 2, 2, r=10), "moments")]
-        [896, 896, 896, 144]
+        [896, 896, 896, 144, 8, 8]
     """
     w, e, d = problem.ranks, problem.element, problem.d
     if w == 1:
@@ -192,7 +192,8 @@ def traffic(problem: Problem, strategy: StrategyName) -> list[Collective]:
     back_y = Collective("sum", problem.k * d * e)
     if strategy == "moments":
         moments = Collective("sum", (problem.r**2 + problem.r + 2) * 8)
-        found = [moments, moments, moments]
+        scale = Collective("sum", 8)
+        found = [moments, moments, moments, scale, scale]
     elif strategy == "gather":
         found = [points_x, points_y, back_y]
     elif problem.cost == "svd":

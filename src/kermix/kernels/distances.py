@@ -97,10 +97,14 @@ def attraction(
     """
     if a.shape[-1] <= DIRECT_PULLS_UP_TO:
         columns = zip(a.unbind(-1), b.unbind(-1), strict=True)
-        moves = (pull * (q.unsqueeze(-2) - p.unsqueeze(-1)) for p, q in columns)
-        sums = [(move.sum(-1), -move.sum(-2)) for move in moves]
-        toward_b, toward_a = (torch.stack(parts, -1) for parts in zip(*sums, strict=True))
-        return toward_b, toward_a
+        toward_b, toward_a = [], []
+        for p, q in columns:
+            move = pull * (q.unsqueeze(-2) - p.unsqueeze(-1))
+            toward_b.append(move.sum(-1))
+            if both:
+                toward_a.append(-move.sum(-2))
+            del move  # before the next one is made
+        return torch.stack(toward_b, -1), torch.stack(toward_a, -1) if both else None
     origin = _middle(b)
     looked_at = a.device.type == "cpu" and not torch.is_grad_enabled() and not is_traced(pull, a)
     if looked_at and a.dtype in LONGEST_TERMS:

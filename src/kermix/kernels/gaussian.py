@@ -251,7 +251,7 @@ def _checked(name: str, v: Variance) -> tuple[float, ...] | Tensor:
         if not v.numel():
             raise VarianceError(f"{name} is empty; give at least one variance.")
         return v
-    values = v.tolist() if isinstance(v, np.ndarray | np.generic) else v
+    values = v.tolist() if isinstance(v, np.ndarray) else v
     try:
         numbers = (
             tuple(float(u) for u in values) if isinstance(values, Sequence) else (float(values),)
