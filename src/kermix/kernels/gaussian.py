@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -251,7 +251,9 @@ def _checked(name: str, v: Variance) -> tuple[float, ...] | Tensor:
         if not v.numel():
             raise VarianceError(f"{name} is empty; give at least one variance.")
         return v
-    values = v.tolist() if isinstance(v, np.ndarray) else v
+    values: Any = v
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
     try:
         numbers = (
             tuple(float(u) for u in values) if isinstance(values, Sequence) else (float(values),)
