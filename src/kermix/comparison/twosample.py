@@ -211,9 +211,10 @@ def _rankings(
     found, method = [], "gram matrix"
     for v in grid:
         terms = GaussianKernel(v).cross_terms(points.shape[-1])
-        if cost in ("scalar", "mmd"):
-            of = scalar_ranking if cost == "scalar" else mmd_ranking
-            found.append(of(gram_blocks(points, terms), *sides))
+        if cost == "scalar":
+            found.append(scalar_ranking(points, terms, *sides))
+        elif cost == "mmd":
+            found.append(mmd_ranking(gram_blocks(points, terms), *sides))
         else:
             features, method = pooled_features(points, terms, pooled.shares, generator)
             count = len(pooled.rows) / 2
