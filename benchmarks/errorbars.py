@@ -3,7 +3,11 @@
 `python -m benchmarks errorbars` writes `results/bench/errorbars-<machine>.json`.
 """
 
-from typing import Any, NamedTuple
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,9 +15,13 @@ from torch import Tensor
 from kermix.comparison.compare import compare
 from kermix.comparison.twosample import variance_grid
 
-__all__ = ["SETTINGS", "Setting", "calibration", "run"]
+__all__ = ["SETTINGS", "Setting", "calibration", "measured", "rows", "run"]
+
+Found: TypeAlias = dict[tuple[str, str], list[tuple[float, float]]]
 
 LARGE = 1000
+REPEATS, REPEATS_OF_LARGE = 200, 80
+PART = 10  # repetitions of one task
 
 
 class Setting(NamedTuple):
@@ -49,39 +57,58 @@ SETTINGS = (
 )
 
 
-def calibration(setting: Setting, repeats: int, draws: int = 20) -> list[dict[str, Any]]:
-    """For each measure at a fine and a coarse variance, the scatter of values over error bars.
-
-    `standardized` is the standard deviation of (value - mean of values) / error, which is 1 if
-    error bars are right; `error` is their mean and `scatter` the standard deviation of values.
-    """
+def measured(setting: Setting, seeds: Iterable[int], draws: int = 20) -> Found:
+    """Values and error bars of each measure at a fine and a coarse variance, for each seed."""
     grid = variance_grid(torch.cat(setting.sample(10**6)), 4)
-    found: dict[tuple[str, float | None], list[tuple[float, float]]] = {}
-    for seed in range(repeats):
+    found: Found = {}
+    for seed in seeds:
         result = compare(*setting.sample(seed), (grid[0], grid[-1]), standardize=False,
                          permutations=0, bootstrap=draws, seed=seed)  # fmt: skip
         for m in result.measures:
             shown = m.value if m.normalized is None else m.normalized
+            kind = "" if m.variance is None else "fine" if m.variance == grid[0] else "coarse"
             assert m.error is not None
-            found.setdefault((m.name, m.variance), []).append((shown, m.error))
-    rows = []
-    for (name, variance), pairs in found.items():
+            found.setdefault((m.name, kind), []).append((shown, m.error))
+    return found
+
+
+def rows(setting: Setting, found: Found) -> list[dict[str, Any]]:
+    """For each measure the scatter of values over error bars.
+
+    `standardized` is the standard deviation of (value - mean of values) / error, which is 1 if
+    error bars are right; `error` is their mean and `scatter` the standard deviation of values.
+    """
+    table = []
+    for (name, kind), pairs in found.items():
         values, errors = torch.tensor(pairs, dtype=torch.float64).unbind(1)
-        scatter = float(values.std())
-        standardized = float(((values - values.mean()) / errors.clamp(min=1e-300)).std())
-        kind = "" if variance is None else "fine" if variance == grid[0] else "coarse"
-        rows.append({**setting._asdict(), "measure": name, "variance": kind,
-                     "mean": float(values.mean()), "scatter": scatter,
-                     "error": float(errors.mean()), "standardized": standardized,
-                     "repeats": repeats})  # fmt: skip
-    return rows
+        standardized = (values - values.mean()) / errors.clamp(min=1e-300)
+        table.append({**setting._asdict(), "measure": name, "variance": kind,
+                      "mean": float(values.mean()), "scatter": float(values.std()),
+                      "error": float(errors.mean()), "standardized": float(standardized.std()),
+                      "repeats": len(pairs)})  # fmt: skip
+    return table
 
 
-def run(quick: bool = False) -> dict[str, Any]:
-    """One row for each setting, measure and variance."""
+def calibration(setting: Setting, repeats: int, draws: int = 20) -> list[dict[str, Any]]:
+    """The rows of one setting, from so many pairs of samples."""
+    return rows(setting, measured(setting, range(repeats), draws))
+
+
+def run(quick: bool = False) -> Iterator[dict[str, Any]]:
+    """One row for each setting, measure and variance, again and again, with more repetitions."""
     if quick:
-        return {"errorbars": calibration(SETTINGS[0], 5)}
-    rows: list[dict[str, Any]] = []
-    for setting in SETTINGS:
-        rows += calibration(setting, 40 if max(setting.n, setting.m) >= LARGE else 100)
-    return {"errorbars": rows}
+        yield {"errorbars": calibration(SETTINGS[0], 5)}
+        return
+    all_found: dict[Setting, Found] = {setting: {} for setting in SETTINGS}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), context, torch.set_num_threads, (1,)) as pool:
+        tasks = {}
+        for setting in sorted(SETTINGS, key=lambda s: -min(s.n, s.m)):  # the slowest first
+            repeats = REPEATS_OF_LARGE if max(setting.n, setting.m) >= LARGE else REPEATS
+            for first in range(0, repeats, PART):
+                seeds = range(first, min(first + PART, repeats))
+                tasks[pool.submit(measured, setting, seeds)] = setting
+        for done in as_completed(tasks):
+            for key, pairs in done.result().items():
+                all_found[tasks[done]].setdefault(key, []).extend(pairs)
+            yield {"errorbars": [row for s, found in all_found.items() for row in rows(s, found)]}
