@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from kermix.data.loading import load
-from kermix.training.settings import Settings
+from kermix.training.settings import FitSettings
 from pages import ROOT
 
 
@@ -26,4 +26,4 @@ def test_the_papers_setting_has_the_papers_variance():
 def test_the_finish_is_the_one_that_is_the_default():
     page = (ROOT / "docs" / "guides" / "fit.md").read_text()
     refined_with = re.search(r"come out right: by the (.+?), in\s+any dimension", page)[1]
-    assert refined_with == Settings().refine_with
+    assert refined_with == FitSettings().refine_with

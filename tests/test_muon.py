@@ -6,8 +6,9 @@ from typer.testing import CliRunner
 
 from kermix.cli.app import app
 from kermix.runs.classify_run import suited_settings
-from kermix.training.classification import ClassifierTrainer
+from kermix.training.classification import ClassifierTask
 from kermix.training.classifier_settings import ClassifierSettings
+from kermix.training.loop import Trainer
 from kermix.training.muon import Muon, orthogonal_factor
 
 SHAPES = [(7, 7), (40, 9), (9, 40), (1, 6), (6, 1)]
@@ -76,7 +77,7 @@ def test_training_needs_no_newer_torch(without_muon):
     settings = ClassifierSettings(
         optimizer="muon", width=8, depth=2, output_width=16, batch_size=64
     )
-    trainer = ClassifierTrainer(train, test, settings, device="cpu")
+    trainer = Trainer(ClassifierTask(train, test, settings), device="cpu")
     before = trainer.model.layers[1].weight.detach().clone()
     assert not trainer.run(should_stop=lambda: True)
     assert not before.equal(trainer.model.layers[1].weight)
