@@ -204,7 +204,7 @@ BatchNorm layers become layers over all ranks: `torch.nn.SyncBatchNorm` on GPUs,
 `kermix.distributed.BatchNormOverRanks` elsewhere.
 
 Fits: `kermix fit DATA --devices N --nodes M`, `torchrun -m kermix fit DATA`, or
-`kermix.runs.fit_ranks.train(run, dataset)` in Python. Every rank draws the random numbers of the whole
+`kermix.runs.training.train(run, dataset)` in Python. Every rank draws the random numbers of the whole
 batch and keeps its share, so the trajectory is that of one process up to rounding, and
 `kermix resume RUN --devices M` goes on with another number of processes. One rank that fails ends
 all, with that rank's error. For several machines run the same command on each, with MASTER_ADDR,

@@ -200,3 +200,78 @@ def test_every_error_is_a_kermix_error():
     for name in ("ShapeError", "SampleError", "VarianceError", "WeightError", "OptionError"):
         assert issubclass(getattr(errors, name), errors.KermixError)
         assert issubclass(getattr(errors, name), ValueError)
+
+
+SKETCHED = km.Sketch(km.nystrom_features(GOOD_X, 0.1, rank=3)).update(GOOD_X)
+# Every option that is a number, with what takes it; None is allowed for some of them.
+NUMBERS = {
+    "chunk": [km.scalar_cost, km.vector_cost, km.vector_weights],
+    "ridge": [km.vector_cost, km.vector_weights, km.matrix_cost, km.two_sample_test],
+    "tolerance": [km.svd_cost],
+    "rank": [km.svd_cost, km.decompose],
+    "permutations": [km.two_sample_test, km.compare],
+    "seed": [km.two_sample_test, km.compare],
+    "groups": [km.two_sample_test],
+    "bootstrap": [km.compare],
+    "max_points": [km.compare],
+}
+NO_NUMBERS = ["small", "", b"2", [0.5], {}, 1j, torch.ones(3), object()]
+
+
+@pytest.mark.parametrize("bad", NO_NUMBERS, ids=lambda bad: type(bad).__name__)
+@pytest.mark.parametrize("option", NUMBERS)
+def test_options_of_the_wrong_type(option, bad):
+    for function in NUMBERS[option]:
+        test = function in (km.two_sample_test, km.compare)
+        variance = () if test else (0.1,)
+        method = {"method": "sketch"} if function is km.svd_cost else {}
+        with pytest.raises(errors.KermixError, match=option):
+            function(GOOD_X, GOOD_Y, *variance, **{option: bad}, **method)
+
+
+@pytest.mark.parametrize("bad", [3, 1j, object()], ids=lambda bad: type(bad).__name__)
+def test_columns_that_are_no_list(bad):
+    with pytest.raises(errors.TableError, match="columns"):
+        km.compare(GOOD_X, GOOD_Y, columns=bad)
+
+
+@pytest.mark.parametrize("bad", [*NO_NUMBERS, None, True, 0, -1, 2.5], ids=str)
+def test_counts_that_are_none(bad):
+    for option in ("dimension", "rank"):
+        with pytest.raises(errors.OptionError, match=option):
+            km.fourier_features(**{"dimension": 2, "v": 0.1, "rank": 4} | {option: bad})
+    with pytest.raises(errors.OptionError, match="permutations"):
+        km.two_sample_test(GOOD_X, GOOD_Y, permutations=bad)
+
+
+@pytest.mark.parametrize("bad", [*NO_NUMBERS, None, 2.5], ids=str)
+def test_seeds_that_are_none(bad):
+    calls = [
+        lambda: km.fourier_features(2, 0.1, 4, seed=bad),
+        lambda: km.nystrom_features(GOOD_X, 0.1, 3, seed=bad),
+        lambda: km.two_sample_test(GOOD_X, GOOD_Y, permutations=3, seed=bad),
+        lambda: km.compare(GOOD_X, GOOD_Y, permutations=3, seed=bad),
+    ]
+    for call in calls:
+        with pytest.raises(errors.OptionError, match="seed"):
+            call()
+
+
+@pytest.mark.parametrize("bad", NO_NUMBERS, ids=lambda bad: type(bad).__name__)
+def test_options_of_features_and_sketches(bad):
+    for option in ("tolerance", "candidates"):
+        with pytest.raises(errors.OptionError, match=option):
+            km.nystrom_features(GOOD_X, 0.1, 3, **{option: bad})
+    for cost in (km.vector_cost, km.matrix_cost):
+        with pytest.raises(errors.OptionError, match="ridge"):
+            cost(SKETCHED, GOOD_Y, ridge=bad)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("method", ["auto", "svd", "polar"])
+def test_a_matrix_without_singular_values(method, value):
+    matrix = with_value(GOOD_X, value)
+    with pytest.raises(errors.SampleError, match="matrix"):
+        km.nuclear_norm(matrix, method=method)
+    with pytest.raises(errors.OptionError, match="tolerance"):
+        km.nuclear_norm(GOOD_X, method=method, tolerance="small")

@@ -220,3 +220,17 @@ def test_costs_do_not_see_a_shift(d, power, seed):
     shift = float(round(10.0**power / grid)) * grid
     for cost in (km.scalar_cost, km.vector_cost, km.matrix_cost, km.svd_cost):
         assert_close(cost(x + shift, y + shift, 0.3), cost(x, y, 0.3), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("d", [4, 9])
+def test_pulls_of_two_points_of_which_one_is_very_far(d, dtype):
+    # The median of two points may be the far one, which is no origin for the others.
+    unit = 1e-11
+    x = torch.stack([unit * normal(d, seed=1, dtype=dtype), torch.full((d,), 1e9, dtype=dtype)])
+    y = (unit * normal(4, d, seed=2, dtype=dtype)).requires_grad_()
+    km.gram(y, x, 2 * unit**2).sum().backward()
+    a, b = y.detach().double(), x.double()[:1]
+    kernel = (-truth_of(a, b) / (8 * d * unit**2)).exp()
+    expected = kernel * (b - a) / (4 * d * unit**2)
+    assert_close(y.grad.double(), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))

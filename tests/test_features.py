@@ -267,3 +267,17 @@ def test_errors_of_landmarks(arguments, error, text):
 def test_errors_of_frequencies(arguments, error, text):
     with pytest.raises(error, match=text):
         km.fourier_features(*arguments)
+
+
+@pytest.mark.parametrize("v", [0.1, [0.1, 1.0]])
+def test_equal_variances_given_twice_are_one_kernel(v):
+    x = normal(20, 2, seed=1)
+    kernel = km.GaussianKernel(v, v)
+    assert repr(kernel) == repr(km.GaussianKernel(v))
+    for features, once in (
+        (km.nystrom_features(x, kernel, rank=5), km.nystrom_features(x, v, rank=5)),
+        (km.fourier_features(2, kernel, 4), km.fourier_features(2, v, 4)),
+    ):
+        assert_close(features(x), once(x), rtol=0, atol=0)
+    with pytest.raises(km.errors.VarianceError):
+        km.nystrom_features(x, km.GaussianKernel(0.1, 0.2), rank=5)

@@ -59,6 +59,20 @@ def test_no_subnormal_numbers(d, v):
     assert (g[torch.tensor((truth > 2 * tiny).astype(bool))] > 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_no_subnormal_numbers_of_any_type(dtype):
+    x = torch.linspace(0, 40, 300)[:, None].to(dtype).requires_grad_()
+    g = km.gram(x, x.detach()[:1], 1.0)
+    tiny = torch.finfo(dtype).tiny
+    truth = torch.tensor(reference.gram(*(t.detach().double().numpy() for t in (x, x[:1])), 1.0)
+                         .astype(float))  # fmt: skip
+    assert ((truth > 0) & (truth < tiny)).any(), "the data do not test anything"
+    assert ((g == 0) | (g >= tiny)).all()
+    assert (g[truth > 2 * tiny] > 0).all()
+    g.sum().backward()
+    assert torch.isfinite(x.grad).all()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("per_dimension", [True, False])
 @pytest.mark.parametrize(("n", "d"), [(2, 3), (6, 1), (7, 20), (30, 2)])
@@ -89,6 +103,17 @@ def test_silverman_bandwidth(n, d, per_dimension):
     # Both usual estimates of the variance are accepted.
     truths = [reference.silverman_bandwidth(x.numpy(), per_dimension, ddof) for ddof in (0, 1)]
     assert min(abs(found / truth - 1) for truth in truths) < 1e-9
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "d"), [(4, 1), (4, 9), (11, 1), (11, 2), (300, 1), (300, 2)])
+def test_silverman_bandwidth_of_far_points(n, d, dtype):
+    # A spread of a few times the distance between neighbouring numbers, in float32.
+    steps = normal(n, d, seed=n, dtype=dtype)
+    x = 2 * (steps.round() - 1.25e7) if dtype == torch.float32 else steps - 1e8
+    truth = reference.silverman_bandwidth((x.double() - x[0].double()).numpy())
+    found = km.bandwidth(x, rule="silverman").item()
+    assert_close(found, truth, **tolerances.value(dtype))
 
 
 @pytest.mark.parametrize("rule", ["median", "silverman"])

@@ -23,7 +23,7 @@ def test_the_papers_setting_has_the_papers_variance():
     )
 
 
-def test_the_finish_is_the_one_that_is_the_default():
+def test_what_refines_is_the_default():
     page = (ROOT / "docs" / "guides" / "fit.md").read_text()
     refined_with = re.search(r"come out right: by the (.+?), in\s+any dimension", page)[1]
     assert refined_with == FitSettings().refine_with

@@ -213,3 +213,16 @@ def test_rows_outside_of_the_blocks_are_told():
     blocks = Blocks.of(20_000, 1010, torch.Generator().manual_seed(0))
     inside = len(blocks) * blocks.size
     assert ("which hold" in notes) == (inside < 21_010)
+
+
+@pytest.mark.parametrize("v", [1e-3, 0.1])
+def test_blocks_without_overlap_are_different_and_not_equal(v):
+    pooled = torch.cat([normal(1500, 2, seed=0), normal(300, 2, seed=1) + 100])
+    found = block_statistics_of(pooled, 1500, v)
+    assert torch.isfinite(found).all()
+    assert found[0] > found[1:].max()
+
+
+def block_statistics_of(pooled, n, v):
+    tests = BlockTests.of(pooled, pooled, n, (v,), ["a", "b"], 99, own_generator(0)).tests
+    return torch.cat([torch.tensor([tests["scalar"].statistic]), tests["scalar"].null])

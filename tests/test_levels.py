@@ -12,12 +12,12 @@ from dataclasses import replace
 import pytest
 import torch
 from benchmarks import levels
+from benchmarks.__main__ import MOST_COLUMNS
 from benchmarks.catalogue import BENCHMARKS, run_benchmark
 from benchmarks.levels import Part, Tally, judged, measured, parts_of, tables, worked
 from benchmarks.levels_cells import CELLS, QUICK, Cell
 from benchmarks.levels_data import GROUPINGS, SOURCES, WEIGHTINGS, draw
 from benchmarks.levels_questions import compared, sketches, two_samples
-from kermix.cli.bench import MOST_COLUMNS
 
 import kermix as km
 

@@ -135,3 +135,17 @@ def test_very_small_weights_are_not_lost():
     q = GaussianMixture(torch.ones(1), torch.zeros(1, 1), torch.ones(1))
     expected = math.log(1e-30) - 0.5 * math.log(4 * math.pi)
     assert float(p.log_inner(q)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+def test_a_point_too_far_for_its_density_leaves_the_others_alone(kind):
+    covariances = torch.tensor([[1e-12, 2e-12], [3e-12, 1e-12]])
+    covariances = covariances.diag_embed() if kind == "full" else covariances
+    means = torch.tensor([[0.0, 0.0], [1e-6, 2e-6]])
+    mixture = GaussianMixture(torch.ones(2), means, covariances)
+    at = torch.tensor([[2e14, 2e14], [1e-6, 0.0]], requires_grad=True)
+    found = mixture.log_prob(at)
+    assert found[0] < -1e38
+    found[1].backward()
+    assert (at.grad[0] == 0).all()
+    assert torch.isfinite(at.grad).all()

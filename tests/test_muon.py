@@ -5,11 +5,11 @@ import torch
 from typer.testing import CliRunner
 
 from kermix.cli.app import app
-from kermix.runs.classify_run import suited_settings
 from kermix.training.classification import ClassifierTask
 from kermix.training.classifier_settings import ClassifierSettings
 from kermix.training.loop import Trainer
 from kermix.training.muon import Muon, orthogonal_factor
+from kermix.training.presets import suited_settings
 
 SHAPES = [(7, 7), (40, 9), (9, 40), (1, 6), (6, 1)]
 

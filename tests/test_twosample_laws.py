@@ -315,3 +315,42 @@ def test_labellings_that_leave_a_side_without_weight(cost):
         )
         assert 0 < test.pvalue <= 1
         assert test.null.isfinite().all()
+
+
+def exact_divergence(x, y, v):
+    def mean(a, b):
+        return mpmath.fsum(
+            mpmath.exp(-mpmath.mpf(float((p - q).square().sum())) / (4 * a.shape[1] * v))
+            for p in a for q in b
+        ) / (len(a) * len(b))  # fmt: skip
+
+    return float(mpmath.log(mean(x, x)) + mpmath.log(mean(y, y)) - 2 * mpmath.log(mean(x, y)))
+
+
+@pytest.mark.parametrize("distance", [1.0, 30.0, 1e3, 1e9])
+@pytest.mark.parametrize("v", [1.0, 1e-6])
+def test_the_divergence_without_overlap_is_that_of_the_formula(v, distance, monkeypatch):
+    all_labellings(monkeypatch)
+    x, y = normal(3, 2, seed=0), normal(2, 2, seed=1) + distance
+    found = km.two_sample_test(x, y, "scalar", v)
+    expected = exact_divergence(x, y, v)
+    assert found.statistic == pytest.approx(expected, rel=1e-12)
+    assert found.null[0] == pytest.approx(expected, rel=1e-12)
+    largest = max(
+        exact_divergence(both[list(one)], both[[k for k in range(5) if k not in one]], v)
+        for both in [torch.cat([x, y])]
+        for one in itertools.combinations(range(5), 3)
+    )
+    assert found.null.max() == pytest.approx(largest, rel=1e-12)
+
+
+def test_a_comparison_of_points_without_overlap_is_finite():
+    x, y = normal(7, 2, seed=0), normal(5, 2, seed=1) + 50
+    for v in (1e-9, 1e-3, 1.0):
+        result = km.compare(x, y, v, bootstrap=2, permutations=9)
+        for m in result.measures:
+            numbers = (m.value, m.normalized, m.error, m.if_same)
+            assert all(n is None or np.isfinite(n) for n in numbers), m
+    # Were both sets one, every point would still be far from every other.
+    alike = km.compare(x, y, 1e-9, bootstrap=2, permutations=0).measure("cauchy_schwarz").if_same
+    assert alike > 1e4

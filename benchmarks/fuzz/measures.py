@@ -163,8 +163,8 @@ def two_sample_test(case: Case) -> None:
     result = km.two_sample_test(pair.x, pair.y, statistic, variances, b, form=form)
     p = [result.pvalue, *result.pvalues]
     case.holds(all(1 / (b + 1) - 1e-12 <= v <= 1 for v in p), "wrong p-value", f"{p}")
-    case.finite(torch.tensor(result.statistics), "statistics")
-    case.finite(torch.tensor(result.statistic), "statistic")
+    case.finite(torch.tensor(result.statistics, dtype=torch.float64), "statistics")
+    case.finite(torch.tensor(result.statistic, dtype=torch.float64), "statistic")
     case.finite(result.null, "null")
     case.holds(len(result.null) == b, "wrong shape", f"null of {len(result.null)}")
     x, y = array(pair.x), array(pair.y)

@@ -3,8 +3,8 @@
 Example:
     >>> import torch, kermix as km
     >>> x = torch.linspace(0, 1, 50)[:, None]
-    >>> km.svd_cost(x, x.flip(0), 0.01, normalized=True)
-    tensor(1.0000)
+    >>> round(km.svd_cost(x, x.flip(0), 0.01, normalized=True).item(), 4)
+    1.0
 """
 
 from typing import TYPE_CHECKING

@@ -14,9 +14,12 @@ from torch import Tensor
 from kermix.errors import DeviceError, OptionError, SampleError, ShapeError, WeightError
 
 __all__ = [
+    "check_count",
+    "check_number",
     "check_option",
     "check_pair",
     "check_samples",
+    "check_seed",
     "check_sizes",
     "check_weights",
     "finite_in",
@@ -50,20 +53,47 @@ def check_option(name: str, value: str, offered: tuple[str, ...]) -> None:
         raise OptionError(f"{name}={value!r} is not offered; choose one of {', '.join(offered)}.")
 
 
-def check_sizes(**sizes: int | None) -> None:
-    """Refuse sizes that are no whole numbers from one on; None is a size that is not given.
+def check_number(name: str, value: Any) -> None:
+    """Refuse what is no real number; truth values, text and lists are none.
+
+    Example:
+        >>> check_number("ridge", 0.1)
+    """
+    if type(value) in (float, int):
+        return
+    try:
+        float("text" if isinstance(value, bool | str | bytes) else value)
+    except (TypeError, ValueError, RuntimeError):
+        raise OptionError(f"{name}={value!r} must be a number.") from None
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse a seed that is no whole number."""
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
+        raise OptionError(f"seed={seed!r} must be a whole number.")
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Refuse what is no whole number from `least` on.
 
     NumPy's integers are whole numbers; truth values and text are not.
+
+    Example:
+        >>> check_count("permutations", 0, least=0)
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
+
+
+def check_sizes(**sizes: int | None) -> None:
+    """Refuse sizes that are no whole numbers from one on; None is a size that is not given.
 
     Example:
         >>> check_sizes(width=3, positions=None)
     """
     for name, size in sizes.items():
-        if size is None:
-            continue
-        found: Any = size
-        if isinstance(found, bool) or not isinstance(found, numbers.Integral) or size < 1:
-            raise OptionError(f"{name}={size!r} must be a whole number, at least 1.")
+        if size is not None:
+            check_count(name, size)
 
 
 def finite_in(value: Tensor, dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_option, check_samples, values_are_readable
+from kermix.checks import check_option, check_samples, check_sizes, values_are_readable
 from kermix.costs.functions import Kernel
 from kermix.costs.samples import SamplePair
 from kermix.errors import OptionError, ShapeError, VarianceError
@@ -390,6 +390,7 @@ def _factorised(
     matrix: Tensor, rank: int | None, method: SpectrumMethod, symmetric: bool
 ) -> tuple[Tensor, Tensor, Tensor, str]:
     smaller = min(matrix.shape)
+    check_sizes(rank=rank)
     if rank is not None and not 1 <= rank <= smaller:
         raise OptionError(f"rank={rank}: there are between 1 and {smaller} functions.")
     if method == "truncated" and rank is None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from kermix.cli import classify, compare, fit, reproduce, sketch, spectrum
 from kermix.cli.old_options import CommandWithOldOptions
 from kermix.cli.output import INTERRUPTED, print_notes
-from kermix.errors import DegenerateDataWarning, KermixError
+from kermix.errors import DegenerateDataWarning, KermixError, OptionError
 from kermix.version import __version__
 
 __all__ = ["app", "run"]
@@ -85,6 +85,18 @@ def _stoppable(function: Callable[..., None]) -> Callable[..., None]:
 for _name, _function in COMMANDS.items():
     _class = CommandWithOldOptions if _name in ("fit", "classify") else None
     app.command(_name, cls=_class, help=_help(_function))(_stoppable(_function))
+
+
+@app.command(
+    "bench",
+    hidden=True,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def _bench() -> None:
+    raise OptionError(
+        "Benchmarks are no part of the package any more; in a checkout of the repository: "
+        "python -m benchmarks NAME."
+    )
 
 
 def _show_warning(

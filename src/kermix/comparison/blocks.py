@@ -116,7 +116,9 @@ def block_statistics(
     of_a, of_b = a @ found.first, b @ found.first
     difference = _beyond_rounding(of_a - of_b, found.first)
     pp, pq, qq = ((s * t).sum(1) for s, t in ((of_a, of_a), (of_a, of_b), (of_b, of_b)))
-    divergence = (pp.log() + qq.log() - 2 * pq.log()).nan_to_num()
+    # Below rounding nothing is known of an overlap, not even its sign.
+    pq = torch.maximum(pq, ROUNDING * (pp * qq).sqrt())
+    divergence = pp.log() + qq.log() - 2 * pq.log()
     return {
         "svd": (squares / (moments[:, None] + moments)).sum((1, 2)),
         "matrix": squares.sum((1, 2)),

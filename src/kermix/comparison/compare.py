@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kermix.checks import check_option
+from kermix.checks import check_count, check_option
 from kermix.comparison.dense import dense_measures
 from kermix.comparison.draws import exchanges, halves
 from kermix.comparison.drift import compare_sketches, is_sketch
@@ -80,9 +80,11 @@ def compare(
         return compare_sketches(x, y)
     if isinstance(standardize, str):
         check_option("standardize", standardize, ("auto",))
-    if permutations < 0:
-        raise OptionError(f"permutations={permutations}: give a number, or 0 for no p-values.")
-    if bootstrap < 0 or bootstrap == 1:
+    check_count("permutations", permutations, least=0)
+    check_count("bootstrap", bootstrap, least=0)
+    if max_points is not None:
+        check_count("max_points", max_points, least=2)
+    if bootstrap == 1:
         raise OptionError(f"bootstrap={bootstrap}: give 2 or more, or 0 for no error bars.")
     first, second = (read_table(source, columns=columns) for source in (x, y))
     first, second = common_columns(first, second)
@@ -220,8 +222,6 @@ def _subsample(
 ) -> Tensor:
     if limit is None:
         return table.values
-    if limit < 2:
-        raise OptionError(f"max_points={limit}: at least two points are needed.")
     if len(table) <= limit:
         return table.values
     notes.append(f"{table.name}: {limit} of {len(table)} rows used, drawn at random.")

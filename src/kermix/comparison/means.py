@@ -17,6 +17,7 @@ from torch import Tensor
 from kermix.comparison.draws import error_of_root, halves, standard_error
 from kermix.comparison.permutation import signed_weights
 from kermix.comparison.result import Measure
+from kermix.comparison.statistics import SAFE, log_cross_means
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.gram import squared_distances
 
@@ -25,7 +26,6 @@ __all__ = ["mean_measures"]
 CELLS = 200  # of a side: enough for error bars
 SPLITS = 10  # for each that was asked for: of cells they cost nothing
 TILE = 1024
-SAFE = 1e-200  # a sum of kernels above this has lost nothing that underflowed
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 
 
@@ -95,7 +95,8 @@ def mean_measures(
         generator: Source of cells and splits.
     """
     cells = Cells.of(x, y, generator)
-    rates = [float(GaussianKernel(v).cross_terms(x.shape[1]).rates[0]) for v in grid]
+    kernels = [GaussianKernel(v).cross_terms(x.shape[1]) for v in grid]
+    rates = [float(terms.rates[0]) for terms in kernels]
     functions: list[Callable[[Tensor], Tensor]] = [Tensor.sqrt]
     functions += [partial(_kernel, rate) for rate in rates]
     weights = signed_weights(labels[:, cells.order], None)
@@ -105,11 +106,15 @@ def mean_measures(
     energies = -_means(cells, sums[0], 0.0, *chosen).squared_distance()
     error, alike = _error(energies), _mean(-exchanged[0].squared_distance())
     found = [Measure("energy", None, _least_zero(energies), None, error, alike, rows=rows)]
-    for v, rate, total, same in zip(grid, rates, sums[1:], exchanged[1:], strict=True):
+    each = zip(grid, kernels, rates, sums[1:], exchanged[1:], strict=True)
+    for v, terms, rate, total, same in each:
         means = _means(cells, total, 1.0, *chosen)
         near = bool((means.xy > SAFE).all())
         log_xy = means.xy.log() if near else _log_cross(cells, rate, *chosen)
-        divergences, alike_d = means.divergence(log_xy), same.divergence(same.xy.log())
+        log_same, far = same.xy.log(), same.xy < SAFE
+        if far.any():
+            log_same[far] = log_cross_means(cells.points, terms, *(w[far] for w in weights))
+        divergences, alike_d = means.divergence(log_xy), same.divergence(log_same)
         value = _least_zero(divergences)
         normalized = math.exp(-value)
         found.append(

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from kermix.checks import check_count, check_seed
 from kermix.errors import OptionError, ShapeError
 
 __all__ = ["combined", "labellings", "own_generator", "pvalues", "signed_weights", "tied"]
@@ -18,6 +19,7 @@ def own_generator(seed: int | torch.Generator) -> torch.Generator:
     """
     if isinstance(seed, torch.Generator):
         return seed
+    check_seed(seed)
     return torch.Generator().manual_seed((int(seed) + 1) * 0x9E3779B97F4A7C15 % 2**63)
 
 
@@ -33,8 +35,7 @@ def labellings(
     With groups (of repeated measurements, say), whole groups change sides: as many of them are
     called `x` as there are in `x`.
     """
-    if not isinstance(permutations, int) or permutations < 1:
-        raise OptionError(f"permutations={permutations}: give a whole number of at least 1.")
+    check_count("permutations", permutations)
     if groups is None:
         units, count, given = torch.arange(n + m), n + m, n
     else:
@@ -48,6 +49,8 @@ def labellings(
 
 def _groups(groups: tuple[Tensor, Tensor], n: int, m: int) -> tuple[Tensor, int, int]:
     """Index of each point's group, groups of `x` first; their number; how many are in `x`."""
+    if not isinstance(groups, tuple | list) or len(groups) != 2:
+        raise OptionError("groups must be a pair: the labels of x and those of y.")
     labels = [torch.as_tensor(g).reshape(-1).cpu() for g in groups]
     for name, label, size in zip(("x", "y"), labels, (n, m), strict=True):
         if len(label) != size:

@@ -24,12 +24,12 @@ __all__ = [
     "energy_statistic",
     "exact_statistics",
     "gram_blocks",
+    "log_cross_means",
     "mmd_ranking",
     "mmd_statistic",
     "moment_ranking",
     "moment_statistic",
     "scalar_ranking",
-    "scalar_statistic",
 ]
 
 TestForm: TypeAlias = Literal["local", "exact"]
@@ -40,6 +40,7 @@ LARGE_TILE = 4096
 EXACT_BATCH_NUMBERS = 2**24
 ROUNDINGS = 64  # errors of long sums, in units of the last place of their terms
 COST_RIDGE = 1e-4
+SAFE = 1e-200  # a mean of kernels above this has lost nothing that underflowed
 
 
 @dataclass(frozen=True)
@@ -152,15 +153,13 @@ def mmd_ranking(gram: Tiles, a: Tensor, b: Tensor) -> Ranking:
     return Ranking(values, rounding(values, size))
 
 
-def scalar_statistic(gram: Tiles, a: Tensor, b: Tensor) -> Tensor:
-    """Cauchy-Schwarz divergence: minus the logarithm of the normalised scalar cost."""
-    return scalar_ranking(gram, a, b).values
+def scalar_ranking(points: Tensor, terms: KernelTerms, a: Tensor, b: Tensor) -> Ranking:
+    """Cauchy-Schwarz divergence: minus the logarithm of the normalised scalar cost.
 
-
-def scalar_ranking(gram: Tiles, a: Tensor, b: Tensor) -> Ranking:
-    """The same, with its rounding error: that of logarithms of sums of positive numbers."""
+    Its rounding error is that of logarithms of sums of positive numbers.
+    """
     pp, pq, qq = (a.new_zeros(len(a)) for _ in range(3))
-    for rows, columns, tile in gram:
+    for rows, columns, tile in gram_blocks(points, terms):
         of_a, of_b = a[:, columns] @ tile.T, b[:, columns] @ tile.T
         twice = rows != columns
         pp += (1 + twice) * (of_a * a[:, rows]).sum(1)
@@ -168,11 +167,32 @@ def scalar_ranking(gram: Tiles, a: Tensor, b: Tensor) -> Ranking:
         pq += (of_a * b[:, rows]).sum(1)
         if twice:
             pq += (of_b * a[:, rows]).sum(1)
-    divergence = pp.log() + qq.log() - 2 * pq.log()
+    log_pq, far = pq.log(), pq < SAFE
+    if bool(far.any()):
+        log_pq[far] = log_cross_means(points, terms, a[far], b[far])
+    divergence = pp.log() + qq.log() - 2 * log_pq
     level = 16 * torch.finfo(divergence.dtype).eps
-    # Without any overlap the divergence is infinite: the largest number stands for it.
-    values = torch.where(divergence.abs() <= level, 0.0, divergence).nan_to_num()
-    return Ranking(values, rounding(values))
+    values = torch.where(divergence.abs() <= level, 0.0, divergence)
+    return Ranking(values, rounding(values, values.max().clamp(min=1)))
+
+
+def log_cross_means(
+    points: Tensor, terms: KernelTerms, a: Tensor, b: Tensor
+) -> Tensor:  # (N, d), (P, N), (P, N) -> (P,)
+    """Logarithms of the kernel's means across sides that are too far apart for exponentials."""
+    found = []
+    for weights in zip(a, b, strict=True):
+        sides = [(points[w > 0], w[w > 0].log()) for w in weights]
+        second, log_b = sides[1]
+        parts = []
+        for first, log_a in zip(*(t.split(LARGE_TILE) for t in sides[0]), strict=True):
+            squares = squared_distances(first, second)
+            parts += [
+                (log_a.unsqueeze(1) + log_b + (log_weight - rate * squares)).logsumexp((0, 1))
+                for rate, log_weight in zip(terms.rates, terms.log_weights, strict=True)
+            ]
+        found.append(torch.stack(parts).logsumexp(0))
+    return torch.stack(found)
 
 
 def moment_statistic(

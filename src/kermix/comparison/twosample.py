@@ -27,7 +27,7 @@ from kermix.errors import ShapeError, WeightError
 from kermix.kernels.gaussian import GaussianKernel, bandwidth
 from kermix.kernels.gram import squared_distances
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
-from kermix.linalg.cholesky import solve_dtype
+from kermix.linalg.cholesky import checked_ridge, solve_dtype
 
 __all__ = [
     "TestCost",
@@ -142,6 +142,8 @@ def two_sample_test(
     """
     check_option("cost", cost, COSTS)
     check_option("form", form, ("local", "exact"))
+    if ridge is not None:
+        checked_ridge(ridge)
     check_pair(x, y)
     if x.ndim != 2 or y.ndim != 2:
         raise ShapeError(
@@ -209,9 +211,10 @@ def _rankings(
     found, method = [], "gram matrix"
     for v in grid:
         terms = GaussianKernel(v).cross_terms(points.shape[-1])
-        if cost in ("scalar", "mmd"):
-            of = scalar_ranking if cost == "scalar" else mmd_ranking
-            found.append(of(gram_blocks(points, terms), *sides))
+        if cost == "scalar":
+            found.append(scalar_ranking(points, terms, *sides))
+        elif cost == "mmd":
+            found.append(mmd_ranking(gram_blocks(points, terms), *sides))
         else:
             features, method = pooled_features(points, terms, pooled.shares, generator)
             count = len(pooled.rows) / 2

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_option, check_pair, is_traced, working_dtype
+from kermix.checks import check_number, check_option, check_pair, is_traced, working_dtype
 from kermix.costs import dual
 from kermix.costs.samples import SamplePair
 from kermix.costs.sketched import MatrixForm, SketchPair
@@ -303,6 +303,7 @@ def svd_cost(
             raise OptionError(f"method={method!r} needs samples on both sides, not a sketch.")
         return SketchPair(x, y, v, weights_x, weights_y).svd_cost(normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y)
+    check_number("tolerance", tolerance)
     if not 0 < tolerance < 1:
         raise OptionError(f"tolerance={tolerance}: a relative error lies between 0 and 1.")
     # Features stand for one kernel, so there is no sketch of samples of unequal variances.

@@ -37,6 +37,7 @@ ROWS_FOR_THE_MIDDLE = 63
 
 # A pull is computed again if its terms are longer than this, against the distances.
 LONGEST_TERMS = {torch.float64: 2.0**16, torch.float32: 2.0**6}
+LONGEST_TERMS_IN_DOUBLE = 2.0**30  # of float32
 DIRECT_PULLS_UP_TO = 3
 
 
@@ -150,12 +151,15 @@ def _attraction_on_cpu(
     far_b = _exceeds(sizes.mT, reach_b, reach_a, allowed.sum(-2))
     if not bool(far_a.any() | far_b.any()):
         return _by_products(pull, a, b, origin, both, a.dtype)
-    # Float64 has more than twice the digits: what float32 can hold apart does not cancel.
     toward_b, toward_a = _by_products(pull, a, b, origin, both, torch.float64)
-    if a.dtype == torch.float64:
-        _pull_by_differences(toward_b, far_a, pull, a, b)
-        if toward_a is not None:
-            _pull_by_differences(toward_a, far_b, pull.mT, b, a)
+    if a.dtype != torch.float64:
+        # Float64 has more than twice the digits; an origin that is very far needs still more.
+        allowed *= LONGEST_TERMS_IN_DOUBLE / longest
+        far_a &= _exceeds(sizes, reach_a, reach_b, allowed.sum(-1))
+        far_b &= _exceeds(sizes.mT, reach_b, reach_a, allowed.sum(-2))
+    _pull_by_differences(toward_b, far_a, pull, a, b)
+    if toward_a is not None:
+        _pull_by_differences(toward_a, far_b, pull.mT, b, a)
     return toward_b, toward_a
 
 

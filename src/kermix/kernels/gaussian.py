@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -82,6 +82,8 @@ class GaussianKernel:
                 f"v has {counts[0]} values and v_q has {counts[-1]}; "
                 "kernels are averaged pair by pair, so give as many of one as of the other."
             )
+        if isinstance(self._v_p, tuple) and self._v_p == self._v_q:
+            self._v_q = None
 
     @property
     def v_p(self) -> tuple[Scalar, ...]:
@@ -208,7 +210,9 @@ def bandwidth(
     points = x.to(working_dtype(x)).reshape(-1, x.shape[-1])
     n, d = points.shape
     if rule == "silverman":
-        h2 = (4 / (n * (d + 2))) ** (2 / (d + 4)) * points.var(0, correction=0).mean()
+        # Around their middle the mean of far points does not round their spread away.
+        centred = points - points.median(0).values
+        h2 = (4 / (n * (d + 2))) ** (2 / (d + 4)) * centred.var(0, correction=0).mean()
         v = h2 / d if per_dimension else h2
     else:
         # Whatever the order of the points: a test that pools two samples must not tell them apart.
@@ -251,7 +255,8 @@ def _checked(name: str, v: Variance) -> tuple[float, ...] | Tensor:
         if not v.numel():
             raise VarianceError(f"{name} is empty; give at least one variance.")
         return v
-    values = v.tolist() if isinstance(v, np.ndarray) else v
+    given: Any = v
+    values = given.tolist() if isinstance(given, np.ndarray) else given
     try:
         numbers = (
             tuple(float(u) for u in values) if isinstance(values, Sequence) else (float(values),)

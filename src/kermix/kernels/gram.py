@@ -65,7 +65,8 @@ def gram(
     with torch.autocast(a.device.type, enabled=False):
         terms = as_kernel(v, b).cross_terms(a.shape[-1])
         matrix = gram_matrix(a, b, terms, working_dtype(a, b))
-    return matrix.to(torch.promote_types(a.dtype, b.dtype))
+    found = matrix.to(torch.promote_types(a.dtype, b.dtype))
+    return found if found is matrix else found.where(found >= torch.finfo(found.dtype).tiny, 0.0)
 
 
 def gram_matrix(a: Tensor, b: Tensor, terms: KernelTerms, dtype: torch.dtype) -> Tensor:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.checks import is_traced
-from kermix.errors import OptionError
+from kermix.checks import check_sizes, is_traced
 from kermix.kernels.distances import (
     DIRECT_DIFFERENCES_UP_TO,
     attraction,
@@ -48,10 +47,9 @@ def log_kernel_means(
         dtype: What to compute in.
         chunk: Side of a tile, so at most `chunk ** 2` kernel values are held for each batch item.
     """
+    check_sizes(chunk=chunk)
     if chunk is None:
         chunk = DEFAULT_TILE.get(points.device.type, 1024)
-    elif not isinstance(chunk, int) or chunk < 1:
-        raise OptionError(f"chunk={chunk}: the side of a tile is a whole number of points.")
     rows, columns = aligned(points, sources, dtype)
     n = columns.shape[-2]
     if weights is None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kermix.checks import check_number
 from kermix.errors import OptionError
 
 __all__ = ["Cholesky", "checked_ridge", "cholesky", "default_ridge", "solve_dtype", "sqrt_or_zero"]
@@ -69,6 +70,7 @@ def cholesky(
 
 def checked_ridge(ridge: float) -> float:
     """The ridge, if it can be one."""
+    check_number("ridge", ridge)
     if not 0 <= ridge < float("inf"):
         raise OptionError(f"ridge={ridge}: a ridge is a finite number that is not negative.")
     return ridge

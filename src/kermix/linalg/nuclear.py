@@ -5,8 +5,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_option, working_dtype
-from kermix.errors import OptionError, ShapeError
+from kermix.checks import check_number, check_option, values_are_readable, working_dtype
+from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.info import Info, informative
 from kermix.linalg.polar import polar_factor
 
@@ -49,7 +49,10 @@ def nuclear_norm(
     check_option("method", method, ("auto", "svd", "polar"))
     if not isinstance(matrix, Tensor) or matrix.ndim < 2 or not matrix.dtype.is_floating_point:
         raise ShapeError("matrix must be a floating-point tensor of shape (*batch, M, N).")
+    if values_are_readable(matrix) and not bool(torch.isfinite(matrix).all()):
+        raise SampleError("matrix has NaN or infinite values, so it has no singular values.")
     dtype = working_dtype(matrix)
+    check_number("tolerance", tolerance)
     if not FINEST_TOLERANCE[dtype] <= tolerance < 1:
         raise OptionError(
             f"tolerance={tolerance} is not between {FINEST_TOLERANCE[dtype]}, what {dtype} can "

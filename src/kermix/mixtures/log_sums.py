@@ -40,11 +40,12 @@ def powers_and_factors(weights: Tensor) -> tuple[Tensor, Tensor]:
 
 def scaled_sum(powers: Tensor, factors: Tensor, *dims: int) -> ScaledSum:
     """Sum factors * exp(powers), scaled by the largest term that is not zero."""
+    limits = torch.finfo(powers.dtype)
+    # Minus infinity, where a square overflows, would have a gradient that is not a number.
+    powers = powers.clamp(min=limits.min)
     detached = powers.detach()
     present = torch.where(factors > 0, detached, -torch.inf).amax(dims, keepdim=True)
     scale = torch.where(present > -torch.inf, present, detached.amax(dims, keepdim=True))
-    limits = torch.finfo(powers.dtype)
-    scale = scale.clamp(min=limits.min)
     # Terms above the limit have factor zero: they add nothing, and their gradient must not be inf.
     terms = factors * (powers - scale).clamp(max=0.9 * math.log(limits.max)).exp()
     return scale.squeeze(dims), terms.sum(dims)

@@ -8,7 +8,14 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_option, check_samples
+from kermix.checks import (
+    check_count,
+    check_number,
+    check_option,
+    check_samples,
+    check_seed,
+    check_sizes,
+)
 from kermix.errors import OptionError, ShapeError, VarianceError
 from kermix.kernels.distances import CLOSE, DIRECT_DIFFERENCES_UP_TO
 from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
@@ -266,10 +273,12 @@ def nystrom_features(
         )
     if rank is None and tolerance is None:
         raise OptionError("Give a rank, a tolerance, or both.")
-    if rank is not None and (not isinstance(rank, int) or rank < 1):
-        raise OptionError(f"rank={rank}: the number of landmarks is a whole number from 1 up.")
-    if tolerance is not None and not tolerance >= 0:
-        raise OptionError(f"tolerance={tolerance}: give a number that is not negative.")
+    check_sizes(rank=rank, candidates=candidates)
+    check_seed(seed)
+    if tolerance is not None:
+        check_number("tolerance", tolerance)
+        if not tolerance >= 0:
+            raise OptionError(f"tolerance={tolerance}: give a number that is not negative.")
     if landmarks == "uniform" and rank is None:
         raise OptionError("landmarks='uniform' needs a rank: it does not see the residual.")
     rank = min(len(x), 4096 if rank is None else rank)
@@ -301,7 +310,10 @@ def fourier_features(
         >>> fourier_features(3, 0.1, rank=100).rank
         100
     """
-    if rank < 2 or rank % 2:
+    check_count("dimension", dimension)
+    check_count("rank", rank)
+    check_seed(seed)
+    if rank % 2:
         raise OptionError(f"rank={rank}: Fourier features come in pairs, so it is even.")
     if isinstance(v, str):
         raise VarianceError(f"v={v!r} is a rule that needs data; give a variance.")

@@ -94,6 +94,10 @@ def read_table(
         >>> table.columns, len(table), table.dropped
         (['x0', 'x1'], 2, 1)
     """
+    try:
+        columns = None if columns is None else list(columns)
+    except TypeError:
+        raise TableError(f"columns={columns!r} must be a list of names.") from None
     if isinstance(source, Table):
         return source if columns is None else source.select(columns)
     if isinstance(source, str | Path):
