@@ -18,6 +18,7 @@ from kermix.errors import OptionError, RunError
 from kermix.models import ConditionalMixtureNetwork, HybridPrior, MixtureNetwork, MixtureTable
 from kermix.renamed import RENAMED, current_names
 from kermix.runs.kinds import open_run
+from kermix.training import settings as settings_module
 from kermix.training.classifier_settings import ClassifierSettings
 from kermix.training.conditional import (
     ConditionalSettings,
@@ -118,6 +119,21 @@ def test_settings_are_read_from_old_json_without_a_word(kind):
         assert kind.from_json(old_names(content)) == settings == kind.from_json(content)
     with pytest.raises(OptionError, match="rate is the old name of learning_rate"):
         kind.from_json({**content, "rate": 0.5})
+
+
+def test_replacing_by_an_old_name_says_what_to_write():
+    with pytest.raises(OptionError, match="polish is the old name of refine_steps"):
+        replace(FitSettings(), polish=3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("Settings", "FitSettings"), ("FinishName", "RefineName")]
+)
+def test_old_names_of_types(old, new):
+    with pytest.warns(DeprecationWarning, match=f"{old} is called {new} now"):
+        assert getattr(settings_module, old) is getattr(settings_module, new)
+    with pytest.raises(AttributeError, match="Baker"):
+        _ = settings_module.Baker
 
 
 def test_an_unknown_old_name_is_reported_as_it_was_written():

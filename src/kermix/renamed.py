@@ -1,8 +1,8 @@
 """Settings that have new names: the old ones are still read and accepted, for one version.
 
 This is the only place that knows old names. Files of earlier versions (`config.json`, checkpoints,
-records) are read with [`current_names`][kermix.renamed.current_names], silently; in Python an old
-name warns, and on the command line it prints a note.
+records) are read with `current_names`, silently; an old keyword warns, and an old option of the
+command line prints a note.
 """
 
 import functools
@@ -87,7 +87,6 @@ def accepts_old_names(cls: Class) -> Class:
 
     A dataclass can also be asked for its fields by their old names.
     """
-    # object's signature: mypy does not look at a constructor through an instance's type.
     construct = cls.__init__  # type: ignore[misc]
     known = set(inspect.signature(construct).parameters)
 

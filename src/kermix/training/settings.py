@@ -146,14 +146,13 @@ class FitSettings:
 
 
 def __getattr__(name: str) -> object:
-    if name in ("Settings", "FinishName"):
-        new = {"Settings": FitSettings, "FinishName": RefineName}[name]
-        shown = "FitSettings" if name == "Settings" else "RefineName"
+    new = {"Settings": "FitSettings", "FinishName": "RefineName"}.get(name)
+    if new is not None:
         warnings.warn(
-            f"kermix.training.settings.{name} is called {shown} now; the old name goes with the "
+            f"kermix.training.settings.{name} is called {new} now; the old name goes with the "
             "next version.",
             DeprecationWarning,
             stacklevel=2,
         )
-        return new
+        return globals()[new]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
