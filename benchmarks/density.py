@@ -36,7 +36,12 @@ __all__ = ["METHODS", "SETS", "SETTING", "main", "run"]
 SETS = ("ring8", "grid25", "8gaussians", "checkerboard", "moons", "swissroll", "circles", "rings")
 TRAIN, TEST, SAMPLES = 200_000, 20_000, 2_500
 SETTING = FitSettings(
-    components=512, variances="diagonal", steps=1000, batch=512, polish=4000, polish_batch=8192
+    components=512,
+    covariance_type="diagonal",
+    steps=1000,
+    batch_size=512,
+    refine_steps=4000,
+    refine_batch_size=8192,
 )
 GMM_COMPONENTS = (4, 8, 12, 16, 25, 32, 50, 64, 100)
 GMM_ROWS = 10_000
@@ -148,7 +153,7 @@ def fit_flow(train: Tensor, device: str, setting: FitSettings) -> Density:
 
 def fit_kermix_closed_form(train: Tensor, device: str, setting: FitSettings) -> Density:
     """The SVD cost, then the closed form."""
-    return fit_kermix(train, device, replace(setting, finish="closed form"))
+    return fit_kermix(train, device, replace(setting, refine_with="closed form"))
 
 
 METHODS: dict[str, Callable[[Tensor, str, FitSettings], Density]] = {
@@ -240,7 +245,9 @@ def run(
     if quick:
         sets, repeats = sets[:2], 1
         methods = [m for m in methods if m.startswith("kermix")]
-        setting = replace(setting, components=64, steps=100, polish=50, polish_batch=1024)
+        setting = replace(
+            setting, components=64, steps=100, refine_steps=50, refine_batch_size=1024
+        )
     rows: list[dict[str, Any]] = []
     sheets = {}
     for name in sets:
@@ -262,11 +269,11 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons")
     parser.add_argument("--components", type=int, default=SETTING.components)
     parser.add_argument("--steps", type=int, default=SETTING.steps)
-    parser.add_argument("--batch", type=int, default=SETTING.batch)
-    parser.add_argument("--polish", type=int, default=SETTING.polish)
-    parser.add_argument("--polish-batch", type=int, default=SETTING.polish_batch)
-    parser.add_argument("--variances", default=SETTING.variances)
-    parser.add_argument("--rate", type=float, default=SETTING.rate)
+    parser.add_argument("--batch-size", type=int, default=SETTING.batch_size)
+    parser.add_argument("--refine-steps", type=int, default=SETTING.refine_steps)
+    parser.add_argument("--refine-batch-size", type=int, default=SETTING.refine_batch_size)
+    parser.add_argument("--covariance-type", default=SETTING.covariance_type)
+    parser.add_argument("--learning-rate", type=float, default=SETTING.learning_rate)
     parser.add_argument("--repeats", type=int, default=5, help="pairs of samples for Wasserstein")
     parser.add_argument("--workers", type=int, default=1, help="processes that compute it")
     parser.add_argument("--seed", type=int, default=0)
@@ -277,11 +284,11 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         SETTING,
         components=given.components,
         steps=given.steps,
-        batch=given.batch,
-        polish=given.polish,
-        polish_batch=given.polish_batch,
-        variances=given.variances,
-        rate=given.rate,
+        batch_size=given.batch_size,
+        refine_steps=given.refine_steps,
+        refine_batch_size=given.refine_batch_size,
+        covariance_type=given.covariance_type,
+        learning_rate=given.learning_rate,
         seed=given.seed,
     )
     protocol = {

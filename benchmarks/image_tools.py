@@ -89,7 +89,7 @@ def encoder_of(
     real: Real, settings: ImageSettings, path: Path | None = None
 ) -> tuple[Autoencoder, dict[str, Any]]:
     """The autoencoder that all methods share."""
-    chosen = replace(settings, model="codes", steps=1, polish=0)
+    chosen = replace(settings, model="codes", steps=1, refine_steps=0)
     trainer = Trainer(ImageTask(real.train.images, None, 1, chosen), device=real.device.type)
     autoencoder = trainer.model.autoencoder
     assert autoencoder is not None

@@ -46,16 +46,16 @@ DEBIASED = ", debiased"
 COSTS = (*PAPER, *(cost + DEBIASED for cost in PAPER), "mmd", "energy", "sinkhorn")
 TASKS = ("mnist", "stacked", "cifar10", "spaces")
 SETTINGS = {
-    "mnist": ImageSettings(code=16, batch=5000, steps=2000),
+    "mnist": ImageSettings(code=16, batch_size=5000, steps=2000),
     "stacked": ImageSettings(
-        code=48, by_channel=True, spaces=("codes", "channels"), batch=2000, steps=1500,
+        code=48, by_channel=True, spaces=("codes", "channels"), batch_size=2000, steps=1500,
         hidden=1024, noise=64,
     ),
     "cifar10": ImageSettings(
-        code=128, width=256, code_noise=0.1, encoder_steps=3000, batch=2500, steps=1000,
+        code=128, width=256, code_noise=0.1, encoder_steps=3000, batch_size=2500, steps=1000,
         hidden=1024, noise=128,
     ),
-    "spaces": ImageSettings(code=16, batch=2000, steps=1000, model="conv", debias=False),
+    "spaces": ImageSettings(code=16, batch_size=2000, steps=1000, model="conv", debias=False),
 }  # fmt: skip
 MIXTURE: dict[str, dict[str, Any]] = {
     "mnist": {"model": "mixture", "components": 2000},
@@ -114,17 +114,17 @@ class Scale:
 SCALES = {
     "full": Scale({}, None, 25, None, (5, 32)),
     "medium": Scale(
-        {"encoder_steps": 2500, "encoder_batch": 128, "steps": 300, "batch": 1000, "width": 64,
-         "hidden": 256},
+        {"encoder_steps": 2500, "encoder_batch": 128, "steps": 300, "batch_size": 1000,
+         "width": 64, "hidden": 256},
         None, 15, (6, 24), (4, 16),
     ),
     "small": Scale(
-        {"encoder_steps": 1500, "encoder_batch": 128, "steps": 300, "batch": 1000, "width": 32,
-         "hidden": 256},
+        {"encoder_steps": 1500, "encoder_batch": 128, "steps": 300, "batch_size": 1000,
+         "width": 32, "hidden": 256},
         None, 15, (4, 16), (4, 16),
     ),
     "quick": Scale(
-        {"encoder_steps": 10, "steps": 5, "batch": 100, "width": 16, "hidden": 64},
+        {"encoder_steps": 10, "steps": 5, "batch_size": 100, "width": 16, "hidden": 64},
         50, 2, (1, 8), (1, 8), 300,
     ),
 }  # fmt: skip
@@ -145,7 +145,7 @@ def settings_of(task: str, method: str, scale: Scale) -> ImageSettings:
     mixture = {"steps": settings.steps, **(PRODUCTS if kind == "products" else MIXTURE[task])}
     way, _, components = way.partition(" of ")
     mixture["steps"] = 0 if way == "em" else min(mixture["steps"], settings.steps)
-    mixture["polish"] = scale.passes if way.endswith("em") else 0
+    mixture["refine_steps"] = scale.passes if way.endswith("em") else 0
     if components:
         mixture["components"] = int(components)
     if scale.components is not None:
@@ -236,7 +236,7 @@ def run_task(
             "a_sample_is": "centre + learned noise" if mixture else "centre",
             **judged(drawn.images, drawn.labels),
             "held_out_energy_of_codes": trainer.task.metric(),
-            "steps": settings.steps + settings.polish,
+            "steps": settings.steps + settings.refine_steps,
             "seconds": seconds,
             "raw_judge": judge,
             "raw_autoencoder": coded,

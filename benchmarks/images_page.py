@@ -32,8 +32,8 @@ INTRODUCTION = """\
 Written by `python -m benchmarks.images --page docs/images.md` from the files
 `results/bench/images-*.json`, one run of each method. Within a table all
 methods have the same autoencoder, and all networks are the same and trained for the same number of
-steps; a mixture is a table of components and not a network, and *em* is a finish by
-expectation-maximisation. `bash scripts/images-on-gpu.sh DATA OUT` trains everything on one GPU.
+steps; a mixture is a table of components and not a network, and *em* refines it by
+expectation-maximization. `bash scripts/images-on-gpu.sh DATA OUT` trains everything on one GPU.
 
 | column | what it is |
 |---|---|

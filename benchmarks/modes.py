@@ -22,26 +22,31 @@ from kermix.data.toys import toy
 from kermix.training.build import build_model
 from kermix.training.loop import Trainer
 from kermix.training.rows import RowTask
-from kermix.training.settings import COSTS, FinishName, FitSettings
+from kermix.training.settings import COSTS, FitSettings, RefineName
 
 __all__ = ["METHODS", "SETS", "SETTING", "main", "run", "train_seeds"]
 
 SETS = ("ring8", "grid25")
 POINTS, SAMPLES = 100_000, 2_500
-SETTING = FitSettings(components=128, steps=2000, batch=256, polish=0, variance=1e-3)
-FINISH_STEPS, FINISH_BATCH = 500, 4096
-# Every cost on samples; then the SVD cost with a finish: likelihood is what `kermix fit` does.
-FINISHED: dict[str, FinishName] = {
+SETTING = FitSettings(components=128, steps=2000, batch_size=256, refine_steps=0, variance=1e-3)
+REFINE_STEPS, REFINE_BATCH_SIZE = 500, 4096
+# Every cost on samples; then the SVD cost with refinement: likelihood is what `kermix fit` does.
+REFINED: dict[str, RefineName] = {
     "svd+likelihood": "likelihood",
     "svd+closed form": "closed form",
 }
-METHODS = (*(c for c in COSTS), *FINISHED)
+METHODS = (*(c for c in COSTS), *REFINED)
 
 
 def _settings(method: str, setting: FitSettings) -> FitSettings:
-    if method in FINISHED:
-        finish = FINISHED[method]
-        return replace(setting, polish=FINISH_STEPS, polish_batch=FINISH_BATCH, finish=finish)
+    if method in REFINED:
+        refine_with = REFINED[method]
+        return replace(
+            setting,
+            refine_steps=REFINE_STEPS,
+            refine_batch_size=REFINE_BATCH_SIZE,
+            refine_with=refine_with,
+        )
     return replace(setting, cost=method)  # type: ignore[arg-type]
 
 
@@ -146,11 +151,13 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--steps", type=int, default=SETTING.steps)
     parser.add_argument("--components", type=int, default=SETTING.components)
-    parser.add_argument("--batch", type=int, default=SETTING.batch)
+    parser.add_argument("--batch-size", type=int, default=SETTING.batch_size)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=default_path("modes"))
     given = parser.parse_args(arguments)
-    setting = replace(SETTING, steps=given.steps, components=given.components, batch=given.batch)
+    setting = replace(
+        SETTING, steps=given.steps, components=given.components, batch_size=given.batch_size
+    )
     tables = run(
         given.quick,
         seeds=given.seeds,
@@ -165,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         "samples": SAMPLES,
         "a sample is": "a centre plus noise of the learned variance",
         "setting": setting.as_json(),
-        "finish": {"steps": FINISH_STEPS, "batch": FINISH_BATCH},
+        "refinement": {"steps": REFINE_STEPS, "batch_size": REFINE_BATCH_SIZE},
     }
     return write_record("modes", given.out, tables, protocol, shown="modes", quick=given.quick)
 

@@ -26,7 +26,13 @@ __all__ = ["METHODS", "PROBLEMS", "SETTING", "main", "run", "train_seeds"]
 
 TRAIN, TEST = 200_000, 50_000
 SETTING = ConditionalSettings(
-    components=64, width=256, depth=3, steps=500, polish=8000, polish_batch=4096, rate=2e-3
+    components=64,
+    width=256,
+    depth=3,
+    steps=500,
+    refine_steps=8000,
+    refine_batch_size=4096,
+    learning_rate=2e-3,
 )
 
 
@@ -62,11 +68,11 @@ def train_seeds(
         test_context, test_target = draw(TEST, generator)
         settings = replace(setting, seed=seed)
         if method == "SVD, closed form":
-            settings = replace(settings, finish="closed form")
+            settings = replace(settings, refine_with="closed form")
         if method == "likelihood":
             # As many steps in all as the others have.
-            total = setting.steps + setting.polish
-            settings = replace(settings, cost="likelihood", steps=0, polish=total)
+            total = setting.steps + setting.refine_steps
+            settings = replace(settings, cost="likelihood", steps=0, refine_steps=total)
         start = time.perf_counter()
         model = fit_conditional(context, target, settings, device=device)
         seconds.append(time.perf_counter() - start)
@@ -114,7 +120,9 @@ def run(
     """
     if quick:
         seeds = 1
-        setting = replace(setting, components=8, width=32, steps=20, polish=100, polish_batch=256)
+        setting = replace(
+            setting, components=8, width=32, steps=20, refine_steps=100, refine_batch_size=256
+        )
     return {
         "regression": [
             train_seeds(problem, method, range(seeds), setting, device)
@@ -135,9 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--width", type=int, default=SETTING.width)
     parser.add_argument("--depth", type=int, default=SETTING.depth)
     parser.add_argument("--steps", type=int, default=SETTING.steps)
-    parser.add_argument("--polish", type=int, default=SETTING.polish)
-    parser.add_argument("--polish-batch", type=int, default=SETTING.polish_batch)
-    parser.add_argument("--rate", type=float, default=SETTING.rate)
+    parser.add_argument("--refine-steps", type=int, default=SETTING.refine_steps)
+    parser.add_argument("--refine-batch-size", type=int, default=SETTING.refine_batch_size)
+    parser.add_argument("--learning-rate", type=float, default=SETTING.learning_rate)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=default_path("regression"))
     given = parser.parse_args(arguments)
@@ -147,9 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         width=given.width,
         depth=given.depth,
         steps=given.steps,
-        polish=given.polish,
-        polish_batch=given.polish_batch,
-        rate=given.rate,
+        refine_steps=given.refine_steps,
+        refine_batch_size=given.refine_batch_size,
+        learning_rate=given.learning_rate,
     )
     problems = given.problems.split(",")
     tables = run(

@@ -25,6 +25,7 @@ import torch
 from kermix.data.images.labelled import load_labelled
 from kermix.errors import OptionError, RunError, TrainingError
 from kermix.paper.table_cells import PATCHES, hold_out, merge, train_cell
+from kermix.renamed import current_names
 from kermix.training.classifier_settings import ClassifierSettings
 from kermix.training.presets import preset
 
@@ -43,7 +44,7 @@ def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
             settings = preset(name, "cnn" if patch is None else "gaussian-product", patch)
             if quick:
                 settings = replace(
-                    settings, width=16, output_width=32, depth=2, epochs=3, batch=64
+                    settings, width=16, output_width=32, depth=2, epochs=3, batch_size=64
                 )
             record = train_cell(train, test, settings)
             shown = {
@@ -190,7 +191,7 @@ def _variant(text: str) -> tuple[str, dict[str, str]]:
 def _typed(options: dict[str, str]) -> dict[str, Any]:
     known = {field.name for field in fields(ClassifierSettings)}
     found: dict[str, Any] = {}
-    for name, text in options.items():
+    for name, text in current_names(options, known).items():
         if name not in known:
             raise OptionError(
                 f"There is no setting {name!r}; there are {', '.join(sorted(known))}."

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from kermix.paper.table_cells import RATE_BEFORE, command_of
+from kermix.renamed import current_names
 
 __all__ = ["write_classification_page"]
 
@@ -203,14 +204,15 @@ def _extent(record: Record) -> tuple[Any, ...]:
 
 
 def _base_name(record: Record) -> str:
-    s = record["settings"]
+    s = current_names(record["settings"])
     if record["model"] == "cnn":
         return f"*{s['optimizer']}, {record['augmentation']}*"
     grid = "anchors at every position" if s["anchor_grid"] is None else (
         f"anchors on a grid of {s['anchor_grid']} x {s['anchor_grid']}")  # fmt: skip
+    rate = s["learning_rate"] or RATE_BEFORE
     return (
         f"*{s['optimizer']}, stride {s['stride']}, width {s['width']}, {s['output_width']} "
-        f"Gaussians, {grid}, whitened patches, rate {s['rate'] or RATE_BEFORE:g}, weight decay "
+        f"Gaussians, {grid}, whitened patches, rate {rate:g}, weight decay "
         f"{s['weight_decay']:g}*"
     )
 

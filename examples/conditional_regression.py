@@ -19,7 +19,7 @@ noise = 0.03 * torch.randn(2000, 1, generator=generator)
 context = output + 0.3 * torch.sin(2 * torch.pi * output) + noise  # the wrong way round
 
 settings = ConditionalSettings(
-    components=8, steps=10 if quick else 200, polish=10 if quick else 800
+    components=8, steps=10 if quick else 200, refine_steps=10 if quick else 800
 )
 model = fit_conditional(context, output, settings, device="cpu")
 

@@ -19,7 +19,7 @@ grid = toy("grid25")
 data = grid.sample(10_000, torch.Generator().manual_seed(0))
 
 steps = 20 if quick else 1500
-model = km.KernelMixture(128, steps=steps, polish=0, variance=1e-3, random_state=0)
+model = km.KernelMixture(128, steps=steps, refine_steps=0, variance=1e-3, random_state=0)
 model.fit(data.numpy())
 samples = torch.tensor(model.sample(2500))
 

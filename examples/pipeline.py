@@ -21,7 +21,7 @@ digits = load_digits()
 pictures, low = digits.images / 16, digits.target < 5
 train, test, unseen = pictures[low][:700], pictures[low][700:], pictures[~low][:200]
 
-options = {"steps": 10, "polish": 10} if quick else {"steps": 300, "polish": 300}
+options = {"steps": 10, "refine_steps": 10} if quick else {"steps": 300, "refine_steps": 300}
 model = make_pipeline(
     PCA(16, random_state=0),
     km.KernelMixture(64, random_state=0, **options),

@@ -37,7 +37,7 @@ No = str  # a pattern of public names; names after a comma were looked at: they 
 generator = torch.Generator().manual_seed(0)
 x = torch.randn(40, 2, generator=generator)
 y = torch.randn(30, 2, generator=generator)
-few = {"steps": 5, "polish": 5, "random_state": 0}
+few = {"steps": 5, "refine_steps": 5, "random_state": 0}
 mixture = km.GaussianMixture(torch.ones(2), x[:2], torch.ones(2))
 
 
@@ -72,7 +72,7 @@ def flow() -> bool:
 
 def conditional() -> bool:
     """The same here."""
-    settings = ConditionalSettings(components=2, steps=2, polish=2)
+    settings = ConditionalSettings(components=2, steps=2, refine_steps=2)
     distribution = fit_conditional(x[:, :1], x, settings, device="cpu")(x[:3, :1])
     return distribution.log_prob(x[:3]).shape == (3,) and distribution.sample().shape == (3, 2)
 

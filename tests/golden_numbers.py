@@ -34,22 +34,26 @@ from kermix.training.conditional import ConditionalSettings, fit_conditional  # 
 from kermix.paper.generation import Training, train  # isort: skip
 
 ABLATIONS = {"frobenius": km.frobenius_cost, "distance": km.distance_nuclear_cost}
-STEPS, POLISH, FINISH, BATCH = "--steps", "--polish", "--finish", "--batch"
-POLISH_BATCH, SPREAD, RATE, COVARIANCE = "--polish-batch", "--spread", "--rate", "--variances"
-POLISH_KEYWORD, COVARIANCE_KEYWORD = "polish", "covariance_type"  # of KernelMixture
+STEPS, POLISH, FINISH, BATCH = "--steps", "--refine-steps", "--refine-with", "--batch-size"
+POLISH_BATCH, SPREAD, RATE = "--refine-batch-size", "--variance-factors", "--learning-rate"
+COVARIANCE = "--covariance-type"
+POLISH_KEYWORD, COVARIANCE_KEYWORD = "refine_steps", "covariance_type"  # of KernelMixture
 LOSSES_FILE, LOSS, METRIC = "metrics.csv", "loss", "metric"
 
 
-def conditional(context, target, steps, polish, **options):
+def conditional(context, target, steps, polish, finish="likelihood", **options):
     settings = ConditionalSettings(
-        components=4, width=16, batch=64, polish_batch=64, steps=steps, polish=polish, **options
-    )
+        components=4, width=16, batch_size=64, refine_batch_size=64, steps=steps,
+        refine_steps=polish, refine_with=finish, **options,
+    )  # fmt: skip
     return fit_conditional(context, target, settings, device="cpu")
 
 
 def figure_of_generation(method):
     """Numbers and samples of a network of the paper's figure, after 20 steps."""
-    numbers, samples, _ = train(method, 0, Training(steps=20, batch=64, width=16, compared=100))
+    numbers, samples, _ = train(
+        method, 0, Training(steps=20, batch_size=64, width=16, compared=100)
+    )
     return {**numbers, "samples": samples}
 
 

@@ -309,10 +309,10 @@ def fail_on(rank, how):
 
 
 FITS = {
-    "mixture svd": {"rate": 0.01},
+    "mixture svd": {"learning_rate": 0.01},
     "network vector": {"model": "network", "cost": "vector"},
-    "generator svd": {"model": "generator", "polish": 0, "rate": 1e-3},
-    "mixture energy": {"cost": "energy", "finish": "likelihood"},
+    "generator svd": {"model": "generator", "refine_steps": 0, "learning_rate": 1e-3},
+    "mixture energy": {"cost": "energy", "refine_with": "likelihood"},
     "mixture mmd": {"cost": "mmd"},
     "mixture likelihood": {"cost": "likelihood"},
 }
@@ -321,7 +321,13 @@ FITS = {
 def fit_settings(name):
     from kermix.training.settings import FitSettings
 
-    common = {"components": 9, "steps": 10, "polish": 5, "batch": 33, "polish_batch": 33}
+    common = {
+        "components": 9,
+        "steps": 10,
+        "refine_steps": 5,
+        "batch_size": 33,
+        "refine_batch_size": 33,
+    }
     return FitSettings(**{**common, **FITS[name]})
 
 

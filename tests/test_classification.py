@@ -16,7 +16,7 @@ from kermix.training.loop import Trainer
 from kermix.training.muon import Muon
 
 SMALL = ClassifierSettings(
-    width=16, depth=2, output_width=32, epochs=2, batch=256, shift=1, evaluate_every=0
+    width=16, depth=2, output_width=32, epochs=2, batch_size=256, shift=1, evaluate_every=0
 )
 
 
@@ -30,7 +30,7 @@ def weights(trainer):
 
 
 def test_it_learns_the_digits(digits):
-    settings = replace(SMALL, width=32, output_width=96, epochs=8, batch=128)
+    settings = replace(SMALL, width=32, output_width=96, epochs=8, batch_size=128)
     trainer = Trainer(ClassifierTask(*digits, settings), device="cpu")
     assert trainer.run()
     found = trainer.task.evaluate()
@@ -44,7 +44,7 @@ def test_the_baseline_learns_too(digits):
     train = LabelledImages(
         "few", digits[0].images[:400], digits[0].labels[:400], digits[0].classes
     )
-    settings = ClassifierSettings(model="cnn", epochs=2, batch=40, shift=0, evaluate_every=2)
+    settings = ClassifierSettings(model="cnn", epochs=2, batch_size=40, shift=0, evaluate_every=2)
     trainer = Trainer(ClassifierTask(train, digits[1], settings), device="cpu")
     trainer.run()
     assert trainer.history[-1]["test_accuracy"] > 0.7
@@ -80,7 +80,7 @@ def test_a_resumed_run_ends_like_one_that_was_not_stopped(digits, tmp_path, opti
 
 
 def test_a_part_of_the_positions_is_enough_to_learn(digits):
-    settings = replace(SMALL, width=32, output_width=96, epochs=6, batch=128, positions=0.5)
+    settings = replace(SMALL, width=32, output_width=96, epochs=6, batch_size=128, positions=0.5)
     trainer = Trainer(ClassifierTask(*digits, settings), device="cpu")
     seen = []
     trainer.model.layers[0].register_forward_hook(lambda _, y, k: seen.append(k.shape[1]))
@@ -120,7 +120,7 @@ def test_settings_survive_json_and_refuse_nonsense():
     assert ClassifierSettings.from_json(settings.as_json()) == settings
     with pytest.raises(OptionError, match="taste"):
         ClassifierSettings.from_json({"taste": 1})
-    for options in ({"epochs": 0}, {"rate": -1.0}, {"smoothing": 1.0}, {"warmup": 0.0},
+    for options in ({"epochs": 0}, {"learning_rate": -1.0}, {"smoothing": 1.0}, {"warmup": 0.0},
                     {"shift": -1}, {"zoom": 1.0}, {"model": "resnet"}):  # fmt: skip
         with pytest.raises(OptionError, match=next(iter(options))):
             ClassifierSettings(**options)
@@ -249,7 +249,7 @@ def test_muon_takes_the_matrices_it_is_given(digits, optimizer, expected):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_only_the_scores_learn_at_the_rate_of_scores(digits, optimizer):
-    settings = replace(SMALL, optimizer=optimizer, rate=0.1, score_rate=0.25, warmup=0.99)
+    settings = replace(SMALL, optimizer=optimizer, learning_rate=0.1, score_rate=0.25, warmup=0.99)
     trainer = Trainer(ClassifierTask(*digits, settings), device="cpu")
     assert not trainer.run(should_stop=lambda: True)
     rates = {p: g["lr"] for o in trainer._optimizers for g in o.param_groups for p in g["params"]}
@@ -266,7 +266,7 @@ def test_only_the_scores_learn_at_the_rate_of_scores(digits, optimizer):
 
 def test_three_images_in_steps_of_two(digits):
     few = LabelledImages("few", digits[0].images[:3], digits[0].labels[:3], digits[0].classes)
-    trainer = Trainer(ClassifierTask(few, digits[1], replace(SMALL, batch=2)), device="cpu")
+    trainer = Trainer(ClassifierTask(few, digits[1], replace(SMALL, batch_size=2)), device="cpu")
     assert trainer.run()
     assert trainer.reports_every == 1
 

@@ -23,7 +23,7 @@ from kermix.training.loop import Trainer
 
 SIDE = 6
 TINY = ClassifierSettings(
-    width=8, depth=2, output_width=12, epochs=2, batch=8, shift=0, evaluate_every=0
+    width=8, depth=2, output_width=12, epochs=2, batch_size=8, shift=0, evaluate_every=0
 )
 
 
@@ -56,7 +56,7 @@ def test_the_rate_rises_for_the_share_that_was_asked_for(warmup):
         lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"])
     )
     try:
-        trainer_of(warmup=warmup, rate=0.1, epochs=4).run()
+        trainer_of(warmup=warmup, learning_rate=0.1, epochs=4).run()
     finally:
         hook.remove()
     assert len(rates) == 24
@@ -90,7 +90,7 @@ def test_weights_are_averaged_over_epochs():
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_only_matrices_decay(optimizer):
-    options = {"optimizer": optimizer, "rate": 0.1, "score_rate": 0.5}
+    options = {"optimizer": optimizer, "learning_rate": 0.1, "score_rate": 0.5}
     after = []
     for decay in (0.0, 4.0):
         trainer = trainer_of(weight_decay=decay, **options)
@@ -120,7 +120,7 @@ def test_averaged_weights_have_the_statistics_of_augmented_images():
 
 @pytest.mark.parametrize(("smoothing", "cutout"), [(0.0, 0), (0.3, 0), (0.0, 4 * SIDE)])
 def test_the_history_has_the_loss_of_what_is_trained_on(smoothing, cutout):
-    trainer = trainer_of(batch=48, epochs=1, smoothing=smoothing, cutout=cutout)
+    trainer = trainer_of(batch_size=48, epochs=1, smoothing=smoothing, cutout=cutout)
     assert trainer.reports_every == 1
     labels = torch.tensor(trainer.task.train.labels)
     images = trainer.task.settings.augmentation(torch.tensor(trainer.task.train.images), start())
@@ -456,7 +456,7 @@ def test_a_record_says_what_was_evaluated_and_how():
     settings = replace(TINY, epochs=5, flip_at_test=True)
     found = table_cells.train_cell(train, wrong, settings, device="cpu")
     assert found["evaluated_on"] == held_out.name
-    assert found["settings"]["rate"] == settings.peak_rate
+    assert found["settings"]["learning_rate"] == settings.peak_rate
     # Two views of these tell nothing; one view tells all, here the opposite of the labels.
     assert found["test_accuracy_one_view"] < 0.1
     assert 0.1 < found["test_accuracy"] < 0.9

@@ -65,7 +65,7 @@ def pictures(tmp_path_factory):
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    result = kermix("classify", "--quick", "--batch", 96, "--epochs", 4, "--seed", 1,
+    result = kermix("classify", "--quick", "--batch-size", 96, "--epochs", 4, "--seed", 1,
                     "--out", folder)  # fmt: skip
     assert result.exit_code == 0, result.output
     assert str(folder / "report.html") in result.output.replace("\n", "").split("report:")[1]
@@ -103,7 +103,7 @@ def test_report_page(digits):
     page = (digits / "report.html").read_text()
     assert page.count("<img") == 5  # confusion, mistakes, filters, anchors, training
     command = "kermix classify digits --width 32 --depth 2 --set output_width=96 --epochs 4 "
-    assert f"{command}--batch 96 --seed 1" in page
+    assert f"{command}--batch-size 96 --seed 1" in page
     assert "Classes of digits" in page
 
 
@@ -197,19 +197,19 @@ def test_the_command_of_a_run_has_its_device_and_precision(squares):
         run.command() + " --device cpu --precision bf16-mixed"
         == ClassifyRun(squares, chosen).command()
     )
-    without = {**run.config["settings"], "rate": None}
+    without = {**run.config["settings"], "learning_rate": None}
     mnist = ClassifyRun(squares, {**run.config, "data": "mnist", "settings": without})
-    assert "--set rate=null" in mnist.command()
+    assert "--set learning_rate=null" in mnist.command()
     assert "None" not in mnist.command()
 
 
 def test_large_images_get_steps_that_fit_into_memory():
     small = suited_settings("folder", "gaussian-product", 3, 50_000, 32)
-    assert (small.stride, small.batch) == (1, 512)
+    assert (small.stride, small.batch_size) == (1, 512)
     large = suited_settings("folder", "gaussian-product", 3, 50_000, 224)
     positions = ((224 - 3) // large.stride + 1) ** 2
-    assert large.batch * positions * large.output_width <= 2**28
-    assert large.batch >= 16
+    assert large.batch_size * positions * large.output_width <= 2**28
+    assert large.batch_size >= 16
 
 
 def _save(path, array):
@@ -251,7 +251,7 @@ def test_bad_images_are_named_in_one_line(case, digits, tmp_path):
      (["--patch", 9], "patch=9"), (["--set", "flip=1"], "flip=1"),
      (["--epochs", 0], "epochs=0"), (["--set", "depht=3"], "no such setting"),
      (["--set", "depth"], "NAME=VALUE"), (["--set", "epochs=many"], "epochs"),
-     (["--set", "width=wide"], "width"), (["--rate", -1], "rate=-1"),
+     (["--set", "width=wide"], "width"), (["--learning-rate", -1], "learning_rate=-1"),
      (["--set", "anchor_grid=2.5"], "anchor_grid=2.5"), (["--seed", 2**40], "seed="),
      (["--set", 'anchors_at=["a"]'], "anchors_at"), (["--set", "output_width=0"], "=0"),
      (["--seed", -1], "seed=-1"), (["--device", "toaster"], "device='toaster'"),
@@ -359,7 +359,7 @@ def _command(*arguments):
 
 
 def test_ctrl_c_saves_and_the_resumed_run_ends_as_if_it_had_not_stopped(tmp_path):
-    options = ["digits", *SMALL, "--epochs", "6", "--batch", "128"]
+    options = ["digits", *SMALL, "--epochs", "6", "--batch-size", "128"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     process = _command("classify", *options, "--out", stopped)
     end = time.monotonic() + 120

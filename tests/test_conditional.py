@@ -27,7 +27,13 @@ def two_branches(n, seed=0):
 
 
 def small(**options):
-    given = {"components": 4, "width": 32, "steps": 60, "polish": 300, "polish_batch": 256}
+    given = {
+        "components": 4,
+        "width": 32,
+        "steps": 60,
+        "refine_steps": 300,
+        "refine_batch_size": 256,
+    }
     return ConditionalSettings(**{**given, **options})
 
 
@@ -46,7 +52,7 @@ def test_spherical_loss_is_least_at_the_density_itself():
     assert loss(0.0, 1.0) < min(loss(0.1, 1.0), loss(0.0, 0.85), loss(0.0, 1.18))
 
 
-@pytest.mark.parametrize("options", [{}, {"finish": "likelihood"}, {"cost": "likelihood"}])
+@pytest.mark.parametrize("options", [{}, {"refine_with": "likelihood"}, {"cost": "likelihood"}])
 def test_both_branches_are_found(options):
     model = fit_conditional(*two_branches(4000), small(**options), device="cpu")
     c, x = two_branches(2000, seed=1)
@@ -59,7 +65,8 @@ def test_both_branches_are_found(options):
 def test_same_seed_same_network():
     data = two_branches(200)
     first, second, other = (
-        fit_conditional(*data, small(steps=5, polish=5, seed=s), device="cpu") for s in (1, 1, 2)
+        fit_conditional(*data, small(steps=5, refine_steps=5, seed=s), device="cpu")
+        for s in (1, 1, 2)
     )
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         assert a.equal(b)
@@ -71,13 +78,13 @@ def test_errors():
     with pytest.raises(ShapeError, match="10 contexts and 9 targets"):
         fit_conditional(c, x[:9])
     with pytest.raises(OptionError, match="nothing to train"):
-        ConditionalSettings(steps=0, polish=0)
+        ConditionalSettings(steps=0, refine_steps=0)
 
 
 @pytest.mark.parametrize("stop", [5, 8, 11])
 @pytest.mark.parametrize("cost", ["svd", "likelihood"])
 def test_a_stopped_fit_ends_with_the_same_weights(tmp_path, stop, cost):
-    settings, path = small(cost=cost, steps=8, polish=50), tmp_path / "fit"
+    settings, path = small(cost=cost, steps=8, refine_steps=50), tmp_path / "fit"
     data = two_branches(300)
     whole = fit_conditional(*data, settings, device="cpu")
     stop += 0 if cost == "svd" else settings.steps
@@ -97,10 +104,10 @@ def test_a_stopped_fit_ends_with_the_same_weights(tmp_path, stop, cost):
 
 
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
-    data, settings, path = two_branches(100), small(steps=2, polish=2), tmp_path / "fit"
+    data, settings, path = two_branches(100), small(steps=2, refine_steps=2), tmp_path / "fit"
     fit_conditional(*data, settings, device="cpu", checkpoint=path)
     with pytest.raises(RunError, match="other settings or data"):
-        fit_conditional(*data, small(steps=2, polish=3), device="cpu", checkpoint=path)
+        fit_conditional(*data, small(steps=2, refine_steps=3), device="cpu", checkpoint=path)
     with pytest.raises(RunError, match="other settings or data"):
         fit_conditional(data[0] * 2, data[1], settings, device="cpu", checkpoint=path)
     path.write_bytes(b"no checkpoint")

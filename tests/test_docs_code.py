@@ -81,7 +81,7 @@ def test_blocks_are_found_with_their_notes():
     page = ROOT / "docs" / "index.md"
     found = blocks(page)
     assert [b.language for b in found] == ["python", "sh", "sh", "sh"]
-    assert found[1].extra == "--steps 20 --polish 10"
+    assert found[1].extra == "--steps 20 --refine-steps 10"
     assert page.read_text().splitlines()[found[0].line - 1] == "import torch"
 
 

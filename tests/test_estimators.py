@@ -14,7 +14,7 @@ import kermix as km
 
 
 def small(**options):
-    return km.KernelMixture(8, **{"steps": 20, "polish": 5, "batch_size": 32, **options})
+    return km.KernelMixture(8, **{"steps": 20, "refine_steps": 5, "batch_size": 32, **options})
 
 
 def two_blobs(n=600):
@@ -30,7 +30,7 @@ def test_contract(estimator, check):
 
 def test_density_of_two_blobs_is_close_to_its_entropy():
     rows = two_blobs(2000)
-    model = km.KernelMixture(16, steps=300, polish=200, random_state=0).fit(rows[:1500])
+    model = km.KernelMixture(16, steps=300, refine_steps=200, random_state=0).fit(rows[:1500])
     entropy = np.log(2) + np.log(2 * np.pi * np.e) + np.log(10 * 0.1)
     assert abs(-model.score(rows[1500:]) - entropy) < 0.15
 
@@ -98,6 +98,6 @@ def test_one_outlier_does_not_set_the_scale_of_the_rest(far):
     generator = np.random.default_rng(0)
     rows, new = generator.normal(size=(300, 1)), generator.normal(size=(1000, 1))
     rows[5] = far
-    model = km.KernelMixture(8, steps=60, polish=60, random_state=0).fit(rows)
+    model = km.KernelMixture(8, steps=60, refine_steps=60, random_state=0).fit(rows)
     assert np.isfinite(model.score_samples(rows)).all()
     assert abs(-model.score(new) - 0.5 * np.log(2 * np.pi * np.e)) < 0.15

@@ -22,7 +22,7 @@ from kermix.runs.fit_run import FitRun
 from kermix.runs.folder import begin_folder, lasting_source, next_free_folder
 from kermix.training.checkpoints import load_checkpoint
 
-SHORT = ["--steps", "30", "--polish", "10", "--components", "8", "--batch", "32"]
+SHORT = ["--steps", "30", "--refine-steps", "10", "--components", "8", "--batch-size", "32"]
 
 
 def kermix(*arguments):
@@ -53,7 +53,10 @@ def test_run_folder_holds_everything(moons):
     config = json.loads((moons / "config.json").read_text())
     assert config["settings"]["steps"] == 30
     page = (moons / "report.html").read_text()
-    assert "kermix fit moons --rows 500 --components 8 --steps 30 --polish 10 --batch 32" in page
+    assert (
+        "kermix fit moons --rows 500 --components 8 --steps 30 --refine-steps 10 --batch-size 32"
+        in page
+    )
 
 
 def test_existing_folder_is_never_overwritten(moons):
@@ -102,7 +105,7 @@ def test_columns_are_scored_by_name(tmp_path):
         np.savetxt(tmp_path / f"{name}.csv", values, delimiter=",", header=header, comments="")
     np.savetxt(tmp_path / "ac.csv", rows, delimiter=",", header="a,c", comments="")
     run = tmp_path / "run"
-    options = ("--steps", 5, "--polish", 5, "--components", 3)
+    options = ("--steps", 5, "--refine-steps", 5, "--components", 3)
     assert kermix("fit", tmp_path / "ab.csv", *options, "--out", run).exit_code == 0
     for name in ("ab", "ba"):
         kermix("score", run, tmp_path / f"{name}.csv", "-o", tmp_path / f"{name}.npy")
@@ -166,7 +169,7 @@ def test_same_seed_same_samples(tmp_path):
 @pytest.mark.parametrize("model", ["network", "generator", "conv"])
 def test_other_models(model, tmp_path):
     data = "digits" if model == "conv" else "ring8"
-    extra = [] if model == "network" else ["--polish", 0]
+    extra = [] if model == "network" else ["--refine-steps", 0]
     result = kermix(
         "fit", data, *SHORT, *extra, "--model", model, "--rows", 400, "--out", tmp_path / "run"
     )  # fmt: skip
@@ -201,8 +204,8 @@ def _wait_for_checkpoint(folder: Path, process) -> None:
         time.sleep(0.05)
 
 
-LONG = ["ring8", "--steps", "400", "--polish", "80", "--components", "16", "--batch", "32",
-        "--rows", "300"]  # fmt: skip
+LONG = ["ring8", "--steps", "400", "--refine-steps", "80", "--components", "16", "--batch-size",
+        "32", "--rows", "300"]  # fmt: skip
 
 
 def test_killed_and_resumed_ends_with_the_same_weights(tmp_path):
@@ -306,9 +309,10 @@ def test_bad_data_is_named_in_one_line(case, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [["--cost", "nothing"], ["--steps", -1], ["--model", "generator", "--polish", 5],
-     ["--variance", -1], ["--spread", "a"], ["--spread", "1,-1"], ["--rows", 0],
-     ["--device", "toaster"], ["--precision", "half"], ["--size", 12], ["--data-root", "."]],
+    [["--cost", "nothing"], ["--steps", -1], ["--model", "generator", "--refine-steps", 5],
+     ["--variance", -1], ["--variance-factors", "a"], ["--variance-factors", "1,-1"],
+     ["--rows", 0], ["--device", "toaster"], ["--precision", "half"], ["--size", 12],
+     ["--data-root", "."]],
 )  # fmt: skip
 def test_bad_options_are_refused_before_anything_is_written(options, tmp_path):
     with pytest.raises(KermixError):
@@ -344,7 +348,7 @@ def test_some_rows_of_a_file_on_request(tmp_path):
 
 
 def test_a_rate_that_is_far_too_high_is_named(tmp_path):
-    options = ("--rate", "1e30", "--steps", 30, "--polish", 0, "--rows", 200)
+    options = ("--learning-rate", "1e30", "--steps", 30, "--refine-steps", 0, "--rows", 200)
     with pytest.raises(TrainingError, match=r"learning rate peak 1e\+30"):
         kermix("fit", "moons", *options, "--out", tmp_path / "run")
 

@@ -16,7 +16,13 @@ from kermix.runs.fit_run import FitRun
 from kermix.runs.kinds import open_run
 from kermix.training.checkpoints import load_checkpoint
 
-SHORT = {"steps": 12, "polish": 6, "components": 4, "batch": 32, "polish_batch": 64}
+SHORT = {
+    "steps": 12,
+    "refine_steps": 6,
+    "components": 4,
+    "batch_size": 32,
+    "refine_batch_size": 64,
+}
 
 
 def rows(n=120):
@@ -108,7 +114,7 @@ def test_images_of_rows_keep_root_and_size(tmp_path):
         values = np.random.default_rng(k).integers(0, 255, (12, 12), dtype=np.uint8)
         (tmp_path / "images").mkdir(exist_ok=True)
         Image.fromarray(values).save(tmp_path / "images" / f"{k}.png")
-    short = {k: v for k, v in SHORT.items() if "polish" not in k}
+    short = {k: v for k, v in SHORT.items() if "refine" not in k}
     run = km.fit(tmp_path / "images", size=8, out=tmp_path / "run", device="cpu", **short)
     assert isinstance(run, FitRun)
     assert run.options == {"size": 8}

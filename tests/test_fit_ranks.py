@@ -51,8 +51,8 @@ def test_trajectory_does_not_depend_on_the_number_of_processes(tmp_path):
     assert_same_fits(rank_checks.fits(tmp_path / "stopped by two", 1, stopped), expected)
 
 
-SMALL = ["moons", "--steps", "150", "--polish", "30", "--components", "8", "--batch", "32",
-         "--rows", "300"]  # fmt: skip
+SMALL = ["moons", "--steps", "150", "--refine-steps", "30", "--components", "8", "--batch-size",
+         "32", "--rows", "300"]  # fmt: skip
 
 
 def start(*command):
@@ -118,7 +118,7 @@ def test_nodes_meet(tmp_path):
 
 def test_a_run_from_python(tmp_path):
     dataset = load("moons", 0, rows=200)
-    settings = FitSettings(components=4, steps=4, polish=0, batch=8)
+    settings = FitSettings(components=4, steps=4, refine_steps=0, batch_size=8)
     options = {"rows": 200}
     run = FitRun.create(tmp_path / "run", "moons", dataset, settings, options=options, devices=2)
     outcome = train(run, dataset)
@@ -130,12 +130,12 @@ def test_a_run_from_python(tmp_path):
 def test_ranks_that_cannot_be(tmp_path):
     split = split_rows(torch.randn(50, 2), 0)
     with pytest.raises(OptionError, match="started alone"):
-        build_trainer(split, FitSettings(components=4, batch=8), devices=2)
+        build_trainer(split, FitSettings(components=4, batch_size=8), devices=2)
     for options, text in (
         (["--devices", 0], "devices=0"),
         (["--nodes", 2], "MASTER_ADDR"),
         (["--strategy", "magic"], "strategy='magic'"),
-        (["--devices", 2, "--batch", 1], "batch=1 is shared among 2 processes"),
+        (["--devices", 2, "--batch-size", 1], "batch_size=1 is shared among 2 processes"),
     ):
         folder = tmp_path / text[:6]
         with pytest.raises(OptionError, match=text):

@@ -1,4 +1,4 @@
-"""Training of models of images: stages, classes, checkpoints, the finish of mixtures."""
+"""Training of models of images: stages, classes, checkpoints, the refinement of mixtures."""
 
 import math
 
@@ -17,7 +17,7 @@ from kermix.training.images import ImageTask
 from kermix.training.judging import accuracy, fit_classifier, train_on_synthetic
 from kermix.training.loop import Trainer
 
-SHORT = {"encoder_steps": 12, "steps": 8, "batch": 24, "width": 8, "hidden": 16, "code": 3,
+SHORT = {"encoder_steps": 12, "steps": 8, "batch_size": 24, "width": 8, "hidden": 16, "code": 3,
          "noise": 4, "encoder_batch": 16}  # fmt: skip
 
 
@@ -47,8 +47,14 @@ def trainer_of(**options):
     [
         {},
         {"classes": 1, "states": 3},
-        {"model": "mixture", "components": 10, "polish": 3},
-        {"model": "mixture", "components": 10, "variances": "isotropic", "polish": 2, "steps": 0},
+        {"model": "mixture", "components": 10, "refine_steps": 3},
+        {
+            "model": "mixture",
+            "components": 10,
+            "covariance_type": "isotropic",
+            "refine_steps": 2,
+            "steps": 0,
+        },
         {"model": "conv", "spaces": ("pixels", "coarse", "random", "codes")},
         {"model": "conv", "spaces": ("random",), "chunk": 10, "cost": "mmd"},
         {"spaces": ("codes", "coarse"), "chunk": 6, "cost": "matrix"},
@@ -69,7 +75,7 @@ def test_every_model_trains_and_samples(options):
 
 def test_classes_are_told_apart():
     trainer = trainer_of(
-        model="mixture", components=8, steps=0, polish=5, encoder_steps=60, width=16
+        model="mixture", components=8, steps=0, refine_steps=5, encoder_steps=60, width=16
     )
     trainer.run()
     generator = torch.Generator().manual_seed(0)
@@ -88,7 +94,7 @@ def test_channels_are_a_space_of_their_own():
 
 @pytest.mark.parametrize("model", ["codes", "mixture"])
 def test_stopped_and_resumed_is_as_never_stopped(model, tmp_path):
-    options = {"model": model, "polish": 3 if model == "mixture" else 0, "components": 6}
+    options = {"model": model, "refine_steps": 3 if model == "mixture" else 0, "components": 6}
     whole = trainer_of(**options)
     whole.run()
     last = tmp_path / "last.safetensors"
@@ -135,7 +141,7 @@ def test_images_too_many_for_the_device_stay_in_memory(monkeypatch):
 
 
 def test_a_loss_that_is_not_finite_is_named():
-    trainer = trainer_of(rate=1e30)
+    trainer = trainer_of(learning_rate=1e30)
     with pytest.raises(TrainingError, match="not finite"):
         trainer.run()
 
@@ -148,8 +154,8 @@ def test_a_loss_that_is_not_finite_is_named():
         ({"spaces": ("sky",)}, "space="),
         ({"spaces": ("channels",)}, "by_channel"),
         ({"model": "mixture", "spaces": ("pixels",)}, "mixture"),
-        ({"polish": 3}, "polish"),
-        ({"batch": 1}, "batch=1"),
+        ({"refine_steps": 3}, "refine_steps"),
+        ({"batch_size": 1}, "batch_size=1"),
         ({"variance": 0.0}, "variance"),
         ({"code_noise": -1.0}, "code_noise"),
         ({"model": "conv", "spaces": ("pixels",), "steps": 0}, "nothing to train"),
@@ -236,6 +242,6 @@ def test_classifiers_learn_from_synthetic_images():
         network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 2))
     generator = torch.Generator().manual_seed(0)
     fit_classifier(
-        network, x, y, 10, batch=20, augmentation=Augmentation(True, 1), generator=generator
+        network, x, y, 10, batch_size=20, augmentation=Augmentation(True, 1), generator=generator
     )
     assert accuracy(network, x, y) > 0.7

@@ -15,7 +15,7 @@ from kermix.training.checkpoints import load_checkpoint
 from test_celeba import write_faces
 from test_fit_command import kermix
 
-SHORT = ["--quick", "--encoder-steps", "8", "--steps", "6", "--batch", "12", "--code", "3",
+SHORT = ["--quick", "--encoder-steps", "8", "--steps", "6", "--batch-size", "12", "--code", "3",
          "--device", "cpu"]  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def test_report_of_images_shows_what_matters(fitted, squares):
     assert page.count("data:image/png;base64,") >= 9
     assert re.search(r"src=\"http|href=\"http", page) is None
     command = f"kermix fit {squares} --size 16 --quick --code 3 --encoder-steps 8 --steps 6"
-    assert f"{command} --batch 12" in page
+    assert f"{command} --batch-size 12" in page
 
 
 def test_samples_of_a_class_on_request(fitted, tmp_path):
@@ -103,7 +103,7 @@ def test_samples_of_a_class_on_request(fitted, tmp_path):
 
 def test_options_that_images_do_not_have(squares, tmp_path):
     for wrong, text in (
-        (["--finish", "likelihood"], "finish does not apply"),
+        (["--refine-with", "likelihood"], "refine_with does not apply"),
         (["--spaces", "sky"], "space="),
         (["--model", "code-mixture", "--spaces", "pixels"], "mixture"),
     ):

@@ -38,22 +38,31 @@ def start(seed=0):
 
 def row_task(held_out=True, **options):
     data = toy("moons").sample(200, start())
-    settings = FitSettings(**{"components": 6, "steps": 11, "polish": 6, "batch": 20, **options})
+    settings = FitSettings(
+        **{"components": 6, "steps": 11, "refine_steps": 6, "batch_size": 20, **options}
+    )
     model, variances = build_model(data, settings)
     return RowTask(model, data, data[:50] if held_out else None, settings, variances)
 
 
 def conditional_task():
     c = torch.rand(60, 1, generator=start())
-    options = {"components": 2, "width": 8, "steps": 7, "polish": 8, "batch": 16, "contexts": 4}
-    return ConditionalTask(c, 2 * c, ConditionalSettings(**options, polish_batch=16))
+    options = {
+        "components": 2,
+        "width": 8,
+        "steps": 7,
+        "refine_steps": 8,
+        "batch_size": 16,
+        "contexts": 4,
+    }
+    return ConditionalTask(c, 2 * c, ConditionalSettings(**options, refine_batch_size=16))
 
 
 def image_task(**options):
     images = np.random.default_rng(0).integers(0, 256, (40, 1, 8, 8), dtype=np.uint8)
     settings = ImageSettings(
-        encoder_steps=6, steps=5, batch=12, width=8, hidden=8, code=3, noise=4, encoder_batch=8,
-        components=4, **options,
+        encoder_steps=6, steps=5, batch_size=12, width=8, hidden=8, code=3, noise=4,
+        encoder_batch=8, components=4, **options,
     )  # fmt: skip
     return ImageTask(images, np.arange(40) % 2, 2, settings, (images[:10], np.arange(10) % 2))
 
@@ -63,7 +72,7 @@ def classifier_task(**options):
     images = draw.integers(0, 256, (40, 1, 8, 8)).astype(np.uint8)
     data = LabelledImages("random", images, draw.integers(0, 3, 40), ("a", "b", "c"))
     settings = ClassifierSettings(
-        width=8, depth=1, output_width=8, epochs=4, batch=10, shift=1, **options
+        width=8, depth=1, output_width=8, epochs=4, batch_size=10, shift=1, **options
     )
     return ClassifierTask(data, data, settings)
 
@@ -72,7 +81,7 @@ def table_task(**options):
     x = torch.randn(45, 2, generator=start())
     splits = [tuple(torch.randperm(45, generator=start(s)).split([33, 12])) for s in (1, 2)]
     settings = TableSettings(
-        **{"terms": 4, "width": 4, "epochs": 5, "batch": 8, "rate": 0.03, **options}
+        **{"terms": 4, "width": 4, "epochs": 5, "batch_size": 8, "learning_rate": 0.03, **options}
     )
     return TableTask(x, x.square(), 2, splits, settings)
 
@@ -92,20 +101,20 @@ def sample_task():
     with torch.no_grad():
         for p in network.parameters():
             p.copy_(torch.randn(p.shape, generator=generator))
-    training = Training(steps=13, batch=20)
+    training = Training(steps=13, batch_size=20)
     return SampleTask(network, mixture, METHODS["svd"], training, generator)
 
 
 TASKS = {
     "rows": (row_task, 9),
     "rows, second stage, average": (lambda: row_task(average=4, model="network"), 13),
-    "rows, no held-out": (lambda: row_task(held_out=False, model="generator", polish=0), 5),
+    "rows, no held-out": (lambda: row_task(held_out=False, model="generator", refine_steps=0), 5),
     "conditional": (conditional_task, 5),
     "conditional, second stage": (conditional_task, 11),
     "images, autoencoder": (image_task, 3),
     "images, cost": (lambda: image_task(chunk=5, spaces=("codes", "coarse")), 9),
-    "images, at the cost's start": (lambda: image_task(model="mixture", polish=3), 6),
-    "images, EM": (lambda: image_task(model="mixture", polish=4), 13),
+    "images, at the cost's start": (lambda: image_task(model="mixture", refine_steps=3), 6),
+    "images, EM": (lambda: image_task(model="mixture", refine_steps=4), 13),
     "classifier": (lambda: classifier_task(mix=0.5, cutout=2, positions=0.5), 7),
     "classifier, end of an epoch": (lambda: classifier_task(optimizer="muon"), 8),
     "table": (table_task, 13),
@@ -162,7 +171,7 @@ def test_a_report_comes_before_its_checkpoint(name, tmp_path):
 
 
 def test_a_table_that_ended_early_stays_ended(tmp_path):
-    options = {"patience": 1, "rate": 0.5, "epochs": 60}
+    options = {"patience": 1, "learning_rate": 0.5, "epochs": 60}
     first = Trainer(table_task(**options), device="cpu")
     assert first.run(folder=tmp_path)
     assert first.step < first.total

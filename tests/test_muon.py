@@ -74,7 +74,9 @@ def test_training_needs_no_newer_torch(without_muon):
     from kermix.data.images.labelled import load_labelled
 
     train, test = (load_labelled("digits", part) for part in ("train", "test"))
-    settings = ClassifierSettings(optimizer="muon", width=8, depth=2, output_width=16, batch=64)
+    settings = ClassifierSettings(
+        optimizer="muon", width=8, depth=2, output_width=16, batch_size=64
+    )
     trainer = Trainer(ClassifierTask(train, test, settings), device="cpu")
     before = trainer.model.layers[1].weight.detach().clone()
     assert not trainer.run(should_stop=lambda: True)

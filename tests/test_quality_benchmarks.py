@@ -41,7 +41,9 @@ def test_density_of_all_methods(tmp_path, monkeypatch):
         ("FLOW_STEPS", 3), ("FLOW_BATCH", 64), ("BANDWIDTHS", (0.03, 0.1)),
     ):  # fmt: skip
         monkeypatch.setattr(density, name, value)
-    options = "--sets 8gaussians --components 16 --steps 20 --polish 10 --repeats 1 --device cpu"
+    options = (
+        "--sets 8gaussians --components 16 --steps 20 --refine-steps 10 --repeats 1 --device cpu"
+    )
     rows = read(density.main([*options.split(), "--out", str(tmp_path / "d.json")]))["density"]
     assert [row["method"] for row in rows] == list(density.METHODS)
     by_method = {row["method"]: row for row in rows}
@@ -52,7 +54,9 @@ def test_density_of_all_methods(tmp_path, monkeypatch):
 def test_regression(tmp_path, monkeypatch):
     monkeypatch.setattr(regression, "TRAIN", 2000)
     monkeypatch.setattr(regression, "TEST", 500)
-    options = "--seeds 1 --components 4 --width 16 --steps 3 --polish 60 --polish-batch 128"
+    options = (
+        "--seeds 1 --components 4 --width 16 --steps 3 --refine-steps 60 --refine-batch-size 128"
+    )
     out = tmp_path / "r.json"
     rows = read(regression.main([*options.split(), "--device", "cpu", "--out", str(out)]))
     assert len(rows["regression"]) == 6

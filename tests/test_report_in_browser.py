@@ -25,10 +25,10 @@ window.addEventListener("load", () => {
 
 
 CASES = {
-    "Fit of moons": (2, ["fit", "moons", "--rows", "200", "--steps", "20", "--polish", "10",
-                         "--components", "8", "--batch", "32"]),
+    "Fit of moons": (2, ["fit", "moons", "--rows", "200", "--steps", "20", "--refine-steps", "10",
+                         "--components", "8", "--batch-size", "32"]),
     "Classes of digits": (5, ["classify", "digits", "--epochs", "1", "--width", "8", "--depth",
-                              "1", "--batch", "512", "--set", "output_width=8"]),
+                              "1", "--batch-size", "512", "--set", "output_width=8"]),
 }  # fmt: skip
 
 

@@ -21,14 +21,14 @@ from kermix.paper.page import write_page
 SMALL = {
     "fig-generation": (
         generation,
-        {"training": generation.Training(seeds=2, steps=5, batch=32, width=16, compared=200)},
+        {"training": generation.Training(seeds=2, steps=5, batch_size=32, width=16, compared=200)},
     ),
     "fig-measure": (measure, {"samples": 40, "steps": 11, "seeds": 1}),
     "fig-identity": (identity, {"samples": 60, "points": 41}),
     "fig-singular-functions": (functions, {"across": 30, "samples": 200}),
     "table-classification": (
         classification,
-        {"seeds": 1, "epochs": 1, "width": 8, "depth": 1, "output_width": 8, "batch": 256},
+        {"seeds": 1, "epochs": 1, "width": 8, "depth": 1, "output_width": 8, "batch_size": 256},
     ),
 }
 CLAIMS = {
@@ -85,7 +85,7 @@ def test_same_numbers_give_the_same_files(tmp_path):
 
 
 def test_ablations_collapse_even_in_a_short_training():
-    training = generation.Training(seeds=1, steps=60, batch=64, width=32, compared=500)
+    training = generation.Training(seeds=1, steps=60, batch_size=64, width=32, compared=500)
     distances = {
         method: generation.train(method, 0, training)[0]["energy distance"]
         for method in ("svd", "Frobenius", "L2 large")
@@ -94,7 +94,7 @@ def test_ablations_collapse_even_in_a_short_training():
 
 
 def test_costs_of_a_seed_share_data_and_noise():
-    training = generation.Training(seeds=1, steps=1, batch=16, width=8, compared=50)
+    training = generation.Training(seeds=1, steps=1, batch_size=16, width=8, compared=50)
     one, two = (generation.train(method, 3, training) for method in ("svd", "scalar"))
     assert one[2].equal(two[2])
     assert one[0]["nll of data"] == two[0]["nll of data"]

@@ -15,7 +15,7 @@ from kermix.training import presets
 from kermix.training.classifier_settings import ClassifierSettings
 
 SMALL = ["--dataset", "digits", "--patch", "3", "--device", "cpu"]
-for pair in ("epochs=1", "width=8", "depth=2", "output_width=16", "batch=256"):
+for pair in ("epochs=1", "width=8", "depth=2", "output_width=16", "batch_size=256"):
     SMALL += ["--set", pair]
 # What the issue asks of a record.
 ASKED = {"dataset", "model", "patch", "seed", "augmentation", "train_accuracy", "test_accuracy",
@@ -141,10 +141,10 @@ def test_the_commands_on_the_page_have_the_settings_of_the_records():
         cells = table1._cells(table1._parser().parse_args(words[3:]))
         settings = {s.seed: s for dataset, s, _ in cells if dataset == found["dataset"]}
         recorded = ClassifierSettings.from_json(found["settings"])
-        if recorded.rate is None:
-            recorded = replace(recorded, rate=table_cells.RATE_BEFORE)
+        if recorded.learning_rate is None:
+            recorded = replace(recorded, learning_rate=table_cells.RATE_BEFORE)
         given = settings[found["seed"]]
-        assert replace(given, rate=given.peak_rate) == recorded
+        assert replace(given, learning_rate=given.peak_rate) == recorded
 
 
 @pytest.mark.parametrize("patch", [None, 3])
@@ -152,7 +152,10 @@ def test_the_command_of_todays_settings_changes_nothing(patch):
     found = record("cifar10", patch, 0, 0.5)
     model = "cnn" if patch is None else "gaussian-product"
     settings = presets.preset("cifar10", model, patch)
-    found |= {"model": model, "settings": {**settings.as_json(), "rate": settings.peak_rate}}
+    found |= {
+        "model": model,
+        "settings": {**settings.as_json(), "learning_rate": settings.peak_rate},
+    }
     assert "--set" not in table_cells.command_of(found)
     found["settings"]["epochs"] += 1
     assert f"--set epochs={settings.epochs + 1} " in table_cells.command_of(found)

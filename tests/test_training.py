@@ -24,7 +24,9 @@ def generator(seed=0):
 
 
 def small(**options):
-    return FitSettings(**{"components": 8, "steps": 20, "polish": 10, "batch": 32, **options})
+    return FitSettings(
+        **{"components": 8, "steps": 20, "refine_steps": 10, "batch_size": 32, **options}
+    )
 
 
 def trainer_of(data, **options):
@@ -67,7 +69,7 @@ def test_automatic_variance_of_points_without_spread():
 
 
 def test_settings_go_to_json_and_back():
-    settings = small(cost="vector", spread=(1.0, 2.0))
+    settings = small(cost="vector", variance_factors=(1.0, 2.0))
     assert FitSettings.from_json(settings.as_json()) == settings
     with pytest.raises(OptionError, match="stepz"):
         FitSettings.from_json({"stepz": 3})
@@ -82,15 +84,15 @@ def test_the_old_name_of_the_settings_warns():
         _ = module.Setings
 
 
-def test_polish_is_decided_by_model():
-    assert FitSettings().for_data(2000).polish == 500
-    assert FitSettings(cost="likelihood").for_data(2000).polish == 0
-    assert FitSettings(model="generator").for_data(2000).polish == 0
+def test_refine_steps_are_decided_by_model():
+    assert FitSettings().for_data(2000).refine_steps == 500
+    assert FitSettings(cost="likelihood").for_data(2000).refine_steps == 0
+    assert FitSettings(model="generator").for_data(2000).refine_steps == 0
     assert FitSettings().for_data(2000).components == 128
     assert FitSettings().for_data(200).components == 20
     assert FitSettings().for_data(3).components == 1
     assert FitSettings(model="generator").for_data(3).components == 128
-    assert FitSettings(polish=7).for_data(2000).polish == 7
+    assert FitSettings(refine_steps=7).for_data(2000).refine_steps == 7
 
 
 def test_closed_form_is_the_cauchy_schwarz_divergence_to_narrow_data():
@@ -127,7 +129,9 @@ def test_closed_form_takes_batches():
 def test_a_run_covers_all_modes_and_knows_its_density():
     chosen = toy("mixture10")
     split = split_rows(chosen.sample(5000, generator()), 0)
-    settings = FitSettings(components=64, steps=300, polish=150, polish_batch=1024, seed=1)
+    settings = FitSettings(
+        components=64, steps=300, refine_steps=150, refine_batch_size=1024, seed=1
+    )
     trainer = build_trainer(split, settings)
     assert trainer.run()
     samples = trainer.model.sample(2500, generator())
@@ -154,7 +158,7 @@ def test_the_average_of_the_weights_is_the_model():
 @pytest.mark.parametrize("average", [0, 5])
 def test_interrupted_and_resumed_is_the_same_trajectory(tmp_path, average):
     data = moons()
-    options = {"model": "network", "rate": 0.01, "average": average}
+    options = {"model": "network", "learning_rate": 0.01, "average": average}
     whole, first, second = (trainer_of(data, **options) for _ in range(3))
     whole.run()
     assert not first.run(folder=tmp_path, should_stop=lambda: first.step == 13)
@@ -167,7 +171,7 @@ def test_interrupted_and_resumed_is_the_same_trajectory(tmp_path, average):
 
 
 def test_a_stop_at_the_step_of_a_report_loses_no_report(tmp_path):
-    whole, first, second = (trainer_of(moons(), steps=100, polish=0) for _ in range(3))
+    whole, first, second = (trainer_of(moons(), steps=100, refine_steps=0) for _ in range(3))
     whole.run()
     at = 2 * whole.reports_every
     assert not first.run(folder=tmp_path, should_stop=lambda: first.step == at)
@@ -201,7 +205,7 @@ def test_non_finite_loss_stops_with_the_last_good_checkpoint(seen, tmp_path, mon
 
 def test_batches_of_models_match_models_alone():
     data = torch.stack([moons(), moons() * 3 + 1])
-    settings = small(polish=0, steps=5)
+    settings = small(refine_steps=0, steps=5)
     model, variances = build_model(data, settings)
     trainer = Trainer(RowTask(model, data, None, settings, variances), device="cpu")
     trainer.run()
@@ -228,7 +232,7 @@ def test_checkpoints_are_whole_or_refused(tmp_path):
 @pytest.mark.parametrize("rows", [15, 60])
 def test_few_rows_are_fitted_as_well_as_by_one_gaussian(rows):
     x = torch.randn(rows, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    trainer = build_trainer(Split(x, x), FitSettings(steps=200, polish=100), device="cpu")
+    trainer = build_trainer(Split(x, x), FitSettings(steps=200, refine_steps=100), device="cpu")
     trainer.run()
     entropy = 0.5 * x.var(0, correction=0).mul(2 * math.pi * math.e).log().sum()
     assert -trainer.model.log_prob(x).mean() < entropy + 0.3
@@ -244,8 +248,9 @@ def test_small_sets_are_not_split():
 
 @pytest.mark.parametrize(
     "options",
-    [{"model": "generator", "cost": "likelihood"}, {"components": 0}, {"steps": 0, "polish": 0},
-     {"rate": -1.0}, {"prior": "cauchy"}, {"batch": 2.5}],
+    [{"model": "generator", "cost": "likelihood"}, {"components": 0},
+     {"steps": 0, "refine_steps": 0}, {"learning_rate": -1.0}, {"prior": "cauchy"},
+     {"batch_size": 2.5}],
 )  # fmt: skip
 def test_settings_that_make_no_sense(options):
     with pytest.raises(OptionError):

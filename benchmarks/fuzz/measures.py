@@ -236,6 +236,6 @@ def kernel_mixture(case: Case) -> None:
     components = int(case.rng.integers(1, 6))
     case.setting |= {"rows": rows.shape, "components": components}
     made: Any = km.KernelMixture
-    model = made(components, steps=4, polish=4, device="cpu", random_state=0).fit(rows)
+    model = made(components, steps=4, refine_steps=4, device="cpu", random_state=0).fit(rows)
     case.finite(torch.tensor(model.score_samples(rows)), "score")
     case.finite(torch.tensor(model.variances_), "variances")

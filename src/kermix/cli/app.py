@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from kermix.cli import classify, compare, fit, reproduce, sketch, spectrum
+from kermix.cli.old_options import CommandWithOldOptions
 from kermix.cli.output import INTERRUPTED, print_notes
 from kermix.errors import DegenerateDataWarning, KermixError, OptionError
 from kermix.version import __version__
@@ -82,7 +83,8 @@ def _stoppable(function: Callable[..., None]) -> Callable[..., None]:
 
 
 for _name, _function in COMMANDS.items():
-    app.command(_name, help=_help(_function))(_stoppable(_function))
+    _class = CommandWithOldOptions if _name in ("fit", "classify") else None
+    app.command(_name, cls=_class, help=_help(_function))(_stoppable(_function))
 
 
 @app.command(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from kermix.cli.old_options import note_old_names
 from kermix.cli.output import check_output, print_lines, print_notes
 from kermix.cli.running import train_and_finish
 from kermix.errors import OptionError
@@ -46,8 +47,8 @@ def classify(
         typer.Option(help="Features of a position; by default 256, 64 for few images."),
     ] = None,
     depth: Annotated[int | None, typer.Option(help="Number of Gaussian layers.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images in each step.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Peak of the learning rate.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images in each step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     augment: Annotated[
         bool, typer.Option(help="Whether training images are shifted (cifar10: mirrored too).")
     ] = True,
@@ -92,15 +93,19 @@ def classify(
     from kermix.data.images.labelled import load_labelled
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.folder import check_new_folder, next_free_folder
+    from kermix.training.classifier_settings import ClassifierSettings
 
     if resume is not None:
         begun = ClassifyRun.open(resume)
         train_and_finish(begun, begun.dataset())
         return
-    chosen: dict[str, Any] = {"epochs": epochs, "width": width, "depth": depth, "batch": batch,
-                              "rate": rate}  # fmt: skip
+    chosen: dict[str, Any] = {
+        "epochs": epochs, "width": width, "depth": depth, "batch_size": batch_size,
+        "learning_rate": learning_rate,
+    }  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
     given |= {"model": model, "patch": patch, "seed": seed, **_settings(setting or [])}
+    given = note_old_names(given, [field.name for field in fields(ClassifierSettings)])
     _chosen(data, given, augment, quick, 1000, 32)  # refused, if it must be, before reading files
     if out is not None:
         check_new_folder(out)
@@ -188,7 +193,7 @@ def _chosen(
 
 def _check_kind(name: str, value: Any, usual: Any) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if name in ("rate", "whitening", "anchor_grid"):
+    if name in ("learning_rate", "whitening", "anchor_grid"):
         fits = number or value is None
     elif isinstance(usual, int) and not isinstance(usual, bool):
         fits = number and isinstance(value, int)

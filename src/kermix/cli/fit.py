@@ -10,7 +10,7 @@ from rich.console import Console
 
 from kermix.cli.output import check_output, print_lines, print_notes
 from kermix.cli.running import train_and_finish, typed_options
-from kermix.distributed.launch import is_rank, world_of_environment
+from kermix.distributed.launch import is_rank, speaks, world_of_environment
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file, write_array
 
@@ -80,22 +80,27 @@ def fit(
             help="Components, or centres for each step; by default 128, fewer below 1280 rows."
         ),
     ] = None,
-    variances: Annotated[
-        str, typer.Option(help="Variances of a component: isotropic or diagonal.")
+    covariance_type: Annotated[
+        str, typer.Option(help="Covariance of each component: isotropic or diagonal.")
     ] = "isotropic",
     prior: Annotated[
         str, typer.Option(help="Noise of networks: uniform, gaussian or hybrid.")
     ] = "hybrid",
     steps: Annotated[int, typer.Option(help="Training steps.")] = 800,
-    polish: Annotated[
+    refine_steps: Annotated[
         int | None,
-        typer.Option(help="Steps at the end that sharpen variances; by default 500 for mixtures."),
+        typer.Option(
+            help="Refinement steps after training, which sharpen the variances of a mixture; by "
+            "default 500 for mixtures."
+        ),
     ] = None,
-    finish: Annotated[
-        str, typer.Option(help="What these steps optimise: 'likelihood' or 'closed form'.")
+    refine_with: Annotated[
+        str, typer.Option(help="What refinement optimizes: 'likelihood' or 'closed form'.")
     ] = "likelihood",
-    batch: Annotated[int, typer.Option(help="Data points for each step.")] = 256,
-    polish_batch: Annotated[int, typer.Option(help="The same in the steps at the end.")] = 2048,
+    batch_size: Annotated[int, typer.Option(help="Data points in each training step.")] = 256,
+    refine_batch_size: Annotated[
+        int, typer.Option(help="Data points in each refinement step.")
+    ] = 2048,
     variance: Annotated[
         float | None,
         typer.Option(
@@ -109,10 +114,14 @@ def fit(
             help="Kernel variance at the beginning; equal to --variance for a fixed one."
         ),
     ] = None,
-    spread: Annotated[
-        str, typer.Option(help="Factors of the variances that are used at once.")
+    variance_factors: Annotated[
+        str,
+        typer.Option(
+            help="Average the kernel over several variances: the kernel variance times each of "
+            "these factors."
+        ),
     ] = "1,10,100",
-    rate: Annotated[float | None, typer.Option(help="Peak of the learning rate.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     average: Annotated[
         int, typer.Option(help="Steps over which the weights are averaged; 0 for none.")
     ] = 0,
@@ -162,10 +171,10 @@ def fit(
     Without arguments, the paper's ten-mode mixture. Stop with Ctrl-C at any moment: nothing is
     lost, and the command to go on is printed.
     """
-    from kermix.runs.fit import begin_fit, speaks
+    from kermix.runs.fit import begin_fit
 
     typed = {"data": data, **typed_options(context)}
-    for name, kind in (("spread", float), ("spaces", str)):
+    for name, kind in (("variance_factors", float), ("spaces", str)):
         if name in typed:
             typed[name] = _parts(name, typed[name], kind)
     run, dataset = begin_fit(**typed)
@@ -278,7 +287,8 @@ def _parts(name: str, text: str, kind: type) -> tuple[Any, ...]:
     try:
         return tuple(kind(part) for part in text.split(","))
     except ValueError:
-        raise OptionError(f"--{name} {text}: numbers with commas between, as 1,10,100.") from None
+        option = f"--{name.replace('_', '-')}"
+        raise OptionError(f"{option} {text}: expected numbers such as 1,10,100.") from None
 
 
 def _write_rows(path: Path, values: np.ndarray, columns: list[str]) -> None:

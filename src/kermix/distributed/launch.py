@@ -22,7 +22,7 @@ from torch.multiprocessing.spawn import start_processes
 from kermix import errors
 from kermix.errors import KermixError, OptionError, RankError
 
-__all__ = ["check_ranks", "is_rank", "launch", "world_of_environment"]
+__all__ = ["check_ranks", "is_rank", "launch", "speaks", "world_of_environment"]
 
 PRELOADED = ["kermix.distributed.launch", "lightning.fabric"]  # where there is one
 SECONDS_FOR_OTHERS = 1.0  # in which ranks that merely lost a peer fail by themselves
@@ -34,6 +34,11 @@ LOST_A_PEER_TEXTS = ("Connection closed by peer", "Connection reset by peer", "g
 def is_rank() -> bool:
     """Whether this process was started as one of several, by `launch` or by torchrun."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "LOCAL_RANK" in os.environ
+
+
+def speaks() -> bool:
+    """Whether this process is the one that talks to the user."""
+    return not is_rank() or os.environ["RANK"] == "0"
 
 
 def world_of_environment() -> tuple[int, int]:

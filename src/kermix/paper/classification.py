@@ -209,10 +209,10 @@ def _settings(dataset: str, column: str, quick: bool) -> ClassifierSettings:
     cnn = column == "CNN"
     settings = preset(dataset, "cnn" if cnn else "gaussian-product", None if cnn else int(column))
     if quick:
-        return replace(settings, width=32, depth=2, output_width=64, batch=64,
+        return replace(settings, width=32, depth=2, output_width=64, batch_size=64,
                        epochs=4 if cnn else 15)  # fmt: skip
     if dataset == "digits":
-        return replace(settings, width=64, depth=2, output_width=128, batch=64,
+        return replace(settings, width=64, depth=2, output_width=128, batch_size=64,
                        epochs=10 if cnn else 40)  # fmt: skip
     return settings
 

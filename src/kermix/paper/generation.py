@@ -70,14 +70,14 @@ class Training:
 
     seeds: int = 6
     steps: int = 800
-    batch: int = 256
+    batch_size: int = 256
     width: int = 256
     depth: int = 3
-    rate: float = 0.01
+    learning_rate: float = 0.01
     compared: int = 2500
 
 
-QUICK = Training(seeds=3, steps=300, batch=200, width=128)
+QUICK = Training(seeds=3, steps=300, batch_size=200, width=128)
 
 
 def run(
@@ -164,21 +164,21 @@ class SampleTask(Task):
 
     def learning_rate(self, step: int) -> float:
         """One rise and fall."""
-        return learning_rate(step / self._training.steps, self._training.rate)
+        return learning_rate(step / self._training.steps, self._training.learning_rate)
 
     def batch(self, step: int) -> Tensor:
         """New points of the mixture."""
-        return self._mixture.sample((self._training.batch,), generator=self.generator)
+        return self._mixture.sample((self._training.batch_size,), generator=self.generator)
 
     def loss(self, forward: Forward | None, batch: Tensor, step: int) -> Tensor:
         """Between the points and as many of the network."""
         assert forward is not None
-        noise = self.prior.sample(self._training.batch, self.generator)
+        noise = self.prior.sample(self._training.batch_size, self.generator)
         return self._loss_of(batch, forward(noise))
 
     def failure(self, step: int) -> str:
         """Fast steps are what fails."""
-        return f"The loss is not finite at step {step}; try a lower rate."
+        return f"The loss is not finite at step {step}; try a lower learning rate."
 
 
 def train(method: str, seed: int, training: Training) -> tuple[dict[str, float], Tensor, Tensor]:

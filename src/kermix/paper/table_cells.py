@@ -29,7 +29,7 @@ __all__ = [
 
 PATCHES = (1, 3, 5, 7)
 KEY = ("dataset", "model", "patch", "seed", "augmentation", "variant")
-RATE_BEFORE = 0.005  # what no rate meant when the first records were written
+RATE_BEFORE = 0.005  # what no learning rate meant when the first records were written
 
 
 def train_cell(
@@ -77,7 +77,7 @@ def train_cell(
         "commit": found["commit"],
         "processes": processes,
         "notes": [*train.notes],
-        "settings": {**settings.as_json(), "rate": settings.peak_rate},
+        "settings": {**settings.as_json(), "learning_rate": settings.peak_rate},
         "history": [[round(r["loss"], 4), round(r["train_accuracy"], 4)] for r in trainer.history],
     }
 
@@ -117,10 +117,10 @@ def command_of(record: dict[str, Any]) -> str:
     augmented = record["augmentation"] != "none"
     model, patch = record["model"], record["patch"]
     today = preset(record["dataset"], model, patch, augmented)
-    base = {**today.as_json(), "rate": today.peak_rate}
+    base = {**today.as_json(), "learning_rate": today.peak_rate}
     wanted = ClassifierSettings.from_json(record["settings"]).as_json()
-    if wanted["rate"] is None:
-        wanted["rate"] = RATE_BEFORE
+    if wanted["learning_rate"] is None:
+        wanted["learning_rate"] = RATE_BEFORE
     changed = [n for n in base if n not in ("seed", "model", "patch") and wanted[n] != base[n]]
     return " ".join(
         [

@@ -54,7 +54,7 @@ def curves_figure(
     left.set(xlabel="step", ylabel=metric, title=title)
     stages = (
         ("cost on samples", ORANGE, [r for r in history if r["variance"] > 0]),
-        ("finish, up to a constant", GREEN, [r for r in history if r["variance"] == 0]),
+        ("refinement, up to a constant", GREEN, [r for r in history if r["variance"] == 0]),
     )
     for label, colour, rows in stages:
         if rows:

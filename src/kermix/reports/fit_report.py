@@ -60,7 +60,7 @@ def write_fit_report(
     page.heading("Settings")
     found = {
         "variance": run.config["variance"]["end"],
-        "rate": settings.peak_rate,
+        "learning_rate": settings.peak_rate,
         "start_variance": run.config["variance"]["start"],
     }
     page.table(("setting", "value"), list({**settings.as_json(), **found}.items()))

@@ -40,7 +40,7 @@ __all__ = ["ClassifyRun"]
 Images: TypeAlias = tuple[LabelledImages, LabelledImages]  # to train with, and held out
 
 # Of the command; all others are given by --set.
-OPTIONS = ("model", "patch", "epochs", "width", "depth", "batch", "rate", "seed")
+OPTIONS = ("model", "patch", "epochs", "width", "depth", "batch_size", "learning_rate", "seed")
 
 
 class ClassifyRun(Run):
@@ -194,7 +194,7 @@ class ClassifyRun(Run):
             if value == default[name]:
                 continue
             if name in OPTIONS and value is not None:
-                parts += [f"--{name}", str(value)]
+                parts += [f"--{name.replace('_', '-')}", str(value)]
             else:
                 parts += [
                     "--set",

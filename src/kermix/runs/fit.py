@@ -1,6 +1,5 @@
 """Fit a model to data: what `kermix fit` does, as a function."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from kermix.data.tables.table import Source, Table, load_pyarrow, read_table
 from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
+from kermix.renamed import warn_old_names
 from kermix.runs.fit_run import FitRun
 from kermix.runs.folder import check_new_folder, next_free_folder
 from kermix.runs.image_run import ASKED, MODEL_OPTIONS, ImageRun, suits_images
@@ -21,10 +21,11 @@ from kermix.runs.training import train
 from kermix.training.image_settings import ImageSettings
 from kermix.training.settings import FitSettings
 
-__all__ = ["begin_fit", "fit", "ranks_of", "resume", "speaks"]
+__all__ = ["begin_fit", "fit", "ranks_of", "resume"]
 
 SMALLEST_SIDE = 4
 OF_IMAGES = ("code", "spaces", "encoder_steps", "chunk")
+SETTINGS = {field.name for field in fields(FitSettings)} | {*ASKED}
 STRATEGIES = ("auto", "gather", "shard", "moments")
 
 
@@ -58,11 +59,12 @@ def fit(
     Example:
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
-        >>> run = fit("moons", out=folder.name + "/run", rows=200, steps=4, polish=4)
+        >>> run = fit("moons", out=folder.name + "/run", rows=200, steps=4, refine_steps=4)
         >>> run.sample(3, seed=0).shape, (run.folder / "report.html").exists()
         (torch.Size([3, 2]), True)
         >>> folder.cleanup()
     """
+    options = warn_old_names(options, SETTINGS)
     run, dataset = begin_fit(data, out=out, quick=quick, **options)
     _to_the_end(run, dataset, show)
     return run
@@ -176,11 +178,10 @@ def _keep(table: Table, path: Path) -> None:
 
 def _checked_settings(settings: Mapping[str, Any]) -> None:
     """Refuse names that neither a fit of rows nor one of images has, and bad values of rows."""
-    known = {field.name for field in fields(FitSettings)} | {*ASKED}
-    unknown = sorted(set(settings) - known)
+    unknown = sorted(set(settings) - SETTINGS)
     if unknown:
         raise OptionError(
-            f"There is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}."
+            f"There is no setting {unknown[0]!r}; there are {', '.join(sorted(SETTINGS))}."
         )
     if settings.get("model") not in ("codes", "code-mixture"):
         FitSettings(**{k: v for k, v in settings.items() if k not in OF_IMAGES and v is not None})
@@ -201,7 +202,7 @@ def _row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) ->
             "square images of at least 16 pixels (size brings them to one size)."
         )
     chosen = FitSettings(**{name: value for name, value in settings.items() if value is not None})
-    unsaid = "model" not in settings and not settings.get("polish")
+    unsaid = "model" not in settings and not settings.get("refine_steps")
     if unsaid and dataset.image is not None and chosen.cost != "likelihood":
         square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
         chosen = replace(chosen, model="conv" if square else "generator")
@@ -220,7 +221,7 @@ def _image_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) 
     assert dataset.image is not None
     base = ImageSettings.for_images(dataset.name, dataset.image)
     if chosen.get("model") == "mixture":
-        base = replace(base, spaces=("codes",), model="mixture", polish=25)
+        base = replace(base, spaces=("codes",), model="mixture", refine_steps=25)
     return replace(base.quick() if quick else base, **chosen)
 
 
@@ -233,8 +234,3 @@ def ranks_of(devices: int | None, nodes: int | None, strategy: str | None) -> di
     nodes = there if nodes is None else nodes
     check_ranks(devices, nodes)
     return {"devices": devices, "nodes": nodes, "strategy": strategy}
-
-
-def speaks() -> bool:
-    """Whether this process is the one that talks to the user."""
-    return not is_rank() or os.environ["RANK"] == "0"

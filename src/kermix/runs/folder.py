@@ -9,6 +9,7 @@ from typing import Any
 
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file
+from kermix.renamed import current_names
 
 __all__ = [
     "begin_folder",
@@ -92,7 +93,7 @@ def kind_of_run(folder: Path) -> str | None:
 def read_config(
     folder: Path, kind: str, settings: Callable[[dict[str, Any]], object]
 ) -> dict[str, Any]:
-    """The content of `config.json` of a run of this kind.
+    """The content of `config.json` of a run of this kind, its settings under current names.
 
     Args:
         folder: Where the run is.
@@ -108,6 +109,7 @@ def read_config(
         config: dict[str, Any] = json.loads(file.read_text())
         found = config.get("kind", FIT)
         if found == kind:
+            config["settings"] = current_names(config["settings"])
             settings(config["settings"])
     except (ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
         raise RunError(f"{file}: damaged, or of another version ({error}).") from None

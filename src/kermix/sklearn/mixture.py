@@ -7,6 +7,7 @@ import torch
 
 from kermix.errors import MissingExtraError
 from kermix.mixtures.mixture import GaussianMixture
+from kermix.renamed import DEPRECATED, replaced_parameter
 from kermix.training.settings import CostName, FitSettings, ModelName
 
 try:
@@ -45,12 +46,14 @@ class KernelMixture(DensityMixin, BaseEstimator):
         model: "mixture", a table of components, or "network", noise to components.
         covariance_type: "isotropic" or "diagonal".
         steps: Training steps with the cost.
-        polish: Steps at the end, of the likelihood, that sharpen the density; None takes 500.
-        batch_size: Data points for each step.
+        refine_steps: Refinement steps after training, which maximize the likelihood; None takes
+            500.
+        batch_size: Data points in each step.
         variance: Variance of the kernel at the end, for scaled data; None finds it.
-        learning_rate: Peak of the learning rate; None chooses by model.
+        learning_rate: Peak learning rate; None chooses by model.
         device: "auto", "cpu", "cuda", ...
         random_state: Seed, or a NumPy generator of either kind, from which all randomness comes.
+        polish: Old name of `refine_steps`, which goes in version 0.3.
 
     Attributes:
         weights_: Weights of the components, (K,).
@@ -62,7 +65,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
     Example:
         >>> import numpy as np
         >>> rows = np.random.default_rng(0).normal([[0.0, 5.0]], 1.0, (500, 2))
-        >>> model = KernelMixture(8, steps=50, polish=50, random_state=0).fit(rows)
+        >>> model = KernelMixture(8, steps=50, refine_steps=50, random_state=0).fit(rows)
         >>> model.sample(3).shape, model.score_samples(rows[:4]).shape
         ((3, 2), (4,))
     """
@@ -75,24 +78,26 @@ class KernelMixture(DensityMixin, BaseEstimator):
         model: ModelName = "mixture",
         covariance_type: str = "isotropic",
         steps: int = 800,
-        polish: int | None = None,
+        refine_steps: int | None = None,
         batch_size: int = 256,
         variance: float | None = None,
         learning_rate: float | None = None,
         device: str = "auto",
         random_state: Any = None,
+        polish: int | str | None = DEPRECATED,
     ) -> None:
         self.n_components = n_components
         self.cost = cost
         self.model = model
         self.covariance_type = covariance_type
         self.steps = steps
-        self.polish = polish
+        self.refine_steps = refine_steps
         self.batch_size = batch_size
         self.variance = variance
         self.learning_rate = learning_rate
         self.device = device
         self.random_state = random_state
+        self.polish = polish
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the mixture to rows.
@@ -109,12 +114,12 @@ class KernelMixture(DensityMixin, BaseEstimator):
             cost=self.cost,
             model=self.model,
             components=self.n_components,
-            variances=self.covariance_type,  # type: ignore[arg-type]
+            covariance_type=self.covariance_type,  # type: ignore[arg-type]
             steps=self.steps,
-            polish=self.polish,
-            batch=self.batch_size,
+            refine_steps=replaced_parameter("polish", self.polish, self.refine_steps),
+            batch_size=self.batch_size,
             variance=self.variance,
-            rate=self.learning_rate,
+            learning_rate=self.learning_rate,
             seed=seed,
         )
         values = torch.tensor(rows)

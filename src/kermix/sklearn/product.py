@@ -74,8 +74,8 @@ class _ProductEstimator(BaseEstimator):
             depth=int(self.depth),
             form=self.form,
             epochs=int(self.max_epochs),
-            batch=None if self.batch_size is None else int(self.batch_size),
-            rate=float(self.learning_rate),
+            batch_size=None if self.batch_size is None else int(self.batch_size),
+            learning_rate=float(self.learning_rate),
             decay=float(self.weight_decay),
             patience=int(self.n_iter_no_change),
             seed=seed,
@@ -155,8 +155,8 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
             :class:`~kermix.models.GaussianProduct`.
         n_members: Networks that are averaged.
         max_epochs: At most so many passes over the rows.
-        batch_size: Rows for each step; None takes a sixteenth of them, from 16 to 256.
-        learning_rate: Peak of the learning rate.
+        batch_size: Rows in each step; None takes a sixteenth of them, from 16 to 256.
+        learning_rate: Peak learning rate.
         weight_decay: Of the affine maps.
         validation_fraction: Share of the rows that each network holds out to stop in time; 0
             trains with all rows for all epochs, and so does a table of fewer than 20 rows.
@@ -216,8 +216,8 @@ class ProductRegressor(RegressorMixin, _ProductEstimator):
             :class:`~kermix.models.GaussianProduct`.
         n_members: Networks that are averaged.
         max_epochs: At most so many passes over the rows.
-        batch_size: Rows for each step; None takes a sixteenth of them, from 16 to 256.
-        learning_rate: Peak of the learning rate.
+        batch_size: Rows in each step; None takes a sixteenth of them, from 16 to 256.
+        learning_rate: Peak learning rate.
         weight_decay: Of the affine maps.
         validation_fraction: Share of the rows that each network holds out to stop in time; 0
             trains with all rows for all epochs, and so does a table of fewer than 20 rows.

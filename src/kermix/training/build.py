@@ -62,7 +62,8 @@ def build_model(
     scaled = scaler.scaled(train)
     start, end = automatic_variance(scaled.reshape(-1, scaled.shape[-1]), generator)
     end = settings.variance or end
-    variances = VarianceSchedule(settings.start_variance or max(start, end), end, settings.spread)
+    start = settings.start_variance or max(start, end)
+    variances = VarianceSchedule(start, end, settings.variance_factors)
     network = _network(scaled, settings, image, generator)
     prior = make_prior(settings.prior, NOISE)
     return ScaledModel(network, scaler, prior, end), variances
@@ -80,7 +81,7 @@ def _network(
         return MixtureTable(
             dimension,
             components,
-            settings.variances,
+            settings.covariance_type,
             tuple(batch),
             generator=generator,
         )
@@ -89,7 +90,7 @@ def _network(
     prior = make_prior(settings.prior, NOISE)
     if settings.model == "network":
         return MixtureNetwork(
-            dimension, prior, components, settings.variances, generator=generator
+            dimension, prior, components, settings.covariance_type, generator=generator
         )
     if settings.model == "generator":
         return MLPGenerator(prior.dimension, dimension, generator=generator)

@@ -94,7 +94,7 @@ class ClassifierTask(Task):
             check_same_shape(train, held_out)
         self.train, self.held_out, self.settings = train, held_out, settings
         # Two images in a step, at least: one has no variance to normalise by.
-        self._steps = max(1, min(round(len(train) / settings.batch), len(train) // 2))
+        self._steps = max(1, min(round(len(train) / settings.batch_size), len(train) // 2))
         self._size = len(train) // self._steps
         self._order: Tensor | None = None
         self._final: ImageClassifier | None = None

@@ -11,6 +11,7 @@ from kermix.models.images.classifier import ImageClassifier, ImageShape
 from kermix.models.images.cnn import PlainCNN
 from kermix.models.product.classifier import GaussianProductClassifier
 from kermix.models.product.functions import Path
+from kermix.renamed import accepts_old_names, current_names
 from kermix.training.augmentation import Augmentation
 
 __all__ = ["ClassifierModel", "ClassifierSettings", "build_classifier"]
@@ -19,6 +20,7 @@ ClassifierModel: TypeAlias = Literal["gaussian-product", "cnn"]
 PEAK_RATES = {"gaussian-product": 0.02, "cnn": 0.005}
 
 
+@accepts_old_names
 @dataclass(frozen=True)
 class ClassifierSettings:
     """Settings of a classifier of images.
@@ -39,11 +41,12 @@ class ClassifierSettings:
         residual: Whether layers add to their input.
         path: How the Gaussian layers are computed: `"auto"`, `"plain"`, `"lean"` or `"fused"`.
         epochs: Times that every image is seen.
-        batch: Images in each step.
+        batch_size: Images in each step.
         positions: Share of the positions, drawn anew, that a training step looks at.
-        rate: Peak of the learning rate; None takes one that fits the model.
-        score_rate: Rate of the output's A_F relative to that of the rest. A step of Adam changes
-            each weight alike, and a score is the sum of as many as there are Gaussians.
+        learning_rate: Peak learning rate; None takes one that fits the model.
+        score_rate: Learning rate of the output's A_F relative to that of the rest. A step of
+            Adam changes each weight alike, and a score is the sum of as many as there are
+            Gaussians.
         warmup: Share of the training in which the rate rises.
         optimizer: `"adamw"`, `"muon"` for the matrices between layers with AdamW for the rest, or
             `"muon-anchors"`: the output's anchors are a matrix too.
@@ -77,9 +80,9 @@ class ClassifierSettings:
     residual: bool = False
     path: Path = "auto"
     epochs: int = 20
-    batch: int = 512
+    batch_size: int = 512
     positions: float = 1.0
-    rate: float | None = None
+    learning_rate: float | None = None
     score_rate: float = 1.0
     warmup: float = 0.2
     optimizer: Literal["adamw", "muon", "muon-anchors"] = "adamw"
@@ -100,14 +103,14 @@ class ClassifierSettings:
     def __post_init__(self) -> None:
         check_option("model", self.model, ("gaussian-product", "cnn"))
         check_option("optimizer", self.optimizer, ("adamw", "muon", "muon-anchors"))
-        for name, least in (("epochs", 1), ("batch", 2), ("evaluate_every", 0)):
+        for name, least in (("epochs", 1), ("batch_size", 2), ("evaluate_every", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed >> 32:
             raise OptionError(f"seed={self.seed!r} must be a whole number from 0 to 2^32 - 1.")
-        if self.rate is not None and not 0 < self.rate < float("inf"):
-            raise OptionError(f"rate={self.rate} must be a positive number.")
+        if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
+            raise OptionError(f"learning_rate={self.learning_rate} must be a positive number.")
         if not 0 < self.score_rate < float("inf"):
             raise OptionError(f"score_rate={self.score_rate} must be a positive number.")
         for name, most in (("weight_decay", float("inf")), ("smoothing", 1), ("average", 1e9)):
@@ -132,7 +135,7 @@ class ClassifierSettings:
     @property
     def peak_rate(self) -> float:
         """The learning rate that is used."""
-        return PEAK_RATES[self.model] if self.rate is None else self.rate
+        return PEAK_RATES[self.model] if self.learning_rate is None else self.learning_rate
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and text."""
@@ -140,8 +143,10 @@ class ClassifierSettings:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "ClassifierSettings":
-        """The inverse of :meth:`as_json`; names that are not known are an error."""
-        unknown = sorted(set(content) - {field.name for field in fields(cls)})
+        """The inverse of :meth:`as_json`, old names included; unknown ones are an error."""
+        known = {field.name for field in fields(cls)}
+        content = current_names(content, known)
+        unknown = sorted(set(content) - known)
         if unknown:
             raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
         return cls(**{**content, "anchors_at": tuple(content.get("anchors_at", ()))})

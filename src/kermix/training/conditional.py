@@ -21,14 +21,15 @@ from kermix.errors import OptionError, RunError, ShapeError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.mixture.networks import (
     ConditionalMixtureNetwork,
-    VarianceKind,
+    CovarianceType,
     stratified_draw,
 )
 from kermix.models.mixture.scaled import Scaler
+from kermix.renamed import accepts_old_names, current_names
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Trainer, load_model
 from kermix.training.schedules import VarianceSchedule, learning_rate
-from kermix.training.settings import FinishName
+from kermix.training.settings import RefineName
 from kermix.training.task import Forward, Task
 
 __all__ = [
@@ -46,48 +47,50 @@ KIND = "conditional mixture"
 ConditionalCost: TypeAlias = Literal["svd", "likelihood"]
 
 
+@accepts_old_names
 @dataclass(frozen=True)
 class ConditionalSettings:
     """Settings of a conditional fit.
 
     Attributes:
-        cost: `"svd"`, the SVD cost on the joint kernel and then what `finish` says; or
+        cost: `"svd"`, the SVD cost on the joint kernel followed by refinement; or
             `"likelihood"` alone, the usual way to train a mixture density network.
-        finish: What the second stage optimises: `"likelihood"` or `"closed form"`.
+        refine_with: What refinement optimizes: `"likelihood"` or `"closed form"`.
         components: Components for each context.
-        variances: Of a component: isotropic, or one for each coordinate.
+        covariance_type: Of each component: `"isotropic"` (one variance) or `"diagonal"` (one for
+            each coordinate).
         width: Width of the hidden layers.
         depth: Number of hidden layers.
         steps: Steps with the SVD cost; none of a likelihood fit.
-        polish: Steps with the closed form, or with the likelihood.
+        refine_steps: Refinement steps, with the likelihood or the closed form.
         contexts: Contexts for each step of the SVD cost; all components of each are drawn.
-        batch: Data for each step of the SVD cost.
-        polish_batch: Data for each step of the second stage.
+        batch_size: Data points in each step with the SVD cost.
+        refine_batch_size: Data points in each refinement step.
         context_scale: How much a context counts beside a target in the joint kernel.
-        rate: Peak of the learning rate.
+        learning_rate: Peak learning rate.
         seed: All randomness comes from it.
     """
 
     cost: ConditionalCost = "svd"
-    finish: FinishName = "likelihood"
+    refine_with: RefineName = "likelihood"
     components: int = 24
-    variances: VarianceKind = "isotropic"
+    covariance_type: CovarianceType = "isotropic"
     width: int = 128
     depth: int = 2
     steps: int = 300
-    polish: int = 3000
+    refine_steps: int = 3000
     contexts: int = 16
-    batch: int = 256
-    polish_batch: int = 1024
+    batch_size: int = 256
+    refine_batch_size: int = 1024
     context_scale: float = 1.0
-    rate: float = 3e-3
+    learning_rate: float = 3e-3
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_option("cost", self.cost, ("svd", "likelihood"))
-        check_option("finish", self.finish, ("closed form", "likelihood"))
-        if self.steps < 0 or self.polish < 0 or self.steps + self.polish == 0:
-            raise OptionError("steps and polish are both 0, or negative: nothing to train.")
+        check_option("refine_with", self.refine_with, ("closed form", "likelihood"))
+        if self.steps < 0 or self.refine_steps < 0 or self.steps + self.refine_steps == 0:
+            raise OptionError("steps and refine_steps are both 0, or negative: nothing to train.")
 
 
 def spherical_loss(mixture: GaussianMixture, targets: Tensor) -> Tensor:  # (B, d) -> ()
@@ -139,10 +142,10 @@ class _Step(nn.Module):
 
     def forward(self, c: Tensor, x: Tensor, step: int, generator: torch.Generator) -> Tensor:
         s = self.settings
-        polishing = step >= s.steps
-        if s.cost == "likelihood" or (polishing and s.finish == "likelihood"):
+        refining = step >= s.steps
+        if s.cost == "likelihood" or (refining and s.refine_with == "likelihood"):
             return -self.network(c).log_prob(x).mean()
-        if polishing:
+        if refining:
             return spherical_loss(self.network(c), x)
         here = c[: s.contexts]
         points, weights = stratified_draw(self.network(here), 1, generator)
@@ -181,7 +184,7 @@ class ConditionalTask(Task):
     @property
     def total(self) -> int:
         """Steps of both stages."""
-        return self.settings.steps + self.settings.polish
+        return self.settings.steps + self.settings.refine_steps
 
     @property
     def reports_every(self) -> int:
@@ -192,13 +195,13 @@ class ConditionalTask(Task):
         """One rise and fall in each stage."""
         s = self.settings
         if step < s.steps:
-            return learning_rate(step / s.steps, s.rate, last=0.1)
-        return learning_rate((step - s.steps) / s.polish, s.rate, last=0.01)
+            return learning_rate(step / s.steps, s.learning_rate, last=0.1)
+        return learning_rate((step - s.steps) / s.refine_steps, s.learning_rate, last=0.01)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Contexts and their targets at random."""
         s = self.settings
-        size = s.contexts + s.batch if step < s.steps else s.polish_batch
+        size = s.contexts + s.batch_size if step < s.steps else s.refine_batch_size
         device = self._context.device
         rows = torch.randint(len(self._context), (size,), generator=self.generator, device=device)
         return self._context[rows], self._target[rows]
@@ -214,7 +217,7 @@ class ConditionalTask(Task):
         s = self.settings
         return (
             f"The loss of the conditional fit is not finite at step {step} of {s.steps} + "
-            f"{s.polish}; try a lower rate than {s.rate:g}."
+            f"{s.refine_steps}; try a lower learning_rate than {s.learning_rate:g}."
         )
 
     def content(self) -> dict[str, Any]:
@@ -229,7 +232,8 @@ class ConditionalTask(Task):
             scaler.scale.cpu().equal(tensors.get(f"model.{name}.scale", torch.empty(0)))
             for name, scaler in scalers.items()
         )
-        if content.get("settings") != asdict(self.settings) or not same_data:
+        kept = current_names(content.get("settings") or {})
+        if kept != asdict(self.settings) or not same_data:
             raise RunError(
                 f"{path} is the checkpoint of a fit with other settings or data; give another "
                 "file, or remove it to begin again."
@@ -257,7 +261,7 @@ def fit_conditional(
 
     Example:
         >>> c = torch.linspace(0, 1, 200)[:, None]
-        >>> settings = ConditionalSettings(components=2, steps=5, polish=5)
+        >>> settings = ConditionalSettings(components=2, steps=5, refine_steps=5)
         >>> model = fit_conditional(c, 2 * c, settings, device="cpu")
         >>> model(c[:3]).sample().shape
         torch.Size([3, 1])
@@ -284,7 +288,7 @@ def load_conditional(path: Path) -> ConditionalModel:
     if content.get("kind") != KIND:
         raise RunError(f"{path}: not the checkpoint of a conditional fit.")
     scalers = [Scaler(torch.zeros(2, size)) for size in content["sizes"]]
-    model = _untrained(ConditionalSettings(**content["settings"]), *scalers)
+    model = _untrained(ConditionalSettings(**current_names(content["settings"])), *scalers)
     load_model(model, tensors)
     return model.eval()
 
@@ -296,7 +300,7 @@ def _untrained(
         contexts.location.shape[-1],
         targets.location.shape[-1],
         settings.components,
-        settings.variances,
+        settings.covariance_type,
         settings.width,
         settings.depth,
         generator=torch.Generator().manual_seed(settings.seed),

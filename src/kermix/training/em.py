@@ -1,4 +1,4 @@
-r"""Expectation-maximisation: the likelihood finish of a mixture, on all data and on any device.
+r"""Expectation-maximization: refines a mixture by the likelihood, on all data and on any device.
 
 Gradient steps on the likelihood need thousands of small batches until the masses of components are
 right; a pass of expectation-maximisation sets each mass to what the data give it. scikit-learn's

@@ -34,7 +34,7 @@ def build_image_model(
         )  # fmt: skip
     elif settings.model == "mixture":
         network = MixtureTable(
-            settings.code, each, settings.variances, (classes,), generator=generator
+            settings.code, each, settings.covariance_type, (classes,), generator=generator
         )
     elif settings.model == "codes":
         network = code_network(settings.code, classes, prior, settings.hidden, generator)

@@ -6,6 +6,8 @@ from typing import Any, Literal, TypeAlias
 from kermix.checks import check_option
 from kermix.errors import OptionError
 from kermix.models.images.spaces import CODED, SPACES, SpaceName
+from kermix.models.mixture.networks import CovarianceType
+from kermix.renamed import accepts_old_names, current_names
 from kermix.training.sample_losses import SampleCost
 
 __all__ = ["ImageModelName", "ImageSettings"]
@@ -18,6 +20,7 @@ COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn")
 PEAK_RATES = {"mixture": 0.02, "codes": 0.002, "conv": 0.002}
 
 
+@accepts_old_names
 @dataclass(frozen=True)
 class ImageSettings:
     """Settings of a fit to images.
@@ -38,19 +41,22 @@ class ImageSettings:
         encoder_steps: Training steps of the autoencoder.
         encoder_batch: Images for each of them.
         steps: Training steps with the cost.
-        polish: Passes of expectation-maximisation over all images, which end a mixture's fit.
-        batch: Images for each step, of all classes together; the model draws as many.
+        refine_steps: For mixtures: passes of expectation-maximization over all images, after
+            training with the cost.
+        batch_size: Images in each step, of all classes together; the model draws as many.
         components: Components of a mixture, of all classes together; of a sum of products, in each
             part.
         groups: With codes by channel, a mixture is a sum of so many products of mixtures of the
             parts (:class:`~kermix.models.ProductMixture`); 0 makes it one of whole codes.
-        variances: Of a component of a mixture: isotropic, or one for each coordinate.
+        covariance_type: Of each component of a mixture: `"isotropic"` (one variance) or
+            `"diagonal"` (one for each coordinate).
         chunk: Rows for each run of a network; None runs all at once.
         variance: Kernel variance at the end, as a multiple of what is found from the data.
-        spread: Factors of the variances that are used at once.
+        variance_factors: The kernel is an average over several variances: the scheduled variance
+            times each of these factors.
         debias: Whether a network is trained by the :class:`~kermix.DebiasedLoss` of a cost of the
             paper; mixtures, whose points have weights, never are.
-        rate: Peak of the learning rate; None chooses by model.
+        learning_rate: Peak learning rate; None chooses by model.
         seed: All randomness comes from it.
     """
 
@@ -67,22 +73,22 @@ class ImageSettings:
     encoder_steps: int = 2000
     encoder_batch: int = 256
     steps: int = 2000
-    polish: int = 0
-    batch: int = 2000
+    refine_steps: int = 0
+    batch_size: int = 2000
     components: int = 1000
     groups: int = 0
-    variances: Literal["isotropic", "diagonal"] = "diagonal"
+    covariance_type: CovarianceType = "diagonal"
     chunk: int | None = None
     variance: float = 1.0
-    spread: tuple[float, ...] = (1.0, 10.0, 100.0)
+    variance_factors: tuple[float, ...] = (1.0, 10.0, 100.0)
     debias: bool = True
-    rate: float | None = None
+    learning_rate: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_option("cost", self.cost, COSTS)
         check_option("model", self.model, MODELS)
-        check_option("variances", self.variances, ("isotropic", "diagonal"))
+        check_option("covariance_type", self.covariance_type, ("isotropic", "diagonal"))
         if not self.spaces:
             raise OptionError("spaces is empty: a cost acts somewhere.")
         for space in self.spaces:
@@ -91,30 +97,30 @@ class ImageSettings:
             raise OptionError("model='mixture' is one of codes: spaces=('codes',).")
         if "channels" in self.spaces and not self.by_channel:
             raise OptionError("The space 'channels' needs by_channel: a code for each channel.")
-        if self.polish and self.model != "mixture":
-            raise OptionError("polish needs weights and variances: use model='mixture'.")
+        if self.refine_steps and self.model != "mixture":
+            raise OptionError("refine_steps needs weights and variances: use model='mixture'.")
         for name, least in (
             ("code", 1), ("width", 8), ("hidden", 1), ("noise", 1), ("states", 0),
-            ("encoder_steps", 0), ("encoder_batch", 2), ("steps", 0), ("polish", 0), ("batch", 2),
-            ("components", 1), ("groups", 0), ("chunk", 2),
+            ("encoder_steps", 0), ("encoder_batch", 2), ("steps", 0), ("refine_steps", 0),
+            ("batch_size", 2), ("components", 1), ("groups", 0), ("chunk", 2),
         ):  # fmt: skip
             value = getattr(self, name)
             if name == "chunk" and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
-        for name in ("variance", "rate"):
+        for name in ("variance", "learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise OptionError(f"{name}={value} must be a positive number.")
         if not 0 <= self.code_noise < float("inf"):
             raise OptionError(f"code_noise={self.code_noise} must be 0 or a positive number.")
         if self.total == 0:
-            raise OptionError("steps and polish are both 0: there is nothing to train.")
+            raise OptionError("steps and refine_steps are both 0: there is nothing to train.")
 
     @property
-    def finish(self) -> str:
-        """What the steps after the cost optimise."""
+    def refine_with(self) -> str:
+        """What refinement, after the steps with the cost, optimizes."""
         return "likelihood"
 
     @property
@@ -135,12 +141,12 @@ class ImageSettings:
     @property
     def total(self) -> int:
         """Steps of the whole run."""
-        return (self.encoder_steps if self.encodes else 0) + self.steps + self.polish
+        return (self.encoder_steps if self.encodes else 0) + self.steps + self.refine_steps
 
     @property
     def peak_rate(self) -> float:
         """The learning rate that is used with the cost."""
-        return PEAK_RATES[self.model] if self.rate is None else self.rate
+        return PEAK_RATES[self.model] if self.learning_rate is None else self.learning_rate
 
     @classmethod
     def for_images(cls, name: str, image: tuple[int, int, int]) -> "ImageSettings":
@@ -165,23 +171,28 @@ class ImageSettings:
             self,
             encoder_steps=min(self.encoder_steps, 300),
             steps=min(self.steps, 200),
-            polish=min(self.polish, 200),
-            batch=min(self.batch, 500),
+            refine_steps=min(self.refine_steps, 200),
+            batch_size=min(self.batch_size, 500),
             width=min(self.width, 32),
             components=min(self.components, 200),
         )
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and text."""
-        return {**asdict(self), "spread": list(self.spread), "spaces": list(self.spaces)}
+        lists = {name: list(getattr(self, name)) for name in ("variance_factors", "spaces")}
+        return {**asdict(self), **lists}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "ImageSettings":
-        """The inverse of :meth:`as_json`; names that are not known are an error."""
-        unknown = sorted(set(content) - {field.name for field in fields(cls)})
+        """The inverse of :meth:`as_json`, old names included; unknown ones are an error."""
+        known = {field.name for field in fields(cls)}
+        content = current_names(content, known)
+        unknown = sorted(set(content) - known)
         if unknown:
             raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
         lists: dict[str, Any] = {
-            name: tuple(content[name]) for name in ("spread", "spaces") if name in content
+            name: tuple(content[name])
+            for name in ("variance_factors", "spaces")
+            if name in content
         }
         return cls(**{**content, **lists})

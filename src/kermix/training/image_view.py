@@ -38,7 +38,7 @@ class View(nn.Module):
         ]
         start, end = (math.exp(sum(math.log(f[i]) for f in found) / len(found)) for i in (0, 1))
         end *= settings.variance
-        self.variances = VarianceSchedule(max(start, end), end, settings.spread)
+        self.variances = VarianceSchedule(max(start, end), end, settings.variance_factors)
 
     def loss(
         self, cost: SampleCost, x: Tensor, y: Tensor, weights: Tensor | None, share: float

@@ -36,7 +36,7 @@ REPORTS = 40  # in a whole run
 LOOKED_AT = 512
 ENCODER_RATE = 2e-3
 HELD_OUT_FOR_ENERGY = 2000
-ENCODER, COST, FINISH = range(3)  # the stages
+ENCODER, COST, REFINE = range(3)  # the stages
 
 
 class ImageTask(Task):
@@ -78,7 +78,7 @@ class ImageTask(Task):
         if self._trained is not None and self.model.autoencoder is not None:
             self.model.autoencoder.load_state_dict(self._trained.state_dict())
             encoder_steps = 0
-        self._stages = (encoder_steps, settings.steps, settings.polish)
+        self._stages = (encoder_steps, settings.steps, settings.refine_steps)
         self.model.to(fabric.device)
         betas = (0.9, 0.99) if settings.model == "mixture" else (0.5, 0.9)
         groups = [{"params": list(self.model.network.parameters()), "betas": betas}]
@@ -105,17 +105,17 @@ class ImageTask(Task):
         return max(1, self.total // REPORTS)
 
     def stage(self, step: int) -> tuple[int, float]:
-        """Which stage a step belongs to (0 autoencoder, 1 cost, 2 finish), and its share done."""
+        """The stage of a step (0 autoencoder, 1 cost, 2 refinement), and its share done."""
         for number, length in enumerate(self._stages):
             if step < length:
                 return number, step / length
             step -= length
-        return FINISH, 1.0
+        return REFINE, 1.0
 
     @property
     def per_class(self) -> int:
         """Images of each class in a step with the cost."""
-        return max(2, self.settings.batch // self.classes)
+        return max(2, self.settings.batch_size // self.classes)
 
     def learning_rate(self, step: int) -> float:
         """One rise and fall in each stage."""
@@ -131,7 +131,7 @@ class ImageTask(Task):
         views = self._prepared()
         if step == self._stages[ENCODER]:
             self._begin_at_codes()
-        if stage == FINISH:
+        if stage == REFINE:
             return None  # all of them
         rows = self.rows.each_class(self.per_class, self.generator)
         if self._codes is not None and self.settings.codes_only:
@@ -146,7 +146,7 @@ class ImageTask(Task):
         if stage == ENCODER:
             return self._encoder_loss(batch)
         self.model.network.train()
-        return self._em_pass() if stage == FINISH else self._model_loss(batch, share)
+        return self._em_pass() if stage == REFINE else self._model_loss(batch, share)
 
     def _encoder_loss(self, images: Tensor) -> Tensor:
         autoencoder = self.model.autoencoder

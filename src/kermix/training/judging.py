@@ -33,15 +33,15 @@ class JudgeTask(Task):
         images: Tensor,
         labels: Tensor,
         epochs: int,
-        batch: int,
-        rate: float,
+        batch_size: int,
+        learning_rate: float,
         augmentation: Augmentation,
         generator: torch.Generator,
     ) -> None:
         self.model = self.module = network
-        self.generator, self._augmentation, self._rate = generator, augmentation, rate
+        self.generator, self._augmentation, self._rate = generator, augmentation, learning_rate
         self._images, self._labels = images, labels
-        self._size = min(batch, len(images))
+        self._size = min(batch_size, len(images))
         self._steps = len(images) // self._size
         self._total = epochs * self._steps
         self._order = torch.arange(0)
@@ -88,8 +88,8 @@ class JudgeTask(Task):
     def failure(self, step: int) -> str:
         """Fast steps are what fails."""
         return (
-            f"The loss of a classifier is not finite at step {step}; try a lower rate than "
-            f"{self._rate:g}."
+            f"The loss of a classifier is not finite at step {step}; try a lower learning "
+            f"rate than {self._rate:g}."
         )
 
     def extras(self) -> dict[str, Tensor]:
@@ -107,8 +107,8 @@ def fit_classifier(
     labels: Tensor,  # (n,)
     epochs: int,
     *,
-    batch: int = 256,
-    rate: float = 2e-3,
+    batch_size: int = 256,
+    learning_rate: float = 2e-3,
     augmentation: Augmentation = NO_AUGMENTATION,
     generator: torch.Generator,
 ) -> nn.Module:
@@ -119,14 +119,16 @@ def fit_classifier(
         images: Training images.
         labels: Their classes.
         epochs: How often each is seen.
-        batch: Images for each step.
-        rate: Peak of the learning rate.
+        batch_size: Images in each step.
+        learning_rate: Peak learning rate.
         augmentation: What may happen to a training image.
         generator: For order and augmentation; on the same device.
     """
     if isinstance(network, ImageClassifier):
         network.prepare(images, torch.Generator().manual_seed(0))
-    task = JudgeTask(network, images, labels, epochs, batch, rate, augmentation, generator)
+    task = JudgeTask(
+        network, images, labels, epochs, batch_size, learning_rate, augmentation, generator
+    )
     Trainer(task, device=str(images.device)).run()
     return network.eval()
 
@@ -173,8 +175,8 @@ def train_on_synthetic(
     found = {}
     for name, network in networks.items():
         fit_classifier(
-            network.to(device), images, labels, epochs, batch=512,
-            rate=1e-2 if name == "logistic" else 3e-3, generator=generator,
+            network.to(device), images, labels, epochs, batch_size=512,
+            learning_rate=1e-2 if name == "logistic" else 3e-3, generator=generator,
         )  # fmt: skip
         found[name] = accuracy(network, test_images, test_labels)
     return found

@@ -81,19 +81,19 @@ class Objective(nn.Module):
         self.model, self.settings, self.variances = model, settings, variances
         self.ranks, self.strategy = ranks, strategy
 
-    def polishing(self, step: int) -> bool:
+    def refining(self, step: int) -> bool:
         """Whether this step belongs to the closed-form stage at the end."""
         return step >= self.settings.steps
 
     def share(self, step: int) -> float:
         """Share of the stage that is done at a step."""
-        if self.polishing(step):
-            return (step - self.settings.steps) / max(1, self.settings.polish or 0)
+        if self.refining(step):
+            return (step - self.settings.steps) / max(1, self.settings.refine_steps or 0)
         return step / self.settings.steps
 
     def batch_size(self, step: int) -> int:
         """Data points that a step takes, on all ranks together."""
-        return self.settings.polish_batch if self.polishing(step) else self.settings.batch
+        return self.settings.refine_batch_size if self.refining(step) else self.settings.batch_size
 
     def part(self, rows: int) -> slice:
         """Which of so many rows this rank takes."""
@@ -110,15 +110,15 @@ class Objective(nn.Module):
         """The loss of one step."""
         cost, model, ranks = self.settings.cost, self.model, self.ranks
         total = x.shape[-2] if ranks is None else self.batch_size(step)
-        polishing = self.polishing(step)
-        if cost == "likelihood" or (polishing and self.settings.finish == "likelihood"):
+        refining = self.refining(step)
+        if cost == "likelihood" or (refining and self.settings.refine_with == "likelihood"):
             mixture: GaussianMixture = model.network()
             rows = x.movedim(-2, 0) if mixture.batch_shape else x
             log_density = mixture.log_prob(rows)
             if ranks is None:
                 return -log_density.mean(0)
             return -ranks.sum(log_density.sum(0)) / total
-        if polishing:
+        if refining:
             return cauchy_schwarz_to_points(model.network(), x, ranks, total)
         drawn = [self.settings.components or total]
         if model.is_mixture:  # one point each of a few components would hide their spread

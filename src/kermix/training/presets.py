@@ -11,11 +11,11 @@ __all__ = ["NO_AUGMENTATION", "preset", "suited_settings"]
 # What serves each set as far as it was compared; a record holds the settings that it had.
 COMMON: dict[str, Any] = {"evaluate_every": 0}
 PRODUCT: dict[str, dict[str, Any]] = {
-    "mnist": {"stride": 2, "optimizer": "muon", "rate": 0.01, "epochs": 25},
+    "mnist": {"stride": 2, "optimizer": "muon", "learning_rate": 0.01, "epochs": 25},
     "cifar10": {
         "stride": 2,
         "optimizer": "muon",
-        "rate": 0.01,
+        "learning_rate": 0.01,
         "anchor_grid": 8,
         "output_width": 2048,
         "epochs": 60,
@@ -23,7 +23,8 @@ PRODUCT: dict[str, dict[str, Any]] = {
 }
 # A pixel is one to three numbers: all depends on the output's anchors.
 PIXELS: dict[str, Any] = {
-    "stride": 1, "width": 64, "batch": 256, "rate": 0.02, "score_rate": 0.03, "epochs": 30,
+    "stride": 1, "width": 64, "batch_size": 256, "learning_rate": 0.02, "score_rate": 0.03,
+    "epochs": 30,
 }  # fmt: skip
 BY_PATCH: dict[tuple[str, int], dict[str, Any]] = {
     ("mnist", 1): {
@@ -121,12 +122,12 @@ def suited_settings(
         if count < FEW_IMAGES:
             # Steps rather than epochs decide what is learned from few images.
             options |= {"width": 64, "depth": 3, "output_width": 192}
-            options["batch"] = min(512, max(16, count // 24))
-            if options["batch"] * side**2 <= PLAIN_POSITIONS:
+            options["batch_size"] = min(512, max(16, count // 24))
+            if options["batch_size"] * side**2 <= PLAIN_POSITIONS:
                 options["path"] = "plain"
         base = ClassifierSettings(**(options if augment else options | NO_AUGMENTATION))
         if model == "gaussian-product":
             positions = max(1, (side - patch) // base.stride + 1) ** 2
             most = NUMBERS_IN_A_STEP // (positions * max(base.width, base.output_width))
-            base = replace(base, batch=max(2, min(base.batch, most)))
+            base = replace(base, batch_size=max(2, min(base.batch_size, most)))
     return replace(base, evaluate_every=1)

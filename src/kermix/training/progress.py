@@ -18,7 +18,7 @@ class CostStages(Protocol):
         """What is optimised first."""
 
     @property
-    def finish(self) -> Any:
+    def refine_with(self) -> Any:
         """What is optimised then."""
 
 
@@ -26,7 +26,7 @@ def stage_of(settings: CostStages, row: Mapping[str, float]) -> dict[str, str]:
     """The stage that a report is of, with the value of its cost where it has one."""
     if math.isnan(row["metric"]):
         return {"stage": f"autoencoder {row['loss']:.4f}"}
-    stage = settings.cost if row["variance"] > 0.0 else str(settings.finish)
+    stage = settings.cost if row["variance"] > 0.0 else str(settings.refine_with)
     if row["variance"] > 0.0 and stage in ("svd", "scalar", "vector", "matrix"):
         stage = f"{stage} cost {math.exp(-row['loss']):.4f}"
     return {"stage": stage}

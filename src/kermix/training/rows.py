@@ -20,7 +20,7 @@ __all__ = ["RowTask", "check_shares"]
 
 REPORTS = 40  # in a whole run
 HELD_OUT_FOR_ENERGY = 1000
-POLISH_RATE = 0.5  # of the peak
+REFINE_RATE = 0.5  # of the peak
 
 
 class RowTask(Task):
@@ -71,8 +71,8 @@ class RowTask(Task):
 
     @property
     def total(self) -> int:
-        """Steps with the cost and steps of polishing."""
-        return self.settings.steps + (self.settings.polish or 0)
+        """Steps with the cost and refinement steps."""
+        return self.settings.steps + (self.settings.refine_steps or 0)
 
     @property
     def reports_every(self) -> int:
@@ -81,7 +81,7 @@ class RowTask(Task):
 
     def learning_rate(self, step: int) -> float:
         """One rise and fall in each stage, half as high in the second."""
-        peak = self.settings.peak_rate * (POLISH_RATE if self._objective.polishing(step) else 1.0)
+        peak = self.settings.peak_rate * (REFINE_RATE if self._objective.refining(step) else 1.0)
         return learning_rate(self._objective.share(step), peak)
 
     def batch(self, step: int) -> Tensor:  # (*B, size, d)
@@ -107,7 +107,7 @@ class RowTask(Task):
         return {
             "step": float(step),
             "loss": float(loss),
-            "variance": 0.0 if objective.polishing(last) else variance,
+            "variance": 0.0 if objective.refining(last) else variance,
             "metric": self.metric(),
         }
 
@@ -141,9 +141,9 @@ class RowTask(Task):
 
 def check_shares(settings: FitSettings, ranks: int) -> None:
     """Every rank must have something to do at every step."""
-    sizes = {"batch": settings.batch, "components": settings.components}
-    if settings.polish:
-        sizes["polish_batch"] = settings.polish_batch
+    sizes = {"batch_size": settings.batch_size, "components": settings.components}
+    if settings.refine_steps:
+        sizes["refine_batch_size"] = settings.refine_batch_size
     for name, size in sizes.items():
         if size is not None and size < ranks:
             raise OptionError(

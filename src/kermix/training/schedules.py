@@ -26,25 +26,26 @@ class VarianceSchedule:
     Args:
         start: Variance at the beginning.
         end: Variance at the end; equal to `start` for a fixed one.
-        spread: Factors of the variances that are used at once. Several, such as (1, 10, 100),
-            keep a balance between modes that one narrow kernel cannot see.
+        factors: The kernel is an average over several variances: the scheduled variance times each
+            of these factors. Several, such as (1, 10, 100), keep a balance between modes that one
+            narrow kernel cannot see.
         until: Share of training at which the end is reached.
 
     Example:
-        >>> VarianceSchedule(1.0, 0.01, spread=(1, 10)).at(0.5)
+        >>> VarianceSchedule(1.0, 0.01, factors=(1, 10)).at(0.5)
         [0.1, 1.0]
     """
 
     start: float
     end: float
-    spread: tuple[float, ...] = (1.0, 10.0, 100.0)
+    factors: tuple[float, ...] = (1.0, 10.0, 100.0)
     until: float = 1.0
 
     def __post_init__(self) -> None:
-        numbers = (self.start, self.end, *self.spread)
-        if not self.spread or not all(math.isfinite(v) and v > 0 for v in numbers):
+        numbers = (self.start, self.end, *self.factors)
+        if not self.factors or not all(math.isfinite(v) and v > 0 for v in numbers):
             raise VarianceError(
-                f"A schedule from {self.start} to {self.end} with factors {self.spread}: "
+                f"A schedule from {self.start} to {self.end} with factors {self.factors}: "
                 "variances are positive and finite."
             )
 
@@ -52,7 +53,7 @@ class VarianceSchedule:
         """The variances when this share of training, from 0 to 1, is done."""
         done = min(1.0, share / self.until)
         middle = self.start * (self.end / self.start) ** done
-        return [middle * factor for factor in self.spread]
+        return [middle * factor for factor in self.factors]
 
 
 def learning_rate(share: float, peak: float, last: float = 0.01, warmup: float = 0.02) -> float:

@@ -19,6 +19,7 @@ from kermix.checks import check_option
 from kermix.distributed import Ranks
 from kermix.errors import OptionError
 from kermix.models.product.rows import FORMS, GaussianProduct, ProductForm
+from kermix.renamed import accepts_old_names
 from kermix.training.loop import Trainer
 from kermix.training.schedules import learning_rate
 from kermix.training.task import Forward, Row, Task
@@ -28,6 +29,7 @@ __all__ = ["FittedTable", "TableSettings", "TableTask", "fit_table"]
 STEPS, SMALLEST_BATCH, LARGEST_BATCH = 16, 16, 256  # of an epoch, where nothing is said
 
 
+@accepts_old_names
 @dataclass(frozen=True)
 class TableSettings:
     """Settings of a fit to a table.
@@ -38,8 +40,8 @@ class TableSettings:
         depth: Gaussian layers.
         form: How the columns meet, see :class:`~kermix.models.GaussianProduct`.
         epochs: At most so many passes over the rows.
-        batch: Rows for each step; None takes a sixteenth of them, from 16 to 256.
-        rate: Peak of the learning rate.
+        batch_size: Rows in each step; None takes a sixteenth of them, from 16 to 256.
+        learning_rate: Peak learning rate.
         decay: Weight decay of the affine maps and coefficients.
         patience: Epochs without progress on held-out rows after which a member stops.
         seed: All randomness comes from it.
@@ -50,22 +52,25 @@ class TableSettings:
     depth: int = 2
     form: ProductForm = "variational"
     epochs: int = 100
-    batch: int | None = None
-    rate: float = 5e-3
+    batch_size: int | None = None
+    learning_rate: float = 5e-3
     decay: float = 0.1
     patience: int = 20
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_option("form", self.form, FORMS)
-        for name in ("terms", "width", "depth", "epochs", "batch", "patience"):
+        for name in ("terms", "width", "depth", "epochs", "batch_size", "patience"):
             value = getattr(self, name)
-            if name == "batch" and value is None:
+            if name == "batch_size" and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise OptionError(f"{name}={value!r} must be a whole number, at least 1.")
-        if not 0 < self.rate < math.inf or not 0 <= self.decay < math.inf:
-            raise OptionError(f"rate={self.rate}, decay={self.decay}: not negative, rate above 0.")
+        if not 0 < self.learning_rate < math.inf or not 0 <= self.decay < math.inf:
+            raise OptionError(
+                f"learning_rate={self.learning_rate} must be above 0, and decay={self.decay} not "
+                "negative; both must be finite."
+            )
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ class TableTask(Task):
         self._train = torch.stack([s[0] for s in splits], 1)  # (m, E)
         self._held = torch.stack([s[1] for s in splits], 1)
         count = len(self._train)
-        size = settings.batch or min(LARGEST_BATCH, max(SMALLEST_BATCH, count // STEPS))
+        size = settings.batch_size or min(LARGEST_BATCH, max(SMALLEST_BATCH, count // STEPS))
         self._batches = math.ceil(count / min(size, count))
         self.model = self.module = GaussianProduct(
             rows.shape[1],
@@ -144,7 +149,7 @@ class TableTask(Task):
         """One rise and fall."""
         epoch, place = divmod(step, self._batches)
         share = (epoch + place / self._batches) / self.settings.epochs
-        return learning_rate(share, self.settings.rate)
+        return learning_rate(share, self.settings.learning_rate)
 
     def batch(self, step: int) -> Tensor:  # (n, E)
         """The rows of each member, each once in an epoch."""
@@ -191,7 +196,7 @@ class TableTask(Task):
         """Fast steps are what fails."""
         return (
             f"The loss is not finite in epoch {step // self._batches + 1}; try a lower learning "
-            f"rate than {self.settings.rate:g}."
+            f"rate than {self.settings.learning_rate:g}."
         )
 
     def content(self) -> dict[str, Any]:

@@ -16,17 +16,18 @@ from kermix.errors import OptionError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.mixture.generators import mlp, reset_with
 from kermix.models.mixture.priors import Prior
+from kermix.renamed import accepts_old_names
 
 __all__ = [
     "ConditionalMixtureNetwork",
+    "CovarianceType",
     "Draw",
     "MixtureNetwork",
     "MixtureTable",
-    "VarianceKind",
     "stratified_draw",
 ]
 
-VarianceKind: TypeAlias = Literal["isotropic", "diagonal"]
+CovarianceType: TypeAlias = Literal["isotropic", "diagonal"]
 
 INITIAL_VARIANCE = 0.1
 LOWEST_LOG_VARIANCE, HIGHEST_LOG_VARIANCE = math.log(1e-10), math.log(1e4)
@@ -65,23 +66,25 @@ def _mixture(logits: Tensor, means: Tensor, log_variances: Tensor) -> GaussianMi
     return GaussianMixture(logits.softmax(-1), means, bounded.exp(), validate_args=False)
 
 
-def _parameters_of_component(dimension: int, kind: VarianceKind) -> int:
+def _parameters_of_component(dimension: int, kind: CovarianceType) -> int:
     return dimension + 1 + (1 if kind == "isotropic" else dimension)
 
 
-def _from_outputs(outputs: Tensor, dimension: int, kind: VarianceKind) -> GaussianMixture:
+def _from_outputs(outputs: Tensor, dimension: int, kind: CovarianceType) -> GaussianMixture:
     means, logits, logs = outputs.split([dimension, 1, outputs.shape[-1] - dimension - 1], -1)
     logs = logs + math.log(INITIAL_VARIANCE)
     return _mixture(logits.squeeze(-1), means, logs.squeeze(-1) if kind == "isotropic" else logs)
 
 
+@accepts_old_names
 class MixtureTable(nn.Module):
     """K components whose parameters are learned directly: a network with one-hot noise.
 
     Args:
         dimension: Dimension of the data.
         components: Number K of components.
-        variances: One variance for each component, or one for each of its coordinates.
+        covariance_type: `"isotropic"`, one variance for each component, or `"diagonal"`, one for
+            each of its coordinates.
         batch_shape: Independent models side by side, trained at the price of one on a GPU.
         generator: Where initial centres come from.
 
@@ -95,19 +98,19 @@ class MixtureTable(nn.Module):
         self,
         dimension: int,
         components: int = 128,
-        variances: VarianceKind = "isotropic",
+        covariance_type: CovarianceType = "isotropic",
         batch_shape: tuple[int, ...] = (),
         *,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        check_option("variances", variances, ("isotropic", "diagonal"))
+        check_option("covariance_type", covariance_type, ("isotropic", "diagonal"))
         _check_components(components)
         shape = (*batch_shape, components, dimension)
         device = generator.device
         self.means = nn.Parameter(torch.randn(shape, generator=generator, device=device))
         self.logits = nn.Parameter(torch.zeros(shape[:-1], device=device))
-        log_shape = shape if variances == "diagonal" else shape[:-1]
+        log_shape = shape if covariance_type == "diagonal" else shape[:-1]
         initial = math.log(INITIAL_VARIANCE)
         self.log_variances = nn.Parameter(torch.full(log_shape, initial, device=device))
 
@@ -116,6 +119,7 @@ class MixtureTable(nn.Module):
         return _mixture(self.logits, self.means, self.log_variances)
 
 
+@accepts_old_names
 class MixtureNetwork(nn.Module):
     """K noise vectors, drawn once, to K components by a network.
 
@@ -123,7 +127,8 @@ class MixtureNetwork(nn.Module):
         dimension: Dimension of the data.
         prior: Where the noise comes from.
         components: Number K of components.
-        variances: One variance for each component, or one for each of its coordinates.
+        covariance_type: `"isotropic"`, one variance for each component, or `"diagonal"`, one for
+            each of its coordinates.
         width: Width of the hidden layers.
         depth: Number of hidden layers.
         generator: Where the noise and initial weights come from.
@@ -136,26 +141,27 @@ class MixtureNetwork(nn.Module):
         dimension: int,
         prior: Prior,
         components: int = 128,
-        variances: VarianceKind = "isotropic",
+        covariance_type: CovarianceType = "isotropic",
         width: int = 128,
         depth: int = 2,
         *,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        check_option("variances", variances, ("isotropic", "diagonal"))
+        check_option("covariance_type", covariance_type, ("isotropic", "diagonal"))
         _check_components(components)
-        self.dimension, self.variances = dimension, variances
-        outputs = _parameters_of_component(dimension, variances)
+        self.dimension, self.covariance_type = dimension, covariance_type
+        outputs = _parameters_of_component(dimension, covariance_type)
         self.layers = mlp([prior.dimension, *[width] * depth, outputs])
         reset_with(self, generator)
         self.codes = nn.Parameter(prior.sample(components, generator))
 
     def forward(self) -> GaussianMixture:
         """The mixture."""
-        return _from_outputs(self.layers(self.codes), self.dimension, self.variances)
+        return _from_outputs(self.layers(self.codes), self.dimension, self.covariance_type)
 
 
+@accepts_old_names
 class ConditionalMixtureNetwork(nn.Module):
     """A mixture density network: a context in, a `torch.distributions.Distribution` out.
 
@@ -163,7 +169,8 @@ class ConditionalMixtureNetwork(nn.Module):
         context: Length of the context vector.
         dimension: Dimension of what is predicted.
         components: Number of components.
-        variances: One variance for each component, or one for each of its coordinates.
+        covariance_type: `"isotropic"`, one variance for each component, or `"diagonal"`, one for
+            each of its coordinates.
         width: Width of the hidden layers.
         depth: Number of hidden layers.
         generator: Where initial weights come from.
@@ -181,17 +188,18 @@ class ConditionalMixtureNetwork(nn.Module):
         context: int,
         dimension: int,
         components: int = 16,
-        variances: VarianceKind = "isotropic",
+        covariance_type: CovarianceType = "isotropic",
         width: int = 128,
         depth: int = 2,
         *,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        check_option("variances", variances, ("isotropic", "diagonal"))
+        check_option("covariance_type", covariance_type, ("isotropic", "diagonal"))
         _check_components(components)
-        self.dimension, self.components, self.variances = dimension, components, variances
-        outputs = components * _parameters_of_component(dimension, variances)
+        self.dimension, self.components = dimension, components
+        self.covariance_type = covariance_type
+        outputs = components * _parameters_of_component(dimension, covariance_type)
         self.layers = mlp([context, *[width] * depth, outputs])
         reset_with(self, generator)
         # Components begin spread over the scaled data, not all in one place.
@@ -205,7 +213,7 @@ class ConditionalMixtureNetwork(nn.Module):
     def forward(self, context: Tensor) -> GaussianMixture:  # (*B, context)
         """The mixture of each context, of batch shape B."""
         outputs = self.layers(context).unflatten(-1, (self.components, -1))
-        return _from_outputs(outputs, self.dimension, self.variances)
+        return _from_outputs(outputs, self.dimension, self.covariance_type)
 
 
 def _check_components(components: int) -> None:
