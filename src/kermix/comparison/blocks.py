@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kermix.comparison.weightings import InnerProducts
+from kermix.costs.formulas import log_scalar_cost
 from kermix.sketches.accumulation import NystromSums
 from kermix.sketches.features import NystromFeatures
 
@@ -116,7 +118,8 @@ def block_statistics(
     of_a, of_b = a @ found.first, b @ found.first
     difference = _beyond_rounding(of_a - of_b, found.first)
     pp, pq, qq = ((s * t).sum(1) for s, t in ((of_a, of_a), (of_a, of_b), (of_b, of_b)))
-    divergence = (pp.log() + qq.log() - 2 * pq.log()).nan_to_num()
+    products = InnerProducts(pp.log(), pq.log(), qq.log())
+    divergence = -log_scalar_cost(products, normalized=True).nan_to_num()
     return {
         "svd": (squares / (moments[:, None] + moments)).sum((1, 2)),
         "matrix": squares.sum((1, 2)),
