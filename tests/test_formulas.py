@@ -166,3 +166,13 @@ def test_a_normalised_cost_is_at_most_one_and_keeps_its_gradient():
     assert value == 0
     assert math.isclose(slope, 2, rel_tol=1e-6)
     assert formulas.log_scalar_cost(InnerProducts(zero, pq.log(), zero), normalized=False) > 1e-9
+
+
+def test_a_sketchs_normalised_trace_is_at_most_one_without_a_ridge():
+    """More features than centres: what rounding leaves in the others must not count."""
+    features = km.nystrom_features(normal(30, 3, seed=5), 0.5, rank=12)
+    sketch = km.Sketch(features).update(normal(23, 3, seed=1))
+    y = (normal(11, 3, seed=2) + 0.3).requires_grad_()
+    value = km.matrix_cost(sketch, y, ridge=0.0, normalized=True)
+    assert 0.99 < value <= 1
+    assert torch.autograd.grad(value, y)[0].isfinite().all()

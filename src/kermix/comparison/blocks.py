@@ -110,7 +110,14 @@ def block_statistics(
     b: Tensor,  # (P, B)
     ridge: float,
 ) -> dict[str, Tensor]:  # (P,) each
-    """The statistics of :func:`kermix.two_sample_test` for weights of blocks."""
+    """The statistics of :func:`kermix.two_sample_test` for weights of blocks.
+
+    Local forms, not through the costs' protocol. For 500 permutations of 400 blocks and 100
+    features they take 0.33 s on one core; the costs themselves, by
+    :class:`~kermix.comparison.weightings.WeightedMoments` on the same moments, take 1.28 s. For
+    rows it is 0.09 s and 1.03 s: "kermix svd" and "kermix svd, exact" of `python -m benchmarks
+    permutation`.
+    """
     scale = (found.moments + ridge).rsqrt()
     moments = found.moments * scale.square()
     products = ((a - b) @ found.second.flatten(1)).unflatten(1, found.second.shape[1:])
