@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kermix.comparison.weightings import InnerProducts
+from kermix.costs.formulas import log_scalar_cost
 from kermix.sketches.accumulation import NystromSums
 from kermix.sketches.features import NystromFeatures
 
@@ -108,7 +110,14 @@ def block_statistics(
     b: Tensor,  # (P, B)
     ridge: float,
 ) -> dict[str, Tensor]:  # (P,) each
-    """The statistics of :func:`kermix.two_sample_test` for weights of blocks."""
+    """The statistics of :func:`kermix.two_sample_test` for weights of blocks.
+
+    Local forms, not through the costs' protocol. For 500 permutations of 400 blocks and 100
+    features they take 0.33 s on one core; the costs themselves, by
+    :class:`~kermix.comparison.weightings.WeightedMoments` on the same moments, take 1.28 s. For
+    rows it is 0.09 s and 1.03 s: "kermix svd" and "kermix svd, exact" of `python -m benchmarks
+    permutation`.
+    """
     scale = (found.moments + ridge).rsqrt()
     moments = found.moments * scale.square()
     products = ((a - b) @ found.second.flatten(1)).unflatten(1, found.second.shape[1:])
@@ -118,7 +127,8 @@ def block_statistics(
     pp, pq, qq = ((s * t).sum(1) for s, t in ((of_a, of_a), (of_a, of_b), (of_b, of_b)))
     # Below rounding nothing is known of an overlap, not even its sign.
     pq = torch.maximum(pq, ROUNDING * (pp * qq).sqrt())
-    divergence = pp.log() + qq.log() - 2 * pq.log()
+    products = InnerProducts(pp.log(), pq.log(), qq.log())
+    divergence = -log_scalar_cost(products, normalized=True)
     return {
         "svd": (squares / (moments[:, None] + moments)).sum((1, 2)),
         "matrix": squares.sum((1, 2)),

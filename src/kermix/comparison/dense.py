@@ -8,10 +8,12 @@ from torch import Tensor
 
 from kermix.comparison.draws import Halves, error_of_root, standard_error
 from kermix.comparison.result import Measure
-from kermix.costs import dual
+from kermix.costs.dense import GramStatistics
+from kermix.costs.formulas import Scaled, log_matrix_cost, log_svd_cost, log_vector_cost
+from kermix.info import Info
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms
 from kermix.kernels.gram import ScaledGram, gram_matrix, scaled_gram
-from kermix.linalg.cholesky import cholesky
+from kermix.linalg.cholesky import Cholesky, cholesky
 
 __all__ = ["dense_measures"]
 
@@ -126,13 +128,61 @@ def _exchanged(points: Tensor, terms: KernelTerms, labels: Tensor, ridge: float)
 
 
 def _log_costs(cross: ScaledGram, own_x: Tensor, own_y: Tensor, ridge: float) -> LogCosts:
-    m, n = cross.matrix.shape
-    of_x, of_y = (cholesky(own, ridge) for own in (own_x, own_y))
-    nuclear = torch.linalg.svdvals(cross.matrix).sum()
-    matrix = dual.log_matrix_cost(cross, of_y, of_x)
-    vector = dual.log_vector_cost(cross.matrix.mean(1), cross.log_scale, of_y)
+    pair = MatrixStatistics(cross, own_x, own_y, ridge)
     return LogCosts(
-        float(cross.log_scale + nuclear.log()) - math.log(n * m) / 2,
-        float(matrix) - math.log(min(n, m)),
-        float(vector - own_x.mean().log()),
+        float(log_svd_cost(pair, normalized=True)[0]),
+        float(log_matrix_cost(pair, "trace", normalized=True)[0]),
+        float(log_vector_cost(pair, normalized=True)[0]),
     )
+
+
+class MatrixStatistics(GramStatistics):
+    """Statistics of points without weights, from Gram matrices that are known already.
+
+    Args:
+        cross: The cross Gram matrix, (K, N).
+        own_x: That of the data, (N, N).
+        own_y: That of the centres, (K, K).
+        ridge: Ridge of the latter two.
+    """
+
+    weighted = False
+
+    def __init__(self, cross: ScaledGram, own_x: Tensor, own_y: Tensor, ridge: float) -> None:
+        self._cross, self._own_x, self._own_y = cross, own_x, own_y
+        self._factor_x, self._factor_y = cholesky(own_x, ridge), cholesky(own_y, ridge)
+        self.sizes = len(own_x), len(own_y)
+        self.log_traces = math.log(len(own_x)), math.log(len(own_y))
+
+    def log_cross(self) -> Tensor:
+        """Logarithm of the mean of the cross Gram matrix."""
+        return self._cross.log_scale + self._cross.matrix.mean().log()
+
+    def log_norm_x(self) -> Tensor:
+        """That of the data's Gram matrix."""
+        return self._own_x.mean().log()
+
+    def log_norm_y(self) -> Tensor:
+        """That of the centres' Gram matrix."""
+        return self._own_y.mean().log()
+
+    def projection(self) -> tuple[Tensor, Tensor]:  # (K,), ()
+        """Means of the rows, and their log scale."""
+        return self._cross.matrix.mean(1), self._cross.log_scale
+
+    def cross(self) -> ScaledGram:
+        """The cross Gram matrix."""
+        return self._cross
+
+    def factor_x(self) -> Cholesky:
+        """The factor of the data's Gram matrix, which two costs need."""
+        return self._factor_x
+
+    def factor_y(self) -> Cholesky:
+        """The factor of the centres' Gram matrix."""
+        return self._factor_y
+
+    def nuclear(self) -> Scaled:
+        """From singular values alone, because no gradient is asked for."""
+        norm = torch.linalg.svdvals(self._cross.matrix).sum()
+        return Scaled(norm, self._cross.log_scale, Info("svd"))

@@ -18,6 +18,8 @@ from kermix.comparison.draws import error_of_root, halves, standard_error
 from kermix.comparison.permutation import signed_weights
 from kermix.comparison.result import Measure
 from kermix.comparison.statistics import SAFE, log_cross_means
+from kermix.comparison.weightings import InnerProducts
+from kermix.costs.formulas import log_scalar_cost
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.gram import squared_distances
 
@@ -71,8 +73,10 @@ class PairMeans:
         return torch.where(square.abs() <= ROUNDING * self.xy.abs(), 0.0, square)
 
     def divergence(self, log_xy: Tensor) -> Tensor:
-        """Cauchy-Schwarz divergence."""
-        found = self.xx.log() + self.yy.log() - 2 * log_xy
+        """Cauchy-Schwarz divergence; of halves, whose means are corrected, it may be negative."""
+        log_xx = self.xx.log()
+        products = InnerProducts(log_xx, log_xy, self.yy.log())
+        found = log_xx - log_scalar_cost(products, normalized=False)
         return torch.where(found.abs() <= ROUNDING, 0.0, found)
 
 

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from kermix.comparison.pooled import PooledFeatures, Tile, bures_form, matrix_form, quadratic_form
+from kermix.comparison.weightings import InnerProducts, WeightedMoments
+from kermix.costs.formulas import log_matrix_cost, log_scalar_cost, log_svd_cost, log_vector_cost
 from kermix.kernels.gaussian import KernelTerms
 from kermix.kernels.gram import gram_matrix, squared_distances
 
 __all__ = [
     "Ranking",
     "TestForm",
-    "cost_values",
     "energy_ranking",
     "energy_statistic",
     "exact_statistics",
@@ -170,7 +171,7 @@ def scalar_ranking(points: Tensor, terms: KernelTerms, a: Tensor, b: Tensor) -> 
     log_pq, far = pq.log(), pq < SAFE
     if bool(far.any()):
         log_pq[far] = log_cross_means(points, terms, a[far], b[far])
-    divergence = pp.log() + qq.log() - 2 * log_pq
+    divergence = -log_scalar_cost(InnerProducts(pp.log(), log_pq, qq.log()), normalized=True)
     level = 16 * torch.finfo(divergence.dtype).eps
     values = torch.where(divergence.abs() <= level, 0.0, divergence)
     return Ranking(values, rounding(values, values.max().clamp(min=1)))
@@ -241,65 +242,14 @@ def exact_statistics(
     features = pooled.features.double()
     size = max(1, EXACT_BATCH_NUMBERS // features.numel())
     count = len(features) / 2 if count is None else count
-    others = tuple(cost for cost in costs if cost != "svd")
     found: dict[str, list[Tensor]] = {cost: [] for cost in costs}
     for of_x, of_y in zip(a.double().split(size), b.double().split(size), strict=True):
-        if "svd" in costs:
-            found["svd"].append(_infidelity(features, of_x, of_y))
-        if others:
-            moments = [(features * w.unsqueeze(-1)).mT @ features for w in (of_x, of_y)]
-            for cost, values in cost_values(
-                others, of_x @ features, moments[0], moments[1], count
-            ).items():
-                found[cost].append(values)
+        pair = WeightedMoments(features, of_x, of_y, count, COST_RIDGE)
+        for cost, parts in found.items():
+            if cost == "svd":
+                parts.append(1 - log_svd_cost(pair, normalized=True)[0].exp())
+            elif cost == "matrix":
+                parts.append(-log_matrix_cost(pair, "trace", normalized=True)[0].exp())
+            else:
+                parts.append(-log_vector_cost(pair, normalized=True)[0].exp())
     return {cost: torch.cat(parts) for cost, parts in found.items()}
-
-
-def _infidelity(features: Tensor, a: Tensor, b: Tensor) -> Tensor:  # (N, r), (P, N), (P, N)
-    """One minus the fidelity, from roots of the moments that no squaring has robbed of digits."""
-    weighted = [features * w.sqrt().unsqueeze(-1) for w in (a, b)]
-    roots = [torch.linalg.qr(f, mode="r").R for f in weighted]
-    fidelity = torch.linalg.svdvals(roots[0] @ roots[1].mT).sum(-1)
-    norms = [torch.linalg.matrix_norm(root) for root in roots]
-    return 1 - fidelity / (norms[0] * norms[1])
-
-
-def cost_values(
-    costs: tuple[str, ...], mean: Tensor, of_a: Tensor, of_b: Tensor, count: float
-) -> dict[str, Tensor]:
-    """The costs of moments, each turned so that it grows with the difference.
-
-    Args:
-        costs: Which of `"svd"`, `"matrix"`, `"vector"`.
-        mean: Mean features of the first side, (P, r).
-        of_a: Mean products of features of the first side, (P, r, r).
-        of_b: The same of the second side.
-        count: Points of a side, for the ridge.
-    """
-    formulas = {"svd": _svd, "matrix": _matrix, "vector": _vector}
-    return {cost: formulas[cost](mean, of_a, of_b, count) for cost in costs}
-
-
-def _svd(mean: Tensor, of_a: Tensor, of_b: Tensor, count: float) -> Tensor:
-    values, vectors = torch.linalg.eigh(of_a)
-    root = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
-    fidelity = torch.linalg.eigvalsh(root.mT @ of_b @ root).clamp(min=0).sqrt().sum(-1)
-    traces = [m.diagonal(dim1=-2, dim2=-1).sum(-1) for m in (of_a, of_b)]
-    return 1 - fidelity / (traces[0] * traces[1]).sqrt()
-
-
-def _matrix(mean: Tensor, of_a: Tensor, of_b: Tensor, count: float) -> Tensor:
-    smoothed = [_smoothed(m, count) for m in (of_a, of_b)]
-    return -(smoothed[0] * smoothed[1].mT).sum((-2, -1)) / mean.shape[-1]
-
-
-def _vector(mean: Tensor, of_a: Tensor, of_b: Tensor, count: float) -> Tensor:
-    projected = (_smoothed(of_b, count) @ mean.unsqueeze(-1))[..., 0]
-    return -(mean * projected).sum(-1) / mean.square().sum(-1)
-
-
-def _smoothed(moment: Tensor, count: float) -> Tensor:
-    r""":math:`C (C + \epsilon)^{-1}` of unnormalised moments, with the costs' default ridge."""
-    ridge = COST_RIDGE / count
-    eye = torch.eye(moment.shape[-1], dtype=moment.dtype, device=moment.device)
-    return torch.linalg.solve(moment + ridge * eye, moment)

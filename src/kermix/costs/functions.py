@@ -5,16 +5,17 @@ and centres do not overlap the value underflows to zero, but its logarithm (`log
 loss) is exact and has a gradient that pulls the two sets together.
 """
 
-import math
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_number, check_option, check_pair, is_traced, working_dtype
-from kermix.costs import dual
+from kermix.costs import formulas
+from kermix.costs.dense import SampleStatistics
+from kermix.costs.formulas import MatrixForm
 from kermix.costs.samples import SamplePair
-from kermix.costs.sketched import MatrixForm, SketchPair
+from kermix.costs.sketched import SketchPair
 from kermix.errors import MissingExtraError, OptionError
 from kermix.info import Info, informative
 from kermix.kernels.distances import squared_distances
@@ -81,10 +82,8 @@ def scalar_cost(
         return SketchPair(x, y, v, weights_x, weights_y).scalar_cost(normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y, unit_norm=normalized)
     with pair.full_precision():
-        log_cross = pair.centres.log_mean(pair.log_projection(pair.dtype, chunk))
-        log_cost = 2 * log_cross - pair.centres.log_norm(pair.dtype, chunk)
-        if normalized:
-            log_cost = _at_most_one(log_cost - pair.data.log_norm(pair.dtype, chunk))
+        statistics = SampleStatistics(pair, pair.dtype, chunk=chunk)
+        log_cost = formulas.log_scalar_cost(statistics, normalized)
         return _finish(pair, log_cost, log), Info("tiles")
 
 
@@ -131,13 +130,9 @@ def vector_cost(
         return SketchPair(x, y, v, weights_x, weights_y).vector_cost(ridge, normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y, unit_norm=normalized)
     with pair.full_precision():
-        dtype = solve_dtype(x.device)
-        projection, log_scale = _projection(pair, dtype, chunk)
-        factor = pair.centres.gram_factor(dtype, pair.ridge(ridge))
-        log_cost = dual.log_vector_cost(projection, log_scale, factor)
-        if normalized:
-            log_cost = _at_most_one(log_cost - pair.data.log_norm(dtype, chunk))
-        return _finish(pair, log_cost, log), Info("cholesky", factor.ridge)
+        statistics = SampleStatistics(pair, solve_dtype(x.device), ridge, chunk)
+        log_cost, info = formulas.log_vector_cost(statistics, normalized)
+        return _finish(pair, log_cost, log), info
 
 
 def vector_weights(
@@ -166,13 +161,14 @@ def vector_weights(
     """
     pair = SamplePair(x, y, v, weights_x, densities=True)
     with pair.full_precision():
-        dtype = solve_dtype(x.device)
-        projection, log_scale = _projection(pair, dtype, chunk)
-        factor = pair.centres.gram_factor(dtype, pair.ridge(ridge))
+        statistics = SampleStatistics(pair, solve_dtype(x.device), ridge, chunk)
+        projection, log_scale = statistics.projection()
+        factor = statistics.factor_y()
         if nonnegative:
             weights = _nonnegative_weights(projection, factor)
         else:
-            weights = dual.vector_weights(projection, factor) * log_scale.exp().unsqueeze(-1)
+            solution = factor.solve(projection.unsqueeze(-1)).squeeze(-1)
+            weights = solution * log_scale.exp().unsqueeze(-1)
         return pair.in_callers_dtype(weights)
 
 
@@ -234,22 +230,10 @@ def matrix_cost(
         return SketchPair(x, y, v, weights_x, weights_y).matrix_cost(form, ridge, normalized, log)
     pair = SamplePair(x, y, v, weights_x, weights_y, normalized or form == "logdet")
     with pair.full_precision():
-        dtype = solve_dtype(x.device)
-        n, k = len(pair.data), len(pair.centres)
-        cross = pair.cross_gram(dtype, total_x=n, total_y=k)
-        centres = pair.centres.gram_factor(dtype, pair.ridge(ridge))
-        used, bound = centres.ridge, n
-        if form == "data_fixed":
-            log_cost = dual.log_matrix_cost(cross, centres, None)
-        else:
-            data = pair.data.gram_factor(dtype, pair.ridge(ridge))
-            formula = dual.log_matrix_cost if form == "trace" else dual.log_determinant_cost
-            log_cost = formula(cross, centres, data)
-            used, bound = torch.maximum(centres.ridge, data.ridge), min(n, k)
-        if normalized:
-            log_cost = _at_most_one(log_cost - math.log(bound))
+        statistics = SampleStatistics(pair, solve_dtype(x.device), ridge)
+        log_cost, info = formulas.log_matrix_cost(statistics, form, normalized)
         value = _finish(pair, log_cost, log)
-        return -value if form == "logdet" and not log else value, Info("cholesky", used)
+        return -value if form == "logdet" and not log else value, info
 
 
 @informative
@@ -314,18 +298,9 @@ def svd_cost(
             return pair.in_callers_dtype(value), info
     assert method != "sketch", "a sketch that is asked for is made, or refused"
     with pair.full_precision():
-        cross = pair.cross_gram(pair.dtype)
-        norm, info = nuclear_norm.with_info(cross.matrix, method=method, tolerance=tolerance)
-        log_factor = cross.log_scale
-        # A set without weights contributes the root of its size, unless it is to be a measure.
-        if normalized or pair.weighted:
-            for samples in (pair.data, pair.centres):
-                if samples.weights is None:
-                    log_factor = log_factor - math.log(len(samples)) / 2
-        if info.error_bound is not None:
-            info = info._replace(error_bound=info.error_bound * log_factor.exp())
-        log_cost = log_factor + norm.log()
-        return _finish(pair, _at_most_one(log_cost) if normalized else log_cost, log), info
+        statistics = SampleStatistics(pair, pair.dtype, method=method, tolerance=tolerance)
+        log_cost, info = formulas.log_svd_cost(statistics, normalized)
+        return _finish(pair, log_cost, log), info
 
 
 def frobenius_cost(x: Tensor, y: Tensor, v: Kernel) -> Tensor:  # (*B,)
@@ -398,22 +373,8 @@ def _sketched(
     )
 
 
-def _at_most_one(log_cost: Tensor) -> Tensor:
-    """Logarithms that rounding made positive, as zero; with the gradient that they had."""
-    return log_cost - log_cost.detach().clamp(min=0)
-
-
 def _finish(pair: SamplePair, log_cost: Tensor, log: bool) -> Tensor:
     return pair.in_callers_dtype(log_cost if log else log_cost.exp())
-
-
-def _projection(
-    pair: SamplePair, dtype: torch.dtype, chunk: int | None
-) -> tuple[Tensor, Tensor]:  # (*B, K), (*B,)
-    """Inner products of the centres' Gaussians with the data density, and their log scale."""
-    values, log_scale = pair.centres.scaled_exp(pair.log_projection(dtype, chunk))
-    roots = pair.centres.roots(dtype, len(pair.centres))
-    return values if roots is None else values * roots, log_scale
 
 
 def _nonnegative_weights(projection: Tensor, factor: Cholesky) -> Tensor:  # (*B, K)

@@ -1,9 +1,18 @@
 """The costs as modules to minimise: signs live only here."""
 
+from abc import abstractmethod
 from typing import ClassVar
 
 from torch import Tensor, nn
 
+from kermix.costs.formulas import (
+    MatrixForm,
+    Statistics,
+    log_matrix_cost,
+    log_scalar_cost,
+    log_svd_cost,
+    log_vector_cost,
+)
 from kermix.costs.functions import (
     Kernel,
     SVDMethod,
@@ -12,8 +21,7 @@ from kermix.costs.functions import (
     svd_cost,
     vector_cost,
 )
-from kermix.costs.sketched import MatrixForm
-from kermix.info import Informative
+from kermix.info import Info, Informative
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.sketches.sketch import Sketch
 
@@ -66,6 +74,10 @@ class KernelLoss(nn.Module):
         """Whether the loss is made from the cost's form in [0, 1]."""
         return True
 
+    @abstractmethod
+    def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
+        """The logarithm of the cost that the loss is made from, whoever knows the samples."""
+
     def minimised(self, value: Tensor, smaller: int) -> Tensor:
         """From the cost, or its logarithm, to what is minimised.
 
@@ -103,6 +115,10 @@ class ScalarLoss(KernelLoss):
     ) -> None:
         super().__init__(v, log, chunk=chunk)
 
+    def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
+        """Logarithm of the normalised scalar cost."""
+        return log_scalar_cost(pair, self.normalized), Info("tiles")
+
 
 class VectorLoss(KernelLoss):
     r"""Minus the logarithm of the normalised vector-matrix cost.
@@ -130,6 +146,10 @@ class VectorLoss(KernelLoss):
         chunk: int | None = None,
     ) -> None:
         super().__init__(v, log, ridge=ridge, chunk=chunk)
+
+    def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
+        """Logarithm of the normalised vector-matrix cost."""
+        return log_vector_cost(pair, self.normalized)
 
 
 class MatrixLoss(KernelLoss):
@@ -167,6 +187,10 @@ class MatrixLoss(KernelLoss):
         """Whether the loss is made from the cost's form in [0, 1]."""
         return self.form != "logdet"
 
+    def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
+        """Logarithm of the normalised matrix-matrix cost, or of minus the log-determinant."""
+        return log_matrix_cost(pair, self.form, self.normalized)
+
     def minimised(self, value: Tensor, smaller: int) -> Tensor:
         """From the cost, or its logarithm, to what is minimised."""
         if self.normalized:
@@ -201,3 +225,7 @@ class SVDLoss(KernelLoss):
         tolerance: float = 1e-4,
     ) -> None:
         super().__init__(v, log, method=method, tolerance=tolerance)
+
+    def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
+        """Logarithm of the fidelity."""
+        return log_svd_cost(pair, self.normalized)

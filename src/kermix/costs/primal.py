@@ -1,4 +1,4 @@
-r"""The four costs as functions of moments of features: primal forms, with their error bounds.
+r"""Statistics of the costs from moments of features: primal forms, with their error bounds.
 
 With features :math:`\phi` the data have the mean :math:`\mu` and the second moment
 :math:`\rho`, and :math:`C = N \rho`. What a Nystrom map leaves out of the kernel is positive
@@ -16,91 +16,142 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kermix.costs.formulas import Correlations, Scaled
+from kermix.info import Info
 from kermix.linalg.polar import polar_factor
 from kermix.sketches.moments import ROUNDING, Moments, rounding_slip
 
 __all__ = [
-    "Estimate",
+    "Interval",
+    "MomentStatistics",
     "fidelity",
-    "matrix_logdet",
-    "matrix_trace",
-    "relative",
-    "scalar",
-    "svd",
-    "vector",
+    "relative_interval",
+    "scalar_interval",
+    "svd_interval",
+    "vector_interval",
 ]
 
 POLAR_TOLERANCE = 1e-9
 NO_OVERLAP = 1e-12  # products of mean squared features far below this stand for no overlap
 SUDDEN = 8
-SMALL_TRACE = 1e-5
 
 
-class Estimate(NamedTuple):
-    """The logarithm of a value, and an interval that holds the exact one (None: not known)."""
+class MomentStatistics:
+    """Statistics of the costs from moments of features.
 
-    log_value: Tensor
-    lowest: Tensor | None
-    highest: Tensor | None
+    Args:
+        x: Moments of the data.
+        y: Moments of the centres.
+        weighted: Whether the sets are measures, see :class:`~kermix.costs.formulas.Statistics`.
+        ridge: Ridge of the Gram matrices; never smaller than the rounding of the moments.
+    """
+
+    def __init__(self, x: Moments, y: Moments, weighted: bool, ridge: float = 0.0) -> None:
+        self.x, self.y, self.ridge = x, y, ridge
+        self.weighted = weighted
+        self.sizes = x.size, y.size
+        self.log_traces = 0.0, 0.0
+        self._log_scale = x.log_scale + y.log_scale
+
+    def log_cross(self) -> Tensor:
+        r""":math:`\log \mu_x \mu_y`.
+
+        Without any overlap the mean of the kernel, whose sign is then rounding of the features,
+        gives way to the root of its mean square.
+        """
+        x, y = self.x, self.y
+        apart = (NO_OVERLAP / (NO_OVERLAP + x.held * y.held)).square()
+        squares = (y.mean @ x.second @ y.mean + x.mean @ y.second @ x.mean) / 2
+        square = (1 - apart) * (x.mean @ y.mean).square() + apart * squares
+        return self._log_scale + _positive(square).log() / 2
+
+    def log_norm_x(self) -> Tensor:
+        r""":math:`\log |\mu_x|^2`."""
+        return _log_norm(self.x)
+
+    def log_norm_y(self) -> Tensor:
+        r""":math:`\log |\mu_y|^2`."""
+        return _log_norm(self.y)
+
+    def predicted(self) -> Scaled:
+        r""":math:`\mu_x^\top C_y (C_y + \epsilon)^{-1} \mu_x`."""
+        c, factor, used = _ridged(self.y, self.x, self.ridge)
+        z = torch.cholesky_solve(self.x.mean.unsqueeze(-1), factor).squeeze(-1)
+        return self._scaled(self.x.mean @ c @ z, used)
+
+    def total_correlation(self, data_fixed: bool) -> Scaled:
+        r""":math:`\mathrm{tr}(C_x (C_x + \epsilon)^{-1} C_y (C_y + \epsilon)^{-1})`.
+
+        With `data_fixed`, :math:`\mathrm{tr}(C_x C_y (C_y + \epsilon)^{-1})`.
+        """
+        right, used = _shrunk(self.y, self.x, self.ridge)
+        if data_fixed:
+            left = self.x.size * self.x.second
+        else:
+            left, other = _shrunk(self.x, self.y, self.ridge)
+            used = torch.maximum(used, other)
+        return self._scaled((left * right).sum(), used)
+
+    def correlations(self) -> Correlations:
+        """The matrix of which the trace is taken."""
+        left, used = _shrunk(self.x, self.y, self.ridge)
+        right, other = _shrunk(self.y, self.x, self.ridge)
+        info = Info("sketch", torch.maximum(used, other))
+        return Correlations(left @ right, 2 * self._log_scale, info, symmetric=False)
+
+    def nuclear(self) -> Scaled:
+        r"""Fidelity :math:`\mathrm{tr}(\rho_x^{1/2} \rho_y \rho_x^{1/2})^{1/2}`."""
+        value = _positive(fidelity(self.x.second, self.y.second))
+        return Scaled(value, self._log_scale, Info("sketch"))
+
+    def _scaled(self, value: Tensor, ridge: Tensor) -> Scaled:
+        return Scaled(_positive(value), 2 * self._log_scale, Info("sketch", ridge))
 
 
-def relative(estimate: Estimate, x: Moments) -> Estimate:
-    """The estimate divided by the norm of the data density: at most 1."""
-    log_value = (estimate.log_value - _log_norm(x)).clamp(max=0)
-    if estimate.lowest is None or estimate.highest is None:
-        return Estimate(log_value, None, None)
+class Interval(NamedTuple):
+    """What holds the exact value."""
+
+    lowest: Tensor
+    highest: Tensor
+
+
+def relative_interval(found: Interval | None, x: Moments) -> Interval | None:
+    """That of a cost divided by the norm of the data density: at most 1."""
+    if found is None:
+        return None
     least, most = _norm_interval(x)
-    return Estimate(log_value, estimate.lowest / most, (estimate.highest / least).clamp(max=1))
+    return Interval(found.lowest / most, (found.highest / least).clamp(max=1))
 
 
-def scalar(x: Moments, y: Moments) -> Estimate:
-    r""":math:`(\mu_x \mu_y)^2 / |\mu_y|^2`.
+def scalar_interval(x: Moments, y: Moments) -> Interval | None:
+    r"""Bounds of the scalar cost; None where the features have no certificate.
 
     :math:`|\langle p, q\rangle - \mu_x \mu_y| \le \sqrt{e_x e_y}`, because what is left out is an
     inner product too, and :math:`0 \le \langle q, q\rangle - |\mu_y|^2 \le e_y`. The norm of K
-    points is also at least 1 / K, whatever the features hold of it. Without any overlap the mean
-    of the kernel, whose sign is then rounding of the features, gives way to its mean square.
+    points is also at least 1 / K, whatever the features hold of it.
     """
-    cross = x.mean @ y.mean
-    apart = (NO_OVERLAP / (NO_OVERLAP + x.held * y.held)).square()
-    squares = (y.mean @ x.second @ y.mean + x.mean @ y.second @ x.mean) / 2
-    square = (1 - apart) * cross.square() + apart * squares
-    log_value = 2 * (x.log_scale + y.log_scale) + _log(square) - _log_norm(y)
     if x.slack is None or y.slack is None:
-        return Estimate(log_value, None, None)
-    value = (x.log_scale + y.log_scale).exp() * cross.abs()
+        return None
+    value = (x.log_scale + y.log_scale).exp() * (x.mean @ y.mean).abs()
     slack = (x.slack * y.slack).sqrt() + rounding_slip(x) + rounding_slip(y)
     least, most = _norm_interval(y)
     lowest = (value - slack).clamp(min=0).square() / most
-    return Estimate(log_value, lowest, (value + slack).square() / least)
+    return Interval(lowest, (value + slack).square() / least)
 
 
-def vector(x: Moments, y: Moments, ridge: float) -> tuple[Estimate, Tensor]:
-    r""":math:`\mu_x^\top C_y (C_y + \epsilon)^{-1} \mu_x`, and the ridge that was used.
+def vector_interval(x: Moments, y: Moments, ridge: Tensor) -> Interval | None:
+    r"""Bounds of the vector cost with the ridge that was used.
 
     The cost is the maximum over weights `w` of :math:`2 \langle p, w\rangle - |w|_R^2 - \epsilon
     |w|^2`. Comparing the maximisers with and without the features, the exact cost is at most
     :math:`e_x` above the value and at most :math:`2 a b + b^2` below, with :math:`a = \sqrt{e_x}`,
-    :math:`b = |w| \sqrt{K e_y}` and :math:`|w|^2 = \mu^\top C (C + \epsilon)^{-2} \mu`.
+    :math:`b = |w| \sqrt{K e_y}` and :math:`|w|^2 = \mu^\top C (C + \epsilon)^{-2} \mu`. The bounds
+    hold for any `z`, so that it need not be an exact solution: the weights :math:`w = \Phi z` are
+    worth no more than the best ones; and for any function `u`, here :math:`\epsilon z`, the cost
+    is at most :math:`|p - u|^2 + \sum_k u(y_k)^2 / \epsilon`.
     """
-    c, factor, used = _ridged(y, x, ridge)
-    z = torch.cholesky_solve(x.mean.unsqueeze(-1), factor).squeeze(-1)
-    log_value = 2 * (x.log_scale + y.log_scale) + _log(x.mean @ c @ z)
     if x.slack is None or y.slack is None:
-        return Estimate(log_value, None, None), used
-    with torch.no_grad():
-        return Estimate(log_value, *_vector_interval(x, y, used)), used
-
-
-def _vector_interval(x: Moments, y: Moments, ridge: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Bounds that hold for any `z`, so that it need not be an exact solution.
-
-    The weights :math:`w = \Phi z` are worth no more than the best ones; and for any function
-    `u`, here :math:`\epsilon z`, the cost is at most
-    :math:`|p - u|^2 + \sum_k u(y_k)^2 / \epsilon`.
-    """
-    assert x.slack is not None
-    assert y.slack is not None
+        return None
     c, mean = y.size * y.plain_second, x.plain_mean
     factor = torch.linalg.cholesky(c + ridge * _eye(c))
     z = torch.cholesky_solve(mean.unsqueeze(-1), factor).squeeze(-1)
@@ -116,63 +167,25 @@ def _vector_interval(x: Moments, y: Moments, ridge: Tensor) -> tuple[Tensor, Ten
     lowest = least - 2 * rounding_slip(x) * fitted.norm() - 2 * a * b - b.square()
     rest = (mean - ridge * z).norm() + rounding_slip(x)
     highest = rest.square() + x.slack + ridge * (weights + length * of_features).square()
-    return lowest.clamp(min=0), torch.minimum(highest, _norm_interval(x)[1])
+    return Interval(lowest.clamp(min=0), torch.minimum(highest, _norm_interval(x)[1]))
 
 
-def matrix_trace(x: Moments, y: Moments, ridge: float, data_fixed: bool) -> tuple[Tensor, Tensor]:
-    r"""Logarithm of :math:`\mathrm{tr}(C_x (C_x + \epsilon)^{-1} C_y (C_y + \epsilon)^{-1})`.
-
-    With `data_fixed`, of :math:`\mathrm{tr}(C_x C_y (C_y + \epsilon)^{-1})`. No bound is known;
-    the ridge that was used comes with it.
-    """
-    right, used = _shrunk(y, x, ridge)
-    if data_fixed:
-        left = x.size * x.second
-    else:
-        left, other = _shrunk(x, y, ridge)
-        used = torch.maximum(used, other)
-    return 2 * (x.log_scale + y.log_scale) + _log((left * right).sum()), used
-
-
-def matrix_logdet(x: Moments, y: Moments, ridge: float) -> tuple[Tensor, Tensor]:
-    r"""Logarithm of :math:`-\sum_k \log(1 - s_k^2)` over the canonical correlations.
-
-    No bound is known; the ridge that was used comes with it.
-    """
-    (left, used), (right, other) = _shrunk(x, y, ridge), _shrunk(y, x, ridge)
-    product = left @ right
-    log_scale = 2 * (x.log_scale + y.log_scale)
-    # -log det(1 - P) is tr P + tr P^2 / 2 + ..., which must be formed without the scale.
-    trace = product.diagonal().sum()
-    second = log_scale.exp() * (product * product.mT).sum() / 2
-    few = log_scale.exp() * trace < SMALL_TRACE
-    series = log_scale + _log(trace + second)
-    inside = torch.where(few, 0.5, log_scale.exp()) * torch.where(few, _eye(product), product)
-    full = _log(-torch.linalg.slogdet(_eye(product) - inside).logabsdet)
-    return torch.where(few, series, full), torch.maximum(used, other)
-
-
-def svd(x: Moments, y: Moments) -> Estimate:
-    r"""Fidelity :math:`F = \mathrm{tr}(\rho_x^{1/2} \rho_y \rho_x^{1/2})^{1/2}`.
+def svd_interval(x: Moments, y: Moments, value: Tensor) -> Interval | None:
+    r"""Bounds of the fidelity whose value in features is given.
 
     Within :math:`\sqrt{e_x e_y}` of the exact one: a sum of nuclear norms, of which the one that
     is left out is bounded by Cauchy and Schwarz. An error of norm :math:`\theta` in a moment, of
     which roots are taken, changes it by at most :math:`\sqrt\theta \, \mathrm{tr}\,\rho^{1/2}` of
     the other (Rotfel'd).
     """
-    log_value = x.log_scale + y.log_scale + _log(fidelity(x.second, y.second))
     if x.slack is None or y.slack is None:
-        return Estimate(log_value, None, None)
-    with torch.no_grad():
-        roots = [torch.linalg.eigvalsh(m.plain_second).clamp(min=0).sqrt().sum() for m in (x, y)]
-        theta = ROUNDING * torch.finfo(x.second.dtype).eps * torch.stack([x.held, y.held])
-        rounding = (theta[0].sqrt() * roots[1]) + (theta[1].sqrt() * roots[0])
-        rounding = (
-            rounding + len(x.second) * theta.prod().sqrt() + rounding_slip(x) + rounding_slip(y)
-        )
-        slack = (x.slack * y.slack).sqrt() + rounding
-        value = log_value.exp()
-        return Estimate(log_value, (value - slack).clamp(min=0), (value + slack).clamp(max=1))
+        return None
+    roots = [torch.linalg.eigvalsh(m.plain_second).clamp(min=0).sqrt().sum() for m in (x, y)]
+    theta = ROUNDING * torch.finfo(x.second.dtype).eps * torch.stack([x.held, y.held])
+    rounding = (theta[0].sqrt() * roots[1]) + (theta[1].sqrt() * roots[0])
+    rounding = rounding + len(x.second) * theta.prod().sqrt() + rounding_slip(x) + rounding_slip(y)
+    slack = (x.slack * y.slack).sqrt() + rounding
+    return Interval((value - slack).clamp(min=0), (value + slack).clamp(max=1))
 
 
 def fidelity(a: Tensor, b: Tensor) -> Tensor:  # (r, r), (r, r) -> ()
@@ -213,7 +226,7 @@ def _optimal_map(a: Tensor, b: Tensor) -> Tensor:
 
 def _log_norm(x: Moments) -> Tensor:
     r"""Logarithm of :math:`\langle p, p \rangle`; of N points it is at least 1 / N."""
-    norm = 2 * x.log_scale + _log(x.mean @ x.mean)
+    norm = 2 * x.log_scale + _positive(x.mean @ x.mean).log()
     return torch.maximum(norm, torch.full_like(norm, x.size).log().neg())
 
 
@@ -246,9 +259,9 @@ def _ridged(x: Moments, other: Moments, ridge: float) -> tuple[Tensor, Tensor, T
     return c, torch.linalg.cholesky(scale * c + (used + unknown) * _eye(c)), used
 
 
-def _log(value: Tensor) -> Tensor:
-    """Logarithm of what is not negative but for rounding, finite."""
-    return value.clamp(min=torch.finfo(value.dtype).tiny).log()
+def _positive(value: Tensor) -> Tensor:
+    """What is not negative but for rounding, such that its logarithm is finite."""
+    return value.clamp(min=torch.finfo(value.dtype).tiny)
 
 
 def _eye(matrix: Tensor) -> Tensor:

@@ -51,6 +51,12 @@ class SampleSet:
         values = (logarithms - log_scale.unsqueeze(-1)).clamp(max=LARGEST_EXPONENT).exp()
         return values, log_scale
 
+    def rooted_exp(self, logarithms: Tensor) -> tuple[Tensor, Tensor]:  # (*B, N), (*B,)
+        """The same numbers times the roots of the weights, which sum to `N`."""
+        values, log_scale = self.scaled_exp(logarithms)
+        roots = self.roots(values.dtype, len(self))
+        return values if roots is None else values * roots, log_scale
+
     def gram_factor(self, dtype: torch.dtype, ridge: float) -> Cholesky:
         """Factor of the Gram matrix of the Gaussians, scaled by the roots of weights times N."""
         matrix = gram_matrix(self.points, self.points, self.terms, dtype)

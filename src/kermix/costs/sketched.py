@@ -1,14 +1,14 @@
 """The four costs by moments, where a side is a sketch or is to be sketched."""
 
 import math
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_samples, finite_in, normalized_weights
-from kermix.costs import primal
-from kermix.costs.primal import Estimate
+from kermix.costs import formulas, primal
+from kermix.costs.formulas import MatrixForm
+from kermix.costs.primal import Interval, MomentStatistics
 from kermix.costs.samples import SamplePair
 from kermix.errors import DeviceError, OptionError, ShapeError
 from kermix.info import Info
@@ -17,9 +17,7 @@ from kermix.sketches.features import FeatureMap, nystrom_features
 from kermix.sketches.moments import Moments
 from kermix.sketches.sketch import Sketch, check_batch_weights, check_comparable, sample_moments
 
-__all__ = ["MatrixForm", "SketchPair"]
-
-MatrixForm: TypeAlias = Literal["trace", "data_fixed", "logdet"]
+__all__ = ["SketchPair"]
 
 CANDIDATES = 20_000
 
@@ -107,34 +105,37 @@ class SketchPair:
 
     def scalar_cost(self, normalized: bool, log: bool) -> tuple[Tensor, Info]:
         """The scalar cost and its bound."""
-        estimate = primal.scalar(self.x, self.y)
-        return self._answer(primal.relative(estimate, self.x) if normalized else estimate, log)
+        log_cost = formulas.log_scalar_cost(self._statistics(), normalized)
+        with torch.no_grad():
+            interval = primal.scalar_interval(self.x, self.y)
+            interval = primal.relative_interval(interval, self.x) if normalized else interval
+        return self._answer(log_cost, log, interval)
 
     def vector_cost(self, ridge: float | None, normalized: bool, log: bool) -> tuple[Tensor, Info]:
         """The vector-matrix cost and its bound, which is for the ridge that was used."""
-        estimate, used = primal.vector(self.x, self.y, self._ridge(ridge))
-        estimate = primal.relative(estimate, self.x) if normalized else estimate
-        return self._answer(estimate, log, ridge=used)
+        log_cost, info = formulas.log_vector_cost(self._statistics(ridge), normalized)
+        assert info.ridge is not None
+        with torch.no_grad():
+            interval = primal.vector_interval(self.x, self.y, info.ridge)
+            interval = primal.relative_interval(interval, self.x) if normalized else interval
+        return self._answer(log_cost, log, interval, ridge=info.ridge)
 
     def matrix_cost(
         self, form: MatrixForm, ridge: float | None, normalized: bool, log: bool
     ) -> tuple[Tensor, Info]:
         """The matrix-matrix cost in one of its forms; no error bound is known for it."""
-        ridge = self._ridge(ridge)
-        if form == "logdet":
-            value, used = primal.matrix_logdet(self.x, self.y, ridge)
-            return self._answer(Estimate(value, None, None), log, -1.0, used)
-        value, used = primal.matrix_trace(self.x, self.y, ridge, form == "data_fixed")
-        if normalized:
-            sizes = self.x.size, self.y.size
-            value = value - math.log(sizes[0] if form == "data_fixed" else min(sizes))
-        return self._answer(Estimate(value, None, None), log, ridge=used)
+        log_cost, info = formulas.log_matrix_cost(self._statistics(ridge), form, normalized)
+        value, found = self._answer(log_cost, log, None, ridge=info.ridge)
+        return -value if form == "logdet" and not log else value, found
 
     def svd_cost(self, normalized: bool, log: bool) -> tuple[Tensor, Info]:
         """The SVD cost and its bound."""
+        log_cost, _ = formulas.log_svd_cost(self._statistics(), normalized)
         measures = normalized or self.weighted
         factor = 1.0 if measures else math.sqrt(self.x.size * self.y.size)
-        return self._answer(primal.svd(self.x, self.y), log, factor)
+        with torch.no_grad():
+            interval = primal.svd_interval(self.x, self.y, log_cost.exp() / factor)
+        return self._answer(log_cost, log, interval, factor)
 
     def svd_error(self) -> float:
         """The bound of the SVD cost's relative error."""
@@ -162,22 +163,27 @@ class SketchPair:
             weights = normalized_weights(f"weights_{name}", weights, side)
         return sample_moments(self.feature_map, side, weights)
 
-    def _ridge(self, asked: float | None) -> float:
-        return default_ridge(torch.float64) if asked is None else checked_ridge(asked)
+    def _statistics(self, ridge: float | None = None) -> MomentStatistics:
+        ridge = default_ridge(torch.float64) if ridge is None else checked_ridge(ridge)
+        return MomentStatistics(self.x, self.y, self.weighted, ridge)
 
     def _answer(
-        self, estimate: Estimate, log: bool, factor: float = 1.0, ridge: Tensor | None = None
+        self,
+        log_cost: Tensor,
+        log: bool,
+        interval: Interval | None,
+        factor: float = 1.0,
+        ridge: Tensor | None = None,
     ) -> tuple[Tensor, Info]:
-        """What a cost returns, times a factor; its sign does not enter a logarithm."""
-        log_value = estimate.log_value + math.log(abs(factor))
-        value = finite_in(log_value if log else factor * estimate.log_value.exp(), self.dtype)
+        """What a cost returns; `factor` is what the interval is to be multiplied by."""
+        value = finite_in(log_cost if log else log_cost.exp(), self.dtype)
         bound = None
-        if estimate.lowest is not None and estimate.highest is not None:
+        if interval is not None:
             with torch.no_grad():
                 # As far as the value is from the ends, rounded to the dtype that is returned.
-                shown = log_value.exp() if log else value.to(log_value)
-                ends = factor * estimate.lowest, factor * estimate.highest
-                bound = torch.maximum(ends[1] - shown, shown - ends[0]).clamp(min=0)
+                shown = log_cost.exp() if log else value.to(log_cost)
+                above, below = factor * interval.highest - shown, shown - factor * interval.lowest
+                bound = torch.maximum(above, below).clamp(min=0)
         return value, Info("sketch", ridge, bound, self.feature_map.rank)
 
 

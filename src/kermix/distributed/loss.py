@@ -1,7 +1,7 @@
 """A loss whose batch lies on many ranks: the same number, and the same gradient, as on one."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ from kermix.distributed.ranks import Ranks
 from kermix.errors import DeviceError, OptionError, ShapeError
 from kermix.info import Info
 from kermix.kernels.gaussian import as_kernel
-from kermix.linalg.cholesky import default_ridge
+from kermix.linalg.cholesky import default_ridge, solve_dtype
 from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.features import FeatureMap, nystrom_features
 from kermix.sketches.moments import Moments
@@ -193,7 +193,6 @@ class DistributedLoss(nn.Module):
             raise OptionError("method='sketch' is strategy='moments', not 'shard'.")
         weights = x.shares(ranks), y.shares(ranks)
         dtype = working_dtype(x.points, y.points)
-        bound = None
         with torch.autocast(x.points.device.type, enabled=False):
             everything = x.gathered(ranks)[0] if isinstance(loss.v, str) else x.points
             kernel = as_kernel(loss.v, everything)
@@ -205,27 +204,14 @@ class DistributedLoss(nn.Module):
                     (y.points.to(dtype), y.counts, weights[1]),
                 ),
             )
-            cross = kernel.cross_terms(x.points.shape[-1], not isinstance(loss, SVDLoss))
-            asked = loss.options.get("ridge")
-            ridge = float(asked) if isinstance(asked, float | int) else default_ridge(dtype)
-            chunk = loss.options.get("chunk")
-            assert chunk is None or isinstance(chunk, int)
-            if isinstance(loss, ScalarLoss):
-                log_cost = sharded.scalar(a, b, cross, dtype, chunk)
-            elif isinstance(loss, VectorLoss):
-                log_cost, _ = sharded.vector(a, b, cross, ridge, chunk)
-            elif isinstance(loss, MatrixLoss):
-                log_cost, _ = sharded.matrix(a, b, cross, ridge, loss.form)
-            else:
-                assert isinstance(loss, SVDLoss)
-                method, tolerance = loss.options["method"], loss.options["tolerance"]
-                log_cost, bound = sharded.svd(a, b, cross, dtype, method, tolerance)  # type: ignore[arg-type]
+            terms = kernel.cross_terms(x.points.shape[-1], not isinstance(loss, SVDLoss))
+            options = _statistics_options(loss, x.points.device, dtype)
+            log_cost, found = loss.log_cost(sharded.RankStatistics(a, b, terms, **options))
         value = log_cost if loss.log else log_cost.exp()
         if not (loss.normalized or loss.log):
             value = -value  # the log-determinant itself, which is not positive
         value = value.to(torch.promote_types(x.points.dtype, y.points.dtype))
-        bound = None if bound is None else bound * log_cost.detach().exp()
-        info = RankInfo("shard", x.counts, y.counts, ranks, bound)
+        info = RankInfo("shard", x.counts, y.counts, ranks, found.error_bound)
         return loss.minimised(value, min(len(x), len(y))), info
 
     def _certified_moments(self, ranks: Ranks, x: Side, y: Side) -> tuple[Tensor, RankInfo] | None:
@@ -338,6 +324,18 @@ def _reduced_moments(ranks: Ranks, features: FeatureMap, side: Side) -> Moments:
     parts = flat.split([part.numel() for part in sums])
     shaped = (part.view(like.shape) for part, like in zip(parts, sums, strict=True))
     return moments_of_sums(features, len(side), FeatureSums(*shaped), common)
+
+
+def _statistics_options(
+    loss: KernelLoss, device: torch.device, dtype: torch.dtype
+) -> dict[str, Any]:
+    """How the statistics of a loss are to be computed: the loss's options, and the dtype."""
+    asked = dict(loss.options)
+    asked.pop("form", None)
+    if asked.get("ridge") is None:
+        asked["ridge"] = default_ridge(dtype)
+    solves = isinstance(loss, VectorLoss | MatrixLoss)
+    return {"dtype": solve_dtype(device) if solves else dtype, **asked}
 
 
 def _primal_cost(loss: KernelLoss, pair: SketchPair) -> tuple[Tensor, Info]:

@@ -22,19 +22,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kermix.costs import dual
-from kermix.costs.sketched import MatrixForm
+from kermix.costs.dense import predicted_by
+from kermix.costs.formulas import Correlations, Scaled
+from kermix.costs.samples import SampleSet
 from kermix.distributed.factor import squared_norms
 from kermix.distributed.ranks import Ranks, slice_of
 from kermix.errors import ShapeError
+from kermix.info import Info
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms
 from kermix.kernels.gram import ScaledGram, gram_matrix, scaled_gram
 from kermix.kernels.means import log_kernel_means
-from kermix.linalg.cholesky import Cholesky, cholesky, solve_dtype, sqrt_or_zero
+from kermix.linalg.cholesky import Cholesky, sqrt_or_zero
 from kermix.linalg.nuclear import NuclearMethod, chosen_method
 from kermix.linalg.polar import polar_factor
 
-__all__ = ["RankSet", "kernel_sets", "matrix", "scalar", "svd", "vector"]
+__all__ = ["RankSet", "RankStatistics", "kernel_sets"]
 
 
 @dataclass
@@ -103,106 +105,128 @@ class RankSet:
             return rows
         return rows * own.unsqueeze(-1) * roots.unsqueeze(-2)
 
-    def factor(self, dtype: torch.dtype, ridge: float) -> Cholesky:
-        """Factor of the whole Gram matrix, on every rank."""
-        points = self.everywhere
-        matrix = gram_matrix(points, points, self.terms, dtype)
-        roots = _roots(self.weights, dtype, len(self))
-        if roots is not None:
-            matrix = matrix * roots.unsqueeze(-1) * roots.unsqueeze(-2)
-        return cholesky(matrix, ridge)
+    @property
+    def whole(self) -> SampleSet:
+        """All points, on every rank."""
+        return SampleSet(self.everywhere, self.weights, self.terms)
 
 
-def scalar(
-    x: RankSet, y: RankSet, cross: KernelTerms, dtype: torch.dtype, chunk: int | None
-) -> Tensor:
-    """Logarithm of the normalised scalar cost."""
-    log_cross = y.log_mean_of(x, cross, dtype, chunk)
-    return 2 * log_cross - y.log_norm(dtype, chunk) - x.log_norm(dtype, chunk)
+class RankStatistics:
+    """Statistics of the costs of sets over ranks.
 
+    Args:
+        x: The data.
+        y: The centres.
+        terms: The kernel between them.
+        dtype: The dtype in which everything is computed.
+        ridge: Ridge of the Gram matrices.
+        chunk: Side of the tiles in which means of the kernel are evaluated.
+        method: How the nuclear norm is computed.
+        tolerance: Relative error that it may have.
+    """
 
-def vector(
-    x: RankSet, y: RankSet, cross: KernelTerms, ridge: float, chunk: int | None
-) -> tuple[Tensor, Tensor]:
-    """Logarithm of the normalised vector-matrix cost, and the ridge that was needed."""
-    dtype = solve_dtype(x.points.device)
-    own = y.log_means(x, cross, dtype, chunk)
-    logarithms = y.ranks.gather(own, y.counts, dim=-1)
-    seen = logarithms.detach()
-    if y.weights is not None:
-        seen = seen.masked_fill(y.weights <= 0, -math.inf)
-    log_scale = seen.amax(-1)
-    projection = (logarithms - log_scale.unsqueeze(-1)).clamp(max=60.0).exp()
-    roots = _roots(y.weights, dtype, len(y))
-    factor = y.factor(dtype, ridge)
-    log_cost = dual.log_vector_cost(
-        projection if roots is None else projection * roots, log_scale, factor
-    )
-    return log_cost - x.log_norm(dtype, chunk), factor.ridge
+    def __init__(
+        self,
+        x: RankSet,
+        y: RankSet,
+        terms: KernelTerms,
+        dtype: torch.dtype,
+        ridge: float,
+        chunk: int | None = None,
+        method: NuclearMethod = "auto",
+        tolerance: float = 1e-4,
+    ) -> None:
+        self.x, self.y, self.terms, self.dtype = x, y, terms, dtype
+        self.ridge, self.chunk = ridge, chunk
+        self.method, self.tolerance = method, tolerance
 
+    @property
+    def sizes(self) -> tuple[float, float]:
+        """Numbers of points of all ranks."""
+        return len(self.x), len(self.y)
 
-def data_fixed(x: RankSet, y: RankSet, cross: KernelTerms, ridge: float) -> tuple[Tensor, Tensor]:
-    """Logarithm of the normalised matrix-matrix cost without `R_G`, and the ridge used."""
-    dtype = solve_dtype(x.points.device)
-    gram = _cross_gram(y, x, cross, dtype, len(x), len(y))
-    factor = y.factor(dtype, ridge)
-    squares = factor.whiten(gram.matrix).square().sum((-2, -1))
-    log_cost = 2 * gram.log_scale + x.ranks.sum(squares).log()
-    return log_cost - math.log(len(x)), factor.ridge
+    @property
+    def weighted(self) -> bool:
+        """Whether any weights were given."""
+        return self.x.weights is not None or self.y.weights is not None
 
+    @property
+    def log_traces(self) -> tuple[float, float]:
+        """Of weights that sum to 1, or of points that count 1 each."""
+        x, y = (math.log(len(s)) if s.weights is None else 0.0 for s in (self.x, self.y))
+        return x, y
 
-def matrix(
-    x: RankSet, y: RankSet, cross: KernelTerms, ridge: float, form: MatrixForm
-) -> tuple[Tensor, Tensor]:
-    """Logarithm of the matrix-matrix cost (the trace normalised), and the ridge used."""
-    if form == "data_fixed":
-        return data_fixed(x, y, cross, ridge)
-    if x.points.ndim != 2 or y.points.ndim != 2:
-        raise ShapeError(
-            f"strategy='shard' with form={form!r} takes one set of points on each side, not a "
-            "batch of them; use strategy='gather'."
-        )
-    dtype = solve_dtype(x.points.device)
-    gram = _cross_gram(y, x, cross, dtype, len(x), len(y))
-    roots = _roots(x.weights, dtype, len(x))
-    mean = gram.matrix.new_ones(()) if roots is None else roots.square().mean()
-    rows = x.gram_rows(dtype)
-    norms, used = squared_norms(rows, gram.matrix.mT, mean, ridge, x.counts, x.ranks)
-    factor = y.factor(dtype, ridge)
-    squares = factor.whiten(factor.whiten(norms).mT)
-    used = torch.maximum(factor.ridge, used)
-    if form == "logdet":
-        return dual.log_determinant_of(squares, gram.log_scale), used
-    log_cost = 2 * gram.log_scale + squares.diagonal().sum().log()
-    return log_cost - math.log(min(len(x), len(y))), used
+    def log_cross(self) -> Tensor:  # (*B,)
+        """Logarithm of the inner product of the densities."""
+        return self.y.log_mean_of(self.x, self.terms, self.dtype, self.chunk)
 
+    def log_norm_x(self) -> Tensor:  # (*B,)
+        """That of the data density with itself."""
+        return self.x.log_norm(self.dtype, self.chunk)
 
-def svd(
-    x: RankSet,
-    y: RankSet,
-    cross: KernelTerms,
-    dtype: torch.dtype,
-    method: NuclearMethod,
-    tolerance: float,
-) -> tuple[Tensor, Tensor | None]:
-    """Logarithm of the fidelity, and a bound of its relative error (None: exact)."""
-    small, large = (y, x) if len(y) <= len(x) else (x, y)
-    gram = _cross_gram(small, large, cross, dtype)
-    chosen = chosen_method(gram.matrix) if method == "auto" else method
-    bound = None
-    with torch.no_grad():
-        if chosen == "polar":
-            polar = polar_factor(gram.matrix.detach(), tolerance, over=large.ranks)
-            factor, bound = polar.factor, polar.error_bound / polar.value
-        else:
-            factor = _sharded_polar(gram.matrix.detach(), large)
-    # A constant polar factor has the right value and gradient.
-    norm = large.ranks.sum((factor * gram.matrix).sum((-2, -1)))
-    log_cost = gram.log_scale + norm.log()
-    for side in (x, y):
-        if side.weights is None:
-            log_cost = log_cost - math.log(len(side)) / 2
-    return log_cost, bound
+    def log_norm_y(self) -> Tensor:  # (*B,)
+        """That of the centres' density with itself."""
+        return self.y.log_norm(self.dtype, self.chunk)
+
+    def predicted(self) -> Scaled:
+        """From each rank's inner products with the data density, gathered."""
+        y = self.y
+        own = y.log_means(self.x, self.terms, self.dtype, self.chunk)
+        logarithms = y.ranks.gather(own, y.counts, dim=-1)
+        projection, log_scale = y.whole.rooted_exp(logarithms)
+        return predicted_by(projection, log_scale, self._centres())
+
+    def total_correlation(self, data_fixed: bool) -> Scaled:
+        """The trace of what :meth:`correlations` are; of fixed data a sum over ranks."""
+        if not data_fixed:
+            squares, log_scale, info, _ = self.correlations()
+            return Scaled(squares.diagonal().sum(), log_scale, info)
+        cross, centres = self._cross(), self._centres()
+        squares = centres.whiten(cross.matrix).square().sum((-2, -1))
+        info = Info("cholesky", centres.ridge)
+        return Scaled(self.x.ranks.sum(squares), 2 * cross.log_scale, info)
+
+    def correlations(self) -> Correlations:
+        """The squares on the side of the centres; the data's Gram matrix stays in shards."""
+        if self.x.points.ndim != 2 or self.y.points.ndim != 2:
+            raise ShapeError(
+                "strategy='shard' with form='trace' or 'logdet' takes one set of points on each "
+                "side, not a batch of them; use strategy='gather'."
+            )
+        x, cross = self.x, self._cross()
+        roots = _roots(x.weights, self.dtype, len(x))
+        mean = cross.matrix.new_ones(()) if roots is None else roots.square().mean()
+        rows = x.gram_rows(self.dtype)
+        norms, used = squared_norms(rows, cross.matrix.mT, mean, self.ridge, x.counts, x.ranks)
+        centres = self._centres()
+        squares = centres.whiten(centres.whiten(norms).mT)
+        info = Info("cholesky", torch.maximum(centres.ridge, used))
+        return Correlations(squares, 2 * cross.log_scale, info)
+
+    def nuclear(self) -> Scaled:
+        """By the polar factor of this rank's columns, those of the larger set."""
+        x, y = self.x, self.y
+        small, large = (y, x) if len(y) <= len(x) else (x, y)
+        gram = _cross_gram(small, large, self.terms, self.dtype)
+        chosen = chosen_method(gram.matrix) if self.method == "auto" else self.method
+        bound = None
+        with torch.no_grad():
+            if chosen == "polar":
+                polar = polar_factor(gram.matrix.detach(), self.tolerance, over=large.ranks)
+                factor, bound = polar.factor, polar.error_bound
+            else:
+                factor = _sharded_polar(gram.matrix.detach(), large)
+        # A constant polar factor has the right value and gradient.
+        norm = large.ranks.sum((factor * gram.matrix).sum((-2, -1)))
+        return Scaled(norm, gram.log_scale, Info(chosen, error_bound=bound))
+
+    def _centres(self) -> Cholesky:
+        """Factor of the centres' whole Gram matrix, on every rank."""
+        return self.y.whole.gram_factor(self.dtype, self.ridge)
+
+    def _cross(self) -> ScaledGram:  # (*B, K, n)
+        """This rank's columns of the cross Gram matrix."""
+        return _cross_gram(self.y, self.x, self.terms, self.dtype, len(self.x), len(self.y))
 
 
 def _sharded_polar(matrix: Tensor, columns: RankSet) -> Tensor:  # (*B, K, n) -> (*B, K, n)
