@@ -7,13 +7,13 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
+from test_celeba import write_faces
+from test_fit_command import kermix
 
 from kermix.errors import OptionError, RunError
 from kermix.runs.image_run import ImageRun
 from kermix.runs.kinds import open_run
 from kermix.training.checkpoints import load_checkpoint
-from test_celeba import write_faces
-from test_fit_command import kermix
 
 SHORT = ["--quick", "--encoder-steps", "8", "--steps", "6", "--batch-size", "12", "--code", "3",
          "--device", "cpu"]  # fmt: skip

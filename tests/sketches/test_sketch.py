@@ -14,7 +14,7 @@ from cases import BOUNDED, COSTS, normal, outputs, ridged, uniform, with_info
 from kermix import errors
 from kermix.costs import functions as costs
 from kermix.sketches.features import NystromFeatures
-from sketches import assert_same, sums
+from sketch_cases import assert_same, sums
 
 N, K, D = 17, 13, 3
 RIDGE = 1e-3

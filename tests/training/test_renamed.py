@@ -29,7 +29,7 @@ from kermix.training.image_settings import ImageSettings
 from kermix.training.settings import FitSettings
 from kermix.training.tabular import TableSettings
 
-OLD = Path(__file__).parent / "fixtures" / "v0.1"
+OLD = Path(__file__).parents[1] / "fixtures" / "v0.1"
 VALUES = {
     "polish": 3, "polish_batch": 40, "finish": "closed form", "batch": 12, "rate": 0.25,
     "variances": "diagonal", "spread": (1.0, 3.0),

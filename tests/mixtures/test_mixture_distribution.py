@@ -19,7 +19,7 @@ from kermix.errors import (
 )
 from kermix.mixtures import log_sums
 from kermix.mixtures.mixture import GaussianMixture
-from mixtures import (
+from mixture_cases import (
     KINDS,
     make,
     parameters,

@@ -4,9 +4,9 @@ import json
 import math
 
 import pytest
-from benchmarks import density, modes, regression
 from benchmarks.catalogue import BENCHMARKS
 
+from benchmarks import density, modes, regression
 from pictures import ink_of_file
 
 

@@ -22,7 +22,7 @@ from kermix.distributed.planning import (
 )
 from kermix.errors import OptionError, RunError
 
-RESULTS = Path(__file__).parents[1] / "results" / "bench"
+RESULTS = Path(__file__).parents[2] / "results" / "bench"
 
 
 def problem(cost="svd", **sizes):

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from kermix.mixtures import gaussian_products
 from kermix.mixtures.mixture import GaussianMixture
-from mixtures import (
+from mixture_cases import (
     KIND_PAIRS,
     KINDS,
     density,

@@ -12,7 +12,7 @@ from kermix.comparison.drift import drift
 from kermix.comparison.mean_test import FEWEST_ROWS, mean_test
 from kermix.sketches.candidates import recognised, row_keys
 from kermix.sketches.features import NystromFeatures
-from sketches import assert_same
+from sketch_cases import assert_same
 
 D, V = 10, 0.2
 FEATURES = km.nystrom_features(normal(3000, D, seed=99), V, rank=60)

@@ -11,7 +11,7 @@ import kermix as km
 from cases import COSTS, LOSSES, normal, ridged, uniform
 from kermix import errors
 from kermix.sketches.features import NystromFeatures
-from sketches import assert_same, sums
+from sketch_cases import assert_same, sums
 
 X, Y = normal(40, 2, seed=1), normal(30, 2, seed=2)
 FEATURES = km.nystrom_features(X, 0.1, rank=8)

@@ -15,7 +15,7 @@ import kermix as km
 from kermix.cli.app import app
 from kermix.training.conditional import load_conditional
 
-OLD = Path(__file__).parent / "fixtures" / "v0.1"
+OLD = Path(__file__).parents[1] / "fixtures" / "v0.1"
 EXPECTED = json.loads((OLD / "expected.json").read_text())
 NEAR = {"rel": 1e-3, "abs": 1e-6}  # trained elsewhere: other processors round otherwise
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks import table1
 from benchmarks.table1_page import COLUMNS, GOALS, PAPER, write_classification_page
 
+from benchmarks import table1
 from kermix.data.images.labelled import load_labelled
 from kermix.errors import OptionError
 from kermix.paper import table_cells
@@ -132,7 +132,7 @@ def test_every_column_has_a_goal_and_the_papers_number():
 
 
 def test_the_commands_on_the_page_have_the_settings_of_the_records():
-    path = Path(__file__).parents[1] / "results" / "table1.json"
+    path = Path(__file__).parents[2] / "results" / "table1.json"
     records = json.loads(path.read_text())
     assert records
     for found in records:

@@ -15,7 +15,7 @@ from kermix.errors import (
 )
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.mixtures.sampled_mixture import SampledMixture
-from mixtures import (
+from mixture_cases import (
     KINDS,
     build,
     curves,

@@ -5,7 +5,6 @@ import pickle
 
 import numpy as np
 import pytest
-from benchmarks import tabular
 from sklearn.base import clone
 from sklearn.datasets import load_wine, make_friedman1
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -14,6 +13,7 @@ from sklearn.preprocessing import QuantileTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import kermix as km
+from benchmarks import tabular
 from kermix.checks import check_sizes
 from kermix.errors import OptionError, SampleError
 

@@ -1,6 +1,7 @@
 """The fused kernels against the tiles, on a GPU or in Triton's interpreter.
 
-Without either nothing is tested: `TRITON_INTERPRET=1 pytest tests/test_fused.py` needs no GPU.
+Without either nothing is tested: `TRITON_INTERPRET=1 pytest tests/kernels/test_fused.py` needs no
+GPU.
 """
 
 import os

@@ -12,6 +12,7 @@ from ast import literal_eval
 import numpy as np
 import pytest
 import torch
+from test_fit_command import _wait_for_checkpoint, kermix
 
 import rank_checks
 from kermix.data.loading import load
@@ -22,7 +23,6 @@ from kermix.runs.training import train
 from kermix.training.build import build_trainer, split_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.settings import FitSettings
-from test_fit_command import _wait_for_checkpoint, kermix
 
 
 def assert_same_fits(found, expected):

@@ -24,7 +24,7 @@ from kermix.errors import (
     TableError,
 )
 from kermix.sketches.accumulation import NystromSums, feature_sums
-from sketches import assert_same
+from sketch_cases import assert_same
 
 VALUES = np.random.default_rng(0).normal(size=(3000, 3))
 

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from kermix.mixtures import log_sums
 from kermix.mixtures.mixture import GaussianMixture
-from mixtures import (
+from mixture_cases import (
     FUNCTIONS,
     KIND_PAIRS,
     KINDS,

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from benchmarks import levels
 from benchmarks.__main__ import MOST_COLUMNS
 from benchmarks.catalogue import BENCHMARKS, run_benchmark
 from benchmarks.levels import Part, Tally, judged, measured, parts_of, tables, worked
@@ -20,6 +19,7 @@ from benchmarks.levels_data import GROUPINGS, SOURCES, WEIGHTINGS, draw
 from benchmarks.levels_questions import compared, sketches, two_samples
 
 import kermix as km
+from benchmarks import levels
 
 MEANS = two_samples(0.5, costs=("vector", "scalar", "mmd"))
 

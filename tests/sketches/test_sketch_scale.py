@@ -16,9 +16,9 @@ from kermix import errors
 from kermix.distributed import DistributedLoss
 from kermix.sketches.columns import ColumnScale
 from kermix.sketches.features import NystromFeatures, fingerprint
-from sketches import assert_same
+from sketch_cases import assert_same
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 UNITS = torch.tensor([1.0, 1000.0, 1e-3], dtype=torch.float64)
 OFFSETS = torch.tensor([0.0, 1e5, -1.0], dtype=torch.float64)
 every_loss = pytest.mark.parametrize("name", LOSSES)
