@@ -31,8 +31,7 @@ __all__ = ["compare"]
 
 AUTO_VARIANCES = 4
 PAIRS_UP_TO = 1000  # rows of a side; matrices of them are decomposed
-HALVES_UP_TO = 500  # rows of the smaller side that are split into halves
-MORE_SPLITS = 5
+FEW_ROWS, MORE_SPLITS = 500, 5
 MEANS_UP_TO = 4000  # rows of a side whose pairs are summed over
 STANDARDIZE_BEYOND = 10.0
 
@@ -153,8 +152,8 @@ def _measures(
     measures = mean_measures(x, y, grid, bootstrap, labels, generator)
     x, y = x[:PAIRS_UP_TO], y[:PAIRS_UP_TO]
     # Of few rows more splits take no time, and error bars are steadier.
-    splits = bootstrap * max(1, min(MORE_SPLITS, HALVES_UP_TO // min(len(x), len(y))))
-    split = halves(len(x), len(y), splits, generator, HALVES_UP_TO)
+    splits = bootstrap * max(1, min(MORE_SPLITS, FEW_ROWS // min(len(x), len(y))))
+    split = halves(len(x), len(y), splits, generator)
     # Costs of many rows take long, and differ little from one exchange to the next.
     few = 2 if len(x) + len(y) > PAIRS_UP_TO else exchanges(bootstrap)
     labels = _exchanged(x, y, few if bootstrap else 0, generator)

@@ -62,7 +62,7 @@ def dense_measures(
     found = []
     for k, (name, bound) in enumerate(zip(LogCosts._fields, bounds, strict=True)):
         value = math.exp(given[k])
-        error = _error(name, given[k], drawn[..., k], halves.factor) if len(halves) else None
+        error = _error(name, given[k], drawn[..., k]) if len(halves) else None
         alike = _mean([math.exp(costs[k]) for costs in same])
         found.append(Measure(name, v, value * bound, value, error, alike, rows=rows))
     fidelity, error = found[0].normalized, found[0].error
@@ -74,7 +74,7 @@ def dense_measures(
     return found
 
 
-def _error(name: str, log_value: float, drawn: Tensor, factor: float) -> float | None:  # (S, 2)
+def _error(name: str, log_value: float, drawn: Tensor) -> float | None:  # (S, 2)
     """Standard error of a normalised cost from those of halves; None where these cannot tell.
 
     Halves have half as many points, and costs depend on that. Where points have few neighbours
@@ -82,19 +82,19 @@ def _error(name: str, log_value: float, drawn: Tensor, factor: float) -> float |
     near its bound of 1, which can be nearer to it for halves, also that of what is missing.
     """
     if name == "vector":
-        return _error_next_to_one(-math.expm1(log_value), -torch.expm1(drawn), factor)
+        return _error_next_to_one(-math.expm1(log_value), -torch.expm1(drawn))
     shift = float(drawn.max())
     if not math.isfinite(shift):
         return 0.0
     relative = (drawn - shift).exp()
     mean = float(relative.mean())
-    error = math.exp(log_value) * standard_error(relative / mean, factor)
+    error = math.exp(log_value) * standard_error(relative / mean)
     missing, of_halves = -math.expm1(log_value), 1 - mean * math.exp(shift)
     ratio = missing / of_halves if of_halves > 0 else 1.0
     return error * max(1.0, ratio) if name == "matrix" else error
 
 
-def _error_next_to_one(missing: float, drawn: Tensor, factor: float) -> float | None:  # (S, 2)
+def _error_next_to_one(missing: float, drawn: Tensor) -> float | None:  # (S, 2)
     r"""Standard error of one minus a small number that is skewed, as lognormal ones are.
 
     What a vector cost misses depends on a few points that others do not reach. The scatter
@@ -107,8 +107,8 @@ def _error_next_to_one(missing: float, drawn: Tensor, factor: float) -> float | 
     logs = drawn.clamp(min=ROUNDING).log()
     if float(logs.std()) > LARGEST_SCATTER:
         return None
-    typical = max(missing, float(drawn.mean()) / (2 * factor), 0.0)
-    return typical * math.sqrt(math.expm1(standard_error(logs, factor) ** 2))
+    typical = max(missing, float(drawn.mean()) / 2, 0.0)
+    return typical * math.sqrt(math.expm1(standard_error(logs) ** 2))
 
 
 def _mean(values: list[float]) -> float | None:

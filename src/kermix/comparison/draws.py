@@ -11,34 +11,27 @@ __all__ = ["Halves", "error_of_root", "exchanges", "halves", "standard_error"]
 
 @dataclass(frozen=True)
 class Halves:
-    """Random splits of both samples: which members are in the one half and in the other.
+    """Random splits of both samples: which members are in the one half and in the other."""
 
-    Where all members would take too long, both halves are of fewer of them, drawn anew for each
-    split: of one in `factor`.
-    """
-
-    x: Tensor  # (S, 2, n // (2 factor))
-    y: Tensor  # (S, 2, m // (2 factor))
-    factor: float = 1.0
+    x: Tensor  # (S, 2, n // 2)
+    y: Tensor  # (S, 2, m // 2)
 
     def __len__(self) -> int:
         return len(self.x)
 
 
-def halves(
-    n: int, m: int, count: int, generator: torch.Generator, most: int | None = None
-) -> Halves:
-    """`count` random splits of `n` and `m` members, or of `most` of the smaller side.
+def halves(n: int, m: int, count: int, generator: torch.Generator) -> Halves:
+    """`count` random splits of `n` and `m` members; of an odd number, one is left out.
 
-    Of an odd number, one is left out.
+    All of them: halves of fewer would say too little, because costs depend on the number of rows
+    that they are of, and so does how sensitive they are.
     """
-    factor = 1.0 if most is None else max(1.0, min(n, m) / most)
     found = []
     for size in (n, m):
         order = torch.rand(count, size, generator=generator).argsort(1)
-        half = max(1, int(size / factor) // 2)
+        half = max(1, size // 2)
         found.append(torch.stack([order[:, :half], order[:, size - half :]], 1))
-    return Halves(found[0], found[1], factor)
+    return Halves(found[0], found[1])
 
 
 def exchanges(count: int) -> int:
@@ -46,7 +39,7 @@ def exchanges(count: int) -> int:
     return max(5, count // 4)
 
 
-def standard_error(values: Tensor, factor: float = 1.0) -> float:  # (S, 2)
+def standard_error(values: Tensor) -> float:  # (S, 2)
     r"""Standard error of a value, from its values at both halves of random splits.
 
     Let the value be :math:`\theta(\delta) = \theta_0 + L \delta + \delta^\top Q \delta` in the
@@ -57,11 +50,7 @@ def standard_error(values: Tensor, factor: float = 1.0) -> float:  # (S, 2)
     variance :math:`A = L \Sigma L^\top + 4 \operatorname{tr} (Q \Sigma)^2`, their mean
     :math:`B = 2 \operatorname{tr} (Q \Sigma)^2`, and what is wanted is `A - B`, which is no less
     than `B`. (The variance over all halves, and that of a bootstrap, is `A + B`: three times too
-    much where `L` is nothing.) Of one in `f` rows, :math:`\Sigma` is `f` times as large.
-
-    Args:
-        values: Those of both halves of each split.
-        factor: Of how many rows one is in the halves.
+    much where `L` is nothing.)
 
     Example:
         >>> standard_error(torch.tensor([[1.0, 3.0], [3.0, 1.0]]))
@@ -71,7 +60,7 @@ def standard_error(values: Tensor, factor: float = 1.0) -> float:  # (S, 2)
     mean = values.mean(1).var()
     # A little less, because what is cut off at zero would make the error too large.
     linear = (difference - 2.25 * mean).clamp(min=0)
-    return math.sqrt(float(linear / factor + mean / factor**2))
+    return math.sqrt(float(linear + mean))
 
 
 def error_of_root(square: float, error: float) -> float:
