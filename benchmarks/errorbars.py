@@ -17,7 +17,7 @@ from kermix.comparison.twosample import variance_grid
 
 __all__ = ["SETTINGS", "Setting", "calibration", "measured", "rows", "run"]
 
-Found: TypeAlias = dict[tuple[str, str], list[tuple[float, float]]]
+Found: TypeAlias = dict[tuple[str, str], list[tuple[float, float | None]]]
 
 LARGE = 1000
 REPEATS, REPEATS_OF_LARGE = 200, 80
@@ -67,7 +67,6 @@ def measured(setting: Setting, seeds: Iterable[int], draws: int = 20) -> Found:
         for m in result.measures:
             shown = m.value if m.normalized is None else m.normalized
             kind = "" if m.variance is None else "fine" if m.variance == grid[0] else "coarse"
-            assert m.error is not None
             found.setdefault((m.name, kind), []).append((shown, m.error))
     return found
 
@@ -77,15 +76,20 @@ def rows(setting: Setting, found: Found) -> list[dict[str, Any]]:
 
     `standardized` is the standard deviation of (value - mean of values) / error, which is 1 if
     error bars are right; `error` is their mean and `scatter` the standard deviation of values.
+    `without_error` is how many comparisons gave none, as the value is too skewed to have one.
     """
     table = []
     for (name, kind), pairs in found.items():
-        values, errors = torch.tensor(pairs, dtype=torch.float64).unbind(1)
-        standardized = (values - values.mean()) / errors.clamp(min=1e-300)
+        values = torch.tensor([value for value, _ in pairs], dtype=torch.float64)
+        told = [(value, error) for value, error in pairs if error is not None]
+        told_values, errors = torch.tensor(told, dtype=torch.float64).reshape(-1, 2).unbind(1)
+        standardized = (told_values - values.mean()) / errors.clamp(min=1e-300)
+        enough = len(told) > len(pairs) / 2
         table.append({**setting._asdict(), "measure": name, "variance": kind,
                       "mean": float(values.mean()), "scatter": float(values.std()),
-                      "error": float(errors.mean()), "standardized": float(standardized.std()),
-                      "repeats": len(pairs)})  # fmt: skip
+                      "error": float(errors.mean()) if enough else None,
+                      "standardized": float(standardized.std()) if enough else None,
+                      "repeats": len(pairs), "without_error": len(pairs) - len(told)})  # fmt: skip
     return table
 
 

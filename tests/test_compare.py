@@ -57,10 +57,24 @@ def test_every_measure_has_an_error_bar_and_a_pvalue(result):
 def test_error_bars_have_the_size_of_the_scatter_of_repeated_samples(setting):
     """A standard deviation of thirty numbers is itself uncertain by an eighth."""
     for row in calibration(setting, 30, draws=8):
-        if row["measure"] == "vector":
-            continue  # skewed near its bound
-        assert 0.5 < row["standardized"] < 1.8, row
-        assert 0.6 < row["error"] / row["scatter"] < 1.7, row
+        if row["standardized"] is None:
+            assert row["measure"] == "vector"  # skewed near its bound
+            continue
+        # What a vector cost misses can fall faster than one over the number of points.
+        larger = 2 if row["measure"] == "vector" else 1
+        assert 0.5 / larger < row["standardized"] < 1.8, row
+        assert 0.6 < row["error"] / row["scatter"] < 1.7 * larger, row
+
+
+def test_a_value_too_skewed_for_an_error_bar_has_none():
+    """Of 80 normal numbers some ten vector costs are between .9999 and 1, one is .998."""
+    for row in calibration(Setting(80, 80, 1, 0.0), 12, draws=4):
+        if row["measure"] == "vector" and row["variance"] == "coarse":
+            assert row["without_error"] >= 10
+            assert row["standardized"] is None
+        else:
+            assert row["without_error"] == 0
+            assert row["standardized"] < 1.8
 
 
 def test_standard_error_of_means_and_of_squares():

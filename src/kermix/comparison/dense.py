@@ -15,7 +15,8 @@ from kermix.linalg.cholesky import cholesky
 
 __all__ = ["dense_measures"]
 
-SMALLEST_SHARE = 0.1
+LARGEST_SCATTER = 1.0  # of logarithms
+ROUNDING = 64 * torch.finfo(torch.float64).eps
 
 
 class LogCosts(NamedTuple):
@@ -71,15 +72,15 @@ def dense_measures(
     return found
 
 
-def _error(name: str, log_value: float, drawn: Tensor, factor: float) -> float:  # (S, 2)
-    """Standard error of a normalised cost from those of halves.
+def _error(name: str, log_value: float, drawn: Tensor, factor: float) -> float | None:  # (S, 2)
+    """Standard error of a normalised cost from those of halves; None where these cannot tell.
 
     Halves have half as many points, and costs depend on that. Where points have few neighbours
-    costs are proportional to their number, so the relative error carries over. Where a cost is
-    near its bound of 1, so does the error relative to what is missing: for the matrix cost, which
-    can be nearer to it for halves, in full; for the vector cost by its root, as found by trial
-    (`python -m benchmarks errorbars`).
+    costs are proportional to their number, so the relative error carries over; of a matrix cost
+    near its bound of 1, which can be nearer to it for halves, also that of what is missing.
     """
+    if name == "vector":
+        return _error_next_to_one(-math.expm1(log_value), -torch.expm1(drawn), factor)
     shift = float(drawn.max())
     if not math.isfinite(shift):
         return 0.0
@@ -88,11 +89,24 @@ def _error(name: str, log_value: float, drawn: Tensor, factor: float) -> float: 
     error = math.exp(log_value) * standard_error(relative / mean, factor)
     missing, of_halves = -math.expm1(log_value), 1 - mean * math.exp(shift)
     ratio = missing / of_halves if of_halves > 0 else 1.0
-    if name == "matrix":
-        error *= max(1.0, ratio)
-    if name == "vector":
-        error *= math.sqrt(min(max(ratio, SMALLEST_SHARE), 1.0))
-    return error
+    return error * max(1.0, ratio) if name == "matrix" else error
+
+
+def _error_next_to_one(missing: float, drawn: Tensor, factor: float) -> float | None:  # (S, 2)
+    r"""Standard error of one minus a small number that is skewed, as lognormal ones are.
+
+    What a vector cost misses depends on a few points that others do not reach. The scatter
+    :math:`s` of its logarithm carries over from halves, and it shrinks with the number of points,
+    so its mean is that of halves over two, or what is missing if that is more: the error is that
+    mean times :math:`\sqrt{e^{s^2} - 1}`. (An error in proportion to what happens to be missing
+    would be smallest where the value is wrong most.) Where halves differ by more than a factor of
+    `e`, it depends on points that the samples do not have.
+    """
+    logs = drawn.clamp(min=ROUNDING).log()
+    if float(logs.std()) > LARGEST_SCATTER:
+        return None
+    typical = max(missing, float(drawn.mean()) / (2 * factor), 0.0)
+    return typical * math.sqrt(math.expm1(standard_error(logs, factor) ** 2))
 
 
 def _mean(values: list[float]) -> float | None:
