@@ -73,8 +73,8 @@ def check_seed(seed: Any) -> None:
         raise OptionError(f"seed={seed!r} must be a whole number.")
 
 
-def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Refuse what is no whole number from `least` on.
+def check_count(name: str, value: Any, least: int = 1, hint: str = "") -> None:
+    """Refuse what is no whole number from `least` on; the hint ends the message.
 
     NumPy's integers are whole numbers; truth values and text are not.
 
@@ -82,7 +82,7 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
         >>> check_count("permutations", 0, least=0)
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
+        raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.{hint}")
 
 
 def check_sizes(**sizes: int | None) -> None:

@@ -80,8 +80,8 @@ def compare(
         return compare_sketches(x, y)
     if isinstance(standardize, str):
         check_option("standardize", standardize, ("auto",))
-    check_count("permutations", permutations, least=0)
-    check_count("bootstrap", bootstrap, least=0)
+    check_count("permutations", permutations, 0, " Give a number, or 0 for no p-values.")
+    check_count("bootstrap", bootstrap, 0, " Give 2 or more, or 0 for no error bars.")
     if max_points is not None:
         check_count("max_points", max_points, least=2)
     if bootstrap == 1:
