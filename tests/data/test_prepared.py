@@ -105,7 +105,7 @@ def test_a_disk_that_runs_full_while_writing(tmp_path):
     # The limit on a file's size stands in for a full disk: write() fails half-way in both.
     code = f"""
 import resource, signal, sys
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
 import test_prepared as t
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (135, resource.RLIM_INFINITY))
