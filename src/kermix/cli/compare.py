@@ -56,7 +56,9 @@ def command(
         int | None,
         typer.Option(help="Larger sets are subsampled to this; by default tests use all rows."),
     ] = None,
-    bootstrap: Annotated[int, typer.Option(help="Splits into halves behind each error bar.")] = 20,
+    bootstrap: Annotated[
+        int, typer.Option(help="Groups of rows left out to find error bars; 0 for none.")
+    ] = 20,
     permutations: Annotated[int, typer.Option(help="Permutations behind each p-value.")] = 200,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     report_path: Annotated[
