@@ -92,13 +92,12 @@ class _Sketched(nn.Module):
 
     def forward(self, x, y, weights_x=None, weights_y=None):
         from kermix.costs.sketched import SketchPair
-        from kermix.distributed.loss import _primal_cost
         from kermix.sketches.sketch import sample_moments
 
         features = self.ours.features
         moments = [sample_moments(features, *side) for side in ((x, weights_x), (y, weights_y))]
         pair = SketchPair.of_moments(features, *moments, x.dtype, weights_x is not None)
-        value, _ = _primal_cost(self.ours.loss, pair)
+        value, _ = self.ours.loss.cost_of_sketches(pair)
         return self.ours.loss.minimised(value, min(len(x), len(y)))
 
 
