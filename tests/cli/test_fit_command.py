@@ -21,7 +21,7 @@ from kermix.runs.folder import begin_folder, lasting_source, next_free_folder
 from kermix.training.checkpoints import load_checkpoint
 from processes import command
 
-SHORT = ["--steps", "30", "--refine-steps", "10", "--components", "8", "--batch-size", "32"]
+SHORT = ["--steps", "10", "--refine-steps", "4", "--components", "8", "--batch-size", "32"]
 
 
 def kermix(*arguments):
@@ -48,12 +48,12 @@ def test_run_folder_holds_everything(moons):
     assert np.load(moons / "samples.npy").shape == (2500, 2)
     lines = (moons / "metrics.csv").read_text().splitlines()
     assert lines[0] == "step,loss,variance,metric"
-    assert lines[-1].startswith("40,")
+    assert lines[-1].startswith("14,")
     config = json.loads((moons / "config.json").read_text())
-    assert config["settings"]["steps"] == 30
+    assert config["settings"]["steps"] == 10
     page = (moons / "report.html").read_text()
     assert (
-        "kermix fit moons --rows 500 --components 8 --steps 30 --refine-steps 10 --batch-size 32"
+        "kermix fit moons --rows 500 --components 8 --steps 10 --refine-steps 4 --batch-size 32"
         in page
     )
 
