@@ -14,8 +14,6 @@ from kermix.comparison.compare import compare
 from kermix.comparison.twosample import two_sample_test
 from kermix.costs.debiased import DebiasedLoss
 from kermix.costs.functions import (
-    distance_nuclear_cost,
-    frobenius_cost,
     matrix_cost,
     scalar_cost,
     svd_cost,
@@ -28,7 +26,7 @@ from kermix.kernels.gram import gram
 from kermix.linalg.nuclear import nuclear_norm
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.mixtures.sampled_mixture import SampledMixture
-from kermix.moved import forward_moved_modules
+from kermix.moved import forward_moved_modules, moved_function
 from kermix.sketches.features import fourier_features, nystrom_features
 from kermix.sketches.files import sketch_files
 from kermix.sketches.sketch import Sketch
@@ -60,11 +58,9 @@ __all__ = [
     "compare",
     "decompose",
     "decompose_grid",
-    "distance_nuclear_cost",
     "errors",
     "fit",
     "fourier_features",
-    "frobenius_cost",
     "gram",
     "matrix_cost",
     "nuclear_norm",
@@ -93,4 +89,4 @@ def __getattr__(name: str) -> object:
         from kermix.runs import fit
 
         return getattr(fit, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return moved_function(__name__, name)
