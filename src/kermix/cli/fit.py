@@ -65,6 +65,10 @@ def fit(
         ),
     ] = "mixture10",
     cost: Cost = "svd",
+    form: Annotated[
+        str | None,
+        typer.Option(help="Of --cost matrix: trace (default), data_fixed or logdet."),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -84,7 +88,11 @@ def fit(
         str, typer.Option(help="Covariance of each component: isotropic or diagonal.")
     ] = "isotropic",
     prior: Annotated[
-        str, typer.Option(help="Noise of networks: uniform, gaussian or hybrid.")
+        str,
+        typer.Option(
+            help="Noise of networks: uniform, gaussian, or hybrid (Gaussian beside a choice among "
+            "32 states). By default hybrid; gaussian for images."
+        ),
     ] = "hybrid",
     steps: Annotated[int, typer.Option(help="Training steps.")] = 800,
     refine_steps: Annotated[
@@ -112,6 +120,13 @@ def fit(
         float | None,
         typer.Option(
             help="Kernel variance at the beginning; equal to --variance for a fixed one."
+        ),
+    ] = None,
+    kernel_variance: Annotated[
+        float | None,
+        typer.Option(
+            help="Constant kernel variance in the data's own units (pixels go from 0 to 1), as "
+            "the paper has it; instead of --variance and --start-variance."
         ),
     ] = None,
     variance_factors: Annotated[

@@ -58,15 +58,24 @@ def build_model(
     """The untrained model of the data, and how the variance will change."""
     settings = settings.for_data(train.shape[-2])
     generator = torch.Generator().manual_seed(settings.seed)
-    scaler = Scaler(train, common=image is not None)
+    absolute = settings.kernel_variance
+    scaler = Scaler(train, common=image is not None or absolute is not None)
     scaled = scaler.scaled(train)
     start, end = automatic_variance(scaled.reshape(-1, scaled.shape[-1]), generator)
     end = settings.variance or end
     start = settings.start_variance or max(start, end)
+    if absolute is not None:
+        start = end = _in_scaled_units(absolute, scaler)
     variances = VarianceSchedule(start, end, settings.variance_factors)
     network = _network(scaled, settings, image, generator)
     prior = make_prior(settings.prior, NOISE)
     return ScaledModel(network, scaler, prior, end), variances
+
+
+def _in_scaled_units(variance: float, scaler: Scaler) -> float:
+    if scaler.scale.ndim > 2:
+        raise OptionError("kernel_variance is for one set of rows; this is a batch of sets.")
+    return variance / float(scaler.scale[0, 0]) ** 2  # one scale for all columns
 
 
 def _network(
