@@ -120,8 +120,8 @@ def test_cells_are_trained_as_written(tmp_path):
     out = tmp_path / "written.json"
     table1.main([
         "--dataset", "digits", "--patch", "3", "--seeds", "1", "--device", "cpu",
-        "--out", str(out), "--as-written", "element,vector", "--set", "epochs=1", "--set", "width=8",
-        "--set", "output_width=8", "--set", "batch_size=256",
+        "--out", str(out), "--as-written", "element,vector", "--set", "epochs=1",
+        "--set", "width=8", "--set", "output_width=8", "--set", "batch_size=256",
     ])  # fmt: skip
     records = json.loads(out.read_text())
     assert {r["variant"] for r in records} == {"as written, element", "as written, vector"}

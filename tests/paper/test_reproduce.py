@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from kermix.cli.app import app
 from kermix.data.images import labelled
 from kermix.errors import DownloadError, ImageError, KermixError, OptionError, RunError
-from kermix.paper import classification, generation, identity, measure
+from kermix.paper import classification, generation, identity, image_cells, images, measure
 from kermix.paper import singular_functions as functions
 from kermix.paper.artefact import read_record
 from kermix.paper.catalogue import ARTEFACTS, chosen, records_in
@@ -22,6 +22,17 @@ SMALL = {
     "fig-generation": (
         generation,
         {"training": generation.Training(seeds=2, steps=5, batch_size=32, width=16, compared=200)},
+    ),
+    "fig-images": (
+        images,
+        {
+            "training": image_cells.Training(
+                steps=2, batch_size=20, width=8, compared=40, judge_epochs=1, judge_width=8
+            ),
+            "seeds": 1,
+            "variances": (0.01,),
+            "device": "cpu",
+        },
     ),
     "fig-measure": (measure, {"samples": 40, "steps": 11, "seeds": 1}),
     "fig-identity": (identity, {"samples": 60, "points": 41}),

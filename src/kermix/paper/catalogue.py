@@ -13,11 +13,14 @@ __all__ = ["ARTEFACTS", "check_folder", "chosen", "records_in", "reproduce"]
 
 ARTEFACTS = {
     "fig-generation": "samples of networks trained with each cost, and with the ablations",
+    "fig-images": "images drawn in pixels by networks trained with each cost",
     "fig-measure": "the costs while one density slides past the other",
     "fig-identity": "the identity function as the Gaussians at the samples see it",
     "fig-singular-functions": "left and right singular functions, and eigenfunctions",
     "table-classification": "accuracy of the Gaussian-product network",
 }
+
+WITH_CELLS = ("fig-images",)
 
 
 def chosen(names: Sequence[str]) -> list[str]:
@@ -59,6 +62,7 @@ def reproduce(
     quick: bool = False,
     *,
     data_root: Path | None = None,
+    cells: Path | None = None,
     tick: Tick = ignore,
 ) -> Record:
     """Compute one figure or table, write its files and the page of all that are there.
@@ -67,14 +71,17 @@ def reproduce(
         name: One of :data:`ARTEFACTS`.
         folder: Where files go; those of the same name are replaced.
         quick: Whether to take fewer seeds, steps and points.
-        data_root: Folder of MNIST and CIFAR-10, for the table.
+        data_root: Folder of MNIST, CIFAR-10 and faces, for the table and the figure of images.
+        cells: Folder of trained networks of the figure of images: those that are there are taken,
+            the others are trained and kept.
         tick: Called now and then with the share that is done.
     """
     (name,) = chosen([name])
     module = importlib.import_module(f"kermix.paper.{name.partition('-')[2].replace('-', '_')}")
     run: Callable = module.run
     start = time.perf_counter()
-    artefact = run(quick, data_root=data_root, tick=tick)
+    options = {"cells": cells} if cells is not None and name in WITH_CELLS else {}
+    artefact = run(quick, data_root=data_root, tick=tick, **options)
     record: Record = artefact.save(folder, quick=quick, seconds=time.perf_counter() - start)
     write_page(folder, records_in(folder))
     return record
