@@ -29,6 +29,8 @@ fi
 
 left() { echo $((LIMIT - ($(date +%s) - START) - 15)); } # the last seconds are for packing
 
+said() { echo "$(basename "$2"): exit $1 after $(($(date +%s) - START)) s"; }
+
 cells() { # name of the log, then arguments of kermix.paper.image_cells
   local log=$WORK/logs/$1.log seconds
   shift
@@ -36,8 +38,9 @@ cells() { # name of the log, then arguments of kermix.paper.image_cells
   [ "$seconds" -gt 20 ] || return 0
   timeout "$seconds" "$PYTHON" -m kermix.paper.image_cells --data-root "$DATA" --cells "$CELLS" \
     --device "$DEVICE" ${STEPS:+--steps "$STEPS" --width 16} \
-    ${IMAGES:+--images "$IMAGES" --compared "$IMAGES"} --seeds "$SEEDS" --stop-after $((seconds - 15)) "$@" >> "$log" 2>&1
-  echo "$(basename "$log"): exit $? after $(($(date +%s) - START)) s"
+    ${IMAGES:+--images "$IMAGES" --compared "$IMAGES"} --seeds "$SEEDS" \
+    --stop-after $((seconds - 15)) "$@" >> "$log" 2>&1
+  said $? "$log"
 }
 
 written() { # name of the log, then arguments of benchmarks.table1
@@ -49,7 +52,7 @@ written() { # name of the log, then arguments of benchmarks.table1
     --device "$DEVICE" ${EPOCHS:+--set epochs=$EPOCHS --set width=8 --set output_width=8} \
     ${IMAGES:+--images "$IMAGES"} --seeds "$SEEDS" --stop-after $((seconds - 20)) --beside 8 "$@" \
     >> "$log" 2>&1
-  echo "$(basename "$log"): exit $? after $(($(date +%s) - START)) s"
+  said $? "$log"
 }
 
 asked() { [[ " $TASKS " == *" $1 "* ]]; }
