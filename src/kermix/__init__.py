@@ -25,6 +25,13 @@ from kermix.costs.functions import (
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.kernels.gaussian import GaussianKernel, bandwidth
 from kermix.kernels.gram import gram
+from kermix.kernels.others import (
+    CosineKernel,
+    FunctionKernel,
+    LaplaceKernel,
+    PolynomialKernel,
+    RationalQuadraticKernel,
+)
 from kermix.linalg.nuclear import nuclear_norm
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.mixtures.sampled_mixture import SampledMixture
@@ -43,13 +50,18 @@ if TYPE_CHECKING:
 forward_moved_modules()
 
 __all__ = [
+    "CosineKernel",
     "DebiasedLoss",
+    "FunctionKernel",
     "GaussianKernel",
     "GaussianMixture",
     "KernelMixture",
+    "LaplaceKernel",
     "MatrixLoss",
+    "PolynomialKernel",
     "ProductClassifier",
     "ProductRegressor",
+    "RationalQuadraticKernel",
     "SVDLoss",
     "SampledMixture",
     "ScalarLoss",
