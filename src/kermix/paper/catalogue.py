@@ -17,6 +17,7 @@ ARTEFACTS = {
     "fig-measure": "the costs while one density slides past the other",
     "fig-identity": "the identity function as the Gaussians at the samples see it",
     "fig-singular-functions": "left and right singular functions, and eigenfunctions",
+    "fig-remarks": "what the text says beside its figures: forms, variances, dimensions, bounds",
     "table-classification": "accuracy of the Gaussian-product network",
 }
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["METHODS", "Training", "claims", "run", "train"]
+__all__ = ["METHODS", "Loss", "SampleTask", "Training", "claims", "run", "train"]
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
@@ -181,15 +181,24 @@ class SampleTask(Task):
         return f"The loss is not finite at step {step}; try a lower learning rate."
 
 
-def train(method: str, seed: int, training: Training) -> tuple[dict[str, float], Tensor, Tensor]:
-    """Train one network; returns its numbers, samples of it, and held-out data."""
+def train(
+    method: str, seed: int, training: Training, loss: Loss | None = None
+) -> tuple[dict[str, float], Tensor, Tensor]:
+    """Train one network; returns its numbers, samples of it, and held-out data.
+
+    Args:
+        method: One of :data:`METHODS`, unless a loss is given.
+        seed: Of means, data, noise and weights.
+        training: How it is trained.
+        loss: Between data and samples, instead of the method's.
+    """
     generator = torch.Generator().manual_seed(seed)
     means = random_means(generator)
     mixture = _smooth(means, DEVIATION**2)
     network = nn.Sequential(
         MLPGenerator(NOISE, 2, training.width, training.depth, generator=generator), nn.Sigmoid()
     )
-    task = SampleTask(network, mixture, METHODS[method], training, generator)
+    task = SampleTask(network, mixture, loss or METHODS[method], training, generator)
     Trainer(task, device="cpu").run()
     prior = task.prior
     network.eval()
