@@ -13,6 +13,7 @@ from kermix import errors
 from kermix.comparison.compare import compare
 from kermix.comparison.twosample import two_sample_test
 from kermix.costs.debiased import DebiasedLoss
+from kermix.costs.discrete import decompose_discrete, discrete_cost
 from kermix.costs.functions import (
     distance_nuclear_cost,
     frobenius_cost,
@@ -71,7 +72,9 @@ __all__ = [
     "bandwidth",
     "compare",
     "decompose",
+    "decompose_discrete",
     "decompose_grid",
+    "discrete_cost",
     "distance_nuclear_cost",
     "errors",
     "fit",

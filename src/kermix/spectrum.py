@@ -9,14 +9,27 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_option, check_samples, check_sizes, values_are_readable
+from kermix.costs.components import (
+    Mixture,
+    MixturePair,
+    is_mixture,
+    log_unit_gram,
+    points_as_components,
+)
 from kermix.costs.functions import Kernel
+from kermix.costs.kernelized import KernelPair
+from kermix.costs.providers import Pair, pair_of
 from kermix.costs.samples import SamplePair
-from kermix.errors import OptionError, ShapeError, VarianceError
+from kermix.errors import KernelError, OptionError, ShapeError, VarianceError
 from kermix.kernels.gaussian import GaussianKernel, as_kernel
 from kermix.kernels.gram import gram_matrix
 from kermix.kernels.means import log_kernel_means
-from kermix.linalg.cholesky import sqrt_or_zero
+from kermix.kernels.others import AnyKernel, PointKernel
+from kermix.linalg.cholesky import solve_dtype, sqrt_or_zero
 from kermix.linalg.leading import leading_svd
+from kermix.mixtures.components import Components
+from kermix.mixtures.gaussian_products import log_density, log_normal
+from kermix.mixtures.grams import log_squared_norms
 
 __all__ = ["Decomposition", "FunctionForm", "IdentityWeighting", "decompose", "decompose_grid"]
 
@@ -38,6 +51,8 @@ class _Side:
     factor: Tensor | None  # (N, N), the Gram matrix's root whose inverse whitens, if any
     variance: tuple[float, ...]
     density: Tensor | None = None  # (N,), at the points, if known
+    components: Components | None = None  # the Gaussians, if either side is a mixture
+    own: bool = False  # whether they are a mixture's, with covariances of their own
 
 
 @dataclass(frozen=True)
@@ -49,10 +64,14 @@ class Decomposition:
 
     With `whitened` (Property 9) the singular values are canonical correlations, and the functions
     are combinations of the Gaussians at the samples, orthonormal in dX.
+
+    Of a mixture, vectors and functions belong to its components: the singular functions of the
+    kernel are functions of mean *and* covariance, and are asked for at the components of another
+    mixture. Those of the whitened form, and :meth:`identity`, are functions of points.
     """
 
     singular_values: Tensor  # (k,)
-    kernel: GaussianKernel
+    kernel: GaussianKernel | PointKernel | None  # None: two mixtures, which have their variances
     whitened: bool
     method: str
     _left: _Side
@@ -73,13 +92,15 @@ class Decomposition:
 
     def swapped(self) -> "Decomposition":
         """The same decomposition with the roles of `x` and `y` exchanged."""
-        kernel = GaussianKernel(self._right.variance, self._left.variance,
-                                self.kernel.per_dimension)  # fmt: skip
+        kernel = self.kernel
+        if isinstance(kernel, GaussianKernel) and self._left.components is None:
+            kernel = GaussianKernel(self._right.variance, self._left.variance,
+                                    kernel.per_dimension)  # fmt: skip
         return replace(self, kernel=kernel, _left=self._right, _right=self._left)
 
     def left(
         self,
-        points: Tensor | None = None,  # (M, d)
+        points: Tensor | Mixture | None = None,  # (M, d)
         form: FunctionForm = "probability",
         density: Density | None = None,
     ) -> Tensor:  # (M, k)
@@ -90,7 +111,8 @@ class Decomposition:
         singular value that is lost in rounding are zero.
 
         Args:
-            points: Where to evaluate; by default at `x` itself.
+            points: Where to evaluate; by default at `x` itself. If `x` is a mixture, another
+                mixture, whose weights do not matter; points in the whitened form.
             form: `"probability"`: :math:`\hat\phi`, orthonormal under `p`. `"lebesgue"`:
                 :math:`\phi = \hat\phi \sqrt p`, orthonormal in dX.
             density: `p`, as a function of points or its values there, for the Lebesgue form; by
@@ -101,7 +123,7 @@ class Decomposition:
 
     def right(
         self,
-        points: Tensor | None = None,  # (M, d)
+        points: Tensor | Mixture | None = None,  # (M, d)
         form: FunctionForm = "probability",
         density: Density | None = None,
     ) -> Tensor:  # (M, k)
@@ -137,7 +159,9 @@ class Decomposition:
         weights = self._inverse(sigma) if weighting == "projection" else sigma
         return (f * weights) @ g.T
 
-    def reconstruct(self, points_x: Tensor, points_y: Tensor) -> Tensor:  # (M, L)
+    def reconstruct(
+        self, points_x: Tensor | Mixture, points_y: Tensor | Mixture
+    ) -> Tensor:  # (M, L)
         r"""The kernel from its functions, :math:`\sum_k \lambda_k \hat\phi_k \hat\psi_k`."""
         self._needs_kernel_form("reconstruct")
         return (self.left(points_x) * self.singular_values) @ self.right(points_y).T
@@ -146,12 +170,19 @@ class Decomposition:
         self,
         side: _Side,
         other: _Side,
-        points: Tensor | None,
+        points: Tensor | Mixture | None,
         form: FunctionForm,
         density: Density | None,
     ) -> Tensor:
         check_option("form", form, ("probability", "lebesgue"))
-        at = side.points if points is None else check_samples("points", points)
+        if side.own and not self.whitened:
+            if form == "lebesgue":
+                raise OptionError(
+                    "form='lebesgue' is for functions of points, and those of a mixture are of "
+                    "its components; decompose with whiten=True."
+                )
+            return self._at_components(side, other, points)
+        at = side.points if points is None else check_samples("points", points)  # type: ignore[arg-type]
         at = at.to(side.points)
         if at.ndim != 2 or at.shape[1] != side.points.shape[1]:
             raise ShapeError(
@@ -164,16 +195,42 @@ class Decomposition:
                 return values
             return values / self._density(side, at, points is None, density).sqrt().unsqueeze(-1)
         if points is None:
-            roots = sqrt_or_zero(side.weights)
-            values = side.vectors * torch.where(roots > 0, 1 / roots, 0.0).unsqueeze(-1)
+            values = _divided(side)
         else:
-            terms = self.kernel.cross_terms(at.shape[-1])
-            matrix = gram_matrix(at, other.points, terms, at.dtype)
-            columns = other.vectors * sqrt_or_zero(other.weights).unsqueeze(-1)
-            values = (matrix @ columns) * self._inverse(self.singular_values)
+            values = self._extended(self._kernel_with(at, side, other), other)
         if form == "probability":
             return values
         return values * self._density(side, at, points is None, density).sqrt().unsqueeze(-1)
+
+    def _at_components(
+        self, side: _Side, other: _Side, points: Tensor | Mixture | None
+    ) -> Tensor:  # (M, k)
+        if points is None:
+            return _divided(side)
+        if not isinstance(points, Mixture) or points.means.shape[1:] != side.points.shape[1:]:
+            raise OptionError(
+                "The singular functions of a mixture are functions of mean and covariance: give "
+                f"points as a mixture in {side.points.shape[1]} dimensions, or decompose with "
+                "whiten=True for functions of points."
+            )
+        assert other.components is not None
+        asked = points._components.to(other.components.means.dtype)
+        return self._extended(log_unit_gram(asked, other.components).exp(), other)
+
+    def _extended(self, matrix: Tensor, other: _Side) -> Tensor:  # (M, N) -> (M, k)
+        """The Nystrom extension, from the kernel between new points and the other side."""
+        columns = other.vectors * sqrt_or_zero(other.weights).unsqueeze(-1)
+        return (matrix.to(columns) @ columns) * self._inverse(self.singular_values)
+
+    def _kernel_with(self, at: Tensor, side: _Side, other: _Side) -> Tensor:  # (M, N)
+        if isinstance(self.kernel, PointKernel):
+            return self.kernel.gram(at, other.points)
+        assert self.kernel is not None, "points have a variance"
+        if other.components is not None:
+            return log_unit_gram(
+                points_as_components(at, None, self.kernel), other.components
+            ).exp()
+        return gram_matrix(at, other.points, self.kernel.cross_terms(at.shape[-1]), at.dtype)
 
     def _inverse(self, sigma: Tensor) -> Tensor:
         level = sigma[0] * torch.finfo(sigma.dtype).eps * max(
@@ -192,15 +249,31 @@ class Decomposition:
             return values.to(at)
         if own and side.density is not None:
             return side.density
-        return _mixture_density(at, side, self.kernel.per_dimension)
+        if side.components is not None:
+            return log_density(side.components, at).exp()
+        return _mixture_density(at, side, self._gaussian("density=None").per_dimension)
 
     def _transformed(self, side: _Side, points: Tensor) -> Tensor:  # (M, k)
         """The Gaussians at the samples, turned by the singular vectors (and whitened)."""
         at = check_samples("points", points).to(side.points)
-        residuals = unit_gaussians(at, side.points, self._one(side), self.kernel.per_dimension)
+        if side.components is not None:
+            everything = slice(None)
+            logarithms = log_normal(at, None, side.components, side.components.kind)
+            norms = log_squared_norms(side.components) / 2
+            residuals = (logarithms(everything, everything) - norms).exp()
+        else:
+            divided = self._gaussian("The identity").per_dimension
+            residuals = unit_gaussians(at, side.points, self._one(side), divided)
         if side.factor is None:
             return (residuals * sqrt_or_zero(side.weights)) @ side.vectors
         return residuals @ (side.factor @ side.vectors)
+
+    def _gaussian(self, what: str) -> GaussianKernel:
+        if not isinstance(self.kernel, GaussianKernel):
+            raise KernelError(
+                f"{what} needs Gaussians at the points, and the kernel is {self.kernel}."
+            )
+        return self.kernel
 
     def _one(self, side: _Side) -> float:
         if len(side.variance) > 1:
@@ -215,12 +288,19 @@ class Decomposition:
             raise OptionError(f"{what} is a property of the kernel's own form: whiten=False.")
 
 
+def _divided(side: _Side) -> Tensor:  # (N, k)
+    """Vectors divided by the roots of the weights: functions at the points themselves."""
+    roots = sqrt_or_zero(side.weights)
+    return side.vectors * torch.where(roots > 0, 1 / roots, 0.0).unsqueeze(-1)
+
+
 @torch.no_grad()
 def decompose(
-    x: Tensor,  # (N, d)
-    y: Tensor | None = None,  # (K, d)
-    v: Kernel = "median",
+    x: Tensor | Mixture,  # (N, d)
+    y: Tensor | Mixture | None = None,  # (K, d)
+    v: Kernel | None = None,
     *,
+    kernel: AnyKernel | None = None,
     rank: int | None = None,
     whiten: bool = False,
     weights_x: Tensor | None = None,  # (N,)
@@ -235,10 +315,17 @@ def decompose(
     with functions orthonormal under `p` and `q`. The singular values sum to the SVD cost, so
     their sum is the fidelity of the two samples.
 
+    Of mixtures, whose Gaussians have covariances of their own, the matrix is that of the
+    Gaussians scaled to unit norm, as in :func:`~kermix.svd_cost`.
+
     Args:
-        x: Samples of `p`, to which the left functions belong.
-        y: Samples of `q`, the right functions. None means `x` again: eigenfunctions.
-        v: Variance, several of them, a rule that finds one from `x`, or a kernel.
+        x: Samples of `p`, to which the left functions belong; or `p` itself, a mixture.
+        y: Samples of `q`, the right functions; or a mixture. None means `x` again:
+            eigenfunctions.
+        v: Variance, several of them, a rule that finds one from `x`, or a Gaussian kernel; by
+            default the rule `"median"`, and nothing for two mixtures.
+        kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
+            function of two sets of points that returns their Gram matrix; instead of `v`.
         rank: How many leading functions; by default all.
         whiten: Whether to decompose :math:`R_G^{-1/2} P^\top R_F^{-1/2}` instead, Property 9.
         weights_x: Weights of `x`.
@@ -256,43 +343,101 @@ def decompose(
         torch.Size([1, 3])
     """
     check_option("method", method, ("auto", "full", "truncated"))
-    check_samples("x", x)
-    own = y is None
-    other = x if y is None else y
-    if own and weights_y is not None:
+    if y is None and weights_y is not None:
         raise OptionError("weights_y without y: with one set of samples give weights_x alone.")
-    kernel = as_kernel(v, x)
-    if own and not kernel.symmetric:
+    own, other = y is None, x if y is None else y
+    weights = weights_x, weights_x if own else weights_y
+    pair = _pair(x, other, v, kernel, weights, whiten)
+    used_kernel: GaussianKernel | PointKernel | None = pair.kernel
+    if own and isinstance(pair, SamplePair) and not pair.kernel.symmetric:
         raise OptionError("Eigenfunctions need equal variances: v_q differs from v.")
-    pair = SamplePair(
-        x, other, kernel, weights_x, weights_x if own else weights_y, unit_norm=whiten
-    )
-    if x.ndim != 2 or other.ndim != 2:
+    if pair.data.points.ndim != 2 or pair.centres.points.ndim != 2:
         raise ShapeError("x and y are two sets of points, each of shape (points, dimension).")
-    dtype = torch.float64 if whiten else pair.dtype
+    exact = whiten or isinstance(pair, MixturePair)
+    dtype = solve_dtype(pair.device) if exact else pair.dtype
     a, b = (
         torch.full((len(s),), 1 / len(s), dtype=dtype, device=s.points.device)
         if s.weights is None
         else s.weights.to(dtype)
         for s in (pair.data, pair.centres)
     )
-    matrix = gram_matrix(x, other, pair.terms, dtype)  # (N, K): left are rows
+    cross, of_x, of_y = _grams(pair, dtype)
+    matrix = cross()  # (N, K): left are rows
     factors: tuple[Tensor | None, Tensor | None] = (None, None)
     if whiten:
-        factors = tuple(  # type: ignore[assignment]
-            _inverse_root(gram_matrix(s.points, s.points, s.terms, dtype), pair.ridge(ridge))
-            for s in (pair.data, pair.centres)
-        )
-        matrix = factors[0] @ matrix @ factors[1]  # type: ignore[operator]
+        left_root, right_root = (_inverse_root(of(), pair.ridge(ridge)) for of in (of_x, of_y))
+        factors = left_root, right_root
+        matrix = left_root @ matrix @ right_root
     else:
         matrix = matrix * a.sqrt().unsqueeze(-1) * b.sqrt()
     u, s, w, used = _factorised(matrix, rank, method, symmetric=own and not whiten)
     largest = u.gather(0, u.abs().argmax(0, keepdim=True)).squeeze(0)
     signs = torch.where(largest < 0, -1.0, 1.0).to(u)
-    variances = [tuple(float(t) for t in side) for side in (kernel.v_p, kernel.v_q)]
-    left = _Side(x.to(dtype), a, u * signs, factors[0], variances[0])
-    right = _Side(other.to(dtype), b, w * signs, factors[1], variances[1])
-    return Decomposition(s, kernel, whiten, used, left, right)
+    variances: list[tuple[float, ...]] = [(), ()]
+    components: tuple[Components | None, Components | None] = (None, None)
+    if isinstance(pair, MixturePair):
+        components = pair.of_x, pair.of_y
+    elif isinstance(used_kernel, GaussianKernel):
+        sides = used_kernel.v_p, used_kernel.v_q
+        variances = [tuple(float(t) for t in side) for side in sides]
+    points = [side.points.to(dtype) for side in (pair.data, pair.centres)]
+    left = _Side(points[0], a, u * signs, factors[0], variances[0],
+                 components=components[0], own=is_mixture(x))  # fmt: skip
+    right = _Side(points[1], b, w * signs, factors[1], variances[1],
+                  components=components[1], own=is_mixture(other))  # fmt: skip
+    return Decomposition(s, used_kernel, whiten, used, left, right)
+
+
+def _pair(
+    x: Tensor | Mixture,
+    y: Tensor | Mixture,
+    v: Kernel | None,
+    kernel: AnyKernel | None,
+    weights: tuple[Tensor | None, Tensor | None],
+    whiten: bool,
+) -> Pair:
+    """Both sides, with the median rule where a variance is needed and none is given."""
+    mixtures = [is_mixture(side) for side in (x, y)]
+    if not mixtures[0]:
+        check_samples("x", x)  # type: ignore[arg-type]
+    if v is None and kernel is None and not all(mixtures):
+        v = "median"
+    if isinstance(v, str) and not all(mixtures):
+        v = as_kernel(v, y if mixtures[0] else x)  # type: ignore[arg-type]
+    if whiten and kernel is not None and not isinstance(kernel, GaussianKernel):
+        raise KernelError(
+            "whiten=True is Property 9, whose functions are the Gaussians at the points; another "
+            "kernel has none. Use whiten=False."
+        )
+    return pair_of(x, y, v, *weights, kernel, whiten)
+
+
+def _grams(
+    pair: Pair, dtype: torch.dtype
+) -> tuple[Callable[[], Tensor], Callable[[], Tensor], Callable[[], Tensor]]:
+    """The Gram matrices: (N, K), (N, N) and (K, K)."""
+    x, y = pair.data, pair.centres
+    if isinstance(pair, MixturePair):
+        p, q = pair.of_x, pair.of_y
+        return (
+            lambda: log_unit_gram(p, q).exp(),
+            lambda: log_unit_gram(p, p).exp(),
+            lambda: log_unit_gram(q, q).exp(),
+        )
+    if isinstance(pair, KernelPair):
+        first = x.points.to(dtype)
+        second = first if y.points is x.points else y.points.to(dtype)
+        return (
+            lambda: pair.kernel.gram(first, second),
+            lambda: pair.kernel.gram(first, first),
+            lambda: pair.kernel.gram(second, second),
+        )
+    data, centres = pair.data, pair.centres
+    return (
+        lambda: gram_matrix(data.points, centres.points, pair.terms, dtype),
+        lambda: gram_matrix(data.points, data.points, data.terms, dtype),
+        lambda: gram_matrix(centres.points, centres.points, centres.terms, dtype),
+    )
 
 
 def decompose_grid(
@@ -300,8 +445,9 @@ def decompose_grid(
     q: Tensor | None,  # (G,)
     points: Tensor,  # (G, d)
     cell: float,
-    v: Kernel,
+    v: Kernel | None = None,
     *,
+    kernel: AnyKernel | None = None,
     rank: int | None = None,
     method: SpectrumMethod = "auto",
 ) -> Decomposition:
@@ -312,7 +458,8 @@ def decompose_grid(
         q: Density of the right functions; None means `p`.
         points: The grid.
         cell: Volume (length, area) of the cell that each grid point stands for.
-        v: Variance, several of them, or a kernel.
+        v: Variance, several of them, or a Gaussian kernel.
+        kernel: Another kernel than the Gaussian, instead of `v`.
         rank: How many leading functions; by default all.
         method: As in :func:`decompose`.
 
@@ -324,6 +471,8 @@ def decompose_grid(
         [0.618, 0.236]
     """
     check_samples("points", points)
+    if v is None and kernel is None:
+        raise OptionError("v is missing: give a variance, or a kernel.")
     if not cell > 0:
         raise OptionError(f"cell={cell}: the volume of a grid cell is positive.")
     same = q is None
@@ -339,7 +488,7 @@ def decompose_grid(
                 "is the cell right, and does the grid cover the density?"
             )
     result = decompose(
-        points, None if same else points, v, rank=rank, method=method,
+        points, None if same else points, v, kernel=kernel, rank=rank, method=method,
         weights_x=densities[0], weights_y=None if same else densities[1],
     )  # fmt: skip
     left, right = (

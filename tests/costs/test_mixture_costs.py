@@ -13,6 +13,7 @@ import kermix as km
 import tolerances
 from cases import BOUNDED, COSTS, LOSSES, normal, outputs, ridged, uniform
 from kermix import errors
+from kermix.distributed import DistributedLoss
 from mixture_cases import KIND_PAIRS, KINDS, build, full_covariances, make, raw_parameters, sampled
 
 RIDGE = 1e-3
@@ -349,7 +350,5 @@ def test_paths_that_cannot_take_a_mixture():
         km.compare(MIXTURE, POINTS)
     with pytest.raises(errors.SampleError, match="GaussianMixture"):
         km.DebiasedLoss(km.SVDLoss(0.1))(POINTS, MIXTURE)
-    from kermix.distributed import DistributedLoss
-
     with pytest.raises(errors.SampleError, match="x is a mixture"):
         DistributedLoss(km.SVDLoss(0.1))(MIXTURE, POINTS)

@@ -30,7 +30,14 @@ from kermix.mixtures.log_sums import log_of_sums, powers_and_factors, scaled_sum
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.mixtures.sampled_mixture import SampledMixture
 
-__all__ = ["ComponentSet", "Mixture", "MixturePair", "is_mixture"]
+__all__ = [
+    "ComponentSet",
+    "Mixture",
+    "MixturePair",
+    "is_mixture",
+    "log_unit_gram",
+    "points_as_components",
+]
 
 Mixture: TypeAlias = GaussianMixture | SampledMixture
 
@@ -68,9 +75,7 @@ class ComponentSet(WeightedSet):
 
     def gram_factor(self, dtype: torch.dtype, ridge: float) -> Cholesky:
         """Factor of the Gram matrix of the residuals, scaled by the roots of weights times K."""
-        norms = log_squared_norms(self.components) / 2
-        logarithms = log_gram(self.components, self.components)
-        matrix = (logarithms - norms.unsqueeze(-1) - norms.unsqueeze(-2)).exp().to(dtype)
+        matrix = log_unit_gram(self.components, self.components).exp().to(dtype)
         return cholesky(self.with_roots(matrix), ridge)
 
 
@@ -78,6 +83,12 @@ def log_unit(components: Components) -> Tensor:  # (*B,)
     r"""Logarithm of the mean squared norm :math:`\sum_k b_k \|q_k\|^2` of the Gaussians."""
     powers, factors = powers_and_factors(components.weights)
     return log_of_sums([scaled_sum(powers + log_squared_norms(components), factors, -1)])
+
+
+def log_unit_gram(p: Components, q: Components) -> Tensor:  # (*B, K, K')
+    """Logarithms of the inner products of the Gaussians when each is scaled to unit norm."""
+    norms = [log_squared_norms(side) / 2 for side in (p, q)]
+    return log_gram(p, q) - norms[0].unsqueeze(-1) - norms[1].unsqueeze(-2)
 
 
 class MixturePair:
@@ -92,6 +103,7 @@ class MixturePair:
     """
 
     weighted = True
+    kernel: GaussianKernel | None = None  # of the points, if one side is such
 
     def __init__(
         self,
@@ -116,8 +128,11 @@ class MixturePair:
         points = [s.means if isinstance(s, Mixture) else s for s in (x, y)]
         names = [f"{n}.means" if is_mixture(s) else n for n, s in (("x", x), ("y", y))]
         check_pair(points[0], points[1], (names[0], names[1]))
-        self.data, self._of_x = _side("x", x, v, weights_x)
-        self.centres, self._of_y = _side("y", y, v, weights_y)
+        for name, side in (("x", x), ("y", y)):
+            if not isinstance(side, Mixture) and v is not None:
+                self.kernel = _one_variance(name, as_kernel(v, side))
+        self.data, self.of_x = _side("x", x, self.kernel, weights_x)
+        self.centres, self.of_y = _side("y", y, self.kernel, weights_y)
         given = [s._dtype if isinstance(s, Mixture) else s.dtype for s in (x, y)]
         self._callers = torch.promote_types(*given)
 
@@ -145,9 +160,9 @@ class MixturePair:
 
     def log_projection(self, dtype: torch.dtype, chunk: int | None) -> Tensor:  # (*B, K)
         """Logarithm of the inner product of each unit residual with the data density."""
-        norms = log_squared_norms(self._of_y) / 2
-        units = log_unit(self._of_x).unsqueeze(-1) / 2
-        return log_row_sums(self._of_y, self._of_x) - norms - units
+        norms = log_squared_norms(self.of_y) / 2
+        units = log_unit(self.of_x).unsqueeze(-1) / 2
+        return log_row_sums(self.of_y, self.of_x) - norms - units
 
     def log_masses(self) -> Tensor:  # (*B, K)
         """Logarithms of what turns weights of scaled residuals into weights of the Gaussians.
@@ -155,8 +170,8 @@ class MixturePair:
         The residuals have unit norm, times the root of their weight times K; the density that
         they predict is in its units.
         """
-        roots = self.centres.roots(self._of_y.means.dtype, len(self.centres))
-        scale = (log_unit(self._of_x).unsqueeze(-1) - log_squared_norms(self._of_y)) / 2
+        roots = self.centres.roots(self.of_y.means.dtype, len(self.centres))
+        scale = (log_unit(self.of_x).unsqueeze(-1) - log_squared_norms(self.of_y)) / 2
         return scale if roots is None else scale + roots.log()
 
     def cross_gram(
@@ -166,10 +181,8 @@ class MixturePair:
 
         Pairs of weight zero do not count in the search for the largest entry.
         """
-        norms_y = log_squared_norms(self._of_y).unsqueeze(-1) / 2
-        norms_x = log_squared_norms(self._of_x).unsqueeze(-2) / 2
-        logarithms = log_gram(self._of_y, self._of_x) - norms_y - norms_x
-        present = (self._of_y.weights > 0).unsqueeze(-1) & (self._of_x.weights > 0).unsqueeze(-2)
+        logarithms = log_unit_gram(self.of_y, self.of_x)
+        present = (self.of_y.weights > 0).unsqueeze(-1) & (self.of_x.weights > 0).unsqueeze(-2)
         seen = torch.where(present, logarithms.detach(), -math.inf)
         log_scale = seen.amax((-2, -1), keepdim=True)
         exponents = torch.where(present, logarithms - log_scale, -math.inf)
@@ -183,7 +196,7 @@ class MixturePair:
 def _side(
     name: str,
     side: Tensor | Mixture,
-    v: GaussianKernel | Variance | BandwidthRule | None,
+    kernel: GaussianKernel | None,
     weights: Tensor | None,
 ) -> tuple[SampleSet | ComponentSet, Components]:
     if isinstance(side, Mixture):
@@ -191,8 +204,14 @@ def _side(
             raise OptionError(f"weights_{name} is given for a mixture, which has its weights.")
         found = ComponentSet.of(side)
         return found, found.components
-    assert v is not None
-    kernel = as_kernel(v, side)
+    assert kernel is not None
+    if weights is not None:
+        weights = normalized_weights(f"weights_{name}", weights, side)
+    components = points_as_components(side, weights, kernel)
+    return SampleSet(side, weights, kernel.data_terms(side.shape[-1])), components
+
+
+def _one_variance(name: str, kernel: GaussianKernel) -> GaussianKernel:
     if len(kernel.v_p) > 1:
         raise VarianceError(
             f"v has {len(kernel.v_p)} values beside a mixture: an average of kernels is no inner "
@@ -203,15 +222,22 @@ def _side(
             "v_q differs from v beside a mixture, which has its own variances; give v alone, the "
             f"variance of the points of {name}."
         )
-    if weights is not None:
-        weights = normalized_weights(f"weights_{name}", weights, side)
-    count, dimension = side.shape[-2:]
-    dtype = solve_dtype(side.device)
+    return kernel
+
+
+def points_as_components(
+    points: Tensor, weights: Tensor | None, kernel: GaussianKernel
+) -> Components:
+    """The Gaussians at points, all of the variance of the kernel."""
+    count, dimension = points.shape[-2:]
+    dtype = solve_dtype(points.device)
     spread = kernel.v_p[0] * (dimension if kernel.per_dimension else 1)
-    points = side.to(dtype)
-    covariances = torch.as_tensor(spread, dtype=dtype, device=side.device)
-    shares = points.new_full((count,), 1 / count) if weights is None else weights.to(dtype)
-    components = Components(
-        shares.expand(side.shape[:-1]), points, covariances.expand(side.shape[:-1])
+    covariances = torch.as_tensor(spread, dtype=dtype, device=points.device)
+    means = points.to(dtype)
+    shares = means.new_full((count,), 1 / count) if weights is None else weights.to(dtype)
+    batch = torch.broadcast_shapes(shares.shape[:-1], means.shape[:-2])
+    return Components(
+        shares.expand(*batch, count),
+        means.expand(*batch, count, dimension),
+        covariances.expand(*batch, count),
     )
-    return SampleSet(side, weights, kernel.data_terms(dimension)), components

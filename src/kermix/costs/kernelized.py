@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kermix.checks import check_pair, finite_in, normalized_weights, working_dtype
 from kermix.costs.dense import GramStatistics, nuclear_of
-from kermix.costs.formulas import Scaled
+from kermix.costs.formulas import Correlations, Scaled
 from kermix.costs.samples import WeightedSet
 from kermix.kernels.gram import ScaledGram
 from kermix.kernels.others import PointKernel
@@ -154,7 +154,22 @@ class KernelStatistics(GramStatistics):
 
     def nuclear(self) -> Scaled:
         """Nuclear norm of the cross Gram matrix, of weights that sum to 1."""
-        return nuclear_of(self._rooted(1.0, 1.0), self.method, self.tolerance)
+        return _above_zero(nuclear_of(self._rooted(1.0, 1.0), self.method, self.tolerance))
+
+    def predicted(self) -> Scaled:
+        r""":math:`P_1^\top R_F^{-1} P_1`."""
+        return _above_zero(super().predicted())
+
+    def total_correlation(self, data_fixed: bool) -> Scaled:
+        """The sum of squared correlations."""
+        return _above_zero(super().total_correlation(data_fixed))
+
+    def correlations(self) -> Correlations:
+        """The squares on the smaller side."""
+        found = super().correlations()
+        tiny = torch.finfo(found.squares.dtype).tiny
+        eye = torch.eye(found.squares.shape[-1], dtype=self.dtype, device=self._x.device)
+        return found._replace(squares=found.squares + tiny * eye)
 
     def _projection(self) -> tuple[Tensor, Tensor]:
         cross = self._cross()
@@ -202,6 +217,11 @@ def _row_means(side: WeightedSet, matrix: Tensor) -> Tensor:  # (*B, K, N) -> (*
     if side.weights is None:
         return matrix.mean(-1)
     return (matrix * side.weights.to(matrix.dtype).unsqueeze(-2)).sum(-1)
+
+
+def _above_zero(found: Scaled) -> Scaled:
+    """Where signed kernels cancel, a number that has a logarithm, and a gradient of zero."""
+    return found._replace(value=found.value.clamp(min=torch.finfo(found.value.dtype).tiny))
 
 
 def _log_size(values: Tensor) -> Tensor:

@@ -93,5 +93,5 @@ def statistics_of(
 
 def needs_gaussian(what: str, pair: Pair) -> KernelError:
     """The error that something is there for points under the Gaussian kernel alone."""
-    found = "a mixture" if isinstance(pair, MixturePair) else f"kernel={pair.kernel}"  # type: ignore[union-attr]
+    found = "a mixture" if isinstance(pair, MixturePair) else f"kernel={pair.kernel}"
     return KernelError(f"{what} needs points and the Gaussian kernel, and {found} is given.")

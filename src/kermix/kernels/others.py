@@ -16,8 +16,8 @@ from torch import Tensor
 from kermix.checks import check_count, check_number, values_are_readable
 from kermix.errors import KernelError
 from kermix.kernels.distances import squared_distances
-from kermix.kernels.gaussian import GaussianKernel, bandwidth
-from kermix.kernels.gram import LARGEST_EXPONENT, ScaledGram, aligned
+from kermix.kernels.gaussian import GaussianKernel, KernelTerms, bandwidth
+from kermix.kernels.gram import LARGEST_EXPONENT, ScaledGram, aligned, gram_matrix
 
 __all__ = [
     "AnyKernel",
@@ -28,6 +28,7 @@ __all__ = [
     "PolynomialKernel",
     "RationalQuadraticKernel",
     "as_point_kernel",
+    "kernel_matrix",
 ]
 
 Scale: TypeAlias = float | Literal["median"]
@@ -62,10 +63,6 @@ class PointKernel(ABC):
         sizes = sizes if idle is None else sizes.masked_fill(idle, 0)
         largest = sizes.amax((-2, -1), keepdim=True).clamp(min=torch.finfo(matrix.dtype).tiny)
         return ScaledGram(matrix / largest, largest[..., 0, 0].log())
-
-    def log_gram(self, a: Tensor, b: Tensor) -> Tensor | None:  # (*B, M, N)
-        """Logarithms of the Gram matrix, of kernels that may underflow; None of others."""
-        return None
 
 
 class _Stationary(PointKernel):
@@ -297,6 +294,16 @@ class FunctionKernel(PointKernel):
 
 
 AnyKernel: TypeAlias = GaussianKernel | PointKernel | Callable[[Tensor, Tensor], Tensor]
+
+
+def kernel_matrix(
+    a: Tensor, b: Tensor, terms: KernelTerms | PointKernel, dtype: torch.dtype
+) -> Tensor:
+    """The Gram matrix of the Gaussian kernel or of another, computed and returned in `dtype`."""
+    if isinstance(terms, KernelTerms):
+        return gram_matrix(a, b, terms, dtype)
+    first = a.to(dtype)
+    return terms.gram(first, first if b is a else b.to(dtype))
 
 
 def as_point_kernel(kernel: Any) -> PointKernel:
