@@ -1,11 +1,7 @@
 #!/bin/bash
 # Put what scripts/paper-on-gpu.sh brought into results/, and write the pages anew:
-# bash scripts/merge-paper.sh DATA FILE.tgz ...
-#
-# DATA is the folder of the data, as there; nothing is trained for cells that are all there.
+# bash scripts/merge-paper.sh FILE.tgz ...
 set -eu
-DATA=$1
-shift
 PYTHON=${PYTHON:-python3} PART=$(mktemp -d)
 export PYTHONPATH=${PYTHONPATH:-src:.}
 rows() { # of the tables of a benchmark's file
@@ -16,8 +12,10 @@ for file in "$@"; do tar -C "$PART" -xzf "$file"; done
 if compgen -G "$PART/results/cells/*.json" > /dev/null; then
   mkdir -p results/paper/cells
   cp "$PART"/results/cells/*.json results/paper/cells/
-  "$PYTHON" -m kermix reproduce fig-images --data-root "$DATA" --cells results/paper/cells \
-    --out results/paper --overwrite
+  "$PYTHON" -m kermix reproduce fig-images --cells results/paper/cells --out results/paper --overwrite
+fi
+if compgen -G "$PART/results/paper/*.json" > /dev/null; then
+  cp "$PART"/results/paper/fig-* results/paper/
 fi
 if [ -e "$PART/results/table1-as-written.json" ]; then
   "$PYTHON" -m benchmarks.table1 --merge "$PART/results/table1-as-written.json" \

@@ -6,21 +6,24 @@
 #
 #   images   cells of fig-images: MNIST and faces in pixels, four costs, two variances, three seeds
 #   written  rows of Table 1 as Eqs. 25 to 27 are written, both readings of the norm, no augmentation
+#   figures  all other figures of the paper in full, on the CPU's cores
 #   tables   the image tables of docs/images.md anew (scripts/images-on-gpu.sh), a call of its own
 #
-# "images written" is the default. Everything ends within SECONDS, 540 unless told; what is not done by
-# then is left out, and a second call with the same OUT goes on. OUT gets paper-results.tgz, with
-# cells/*.json, table1-as-written.json and bench/; scripts/merge-paper.sh OUT/paper-results.tgz puts
-# them into results/ and writes the pages anew. WORK, by default OUT/work, keeps the loose files.
+# "images written figures" is the default. Everything ends within SECONDS, 540 unless told; what is not done by
+# then is left out, and a second call goes on. OUT gets paper-results.tgz, with
+# cells/*.json, table1-as-written.json, paper/ and bench/; scripts/merge-paper.sh OUT/paper-results.tgz puts
+# them into results/ and writes the pages anew. WORK, by default build/paper-on-gpu, keeps the loose
+# files; PREVIOUS names an earlier paper-results.tgz to go on from where they are lost.
 # STEPS, EPOCHS, IMAGES, SEEDS and DEVICE make it small, to try it on a CPU.
 set -u
 DATA=$1 OUT=$2 LIMIT=${3:-540}
-WORK=${WORK:-$OUT/work} START=$(date +%s)
+WORK=${WORK:-build/paper-on-gpu} START=$(date +%s)
 CELLS=$WORK/results/cells WRITTEN=$WORK/results/table1-as-written.json
 mkdir -p "$OUT" "$CELLS" "$WORK/logs"
+[ -z "${PREVIOUS:-}" ] || tar -C "$WORK" -xzf "$PREVIOUS"
 export KERMIX_CACHE=${KERMIX_CACHE:-$WORK/cache} OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=2
 export PYTHONPATH=${PYTHONPATH:-src:.} PYTHONUNBUFFERED=1
-PYTHON=${PYTHON:-python3} SEEDS=${SEEDS:-0,1,2} DEVICE=${DEVICE:-auto} TASKS=${TASKS:-images written}
+PYTHON=${PYTHON:-python3} SEEDS=${SEEDS:-0,1,2} DEVICE=${DEVICE:-auto} TASKS=${TASKS:-images written figures}
 if [ -z "${CUDA_MPS_PIPE_DIRECTORY:-}" ] && command -v nvidia-cuda-mps-control > /dev/null; then
   export CUDA_MPS_PIPE_DIRECTORY=$WORK/mps CUDA_MPS_LOG_DIRECTORY=$WORK/mps-log
   mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
@@ -55,6 +58,15 @@ written() { # name of the log, then arguments of benchmarks.table1
   said $? "$log"
 }
 
+figure() { # name
+  local seconds
+  seconds=$(left)
+  [ "$seconds" -gt 20 ] || return 0
+  timeout "$seconds" "$PYTHON" -m kermix reproduce "$1" --out "$WORK/results/paper" --overwrite \
+    ${STEPS:+--quick} >> "$WORK/logs/$1.log" 2>&1
+  said $? "$1"
+}
+
 asked() { [[ " $TASKS " == *" $1 "* ]]; }
 
 if asked images; then
@@ -70,6 +82,10 @@ if asked written; then
   (written written-mnist --dataset mnist --as-written element,vector --patch 7,1,3,5 --jobs 2) &
   (written written-cifar10 --dataset cifar10 --as-written element --patch 7,1,3,5 --jobs 2
    written written-cifar10-vector --dataset cifar10 --as-written vector --patch 7,1,3,5 --jobs 2) &
+fi
+if asked figures; then # in one process each, trainings on the CPU
+  (figure fig-measure; figure fig-identity; figure fig-singular-functions) &
+  for name in fig-generation fig-prior fig-remarks; do figure "$name" & done
 fi
 wait
 if asked tables; then

@@ -91,6 +91,19 @@ def test_a_network_that_draws_the_data_has_the_numbers_of_the_data():
     assert blank["coverage"] < 0.5
 
 
+def test_seeds_that_are_not_whole_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "QUICK", SMALL)
+    options = {"cells": tmp_path, "device": "cpu"}
+    images.run(True, seeds=1, **options)
+    for path in list(tmp_path.glob("digits-[sv]*.json")):
+        (tmp_path / path.name.replace("-0.json", "-3.json")).write_bytes(path.read_bytes())
+    made = images.run(True, seeds=2, **options)  # the matrix cost has no seed 3
+    assert made.settings["seeds"] == {"digits": 1}
+    cell_file(tmp_path, "digits", "vector", 0.01, 0).unlink()
+    with pytest.raises(RunError, match="no set"):
+        images.run(True, **options)
+
+
 @pytest.mark.parametrize(
     ("cost", "key", "value", "failing"),
     [

@@ -12,7 +12,16 @@ from typer.testing import CliRunner
 from kermix.cli.app import app
 from kermix.data.images import labelled
 from kermix.errors import DownloadError, ImageError, KermixError, OptionError, RunError
-from kermix.paper import classification, generation, identity, image_cells, images, measure
+from kermix.paper import (
+    classification,
+    generation,
+    identity,
+    image_cells,
+    images,
+    measure,
+    prior,
+    remarks,
+)
 from kermix.paper import singular_functions as functions
 from kermix.paper.artefact import read_record
 from kermix.paper.catalogue import ARTEFACTS, chosen, records_in
@@ -22,6 +31,14 @@ SMALL = {
     "fig-generation": (
         generation,
         {"training": generation.Training(seeds=2, steps=5, batch_size=32, width=16, compared=200)},
+    ),
+    "fig-prior": (
+        prior,
+        {"training": prior.Training(seeds=1, steps=2, components=16, batch_size=16)},
+    ),
+    "fig-remarks": (
+        remarks,
+        {"training": generation.Training(seeds=1, steps=2, batch_size=16, width=8, compared=60)},
     ),
     "fig-images": (
         images,

@@ -72,7 +72,8 @@ def fit(
     model: Annotated[
         str | None,
         typer.Option(
-            help="mixture: a table of components. network: noise to components. generator, conv: "
+            help="mixture: a table of components. network: fixed noise to components. continuous: "
+            "new noise in each step to components. generator, conv: "
             "noise to centres, one for each noise vector. By default mixture. For images of 16 "
             "pixels or more: codes (default), noise to codes of an autoencoder; code-mixture; "
             "conv, noise to images."

@@ -13,6 +13,7 @@ __all__ = ["ARTEFACTS", "check_folder", "chosen", "records_in", "reproduce"]
 
 ARTEFACTS = {
     "fig-generation": "samples of networks trained with each cost, and with the ablations",
+    "fig-prior": "a mixture with a continuous prior, weights and variances, for each cost",
     "fig-images": "images drawn in pixels by networks trained with each cost",
     "fig-measure": "the costs while one density slides past the other",
     "fig-identity": "the identity function as the Gaussians at the samples see it",

@@ -30,6 +30,7 @@ from kermix.models.mixture.priors import UniformPrior
 from kermix.paper.artefact import Artefact, Rows, Tick, ignore
 from kermix.paper.claims import Claim
 from kermix.paper.drawing import BLUE, COST_COLOURS, GREY, INK_COLOUR, ORANGE, bare, sheet
+from kermix.paper.statements import BEST, FROBENIUS, L2, NO_DIFFICULTIES, SIMILAR
 from kermix.training.loop import Trainer
 from kermix.training.schedules import learning_rate
 from kermix.training.task import Forward, Task
@@ -266,6 +267,7 @@ def claims(summary: Mapping[str, Mapping[str, float]]) -> list[Claim]:
             "each covers at least nine of the ten modes on average",
             modes,
             min(modes.values()) >= 9,
+            statement=NO_DIFFICULTIES,
         ),
         *_best(values),
         Claim(
@@ -273,13 +275,11 @@ def claims(summary: Mapping[str, Mapping[str, float]]) -> list[Claim]:
             "their excess negative log-likelihoods are within a factor of two of each other",
             {name: excess[name] for name in ("scalar", "vector", "matrix")},
             max(three) <= 2 * min(three),
+            statement=SIMILAR,
         ),
     ]
     worst = max(values("energy distance").values())
-    for text, names in (
-        ("The Frobenius norm of the cross Gram matrix is ineffective.", ["Frobenius"]),
-        ("Decomposing an L2 distance matrix is ineffective.", ["L2 large", "L2 small"]),
-    ):
+    for text, names in ((FROBENIUS, ["Frobenius"]), (L2, ["L2 large", "L2 small"])):
         distances = values("energy distance", names)
         found.append(
             Claim(
@@ -290,6 +290,7 @@ def claims(summary: Mapping[str, Mapping[str, float]]) -> list[Claim]:
                 | {f"modes, {n}": m for n, m in values("modes", names).items()}
                 | {"worst of the four": worst},
                 min(distances.values()) >= 5 * worst and max(values("modes", names).values()) <= 5,
+                statement=text,
             )
         )
     return found
@@ -308,6 +309,7 @@ def _best(values: Callable[[str], dict[str, float]]) -> Iterator[Claim]:
             f"{rule} of the four costs, on average over seeds",
             found,
             all(sign * found["svd"] > sign * found[n] for n in found if n != "svd"),
+            statement=BEST,
         )
 
 

@@ -71,7 +71,8 @@ def run(
         quick: Whether to train small networks on few images for a moment, with one variance.
         data_root: Folder of `mnist`, `faces` and CelebA; without it, digits.
         tick: Called with the share that is done.
-        cells: Folder of trained networks, which are taken where they are there.
+        cells: Folder of trained networks, which are taken where they are there. Without a folder
+            of data nothing else is trained, and seeds of which some cell is missing are left out.
         training: Instead of the full or quick setting.
         seeds: Networks for each cost and variance.
         variances: Kernel variances, in units of pixels from 0 to 1.
@@ -80,20 +81,24 @@ def run(
     training = training or (QUICK if quick else Training())
     seeds = seeds or (2 if quick else 3)
     variances = tuple(variances or (VARIANCES[:1] if quick else VARIANCES))
-    sets = sets_in(data_root)
+    sets, kept = sets_in(data_root), {}
+    if cells is not None and data_root is None and any(cells.glob("*.json")):
+        kept = _complete_seeds(cells, variances)
+        sets = tuple(kept)
     total = len(sets) * (1 + len(COSTS) * len(variances) * seeds)
     found: list[Cell] = []
     notes: list[str] = []
     for name in sets:
         read = _Reader(name, data_root, QUICK_IMAGES if quick else None)
         wanted = [(DATA, 0.0, 0)]
-        wanted += [(c, v, s) for v in variances for c in COSTS for s in range(seeds)]
+        numbers = kept.get(name, list(range(seeds)))
+        wanted += [(c, v, s) for v in variances for c in COSTS for s in numbers]
         for method, variance, seed in wanted:
             found.append(_cell(read, method, variance, seed, training, cells, device))
             tick(len(found) / total)
         notes += read.notes
     rows = [_row(cell) for cell in found]
-    if data_root is None:
+    if sets == ("digits",):
         notes.append(
             "No --data-root was given: scikit-learn's digits (8 x 8 pixels), not the paper's "
             "sets. The claims are judged on these."
@@ -104,12 +109,13 @@ def run(
         name="fig-images",
         title="Images",
         caption="Images of the data (left) and of networks that were trained with each cost "
-        f"between pixels; v = {', '.join(f'{v:g}' for v in variances)}, the first of {seeds} "
+        f"between pixels; v = {', '.join(f'{v:g}' for v in variances)}, the first of several "
         "seeds. A sample is a centre, without the kernel's noise.",
         figure=_figure(found, sets, variances),
         settings={
             "sets": list(sets), "v": list(variances), "v is": "in units of pixels from 0 to 1",
-            "seeds": seeds, "noise": f"{NOISE}-D uniform", "network": "transposed convolutions, "
+            "seeds": {n: len({r["seed"] for r in rows if r["set"] == n}) for n in sets},
+            "noise": f"{NOISE}-D uniform", "network": "transposed convolutions, "
             "BatchNorm, ReLU, sigmoid at the end", "optimiser": "Adam, betas (0.5, 0.9)",
             "loss": "minus the logarithm of the normalised cost",
             "matrix-matrix cost": "tr(P^T R_F^-1 P), the data being fixed",
@@ -122,6 +128,27 @@ def run(
         ],
         notes=notes,
     )  # fmt: skip
+
+
+def _complete_seeds(cells: Path, variances: Sequence[float]) -> dict[str, list[int]]:
+    """Of each set in a folder of cells, the seeds of which there is every cost and variance."""
+    found: dict[str, list[int]] = {}
+    for name in NAMES:
+        if not cell_file(cells, name, DATA, 0.0, 0).exists():
+            continue
+        own = [int(path.stem.rpartition("-")[2]) for path in cells.glob(f"{name}-svd-v*-*.json")]
+        whole = [
+            seed for seed in sorted(set(own))
+            if all(cell_file(cells, name, c, v, seed).exists() for c in COSTS for v in variances)
+        ]  # fmt: skip
+        if whole:
+            found[name] = whole
+    if not found:
+        raise RunError(
+            f"{cells}: no set has a seed with all costs and variances; name the folder of the "
+            "data, and they are trained."
+        )
+    return found
 
 
 class _Reader:
@@ -255,8 +282,10 @@ def _figure(cells: Sequence[Cell], sets: Sequence[str], variances: Sequence[floa
         for axes, method in zip(line, (DATA, *COSTS), strict=True):
             (cell,) = (
                 c for c in cells
-                if c["set"] == name and c["method"] == method and c["seed"] == 0
+                if c["set"] == name and c["method"] == method
                 and (method == DATA or c["variance"] == variance)
+                and c["seed"] == min(o["seed"] for o in cells
+                                     if o["set"] == name and o["method"] == method)
             )  # fmt: skip
             axes.imshow(image_sheet(shown_in(cell), across=6), interpolation="nearest")
             title = TITLES.get(method, "data") if line is panels[0] else ""

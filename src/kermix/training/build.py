@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from kermix.distributed import Strategy
 from kermix.errors import OptionError
+from kermix.models.mixture.continuous import ContinuousMixtureNetwork
 from kermix.models.mixture.generators import ConvDecoder, MLPGenerator
 from kermix.models.mixture.networks import MixtureNetwork, MixtureTable
 from kermix.models.mixture.priors import make_prior
@@ -100,6 +101,10 @@ def _network(
     if settings.model == "network":
         return MixtureNetwork(
             dimension, prior, components, settings.covariance_type, generator=generator
+        )
+    if settings.model == "continuous":
+        return ContinuousMixtureNetwork(
+            dimension, prior, settings.covariance_type, generator=generator
         )
     if settings.model == "generator":
         return MLPGenerator(prior.dimension, dimension, generator=generator)

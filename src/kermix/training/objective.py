@@ -11,6 +11,7 @@ from kermix.costs.formulas import MatrixForm
 from kermix.costs.losses import KernelLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.distributed import DistributedLoss, Ranks, Strategy, shares, slice_of
 from kermix.mixtures.mixture import GaussianMixture
+from kermix.models.mixture.continuous import widened
 from kermix.models.mixture.scaled import ScaledModel
 from kermix.training.schedules import VarianceSchedule
 from kermix.training.settings import FitSettings
@@ -140,12 +141,15 @@ class Objective(nn.Module):
         if model.is_mixture:  # one point each of a few components would hide their spread
             drawn = [max(drawn[0], LEAST_POINTS)]
 
+        variances = self.variances.at(self.share(step))
+        if model.is_continuous and cost in LOSSES:
+            return self._continuous(x, drawn[0], variances, generator)
+
         def part(count: int) -> slice:
             drawn[0] = count
             return self.part(count)
 
         points, weights = model.draw(drawn[0], generator, part)
-        variances = self.variances.at(self.share(step))
         if ranks is not None:
             rows_x, rows_y = (shares(count, ranks.size) for count in (total, drawn[0]))
             if cost in LOSSES:
@@ -159,3 +163,19 @@ class Objective(nn.Module):
         if cost == "mmd":
             return mmd_squared(x, points, variances, weights_y=weights)
         return loss_of(cost, variances, self.settings.form)(x, points, weights_y=weights)
+
+    def _continuous(
+        self, x: Tensor, count: int, variances: list[float], generator: torch.Generator
+    ) -> Tensor:
+        """The mean over variances of the cost between data and components, in closed form.
+
+        The kernel smooths both sides, so that the model comes out with the data's own width.
+        """
+        mixture, dimension = self.model.components(count, generator), x.shape[-1]
+        losses = [
+            loss_of(self.settings.cost, [v], self.settings.form)(
+                x, widened(mixture, v * dimension)
+            )
+            for v in variances
+        ]
+        return torch.stack(losses).mean(0)

@@ -15,12 +15,14 @@ __all__ = ["CostName", "FitSettings", "ModelName", "RefineName", "check_form"]
 
 CostName: TypeAlias = Literal["svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood"]
 RefineName: TypeAlias = Literal["closed form", "likelihood"]
-ModelName: TypeAlias = Literal["mixture", "network", "generator", "conv"]
+ModelName: TypeAlias = Literal["mixture", "network", "continuous", "generator", "conv"]
 
 COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood")
-MODELS = ("mixture", "network", "generator", "conv")
+MODELS = ("mixture", "network", "continuous", "generator", "conv")
 # A table of parameters takes larger steps than the weights of a network.
-PEAK_RATES = {"mixture": 0.02, "network": 0.004, "generator": 0.002, "conv": 0.002}
+PEAK_RATES = {
+    "mixture": 0.02, "network": 0.004, "continuous": 0.002, "generator": 0.002, "conv": 0.002,
+}  # fmt: skip
 MOST_COMPONENTS, ROWS_FOR_EACH = 128, 10
 
 
@@ -34,7 +36,9 @@ class FitSettings:
         form: Of the matrix-matrix cost: `"trace"` (None is this), `"data_fixed"` or `"logdet"`,
             see :func:`~kermix.matrix_cost`.
         model: `"mixture"`, a table of components; `"network"`, noise to components;
-            `"generator"` and `"conv"`, noise to centres (the paper's).
+            `"continuous"`, noise that is drawn anew in each step to components (the paper's
+            mixture with a prior); `"generator"` and `"conv"`, noise to centres (the paper's
+            experiments).
         components: Number of components of a mixture; centres for each step of a generator. None
             takes 128, and one for each 10 rows where there are fewer than 1280.
         covariance_type: Of each component: `"isotropic"` (one variance) or `"diagonal"` (one for
@@ -120,7 +124,7 @@ class FitSettings:
 
     @property
     def is_mixture(self) -> bool:
-        """Whether the model learns weights and variances."""
+        """Whether the model is a fixed number of components, which refinement can sharpen."""
         return self.model in ("mixture", "network")
 
     def for_data(self, rows: int) -> "FitSettings":
