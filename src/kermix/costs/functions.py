@@ -65,6 +65,11 @@ def scalar_cost(
     number of points, memory is not. Without overlap the gradient of the logarithm moves every
     centre towards the data nearest to it.
 
+    Of a mixture the density is its own, :math:`p = \sum_n a_n N(m_n, S_n)`, and inner products
+    are exact. The value is divided by :math:`\sum_n a_n \|N(m_n, S_n)\|^2` of the data, the
+    constant that points drop: where all Gaussians share one variance it is that of the means as
+    weighted points. Normalised, the divergence is that of `GaussianMixture.cauchy_schwarz`.
+
     Args:
         x: Data, a mixture, or a sketch of them.
         y: Centres, a mixture, or a sketch of them.
@@ -72,7 +77,9 @@ def scalar_cost(
             None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
             of the points on the other side.
         kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
-            function of two sets of points that returns their Gram matrix; instead of `v`.
+            function of two sets of points that returns their Gram matrix; instead of `v`. Means
+            and second moments are then those in its space; a bound that has the kernel's diagonal
+            in it is that of the weighted mean diagonals.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
         normalized: Whether to return the form in [0, 1].
@@ -114,6 +121,10 @@ def vector_cost(
     change what can be predicted; they enter through the ridge alone, each Gaussian being scaled by
     :math:`\sqrt{K b_k}`. Without overlap the gradient of the logarithm moves the centres nearest
     to the data.
+
+    Of a mixture on the centres' side the Gaussians are its components, whose scale does not
+    matter: they are taken with unit norm. A mixture on the data's side is the density `p`, in the
+    units of :func:`scalar_cost`.
 
     Args:
         x: Data, a mixture, or a sketch of them.
@@ -224,6 +235,8 @@ def matrix_cost(
     alone, except that in `"data_fixed"` data are weighted by :math:`N a_n`. Without overlap the
     gradient of the logarithm acts on the nearest pairs.
 
+    Of mixtures the Gaussians are the components, each with unit norm, so that the bounds hold.
+
     Args:
         x: Data, a mixture, or a sketch of them.
         y: Centres, a mixture, or a sketch of them.
@@ -287,6 +300,12 @@ def svd_cost(
     between their kernel covariance operators, and for a very small variance :math:`F` is the
     Bhattacharyya coefficient. Symmetric in `x` and `y`. Without overlap the gradient of the
     logarithm acts on the nearest pairs.
+
+    Of mixtures `P` holds the inner products of the components, each with unit norm; they have
+    weights, so this is the form bounded by 1. (For components of unit mass multiply the weights
+    by the squared norms, which are proportional to :math:`\det S_k^{-1/2}`.) Where data have one
+    variance and centres another it is :math:`(2 \sqrt{v_p v_q} / (v_p + v_q))^{d/2}` times the
+    cost of the means as points.
 
     Args:
         x: Data, a mixture, or a sketch of them.
