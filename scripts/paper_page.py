@@ -1,13 +1,15 @@
 """Write `docs/paper.md` from `results/paper/`: `python scripts/paper_page.py`.
 
-`kermix reproduce --out results/paper` writes what is read here.
+`kermix reproduce --out results/paper` writes what is read here. `--judge NAME ...` first judges
+the numbers of these figures anew, after a rule has changed.
 """
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from kermix.paper.catalogue import ARTEFACTS
+from kermix.paper.catalogue import ARTEFACTS, judge_again
 from kermix.paper.contents import CONTENTS, Entry
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,5 +126,7 @@ def _plain(text: str) -> str:
 
 
 if __name__ == "__main__":
+    for name in sys.argv[2:] if sys.argv[1:2] == ["--judge"] else []:
+        judge_again(name, RESULTS)
     PAGE.write_text(page())
     print(PAGE)

@@ -4,12 +4,14 @@ import importlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from kermix.errors import OptionError, RunError
 from kermix.paper.artefact import Record, Tick, files_of, ignore, read_record
 from kermix.paper.page import PAGE, write_page
+from kermix.reports.provenance import write_json
 
-__all__ = ["ARTEFACTS", "check_folder", "chosen", "records_in", "reproduce"]
+__all__ = ["ARTEFACTS", "check_folder", "chosen", "judge_again", "records_in", "reproduce"]
 
 ARTEFACTS = {
     "fig-generation": "samples of networks trained with each cost, and with the ablations",
@@ -58,6 +60,27 @@ def records_in(folder: Path) -> list[Record]:
     return [read_record(file) for file in files if file.exists()]
 
 
+def judge_again(name: str, folder: Path) -> Record:
+    """Judge what a folder holds of a figure by the rules of today; nothing is computed anew.
+
+    Args:
+        name: A figure whose claims follow from its tables.
+        folder: Where its files are; the claims in its JSON file are replaced.
+    """
+    module = _module(name)
+    if not hasattr(module, "judged"):
+        raise OptionError(f"{name}: its claims need more than its tables; reproduce it.")
+    record = read_record(folder / f"{name}.json")
+    record["claims"] = [claim.as_json() for claim in module.judged(record["tables"])]
+    write_json(folder / f"{name}.json", record)
+    return record
+
+
+def _module(name: str) -> Any:
+    (name,) = chosen([name])
+    return importlib.import_module(f"kermix.paper.{name.partition('-')[2].replace('-', '_')}")
+
+
 def reproduce(
     name: str,
     folder: Path,
@@ -78,9 +101,7 @@ def reproduce(
             the others are trained and kept.
         tick: Called now and then with the share that is done.
     """
-    (name,) = chosen([name])
-    module = importlib.import_module(f"kermix.paper.{name.partition('-')[2].replace('-', '_')}")
-    run: Callable = module.run
+    run: Callable = _module(name).run
     start = time.perf_counter()
     options = {"cells": cells} if cells is not None and name in WITH_CELLS else {}
     artefact = run(quick, data_root=data_root, tick=tick, **options)

@@ -41,7 +41,7 @@ from kermix.reports.provenance import write_json
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["NAMES", "claims", "run", "summarise"]
+__all__ = ["NAMES", "claims", "judged", "run", "summarise"]
 
 Summary: TypeAlias = Mapping[str, Mapping[str, float]]
 
@@ -256,6 +256,17 @@ def claims(name: str, variance: float, summary: Summary) -> list[Claim]:
             max(three) <= 2 * min(three), statement=SIMILAR,
         ),
     ]  # fmt: skip
+
+
+def judged(tables: Mapping[str, Rows]) -> list[Claim]:
+    """The claims of recorded numbers, by the rules of today."""
+    rows = [{k: v for k, v in row.items() if v is not None} for row in tables["seeds"]]
+    found = dict.fromkeys((r["set"], r["variance"]) for r in rows if r["method"] != DATA)
+    return [
+        claim
+        for name, variance in found
+        for claim in claims(name, variance, summarise(rows, name, variance))
+    ]
 
 
 def _best(where: str, values: Callable[[str], dict[str, float]]) -> Iterator[Claim]:

@@ -32,7 +32,7 @@ from kermix.training.settings import FitSettings
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Training", "claims", "run", "train"]
+__all__ = ["Training", "claims", "judged", "run", "train"]
 
 V = 0.001
 COSTS = ("scalar", "vector", "matrix", "svd")
@@ -215,6 +215,11 @@ def claims(summary: Mapping[str, Mapping[str, float]]) -> list[Claim]:
             statement=PROPERTY_3,
         ),
     ]
+
+
+def judged(tables: Mapping[str, Rows]) -> list[Claim]:
+    """The claims of recorded numbers, by the rules of today."""
+    return claims({row["cost"]: row for row in tables["costs"]})
 
 
 def _figure(shown: Mapping[str, Tensor]) -> "Figure":

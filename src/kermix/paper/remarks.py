@@ -43,7 +43,7 @@ from kermix.training.loop import Trainer
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["claims", "formulas", "run"]
+__all__ = ["claims", "formulas", "judged", "run"]
 
 Numbers: TypeAlias = Mapping[str, float]
 
@@ -309,6 +309,12 @@ def claims(
         found: What :func:`formulas` returns.
     """
     return [*_training_claims(summary, largest), *_formula_claims(found)]
+
+
+def judged(tables: Mapping[str, Rows]) -> list[Claim]:
+    """The claims of recorded numbers, by the rules of today."""
+    summary = {row["training"]: row for row in tables["trainings"]}
+    return claims(summary, tables["largest entries"], tables["formulas"][0])
 
 
 def _training_claims(summary: Mapping[str, Numbers], largest: Sequence[Numbers]) -> list[Claim]:
