@@ -34,6 +34,7 @@ if compgen -G "$PART/results/bench/png/*.png" > /dev/null; then
   cp "$PART"/results/bench/png/*.png results/images/
   "$PYTHON" -m benchmarks.images --page docs/images.md
 fi
-"$PYTHON" -m kermix reproduce table-classification --out results/paper --overwrite
+"$PYTHON" -m kermix reproduce table-classification --cells results/paper --out results/paper \
+  --overwrite
 "$PYTHON" scripts/paper_page.py
-rm -rf "$PART"
+rm -rf "$PART" results/paper/index.html

@@ -6,7 +6,7 @@
 #
 #   images   cells of fig-images: MNIST and faces in pixels, four costs, two variances, three seeds
 #   written  rows of Table 1 as Eqs. 25 to 27 are written, both readings of the norm, no augmentation
-#   figures  all other figures of the paper in full, on the CPU's cores
+#   figures  other figures of the paper in full, on the CPU; FIGURES adds fig-generation, half an hour
 #   tables   the image tables of docs/images.md anew (scripts/images-on-gpu.sh), a call of its own
 #
 # "images written figures" is the default. Everything ends within SECONDS, 540 unless told; what is not done by
@@ -85,7 +85,7 @@ if asked written; then
 fi
 if asked figures; then # in one process each, trainings on the CPU
   (figure fig-measure; figure fig-identity; figure fig-singular-functions) &
-  for name in fig-generation fig-prior fig-remarks; do figure "$name" & done
+  for name in ${FIGURES:-fig-prior fig-remarks}; do figure "$name" & done
 fi
 wait
 if asked tables; then

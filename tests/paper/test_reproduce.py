@@ -276,3 +276,13 @@ def test_a_claim_that_fails_is_counted_on_the_page(artefacts, tmp_path):
     replace(artefact, claims=failed + artefact.claims[2:3]).save(tmp_path, quick=True, seconds=1.0)
     page = write_page(tmp_path, records_in(tmp_path)).read_text()
     assert f"{int(artefact.claims[2].holds)} of 3 claims seen" in page
+
+
+@pytest.mark.usefixtures("offline")
+def test_cells_of_an_earlier_table_are_taken(tmp_path, artefacts, monkeypatch):
+    made = artefacts["table-classification"]
+    made.save(tmp_path, quick=True, seconds=1.0)
+    monkeypatch.setattr(classification, "train_cell", None)
+    again = classification.run(True, cells=tmp_path)
+    assert again.tables == made.tables
+    assert [c.text for c in again.claims] == [c.text for c in made.claims]

@@ -39,8 +39,8 @@ def command(
     cells: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the trained networks of fig-images: those that are there are not "
-            "trained again."
+            help="Folder of the trained networks of fig-images, or of an earlier table: what is "
+            "there is not trained again."
         ),
     ] = None,
     overwrite: Annotated[

@@ -24,7 +24,7 @@ ARTEFACTS = {
     "table-classification": "accuracy of the Gaussian-product network",
 }
 
-WITH_CELLS = ("fig-images",)
+WITH_CELLS = ("fig-images", "table-classification")
 
 
 def chosen(names: Sequence[str]) -> list[str]:
@@ -98,7 +98,8 @@ def reproduce(
         quick: Whether to take fewer seeds, steps and points.
         data_root: Folder of MNIST, CIFAR-10 and faces, for the table and the figure of images.
         cells: Folder of trained networks of the figure of images: those that are there are taken,
-            the others are trained and kept.
+            the others are trained and kept. For the table, a folder with an earlier one, whose
+            cells are taken.
         tick: Called now and then with the share that is done.
     """
     run: Callable = _module(name).run

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.errors import DownloadError, ImageError
-from kermix.paper.artefact import Artefact, Rows, Tick, ignore
+from kermix.paper.artefact import Artefact, Rows, Tick, ignore, read_record
 from kermix.paper.drawing import BLUE, GREEN, GREY, INK_COLOUR, ORANGE, PINK, sheet
 from kermix.paper.table_cells import PATCHES, train_cell
 from kermix.paper.table_records import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 QUICK_IMAGES = 2000
+SHOWN = ("train_accuracy", "test_accuracy", "epochs", "parameters", "augmentation", "seconds")
 MARKS = ((INK_COLOUR, "D"), ("#777777", "D"), (GREEN, "s"), (PINK, "^"))  # of recorded runs
 
 
@@ -48,6 +49,7 @@ def run(
     tick: Tick = ignore,
     seeds: int | None = None,
     columns: Sequence[str] = COLUMNS,
+    cells: Path | None = None,
     records: Sequence[Path] | None = None,
     **changes: Any,
 ) -> Artefact:
@@ -59,32 +61,42 @@ def run(
         tick: Called with the share that is done.
         seeds: Networks for each cell.
         columns: Which cells.
+        cells: A folder whose `table-classification.json` has the cells already, so that nothing is
+            trained, and only what is recorded beside them is read anew.
         records: Files of earlier results to show beside; by default `results/table1.json` and
             `results/table1-as-written.json` here or in the checkout, if there are any.
         changes: Settings of the networks to change.
     """
     seeds = seeds or (1 if quick else 3)
-    sets, missing = _read(data_root)
+    kept = None if cells is None else cells / "table-classification.json"
+    data: dict[str, tuple[LabelledImages, LabelledImages]] = {}
+    notes: list[str] = []
     rows: Rows = []
-    total = len(sets) * len(columns) * seeds
-    for name, (train, test) in sets.items():
+    if kept is not None and kept.exists():
+        rows = read_record(kept)["tables"]["cells"]
+        columns = tuple(dict.fromkeys(row["column"] for row in rows))
+        seeds = len({row["seed"] for row in rows})
+    else:
+        data, notes = _read(data_root)
+        notes += [note for train, _ in data.values() for note in train.notes]
+    total = len(data) * len(columns) * seeds
+    for name, (train, test) in data.items():
         if quick:
             train, test = _fewer(train), _fewer(test)
         for column in columns:
             settings = replace(_settings(name, column, quick), **changes)
             for seed in range(seeds):
                 cell = train_cell(train, test, replace(settings, seed=seed))
-                kept = ("train_accuracy", "test_accuracy", "epochs", "parameters",
-                        "augmentation", "seconds")  # fmt: skip
-                shown = {key: cell[key] for key in kept}
+                shown = {key: cell[key] for key in SHOWN}
                 rows.append({"dataset": name, "column": column, "seed": seed, **shown})
                 tick(len(rows) / total)
+    sets = list(dict.fromkeys(row["dataset"] for row in rows))
     found, taught = (
         {name: {c: _mean(rows, name, c, f"{part}_accuracy") for c in columns} for name in sets}
         for part in ("test", "train")
     )
     beside, sources = recorded(records)
-    settings = _settings(next(iter(sets)), "1", quick)
+    settings = _settings(sets[0], "1", quick)
     return Artefact(
         name="table-classification",
         title="Table 1: classification",
@@ -93,20 +105,17 @@ def run(
         "Dashed: the CNN of the same source.",
         figure=_figure(found, beside),
         settings={
-            "sets": list(sets), "seeds": seeds, "quick": quick, "width": settings.width,
+            "sets": sets, "seeds": seeds, "quick": quick, "width": settings.width,
             "depth": settings.depth, "output width": settings.output_width,
             "images": "at most 2000 of each part" if quick else "all",
             "recorded": sources, **{f"recorded: {kind}": KINDS[kind] for kind in beside},
         },
-        tables={"accuracy": _table(rows, list(sets), columns, beside), "cells": rows},
+        tables={"accuracy": _table(rows, sets, columns, beside), "cells": rows},
         claims=[c for name in sets for c in claims(name, found[name], train=taught[name])]
-        + [c for kind, cells in beside.items() for name in PAPER
-           if name not in sets and set(cells.get(name, {})) >= set(COLUMNS)
-           for c in claims(name, _part(cells[name], 1), kind, _part(cells[name], 0))],
-        notes=[
-            *missing, *(note for train, _ in sets.values() for note in train.notes),
-            *_notes(data_root is None, quick, beside, sources),
-        ],
+        + [c for kind, trained in beside.items() for name in PAPER
+           if name not in sets and set(trained.get(name, {})) >= set(COLUMNS)
+           for c in claims(name, _part(trained[name], 1), kind, _part(trained[name], 0))],
+        notes=[*notes, *_notes(sets == ["digits"], quick, beside, sources)],
     )  # fmt: skip
 
 
