@@ -13,6 +13,7 @@ from kermix import errors
 from kermix.comparison.compare import compare
 from kermix.comparison.twosample import two_sample_test
 from kermix.costs.debiased import DebiasedLoss
+from kermix.costs.discrete import decompose_discrete, discrete_cost
 from kermix.costs.functions import (
     matrix_cost,
     scalar_cost,
@@ -23,6 +24,13 @@ from kermix.costs.functions import (
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.kernels.gaussian import GaussianKernel, bandwidth
 from kermix.kernels.gram import gram
+from kermix.kernels.others import (
+    CosineKernel,
+    FunctionKernel,
+    LaplaceKernel,
+    PolynomialKernel,
+    RationalQuadraticKernel,
+)
 from kermix.linalg.nuclear import nuclear_norm
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.mixtures.sampled_mixture import SampledMixture
@@ -41,13 +49,18 @@ if TYPE_CHECKING:
 forward_moved_modules()
 
 __all__ = [
+    "CosineKernel",
     "DebiasedLoss",
+    "FunctionKernel",
     "GaussianKernel",
     "GaussianMixture",
     "KernelMixture",
+    "LaplaceKernel",
     "MatrixLoss",
+    "PolynomialKernel",
     "ProductClassifier",
     "ProductRegressor",
+    "RationalQuadraticKernel",
     "SVDLoss",
     "SampledMixture",
     "ScalarLoss",
@@ -57,7 +70,9 @@ __all__ = [
     "bandwidth",
     "compare",
     "decompose",
+    "decompose_discrete",
     "decompose_grid",
+    "discrete_cost",
     "errors",
     "fit",
     "fourier_features",

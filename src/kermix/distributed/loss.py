@@ -15,7 +15,7 @@ from kermix.distributed import sharded
 from kermix.distributed.agreement import Side, agree, side_of
 from kermix.distributed.planning import Problem, fastest
 from kermix.distributed.ranks import Ranks
-from kermix.errors import DeviceError, OptionError, ShapeError
+from kermix.errors import DeviceError, KernelError, OptionError, ShapeError
 from kermix.kernels.gaussian import as_kernel
 from kermix.linalg.cholesky import default_ridge, solve_dtype
 from kermix.sketches.accumulation import FeatureSums
@@ -97,6 +97,11 @@ class DistributedLoss(nn.Module):
                 f"strategy={strategy!r} needs a loss of kermix, and {type(loss).__name__} is "
                 "another module; use strategy='gather'."
             )
+        if strategy in ("shard", "moments") and _other_kernel(loss):
+            raise KernelError(
+                f"strategy={strategy!r} needs the Gaussian kernel, and the loss has another; use "
+                "strategy='gather'."
+            )
         self.loss, self.strategy, self.group = loss, strategy, group
         self.features, self.rank = features, rank
 
@@ -162,7 +167,7 @@ class DistributedLoss(nn.Module):
         if self.strategy != "auto":
             return self.strategy
         loss = self.loss
-        if not isinstance(loss, KernelLoss):
+        if not isinstance(loss, KernelLoss) or _other_kernel(loss):
             return "gather"
         if self.features is not None:
             return "moments"
@@ -232,6 +237,11 @@ class DistributedLoss(nn.Module):
     def _moments(self, ranks: Ranks, sides: Sequence[Side | Sketch]) -> tuple[Tensor, RankInfo]:
         loss = self.loss
         assert isinstance(loss, KernelLoss)
+        if _other_kernel(loss):
+            raise KernelError(
+                "A sketch has features of the Gaussian kernel, and the loss has another kernel; "
+                "give points."
+            )
         features = self._feature_map(ranks, sides)
         moments, counts, weighted = [], [], False
         dtype = features.parameters.dtype
@@ -302,6 +312,10 @@ class DistributedLoss(nn.Module):
             buffer[: min(count, len(landmarks))] = landmarks[:count]
             landmarks = ranks.broadcast(buffer)
         return type(chosen)(landmarks, kernel)
+
+
+def _other_kernel(loss: nn.Module) -> bool:
+    return isinstance(loss, KernelLoss) and loss.kernel is not None
 
 
 def _reduced_moments(ranks: Ranks, features: FeatureMap, side: Side) -> Moments:
