@@ -91,7 +91,8 @@ def command(
         title = f"{result.names[0]} and {result.names[1]}"
         print_table(title, COLUMNS, result.rows(), result.notes)
         if len(result.column_differences) > 1:
-            heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second")
+            heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second",
+                     "what changed")  # fmt: skip
             rows = _column_rows(result)[:10]
             shown = [[c if isinstance(c, str) else f"{c:.4g}" for c in row] for row in rows]
             print_table("\nWhich columns differ most", heads, shown)
@@ -101,9 +102,10 @@ def command(
 
 def _column_rows(result: Comparison) -> list[list[str | float]]:
     return [
-        [c.column, c.distance, "" if c.pvalue is None else c.pvalue, c.mean_x, c.mean_y]
+        [c.column, c.distance, *("" if v is None else v for v in (c.pvalue, c.mean_x, c.mean_y)),
+         c.change]
         for c in result.column_differences
-    ]
+    ]  # fmt: skip
 
 
 def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
@@ -163,16 +165,19 @@ def report(result: Comparison) -> Report:
         return page
     page.heading("Where they differ")
     d = len(result.columns)
-    if d <= 2:
+    if d <= 2 and not result.mixed:
         _maps(page, result, result.x, result.y)
     else:
         names = [c.column for c in result.column_differences]
         page.figure(plots.witness_bars(names, [c.distance for c in result.column_differences]),
                     "Columns by how much they differ on their own.")  # fmt: skip
         page.table(
-            ("column", "energy distance / sd", "p", f"mean of {one}", f"mean of {two}"),
+            ("column", "energy distance / sd", "p", f"mean of {one}", f"mean of {two}",
+             "what changed"),
             _column_rows(result),
-        )
+        )  # fmt: skip
+        if result.mixed:
+            return page
         best = [result.columns.index(name) for name in names[:2]]
         page.figure(
             plots.samples(result.raw(result.x)[:, best], result.raw(result.y)[:, best],

@@ -15,7 +15,7 @@ from rich.progress import (
 )
 
 from kermix.cli.output import check_output, parse_variances, print_notes, split_names
-from kermix.data.tables.table import listed
+from kermix.data.tables.common import listed
 from kermix.errors import OptionError
 from kermix.sketches.features import NystromFeatures
 from kermix.sketches.files import sketch_files

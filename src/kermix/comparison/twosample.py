@@ -26,6 +26,7 @@ from kermix.comparison.statistics import (
 from kermix.errors import ShapeError, WeightError
 from kermix.kernels.gaussian import GaussianKernel, bandwidth
 from kermix.kernels.gram import squared_distances
+from kermix.kernels.mixed import Layout, mixed_kernel
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
 from kermix.linalg.cholesky import checked_ridge, solve_dtype
 
@@ -81,6 +82,7 @@ def two_sample_test(
     weights_y: Tensor | None = None,  # (M,)
     form: TestForm = "local",
     ridge: float | None = 1e-4,
+    layout: Layout | None = None,
 ) -> TwoSampleResult:
     r"""Test by permutation whether `x` and `y` come from one distribution.
 
@@ -133,6 +135,7 @@ def two_sample_test(
         form: The local form or the cost itself (slower; its matrices are decomposed for each
             permutation).
         ridge: Ridge of the whitening, relative to the kernel's diagonal, or None for no whitening.
+        layout: Which columns are codes, if rows are mixed (:class:`kermix.kernels.mixed.Layout`).
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -155,8 +158,8 @@ def two_sample_test(
         labels = labellings(len(x), len(y), permutations, generator, groups).to(x.device)
         weights = _pooled_weights(x, y, weights_x, weights_y)
         pooled = _Pooled.of(x, y, labels, weights)
-        grid = () if cost == "energy" else _grid(variances, pooled.rows)
-        rankings, method = _rankings(cost, form, ridge, pooled, grid, generator)
+        grid = () if cost == "energy" else _grid(variances, pooled.rows, layout)
+        rankings, method = _rankings(cost, form, ridge, pooled, grid, generator, layout)
         named = f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method
         sizes = len(x), len(y)
         values, noises, orders = zip(
@@ -203,14 +206,15 @@ def _rankings(
     pooled: _Pooled,
     grid: tuple[float, ...],
     generator: torch.Generator,
+    layout: Layout | None,
 ) -> tuple[list[Ranking], str]:
     """Statistics of all labellings for each variance, and how they were found."""
     points, sides = pooled.points, pooled.sides
     if cost == "energy":
-        return [energy_ranking(points, *sides)], "distances"
+        return [energy_ranking(points, *sides, layout)], "distances"
     found, method = [], "gram matrix"
     for v in grid:
-        terms = GaussianKernel(v).cross_terms(points.shape[-1])
+        terms = mixed_kernel(points, layout, v).cross_terms(points.shape[-1])
         if cost == "scalar":
             found.append(scalar_ranking(points, terms, *sides))
         elif cost == "mmd":
@@ -269,7 +273,11 @@ def _largest(row: Tensor) -> float:
     return float(sizes[sizes < torch.finfo(row.dtype).max / 2].amax()) if len(sizes) else 0.0
 
 
-def variance_grid(points: Tensor, count: int = 6) -> tuple[float, ...]:  # (N, d)
+def variance_grid(
+    points: Tensor,  # (N, d)
+    count: int = 6,
+    layout: Layout | None = None,
+) -> tuple[float, ...]:
     r"""Variances from the fine to the coarse structure of data, evenly spaced in the logarithm.
 
     From the median squared distance to the :math:`\sqrt N`-th neighbour to half the median
@@ -279,11 +287,13 @@ def variance_grid(points: Tensor, count: int = 6) -> tuple[float, ...]:  # (N, d
         >>> [round(v, 3) for v in variance_grid(torch.linspace(0, 1, 101)[:, None], 3)]
         [0.002, 0.006, 0.023]
     """
-    coarse = float(bandwidth(points)) / 2
+    coarse = float(bandwidth(points, layout=layout)) / 2
     seen = points[symmetric_subset(points, GRID_POINTS)]
     rank = math.ceil(math.sqrt(len(seen)))
-    squares = squared_distances(seen, seen, same=True).sort(1).values[:, min(rank, len(seen) - 1)]
-    fine = float(squares[squares > 0].median()) / (2 * points.shape[1]) if squares.any() else 0.0
+    squares = squared_distances(seen, seen, True, layout)
+    squares = squares.sort(1).values[:, min(rank, len(seen) - 1)]
+    d = points.shape[1] if layout is None else layout.columns
+    fine = float(squares[squares > 0].median()) / (2 * d) if squares.any() else 0.0
     if not 0 < fine < coarse or count == 1:
         return (coarse,)
     ratio = (coarse / fine) ** (1 / (count - 1))
@@ -291,11 +301,11 @@ def variance_grid(points: Tensor, count: int = 6) -> tuple[float, ...]:  # (N, d
 
 
 def _grid(
-    variances: Sequence[float] | float | Literal["auto"], pooled: Tensor
+    variances: Sequence[float] | float | Literal["auto"], pooled: Tensor, layout: Layout | None
 ) -> tuple[float, ...]:
     if isinstance(variances, str):
         check_option("variances", variances, ("auto",))
-        return variance_grid(pooled)
+        return variance_grid(pooled, layout=layout)
     return tuple(float(v) for v in GaussianKernel(variances).v_p)
 
 

@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from kermix.data.tables.common import listed, load_pyarrow
 from kermix.data.tables.frames import ColumnType, arrow_type, typed_array
 from kermix.data.tables.monotone import MonotoneMap
-from kermix.data.tables.table import listed, load_pyarrow
 from kermix.data.tables.times import (
     from_ticks,
     is_time,
@@ -277,17 +277,25 @@ class NumberColumn(Column):
         table = np.concatenate([[0.0], self.map(self.atoms), [0.0]])
         return np.where(codes == 0, scores, table[np.clip(codes, 0, len(table) - 1)])
 
+    def shown_time(self, number: float | None) -> str:
+        """A number of steps as the time that it stands for."""
+        if number is None:
+            return "nothing"
+        ticks_ = np.array([round(number)], dtype=np.int64) * self.step + self.origin
+        shown = from_ticks(ticks_, self._time_type, np.zeros(1, bool)).cast("string")
+        return str(shown[0].as_py())
+
+    @property
+    def _time_type(self) -> Any:
+        if self.text is None:
+            return arrow_type(self.type.arrow)
+        return load_pyarrow().timestamp(self.text[1])
+
     def details(self) -> str:
         """Its range, its digits and its atoms."""
         if self.time:
-            kind = (
-                arrow_type(self.type.arrow) if self.text is None else load_pyarrow().timestamp("s")
-            )
-            if self.text is not None:
-                kind = load_pyarrow().timestamp(self.text[1])
-            ends = np.array([self.low, self.high]).astype(np.int64) * self.step + self.origin
-            first, last = from_ticks(ends, kind, np.zeros(2, bool)).cast("string").to_pylist()
-            steps = seconds_of(kind) * self.step
+            steps = seconds_of(self._time_type) * self.step
+            first, last = (self.shown_time(v) for v in (self.low, self.high))
             told = f"{first} to {last}, steps of {steps:g} s"
         else:
             low, high = (f"{v + self.origin:g}" for v in (self.low, self.high))

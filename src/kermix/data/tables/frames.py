@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from kermix.data.tables.table import listed, load_pyarrow
+from kermix.data.tables.common import listed, load_pyarrow
 from kermix.errors import MissingExtraError, SchemaError
 
 __all__ = ["ColumnType", "Frame", "as_frame", "build_frame"]

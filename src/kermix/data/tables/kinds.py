@@ -18,9 +18,9 @@ from kermix.data.tables.columns import (
     plain_numbers,
     rounded,
 )
+from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.frames import ColumnType
 from kermix.data.tables.monotone import MonotoneMap
-from kermix.data.tables.table import load_pyarrow
 from kermix.data.tables.times import parse_times, resolution, seconds_of, text_format, ticks
 from kermix.errors import SchemaError
 

@@ -9,7 +9,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from kermix.data.tables.addresses import opened, size_of
-from kermix.data.tables.table import column_numbers, complete_rows, load_pyarrow
+from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.table import column_numbers, complete_rows
 from kermix.errors import TableError
 
 __all__ = [

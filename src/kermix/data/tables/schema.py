@@ -20,10 +20,10 @@ from kermix.data.tables.columns import (
     NumberColumn,
     family,
 )
+from kermix.data.tables.common import listed, load_pyarrow
 from kermix.data.tables.frames import ColumnType, Frame, as_frame, build_frame
 from kermix.data.tables.kinds import KINDS, Judge
 from kermix.data.tables.monotone import MonotoneMap
-from kermix.data.tables.table import listed, load_pyarrow
 from kermix.errors import OptionError, SchemaError
 from kermix.files import whole_file
 
