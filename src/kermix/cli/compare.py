@@ -15,6 +15,16 @@ from kermix.cli.output import (
     save_page,
     split_names,
 )
+from kermix.cli.reading import (
+    Columns,
+    Decimal,
+    Delimiter,
+    Encoding,
+    Exclude,
+    Header,
+    Kinds,
+    reading_options,
+)
 from kermix.comparison.compare import compare
 from kermix.comparison.drift import Drift, drift
 from kermix.comparison.result import Comparison
@@ -35,8 +45,9 @@ def command(
     first: Annotated[
         str,
         typer.Argument(
-            help="A file (.npy, .npz, .csv, .tsv or .parquet), a .sketch, or a folder of sketches "
-            "in the order of their names: a series."
+            help="A table (.csv, .tsv, .parquet, .feather, .jsonl, .xlsx, .npy, .npz; text also "
+            "as .gz or .zst), a .sketch, or a folder of sketches in the order of their names: a "
+            "series."
         ),
     ],
     second: Annotated[
@@ -45,9 +56,13 @@ def command(
     variance: Annotated[
         str, typer.Option("--variance", "-v", help="auto, one variance, or several: 0.1,1,10")
     ] = "auto",
-    columns: Annotated[
-        str | None, typer.Option(help="Columns to use, separated by commas; all by default.")
-    ] = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
+    kinds: Kinds = None,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    header: Header = None,
     standardize: Annotated[
         bool | None,
         typer.Option(help="Divide columns by their spread; by default when it differs tenfold."),
@@ -75,6 +90,7 @@ def command(
         _series(Path(first), report_path, as_json)
         return
     options: dict[str, Any] = {"v": parse_variances(variance), "columns": split_names(columns)}
+    options |= reading_options(exclude, kinds, delimiter, decimal, encoding, header)
     result = compare(
         first,
         second,

@@ -63,12 +63,15 @@ def numbers_of(points: Tensor, layout: Layout | None) -> Tensor:  # (*B, N, d)
 
 def mismatches(a: Tensor, b: Tensor, layout: Layout) -> Tensor:  # (*B, M, N)
     """What codes add to the squared distances of rows."""
-    first, second = (t[..., t.shape[-1] - layout.codes :].detach().unbind(-1) for t in (a, b))
+    # Small whole numbers are compared and counted several times faster than others.
+    codes = (t[..., t.shape[-1] - layout.codes :].detach().to(torch.int32) for t in (a, b))
+    first, second = (t.unbind(-1) for t in codes)
     shape = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    total = a.new_zeros(*shape, a.shape[-2], b.shape[-2])
+    dtype = torch.uint8 if layout.codes < 256 else torch.int16
+    total = torch.zeros(*shape, a.shape[-2], b.shape[-2], dtype=dtype, device=a.device)
     for p, q in zip(first, second, strict=True):
         total += p.unsqueeze(-1) != q.unsqueeze(-2)
-    return total.mul_(layout.mismatch)
+    return total.to(a.dtype).mul_(layout.mismatch)
 
 
 def squared_distances(

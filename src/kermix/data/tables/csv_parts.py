@@ -47,6 +47,15 @@ class CsvPart(Part):
                 yield self._batch(values, where, len(block))
                 lines += len(values)
 
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """The same as Arrow tables, with text and gaps."""
+        lines = 0 if self.start else int(self.named)
+        with opened(self.address) as file:
+            for block in _line_blocks(file, self.start, self.stop, bool(lines)):
+                table = self._table(block, lines)
+                yield table, len(block)
+                lines += len(table)
+
     def _table(self, block: bytes, lines: int) -> Any:
         arrow = load_pyarrow()
         types = {n: getattr(arrow, t)() for n, t in zip(self.names, self.types, strict=True)}
@@ -165,8 +174,8 @@ def csv_file(address: str) -> FileLook:
         names, delimiter, named = look.names, look.delimiter, look.named
         if look.encoding != "utf-8" or look.decimal != ".":
             raise TableError(
-                f"{address}: {look.notes[-1].partition(': ')[2] if look.notes else look.encoding} "
-                "Such a file is not read in pieces; save it as CSV UTF-8 with decimal points."
+                f"{address}: not a text file in UTF-8 with decimal points ({look.encoding}, "
+                f"{look.decimal!r}); save it as one (CSV UTF-8) to read it in pieces."
             )
         file.seek(0)
         block = next(_line_blocks(file, 0, min(size, CSV_BLOCK), named), b"")
