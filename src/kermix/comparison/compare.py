@@ -17,7 +17,7 @@ from kermix.comparison.means import mean_measures
 from kermix.comparison.mixed_columns import mixed_column_differences
 from kermix.comparison.permutation import labellings, own_generator, signed_weights
 from kermix.comparison.result import TITLES, ColumnDifference, Comparison, Measure
-from kermix.comparison.sources import read_pair
+from kermix.comparison.sources import read_sources
 from kermix.comparison.twosample import (
     COSTS,
     TestCost,
@@ -110,8 +110,8 @@ def compare(
         None if columns is None else _names(columns), _names(exclude), dict(kinds or {}),
         delimiter, decimal, encoding, header,
     )  # fmt: skip
-    pair = read_pair(x, y, reading)
-    first, second, mixed, notes = pair.first, pair.second, pair.mixed, pair.notes
+    read = read_sources([x, y], reading)
+    (first, second), mixed, notes = read.tables, read.mixed, read.notes
     if mixed is not None and standardize is False:
         raise OptionError(
             "standardize=False: tables with categories or gaps have their numbers scaled, so that "

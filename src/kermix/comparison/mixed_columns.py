@@ -12,7 +12,6 @@ from kermix.comparison.result import ColumnDifference
 from kermix.comparison.twosample import ranked
 from kermix.data.tables.columns import CategoryColumn, Column, NumberColumn
 from kermix.data.tables.mixed_rows import MixedRows
-from kermix.kernels.mixed import LEAST_DIFFERENT
 
 __all__ = ["mixed_column_differences"]
 
@@ -35,19 +34,19 @@ def mixed_column_differences(
 ) -> tuple[ColumnDifference, ...]:
     r"""How much each of the user's columns differs on its own; tested if there are blocks.
 
-    Of a category with shares `p` and `q` the energy distance is :math:`s \sum_k (p_k - q_k)^2`,
-    with the `s` that makes it comparable to a number of unit variance; a number with gaps has one
-    of its scores, and one of being missing.
+    Of a number it is the energy distance of scaled scores. Of a category with shares `p` and `q`
+    it is :math:`\sum_k (p_k - q_k)^2 / (p_k + q_k)`, between 0 and 2 however many values there
+    are, less its mean were both sets one, which grows with their number. A number with gaps has
+    one of its scores, and one of being missing.
     """
     found = []
     for parts in _columns(pooled, maker):
-        height = 0.0 if parts.codes is None else _height(parts.codes)
         distance = 0.0
         if parts.scores is not None:
             distance += line_energy_of_rows(parts.scores, n)
         shares = None if parts.codes is None else _shares(parts.codes, n, len(parts.names))
         if shares is not None:
-            distance += height * float((shares[0] - shares[1]).square().sum())
+            distance += _discrimination(shares, n, len(pooled) - n)
         chance = None
         if blocks is not None and labels is not None:
             signed = labels[0] - labels[1]
@@ -55,7 +54,7 @@ def mixed_column_differences(
             if parts.scores is not None:
                 energies += line_energy(parts.scores, blocks, signed)
             if parts.codes is not None:
-                energies += height * _code_energy(parts.codes, len(parts.names), blocks, signed)
+                energies += _of_codes(parts.codes, len(parts.names), blocks, labels)
             chance = ranked([energies], "energy", (), (n, len(pooled) - n), "").pvalue
         means, change = _told(parts, n, shares, maker)
         found.append(ColumnDifference(
@@ -81,9 +80,12 @@ def _columns(pooled: Tensor, maker: MixedRows) -> Iterator[_Parts]:
             yield _Parts(column, None, torch.where(codes < 0, len(names) - 1, codes), names)
 
 
-def _height(codes: Tensor) -> float:
-    shares = torch.bincount(codes).double() / len(codes)
-    return float((2 / (1 - shares.square().sum()).clamp(min=LEAST_DIFFERENT)).sqrt())
+def _discrimination(shares: tuple[Tensor, Tensor], n: int, m: int) -> float:
+    x, y = shares
+    seen = x + y > 0
+    found = ((x - y).square()[seen] / (x + y)[seen]).sum()
+    by_chance = (int(seen.sum()) - 1) * (1 / n + 1 / m) / 2
+    return max(0.0, float(found) - by_chance)
 
 
 def _shares(codes: Tensor, n: int, count: int) -> tuple[Tensor, Tensor]:
@@ -92,11 +94,15 @@ def _shares(codes: Tensor, n: int, count: int) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _code_energy(codes: Tensor, count: int, blocks: Blocks, signed: Tensor) -> Tensor:  # (P,)
+def _of_codes(
+    codes: Tensor, count: int, blocks: Blocks, labels: tuple[Tensor, Tensor]
+) -> Tensor:  # (P,)
     owners = torch.arange(len(blocks)).repeat_interleave(blocks.size)
     places = owners * count + codes[blocks.rows.flatten()]
     counts = torch.bincount(places, minlength=len(blocks) * count).reshape(len(blocks), count)
-    return (signed @ (counts.to(signed) / blocks.size)).square().sum(1)
+    shares = counts[:, counts.sum(0) > 0].to(labels[0]) / blocks.size
+    x, y = (side @ shares for side in labels)
+    return ((x - y).square() / (x + y).clamp(min=torch.finfo(x.dtype).tiny)).sum(1)
 
 
 def _told(

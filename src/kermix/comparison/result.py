@@ -48,7 +48,9 @@ class Measure:
 
 @dataclass(frozen=True)
 class ColumnDifference:
-    """How much one column differs: its energy distance in standard deviations.
+    r"""How much one column differs: its energy distance in standard deviations.
+
+    Of a category it is :math:`\sum (p - q)^2 / (p + q)`, between 0 and 2.
 
     Means are those of numbers. `change` says in words what changed most in a category, a time, or
     the share of missing values.

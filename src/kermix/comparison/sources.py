@@ -1,5 +1,6 @@
-"""Two sources of data as rows that can be compared: numbers, or numbers and codes."""
+"""Sources of data as rows that can be compared: numbers, or numbers and codes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,40 +18,37 @@ from kermix.data.tables.schema import Schema
 from kermix.data.tables.table import Table, common_columns, read_table, table_of_arrow
 from kermix.errors import SchemaError
 
-__all__ = ["Pair", "read_pair"]
+__all__ = ["Sources", "read_sources"]
 
 NUMERIC_FILES = (".npy", ".npz")
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Both data sets with the same columns.
+class Sources:
+    """Data sets with the same columns.
 
     Attributes:
-        first: Numbers, or mixed rows.
-        second: The same of the other.
+        tables: Numbers, or mixed rows, of each.
         mixed: How mixed rows were made; None if all columns are numbers without gaps.
         notes: What was assumed and left out.
     """
 
-    first: Table
-    second: Table
+    tables: tuple[Table, ...]
     mixed: MixedRows | None
     notes: list[str]
 
 
-def read_pair(x: Any, y: Any, reading: Reading) -> Pair:
-    """Read both; the schema of mixed tables and their scales are of the pooled rows."""
-    if _is_plain(x) or _is_plain(y):
-        first, second = (read_table(s, columns=reading.columns) for s in (x, y))
-        first, second = common_columns(first, second)
-        return Pair(first, second, None, [*first.notes(), *second.notes()])
-    found = [read_frame(source, reading) for source in (x, y)]
+def read_sources(sources: Sequence[Any], reading: Reading) -> Sources:
+    """Read one or two; the schema of mixed tables and their scales are of the pooled rows."""
+    if any(_is_plain(s) for s in sources) and not (reading.kinds or reading.exclude):
+        tables = _matched([read_table(s, columns=reading.columns) for s in sources])
+        if not any(t.dropped for t in tables):
+            return Sources(tables, None, [note for t in tables for note in t.notes()])
+    found = [read_frame(source, reading) for source in sources]
     frames = [frame for frame, _ in found]
     notes = list(dict.fromkeys(note for _, said in found for note in said))
     if not reading.kinds and all(_is_numeric(f) for f in frames):
-        tables = common_columns(*(_numbers(f) for f in frames))
-        return Pair(tables[0], tables[1], None, notes)
+        return Sources(_matched([_numbers(f) for f in frames]), None, notes)
     kinds: dict[str, Any] = dict(reading.kinds)
     schema = Schema.of(*frames, kinds=kinds)
     if not schema.modelled:
@@ -62,13 +60,17 @@ def read_pair(x: Any, y: Any, reading: Reading) -> Pair:
     maker = MixedRows.of(schema, encoded)
     names = list(maker.column_names)
     rows = [Table(maker(e), names, f.name) for e, f in zip(encoded, frames, strict=True)]
-    notes += schema.notes()
     numbers = len(schema.numbers)
-    notes.append(
+    notes += [
+        *schema.notes(),
         f"{numbers} columns of numbers and times, as normal scores of all rows together, and "
-        f"{len(schema.modelled) - numbers} categories; missing values are a category of their own."
-    )
-    return Pair(rows[0], rows[1], maker, notes)
+        f"{len(schema.modelled) - numbers} categories; missing values are one of their own.",
+    ]
+    return Sources(tuple(rows), maker, notes)
+
+
+def _matched(tables: Sequence[Table]) -> tuple[Table, ...]:
+    return common_columns(*tables) if len(tables) == 2 else tuple(tables)
 
 
 def _is_plain(source: Any) -> bool:

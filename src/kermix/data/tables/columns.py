@@ -208,6 +208,8 @@ class NumberColumn(Column):
     def numbers(self, column: Any, table: str) -> np.ndarray:
         """The numbers of the cells that are not missing."""
         filled = column.drop_null()
+        if not len(filled):
+            return np.empty(0)
         own = arrow_type(self.type.arrow)
         if self.text is not None:
             filled = _cast(filled, load_pyarrow().string(), self, table)

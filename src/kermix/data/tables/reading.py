@@ -145,7 +145,10 @@ def read_csv(path: Path, reading: Reading, packed: bool) -> tuple[Any, CsvLook]:
         source = lambda: path  # noqa: E731
     look = look_at_csv(_whole_lines(head), str(path), reading)
     try:
-        return csv_table(source, look), look
+        table = csv_table(source, look)
+        if not any(arrow.types.is_binary(kind) for kind in table.schema.types):
+            return table, look
+        raise arrow.ArrowInvalid("invalid UTF8")  # what Arrow cannot decode it leaves as bytes
     except (arrow.ArrowInvalid, UnicodeDecodeError) as error:
         # A letter of Latin-1 may be anywhere.
         if reading.encoding is None and look.encoding == "utf-8" and "UTF8" in str(error):
