@@ -272,7 +272,9 @@ def build_frame(
             import polars
         except ImportError:
             raise MissingExtraError("A Polars table needs Polars: pip install polars.") from None
-        return polars.from_arrow(table)
+        # Arrow calls an enumeration a dictionary with an order.
+        ordered = {n: polars.Enum([*(t.declared or ())]) for n, t in types.items() if t.ordered}
+        return polars.from_arrow(table).cast(ordered)
     return table
 
 
