@@ -73,8 +73,10 @@ class Decomposition:
 
     def swapped(self) -> "Decomposition":
         """The same decomposition with the roles of `x` and `y` exchanged."""
-        kernel = GaussianKernel(self._right.variance, self._left.variance,
-                                self.kernel.per_dimension)  # fmt: skip
+        kernel = self.kernel
+        if kernel.layout is None:
+            kernel = GaussianKernel(self._right.variance, self._left.variance,
+                                    kernel.per_dimension)  # fmt: skip
         return replace(self, kernel=kernel, _left=self._right, _right=self._left)
 
     def left(
@@ -192,10 +194,12 @@ class Decomposition:
             return values.to(at)
         if own and side.density is not None:
             return side.density
+        self._needs_numbers()
         return _mixture_density(at, side, self.kernel.per_dimension)
 
     def _transformed(self, side: _Side, points: Tensor) -> Tensor:  # (M, k)
         """The Gaussians at the samples, turned by the singular vectors (and whitened)."""
+        self._needs_numbers()
         at = check_samples("points", points).to(side.points)
         residuals = unit_gaussians(at, side.points, self._one(side), self.kernel.per_dimension)
         if side.factor is None:
@@ -209,6 +213,13 @@ class Decomposition:
                 f"{len(side.variance)} kernels has none. Decompose with one variance."
             )
         return side.variance[0]
+
+    def _needs_numbers(self) -> None:
+        if self.kernel.layout is not None:
+            raise OptionError(
+                "Rows with codes have no density in dX: use form='probability', which is "
+                "orthonormal under the data."
+            )
 
     def _needs_kernel_form(self, what: str) -> None:
         if self.whitened:

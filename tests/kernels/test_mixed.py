@@ -164,3 +164,18 @@ def test_what_cannot_be_is_refused():
         km.gram(torch.zeros(2, 2), torch.zeros(2, 2), MixedKernel(1.0, LAYOUT))
     with pytest.raises(OptionError, match="frequencies"):
         km.fourier_features(4, MixedKernel(1.0, LAYOUT), 10)
+
+
+def test_singular_functions_of_mixed_rows():
+    x, y = rows(40, 0), rows(30, 1)
+    kernel = MixedKernel(0.5, LAYOUT)
+    found = km.decompose(x, y, kernel)
+    wide = km.decompose(one_hot(x, LAYOUT), one_hot(y, LAYOUT), 0.5)
+    assert torch.allclose(found.singular_values, wide.singular_values, atol=1e-10)
+    assert torch.allclose(found.left(x[:5]).abs(), wide.left(one_hot(x[:5], LAYOUT)).abs(),
+                          atol=1e-5, rtol=1e-3)  # fmt: skip
+    assert found.swapped().kernel.layout == LAYOUT
+    with pytest.raises(OptionError, match="no density in dX"):
+        found.left(form="lebesgue")
+    with pytest.raises(OptionError, match="no density in dX"):
+        found.identity(y, x)

@@ -1,6 +1,6 @@
 """Columns by kind: how each becomes codes and numbers, and how it comes back."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from kermix.data.tables.times import (
 )
 from kermix.errors import SchemaError
 
-__all__ = ["UNKNOWN", "CategoryColumn", "Column", "LeftOutColumn", "NumberColumn", "family"]
+__all__ = ["UNKNOWN", "CategoryColumn", "Column", "NumberColumn", "family"]
 
 UNKNOWN = -1  # a code: this cell is not known
 EXACT = 2**53
@@ -315,50 +315,6 @@ class NumberColumn(Column):
         atoms = self.atoms.tolist()
         return {**super().to_dict(), **more, "text": text, "atoms": atoms,
                 "map": self.map.to_dict()}  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class LeftOutColumn(Column):
-    """A constant, a key or free text: no model sees it."""
-
-    what: str = "text"  # constant, key or text
-    value: Any = None  # the constant, or the first of a key's numbers
-    prefix: str = ""  # of a key that is text
-    digits: int = 0
-    reason: str = field(default="", compare=False)
-
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        """A constant, a key, or text."""
-        return self.what
-
-    def decode(self, rows: int) -> Any | None:
-        """A constant again, a key numbered anew; free text does not come back."""
-        if self.what == "text":
-            return None
-        arrow = load_pyarrow()
-        own = arrow_type(self.type.arrow)
-        if self.what == "constant":
-            if self.value is None:
-                return arrow.nulls(rows, own)
-            return typed_array([self.value], own).take(arrow.array(np.zeros(rows, np.int64)))
-        numbers = range(self.value, self.value + rows)
-        if family(own) == "text":
-            return arrow.array([f"{self.prefix}{k:0{self.digits}d}" for k in numbers], own)
-        if family(own) == "numbers":
-            return arrow.array(numbers, arrow.int64()).cast(own, safe=False)
-        return arrow.nulls(rows, own)
-
-    def details(self) -> str:
-        """What becomes of it."""
-        if self.what == "constant":
-            return f"always {self.value!r}" if self.value is not None else "empty"
-        return self.reason + ("; left out, numbered anew" if self.what == "key" else "; left out")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        more = {n: getattr(self, n) for n in ("value", "prefix", "digits", "reason")}
-        return {**super().to_dict(), **more}
 
 
 def plain_numbers(filled: Any, name: str, table: str, origin: int = 0) -> np.ndarray:
