@@ -24,6 +24,7 @@ from kermix.data.tables.kinds import KINDS, Judge
 from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.monotone import MonotoneMap
 from kermix.data.tables.pooling import check_same_names, chosen_columns, pooled_column
+from kermix.data.tables.reading import read_frame
 from kermix.errors import OptionError, SchemaError
 from kermix.files import whole_file
 
@@ -78,7 +79,7 @@ class Schema:
         the order of the rows nor on which table a row is from.
 
         Args:
-            *tables: pandas, Polars or Arrow tables, dictionaries of columns, or arrays.
+            *tables: pandas, Polars or Arrow tables, dictionaries of columns, arrays, or files.
             kinds: Kinds of columns by name, where you know better: "category", "number", "time",
                 "constant", "key" or "text". The last two are left out.
             columns: Which columns to look at; by default all.
@@ -96,7 +97,7 @@ class Schema:
         check_count("atoms_up_to", atoms_up_to, 0)
         if fold_below is not None:
             check_count("fold_below", fold_below, 0)
-        frames = [as_frame(t, "table" if len(tables) == 1 else f"table {k + 1}")
+        frames = [_as_frame(t, "table" if len(tables) == 1 else f"table {k + 1}")
                   for k, t in enumerate(tables)]  # fmt: skip
         first = frames[0]
         names = chosen_columns(first, columns, exclude)
@@ -181,7 +182,7 @@ class Schema:
             extra: Whether columns that the schema does not have are passed over.
         """
         check_option("unseen", unseen, ("error", "other", "unknown"))
-        frame = as_frame(table, name)
+        frame = _as_frame(table, name)
         self._check_names(frame, extra)
         codes = np.empty((frame.rows, len(self.modelled)), np.int64)
         values = np.zeros((frame.rows, len(self.numbers)))
@@ -354,6 +355,10 @@ class Schema:
         for row in self.table():
             shown.add_row(*(escape(cell) for cell in row))
         return shown
+
+
+def _as_frame(table: Any, name: str) -> Frame:
+    return read_frame(table)[0] if isinstance(table, str | Path) else as_frame(table, name)
 
 
 def _type_name(kind: ColumnType) -> str:
