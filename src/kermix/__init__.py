@@ -22,6 +22,7 @@ from kermix.costs.functions import (
     vector_weights,
 )
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.kernels.gaussian import GaussianKernel, bandwidth
 from kermix.kernels.gram import gram
 from kermix.kernels.others import (
@@ -51,6 +52,7 @@ forward_moved_modules()
 __all__ = [
     "CosineKernel",
     "DebiasedLoss",
+    "EncodedTable",
     "FunctionKernel",
     "GaussianKernel",
     "GaussianMixture",
@@ -64,6 +66,7 @@ __all__ = [
     "SVDLoss",
     "SampledMixture",
     "ScalarLoss",
+    "Schema",
     "Sketch",
     "VectorLoss",
     "__version__",
