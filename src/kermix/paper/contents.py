@@ -22,6 +22,7 @@ class Entry:
         tests: Files of tests, under `tests/`.
         statements: Of the claims that judge it; see :class:`~kermix.paper.claims.Claim`.
         found: What was found besides.
+        figure: The one whose claims count here; all of them, if none is named.
     """
 
     item: str
@@ -30,6 +31,7 @@ class Entry:
     tests: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
     found: str = ""
+    figure: str = ""
 
 
 CLOSED = "mixtures/test_mixture_closed_forms.py"
@@ -121,10 +123,10 @@ CONTENTS = (
           "kermix.models.GaussianProductClassifier"), (PRODUCT,)),
     Entry("Figure 1", "samples of networks trained with each cost",
           ("kermix.paper.generation.run",), ("paper/test_reproduce.py",),
-          (statements.NO_DIFFICULTIES, statements.BEST)),
+          (statements.NO_DIFFICULTIES, statements.BEST), figure="fig-generation"),
     Entry("Section VI", "images such as MNIST and CelebA", ("kermix.paper.images.run",),
           ("paper/test_paper_images.py", "training/test_image_fit.py"),
-          (statements.NO_DIFFICULTIES, statements.BEST), "[Images](images.md)"),
+          (statements.NO_DIFFICULTIES, statements.BEST), "[Images](images.md)", "fig-images"),
     Entry("Figure 2", "costs while q shifts away from p", ("kermix.paper.measure.run",),
           ("paper/test_paper_claims.py",),
           (statements.CLOSER, statements.ACCURATE, statements.NOT_SYMMETRICAL,
