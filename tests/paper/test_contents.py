@@ -84,6 +84,14 @@ def test_rows_say_what_was_found():
     assert "**not seen**" in row(entry, both[1:])
 
 
+def test_figures_count_their_own_claims():
+    entry = next(e for e in CONTENTS if e.figure == "fig-images")
+    (first, _) = entry.statements
+    own = {**claim("x", False, first), "figure": "fig-images"}
+    other = {**claim("y", True, first), "figure": "fig-generation"}
+    assert f"{first.rstrip('.')}: **not seen**" in PAGE["_row"](entry, [own, other])
+
+
 def test_recorded_claims_belong_to_statements_of_the_table():
     named = {statement for entry in CONTENTS for statement in entry.statements}
     for file in (ROOT / "results" / "paper").glob("*.json"):
