@@ -20,6 +20,7 @@ fi
 if [ -e "$PART/results/table1-as-written.json" ]; then
   "$PYTHON" -m benchmarks.table1 --merge "$PART/results/table1-as-written.json" \
     --out results/table1-as-written.json
+  "$PYTHON" -m benchmarks.table1 --page docs/classification.md
 fi
 for file in "$PART"/results/bench/images-*.json; do
   [ -e "$file" ] || continue
