@@ -126,8 +126,9 @@ def _as_written(written: list[Record], records: list[Record]) -> list[str]:
         "No augmentation, and nothing that the equations do not have: no batch normalization "
         "after positions meet, no whitening (pixels go from 0 to 1), anchors W(t) of every "
         "position in every layer, which start at random, and no constant in the scores. "
-        "*Element-wise* squares each element of A y - W(t); *vector anchors* takes the distance to "
-        "a vector for each Gaussian. The CNN had no augmentation either. From `results/table1-as-written.json`; "
+        "*Element-wise* squares each element of A y - W(t); *vector anchors* takes the distance "
+        "to a vector for each Gaussian. The CNN had no augmentation either. From "
+        "`results/table1-as-written.json`; "
         "`python -m benchmarks.table1 --as-written element,vector --data-root DATA`.",
         "",
     ]
