@@ -9,11 +9,12 @@
 #   figures  other figures of the paper in full, on the CPU; FIGURES adds fig-generation, half an hour
 #   tables   the image tables of docs/images.md anew (scripts/images-on-gpu.sh), a call of its own
 #
-# "images written figures" is the default. Everything ends within SECONDS, 540 unless told; what is not done by
-# then is left out; a second call goes on with images, and with SEEDS=1,2 with what is written. OUT gets paper-results.tgz, with
-# cells/*.json, table1-as-written.json, paper/ and bench/; scripts/merge-paper.sh OUT/paper-results.tgz puts
-# them into results/ and writes the pages anew. WORK, by default build/paper-on-gpu, keeps the loose
-# files; PREVIOUS names an earlier paper-results.tgz to go on from where they are lost.
+# "images written figures" is the default. Everything ends within SECONDS, 540 unless told; what is not
+# done by then is left out; a second call goes on with images, and with SEEDS=1,2 with what is written.
+# OUT gets paper-results.tgz, with cells/*.json, table1-as-written.json, paper/ and bench/;
+# scripts/merge-paper.sh OUT/paper-results.tgz puts them into results/ and writes the pages anew. WORK, by
+# default build/paper-on-gpu, keeps the loose files; PREVIOUS names an earlier paper-results.tgz to go on
+# from where they are lost.
 # STEPS, EPOCHS, IMAGES, SEEDS and DEVICE make it small, to try it on a CPU.
 set -u
 DATA=$1 OUT=$2 LIMIT=${3:-540}
