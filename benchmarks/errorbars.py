@@ -75,8 +75,10 @@ def measured(setting: Setting, seeds: Iterable[int], draws: int = 20) -> Found:
 def rows(setting: Setting, found: Found) -> list[dict[str, Any]]:
     """For each measure the scatter of values over error bars.
 
-    `standardized` is the standard deviation of (value - mean of values) / error, which is 1 if
-    error bars are right; `error` is their mean and `scatter` the standard deviation of values.
+    `error` is the mean of the error bars, `scatter` the standard deviation of values, and `ratio`
+    the latter over the former: 1 if error bars are right. `standardized` is the standard deviation
+    of (value - mean of values) / error, which is less where larger values have larger bars, as
+    distances have near zero, and more where a few bars are far too small.
     `without_error` is how many comparisons gave none, as the value is too skewed to have one.
     """
     table = []
@@ -89,6 +91,7 @@ def rows(setting: Setting, found: Found) -> list[dict[str, Any]]:
         table.append({**setting._asdict(), "measure": name, "variance": kind,
                       "mean": float(values.mean()), "scatter": float(values.std()),
                       "error": float(errors.mean()) if enough else None,
+                      "ratio": float(values.std() / errors.mean()) if enough else None,
                       "standardized": float(standardized.std()) if enough else None,
                       "repeats": len(pairs), "without_error": len(pairs) - len(told)})  # fmt: skip
     return table

@@ -121,7 +121,7 @@ def large_sketch(case: Case) -> None:
     pair = draw_pair(case, sizes=sizes, batches=False, weighted=forced, tame=tame)
     if tame and case.chance(0.7):  # wide enough for a sketch
         x, y = pair.x.double(), pair.y.double()
-        v = float(torch.cat([x, y]).var(0).mean())
+        v = float(torch.cat([x, y]).var(0).mean()) or 1.0
         pair.kernel.argument, pair.kernel.v_p, pair.kernel.v_q = v, [v], [v]
         pair.kernel.per_dimension = True
         case.setting |= {"v_p": v, "v_q": v}

@@ -210,9 +210,9 @@ def _draw(
         given = variances
     else:
         roots = rng.standard_normal((k, d, d)) * scale
-        given = roots @ roots.transpose(0, 2, 1) / d + 10 ** rng.uniform(
-            -3, 0
-        ) * scale**2 * np.eye(d)
+        # Less would not be positive definite after rounding to half precision.
+        floor = 10 ** rng.uniform(-1 if half else -3, 0)
+        given = roots @ roots.transpose(0, 2, 1) / d + floor * scale**2 * np.eye(d)
     tensors = [_rounded(v, dtype) for v in (weights, means, given)]
     weights, means, given = (t.double().numpy() for t in tensors)
     if kind == "full":

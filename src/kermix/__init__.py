@@ -15,8 +15,6 @@ from kermix.comparison.twosample import two_sample_test
 from kermix.costs.debiased import DebiasedLoss
 from kermix.costs.discrete import decompose_discrete, discrete_cost
 from kermix.costs.functions import (
-    distance_nuclear_cost,
-    frobenius_cost,
     matrix_cost,
     scalar_cost,
     svd_cost,
@@ -36,7 +34,7 @@ from kermix.kernels.others import (
 from kermix.linalg.nuclear import nuclear_norm
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.mixtures.sampled_mixture import SampledMixture
-from kermix.moved import forward_moved_modules
+from kermix.moved import forward_moved_modules, moved_function
 from kermix.sketches.features import fourier_features, nystrom_features
 from kermix.sketches.files import sketch_files
 from kermix.sketches.sketch import Sketch
@@ -75,11 +73,9 @@ __all__ = [
     "decompose_discrete",
     "decompose_grid",
     "discrete_cost",
-    "distance_nuclear_cost",
     "errors",
     "fit",
     "fourier_features",
-    "frobenius_cost",
     "gram",
     "matrix_cost",
     "nuclear_norm",
@@ -108,4 +104,4 @@ def __getattr__(name: str) -> object:
         from kermix.runs import fit
 
         return getattr(fit, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return moved_function(__name__, name)

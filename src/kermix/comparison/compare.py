@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kermix.checks import check_count, check_option
 from kermix.comparison.dense import dense_measures
-from kermix.comparison.draws import exchanges, halves
+from kermix.comparison.draws import exchanges, groups
 from kermix.comparison.drift import compare_sketches, is_sketch
 from kermix.comparison.large import BlockTests
 from kermix.comparison.means import mean_measures
@@ -31,7 +31,7 @@ __all__ = ["compare"]
 
 AUTO_VARIANCES = 4
 PAIRS_UP_TO = 1000  # rows of a side; matrices of them are decomposed
-FEW_ROWS, MORE_SPLITS = 500, 5
+FEW_ROWS, LARGE_GROUPS = 500, 10
 MEANS_UP_TO = 4000  # rows of a side whose pairs are summed over
 STANDARDIZE_BEYOND = 10.0
 
@@ -63,8 +63,9 @@ def compare(
             that they are of, which :attr:`Measure.rows` tells: of larger sets, 1000 of each are
             drawn for the SVD, matrix and vector costs and the Bures distance, 4000 for the
             others, and error bars are those of what was drawn.
-        bootstrap: Random splits of the samples into halves behind each error bar, at least; 0 for
-            none.
+        bootstrap: How many random groups of rows are left out, one after the other, to find the
+            error bars of the SVD, matrix and vector costs (of more than 500 rows at most ten);
+            those of the others come from many more random splits. 0 for no error bars.
         permutations: Random labellings behind each p-value; 0 for none.
         seed: Seed of subsampling, splits and permutations.
 
@@ -151,14 +152,14 @@ def _measures(
     labels = _exchanged(x, y, exchanges(bootstrap) if bootstrap else 0, generator)
     measures = mean_measures(x, y, grid, bootstrap, labels, generator)
     x, y = x[:PAIRS_UP_TO], y[:PAIRS_UP_TO]
-    # Of few rows more splits take no time, and error bars are steadier.
-    splits = bootstrap * max(1, min(MORE_SPLITS, FEW_ROWS // min(len(x), len(y))))
-    split = halves(len(x), len(y), splits, generator)
+    # Costs of many rows take long.
+    count = min(bootstrap, LARGE_GROUPS) if min(len(x), len(y)) > FEW_ROWS else bootstrap
+    left = groups(len(x), len(y), count, generator)
     # Costs of many rows take long, and differ little from one exchange to the next.
     few = 2 if len(x) + len(y) > PAIRS_UP_TO else exchanges(bootstrap)
     labels = _exchanged(x, y, few if bootstrap else 0, generator)
     for v in grid:
-        measures += dense_measures(x, y, v, ridge, split, labels)
+        measures += dense_measures(x, y, v, ridge, left, labels)
     return measures
 
 
@@ -191,8 +192,8 @@ def _notes(measures: Sequence[Measure], used: tuple[int, int], bootstrap: int) -
         )
     if bootstrap:
         notes.append(
-            f"Error bars: one standard error, from {bootstrap} or more random splits of the rows "
-            "into halves. 'if same': the mean over a few random exchanges of labels."
+            "Error bars: one standard error, from random parts of the rows. "
+            "'if same': the mean over a few random exchanges of labels."
         )
     return notes
 

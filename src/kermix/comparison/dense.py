@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.comparison.draws import Halves, error_of_root, standard_error
+from kermix.comparison.draws import Groups, error_of_root, jackknife_error
 from kermix.comparison.result import Measure
 from kermix.costs.dense import GramStatistics
 from kermix.costs.formulas import Scaled, log_matrix_cost, log_svd_cost, log_vector_cost
@@ -34,7 +34,7 @@ def dense_measures(
     y: Tensor,  # (m, d)
     v: float,
     ridge: float,
-    halves: Halves,
+    groups: Groups,
     labels: Tensor,  # (E, n + m), bool
 ) -> list[Measure]:
     """SVD, matrix and vector costs, and the Bures distance.
@@ -44,7 +44,7 @@ def dense_measures(
         y: The other.
         v: The variance.
         ridge: Ridge of the matrix and the vector cost.
-        halves: Splits behind the error bars.
+        groups: What is left without a group of rows each, behind the error bars.
         labels: Exchanges of labels behind what the measures would be, were both samples one.
     """
     terms = GaussianKernel(v).cross_terms(x.shape[1])
@@ -53,16 +53,16 @@ def dense_measures(
     given = _log_costs(cross, own_x, own_y, ridge)
     same = _exchanged(torch.cat([x, y]), terms, labels, ridge)
     drawn = torch.tensor([
-        [_log_costs(ScaledGram(cross.matrix[j][:, i], cross.log_scale), own_x[i][:, i],
-                    own_y[j][:, j], ridge) for i, j in zip(*pair, strict=True)]
-        for pair in zip(halves.x, halves.y, strict=True)
+        _log_costs(ScaledGram(cross.matrix[j][:, i], cross.log_scale), own_x[i][:, i],
+                   own_y[j][:, j], ridge)
+        for i, j in zip(groups.x, groups.y, strict=True)
     ], dtype=x.dtype)  # fmt: skip
     n, m = rows = len(x), len(y)
     bounds = (math.sqrt(n * m), min(n, m), float(own_x.mean()))
     found = []
     for k, (name, bound) in enumerate(zip(LogCosts._fields, bounds, strict=True)):
         value = math.exp(given[k])
-        error = _error(name, given[k], drawn[..., k]) if len(halves) else None
+        error = _error(name, given[k], drawn[..., k]) if len(groups) else None
         alike = _mean([math.exp(costs[k]) for costs in same])
         found.append(Measure(name, v, value * bound, value, error, alike, rows=rows))
     fidelity, error = found[0].normalized, found[0].error
@@ -74,41 +74,21 @@ def dense_measures(
     return found
 
 
-def _error(name: str, log_value: float, drawn: Tensor) -> float | None:  # (S, 2)
-    """Standard error of a normalised cost from those of halves; None where these cannot tell.
+def _error(name: str, log_value: float, drawn: Tensor) -> float | None:  # (G,)
+    r"""Standard error of a normalized cost, from costs without a group each; None: cannot tell.
 
-    Halves have half as many points, and costs depend on that. Where points have few neighbours
-    costs are proportional to their number, so the relative error carries over; of a matrix cost
-    near its bound of 1, which can be nearer to it for halves, also that of what is missing.
+    One minus a vector cost depends on a few points that others do not reach, and is skewed as
+    lognormal numbers are: with the standard error `s` of its logarithm it is
+    :math:`\sqrt{e^{s^2} - 1}` times what is missing. Where `s` is more than one, it depends on
+    points that the samples do not have.
     """
-    if name == "vector":
-        return _error_next_to_one(-math.expm1(log_value), -torch.expm1(drawn))
-    shift = float(drawn.max())
-    if not math.isfinite(shift):
-        return 0.0
-    relative = (drawn - shift).exp()
-    mean = float(relative.mean())
-    error = math.exp(log_value) * standard_error(relative / mean)
-    missing, of_halves = -math.expm1(log_value), 1 - mean * math.exp(shift)
-    ratio = missing / of_halves if of_halves > 0 else 1.0
-    return error * max(1.0, ratio) if name == "matrix" else error
-
-
-def _error_next_to_one(missing: float, drawn: Tensor) -> float | None:  # (S, 2)
-    r"""Standard error of one minus a small number that is skewed, as lognormal ones are.
-
-    What a vector cost misses depends on a few points that others do not reach. The scatter
-    :math:`s` of its logarithm carries over from halves, and it shrinks with the number of points,
-    so its mean is that of halves over two, or what is missing if that is more: the error is that
-    mean times :math:`\sqrt{e^{s^2} - 1}`. (An error in proportion to what happens to be missing
-    would be smallest where the value is wrong most.) Where halves differ by more than a factor of
-    `e`, it depends on points that the samples do not have.
-    """
-    logs = drawn.clamp(min=ROUNDING).log()
-    if float(logs.std()) > LARGEST_SCATTER:
+    if name != "vector":
+        return jackknife_error(drawn.exp())
+    logs = (-torch.expm1(drawn)).clamp(min=ROUNDING).log()
+    scatter = jackknife_error(logs)
+    if scatter > LARGEST_SCATTER:
         return None
-    typical = max(missing, float(drawn.mean()) / 2, 0.0)
-    return typical * math.sqrt(math.expm1(standard_error(logs) ** 2))
+    return max(0.0, -math.expm1(log_value)) * math.sqrt(math.expm1(scatter**2))
 
 
 def _mean(values: list[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""Halves of two samples, and the standard error that values of halves tell."""
+"""Parts of two samples, and the standard error that values of the parts tell."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Halves", "error_of_root", "exchanges", "halves", "standard_error"]
+__all__ = [
+    "Groups",
+    "Halves",
+    "error_of_root",
+    "exchanges",
+    "groups",
+    "halves",
+    "jackknife_error",
+    "standard_error",
+]
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,33 @@ def halves(n: int, m: int, count: int, generator: torch.Generator) -> Halves:
     return Halves(found[0], found[1])
 
 
+@dataclass(frozen=True)
+class Groups:
+    """Both samples without one group of their rows after the other."""
+
+    x: list[Tensor]
+    y: list[Tensor]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def groups(n: int, m: int, count: int, generator: torch.Generator) -> Groups:
+    """Random groups of `n` and `m` members, at most `count`; which members are left by each.
+
+    None where a sample has a single member: without it nothing would be left.
+    """
+    count = min(count, n, m)
+    if count < 2:
+        return Groups([], [])
+    found = []
+    for size in (n, m):
+        label = torch.empty(size, dtype=torch.int64)
+        label[torch.randperm(size, generator=generator)] = torch.arange(size) % count
+        found.append([(label != k).nonzero().flatten() for k in range(count)])
+    return Groups(found[0], found[1])
+
+
 def exchanges(count: int) -> int:
     """How many exchanges of labels go with so many splits."""
     return max(5, count // 4)
@@ -58,9 +94,23 @@ def standard_error(values: Tensor) -> float:  # (S, 2)
     """
     difference = ((values[:, 0] - values[:, 1]) / 2).square().mean()
     mean = values.mean(1).var()
-    # A little less, because what is cut off at zero would make the error too large.
-    linear = (difference - 2.25 * mean).clamp(min=0)
-    return math.sqrt(float(linear + mean))
+    return math.sqrt(float((difference - 2 * mean).clamp(min=0) + mean))
+
+
+def jackknife_error(values: Tensor) -> float:  # (G,)
+    r"""Standard error of a value, from its values without one group of rows each.
+
+    The jackknife finds the :math:`A` of :func:`standard_error`, where :math:`A - B` is wanted and
+    :math:`B` is between nothing and half of :math:`A`. Finding it takes samples of another size,
+    of which many costs are other numbers. So `B` is taken to be a quarter of `A`: the error is
+    then at most 14 % too small and at most 22 % too large.
+
+    Example:
+        >>> jackknife_error(torch.tensor([1.0, 3.0]))  # the root of 3 / 4
+        0.8660253882408142
+    """
+    spread = (values - values.mean()).square().mean() * (len(values) - 1)
+    return math.sqrt(0.75 * float(spread))
 
 
 def error_of_root(square: float, error: float) -> float:

@@ -1,4 +1,4 @@
-"""The four costs between data and centres, and the two ablations of the paper.
+"""The four costs between data and centres.
 
 All are maximised when the centres follow the data, and all are computed in log space: when data
 and centres do not overlap the value underflows to zero, but its logarithm (`log=True`, and every
@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_number, check_option, check_pair, is_traced, working_dtype
+from kermix.checks import check_number, check_option, is_traced
 from kermix.costs import formulas
 from kermix.costs.components import Mixture, MixturePair, is_mixture
 from kermix.costs.formulas import MatrixForm
@@ -19,18 +19,14 @@ from kermix.costs.samples import SamplePair
 from kermix.costs.sketched import SketchPair
 from kermix.errors import MissingExtraError, OptionError
 from kermix.info import Info, informative
-from kermix.kernels.distances import squared_distances
 from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, Variance
 from kermix.kernels.others import AnyKernel
 from kermix.linalg.cholesky import Cholesky, solve_dtype
-from kermix.linalg.nuclear import NuclearMethod, nuclear_norm
 from kermix.sketches.sketch import Sketch
 
 __all__ = [
     "Kernel",
     "SVDMethod",
-    "distance_nuclear_cost",
-    "frobenius_cost",
     "matrix_cost",
     "scalar_cost",
     "svd_cost",
@@ -357,41 +353,6 @@ def svd_cost(
         statistics = statistics_of(pair, pair.dtype, method=method, tolerance=tolerance)
         log_cost, info = formulas.log_svd_cost(statistics, normalized)
         return _finish(pair, log_cost, log), info
-
-
-def frobenius_cost(x: Tensor, y: Tensor, v: Kernel) -> Tensor:  # (*B,)
-    r"""Ablation: :math:`\mathrm{tr}(P P^\top)`, which the paper reports as ineffective.
-
-    Example:
-        >>> frobenius_cost(torch.zeros(2, 1), torch.zeros(3, 1), 1.0)
-        tensor(6.)
-    """
-    pair = SamplePair(x, y, v)
-    with pair.full_precision():
-        cross = pair.cross_gram(pair.dtype)
-        log_cost = 2 * cross.log_scale + cross.matrix.square().sum((-2, -1)).log()
-        return pair.in_callers_dtype(log_cost.exp())
-
-
-def distance_nuclear_cost(
-    x: Tensor, y: Tensor, method: NuclearMethod = "auto", per_dimension: bool = True
-) -> Tensor:  # (*B,)
-    r"""Ablation: nuclear norm of the squared distances, which the paper reports as ineffective.
-
-    Example:
-        >>> distance_nuclear_cost(torch.zeros(1, 2), torch.ones(1, 2))
-        tensor(1.)
-    """
-    check_pair(x, y)
-    with torch.autocast(x.device.type, enabled=False):
-        dtype = working_dtype(x, y)
-        distances = squared_distances(y.to(dtype), x.to(dtype), same=y is x)
-        # Scaled first: the sum of singular values of the largest distances must not overflow.
-        largest = distances.detach().amax((-2, -1)).clamp(min=torch.finfo(dtype).tiny)
-        norm = largest * nuclear_norm(distances / largest[..., None, None], method=method)
-        norm = norm / x.shape[-1] if per_dimension else norm
-        limits = torch.finfo(torch.promote_types(x.dtype, y.dtype))
-        return norm.clamp(max=limits.max).to(torch.promote_types(x.dtype, y.dtype))
 
 
 def _large(pair: SamplePair) -> bool:

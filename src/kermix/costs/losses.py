@@ -22,6 +22,7 @@ from kermix.costs.functions import (
     svd_cost,
     vector_cost,
 )
+from kermix.costs.sketched import SketchPair
 from kermix.errors import OptionError
 from kermix.info import Info, Informative
 from kermix.kernels.gaussian import GaussianKernel
@@ -97,6 +98,10 @@ class KernelLoss(nn.Module):
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
         """The logarithm of the cost that the loss is made from, whoever knows the samples."""
 
+    @abstractmethod
+    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
+        """The cost that the loss is made from, or its logarithm, of sets known by moments."""
+
     def minimised(self, value: Tensor, smaller: int) -> Tensor:
         """From the cost, or its logarithm, to what is minimised.
 
@@ -146,6 +151,10 @@ class ScalarLoss(KernelLoss):
         """Logarithm of the normalised scalar cost."""
         return log_scalar_cost(pair, self.normalized), Info("tiles")
 
+    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
+        """The normalised scalar cost, or its logarithm."""
+        return pair.scalar_cost(self.normalized, self.log)
+
 
 class VectorLoss(KernelLoss):
     r"""Minus the logarithm of the normalised vector-matrix cost.
@@ -175,10 +184,15 @@ class VectorLoss(KernelLoss):
         kernel: AnyKernel | None = None,
     ) -> None:
         super().__init__(v, log, kernel, ridge=ridge, chunk=chunk)
+        self.ridge = ridge
 
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
         """Logarithm of the normalised vector-matrix cost."""
         return log_vector_cost(pair, self.normalized)
+
+    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
+        """The normalised vector-matrix cost, or its logarithm."""
+        return pair.vector_cost(self.ridge, self.normalized, self.log)
 
 
 class MatrixLoss(KernelLoss):
@@ -222,6 +236,10 @@ class MatrixLoss(KernelLoss):
         """Logarithm of the normalised matrix-matrix cost, or of minus the log-determinant."""
         return log_matrix_cost(pair, self.form, self.normalized)
 
+    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
+        """The matrix-matrix cost, normalised where it can be, or its logarithm."""
+        return pair.matrix_cost(self.form, self.ridge, self.normalized, self.log)
+
     def minimised(self, value: Tensor, smaller: int) -> Tensor:
         """From the cost, or its logarithm, to what is minimised."""
         if self.normalized:
@@ -262,3 +280,7 @@ class SVDLoss(KernelLoss):
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
         """Logarithm of the fidelity."""
         return log_svd_cost(pair, self.normalized)
+
+    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
+        """The fidelity, or its logarithm."""
+        return pair.svd_cost(self.normalized, self.log)

@@ -16,7 +16,6 @@ from kermix.distributed.agreement import Side, agree, side_of
 from kermix.distributed.planning import Problem, fastest
 from kermix.distributed.ranks import Ranks
 from kermix.errors import DeviceError, KernelError, OptionError, ShapeError
-from kermix.info import Info
 from kermix.kernels.gaussian import as_kernel
 from kermix.linalg.cholesky import default_ridge, solve_dtype
 from kermix.sketches.accumulation import FeatureSums
@@ -257,7 +256,7 @@ class DistributedLoss(nn.Module):
                 weighted |= side.weights is not None
                 dtype = side.points.dtype
         pair = SketchPair.of_moments(features, moments[0], moments[1], dtype, weighted)
-        value, found = _primal_cost(loss, pair)
+        value, found = loss.cost_of_sketches(pair)
         info = RankInfo("moments", counts[0], counts[1], ranks, found.error_bound, features.rank)
         return loss.minimised(value, min(sum(counts[0]), sum(counts[1]))), info
 
@@ -350,18 +349,6 @@ def _statistics_options(
         asked["ridge"] = default_ridge(dtype)
     solves = isinstance(loss, VectorLoss | MatrixLoss)
     return {"dtype": solve_dtype(device) if solves else dtype, **asked}
-
-
-def _primal_cost(loss: KernelLoss, pair: SketchPair) -> tuple[Tensor, Info]:
-    ridge = loss.options.get("ridge")
-    assert ridge is None or isinstance(ridge, float | int)
-    if isinstance(loss, ScalarLoss):
-        return pair.scalar_cost(loss.normalized, loss.log)
-    if isinstance(loss, VectorLoss):
-        return pair.vector_cost(ridge, loss.normalized, loss.log)
-    if isinstance(loss, MatrixLoss):
-        return pair.matrix_cost(loss.form, ridge, loss.normalized, loss.log)
-    return pair.svd_cost(loss.normalized, loss.log)
 
 
 def _cost_name(loss: KernelLoss) -> Literal["scalar", "vector", "matrix", "trace", "svd"]:

@@ -97,7 +97,10 @@ class _NuclearNorm(torch.autograd.Function):
             polar = polar_factor(matrix, tolerance)
             return polar.value, polar.factor, polar.error_bound
         u, s, vh, significant = _svd(matrix)
-        value = s.sum(-1)
+        # Each singular value that is nothing but rounding is positive, and in single precision a
+        # thousand of them are seen; those of the products below cancel.
+        single = matrix.dtype == torch.float32
+        value = ((u.mT @ matrix) * vh).sum((-2, -1)) if single else s.sum(-1)
         return value, (u * significant.unsqueeze(-2)) @ vh, torch.zeros_like(value)
 
     @staticmethod

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from kermix.costs.baselines import energy_distance, mode_coverage
-from kermix.costs.functions import distance_nuclear_cost, frobenius_cost
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.distributed import Ranks
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.mixture.generators import MLPGenerator
 from kermix.models.mixture.priors import UniformPrior
+from kermix.paper.ablations import distance_nuclear_cost, frobenius_cost
 from kermix.paper.artefact import Artefact, Rows, Tick, ignore
 from kermix.paper.claims import Claim
 from kermix.paper.drawing import BLUE, COST_COLOURS, GREY, INK_COLOUR, ORANGE, bare, sheet

@@ -10,6 +10,7 @@ from kermix.costs.baselines import energy_distance, mmd_squared
 from kermix.costs.formulas import MatrixForm
 from kermix.costs.losses import KernelLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.distributed import DistributedLoss, Ranks, Strategy, shares, slice_of
+from kermix.mixtures.densities import InnerProducts, log_scalar_cost
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.mixture.continuous import widened
 from kermix.models.mixture.scaled import ScaledModel
@@ -68,7 +69,7 @@ def cauchy_schwarz_to_points(
         cross = log_density.logsumexp(0) - math.log(total)
     else:
         cross = ranks.log_sum(log_density.movedim(0, -1), None, total)
-    return 0.5 * mixture.log_norm2() - cross
+    return -0.5 * log_scalar_cost(InnerProducts(cross, mixture.log_norm2()), normalized=False)
 
 
 class Objective(nn.Module):
