@@ -104,7 +104,8 @@ def choose_mixture(
     settled = components is not None and covariance_type != "auto"
     if held < 2 or settled:
         kind = "full" if covariance_type == "auto" else covariance_type
-        fitted, done = _fitted(scaled, components or 1, kind, generator, passes)
+        state, done = _fitted(scaled, components or 1, kind, generator, passes)
+        fitted = state.mixture()
         told = Trial(kind, len(fitted.weights), float(fitted.log_prob(scaled).mean()))
         one = _one_gaussian(scaled, scaled, generator)
         one, told = _in_units((one, told), scaler)
@@ -113,15 +114,16 @@ def choose_mixture(
     sample = train[:SAMPLE]
     trials = [_one_gaussian(sample, test, generator)]
     kinds = _kinds(rows.shape[1]) if covariance_type == "auto" else (covariance_type,)
+    states: dict[Trial, _State] = {}
     for kind in kinds:
-        trials += _search(sample, test, kind, components, generator, min(passes, SEARCH_PASSES))
-    # Of one Gaussian, the kind that was asked for: the reference may be another.
-    able = [t for t in trials if t.covariance_type in kinds]
-    able = [t for t in able if components is None or t.components == components] or trials[1:]
-    best = max(able, key=lambda t: t.held_out)
-    fitted, done = _fitted(scaled, best.components, best.covariance_type, generator, passes)
+        tried = _search(sample, test, kind, components, generator, min(passes, SEARCH_PASSES))
+        states |= dict(tried)
+    trials += states
+    best = max(states, key=lambda t: t.held_out)
+    # From where the search ended: a start drawn anew may end elsewhere.
+    state, done = _improved(scaled, states[best], best.covariance_type, passes)
     every = _in_units(trials, scaler)
-    return ChosenMixture(scaler.back(fitted), every[trials.index(best)], every, done)
+    return ChosenMixture(scaler.back(state.mixture()), every[trials.index(best)], every, done)
 
 
 def _kinds(dimension: int) -> tuple[CovarianceName, ...]:
@@ -141,15 +143,15 @@ def _search(
     components: int | None,
     generator: torch.Generator,
     passes: int,
-) -> Iterator[Trial]:
+) -> "Iterator[tuple[Trial, _State]]":
     """Sizes, doubled for as long as held-out rows gain by it."""
     sizes: Sequence[int] = SIZES if components is None else (components,)
     most = min(LARGEST[kind], max(1, len(train) // 10)) if components is None else components
     best, waited = -math.inf, 0
     for size in (s for s in sizes if s <= most):
-        fitted = fit_by_em(train, size, kind, generator=generator, passes=passes)
-        found = float(fitted.log_prob(test).mean())
-        yield Trial(kind, size, found)
+        state, _ = _fitted(train, size, kind, generator, passes)
+        found = float(state.mixture().log_prob(test).mean())
+        yield Trial(kind, size, found), state
         waited = 0 if found > best + 0.01 else waited + 1
         best = max(best, found)
         if waited == 2:
@@ -171,29 +173,34 @@ def fit_by_em(
     are returned as whole matrices, so that every closed form holds for them.
     """
     check_option("covariance_type", covariance_type, KINDS)
-    return _fitted(rows, components, covariance_type, generator, passes)[0]
+    return _fitted(rows, components, covariance_type, generator, passes)[0].mixture()
 
 
 def _fitted(
     rows: Tensor, components: int, kind: CovarianceName, generator: torch.Generator, passes: int
-) -> tuple[GaussianMixture, int]:
+) -> "tuple[_State, int]":
     means = _start(rows, components, generator)
     responsibility = torch.nn.functional.one_hot(
         squared_distances(rows, means).argmin(1), components
     ).to(rows)
-    state = _maximized(rows, responsibility, kind)
-    before, done = -math.inf, 0
-    while done < passes and components > 1:
+    return _improved(rows, _maximized(rows, responsibility, kind), kind, passes)
+
+
+def _improved(
+    rows: Tensor, state: "_State", kind: CovarianceName, passes: int
+) -> "tuple[_State, int]":
+    """Passes of expectation-maximization until they gain little; a single component needs one."""
+    before = -math.inf
+    for done in range(1, passes + 1):
         logs = _log_joint(rows, state)
         likelihood = logs.logsumexp(1)
         now = float(likelihood.mean())
         responsibility = (logs - likelihood.unsqueeze(1)).exp()
         state = _maximized(rows, _revived(rows, responsibility, likelihood), kind)
-        done += 1
-        if abs(now - before) < TOLERANCE:
-            break
+        if abs(now - before) < TOLERANCE or len(state.means) == 1:
+            return state, done
         before = now
-    return GaussianMixture(state.log_weights.exp(), state.means, state.covariances), done
+    return state, passes
 
 
 @dataclass(frozen=True)
@@ -201,6 +208,9 @@ class _State:
     log_weights: Tensor  # (K,)
     means: Tensor  # (K, d)
     covariances: Tensor  # (K,), (K, d) or (K, d, d)
+
+    def mixture(self) -> GaussianMixture:
+        return GaussianMixture(self.log_weights.exp(), self.means, self.covariances)
 
 
 def _start(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
