@@ -306,3 +306,26 @@ def test_rounding_of_a_thousand_singular_values_does_not_add_up():
     matrix = torch.exp(-1e-9 * (x[:, None] - x).square())
     exact = torch.linalg.svdvals(matrix).sum().item()
     assert km.nuclear_norm(matrix.float()).item() == pytest.approx(exact, rel=3e-6)
+
+
+@pytest.mark.parametrize(("points", "dimension", "v"), [(256, 784, 1.0), (300, 3, 150.0)])
+def test_gradient_in_single_precision_keeps_singular_values_of_a_few_units(points, dimension, v):
+    """A few hundred of them, each far below the largest one times the size times the unit."""
+    x, y = normal(2, points, dimension, seed=1).float()
+    gradients = []
+    for dtype in DTYPES:
+        centres = y.to(dtype).requires_grad_()
+        (found,) = grad(km.svd_cost(x.to(dtype), centres, v, method="svd"), centres)
+        gradients.append(found.double())
+    single, double = gradients
+    assert (single - double).norm() <= 0.02 * double.norm()
+
+
+@every_dtype
+def test_gradient_of_repeated_rows_has_nothing_beside_their_space(dtype):
+    rows = torch.exp(-uniform(5, 400, seed=2)).to(dtype)
+    matrix = rows.repeat(80, 1).requires_grad_()
+    (found,) = grad(km.nuclear_norm(matrix, method="svd"), matrix)
+    ones = torch.linalg.svdvals(found.double())
+    assert_close(ones[:5], torch.ones_like(ones[:5]), rtol=0, atol=1e-4)
+    assert ones[5:].max() <= 1e-4

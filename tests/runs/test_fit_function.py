@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import kermix as km
 from kermix.cli.app import app
-from kermix.errors import OptionError, RunError
+from kermix.errors import OptionError, RunError, ShapeError, TableError
 from kermix.runs.fit_run import FitRun
 from kermix.runs.kinds import open_run
 from kermix.training.checkpoints import load_checkpoint
@@ -69,6 +69,22 @@ def test_rows_in_memory_are_kept_with_the_run(kind, tmp_path):
     assert torch.equal(again.dataset().values, values)
     assert torch.isfinite(again.score(values)).all()
     assert again.sample(5, 0).shape == (5, 3)
+
+
+def test_score_takes_what_a_fit_takes(tmp_path):
+    values, names = rows(), ["a", "b", "c"]
+    frame = pd.DataFrame(values.numpy(), columns=names)
+    run = km.fit(frame, out=tmp_path / "run", device="cpu", **SHORT)
+    scores = run.score(values)
+    for data in (frame, frame[["c", "a", "b"]], values.numpy(), values.tolist()):
+        assert torch.equal(run.score(data), scores)
+    with pytest.raises(ShapeError, match="same names"):
+        run.score(frame.rename(columns={"a": "z"}))
+    frame.loc[3, "b"] = np.nan
+    with pytest.raises(TableError, match="1 of 120 rows have missing values"):
+        run.score(frame)
+    with pytest.raises(ShapeError, match="1 columns"):
+        run.score(values[:, 0])
 
 
 def test_interrupted_and_resumed_is_the_same(tmp_path, monkeypatch):

@@ -80,10 +80,18 @@ def chosen_method(matrix: Tensor) -> Literal["svd", "polar"]:
 
 
 def _svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The thin SVD, and 1 or 0 for singular values above or below the level of rounding."""
+    """The thin SVD, and 1 or 0 for singular values that are there or nothing but rounding."""
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
-    level = s[..., :1] * (max(matrix.shape[-2:]) * torch.finfo(s.dtype).eps)
-    return u, s, vh, (s > level).to(s.dtype)
+    # Rounding may be as large as max(M, N) units, but what the vectors find of such a value in
+    # the matrix is next to nothing; of a true one of a few units they find all.
+    found = _along(matrix, u, vh) > s / 2
+    above = s > s[..., :1] * torch.finfo(s.dtype).eps
+    return u, s, vh, (found & above).to(s.dtype)
+
+
+def _along(matrix: Tensor, u: Tensor, vh: Tensor) -> Tensor:  # (*B, R)
+    r"""The products :math:`u_k^\top P v_k`, which are the singular values up to rounding."""
+    return ((u.mT @ matrix) * vh).sum(-1)
 
 
 class _NuclearNorm(torch.autograd.Function):
@@ -100,7 +108,7 @@ class _NuclearNorm(torch.autograd.Function):
         # Each singular value that is nothing but rounding is positive, and in single precision a
         # thousand of them are seen; those of the products below cancel.
         single = matrix.dtype == torch.float32
-        value = ((u.mT @ matrix) * vh).sum((-2, -1)) if single else s.sum(-1)
+        value = _along(matrix, u, vh).sum(-1) if single else s.sum(-1)
         return value, (u * significant.unsqueeze(-2)) @ vh, torch.zeros_like(value)
 
     @staticmethod

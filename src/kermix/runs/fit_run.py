@@ -17,9 +17,10 @@ from torch import Tensor
 
 from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.data.loading import BUILT_IN, Dataset, load
+from kermix.data.tables.table import Source, read_table
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks, is_rank
-from kermix.errors import ShapeError
+from kermix.errors import ShapeError, TableError
 from kermix.files import write_array
 from kermix.models.mixture.scaled import ScaledModel
 from kermix.reports.fit_report import of_rows, write_fit_report
@@ -187,8 +188,21 @@ class FitRun(Run):
         """Samples of the best model."""
         return self.model().sample(n, torch.Generator().manual_seed(seed))
 
-    def score(self, values: Tensor, names: list[str] | None = None) -> Tensor:  # (n, d) -> (n,)
-        """Log-density of rows under the best model; columns are matched by their names."""
+    def score(self, rows: Source, names: list[str] | None = None) -> Tensor:  # (n, d) -> (n,)
+        """Log-density of rows under the best model; columns are matched by their names.
+
+        Args:
+            rows: A data frame, an array, a tensor, a list of rows, or a file of them.
+            names: Names of the columns, where the rows have none.
+        """
+        table = read_table(rows)
+        if table.dropped:
+            raise TableError(
+                f"{table.name}: {table.dropped} of {len(table) + table.dropped} rows have missing "
+                "values, and no density; leave them out."
+            )
+        values = table.values
+        names = table.columns if names is None and table.named else names
         columns = self.config["columns"]
         if values.shape[1] != len(columns):
             raise ShapeError(
