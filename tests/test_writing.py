@@ -10,7 +10,6 @@ import kermix as km
 from cases import normal
 from kermix.errors import RunError
 from kermix.files import whole_file, write_array
-from kermix.reports.fit_report import _save_figure
 from kermix.reports.image_sheets import save_png
 from kermix.reports.page import Report
 from kermix.reports.provenance import write_json
@@ -50,16 +49,9 @@ def _sketch(path):
     km.Sketch(km.nystrom_features(x, 0.1, rank=3)).update(x).save(path)
 
 
-def _figure(path):
-    from matplotlib.figure import Figure
-
-    _save_figure(Figure(), path)
-
-
 WRITERS = {
     "array": lambda path: write_array(path, np.zeros(3)),
     "checkpoint": lambda path: save_checkpoint(path, {}, {}),
-    "figure": _figure,
     "json": lambda path: write_json(path, {}),
     "metrics.csv": lambda path: write_metrics(path.parent, []),
     "page": Report("a page").save,

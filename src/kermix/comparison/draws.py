@@ -106,8 +106,8 @@ def jackknife_error(values: Tensor) -> float:  # (G,)
     then at most 14 % too small and at most 22 % too large.
 
     Example:
-        >>> jackknife_error(torch.tensor([1.0, 3.0]))  # the root of 3 / 4
-        0.8660253882408142
+        >>> round(jackknife_error(torch.tensor([1.0, 3.0])), 4)  # the root of 3 / 4
+        0.866
     """
     spread = (values - values.mean()).square().mean() * (len(values) - 1)
     return math.sqrt(0.75 * float(spread))

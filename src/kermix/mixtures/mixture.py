@@ -128,8 +128,8 @@ class ClosedForms:
         return divergence.to(torch.promote_types(self._dtype, q._dtype))
 
     def _inner_products(self, q: "ClosedForms", unbiased: bool) -> InnerProducts:
-        norms = q._log_power(2, unbiased), self._log_power(2, unbiased)
-        return InnerProducts(self._log_inner(q), *norms)
+        cross = self._log_inner(q)  # refuses what is no mixture
+        return InnerProducts(cross, q._log_power(2, unbiased), self._log_power(2, unbiased))
 
 
 class GaussianMixture(ClosedForms, Distribution):
