@@ -23,6 +23,7 @@ from kermix.costs.functions import (
     vector_weights,
 )
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.kernels.gaussian import GaussianKernel, bandwidth
 from kermix.kernels.gram import gram
 from kermix.linalg.nuclear import nuclear_norm
@@ -44,6 +45,7 @@ forward_moved_modules()
 
 __all__ = [
     "DebiasedLoss",
+    "EncodedTable",
     "GaussianKernel",
     "GaussianMixture",
     "KernelMixture",
@@ -53,6 +55,7 @@ __all__ = [
     "SVDLoss",
     "SampledMixture",
     "ScalarLoss",
+    "Schema",
     "Sketch",
     "VectorLoss",
     "__version__",

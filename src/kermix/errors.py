@@ -13,6 +13,7 @@ __all__ = [
     "ReparametrizationError",
     "RunError",
     "SampleError",
+    "SchemaError",
     "ShapeError",
     "SizeError",
     "SketchError",
@@ -61,6 +62,10 @@ class SizeError(KermixError, ValueError):
 
 class TableError(KermixError, ValueError):
     """A file or table cannot be read as numbers; the message names the file, row and column."""
+
+
+class SchemaError(TableError):
+    """A table does not match its schema, or has none; the message names the column."""
 
 
 class ReparametrizationError(KermixError, NotImplementedError):

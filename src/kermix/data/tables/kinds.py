@@ -1,0 +1,306 @@
+"""Which kind a column is of, judged by all of its values whatever their order."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+
+from kermix.data.tables.columns import (
+    EXACT,
+    CategoryColumn,
+    Column,
+    LeftOutColumn,
+    NumberColumn,
+    family,
+    plain_numbers,
+    rounded,
+)
+from kermix.data.tables.frames import ColumnType
+from kermix.data.tables.monotone import MonotoneMap
+from kermix.data.tables.table import load_pyarrow
+from kermix.data.tables.times import parse_times, resolution, seconds_of, text_format, ticks
+from kermix.errors import SchemaError
+
+__all__ = ["KINDS", "Judge"]
+
+KINDS = ("category", "number", "time", "constant", "key", "text")
+LONG_TEXT = 60  # characters, on average
+MOST_CATEGORIES = 10_000  # of text that nobody has called a category
+MOST_DECIMALS = 12
+FEWEST_OF_AN_ATOM = 10  # rows
+ROW_NUMBERS = re.compile(
+    r"(.*[_ .-])?(id|key|index|rownames?|row[_ ]?(number|nr|no)?)|unnamed: 0|", re.I
+)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The settings by which kinds are found.
+
+    Attributes:
+        category_up_to: Whole numbers with at most so many distinct values are a category.
+        atom_share: A number that so many of the rows have is an atom.
+        atoms_up_to: Of a number column with at most so many distinct values, each is an atom.
+        fold_below: Values of a category that are seen less often become "other"; None: no "other".
+    """
+
+    category_up_to: int = 20
+    atom_share: float = 0.004
+    atoms_up_to: int = 300
+    fold_below: int | None = None
+
+    def column(
+        self, name: str, kind: ColumnType, pieces: Sequence[Any], wanted: str | None, table: str
+    ) -> Column:
+        """The column that holds all pieces; `wanted` is the kind that the caller has said."""
+        arrow = load_pyarrow()
+        whole = arrow.chunked_array([c for p in pieces for c in p.chunks], pieces[0].type)
+        filled = whole.drop_null()
+        gaps = whole.null_count / max(1, len(whole))
+        holds = family(whole.type)
+        if wanted in ("key", "text"):
+            return _left_out(name, kind, gaps, wanted, filled, "as you said")
+        known = ("numbers", "truth values", "text", "times", "nothing")
+        if holds not in known:
+            return _left_out(name, kind, gaps, "text", filled, f"holds {whole.type}")
+        if not len(filled):
+            return LeftOutColumn(name, kind, gaps, "constant", None)
+        if wanted == "number" or (wanted is None and holds == "numbers"):
+            return self._number(name, kind, gaps, pieces, filled, wanted, table)
+        if wanted == "time" or (wanted is None and holds == "times"):
+            return self._time(name, kind, gaps, filled, wanted, table)
+        return self._category(name, kind, gaps, pieces, filled, wanted, table)
+
+    def _category(
+        self, name: str, kind: ColumnType, gaps: float, pieces: Sequence[Any], filled: Any,
+        wanted: str | None, table: str,
+    ) -> Column:  # fmt: skip
+        from pyarrow import compute
+
+        arrow = load_pyarrow()
+        counted = compute.value_counts(filled)
+        values, counts = counted.field("values"), counted.field("counts").to_numpy()
+        if family(values.type) == "text" and values.type != arrow.string():
+            values = values.cast(arrow.string())
+        if wanted is None or wanted == "constant":
+            if len(values) == 1 and not gaps and kind.declared is None:
+                return _constant(name, kind, values)
+            if wanted == "constant":
+                raise SchemaError(
+                    f"{table}, column {name}: has {len(values)} values"
+                    f"{' and gaps' if gaps else ''}, which is no constant."
+                )
+        if wanted is None and kind.declared is None and family(values.type) == "text":
+            way = None if kind.mixed else text_format(values)
+            if way is not None:
+                return self._time(name, kind, gaps, filled, None, table, way)
+            left = self._text(name, kind, gaps, pieces, filled, values)
+            if left is not None:
+                return left
+        keep = np.ones(len(values), bool)
+        if self.fold_below is not None:
+            keep = counts >= self.fold_below
+        if kind.declared is None:
+            kept = values.filter(arrow.array(keep))
+            kept = kept.take(compute.sort_indices(kept))
+        else:
+            kept = _declared(kind, values.type)
+        value_type = str(kept.type)
+        plain = (
+            kept
+            if family(kept.type) in ("numbers", "truth values", "text")
+            else kept.cast("string")
+        )
+        if arrow.types.is_decimal(plain.type):
+            plain = plain.cast("string")
+        return CategoryColumn(
+            name, kind, gaps, tuple(plain.to_pylist()), value_type, self.fold_below is not None
+        )
+
+    def _text(
+        self, name: str, kind: ColumnType, gaps: float, pieces: Sequence[Any], filled: Any,
+        values: Any,
+    ) -> Column | None:  # fmt: skip
+        """Text that is no category: a key, or free text."""
+        from pyarrow import compute
+
+        if len(values) <= self.category_up_to:
+            return None
+        length = compute.mean(compute.utf8_length(values)).as_py()
+        if length > LONG_TEXT:
+            return _left_out(name, kind, gaps, "text", values, f"text of {length:.0f} characters")
+        distinct = len(values) == len(filled) or all(
+            len(p.unique().drop_null()) == len(p) - p.null_count > 1 for p in pieces
+        )
+        if distinct:
+            return _left_out(name, kind, gaps, "key", values, "all different")
+        if len(values) > MOST_CATEGORIES or 2 * len(values) > len(filled):
+            reason = f"{len(values):,} different values in {len(filled):,} rows"
+            return _left_out(name, kind, gaps, "text", values, reason)
+        return None
+
+    def _number(
+        self, name: str, kind: ColumnType, gaps: float, pieces: Sequence[Any], filled: Any,
+        wanted: str | None, table: str,
+    ) -> Column:  # fmt: skip
+        arrow = load_pyarrow()
+        integer = arrow.types.is_integer(filled.type)
+        origin = 0
+        if integer:
+            from pyarrow import compute
+
+            ends = compute.min_max(filled).as_py()
+            far = max(abs(ends["min"]), abs(ends["max"])) >= EXACT
+            origin = ends["min"] if far and ends["max"] - ends["min"] < EXACT else 0
+        x = plain_numbers(filled, name, table, origin)
+        values, counts = np.unique(x, return_counts=True)
+        decimals = 0 if integer else _decimals(values, filled)
+        if wanted is None:
+            if len(values) == 1 and not gaps and kind.declared is None:
+                return _constant(name, kind, filled.slice(0, 1).combine_chunks())
+            exact = not integer or origin or abs(x).max() < EXACT
+            few = len(values) <= self.category_up_to and 2 * len(values) <= len(x)
+            if (
+                kind.declared is not None
+                or (decimals == 0 and few and exact)
+                or (not exact and few)
+            ):
+                return self._category(name, kind, gaps, pieces, filled, "category", table)
+            whole = decimals == 0 and len(x) > self.category_up_to
+            if whole and self._is_key(name, x, values, pieces, table):
+                first = int(values[0]) + origin
+                return LeftOutColumn(name, kind, gaps, "key", first, reason="a row number")
+        return self._numbers(name, kind, gaps, (values, counts), decimals, origin)
+
+    def _is_key(
+        self, name: str, x: np.ndarray, values: np.ndarray, pieces: Sequence[Any], table: str
+    ) -> bool:
+        """Whether whole numbers count rows, all together or in each table."""
+        if _counts_rows(x, values, name):
+            return True
+        if len(pieces) < 2:
+            return False
+        each = [plain_numbers(p.drop_null(), name, table) for p in pieces]
+        return all(len(e) > 1 and _counts_rows(e, np.unique(e), name) for e in each)
+
+    def _time(
+        self, name: str, kind: ColumnType, gaps: float, filled: Any, wanted: str | None,
+        table: str, way: tuple[str, str] | None = None,
+    ) -> Column:  # fmt: skip
+        arrow = load_pyarrow()
+        own = filled.type
+        if family(own) == "text":
+            way = way or text_format(filled.unique())
+            if way is None:
+                raise SchemaError(
+                    f"{table}, column {name}: {filled[0].as_py()!r} and the others are not all "
+                    "dates written in one way that is known."
+                )
+            filled = parse_times(filled.cast(arrow.string()), *way)
+            own = filled.type
+        elif family(own) != "times":
+            raise SchemaError(f"{table}, column {name}: holds {own}, which is no time.")
+        whole = ticks(filled)
+        if wanted is None and not gaps and kind.declared is None and whole.min() == whole.max():
+            value = filled.slice(0, 1) if way is None else None
+            if value is not None:
+                return _constant(name, kind, value.combine_chunks())
+        step = resolution(whole, seconds_of(own))
+        origin = int(whole.min())
+        x = (whole - origin) / step
+        counted = np.unique(x, return_counts=True)
+        return self._numbers(name, kind, gaps, counted, 0, origin, step, way, True)
+
+    def _numbers(
+        self, name: str, kind: ColumnType, gaps: float, counted: tuple[np.ndarray, np.ndarray],
+        decimals: int | None, origin: int = 0, step: int = 1,
+        text: tuple[str, str] | None = None, time: bool = False,
+    ) -> NumberColumn:  # fmt: skip
+        values, counts = counted
+        rows = counts.sum()
+        all_atoms = len(values) <= self.atoms_up_to and rows >= FEWEST_OF_AN_ATOM * len(values)
+        is_atom = counts >= max(self.atom_share * rows, FEWEST_OF_AN_ATOM)
+        is_atom |= all_atoms
+        rest = ~is_atom
+        share = float(counts[rest].sum() / rows)
+        if all_atoms or rest.sum() < 2:
+            rest = np.ones_like(is_atom)
+        low, high = float(values[0]), float(values[-1])
+        learned = MonotoneMap.of(values[rest], counts[rest])
+        return NumberColumn(
+            name,
+            kind,
+            gaps,
+            low,
+            high,
+            decimals,
+            values[is_atom],
+            learned,
+            share,
+            origin,
+            step,
+            text,
+            time,
+        )
+
+
+def _counts_rows(x: np.ndarray, values: np.ndarray, name: str) -> bool:
+    if len(values) < len(x):
+        return False
+    return values[-1] - values[0] == len(x) - 1 or bool(ROW_NUMBERS.fullmatch(name.strip()))
+
+
+def _decimals(values: np.ndarray, filled: Any) -> int | None:
+    """The fewest decimals with which all values can be written, in their own precision."""
+    arrow = load_pyarrow()
+    if arrow.types.is_decimal(filled.type):
+        return max(0, filled.type.scale)
+    own = np.float32 if filled.type in (arrow.float32(), arrow.float16()) else np.float64
+    given = values.astype(own)
+    for decimals in range(MOST_DECIMALS + 1):
+        if (rounded(values, decimals).astype(own) == given).all():
+            if np.abs(values).max() * 10.0**decimals >= EXACT:
+                return None
+            return decimals
+    return None
+
+
+def _constant(name: str, kind: ColumnType, values: Any) -> LeftOutColumn:
+    holds = family(values.type)
+    plain = values if holds in ("numbers", "truth values", "text") else values.cast("string")
+    if load_pyarrow().types.is_decimal(plain.type):
+        plain = plain.cast("string")
+    return LeftOutColumn(name, kind, 0.0, "constant", plain[0].as_py())
+
+
+def _left_out(
+    name: str, kind: ColumnType, gaps: float, what: str, values: Any, reason: str
+) -> LeftOutColumn:
+    if what == "text" or not len(values):
+        return LeftOutColumn(name, kind, gaps, what, 0, reason=reason)
+    if family(values.type) == "text":
+        words = values.to_pylist()
+        pairs = takewhile(lambda p: p[0] == p[1], zip(min(words), max(words), strict=False))
+        prefix = "".join(a for a, _ in pairs).rstrip("0123456789")
+        rests = [w[len(prefix) :] for w in words]
+        if all(r.isascii() and r.isdigit() and len(r) < 18 for r in rests):
+            widths = {len(r) for r in rests}
+            digits = widths.pop() if len(widths) == 1 else 0
+            first = min(int(r) for r in rests)
+            return LeftOutColumn(name, kind, gaps, what, first, prefix, digits, reason)
+        return LeftOutColumn(name, kind, gaps, what, 1, reason=reason)
+    first = 1
+    if family(values.type) == "numbers":
+        from pyarrow import compute
+
+        first = int(compute.min(values).as_py())
+    return LeftOutColumn(name, kind, gaps, what, first, reason=reason)
+
+
+def _declared(kind: ColumnType, value_type: Any) -> Any:
+    from kermix.data.tables.frames import declared_array
+
+    return declared_array(kind).cast(value_type)

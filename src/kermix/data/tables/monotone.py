@@ -1,0 +1,181 @@
+r"""A smooth increasing map of a number to a normal variable, with few knots and unbounded tails.
+
+A map by all empirical quantiles follows the noise of the sample, and gives no density to anything
+outside its range. Here values are first warped by :math:`u = \operatorname{asinh}((x - m) / s)`,
+which is linear in the middle and logarithmic in both tails. Then comes a rational quadratic spline
+through a few quantiles, whose inverse has a closed form, and straight lines beyond the last knots.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["MonotoneMap"]
+
+KNOTS = 16
+ROWS_FOR_A_KNOT = 8
+LARGEST_WARPED = 709.0  # its exponential is finite
+STEEPEST_TAIL = 2.0  # slope beyond the last knot against the mean slope
+
+
+@dataclass(frozen=True, eq=False)
+class MonotoneMap:
+    """From a number to its normal score and back.
+
+    Example:
+        >>> incomes = np.exp(np.random.default_rng(0).normal(10, 1, 5000))
+        >>> to_normal = MonotoneMap.of(incomes)
+        >>> scores = to_normal(incomes)
+        >>> bool(abs(scores.mean()) < 0.02), bool(abs(scores.std() - 1) < 0.02)
+        (True, True)
+        >>> bool(np.allclose(to_normal.inverse(scores), incomes, rtol=1e-12))
+        True
+    """
+
+    middle: float
+    scale: float
+    knots: np.ndarray  # of warped values, increasing
+    scores: np.ndarray  # of the knots, increasing
+    slopes: np.ndarray  # at the knots, positive
+
+    @classmethod
+    def of(cls, values: np.ndarray, counts: np.ndarray | None = None) -> "MonotoneMap":
+        """Learn the map from finite values, or from distinct values and how often each occurs."""
+        order = np.argsort(values, kind="stable")
+        x = np.asarray(values, dtype=np.float64)[order]
+        weights = np.ones(len(x)) if counts is None else np.asarray(counts, np.float64)[order]
+        total = weights.sum()
+        places = (weights.cumsum() - weights / 2) / total  # the middle of each value's share
+        middle, low, high = np.interp([0.5, 0.25, 0.75], places, x)
+        scale = _scale(x, float(middle), float(high / 2 - low / 2))
+        warped = _warp(x, float(middle), scale)
+        wanted = int(np.clip(total / ROWS_FOR_A_KNOT, 2, KNOTS))
+        ends = _normal_quantile(np.array([places[0], places[-1]]))
+        shares = _normal_probability(np.linspace(ends[0], ends[1], wanted))
+        shares[0], shares[-1] = places[0], places[-1]
+        knots, scores = _distinct(np.interp(shares, places, warped), _normal_quantile(shares))
+        return cls(float(middle), scale, knots, scores, _slopes(knots, scores))
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Normal scores of values, any finite ones."""
+        u = _warp(np.asarray(values, dtype=np.float64), self.middle, self.scale)
+        k = self._interval(u, self.knots)
+        width, height, secant, first, last = self._pieces(k)
+        t = np.clip((u - self.knots[k]) / width, 0, 1)
+        rest = t * (1 - t)
+        inside = self.scores[k] + height * (secant * t * t + first * rest) / (
+            secant + (first + last - 2 * secant) * rest
+        )
+        below = self.scores[0] + self.slopes[0] * (u - self.knots[0])
+        above = self.scores[-1] + self.slopes[-1] * (u - self.knots[-1])
+        return np.where(u < self.knots[0], below, np.where(u > self.knots[-1], above, inside))
+
+    def inverse(self, scores: np.ndarray) -> np.ndarray:
+        """The values of normal scores."""
+        u = np.clip(self._warped(scores)[0], -LARGEST_WARPED, LARGEST_WARPED)
+        largest = np.finfo(np.float64).max
+        with np.errstate(over="ignore"):
+            return np.clip(self.middle + self.scale * np.sinh(u), -largest, largest)
+
+    def log_derivative(self, scores: np.ndarray) -> np.ndarray:
+        """Logarithm of the derivative of the map at the values that have these scores."""
+        u, slope = self._warped(scores)
+        # The logarithm of cosh, which itself overflows far out.
+        log_cosh = np.abs(u) + np.log1p(np.exp(-2 * np.abs(u))) - np.log(2)
+        return np.log(slope) - log_cosh - np.log(self.scale)
+
+    def _warped(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Warped values of scores, and the slope of the spline there."""
+        z = np.asarray(scores, dtype=np.float64)
+        k = self._interval(z, self.scores)
+        width, height, secant, first, last = self._pieces(k)
+        part = np.clip(z - self.scores[k], 0, height)
+        bend = first + last - 2 * secant
+        a = height * (secant - first) + part * bend
+        b = height * first - part * bend
+        c = -secant * part
+        t = 2 * c / (-b - np.sqrt(np.maximum(b * b - 4 * a * c, 0)))
+        rest = t * (1 - t)
+        slope = secant**2 * (last * t * t + 2 * secant * rest + first * (1 - t) ** 2)
+        slope = slope / (secant + bend * rest) ** 2
+        below, above = z < self.scores[0], z > self.scores[-1]
+        u = self.knots[k] + t * width
+        u = np.where(below, self.knots[0] + (z - self.scores[0]) / self.slopes[0], u)
+        u = np.where(above, self.knots[-1] + (z - self.scores[-1]) / self.slopes[-1], u)
+        slope = np.where(below, self.slopes[0], np.where(above, self.slopes[-1], slope))
+        return u, slope
+
+    @staticmethod
+    def _interval(values: np.ndarray, borders: np.ndarray) -> np.ndarray:
+        return np.clip(np.searchsorted(borders, values, side="right") - 1, 0, len(borders) - 2)
+
+    def _pieces(self, k: np.ndarray) -> tuple[np.ndarray, ...]:
+        widths, heights = np.diff(self.knots), np.diff(self.scores)
+        secants = heights / widths
+        return widths[k], heights[k], secants[k], self.slopes[k], self.slopes[k + 1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, which keeps every digit."""
+        lists = {n: getattr(self, n).tolist() for n in ("knots", "scores", "slopes")}
+        return {"middle": self.middle, "scale": self.scale, **lists}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> "MonotoneMap":
+        """The map that was saved; ValueError if it does not increase."""
+        lists = [np.array(saved[n], dtype=np.float64) for n in ("knots", "scores", "slopes")]
+        found = cls(float(saved["middle"]), float(saved["scale"]), *lists)
+        sizes = {a.shape for a in lists}
+        steps = np.concatenate([np.diff(lists[0]), np.diff(lists[1]), lists[2], [found.scale]])
+        if len(sizes) > 1 or lists[0].ndim != 1 or len(lists[0]) < 2 or not np.all(steps > 0):
+            raise ValueError("the map of its numbers does not increase")
+        return found
+
+
+def _warp(x: np.ndarray, middle: float, scale: float) -> np.ndarray:
+    # Halves are exact, and differences of the largest numbers do not overflow.
+    return np.arcsinh((x / 2 - middle / 2) / (scale / 2))
+
+
+def _scale(x: np.ndarray, middle: float, quartiles: float) -> float:
+    """Half the distance of the quartiles; if they are equal, the mean distance to the middle."""
+    away = np.abs(x / 2 - middle / 2)
+    # Not so small that a quotient overflows or rounding of the numbers looks like their spread.
+    least = max(abs(middle) * 2.0**-50, float(away.max()) * 1e-300, 1e-300)
+    for scale in (quartiles, 2 * float((away / len(x)).sum()), abs(middle)):
+        if scale > least:
+            return min(scale, 1e300)
+    return 1.0
+
+
+def _distinct(knots: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Knots apart from each other; where quantiles are equal, one with their mean score."""
+    gap = 1e-9 * max(1.0, knots[-1] - knots[0])
+    groups = np.concatenate([[0], np.cumsum(np.diff(knots) > gap)])
+    counts = np.bincount(groups)
+    means = [np.bincount(groups, weights=w) / counts for w in (knots, scores)]
+    if len(counts) > 1:
+        # Means are inside; the ends are what the tails begin at.
+        means[0][0], means[0][-1] = knots[0], knots[-1]
+        return means[0], means[1]
+    return means[0][0] + np.array([-1.0, 1.0]), np.array([-1.0, 1.0])
+
+
+def _slopes(knots: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Of a smooth curve through the knots: weighted harmonic means of the slopes on both sides."""
+    widths = np.diff(knots)
+    secants = np.diff(scores) / widths
+    steepest = STEEPEST_TAIL * (scores[-1] - scores[0]) / (knots[-1] - knots[0])
+    ends = np.minimum(secants[[0, -1]], steepest)
+    left, right = 2 * widths[1:] + widths[:-1], widths[1:] + 2 * widths[:-1]
+    inner = (left + right) / (left / secants[:-1] + right / secants[1:])
+    return np.concatenate([ends[:1], inner, ends[1:]])
+
+
+def _normal_quantile(shares: np.ndarray) -> np.ndarray:
+    return torch.special.ndtri(torch.from_numpy(shares)).numpy()
+
+
+def _normal_probability(scores: np.ndarray) -> np.ndarray:
+    return torch.special.ndtr(torch.from_numpy(scores)).numpy()

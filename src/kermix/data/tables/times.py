@@ -1,0 +1,122 @@
+"""Dates and times: as ticks of a whole number, also where they are written as text."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from kermix.data.tables.table import load_pyarrow
+
+__all__ = [
+    "from_ticks",
+    "is_time",
+    "parse_times",
+    "resolution",
+    "seconds_of",
+    "text_format",
+    "ticks",
+]
+
+# Fractions of a second are those of the unit; Arrow writes as many digits as it has.
+FORMATS = (
+    ("%Y-%m-%d", "s"), ("%Y-%m-%dT%H:%M:%SZ", "s"), ("%Y-%m-%d %H:%M:%S", "s"),
+    ("%Y-%m-%dT%H:%M:%S", "s"), ("%Y-%m-%d %H:%M", "s"), ("%Y-%m-%dT%H:%M", "s"),
+    ("%Y-%m-%d %H:%M:%S+00:00", "s"), ("%Y-%m-%dT%H:%M:%S+00:00", "s"),
+    ("%Y/%m/%d", "s"), ("%Y/%m/%d %H:%M:%S", "s"), ("%Y/%m/%d %H:%M", "s"),
+    ("%d.%m.%Y", "s"), ("%d.%m.%Y %H:%M", "s"), ("%d.%m.%Y %H:%M:%S", "s"),
+    ("%m/%d/%Y", "s"), ("%m/%d/%Y %H:%M", "s"), ("%m/%d/%Y %H:%M:%S", "s"),
+    ("%d/%m/%Y", "s"), ("%d/%m/%Y %H:%M", "s"), ("%d/%m/%Y %H:%M:%S", "s"),
+    ("%d-%m-%Y", "s"), ("%d %b %Y", "s"), ("%d-%b-%Y", "s"),
+    *((f"%Y-%m-%d{t}%H:%M:%S{z}", u) for u in ("ms", "us", "ns") for t in " T" for z in ("", "Z")),
+)  # fmt: skip
+LOOKED_AT = 200
+SHORTEST, LONGEST = 8, 40  # characters of a date
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+DAY = 86_400
+
+
+def is_time(kind: Any) -> bool:
+    """Whether an Arrow type is one of time."""
+    return bool(load_pyarrow().types.is_temporal(kind)) and "interval" not in str(kind)
+
+
+def seconds_of(kind: Any) -> float:
+    """Seconds of one tick of an Arrow type of time."""
+    return DAY if str(kind) == "date32[day]" else UNITS[getattr(kind, "unit", "ms")]
+
+
+def ticks(column: Any) -> np.ndarray:
+    """A column of times without gaps as whole numbers of its unit."""
+    arrow = load_pyarrow()
+    small = column.type.bit_width == 32
+    if small:
+        column = column.cast(arrow.int32())
+    return np.asarray(column.cast(arrow.int64()).to_numpy(), dtype=np.int64)
+
+
+def from_ticks(numbers: np.ndarray, kind: Any, mask: np.ndarray) -> Any:
+    """Whole numbers of a type's unit as an Arrow array, with gaps where the mask is true."""
+    arrow = load_pyarrow()
+    if kind.bit_width == 32:
+        return arrow.array(numbers.astype(np.int32), mask=mask).cast(kind)
+    return arrow.array(numbers, mask=mask).cast(kind)
+
+
+def resolution(numbers: np.ndarray, seconds: float) -> int:
+    """Ticks of the largest common step: a day, an hour, a minute, a second, or a part of one."""
+    if not len(numbers):
+        return 1
+    steps = [DAY, 3600, 60, 1, 1e-3, 1e-6]
+    base = numbers - numbers.min()
+    for step in steps:
+        count = step / seconds
+        whole = round(count)
+        if whole > 1 and math.isclose(count, whole) and not (base % whole).any():
+            return whole
+    return 1
+
+
+def text_format(words: Any) -> tuple[str, str] | None:
+    """The one way in which all words, distinct ones, are written dates; None if there is none.
+
+    What is written back must be the same text, so that nothing is lost.
+    """
+    from pyarrow import compute
+
+    if not len(words):
+        return None
+    lengths = compute.min_max(compute.utf8_length(words)).as_py()
+    if lengths["min"] < SHORTEST or lengths["max"] > LONGEST:
+        return None
+    few = words.slice(0, LOOKED_AT)
+    for way in FORMATS:
+        if _is_written_so(few, *way) and _is_written_so(words, *way):
+            return way
+    return None
+
+
+def _is_written_so(words: Any, form: str, unit: str) -> bool:
+    times = parse_times(words, form, unit)
+    return times is not None and times.null_count == 0 and write_times(times, form).equals(words)
+
+
+def parse_times(words: Any, form: str, unit: str) -> Any | None:
+    """Text as times without a zone, null where it is not written like this."""
+    from pyarrow import compute
+
+    arrow = load_pyarrow()
+    if unit == "s":
+        return compute.strptime(words, format=form, unit="s", error_is_null=True)
+    try:
+        # Only the standard's way has fractions, and Arrow reads it without a format.
+        bare = compute.utf8_rtrim(words, characters="Z")
+        return bare.cast(arrow.timestamp(unit))
+    except arrow.ArrowInvalid:
+        return None
+
+
+def write_times(times: Any, form: str) -> Any:
+    """Times as text."""
+    from pyarrow import compute
+
+    return compute.strftime(times, format=form, locale="C").cast("string")
