@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kermix.runs.fit import fit, resume
     from kermix.sklearn.mixture import KernelMixture
     from kermix.sklearn.product import ProductClassifier, ProductRegressor
+    from kermix.sklearn.table import TableModel
 
 forward_moved_modules()
 
@@ -57,6 +58,7 @@ __all__ = [
     "ScalarLoss",
     "Schema",
     "Sketch",
+    "TableModel",
     "VectorLoss",
     "__version__",
     "bandwidth",
@@ -88,6 +90,10 @@ def __getattr__(name: str) -> object:
         from kermix.sklearn.mixture import KernelMixture
 
         return KernelMixture
+    if name == "TableModel":
+        from kermix.sklearn.table import TableModel
+
+        return TableModel
     if name in ("ProductClassifier", "ProductRegressor"):
         from kermix.sklearn import product as product_estimators
 
