@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.permutation import four_gaussians
-from kermix.comparison.twosample import two_sample_test
+from kermix.comparison.twosample import two_sample_test, variance_grid
 from kermix.kernels.gaussian import bandwidth
+from kermix.kernels.others import LaplaceKernel
 from kermix.reports.provenance import environment, machine_name, write_json
 
 __all__ = ["CASES", "METHODS", "run"]
@@ -123,6 +124,11 @@ def _hyppo(name: str) -> Callable[[Tensor, Tensor, int], float]:
     return test
 
 
+def laplace_kernels(x: Tensor, y: Tensor) -> list[LaplaceKernel]:
+    """As many scales as the Gaussian test has variances, at which both kernels are 1/e."""
+    return [LaplaceKernel(2 * v**0.5) for v in variance_grid(torch.cat([x, y]))]
+
+
 PERMUTATIONS = 500
 METHODS: dict[str, Callable[[Tensor, Tensor, int], float]] = {
     "kermix svd": lambda x, y, s: two_sample_test(x, y, "svd", seed=s).pvalue,
@@ -130,6 +136,9 @@ METHODS: dict[str, Callable[[Tensor, Tensor, int], float]] = {
     "kermix energy": lambda x, y, s: two_sample_test(x, y, "energy", seed=s).pvalue,
     "median-heuristic mmd": lambda x, y, s: (
         two_sample_test(x, y, "mmd", float(bandwidth(torch.cat([x, y]))), seed=s).pvalue
+    ),
+    "laplace mmd": lambda x, y, s: (
+        two_sample_test(x, y, "mmd", kernel=laplace_kernels(x, y), seed=s).pvalue
     ),
     "hyppo MMD": _hyppo("MMD"),
     "hyppo Energy": _hyppo("Energy"),
@@ -186,11 +195,29 @@ def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def merged(before: dict[str, Any] | None, row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the methods that were measured before on the same samples.
+
+    `commits` says of which commit a method's numbers are, where it is not that of the row.
+    """
+    if before is None or before["repetitions"] != row["repetitions"]:
+        return row
+    kept = [m for m in before["rejected"] if m not in row["rejected"]]
+    if not kept:
+        return row
+    for column in ("rejected", "seconds", "pvalues"):
+        row[column] = {**{m: before[column][m] for m in kept}, **row[column]}
+    known = before.get("commits", {})
+    row["commits"] = {m: known.get(m, before.get("commit")) for m in kept}
+    return row
+
+
 def main() -> None:
     """Run everything and write the result file, after each case what there is so far."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=100)
     parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--mnist", type=Path, default=None, help="folder of the four IDX files")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     asked = parser.parse_args()
@@ -202,15 +229,15 @@ def main() -> None:
     path = asked.out / f"power-{machine_name()}.json"
     # A long run can be made in parts: what was measured before and is not asked for stays.
     before = json.loads(path.read_text()) if path.is_file() else {}
-    result: dict[str, Any] = {"environment": environment()}
-    cases = asked.cases.split(",")
-    kept = before.get("power", {}).get("rows", [])
-    rows = [row for row in kept if row["case"] not in cases]
+    result: dict[str, Any] = {**before, "environment": environment()}
+    cases, methods = asked.cases.split(","), tuple(asked.methods.split(","))
+    rows = {row["case"]: row for row in before.get("power", {}).get("rows", [])}
     for case in cases:
-        part = rejection_rates(asked.repetitions, (case,), mnist=asked.mnist, progress=say)
+        part = rejection_rates(asked.repetitions, (case,), methods, asked.mnist, say)
         commit = result["environment"]["commit"]
-        rows += [{**row, "commit": commit} for row in part["rows"]]
-        result["power"] = {**part, "rows": rows}
+        for row in part["rows"]:
+            rows[case] = merged(rows.get(case), {**row, "commit": commit})
+        result["power"] = {**part, "rows": list(rows.values())}
         write_json(path, result)
     say(f"Results: {path}")
 

@@ -4,7 +4,9 @@
 --data-root FOLDER --out results/table1.json` trains each cell of the table and merges its record
 into the file as soon as it is there, so that a run that was cut short loses one cell at most.
 `--set NAME=VALUE` changes a setting, and `--variant "TEXT: NAME=VALUE, NAME=VALUE"` names a
-change, for ablations. `--page docs/classification.md` writes the page.
+change, for ablations. `--as-written element,vector` trains Eqs. 25 to 27 to the letter, without
+augmentation, in one or both readings of their norm. `--page docs/classification.md` writes the
+page.
 """
 
 import argparse
@@ -24,10 +26,10 @@ import torch
 
 from kermix.data.images.labelled import load_labelled
 from kermix.errors import OptionError, RunError, TrainingError
-from kermix.paper.table_cells import PATCHES, hold_out, merge, train_cell
+from kermix.paper.table_cells import AS_WRITTEN, PATCHES, hold_out, merge, train_cell
 from kermix.renamed import current_names
 from kermix.training.classifier_settings import ClassifierSettings
-from kermix.training.presets import preset
+from kermix.training.presets import as_written, preset
 
 __all__ = ["main", "run"]
 
@@ -111,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
 
 def _cells(given: argparse.Namespace) -> list[tuple[str, ClassifierSettings, str]]:
     """What to train: dataset, settings and the name of a change, seeds in the outer loop."""
+    if given.as_written:
+        return _cells_as_written(given)
     named = [_variant(text) for text in given.variant]
     changes = [("", {}), *named] if given.with_base or not named else named
     common = dict(pair.split("=", 1) for pair in given.set)
@@ -126,6 +130,18 @@ def _cells(given: argparse.Namespace) -> list[tuple[str, ClassifierSettings, str
                             options = _typed({**common, **change})
                             found.append((dataset, replace(base, **options, seed=seed), name))
     return found
+
+
+def _cells_as_written(given: argparse.Namespace) -> list[tuple[str, ClassifierSettings, str]]:
+    options = _typed(dict(pair.split("=", 1) for pair in given.set))
+    return [
+        (dataset, replace(as_written(dataset, int(patch), reading), **options, seed=int(seed)),
+         f"{AS_WRITTEN}, {reading}")
+        for seed in given.seeds.split(",")
+        for dataset in given.dataset.split(",")
+        for reading in given.as_written.split(",")
+        for patch in given.patch.split(",")
+    ]  # fmt: skip
 
 
 def _side_by_side(train: Callable[[int], None], count: int, jobs: int) -> None:
@@ -217,6 +233,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--augmentation", default="on", choices=("on", "off", "both"))
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--variant", action="append", default=[], metavar="TEXT: NAME=VALUE, ...")
+    parser.add_argument("--as-written", metavar="READING", help="element, vector; with commas")
     parser.add_argument("--with-base", action="store_true", help="also train without a variant")
     parser.add_argument("--data-root", type=Path, help="where the files of MNIST or CIFAR-10 are")
     parser.add_argument("--cache", type=Path, help="where decoded pictures are kept")

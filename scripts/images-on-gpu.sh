@@ -42,13 +42,13 @@ joined() { # task, parts
 }
 
 (part c0 cifar10 none
- part c1 cifar10 "svd;svd, debiased;sinkhorn;references" & part c3 cifar10 "vector, debiased;scalar, debiased;mmd"
+ part c1 cifar10 "svd;svd, debiased;references;sinkhorn" & part c3 cifar10 "vector, debiased;scalar, debiased;mmd"
  part c2 cifar10 "vector;matrix;matrix, debiased;scalar"; wait) &
 part m0 mnist none
 (part m1 mnist "svd;references"; part s1 spaces "pixels;random;codes") &
 part m2 mnist "mixture svd+em;mmd;scalar" &
 part m3 mnist "vector;matrix" &
-part m4 mnist "mixture svd;sinkhorn;energy" &
+part m4 mnist "mixture svd;energy;sinkhorn" &
 part m5 mnist "svd, debiased;vector, debiased" &
 part m6 mnist "matrix, debiased;scalar, debiased" &
 part s2 spaces "codes, decoded;several;coarse;references" &

@@ -1,36 +1,94 @@
 """Write `docs/paper.md` from `results/paper/`: `python scripts/paper_page.py`.
 
-`kermix reproduce --out results/paper` writes what is read here.
+`kermix reproduce --out results/paper` writes what is read here. `--judge NAME ...` first judges
+the numbers of these figures anew, after a rule has changed.
 """
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+from kermix.paper.catalogue import ARTEFACTS, judge_again
+from kermix.paper.contents import CONTENTS, Entry
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "results" / "paper", ROOT / "docs" / "paper.md"
-ORDER = ("fig-generation", "fig-measure", "fig-identity", "fig-singular-functions",
-         "table-classification")  # fmt: skip
+Claims = list[dict[str, Any]]
 
 
 def page() -> str:
-    """The page's Markdown: for each figure its picture, and the claims with their verdicts."""
-    files = [file for name in ORDER if (file := RESULTS / f"{name}.json").exists()]
+    """The page's Markdown: what the paper states, then its figures with claims and verdicts."""
+    files = [file for name in ARTEFACTS if (file := RESULTS / f"{name}.json").exists()]
     records = [json.loads(file.read_text()) for file in files]
-    claims = [claim for record in records for claim in record["claims"] if not claim["ours"]]
-    seen = sum(claim["holds"] for claim in claims)
+    claims = [claim for record in records for claim in record["claims"]]
     lines = [
-        "# The paper's figures",
+        "# The paper",
         "",
         "Written by `python scripts/paper_page.py` from the files in `results/paper/`, which"
-        " `kermix reproduce` wrote. Each claim is judged by the rule beside it, from the numbers.",
+        " `kermix reproduce` wrote. Each claim is judged by the rule beside it, from the numbers;"
+        " claims of ours, which the paper does not make, say so and do not count.",
         "",
-        f"**{seen} of {len(claims)} of the paper's claims were seen.**",
+        *_counts(claims),
+        "## Everything that the paper states",
+        "",
+        "In its order; a statement that is judged in several readings or cases shows how many of"
+        " them were seen. Errata are on the page [Mathematics]"
+        "(mathematics.md#errata-where-the-paper-is-wrong-or-silent).",
+        "",
+        "| where | what | code | tests | found |",
+        "|---|---|---|---|---|",
+        *(_row(entry, claims) for entry in CONTENTS),
         "",
     ]
     for file, record in zip(files, records, strict=True):
         lines += _figure(file.stem, record)
     return "\n".join(lines)
+
+
+def by_statement(claims: Claims) -> dict[str, Claims]:
+    """The paper's claims, grouped by the statement that they are readings or cases of."""
+    found: dict[str, Claims] = {}
+    for claim in claims:
+        if not claim["ours"]:
+            found.setdefault(claim.get("statement") or claim["text"], []).append(claim)
+    return found
+
+
+def _counts(claims: Claims) -> list[str]:
+    groups = by_statement(claims).values()
+    whole = sum(all(claim["holds"] for claim in group) for group in groups)
+    none = sum(not any(claim["holds"] for claim in group) for group in groups)
+    readings = sum(map(len, groups))
+    seen = sum(claim["holds"] for group in groups for claim in group)
+    return [
+        f"**Of {len(groups)} statements of the paper, {whole} were seen in every reading and case,"
+        f" {len(groups) - whole - none} in some, {none} in none** ({seen} of {readings} readings"
+        " and cases).",
+        "",
+    ]
+
+
+def _row(entry: Entry, claims: Claims) -> str:
+    groups = by_statement(claims)
+    judged = []
+    for statement in entry.statements:
+        group = groups.get(statement, [])
+        seen = sum(claim["holds"] for claim in group)
+        if not group:
+            judged.append("not judged yet")
+        elif len(group) == 1:
+            judged.append("seen" if seen else "**not seen**")
+        else:
+            judged.append(
+                f"{'' if seen else '**'}seen in {seen} of {len(group)}{'' if seen else '**'}"
+            )
+        if len(entry.statements) > 1:
+            judged[-1] = f"{statement.rstrip('.')}: {judged[-1]}"
+    found = "; ".join([*judged, *([entry.found] if entry.found else [])]) or "as stated"
+    code = ", ".join(f"`{name.removeprefix('kermix.')}`" for name in entry.code) or "-"
+    tests = ", ".join(f"`{name}`" for name in entry.tests) or "judged alone"
+    return f"| {entry.item} | {_plain(entry.says)} | {code} | {tests} | {_plain(found)} |"
 
 
 def _figure(name: str, record: dict[str, Any]) -> list[str]:
@@ -68,5 +126,7 @@ def _plain(text: str) -> str:
 
 
 if __name__ == "__main__":
+    for name in sys.argv[2:] if sys.argv[1:2] == ["--judge"] else []:
+        judge_again(name, RESULTS)
     PAGE.write_text(page())
     print(PAGE)

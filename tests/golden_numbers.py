@@ -29,11 +29,12 @@ import kermix as km
 # ---- Names: what a move may change ------------------------------------------------------------
 
 from kermix.cli.app import app  # isort: skip
+from kermix.paper import ablations  # isort: skip
 from kermix.training.conditional import ConditionalSettings, fit_conditional  # isort: skip
 
 from kermix.paper.generation import Training, train  # isort: skip
 
-ABLATIONS = {"frobenius": km.frobenius_cost, "distance": km.distance_nuclear_cost}
+ABLATIONS = {"frobenius": ablations.frobenius_cost, "distance": ablations.distance_nuclear_cost}
 STEPS, POLISH, FINISH, BATCH = "--steps", "--refine-steps", "--refine-with", "--batch-size"
 POLISH_BATCH, SPREAD, RATE = "--refine-batch-size", "--variance-factors", "--learning-rate"
 COVARIANCE = "--covariance-type"

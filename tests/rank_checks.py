@@ -1,6 +1,7 @@
 """What the tests run in many processes: each function is called on every rank."""
 
 import copy
+import gc
 import os
 import signal
 import time
@@ -91,13 +92,12 @@ class _Sketched(nn.Module):
 
     def forward(self, x, y, weights_x=None, weights_y=None):
         from kermix.costs.sketched import SketchPair
-        from kermix.distributed.loss import _primal_cost
         from kermix.sketches.sketch import sample_moments
 
         features = self.ours.features
         moments = [sample_moments(features, *side) for side in ((x, weights_x), (y, weights_y))]
         pair = SketchPair.of_moments(features, *moments, x.dtype, weights_x is not None)
-        value, _ = _primal_cost(self.ours.loss, pair)
+        value, _ = self.ours.loss.cost_of_sketches(pair)
         return self.ours.loss.minimised(value, min(len(x), len(y)))
 
 
@@ -368,6 +368,20 @@ def fits(folder, devices, names=tuple(FITS), stop_at=None):
             drawn = trainer.model.draw(20, torch.Generator().manual_seed(1))
         found[name] = (drawn, trainer.history)
     return found
+
+
+def what_holds_a_group():
+    """What is left of the wrapped module, and whether there is a group, after a training."""
+    from kermix.data.toys import toy
+    from kermix.training.build import build_trainer, split_rows
+
+    data = split_rows(toy("moons").sample(60, torch.Generator().manual_seed(0)), 0)
+    trainer = build_trainer(data, fit_settings("mixture svd"), device="cpu", devices=2)
+    trainer.run()
+    before = sum(isinstance(o, DistributedDataParallel) for o in gc.get_objects())
+    trainer.leave_group()
+    after = sum(isinstance(o, DistributedDataParallel) for o in gc.get_objects())
+    return before, after, dist.is_initialized()
 
 
 def node(folder):

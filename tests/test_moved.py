@@ -1,4 +1,4 @@
-"""Old names of modules: they import, warn, and give the same objects."""
+"""Old names of modules and functions: they import, warn, and give the same objects."""
 
 import importlib
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import kermix as km
-from kermix.moved import MOVED
+from kermix.moved import MOVED, MOVED_FUNCTIONS
 
 
 @pytest.mark.parametrize("old", MOVED)
@@ -27,3 +27,20 @@ def test_no_old_module_hides_a_function():
 def test_names_that_never_were_are_not_found():
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("kermix.measure.nothing")
+
+
+@pytest.mark.parametrize("name", MOVED_FUNCTIONS)
+@pytest.mark.parametrize("module", ["kermix", "kermix.costs"])
+def test_old_place_of_a_function_gives_the_same_one(module, name):
+    place = MOVED_FUNCTIONS[name]
+    with pytest.warns(DeprecationWarning, match=f"{module}.{name} is now {place}.{name}") as seen:
+        found = getattr(importlib.import_module(module), name)
+    assert found is getattr(importlib.import_module(place), name)
+    assert seen[0].filename == __file__
+    assert name not in km.__all__
+
+
+@pytest.mark.parametrize("module", ["kermix", "kermix.costs"])
+def test_attributes_that_never_were_are_not_found(module):
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'nothing'"):
+        importlib.import_module(module).nothing  # noqa: B018

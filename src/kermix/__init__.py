@@ -13,9 +13,8 @@ from kermix import errors
 from kermix.comparison.compare import compare
 from kermix.comparison.twosample import two_sample_test
 from kermix.costs.debiased import DebiasedLoss
+from kermix.costs.discrete import decompose_discrete, discrete_cost
 from kermix.costs.functions import (
-    distance_nuclear_cost,
-    frobenius_cost,
     matrix_cost,
     scalar_cost,
     svd_cost,
@@ -26,10 +25,17 @@ from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.kernels.gaussian import GaussianKernel, bandwidth
 from kermix.kernels.gram import gram
+from kermix.kernels.others import (
+    CosineKernel,
+    FunctionKernel,
+    LaplaceKernel,
+    PolynomialKernel,
+    RationalQuadraticKernel,
+)
 from kermix.linalg.nuclear import nuclear_norm
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.mixtures.sampled_mixture import SampledMixture
-from kermix.moved import forward_moved_modules
+from kermix.moved import forward_moved_modules, moved_function
 from kermix.sketches.features import fourier_features, nystrom_features
 from kermix.sketches.files import sketch_files
 from kermix.sketches.sketch import Sketch
@@ -45,14 +51,19 @@ if TYPE_CHECKING:
 forward_moved_modules()
 
 __all__ = [
+    "CosineKernel",
     "DebiasedLoss",
     "EncodedTable",
+    "FunctionKernel",
     "GaussianKernel",
     "GaussianMixture",
     "KernelMixture",
+    "LaplaceKernel",
     "MatrixLoss",
+    "PolynomialKernel",
     "ProductClassifier",
     "ProductRegressor",
+    "RationalQuadraticKernel",
     "SVDLoss",
     "SampledMixture",
     "ScalarLoss",
@@ -64,12 +75,12 @@ __all__ = [
     "bandwidth",
     "compare",
     "decompose",
+    "decompose_discrete",
     "decompose_grid",
-    "distance_nuclear_cost",
+    "discrete_cost",
     "errors",
     "fit",
     "fourier_features",
-    "frobenius_cost",
     "gram",
     "matrix_cost",
     "nuclear_norm",
@@ -102,4 +113,4 @@ def __getattr__(name: str) -> object:
         from kermix.runs import fit
 
         return getattr(fit, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return moved_function(__name__, name)

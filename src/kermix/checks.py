@@ -114,6 +114,12 @@ def check_samples(name: str, x: Tensor) -> Tensor:  # (*B, N, d)
             f"{name} is a sketch, which holds no points; here points are needed. The costs and "
             "km.compare take sketches."
         )
+    if hasattr(x, "covariance_kind"):
+        raise SampleError(
+            f"{name} is a {type(x).__name__}, which holds no points; here points are needed: "
+            f"{name}.sample((1000,)) draws some. The costs, their losses and km.decompose take "
+            "mixtures."
+        )
     if not isinstance(x, Tensor):
         raise SampleError(
             f"{name} is a {type(x).__name__}, not a torch.Tensor; "

@@ -7,6 +7,7 @@ __all__ = [
     "DownloadError",
     "ImageError",
     "KermixError",
+    "KernelError",
     "MissingExtraError",
     "OptionError",
     "RankError",
@@ -46,6 +47,10 @@ class WeightError(KermixError, ValueError):
 
 class OptionError(KermixError, ValueError):
     """An option has a value that is not offered, or options contradict each other."""
+
+
+class KernelError(KermixError, ValueError):
+    """A kernel is none, or a closed form needs the Gaussian one."""
 
 
 class SketchError(KermixError, ValueError):

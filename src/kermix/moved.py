@@ -1,4 +1,4 @@
-"""Modules that have moved: their old names still import, with a warning that names the new one."""
+"""What has moved: old names still import, with a warning that names the new one."""
 
 import importlib
 import importlib.abc
@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
-__all__ = ["MOVED", "forward_moved_modules"]
+__all__ = ["MOVED", "MOVED_FUNCTIONS", "forward_moved_modules", "moved_function"]
 
 # Old names that users of version 0.1 may import; they go in version 0.3. Not `kermix.gram`, which
 # is the name of a function.
@@ -28,6 +28,11 @@ MOVED = {
     "kermix.plots": "kermix.reports.figures",
     "kermix.product_estimators": "kermix.sklearn.product",
 }
+# Functions that `kermix` and `kermix.costs` had, and their modules.
+MOVED_FUNCTIONS = {
+    "distance_nuclear_cost": "kermix.paper.ablations",
+    "frobenius_cost": "kermix.paper.ablations",
+}
 PACKAGES = {name.rpartition(".")[0] for name in MOVED} - {"kermix"}
 
 
@@ -43,11 +48,7 @@ class _Forwarder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         new = MOVED.get(module.__name__)
         if new is None:
             return
-        warnings.warn(
-            f"{module.__name__} is now {new}; the old name goes in version 0.3.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        _warn(module.__name__, new, stacklevel=3)
         content = vars(importlib.import_module(new))
         vars(module).update({k: v for k, v in content.items() if not k.startswith("__")})
 
@@ -56,3 +57,25 @@ def forward_moved_modules() -> None:
     """Let old names of modules be imported."""
     if not any(isinstance(finder, _Forwarder) for finder in sys.meta_path):
         sys.meta_path.append(_Forwarder())
+
+
+def moved_function(module: str, name: str) -> object:
+    """What a module's `__getattr__` gives for a name that it no longer has.
+
+    Args:
+        module: The module's name.
+        name: What it was asked for.
+
+    Raises:
+        AttributeError: The module never had it.
+    """
+    new = MOVED_FUNCTIONS.get(name)
+    if new is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    _warn(f"{module}.{name}", f"{new}.{name}", stacklevel=4)
+    return getattr(importlib.import_module(new), name)
+
+
+def _warn(old: str, new: str, stacklevel: int) -> None:
+    text = f"{old} is now {new}; the old name goes in version 0.3."
+    warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)

@@ -3,12 +3,8 @@
 import csv
 import gzip
 import json
-import os
 import shlex
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +21,7 @@ from kermix.runs.classify_run import ClassifyRun
 from kermix.runs.kinds import open_run
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.presets import preset, suited_settings
+from processes import command
 
 SMALL = ["--width", "12", "--depth", "1", "--set", "output_width=16"]
 
@@ -347,30 +344,14 @@ def test_the_cnn_has_a_run_too(pictures, tmp_path):
     assert "Patch filters" not in (run / "report.html").read_text()
 
 
-def _command(*arguments):
-    code = "from kermix.cli import main; main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
-    )
-
-
-def test_ctrl_c_saves_and_the_resumed_run_ends_as_if_it_had_not_stopped(tmp_path):
-    options = ["digits", *SMALL, "--epochs", "6", "--batch-size", "128"]
+def test_ctrl_c_saves_and_the_resumed_run_ends_as_if_it_had_not_stopped(pictures, tmp_path):
+    options = [pictures, *SMALL, "--epochs", "30", "--batch-size", "4"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    process = _command("classify", *options, "--out", stopped)
-    end = time.monotonic() + 120
-    while not (stopped / "checkpoint" / "last.safetensors").exists():
-        assert process.poll() is None, process.stdout.read()
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, output
-    assert "kermix resume" in output
+    with command("classify", *options, "--out", stopped) as process:
+        process.wait_for((stopped / "checkpoint" / "last.safetensors").exists)
+        process.send(signal.SIGINT)
+        assert process.wait() == 130, process.output
+        assert "kermix resume" in process.output
     with pytest.raises(RunError, match="not trained to the end"):
         kermix("predict", stopped, tmp_path)
     assert kermix("resume", stopped).exit_code == 0

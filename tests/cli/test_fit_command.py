@@ -4,9 +4,7 @@ import json
 import os
 import pty
 import signal
-import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -21,8 +19,9 @@ from kermix.errors import KermixError, RunError, TrainingError
 from kermix.runs.fit_run import FitRun
 from kermix.runs.folder import begin_folder, lasting_source, next_free_folder
 from kermix.training.checkpoints import load_checkpoint
+from processes import command
 
-SHORT = ["--steps", "30", "--refine-steps", "10", "--components", "8", "--batch-size", "32"]
+SHORT = ["--steps", "10", "--refine-steps", "4", "--components", "8", "--batch-size", "32"]
 
 
 def kermix(*arguments):
@@ -49,12 +48,12 @@ def test_run_folder_holds_everything(moons):
     assert np.load(moons / "samples.npy").shape == (2500, 2)
     lines = (moons / "metrics.csv").read_text().splitlines()
     assert lines[0] == "step,loss,variance,metric"
-    assert lines[-1].startswith("40,")
+    assert lines[-1].startswith("14,")
     config = json.loads((moons / "config.json").read_text())
-    assert config["settings"]["steps"] == 30
+    assert config["settings"]["steps"] == 10
     page = (moons / "report.html").read_text()
     assert (
-        "kermix fit moons --rows 500 --components 8 --steps 30 --refine-steps 10 --batch-size 32"
+        "kermix fit moons --rows 500 --components 8 --steps 10 --refine-steps 4 --batch-size 32"
         in page
     )
 
@@ -66,9 +65,9 @@ def test_existing_folder_is_never_overwritten(moons):
     assert (moons / "config.json").read_bytes() == before
     with pytest.raises(RunError, match=r"nothing is ever overwritten; choose another --out\.$"):
         kermix("fit", "moons", "--out", moons.parent)  # no run, so nothing to go on with
-    for command in ("fit", "classify"):  # before data are read, which may take minutes
+    for name in ("fit", "classify"):  # before data are read, which may take minutes
         with pytest.raises(RunError, match="nothing is ever overwritten"):
-            kermix(command, "nowhere", "--out", moons)
+            kermix(name, "nowhere", "--out", moons)
 
 
 def test_a_run_begins_in_a_folder_of_its_own(tmp_path):
@@ -185,37 +184,23 @@ def test_other_costs(cost, tmp_path):
     assert result.exit_code == 0, result.output
 
 
-def _command(*arguments):
-    code = "from kermix.cli import main; main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def saved(folder):
+    """Whether there is a checkpoint."""
+    return (folder / "checkpoint" / "last.safetensors").exists()
 
 
-def _wait_for_checkpoint(folder: Path, process) -> None:
-    end = time.monotonic() + 120
-    while not (folder / "checkpoint" / "last.safetensors").exists():
-        assert process.poll() is None, process.stdout.read()
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-LONG = ["ring8", "--steps", "400", "--refine-steps", "80", "--components", "16", "--batch-size",
+LONG = ["ring8", "--steps", "100", "--refine-steps", "40", "--components", "16", "--batch-size",
         "32", "--rows", "300"]  # fmt: skip
 
 
 def test_killed_and_resumed_ends_with_the_same_weights(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    process = _command("fit", *LONG, "--out", killed)
-    _wait_for_checkpoint(killed, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    with command("fit", *LONG, "--out", killed) as process:
+        process.wait_for(lambda: saved(killed))
+        process.send(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
     _, content = load_checkpoint(killed / "checkpoint" / "last.safetensors")
-    assert content["step"] < 480
+    assert content["step"] < 140
     assert not (killed / "samples.npy").exists()
     kermix("fit", *LONG, "--out", whole)
     assert kermix("resume", killed).exit_code == 0
@@ -229,12 +214,13 @@ def test_killed_and_resumed_ends_with_the_same_weights(tmp_path):
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
-    process = _command("fit", *LONG, "--out", tmp_path / "run")
-    _wait_for_checkpoint(tmp_path / "run", process)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, output
-    assert "kermix resume" in output
+    with command("fit", *LONG, "--out", tmp_path / "run") as process:
+        process.wait_for(lambda: saved(tmp_path / "run"))
+        process.send(signal.SIGINT)
+        assert process.wait() == 130, process.output
+        assert "kermix resume" in process.output
+    _, content = load_checkpoint(tmp_path / "run" / "checkpoint" / "last.safetensors")
+    assert 0 < content["step"] < 140
     assert kermix("resume", tmp_path / "run").exit_code == 0
     assert (tmp_path / "run" / "report.html").exists()
 

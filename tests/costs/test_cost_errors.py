@@ -6,6 +6,7 @@ import torch
 import kermix as km
 from cases import COSTS, LOSSES, RIDGED, normal
 from kermix import errors
+from kermix.paper import ablations
 
 GOOD_X, GOOD_Y = normal(4, 3, seed=1), normal(5, 3, seed=2)
 ones = torch.ones
@@ -63,7 +64,7 @@ WEIGHTS = [
 ]
 # Everything that takes two samples and a variance.
 FUNCTIONS = COSTS | {
-    "frobenius": km.frobenius_cost,
+    "frobenius": ablations.frobenius_cost,
     "vector_weights": km.vector_weights,
     "gram": km.gram,
     "loss": lambda x, y, v: km.SVDLoss(v)(x, y),
@@ -93,9 +94,9 @@ def test_samples_that_do_not_fit_each_other(name, x, y, error):
 @pytest.mark.parametrize(("x", "y", "error"), PAIRS)
 def test_samples_of_the_distance_cost(x, y, error):
     with pytest.raises(error, match=r"\bx\b.*\by\b"):
-        km.distance_nuclear_cost(x, y)
+        ablations.distance_nuclear_cost(x, y)
     with pytest.raises(errors.SampleError, match=r"\bx\b"):
-        km.distance_nuclear_cost(with_value(GOOD_X, torch.nan), GOOD_Y)
+        ablations.distance_nuclear_cost(with_value(GOOD_X, torch.nan), GOOD_Y)
 
 
 @pytest.mark.parametrize("bad", VARIANCES, ids=_shown)

@@ -4,11 +4,11 @@ import errno
 import json
 import multiprocessing
 import os
+import resource
 import shutil
-import subprocess
+import signal
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from kermix.data.images.cache import Plan, cache_folder, prepared
 from kermix.data.images.decoding import Decoded
 from kermix.data.images.folders import prepare_files
 from pictures import encoded
+from processes import PRELOADED, Process
 
 SHAPE = (6, 1, 2, 2)
 IMAGES = np.arange(24, dtype=np.uint8).reshape(SHAPE)
@@ -101,20 +102,18 @@ def test_too_little_space(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="limits of file sizes are POSIX")
-def test_a_disk_that_runs_full_while_writing(tmp_path):
+def prepare_on_a_full_disk(folder):
     # The limit on a file's size stands in for a full disk: write() fails half-way in both.
-    code = f"""
-import resource, signal, sys
-sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
-import test_prepared as t
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (135, resource.RLIM_INFINITY))
-from pathlib import Path
-found = t.prepared("x", t.plan, Path({str(tmp_path)!r}))
-t.check(found, notes=2)
-assert "File too large" in found.notes[1], found.notes
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (135, resource.RLIM_INFINITY))
+    found = prepared("x", plan, folder)
+    check(found, notes=2)
+    assert "File too large" in found.notes[1], found.notes
+
+
+def test_a_disk_that_runs_full_while_writing(tmp_path):
+    with Process(prepare_on_a_full_disk, tmp_path) as process:
+        assert process.wait() == 0, process.output
     assert not list(tmp_path.iterdir()), "nothing half-written is left"
 
 
@@ -161,7 +160,8 @@ def prepare_in_process(folder, barrier, results):
 
 
 def test_processes_at_the_same_time(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
     barrier, results = context.Barrier(2), context.Queue()
     processes = [
         context.Process(target=prepare_in_process, args=(tmp_path, barrier, results))

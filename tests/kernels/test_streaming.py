@@ -2,9 +2,9 @@
 
 import math
 import os
-import subprocess
+import re
 import sys
-from textwrap import dedent
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ import tolerances
 from cases import DTYPES, normal, uniform
 from kermix.kernels.gaussian import as_kernel
 from kermix.kernels.means import log_kernel_means
+from processes import Process
 
 N, K = 13, 9
 RIDGE = 1e-3
@@ -199,28 +200,28 @@ def test_log_kernel_means(d, chunk):
     assert_close(found, truth, rtol=1e-11, atol=1e-12)
 
 
+def print_extra_memory(n, k, chunk, threads):
+    torch.set_num_threads(threads)
+
+    def step(n, k):
+        x, y = normal(n, 2, seed=0, dtype=torch.float32), normal(k, 2, seed=1, dtype=torch.float32)
+        y.requires_grad_()
+        km.scalar_cost(x, y, 0.1, chunk=chunk).backward()
+        assert torch.isfinite(y.grad).all()
+        assert y.grad.abs().max() > 0
+        # Not ru_maxrss, in which a process inherits the peak of the one that started it.
+        return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
+
+    before = step(100, 100)
+    sys.stdout.write(str((step(n, k) - before) * 1024))
+    sys.stdout.flush()
+
+
 def extra_memory(n, k, chunk=None, threads=1):
     """Peak memory of a cost and its gradient above that of a small one, in bytes, by a process."""
-    program = dedent(f"""
-        import re, torch, kermix as km
-        torch.set_num_threads({threads})
-        def step(n, k):
-            generator = torch.Generator().manual_seed(0)
-            x, y = (torch.randn(size, 2, generator=generator) for size in (n, k))
-            y.requires_grad_()
-            km.scalar_cost(x, y, 0.1, chunk={chunk}).backward()
-            assert torch.isfinite(y.grad).all() and y.grad.abs().max() > 0
-            # Not ru_maxrss, in which a process inherits the peak of the one that started it.
-            return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
-        before = step(100, 100)
-        print((step({n}, {k}) - before) * 1024)
-    """)
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    with Process(print_extra_memory, n, k, chunk, threads) as process:
+        assert process.wait(1800) == 0, process.output
+        return int(process.output)
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

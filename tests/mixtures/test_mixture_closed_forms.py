@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal
 from torch.testing import assert_close
 
 from kermix.mixtures import gaussian_products
+from kermix.mixtures.densities import InnerProducts
 from kermix.mixtures.mixture import GaussianMixture
 from mixture_cases import (
     KIND_PAIRS,
@@ -128,7 +129,8 @@ def test_cauchy_schwarz_with_itself_is_zero_and_never_negative():
 def test_cauchy_schwarz_keeps_its_gradient_where_rounding_made_it_negative(monkeypatch):
     p = make("isotropic")
     value = torch.tensor(-1e-9, requires_grad=True)
-    monkeypatch.setattr(GaussianMixture, "_cauchy_schwarz", lambda *_: 3 * value)
+    products = InnerProducts(-1.5 * value, torch.zeros(()), torch.zeros(()))
+    monkeypatch.setattr(GaussianMixture, "_inner_products", lambda *_: products)
     divergence = p.cauchy_schwarz(p)
     divergence.backward()
     assert divergence.item() == 0

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from kermix.paper import classification, generation, identity, measure, singular_functions
+from kermix.paper import generation, identity, measure, singular_functions, table_records
 from kermix.paper.claims import Claim
 
 GENERATION = {
@@ -157,6 +157,7 @@ def test_singular_function_claims_can_fail(key, value, index):
 
 
 TABLE = {"1": 0.98, "3": 0.985, "5": 0.99, "7": 0.99, "CNN": 0.992}
+TRAIN = {"1": 0.985, "3": 0.999, "5": 0.999, "7": 1.0, "CNN": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -166,16 +167,27 @@ TABLE = {"1": 0.98, "3": 0.985, "5": 0.99, "7": 0.99, "CNN": 0.992}
         ("3", 0.98, [1]),
         ("CNN", 0.999, [2]),
         ("3", 0.9, [1, 3]),
+        ("CNN", 0.95, [5, 6]),
+        ("7", 0.985, []),
+        ("7", 0.9805, [3, 6]),
     ],
 )
 def test_table_claims_can_fail(column, value, failing):
-    assert all(verdicts(classification.claims("mnist", TABLE)))
-    found = verdicts(classification.claims("mnist", {**TABLE, column: value}))
+    assert all(verdicts(table_records.claims("mnist", TABLE, train=TRAIN)))
+    found = verdicts(table_records.claims("mnist", {**TABLE, column: value}, train=TRAIN))
     assert [i for i, holds in enumerate(found) if not holds] == failing
 
 
+@pytest.mark.parametrize(("column", "failing"), [("5", [4]), ("CNN", [5])])
+def test_training_accuracies_are_judged(column, failing):
+    found = verdicts(table_records.claims("mnist", TABLE, train={**TRAIN, column: 0.98}))
+    assert [i for i, holds in enumerate(found) if not holds] == failing
+    # Without them there is nothing to judge.
+    assert len(table_records.claims("mnist", TABLE)) == 5
+
+
 def test_digits_are_judged_without_the_papers_numbers():
-    claims = classification.claims("digits", {**TABLE, "1": 0.85})
+    claims = table_records.claims("digits", {**TABLE, "1": 0.85})
     assert verdicts(claims) == [True, True, True]
     assert not any("paper" in claim.numbers for claim in claims)
 
@@ -213,14 +225,24 @@ def test_recorded_table_takes_the_best_supported_cells(tmp_path):
         return {
             "dataset": "mnist", "model": "cnn" if patch is None else "gaussian-product",
             "patch": patch, "seed": seed, "augmentation": augmentation, "variant": variant,
-            "test_accuracy": accuracy,
+            "test_accuracy": accuracy, "train_accuracy": 1.0,
         }  # fmt: skip
 
-    file = tmp_path / "table1.json"
+    files = [tmp_path / "table1.json", tmp_path / "table1-as-written.json"]
     cells = [
-        cell(3, 0, 0.98), cell(3, 1, 0.99), cell(3, 0, 0.999, "none"),
+        cell(3, 0, 0.98), cell(3, 1, 0.99), cell(3, 0, 0.999, "shift 3"),
         cell(3, 0, 0.5, variant="no whitening"), cell(None, 0, 0.991),
+        cell(None, 0, 0.97, "none"),
     ]  # fmt: skip
-    file.write_text(json.dumps(cells))
-    found, _ = classification.recorded(file)
-    assert found == {"mnist": {"3": pytest.approx(0.985), "CNN": 0.991}}
+    files[0].write_text(json.dumps(cells))
+    files[1].write_text(json.dumps([cell(3, 0, 0.9, "none", "as written, element")]))
+    found, sources = table_records.recorded(files)
+    assert found == {
+        "tuned, with augmentation": {
+            "mnist": {"3": (1.0, pytest.approx(0.985)), "CNN": (1.0, 0.991)}
+        },
+        "tuned, no augmentation": {"mnist": {"CNN": (1.0, 0.97)}},
+        "as written, element-wise": {"mnist": {"3": (1.0, 0.9), "CNN": (1.0, 0.97)}},
+    }
+    assert sources == ["results/table1.json", "results/table1-as-written.json"]
+    assert table_records.recorded(files[1:])[1] == ["results/table1-as-written.json"]

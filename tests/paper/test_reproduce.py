@@ -12,7 +12,16 @@ from typer.testing import CliRunner
 from kermix.cli.app import app
 from kermix.data.images import labelled
 from kermix.errors import DownloadError, ImageError, KermixError, OptionError, RunError
-from kermix.paper import classification, generation, identity, measure
+from kermix.paper import (
+    classification,
+    generation,
+    identity,
+    image_cells,
+    images,
+    measure,
+    prior,
+    remarks,
+)
 from kermix.paper import singular_functions as functions
 from kermix.paper.artefact import read_record
 from kermix.paper.catalogue import ARTEFACTS, chosen, records_in
@@ -22,6 +31,25 @@ SMALL = {
     "fig-generation": (
         generation,
         {"training": generation.Training(seeds=2, steps=5, batch_size=32, width=16, compared=200)},
+    ),
+    "fig-prior": (
+        prior,
+        {"training": prior.Training(seeds=1, steps=2, components=16, batch_size=16)},
+    ),
+    "fig-remarks": (
+        remarks,
+        {"training": generation.Training(seeds=1, steps=2, batch_size=16, width=8, compared=60)},
+    ),
+    "fig-images": (
+        images,
+        {
+            "training": image_cells.Training(
+                steps=2, batch_size=20, width=8, compared=40, judge_epochs=1, judge_width=8
+            ),
+            "seeds": 1,
+            "variances": (0.01,),
+            "device": "cpu",
+        },
     ),
     "fig-measure": (measure, {"samples": 40, "steps": 11, "seeds": 1}),
     "fig-identity": (identity, {"samples": 60, "points": 41}),
@@ -207,7 +235,7 @@ def test_table_of_mnist_where_it_is_given(mnist):
         True, data_root=mnist, columns=("1", "3", "CNN"), epochs=1, width=8, output_width=8
     )
     assert {row["dataset"] for row in made.tables["cells"]} == {"mnist"}
-    assert all("MNIST" in claim.text for claim in made.claims if "results/" not in claim.text)
+    assert all("MNIST" in claim.text for claim in made.claims if "; " not in claim.text)
     # Of noise nothing can be learnt: the paper's accuracies are not reached.
     assert not made.claims[0].holds
     assert made.notes[0].startswith("CIFAR-10 is left out")
@@ -248,3 +276,13 @@ def test_a_claim_that_fails_is_counted_on_the_page(artefacts, tmp_path):
     replace(artefact, claims=failed + artefact.claims[2:3]).save(tmp_path, quick=True, seconds=1.0)
     page = write_page(tmp_path, records_in(tmp_path)).read_text()
     assert f"{int(artefact.claims[2].holds)} of 3 claims seen" in page
+
+
+@pytest.mark.usefixtures("offline")
+def test_cells_of_an_earlier_table_are_taken(tmp_path, artefacts, monkeypatch):
+    made = artefacts["table-classification"]
+    made.save(tmp_path, quick=True, seconds=1.0)
+    monkeypatch.setattr(classification, "train_cell", None)
+    again = classification.run(True, cells=tmp_path)
+    assert again.tables == made.tables
+    assert [c.text for c in again.claims] == [c.text for c in made.claims]

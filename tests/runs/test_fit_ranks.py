@@ -1,18 +1,23 @@
 """Fits over many processes: the trajectory of one, one run folder, an orderly end."""
 
 import json
-import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+import warnings
 from ast import literal_eval
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
 import torch
-from test_fit_command import _wait_for_checkpoint, kermix
+from test_fit_command import kermix, saved
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import rank_checks
 from kermix.data.loading import load
@@ -23,6 +28,7 @@ from kermix.runs.training import train
 from kermix.training.build import build_trainer, split_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.settings import FitSettings
+from processes import PRELOADED, Process, run_command
 
 
 def assert_same_fits(found, expected):
@@ -51,27 +57,33 @@ def test_trajectory_does_not_depend_on_the_number_of_processes(tmp_path):
     assert_same_fits(rank_checks.fits(tmp_path / "stopped by two", 1, stopped), expected)
 
 
+def test_a_rank_that_leaves_its_group_holds_nothing_of_it():
+    assert launch(rank_checks.what_holds_a_group, devices=2) == (1, 0, False)
+
+
 SMALL = ["moons", "--steps", "150", "--refine-steps", "30", "--components", "8", "--batch-size",
          "32", "--rows", "300"]  # fmt: skip
 
 
-def start(*command):
-    return subprocess.Popen(
-        [sys.executable, "-m", *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+TORCHRUN = [*SMALL, "--steps", "10", "--strategy", "shard"]
+
+
+def interrupt_when_saved(folder):
+    """Send this process Ctrl-C as soon as there is a checkpoint."""
+    end = time.monotonic() + 120
+    while not saved(folder) and time.monotonic() < end:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_command_with_devices_is_interrupted_and_resumed_alone(tmp_path):
-    process = start("kermix", "fit", *SMALL, "--devices", 2, "--out", tmp_path / "run")
-    _wait_for_checkpoint(tmp_path / "run", process)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=250)
-    assert process.returncode == 130, output
-    assert "kermix resume" in output
+    # Here, because ranks are copies of a server that this process has already.
+    watcher = threading.Thread(target=interrupt_when_saved, args=(tmp_path / "run",))
+    watcher.start()
+    result = kermix("fit", *SMALL, "--devices", 2, "--out", tmp_path / "run")
+    watcher.join()
+    assert result.exit_code == 130, result.output
+    assert "kermix resume" in result.output
     _, content = load_checkpoint(tmp_path / "run" / "checkpoint" / "last.safetensors")
     assert 0 < content["step"] < 180
     config = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -88,14 +100,38 @@ def test_command_with_devices_is_interrupted_and_resumed_alone(tmp_path):
     np.testing.assert_allclose(metrics[0][-1], metrics[1][-1], rtol=0.05)
 
 
-def test_torchrun(tmp_path):
-    process = start(
-        "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "-m", "kermix", "fit",
-        *SMALL, "--steps", 10, "--strategy", "shard", "--out", tmp_path / "run",
+def test_ranks_of_torchs_own_agent(tmp_path):
+    # What torchrun does, but with copies of the server as processes.
+    get_context("forkserver").set_forkserver_preload(PRELOADED)
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=2, run_id=tmp_path.name, monitor_interval=0.05,
+        rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="forkserver",
+        logs_specs=DefaultLogsSpecs(str(tmp_path / "logs"), redirects=Std.ALL),
     )  # fmt: skip
-    output, _ = process.communicate(timeout=250)
-    assert process.returncode == 0, output
-    assert output.count("report:") == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own
+        elastic_launch(config, run_command)("fit", *TORCHRUN, "--out", str(tmp_path / "run"))
+    printed = [path.read_text() for path in (tmp_path / "logs").rglob("stdout.log")]
+    assert sorted(text.count("report:") for text in printed) == [0, 1]
+    assert FitRun.open(tmp_path / "run").ranks == (2, 1, "shard")
+
+
+@pytest.mark.slow
+def test_torchrun(tmp_path):
+    command = [
+        "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "kermix", "fit",
+        *TORCHRUN, "--out", str(tmp_path / "run"),
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=250,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("report:") == 1
     assert FitRun.open(tmp_path / "run").ranks == (2, 1, "shard")
 
 
@@ -103,15 +139,13 @@ def test_nodes_meet(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
     paths = [tmp_path / f"node{n}" for n in range(2)]
-    nodes = [context.Process(target=rank_checks.start_node, args=(n, port, path))
-             for n, path in enumerate(paths)]  # fmt: skip
-    for process in nodes:
-        process.start()
-    for process in nodes:
-        process.join(250)
-        assert process.exitcode == 0
+    with (
+        Process(rank_checks.start_node, 0, port, paths[0]) as first,
+        Process(rank_checks.start_node, 1, port, paths[1]) as second,
+    ):
+        for process in (first, second):
+            assert process.wait(250) == 0, process.output
     assert literal_eval(paths[0].read_text()) == (3.0, "0", "0", "0")
     assert paths[1].read_text() == "None"
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -12,15 +11,15 @@ from typer.testing import CliRunner
 from kermix.cli.app import app
 from kermix.errors import KermixError, RunError
 from kermix.runs.lock import locked_run
+from processes import Process, command
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from kermix.runs.lock import locked_run
-with locked_run(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
+
+def hold(folder):
+    """Hold the lock of a folder for a minute."""
+    with locked_run(folder):
+        sys.stdout.write("held\n")
+        sys.stdout.flush()
+        time.sleep(60)
 
 
 def kermix(*arguments):
@@ -34,13 +33,9 @@ def kermix(*arguments):
 @pytest.fixture
 def holder(tmp_path):
     """Another process that holds the lock of a folder."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.communicate()
+    with Process(hold, tmp_path) as process:
+        process.wait_for(lambda: process.output == "held\n")
+        yield process
 
 
 def test_a_second_process_is_told_which_one_has_the_run(holder, tmp_path):
@@ -50,7 +45,7 @@ def test_a_second_process_is_told_which_one_has_the_run(holder, tmp_path):
 
 
 def test_a_killed_process_holds_nothing(holder, tmp_path):
-    holder.send_signal(signal.SIGKILL)
+    holder.send(signal.SIGKILL)
     holder.wait()
     assert (tmp_path / "lock").exists(), "left behind, and of no effect"
     with locked_run(tmp_path):
@@ -91,22 +86,11 @@ def test_where_files_cannot_be_locked_runs_go_on(tmp_path, monkeypatch):
 def test_a_run_in_training_cannot_be_resumed(tmp_path):
     run = tmp_path / "run"
     options = ["--steps", "3000", "--components", "8", "--rows", "300", "--out", str(run)]
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from kermix.cli import main; main()", "fit", "moons", *options],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    try:
-        end = time.monotonic() + 60
-        while not (run / "lock").exists() or not (run / "lock").read_text():
-            assert process.poll() is None, process.stdout.read()
-            assert time.monotonic() < end
-            time.sleep(0.05)
+    lock = run / "lock"
+    with command("fit", "moons", *options) as process:
+        process.wait_for(lambda: lock.exists() and lock.read_text())
         with pytest.raises(RunError, match=f"process {process.pid} "):
             kermix("resume", run)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.parametrize("kind", ["images", "classify"])

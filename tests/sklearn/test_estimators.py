@@ -30,7 +30,7 @@ def test_contract(estimator, check):
 
 def test_density_of_two_blobs_is_close_to_its_entropy():
     rows = two_blobs(2000)
-    model = km.KernelMixture(16, steps=300, refine_steps=200, random_state=0).fit(rows[:1500])
+    model = km.KernelMixture(8, steps=100, refine_steps=50, random_state=0).fit(rows[:1500])
     entropy = np.log(2) + np.log(2 * np.pi * np.e) + np.log(10 * 0.1)
     assert abs(-model.score(rows[1500:]) - entropy) < 0.15
 

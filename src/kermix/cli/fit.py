@@ -65,10 +65,15 @@ def fit(
         ),
     ] = "mixture10",
     cost: Cost = "svd",
+    form: Annotated[
+        str | None,
+        typer.Option(help="Of --cost matrix: trace (default), data_fixed or logdet."),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help="mixture: a table of components. network: noise to components. generator, conv: "
+            help="mixture: a table of components. network: fixed noise to components. continuous: "
+            "new noise in each step to components. generator, conv: "
             "noise to centres, one for each noise vector. By default mixture. For images of 16 "
             "pixels or more: codes (default), noise to codes of an autoencoder; code-mixture; "
             "conv, noise to images."
@@ -84,7 +89,11 @@ def fit(
         str, typer.Option(help="Covariance of each component: isotropic or diagonal.")
     ] = "isotropic",
     prior: Annotated[
-        str, typer.Option(help="Noise of networks: uniform, gaussian or hybrid.")
+        str,
+        typer.Option(
+            help="Noise of networks: uniform, gaussian, or hybrid (Gaussian beside a choice among "
+            "32 states). By default hybrid; gaussian for images."
+        ),
     ] = "hybrid",
     steps: Annotated[int, typer.Option(help="Training steps.")] = 800,
     refine_steps: Annotated[
@@ -112,6 +121,13 @@ def fit(
         float | None,
         typer.Option(
             help="Kernel variance at the beginning; equal to --variance for a fixed one."
+        ),
+    ] = None,
+    kernel_variance: Annotated[
+        float | None,
+        typer.Option(
+            help="Constant kernel variance in the data's own units (pixels go from 0 to 1), as "
+            "the paper has it; instead of --variance and --start-variance."
         ),
     ] = None,
     variance_factors: Annotated[

@@ -31,7 +31,17 @@ def command(
     ] = False,
     data_root: Annotated[
         Path | None,
-        typer.Option(help="Folder of MNIST and CIFAR-10 for the table; without it, digits."),
+        typer.Option(
+            help="Folder of MNIST, CIFAR-10 and faces, for the table and fig-images; without it, "
+            "digits."
+        ),
+    ] = None,
+    cells: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the trained networks of fig-images, or of an earlier table: what is "
+            "there is not trained again."
+        ),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the same figures in --out.")
@@ -66,6 +76,7 @@ def command(
                         folder,
                         quick,
                         data_root=data_root,
+                        cells=cells,
                         tick=partial(_advance, progress, task),
                     )
                 )

@@ -1,12 +1,10 @@
 """`kermix spectrum DATA [DATA2]`: what structure does the kernel see in the data?"""
 
-import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
-from torch import Tensor
 
 from kermix.cli.output import (
     check_output,
@@ -19,14 +17,11 @@ from kermix.cli.output import (
 from kermix.data.tables.table import common_columns, read_table
 from kermix.errors import OptionError
 from kermix.kernels.gaussian import bandwidth
-from kermix.reports import figures as plots
-from kermix.reports.page import Report
+from kermix.reports.spectrum_report import spectrum_report
 from kermix.runs.folder import next_free
-from kermix.spectrum import Decomposition, decompose
+from kermix.spectrum import decompose
 
-__all__ = ["command", "report"]
-
-MAP_SIDE = 80
+__all__ = ["command"]
 
 
 def command(
@@ -90,81 +85,5 @@ def command(
             [[str(k + 1), f"{s:.5g}"] for k, s in enumerate(found)],
             notes,
         )
-    page = report(result, names, sets, tables[0].columns, notes, images)
+    page = spectrum_report(result, names, sets, tables[0].columns, notes, images)
     save_page(page.save, page_path, quiet=as_json)
-
-
-def report(
-    result: Decomposition,
-    names: list[str],
-    sets: list[Tensor],
-    columns: list[str],
-    notes: list[str],
-    images: bool = False,
-) -> Report:
-    """The page: the spectrum, and the leading functions in both forms."""
-    page = Report(
-        f"Spectrum of {' and '.join(names)}",
-        f"Leading {len(result)} functions of the kernel, {result.method} decomposition.",
-    )
-    for note in notes:
-        page.text(note)
-    page.heading("Singular values")
-    page.figure(plots.spectrum(result.singular_values), "Singular values, logarithmic.")
-    for k, name in enumerate(names):
-        functions = (result.left, result.right)[k]
-        what = "Eigenfunctions" if len(names) == 1 else ("Left", "Right")[k] + " functions"
-        page.heading(f"{what}: {name}")
-        points, shape = _places(sets, columns)
-        for form, text in (("probability", "orthonormal under the data's density"),
-                           ("lebesgue", "times the root of that density")):  # fmt: skip
-            values = functions(points, form)  # type: ignore[arg-type]
-            options: dict[str, Any] = {"singular_values": result.singular_values}
-            if shape is not None:
-                options["shape"] = shape
-            page.figure(
-                plots.singular_functions(points, values, **options),
-                f"{what} 1 to {len(result)}, {text}.",
-            )
-        if images:
-            _image_rows(page, functions(), sets[k])
-        elif len(columns) > 2:
-            _extreme_rows(page, functions(), sets[k], columns)
-    return page
-
-
-def _places(sets: list[Tensor], columns: list[str]) -> tuple[Tensor, tuple[int, int] | None]:
-    """A grid over the data in one and two dimensions, the data themselves beyond."""
-    pooled = torch.cat(sets)
-    if len(columns) > 2:
-        return pooled, None
-    low, high = pooled.amin(0), pooled.amax(0)
-    side = MAP_SIDE if len(columns) == 2 else 400
-    axes = [torch.linspace(float(a), float(b), side, dtype=pooled.dtype)
-            for a, b in zip(low, high, strict=True)]  # fmt: skip
-    grid = torch.cartesian_prod(*axes).reshape(-1, len(columns))
-    return grid, (side, side) if len(columns) == 2 else None
-
-
-def _extreme_rows(page: Report, values: Tensor, points: Tensor, columns: list[str]) -> None:
-    shown = columns[:8]
-    for k in range(values.shape[1]):
-        order = values[:, k].argsort(descending=True)
-        ends = [*order[:3].tolist(), *order[-3:].tolist()]
-        page.text(f"Function {k + 1}: its three highest and lowest rows.")
-        page.table(
-            ["value", *shown],
-            [[float(values[i, k]), *points[i, : len(shown)].tolist()] for i in ends],
-        )
-
-
-def _image_rows(page: Report, values: Tensor, points: Tensor) -> None:
-    """Weighted means of the images: what each function is high and low on."""
-    side = math.isqrt(points.shape[1])
-    if side**2 != points.shape[1]:
-        raise OptionError(f"--images: {points.shape[1]} columns are not a square image.")
-    pictures = values.T.to(points) @ points / len(points)
-    page.figure(
-        plots.singular_functions(points, pictures.T, shape=(side, side), images=True),
-        "Each function's mean image: data weighted by the function.",
-    )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kermix.kernels.gaussian import KernelTerms
-from kermix.kernels.gram import gram_matrix
+from kermix.kernels.others import PointKernel, kernel_matrix
 from kermix.kernels.subsets import symmetric_subset
 from kermix.linalg.cholesky import cholesky, default_ridge
 
@@ -40,11 +40,11 @@ class PooledFeatures:
     moments: Tensor  # (r,), their mean squares, rising
     anchors: Tensor  # (A, d)
     basis: Tensor  # (A, r): features are kernels with the anchors times this
-    terms: KernelTerms
+    terms: KernelTerms | PointKernel
 
     def at(self, points: Tensor) -> Tensor:  # (M, d) -> (M, r)
         """The features of other points."""
-        return gram_matrix(points, self.anchors, self.terms, points.dtype) @ self.basis
+        return kernel_matrix(points, self.anchors, self.terms, points.dtype) @ self.basis
 
     def leading(self, count: int) -> "PooledFeatures":
         """The features of the largest moments alone."""
@@ -53,6 +53,16 @@ class PooledFeatures:
             features=self.features[:, -count:],
             moments=self.moments[-count:],
             basis=self.basis[:, -count:],
+        )
+
+    def divided(self, unit: float) -> "PooledFeatures":
+        """The features of the kernel divided by a number, such as its mean diagonal."""
+        root = unit**0.5
+        return replace(
+            self,
+            features=self.features / root,
+            moments=self.moments / unit,
+            basis=self.basis / root,
         )
 
     def whitened(self, ridge: float | None) -> "PooledFeatures":
@@ -70,7 +80,7 @@ class PooledFeatures:
 
 def pooled_features(
     points: Tensor,  # (N, d)
-    terms: KernelTerms,
+    terms: KernelTerms | PointKernel,
     weights: Tensor | None,  # (N,)
     generator: torch.Generator,
 ) -> tuple[PooledFeatures, str]:
@@ -86,7 +96,7 @@ def pooled_features(
     )
     if n <= EXACT_UP_TO:
         roots = share.sqrt()
-        matrix = gram_matrix(points, points, terms, points.dtype) * roots[:, None] * roots
+        matrix = kernel_matrix(points, points, terms, points.dtype) * roots[:, None] * roots
         moments, vectors = torch.linalg.eigh(matrix)
         keep = _kept(moments)
         moments, vectors = moments[keep], vectors[:, keep]
@@ -98,9 +108,9 @@ def pooled_features(
     seed = int(torch.randint(2**62, (), generator=generator))
     chosen = points[symmetric_subset(points, LANDMARKS, seed)]
     factor = cholesky(
-        gram_matrix(chosen, chosen, terms, points.dtype), default_ridge(points.dtype)
+        kernel_matrix(chosen, chosen, terms, points.dtype), default_ridge(points.dtype)
     )
-    features = factor.whiten(gram_matrix(chosen, points, terms, points.dtype)).T
+    features = factor.whiten(kernel_matrix(chosen, points, terms, points.dtype)).T
     moments, rotation = torch.linalg.eigh(features.T @ (features * share[:, None]))
     keep = _kept(moments)
     method = f"{int(keep.sum())} Nystrom features of {LANDMARKS} landmarks"

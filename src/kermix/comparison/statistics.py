@@ -16,7 +16,8 @@ from kermix.comparison.pooled import PooledFeatures, Tile, bures_form, matrix_fo
 from kermix.comparison.weightings import InnerProducts, WeightedMoments
 from kermix.costs.formulas import log_matrix_cost, log_scalar_cost, log_svd_cost, log_vector_cost
 from kermix.kernels.gaussian import KernelTerms
-from kermix.kernels.gram import gram_matrix, squared_distances
+from kermix.kernels.gram import squared_distances
+from kermix.kernels.others import LaplaceKernel, PointKernel, kernel_matrix
 
 __all__ = [
     "Ranking",
@@ -72,13 +73,13 @@ def _tiles(tile: Callable[[slice, slice], Tensor], points: Tensor) -> Tiles:
             yield rows, columns, tile(rows, columns)
 
 
-def gram_blocks(pooled: Tensor, terms: KernelTerms) -> Tiles:
+def gram_blocks(pooled: Tensor, terms: KernelTerms | PointKernel) -> Tiles:
     """The Gram matrix of the pooled sample, in tiles."""
 
     def tile(rows: slice, columns: slice) -> Tensor:
         first = pooled[rows]
         second = first if rows == columns else pooled[columns]
-        return gram_matrix(first, second, terms, pooled.dtype)
+        return kernel_matrix(first, second, terms, pooled.dtype)
 
     return _tiles(tile, pooled)
 
@@ -154,7 +155,9 @@ def mmd_ranking(gram: Tiles, a: Tensor, b: Tensor) -> Ranking:
     return Ranking(values, rounding(values, size))
 
 
-def scalar_ranking(points: Tensor, terms: KernelTerms, a: Tensor, b: Tensor) -> Ranking:
+def scalar_ranking(
+    points: Tensor, terms: KernelTerms | PointKernel, a: Tensor, b: Tensor
+) -> Ranking:
     """Cauchy-Schwarz divergence: minus the logarithm of the normalised scalar cost.
 
     Its rounding error is that of logarithms of sums of positive numbers.
@@ -168,8 +171,10 @@ def scalar_ranking(points: Tensor, terms: KernelTerms, a: Tensor, b: Tensor) -> 
         pq += (of_a * b[:, rows]).sum(1)
         if twice:
             pq += (of_b * a[:, rows]).sum(1)
+    if isinstance(terms, PointKernel):
+        pp, pq, qq = (s.abs().clamp(min=torch.finfo(s.dtype).tiny) for s in (pp, pq, qq))
     log_pq, far = pq.log(), pq < SAFE
-    if bool(far.any()):
+    if bool(far.any()) and _has_logarithms(terms):
         log_pq[far] = log_cross_means(points, terms, a[far], b[far])
     divergence = -log_scalar_cost(InnerProducts(pp.log(), log_pq, qq.log()), normalized=True)
     level = 16 * torch.finfo(divergence.dtype).eps
@@ -178,7 +183,7 @@ def scalar_ranking(points: Tensor, terms: KernelTerms, a: Tensor, b: Tensor) -> 
 
 
 def log_cross_means(
-    points: Tensor, terms: KernelTerms, a: Tensor, b: Tensor
+    points: Tensor, terms: KernelTerms | PointKernel, a: Tensor, b: Tensor
 ) -> Tensor:  # (N, d), (P, N), (P, N) -> (P,)
     """Logarithms of the kernel's means across sides that are too far apart for exponentials."""
     found = []
@@ -187,13 +192,30 @@ def log_cross_means(
         second, log_b = sides[1]
         parts = []
         for first, log_a in zip(*(t.split(LARGE_TILE) for t in sides[0]), strict=True):
-            squares = squared_distances(first, second)
+            shares = log_a.unsqueeze(1) + log_b
             parts += [
-                (log_a.unsqueeze(1) + log_b + (log_weight - rate * squares)).logsumexp((0, 1))
-                for rate, log_weight in zip(terms.rates, terms.log_weights, strict=True)
+                (shares + logarithms).logsumexp((0, 1))
+                for logarithms in _log_kernels(first, second, terms)
             ]
         found.append(torch.stack(parts).logsumexp(0))
     return torch.stack(found)
+
+
+def _has_logarithms(terms: KernelTerms | PointKernel) -> bool:
+    return isinstance(terms, KernelTerms | LaplaceKernel)
+
+
+def _log_kernels(
+    first: Tensor, second: Tensor, terms: KernelTerms | PointKernel
+) -> Iterator[Tensor]:
+    """Logarithms of the kernels that are added up."""
+    if isinstance(terms, LaplaceKernel):
+        yield terms.log_gram(first, second)
+        return
+    assert isinstance(terms, KernelTerms)
+    squares = squared_distances(first, second)
+    for rate, log_weight in zip(terms.rates, terms.log_weights, strict=True):
+        yield log_weight - rate * squares
 
 
 def moment_statistic(

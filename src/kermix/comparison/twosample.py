@@ -5,7 +5,7 @@ Statistics of all permutations come from one pooled Gram matrix and a few matrix
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import torch
@@ -23,9 +23,10 @@ from kermix.comparison.statistics import (
     moment_ranking,
     scalar_ranking,
 )
-from kermix.errors import ShapeError, WeightError
+from kermix.errors import OptionError, ShapeError, WeightError
 from kermix.kernels.gaussian import GaussianKernel, bandwidth
 from kermix.kernels.gram import squared_distances
+from kermix.kernels.others import AnyKernel, PointKernel, as_point_kernel
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
 from kermix.linalg.cholesky import checked_ridge, solve_dtype
 
@@ -43,6 +44,7 @@ Seed: TypeAlias = int | torch.Generator
 COSTS = ("svd", "matrix", "vector", "scalar", "mmd", "energy")
 GRID_POINTS = 1000
 PRECISION = 1e-12
+GAUSSIAN_RIDGE = 1e-4
 DIVIDED = 1e-6
 
 
@@ -65,6 +67,7 @@ class TwoSampleResult:
     m: int
     method: str
     null: Tensor = field(repr=False, compare=False)  # (permutations,)
+    kernels: tuple[str, ...] = ()  # in place of variances, if kernels were given
 
 
 @torch.no_grad()
@@ -80,7 +83,8 @@ def two_sample_test(
     weights_x: Tensor | None = None,  # (N,)
     weights_y: Tensor | None = None,  # (M,)
     form: TestForm = "local",
-    ridge: float | None = 1e-4,
+    ridge: float | Literal["auto"] | None = "auto",
+    kernel: AnyKernel | Sequence[AnyKernel] | None = None,
 ) -> TwoSampleResult:
     r"""Test by permutation whether `x` and `y` come from one distribution.
 
@@ -132,7 +136,14 @@ def two_sample_test(
         weights_y: Weights of `y`.
         form: The local form or the cost itself (slower; its matrices are decomposed for each
             permutation).
-        ridge: Ridge of the whitening, relative to the kernel's diagonal, or None for no whitening.
+        ridge: Ridge of the whitening, relative to the kernel's diagonal, or None for no
+            whitening. `"auto"`: 1e-4 for the Gaussian kernel, None for another `kernel`: in the
+            space of a rough one, such as Laplace's, all points are nearly independent, and
+            whitening them leaves no power.
+        kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
+            function of two sets of points that returns their Gram matrix; or several, which are
+            combined as variances are. Instead of `variances`. What a kernel leaves to the data is
+            taken from both samples together.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -142,6 +153,9 @@ def two_sample_test(
     """
     check_option("cost", cost, COSTS)
     check_option("form", form, ("local", "exact"))
+    kernels = _given_kernels(kernel, cost, variances)
+    if ridge == "auto":
+        ridge = None if any(isinstance(k, PointKernel) for k in kernels) else GAUSSIAN_RIDGE
     if ridge is not None:
         checked_ridge(ridge)
     check_pair(x, y)
@@ -155,14 +169,19 @@ def two_sample_test(
         labels = labellings(len(x), len(y), permutations, generator, groups).to(x.device)
         weights = _pooled_weights(x, y, weights_x, weights_y)
         pooled = _Pooled.of(x, y, labels, weights)
-        grid = () if cost == "energy" else _grid(variances, pooled.rows)
-        rankings, method = _rankings(cost, form, ridge, pooled, grid, generator)
+        grid: tuple[float, ...] = ()
+        if cost != "energy" and not kernels:
+            grid = _grid(variances, pooled.rows)
+        kernels = [k.fitted(pooled.rows) if isinstance(k, PointKernel) else k for k in kernels]
+        used: list[GaussianKernel | PointKernel] = kernels or [GaussianKernel(v) for v in grid]
+        rankings, method = _rankings(cost, form, ridge, pooled, used, generator)
         named = f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method
         sizes = len(x), len(y)
         values, noises, orders = zip(
             *((r.values, r.noise, r.order) for r in rankings), strict=True
         )
-        return ranked(list(values), cost, grid, sizes, named, noises, orders)
+        found = ranked(list(values), cost, grid, sizes, named, noises, orders)
+        return replace(found, kernels=tuple(str(k) for k in kernels))
 
 
 @dataclass(frozen=True)
@@ -201,25 +220,50 @@ def _rankings(
     form: TestForm,
     ridge: float | None,
     pooled: _Pooled,
-    grid: tuple[float, ...],
+    kernels: Sequence[GaussianKernel | PointKernel],
     generator: torch.Generator,
 ) -> tuple[list[Ranking], str]:
-    """Statistics of all labellings for each variance, and how they were found."""
+    """Statistics of all labellings for each kernel, and how they were found."""
     points, sides = pooled.points, pooled.sides
     if cost == "energy":
         return [energy_ranking(points, *sides)], "distances"
     found, method = [], "gram matrix"
-    for v in grid:
-        terms = GaussianKernel(v).cross_terms(points.shape[-1])
+    for kernel in kernels:
+        terms = (
+            kernel.cross_terms(points.shape[-1]) if isinstance(kernel, GaussianKernel) else kernel
+        )
         if cost == "scalar":
             found.append(scalar_ranking(points, terms, *sides))
         elif cost == "mmd":
             found.append(mmd_ranking(gram_blocks(points, terms), *sides))
         else:
             features, method = pooled_features(points, terms, pooled.shares, generator)
+            if isinstance(kernel, PointKernel):
+                features = features.divided(_mean_diagonal(kernel, points))
             count = len(pooled.rows) / 2
             found.append(moment_ranking(cost, form, features.whitened(ridge), *sides, count))
     return found, method
+
+
+def _mean_diagonal(kernel: PointKernel, points: Tensor) -> float:
+    """What a ridge is relative to."""
+    mean = float(kernel.diagonal(points).mean())
+    return mean if mean > 0 else 1.0
+
+
+def _given_kernels(
+    kernel: AnyKernel | Sequence[AnyKernel] | None, cost: str, variances: object
+) -> list[GaussianKernel | PointKernel]:
+    if kernel is None:
+        return []
+    if cost == "energy":
+        raise OptionError("kernel is given with cost='energy', which has no kernel; use 'mmd'.")
+    if not isinstance(variances, str):
+        raise OptionError("variances and kernel are both given, and one is enough.")
+    several = list(kernel) if isinstance(kernel, Sequence) else [kernel]
+    if not several:
+        raise OptionError("kernel is an empty list; give at least one kernel.")
+    return [k if isinstance(k, GaussianKernel) else as_point_kernel(k) for k in several]
 
 
 def ranked(

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from kermix.costs.components import MixturePair
 from kermix.costs.formulas import Correlations, Scaled
 from kermix.costs.samples import SamplePair
 from kermix.info import Info
@@ -13,7 +14,7 @@ from kermix.kernels.gram import ScaledGram
 from kermix.linalg.cholesky import Cholesky
 from kermix.linalg.nuclear import NuclearMethod, nuclear_norm
 
-__all__ = ["GramStatistics", "SampleStatistics", "predicted_by"]
+__all__ = ["GramStatistics", "SampleStatistics", "nuclear_of", "predicted_by"]
 
 
 def predicted_by(projection: Tensor, log_scale: Tensor, centres: Cholesky) -> Scaled:
@@ -21,6 +22,12 @@ def predicted_by(projection: Tensor, log_scale: Tensor, centres: Cholesky) -> Sc
     whitened = centres.whiten(projection.unsqueeze(-1)).squeeze(-1)
     info = Info("cholesky", centres.ridge)
     return Scaled(whitened.square().sum(-1), 2 * log_scale, info)
+
+
+def nuclear_of(cross: ScaledGram, method: NuclearMethod, tolerance: float) -> Scaled:
+    """The nuclear norm of a cross Gram matrix."""
+    norm, info = nuclear_norm.with_info(cross.matrix, method=method, tolerance=tolerance)
+    return Scaled(norm, cross.log_scale, info)
 
 
 class GramStatistics(ABC):
@@ -70,10 +77,10 @@ class GramStatistics(ABC):
 
 
 class SampleStatistics(GramStatistics):
-    """Statistics of samples.
+    """Statistics of samples, or of components of mixtures.
 
     Args:
-        pair: The samples.
+        pair: The samples or components.
         dtype: The dtype in which everything is computed.
         ridge: Ridge of the Gram matrices; by default that of the samples' dtype.
         chunk: Side of the tiles in which means of the kernel are evaluated.
@@ -83,7 +90,7 @@ class SampleStatistics(GramStatistics):
 
     def __init__(
         self,
-        pair: SamplePair,
+        pair: SamplePair | MixturePair,
         dtype: torch.dtype,
         ridge: float | None = None,
         chunk: int | None = None,
@@ -145,8 +152,4 @@ class SampleStatistics(GramStatistics):
 
     def nuclear(self) -> Scaled:
         """Nuclear norm of the cross Gram matrix, of weights that sum to 1."""
-        cross = self.pair.cross_gram(self.dtype)
-        norm, info = nuclear_norm.with_info(
-            cross.matrix, method=self.method, tolerance=self.tolerance
-        )
-        return Scaled(norm, cross.log_scale, info)
+        return nuclear_of(self.pair.cross_gram(self.dtype), self.method, self.tolerance)

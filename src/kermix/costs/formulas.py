@@ -14,7 +14,8 @@ logdet       :math:`-\sum_k \log(1 - s_k^2)`                         none
 svd          :math:`\sum_k \sigma_k(P)`                              :math:`\sqrt{N K}`
 ============ ======================================================= ==========================
 
-Who knows the samples provides the statistics: :mod:`~kermix.costs.dense` from Gram matrices,
+The scalar cost's is in :mod:`kermix.mixtures.densities`, because mixtures need it too. Who knows
+the samples provides the statistics: :mod:`~kermix.costs.dense` from Gram matrices,
 :mod:`~kermix.costs.primal` from moments of features, :mod:`kermix.distributed.sharded` from rows
 spread over processes, :mod:`kermix.comparison.statistics` for many weightings of one pooled
 sample. All are logarithms, or come with the logarithm of their scale, so that a cost has a
@@ -28,6 +29,7 @@ import torch
 from torch import Tensor
 
 from kermix.info import Info
+from kermix.mixtures.densities import Densities, at_most_one, log_scalar_cost
 
 __all__ = [
     "Correlations",
@@ -71,19 +73,6 @@ class Correlations(NamedTuple):
     symmetric: bool = True
 
 
-class Densities(Protocol):
-    """Inner products of the densities of data and centres, by their logarithms, (*B,)."""
-
-    def log_cross(self) -> Tensor:
-        r""":math:`\log \langle p, q\rangle`."""
-
-    def log_norm_x(self) -> Tensor:
-        r""":math:`\log \langle p, p\rangle`."""
-
-    def log_norm_y(self) -> Tensor:
-        r""":math:`\log \langle q, q\rangle`."""
-
-
 class Statistics(Densities, Protocol):
     """All that the costs ask of data and centres, for the ridge of who provides it."""
 
@@ -112,18 +101,12 @@ class Statistics(Densities, Protocol):
         r""":math:`\sum_k \sigma_k(P)`; an error bound is that of the value without its scale."""
 
 
-def log_scalar_cost(pair: Densities, normalized: bool) -> Tensor:  # (*B,)
-    """Proposition 4."""
-    log_cost = 2 * pair.log_cross() - pair.log_norm_y()
-    return _at_most_one(log_cost - pair.log_norm_x()) if normalized else log_cost
-
-
 def log_vector_cost(pair: Statistics, normalized: bool) -> tuple[Tensor, Info]:  # (*B,)
     """Proposition 5."""
     found = pair.predicted()
     log_cost = found.log
     if normalized:
-        log_cost = _at_most_one(log_cost - pair.log_norm_x())
+        log_cost = at_most_one(log_cost - pair.log_norm_x())
     return log_cost, found.info
 
 
@@ -138,7 +121,7 @@ def log_matrix_cost(
     log_cost = found.log
     if normalized:
         bound = pair.sizes[0] if form == "data_fixed" else min(pair.sizes)
-        log_cost = _at_most_one(log_cost - math.log(bound))
+        log_cost = at_most_one(log_cost - math.log(bound))
     return log_cost, found.info
 
 
@@ -154,12 +137,7 @@ def log_svd_cost(pair: Statistics, normalized: bool) -> tuple[Tensor, Info]:  # 
     info = found.info
     if info.error_bound is not None:
         info = info._replace(error_bound=info.error_bound * log_factor.exp())
-    return _at_most_one(log_cost) if normalized else log_cost, info
-
-
-def _at_most_one(log_cost: Tensor) -> Tensor:
-    """Logarithms that rounding made positive, as zero; with the gradient that they had."""
-    return log_cost - log_cost.detach().clamp(min=0)
+    return at_most_one(log_cost) if normalized else log_cost, info
 
 
 def _log_determinant(found: Correlations) -> Tensor:  # (*B,)

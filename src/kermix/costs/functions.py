@@ -1,4 +1,4 @@
-"""The four costs between data and centres, and the two ablations of the paper.
+"""The four costs between data and centres.
 
 All are maximised when the centres follow the data, and all are computed in log space: when data
 and centres do not overlap the value underflows to zero, but its logarithm (`log=True`, and every
@@ -10,25 +10,23 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_number, check_option, check_pair, is_traced, working_dtype
+from kermix.checks import check_number, check_option, is_traced
 from kermix.costs import formulas
-from kermix.costs.dense import SampleStatistics
+from kermix.costs.components import Mixture, MixturePair, is_mixture
 from kermix.costs.formulas import MatrixForm
+from kermix.costs.providers import Pair, needs_gaussian, pair_of, sketch_pair, statistics_of
 from kermix.costs.samples import SamplePair
 from kermix.costs.sketched import SketchPair
 from kermix.errors import MissingExtraError, OptionError
 from kermix.info import Info, informative
-from kermix.kernels.distances import squared_distances
 from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, Variance
+from kermix.kernels.others import AnyKernel
 from kermix.linalg.cholesky import Cholesky, solve_dtype
-from kermix.linalg.nuclear import NuclearMethod, nuclear_norm
 from kermix.sketches.sketch import Sketch
 
 __all__ = [
     "Kernel",
     "SVDMethod",
-    "distance_nuclear_cost",
-    "frobenius_cost",
     "matrix_cost",
     "scalar_cost",
     "svd_cost",
@@ -45,10 +43,11 @@ SKETCH_ATTEMPTS = 3
 
 @informative
 def scalar_cost(
-    x: Tensor | Sketch,  # (*B, N, d)
-    y: Tensor | Sketch,  # (*B, K, d)
+    x: Tensor | Mixture | Sketch,  # (*B, N, d)
+    y: Tensor | Mixture | Sketch,  # (*B, K, d)
     v: Kernel | None = None,
     *,
+    kernel: AnyKernel | None = None,
     weights_x: Tensor | None = None,  # (*B, N)
     weights_y: Tensor | None = None,  # (*B, K)
     normalized: bool = False,
@@ -62,11 +61,21 @@ def scalar_cost(
     number of points, memory is not. Without overlap the gradient of the logarithm moves every
     centre towards the data nearest to it.
 
+    Of a mixture the density is its own, :math:`p = \sum_n a_n N(m_n, S_n)`, and inner products
+    are exact. The value is divided by :math:`\sum_n a_n \|N(m_n, S_n)\|^2` of the data, the
+    constant that points drop: where all Gaussians share one variance it is that of the means as
+    weighted points. Normalised, the divergence is that of `GaussianMixture.cauchy_schwarz`.
+
     Args:
-        x: Data, or a sketch of them.
-        y: Centres, or a sketch of them.
-        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
-            sketch, which has its own, is given.
+        x: Data, a mixture, or a sketch of them.
+        y: Centres, a mixture, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
+            None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
+            of the points on the other side.
+        kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
+            function of two sets of points that returns their Gram matrix; instead of `v`. Means
+            and second moments are then those in its space; a bound that has the kernel's diagonal
+            in it is that of the weighted mean diagonals.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
         normalized: Whether to return the form in [0, 1].
@@ -79,20 +88,21 @@ def scalar_cost(
         tensor(1.)
     """
     if isinstance(x, Sketch) or isinstance(y, Sketch):
-        return SketchPair(x, y, v, weights_x, weights_y).scalar_cost(normalized, log)
-    pair = SamplePair(x, y, v, weights_x, weights_y, unit_norm=normalized)
+        return sketch_pair(x, y, v, weights_x, weights_y, kernel).scalar_cost(normalized, log)
+    pair = pair_of(x, y, v, weights_x, weights_y, kernel, unit_norm=normalized)
     with pair.full_precision():
-        statistics = SampleStatistics(pair, pair.dtype, chunk=chunk)
+        statistics = statistics_of(pair, pair.dtype, chunk=chunk)
         log_cost = formulas.log_scalar_cost(statistics, normalized)
         return _finish(pair, log_cost, log), Info("tiles")
 
 
 @informative
 def vector_cost(
-    x: Tensor | Sketch,  # (*B, N, d)
-    y: Tensor | Sketch,  # (*B, K, d)
+    x: Tensor | Mixture | Sketch,  # (*B, N, d)
+    y: Tensor | Mixture | Sketch,  # (*B, K, d)
     v: Kernel | None = None,
     *,
+    kernel: AnyKernel | None = None,
     weights_x: Tensor | None = None,  # (*B, N)
     weights_y: Tensor | None = None,  # (*B, K)
     ridge: float | None = None,
@@ -108,11 +118,18 @@ def vector_cost(
     :math:`\sqrt{K b_k}`. Without overlap the gradient of the logarithm moves the centres nearest
     to the data.
 
+    Of a mixture on the centres' side the Gaussians are its components, whose scale does not
+    matter: they are taken with unit norm. A mixture on the data's side is the density `p`, in the
+    units of :func:`scalar_cost`.
+
     Args:
-        x: Data, or a sketch of them.
-        y: Centres, or a sketch of them.
-        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
-            sketch, which has its own, is given.
+        x: Data, a mixture, or a sketch of them.
+        y: Centres, a mixture, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
+            None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
+            of the points on the other side.
+        kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
+            function of two sets of points that returns their Gram matrix; instead of `v`.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
         ridge: Added to the diagonal of `R_F`, relative to its mean; by default 1e-6 for float64
@@ -127,18 +144,19 @@ def vector_cost(
         tensor(1., dtype=torch.float64)
     """
     if isinstance(x, Sketch) or isinstance(y, Sketch):
-        return SketchPair(x, y, v, weights_x, weights_y).vector_cost(ridge, normalized, log)
-    pair = SamplePair(x, y, v, weights_x, weights_y, unit_norm=normalized)
+        sketched = sketch_pair(x, y, v, weights_x, weights_y, kernel)
+        return sketched.vector_cost(ridge, normalized, log)
+    pair = pair_of(x, y, v, weights_x, weights_y, kernel, unit_norm=normalized)
     with pair.full_precision():
-        statistics = SampleStatistics(pair, solve_dtype(x.device), ridge, chunk)
+        statistics = statistics_of(pair, solve_dtype(pair.device), ridge, chunk)
         log_cost, info = formulas.log_vector_cost(statistics, normalized)
         return _finish(pair, log_cost, log), info
 
 
 def vector_weights(
-    x: Tensor,  # (*B, N, d)
-    y: Tensor,  # (*B, K, d)
-    v: Kernel,
+    x: Tensor | Mixture,  # (*B, N, d)
+    y: Tensor | Mixture,  # (*B, K, d)
+    v: Kernel | None = None,
     *,
     weights_x: Tensor | None = None,  # (*B, N)
     ridge: float | None = None,
@@ -154,14 +172,21 @@ def vector_weights(
     Gaussian.) With `nonnegative=True` the error is minimised over non-negative weights, which are
     then divided by their sum: those of a density (not differentiable; needs SciPy).
 
+    Of mixtures, those of the components' own Gaussians: the weights of `y` matter through the
+    ridge alone, and a component of weight zero keeps it.
+
     Example:
         >>> x = torch.tensor([[0.0], [0.1], [5.0]], dtype=torch.float64)
         >>> vector_weights(x, torch.tensor([[0.0], [5.0]], dtype=torch.float64), 0.1)
         tensor([0.6584, 0.3333], dtype=torch.float64)
     """
-    pair = SamplePair(x, y, v, weights_x, densities=True)
+    pair: SamplePair | MixturePair
+    if is_mixture(x) or is_mixture(y):
+        pair = MixturePair(x, y, v, weights_x)
+    else:
+        pair = SamplePair(x, y, v, weights_x, densities=True)  # type: ignore[arg-type]
     with pair.full_precision():
-        statistics = SampleStatistics(pair, solve_dtype(x.device), ridge, chunk)
+        statistics = statistics_of(pair, solve_dtype(pair.device), ridge, chunk)
         projection, log_scale = statistics.projection()
         factor = statistics.factor_y()
         if nonnegative:
@@ -169,15 +194,20 @@ def vector_weights(
         else:
             solution = factor.solve(projection.unsqueeze(-1)).squeeze(-1)
             weights = solution * log_scale.exp().unsqueeze(-1)
+        if isinstance(pair, MixturePair):
+            weights = weights * pair.log_masses().exp()
+        if nonnegative:
+            weights = weights / weights.sum(-1, keepdim=True)
         return pair.in_callers_dtype(weights)
 
 
 @informative
 def matrix_cost(
-    x: Tensor | Sketch,  # (*B, N, d)
-    y: Tensor | Sketch,  # (*B, K, d)
+    x: Tensor | Mixture | Sketch,  # (*B, N, d)
+    y: Tensor | Mixture | Sketch,  # (*B, K, d)
     v: Kernel | None = None,
     *,
+    kernel: AnyKernel | None = None,
     form: MatrixForm = "trace",
     weights_x: Tensor | None = None,  # (*B, N)
     weights_y: Tensor | None = None,  # (*B, K)
@@ -201,11 +231,16 @@ def matrix_cost(
     alone, except that in `"data_fixed"` data are weighted by :math:`N a_n`. Without overlap the
     gradient of the logarithm acts on the nearest pairs.
 
+    Of mixtures the Gaussians are the components, each with unit norm, so that the bounds hold.
+
     Args:
-        x: Data, or a sketch of them.
-        y: Centres, or a sketch of them.
-        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
-            sketch, which has its own, is given.
+        x: Data, a mixture, or a sketch of them.
+        y: Centres, a mixture, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
+            None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
+            of the points on the other side.
+        kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
+            function of two sets of points that returns their Gram matrix; instead of `v`.
         form: Which of the three numbers.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
@@ -227,10 +262,12 @@ def matrix_cost(
             "Use form='trace', whose normalised value is the mean squared canonical correlation."
         )
     if isinstance(x, Sketch) or isinstance(y, Sketch):
-        return SketchPair(x, y, v, weights_x, weights_y).matrix_cost(form, ridge, normalized, log)
-    pair = SamplePair(x, y, v, weights_x, weights_y, normalized or form == "logdet")
+        sketched = sketch_pair(x, y, v, weights_x, weights_y, kernel)
+        return sketched.matrix_cost(form, ridge, normalized, log)
+    unit_norm = normalized or form == "logdet"
+    pair = pair_of(x, y, v, weights_x, weights_y, kernel, unit_norm)
     with pair.full_precision():
-        statistics = SampleStatistics(pair, solve_dtype(x.device), ridge)
+        statistics = statistics_of(pair, solve_dtype(pair.device), ridge)
         log_cost, info = formulas.log_matrix_cost(statistics, form, normalized)
         value = _finish(pair, log_cost, log)
         return -value if form == "logdet" and not log else value, info
@@ -238,10 +275,11 @@ def matrix_cost(
 
 @informative
 def svd_cost(
-    x: Tensor | Sketch,  # (*B, N, d)
-    y: Tensor | Sketch,  # (*B, K, d)
+    x: Tensor | Mixture | Sketch,  # (*B, N, d)
+    y: Tensor | Mixture | Sketch,  # (*B, K, d)
     v: Kernel | None = None,
     *,
+    kernel: AnyKernel | None = None,
     weights_x: Tensor | None = None,  # (*B, N)
     weights_y: Tensor | None = None,  # (*B, K)
     method: SVDMethod = "auto",
@@ -259,11 +297,20 @@ def svd_cost(
     Bhattacharyya coefficient. Symmetric in `x` and `y`. Without overlap the gradient of the
     logarithm acts on the nearest pairs.
 
+    Of mixtures `P` holds the inner products of the components, each with unit norm; they have
+    weights, so this is the form bounded by 1. (For components of unit mass multiply the weights
+    by the squared norms, which are proportional to :math:`\det S_k^{-1/2}`.) Where data have one
+    variance and centres another it is :math:`(2 \sqrt{v_p v_q} / (v_p + v_q))^{d/2}` times the
+    cost of the means as points.
+
     Args:
-        x: Data, or a sketch of them.
-        y: Centres, or a sketch of them.
-        v: Variance, several of them, a rule that finds one from the data, or a kernel; None if a
-            sketch, which has its own, is given.
+        x: Data, a mixture, or a sketch of them.
+        y: Centres, a mixture, or a sketch of them.
+        v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
+            None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
+            of the points on the other side.
+        kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
+            function of two sets of points that returns their Gram matrix; instead of `v`.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres; uniform if only the data have weights.
         method: How the nuclear norm is computed: `"svd"` or `"polar"`, see
@@ -285,61 +332,32 @@ def svd_cost(
     if isinstance(x, Sketch) or isinstance(y, Sketch):
         if method not in ("auto", "sketch"):
             raise OptionError(f"method={method!r} needs samples on both sides, not a sketch.")
-        return SketchPair(x, y, v, weights_x, weights_y).svd_cost(normalized, log)
-    pair = SamplePair(x, y, v, weights_x, weights_y)
+        return sketch_pair(x, y, v, weights_x, weights_y, kernel).svd_cost(normalized, log)
+    # K of v_p + v_q is a kernel by itself, whose fidelity is in [0, 1] without the unit norm.
+    of_kernel = kernel is not None and normalized
+    pair = pair_of(x, y, v, weights_x, weights_y, kernel, unit_norm=of_kernel)
     check_number("tolerance", tolerance)
     if not 0 < tolerance < 1:
         raise OptionError(f"tolerance={tolerance}: a relative error lies between 0 and 1.")
     # Features stand for one kernel, so there is no sketch of samples of unequal variances.
-    if method == "sketch" or (method == "auto" and pair.kernel.symmetric and _large(x, y)):
-        sketched = _sketched(pair, tolerance, rank, at_any_rank=method == "sketch")
-        if sketched is not None:
-            value, info = sketched.svd_cost(normalized, log)
-            return pair.in_callers_dtype(value), info
+    if isinstance(pair, SamplePair):
+        if method == "sketch" or (method == "auto" and pair.kernel.symmetric and _large(pair)):
+            sketched = _sketched(pair, tolerance, rank, at_any_rank=method == "sketch")
+            if sketched is not None:
+                value, info = sketched.svd_cost(normalized, log)
+                return pair.in_callers_dtype(value), info
+    elif method == "sketch":
+        raise needs_gaussian("method='sketch'", pair)
     assert method != "sketch", "a sketch that is asked for is made, or refused"
     with pair.full_precision():
-        statistics = SampleStatistics(pair, pair.dtype, method=method, tolerance=tolerance)
+        statistics = statistics_of(pair, pair.dtype, method=method, tolerance=tolerance)
         log_cost, info = formulas.log_svd_cost(statistics, normalized)
         return _finish(pair, log_cost, log), info
 
 
-def frobenius_cost(x: Tensor, y: Tensor, v: Kernel) -> Tensor:  # (*B,)
-    r"""Ablation: :math:`\mathrm{tr}(P P^\top)`, which the paper reports as ineffective.
-
-    Example:
-        >>> frobenius_cost(torch.zeros(2, 1), torch.zeros(3, 1), 1.0)
-        tensor(6.)
-    """
-    pair = SamplePair(x, y, v)
-    with pair.full_precision():
-        cross = pair.cross_gram(pair.dtype)
-        log_cost = 2 * cross.log_scale + cross.matrix.square().sum((-2, -1)).log()
-        return pair.in_callers_dtype(log_cost.exp())
-
-
-def distance_nuclear_cost(
-    x: Tensor, y: Tensor, method: NuclearMethod = "auto", per_dimension: bool = True
-) -> Tensor:  # (*B,)
-    r"""Ablation: nuclear norm of the squared distances, which the paper reports as ineffective.
-
-    Example:
-        >>> distance_nuclear_cost(torch.zeros(1, 2), torch.ones(1, 2))
-        tensor(1.)
-    """
-    check_pair(x, y)
-    with torch.autocast(x.device.type, enabled=False):
-        dtype = working_dtype(x, y)
-        distances = squared_distances(y.to(dtype), x.to(dtype), same=y is x)
-        # Scaled first: the sum of singular values of the largest distances must not overflow.
-        largest = distances.detach().amax((-2, -1)).clamp(min=torch.finfo(dtype).tiny)
-        norm = largest * nuclear_norm(distances / largest[..., None, None], method=method)
-        norm = norm / x.shape[-1] if per_dimension else norm
-        limits = torch.finfo(torch.promote_types(x.dtype, y.dtype))
-        return norm.clamp(max=limits.max).to(torch.promote_types(x.dtype, y.dtype))
-
-
-def _large(x: Tensor, y: Tensor) -> bool:
+def _large(pair: SamplePair) -> bool:
     """Whether a sketch is worth a try: both sets large, one problem, not under a transform."""
+    x, y = pair.data.points, pair.centres.points
     return (
         x.ndim == y.ndim == 2
         and min(len(x), len(y)) > SKETCH_ABOVE.get(x.device.type, 4096)
@@ -373,7 +391,7 @@ def _sketched(
     )
 
 
-def _finish(pair: SamplePair, log_cost: Tensor, log: bool) -> Tensor:
+def _finish(pair: Pair, log_cost: Tensor, log: bool) -> Tensor:
     return pair.in_callers_dtype(log_cost if log else log_cost.exp())
 
 
@@ -390,4 +408,4 @@ def _nonnegative_weights(projection: Tensor, factor: Cholesky) -> Tensor:  # (*B
     flat_targets = target.detach().reshape(-1, target.shape[-1]).cpu().numpy()
     solutions = [nnls(f.T, t)[0] for f, t in zip(flat_factors, flat_targets, strict=True)]
     weights = torch.stack([torch.from_numpy(w) for w in solutions]).to(target)
-    return (weights / weights.sum(-1, keepdim=True)).reshape(target.shape)
+    return weights.reshape(target.shape)

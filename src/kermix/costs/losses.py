@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from kermix.costs.components import Mixture
 from kermix.costs.formulas import (
     MatrixForm,
     Statistics,
@@ -21,8 +22,11 @@ from kermix.costs.functions import (
     svd_cost,
     vector_cost,
 )
+from kermix.costs.sketched import SketchPair
+from kermix.errors import OptionError
 from kermix.info import Info, Informative
 from kermix.kernels.gaussian import GaussianKernel
+from kermix.kernels.others import AnyKernel, as_point_kernel
 from kermix.sketches.sketch import Sketch
 
 __all__ = ["KernelLoss", "MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
@@ -33,8 +37,19 @@ class KernelLoss(nn.Module):
 
     cost: ClassVar[Informative[...]]
 
-    def __init__(self, v: Kernel | None, log: bool, **options: object) -> None:
+    def __init__(
+        self,
+        v: Kernel | None,
+        log: bool,
+        kernel: AnyKernel | None,
+        **options: object,
+    ) -> None:
         super().__init__()
+        if isinstance(kernel, GaussianKernel) and v is None:
+            v, kernel = kernel, None
+        if v is not None and kernel is not None:
+            raise OptionError("v and kernel are both given, and one is enough: leave one out.")
+        self.kernel = None if kernel is None else as_point_kernel(kernel)
         # As an attribute, a learned variance (an nn.Parameter) is found by the optimiser.
         self.v = v
         if isinstance(v, GaussianKernel):
@@ -46,21 +61,26 @@ class KernelLoss(nn.Module):
     def extra_repr(self) -> str:
         """What `print` shows."""
         v = self.v.tolist() if isinstance(self.v, Tensor) else self.v
-        given = {"v": v, "log": self.log, **self.options}
+        given = {"v": v, "kernel": self.kernel, "log": self.log, **self.options}
         return ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
 
     def forward(
         self,
-        x: Tensor | Sketch,  # (*B, N, d)
-        y: Tensor | Sketch,  # (*B, K, d)
+        x: Tensor | Mixture | Sketch,  # (*B, N, d)
+        y: Tensor | Mixture | Sketch,  # (*B, K, d)
         weights_x: Tensor | None = None,  # (*B, N)
         weights_y: Tensor | None = None,  # (*B, K)
     ) -> Tensor:  # (*B,)
-        """The loss between data `x` and centres `y`, one number for each batch item."""
+        """The loss between data `x` and centres `y`, one number for each batch item.
+
+        Either can be a mixture, whose Gaussians have variances of their own; with gradients to
+        means, weights and variances.
+        """
         value = type(self).cost(
             x,
             y,
             self.v,
+            kernel=self.kernel,
             weights_x=weights_x,
             weights_y=weights_y,
             normalized=self.normalized,
@@ -78,6 +98,10 @@ class KernelLoss(nn.Module):
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
         """The logarithm of the cost that the loss is made from, whoever knows the samples."""
 
+    @abstractmethod
+    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
+        """The cost that the loss is made from, or its logarithm, of sets known by moments."""
+
     def minimised(self, value: Tensor, smaller: int) -> Tensor:
         """From the cost, or its logarithm, to what is minimised.
 
@@ -88,8 +112,11 @@ class KernelLoss(nn.Module):
         return -value if self.log else 1 - value
 
 
-def _size(samples: Tensor | Sketch) -> int:
-    return samples.count if isinstance(samples, Sketch) else samples.shape[-2]
+def _size(samples: Tensor | Mixture | Sketch) -> int:
+    if isinstance(samples, Sketch):
+        return samples.count
+    points: Tensor = samples if isinstance(samples, Tensor) else samples.means
+    return points.shape[-2]
 
 
 class ScalarLoss(KernelLoss):
@@ -97,10 +124,11 @@ class ScalarLoss(KernelLoss):
 
     Args:
         v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
-            None if the data are given as a sketch.
+            None if the data are given as a sketch, or both sides are mixtures.
         log: Whether to take minus the logarithm of the normalised cost, which has a useful
             gradient also where data and centres do not overlap, or one minus the cost.
         chunk: Side of the tiles in which the kernel is evaluated: the memory knob.
+        kernel: Another kernel than the Gaussian, instead of `v`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -111,13 +139,21 @@ class ScalarLoss(KernelLoss):
     cost = scalar_cost
 
     def __init__(
-        self, v: Kernel | None = None, log: bool = True, chunk: int | None = None
+        self,
+        v: Kernel | None = None,
+        log: bool = True,
+        chunk: int | None = None,
+        kernel: AnyKernel | None = None,
     ) -> None:
-        super().__init__(v, log, chunk=chunk)
+        super().__init__(v, log, kernel, chunk=chunk)
 
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
         """Logarithm of the normalised scalar cost."""
         return log_scalar_cost(pair, self.normalized), Info("tiles")
+
+    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
+        """The normalised scalar cost, or its logarithm."""
+        return pair.scalar_cost(self.normalized, self.log)
 
 
 class VectorLoss(KernelLoss):
@@ -125,10 +161,11 @@ class VectorLoss(KernelLoss):
 
     Args:
         v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
-            None if the data are given as a sketch.
+            None if the data are given as a sketch, or both sides are mixtures.
         ridge: Ridge of the centres' Gram matrix, relative to its diagonal.
         log: Whether to take minus the logarithm of the normalised cost, or one minus the cost.
         chunk: Side of the tiles in which the cross kernel is evaluated: the memory knob.
+        kernel: Another kernel than the Gaussian, instead of `v`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -144,12 +181,18 @@ class VectorLoss(KernelLoss):
         ridge: float | None = None,
         log: bool = True,
         chunk: int | None = None,
+        kernel: AnyKernel | None = None,
     ) -> None:
-        super().__init__(v, log, ridge=ridge, chunk=chunk)
+        super().__init__(v, log, kernel, ridge=ridge, chunk=chunk)
+        self.ridge = ridge
 
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
         """Logarithm of the normalised vector-matrix cost."""
         return log_vector_cost(pair, self.normalized)
+
+    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
+        """The normalised vector-matrix cost, or its logarithm."""
+        return pair.vector_cost(self.ridge, self.normalized, self.log)
 
 
 class MatrixLoss(KernelLoss):
@@ -157,12 +200,13 @@ class MatrixLoss(KernelLoss):
 
     Args:
         v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
-            None if the data are given as a sketch.
+            None if the data are given as a sketch, or both sides are mixtures.
         form: Which matrix-matrix cost. The log-determinant has no [0, 1] form: its loss is
             :math:`-\log(-\log\det)`, or, with `log=False`, the log-determinant divided by
             `min(N, K)`.
         ridge: Ridge of both Gram matrices, relative to their diagonals.
         log: Whether to take minus the logarithm of the normalised cost, or one minus the cost.
+        kernel: Another kernel than the Gaussian, instead of `v`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -178,8 +222,9 @@ class MatrixLoss(KernelLoss):
         form: MatrixForm = "trace",
         ridge: float | None = None,
         log: bool = True,
+        kernel: AnyKernel | None = None,
     ) -> None:
-        super().__init__(v, log, form=form, ridge=ridge)
+        super().__init__(v, log, kernel, form=form, ridge=ridge)
         self.form, self.ridge = form, ridge
 
     @property
@@ -190,6 +235,10 @@ class MatrixLoss(KernelLoss):
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
         """Logarithm of the normalised matrix-matrix cost, or of minus the log-determinant."""
         return log_matrix_cost(pair, self.form, self.normalized)
+
+    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
+        """The matrix-matrix cost, normalised where it can be, or its logarithm."""
+        return pair.matrix_cost(self.form, self.ridge, self.normalized, self.log)
 
     def minimised(self, value: Tensor, smaller: int) -> Tensor:
         """From the cost, or its logarithm, to what is minimised."""
@@ -203,11 +252,12 @@ class SVDLoss(KernelLoss):
 
     Args:
         v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
-            None if the data are given as a sketch.
+            None if the data are given as a sketch, or both sides are mixtures.
         log: Whether to take minus the logarithm of the fidelity, or one minus the fidelity, which
             is half the squared Bures distance.
         method: How the cost is computed, see :func:`~kermix.svd_cost`.
         tolerance: Relative error that the faster methods may make.
+        kernel: Another kernel than the Gaussian, instead of `v`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -223,9 +273,14 @@ class SVDLoss(KernelLoss):
         log: bool = True,
         method: SVDMethod = "auto",
         tolerance: float = 1e-4,
+        kernel: AnyKernel | None = None,
     ) -> None:
-        super().__init__(v, log, method=method, tolerance=tolerance)
+        super().__init__(v, log, kernel, method=method, tolerance=tolerance)
 
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
         """Logarithm of the fidelity."""
         return log_svd_cost(pair, self.normalized)
+
+    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
+        """The fidelity, or its logarithm."""
+        return pair.svd_cost(self.normalized, self.log)

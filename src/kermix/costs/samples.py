@@ -13,16 +13,15 @@ from kermix.kernels.gram import LARGEST_EXPONENT, ScaledGram, gram_matrix, scale
 from kermix.kernels.means import log_kernel_means
 from kermix.linalg.cholesky import Cholesky, cholesky, default_ridge, sqrt_or_zero
 
-__all__ = ["SamplePair", "SampleSet"]
+__all__ = ["SamplePair", "SampleSet", "WeightedSet"]
 
 
 @dataclass(frozen=True)
-class SampleSet:
-    """Points that carry a Gaussian each, with weights that sum to 1 (None: all equal)."""
+class WeightedSet:
+    """Points with weights that sum to 1 (None: all equal), whatever function each carries."""
 
     points: Tensor  # (*B, N, d)
     weights: Tensor | None  # (*B, N)
-    terms: KernelTerms
 
     def __len__(self) -> int:
         return self.points.shape[-2]
@@ -31,10 +30,19 @@ class SampleSet:
         """Square roots of the weights when these sum to `total`; None stands for equal weights."""
         return None if self.weights is None else sqrt_or_zero(total * self.weights.to(dtype))
 
-    def log_norm(self, dtype: torch.dtype, chunk: int | None) -> Tensor:  # (*B,)
-        """Logarithm of the inner product of the density with itself."""
-        rows = log_kernel_means(self.points, self.points, self.terms, self.weights, dtype, chunk)
-        return self.log_mean(rows)
+    def with_roots(
+        self, matrix: Tensor, total: float | None = None, axis: int | None = None
+    ) -> Tensor:
+        """A matrix times the roots of the weights: of its rows (`axis=-1`), its columns, or both.
+
+        The weights sum to `total`, by default the number of points.
+        """
+        roots = self.roots(matrix.dtype, len(self) if total is None else total)
+        if roots is None:
+            return matrix
+        for direction in (-1, -2) if axis is None else (axis,):
+            matrix = matrix * roots.unsqueeze(direction)
+        return matrix
 
     def log_mean(self, logarithms: Tensor) -> Tensor:  # (*B, N) -> (*B,)
         """Logarithm of the weighted mean of numbers that are given by their logarithms."""
@@ -57,13 +65,22 @@ class SampleSet:
         roots = self.roots(values.dtype, len(self))
         return values if roots is None else values * roots, log_scale
 
+
+@dataclass(frozen=True)
+class SampleSet(WeightedSet):
+    """Points that carry a Gaussian each, all of one variance."""
+
+    terms: KernelTerms
+
+    def log_norm(self, dtype: torch.dtype, chunk: int | None) -> Tensor:  # (*B,)
+        """Logarithm of the inner product of the density with itself."""
+        rows = log_kernel_means(self.points, self.points, self.terms, self.weights, dtype, chunk)
+        return self.log_mean(rows)
+
     def gram_factor(self, dtype: torch.dtype, ridge: float) -> Cholesky:
         """Factor of the Gram matrix of the Gaussians, scaled by the roots of weights times N."""
         matrix = gram_matrix(self.points, self.points, self.terms, dtype)
-        roots = self.roots(dtype, len(self))
-        if roots is not None:
-            matrix = matrix * roots.unsqueeze(-1) * roots.unsqueeze(-2)
-        return cholesky(matrix, ridge)
+        return cholesky(self.with_roots(matrix), ridge)
 
 
 class SamplePair:
@@ -107,6 +124,11 @@ class SamplePair:
             self.terms = self.kernel.cross_terms(dimension, unit_norm)
 
     @property
+    def device(self) -> torch.device:
+        """Where the samples are."""
+        return self.data.points.device
+
+    @property
     def dtype(self) -> torch.dtype:
         """The dtype in which the samples are used: float32 for half precision."""
         return working_dtype(self.data.points, self.centres.points)
@@ -140,10 +162,5 @@ class SamplePair:
         """The cross Gram matrix times the roots of the weights, which sum to the given totals."""
         x, y = self.data, self.centres
         cross = scaled_gram(y.points, x.points, self.terms, dtype, y.weights, x.weights)
-        matrix = cross.matrix
-        roots_y, roots_x = y.roots(dtype, total_y), x.roots(dtype, total_x)
-        if roots_y is not None:
-            matrix = matrix * roots_y.unsqueeze(-1)
-        if roots_x is not None:
-            matrix = matrix * roots_x.unsqueeze(-2)
+        matrix = x.with_roots(y.with_roots(cross.matrix, total_y, -1), total_x, -2)
         return ScaledGram(matrix, cross.log_scale)

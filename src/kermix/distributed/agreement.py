@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import normalized_weights, values_are_readable, working_dtype
+from kermix.costs.components import is_mixture
 from kermix.distributed.ranks import Ranks
 from kermix.errors import OptionError, RankError, SampleError
 from kermix.sketches.sketch import Sketch
@@ -56,6 +57,10 @@ def side_of(
         if weights is not None:
             raise OptionError(f"weights_{name} is given for a sketch, which has its weights.")
         return side
+    if is_mixture(side):
+        raise SampleError(
+            f"{name} is a mixture, and ranks share rows of points; use the loss in one process."
+        )
     if not isinstance(side, Tensor) or side.dtype not in DTYPES or side.ndim < 2:
         raise SampleError(f"{name} must be a floating-point tensor of shape (*batch, rows, d).")
     if weights is not None and weights.shape[-1:] != side.shape[-2:-1]:

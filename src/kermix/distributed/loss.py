@@ -15,8 +15,7 @@ from kermix.distributed import sharded
 from kermix.distributed.agreement import Side, agree, side_of
 from kermix.distributed.planning import Problem, fastest
 from kermix.distributed.ranks import Ranks
-from kermix.errors import DeviceError, OptionError, ShapeError
-from kermix.info import Info
+from kermix.errors import DeviceError, KernelError, OptionError, ShapeError
 from kermix.kernels.gaussian import as_kernel
 from kermix.linalg.cholesky import default_ridge, solve_dtype
 from kermix.sketches.accumulation import FeatureSums
@@ -98,6 +97,11 @@ class DistributedLoss(nn.Module):
                 f"strategy={strategy!r} needs a loss of kermix, and {type(loss).__name__} is "
                 "another module; use strategy='gather'."
             )
+        if strategy in ("shard", "moments") and _other_kernel(loss):
+            raise KernelError(
+                f"strategy={strategy!r} needs the Gaussian kernel, and the loss has another; use "
+                "strategy='gather'."
+            )
         self.loss, self.strategy, self.group = loss, strategy, group
         self.features, self.rank = features, rank
 
@@ -163,7 +167,7 @@ class DistributedLoss(nn.Module):
         if self.strategy != "auto":
             return self.strategy
         loss = self.loss
-        if not isinstance(loss, KernelLoss):
+        if not isinstance(loss, KernelLoss) or _other_kernel(loss):
             return "gather"
         if self.features is not None:
             return "moments"
@@ -233,6 +237,11 @@ class DistributedLoss(nn.Module):
     def _moments(self, ranks: Ranks, sides: Sequence[Side | Sketch]) -> tuple[Tensor, RankInfo]:
         loss = self.loss
         assert isinstance(loss, KernelLoss)
+        if _other_kernel(loss):
+            raise KernelError(
+                "A sketch has features of the Gaussian kernel, and the loss has another kernel; "
+                "give points."
+            )
         features = self._feature_map(ranks, sides)
         moments, counts, weighted = [], [], False
         dtype = features.parameters.dtype
@@ -247,7 +256,7 @@ class DistributedLoss(nn.Module):
                 weighted |= side.weights is not None
                 dtype = side.points.dtype
         pair = SketchPair.of_moments(features, moments[0], moments[1], dtype, weighted)
-        value, found = _primal_cost(loss, pair)
+        value, found = loss.cost_of_sketches(pair)
         info = RankInfo("moments", counts[0], counts[1], ranks, found.error_bound, features.rank)
         return loss.minimised(value, min(sum(counts[0]), sum(counts[1]))), info
 
@@ -305,6 +314,10 @@ class DistributedLoss(nn.Module):
         return type(chosen)(landmarks, kernel)
 
 
+def _other_kernel(loss: nn.Module) -> bool:
+    return isinstance(loss, KernelLoss) and loss.kernel is not None
+
+
 def _reduced_moments(ranks: Ranks, features: FeatureMap, side: Side) -> Moments:
     """Moments of the points of all ranks: only sums of the features' size are sent."""
     if side.points.ndim != 2 or side.points.shape[1] != features.dimension:
@@ -336,18 +349,6 @@ def _statistics_options(
         asked["ridge"] = default_ridge(dtype)
     solves = isinstance(loss, VectorLoss | MatrixLoss)
     return {"dtype": solve_dtype(device) if solves else dtype, **asked}
-
-
-def _primal_cost(loss: KernelLoss, pair: SketchPair) -> tuple[Tensor, Info]:
-    ridge = loss.options.get("ridge")
-    assert ridge is None or isinstance(ridge, float | int)
-    if isinstance(loss, ScalarLoss):
-        return pair.scalar_cost(loss.normalized, loss.log)
-    if isinstance(loss, VectorLoss):
-        return pair.vector_cost(ridge, loss.normalized, loss.log)
-    if isinstance(loss, MatrixLoss):
-        return pair.matrix_cost(loss.form, ridge, loss.normalized, loss.log)
-    return pair.svd_cost(loss.normalized, loss.log)
 
 
 def _cost_name(loss: KernelLoss) -> Literal["scalar", "vector", "matrix", "trace", "svd"]:

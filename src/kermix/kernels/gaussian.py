@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_option, check_samples, values_are_readable, working_dtype
-from kermix.errors import DegenerateDataWarning, ShapeError, VarianceError
+from kermix.errors import DegenerateDataWarning, KernelError, ShapeError, VarianceError
 from kermix.kernels.subsets import symmetric_subset
 
 __all__ = [
@@ -255,6 +255,12 @@ def _checked(name: str, v: Variance) -> tuple[float, ...] | Tensor:
         if not v.numel():
             raise VarianceError(f"{name} is empty; give at least one variance.")
         return v
+    if callable(v):
+        raise KernelError(
+            f"{name} is {v!r}, which is no Gaussian kernel. Other kernels are given as kernel= to "
+            "the costs, their losses, km.decompose and km.two_sample_test; what rests on closed "
+            "forms of Gaussians (two variances, sketches, km.compare) has no other."
+        )
     given: Any = v
     values = given.tolist() if isinstance(given, np.ndarray) else given
     try:

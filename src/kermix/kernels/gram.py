@@ -26,6 +26,7 @@ __all__ = [
     "kernels_at",
     "largest_exponent",
     "numbers_like",
+    "save_with_terms",
     "scaled_gram",
     "squared_distances",
 ]
@@ -183,13 +184,7 @@ class _Gram(torch.autograd.Function):
         _, distances, nearest, log_scale = output
         ctx.mark_non_differentiable(distances, nearest, log_scale)
         ctx.set_materialize_grads(False)
-        ctx.numbers = None
-        tensors = [a, b, nearest, log_scale, distances]
-        if isinstance(rates, Tensor):
-            tensors += [rates, log_weights]
-        else:
-            ctx.numbers = rates, log_weights
-        ctx.save_for_backward(*tensors)
+        save_with_terms(ctx, (a, b, nearest, log_scale, distances), rates, log_weights)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
@@ -235,3 +230,15 @@ def numbers_like(terms: KernelTerms, like: Tensor) -> tuple[Numbers, Numbers]:
     if isinstance(rates, Tensor):
         return rates.to(like), torch.as_tensor(log_weights, dtype=like.dtype).to(like.device)
     return rates, log_weights
+
+
+def save_with_terms(
+    ctx: Any, tensors: tuple[Tensor, ...], rates: Numbers, log_weights: Numbers
+) -> None:
+    """Keep tensors for a backward pass, and a kernel's terms among them if they are learned.
+
+    Otherwise the terms are in `ctx.numbers`.
+    """
+    learned = isinstance(rates, Tensor)
+    ctx.numbers = None if learned else (rates, log_weights)
+    ctx.save_for_backward(*tensors, *((rates, log_weights) if learned else ()))

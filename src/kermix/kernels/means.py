@@ -21,7 +21,13 @@ from kermix.kernels.distances import (
     triton_is_there,
 )
 from kermix.kernels.gaussian import KernelTerms, Numbers
-from kermix.kernels.gram import aligned, kernels_at, largest_exponent, numbers_like
+from kermix.kernels.gram import (
+    aligned,
+    kernels_at,
+    largest_exponent,
+    numbers_like,
+    save_with_terms,
+)
 
 __all__ = ["log_kernel_means"]
 
@@ -107,13 +113,8 @@ class _LogMeans(torch.autograd.Function):
         ratio, nearest, log_scale = output
         ctx.mark_non_differentiable(nearest, log_scale)
         ctx.set_materialize_grads(False)
-        ctx.numbers = None
-        tensors = [points, sources, weights, ratio, nearest, log_scale]
-        if isinstance(rates, Tensor):
-            tensors += [rates, log_weights]
-        else:
-            ctx.numbers = rates, log_weights
-        ctx.save_for_backward(*tensors)
+        tensors = points, sources, weights, ratio, nearest, log_scale
+        save_with_terms(ctx, tensors, rates, log_weights)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:

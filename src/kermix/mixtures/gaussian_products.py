@@ -30,14 +30,21 @@ from kermix.mixtures.log_sums import (
     slices,
 )
 
-__all__ = ["check_power", "log_density", "log_pair_sum", "log_power_sum"]
+__all__ = [
+    "check_power",
+    "elements_for_pair",
+    "log_density",
+    "log_normal",
+    "log_pair_sum",
+    "log_power_sum",
+]
 
 MAX_PRODUCTS = 2_000_000
 MAX_OPERATIONS = 10**12
 LOG_2PI = math.log(2 * math.pi)
 
 
-def _log_normal(
+def log_normal(
     means: Tensor,  # (*B, N, d)
     covariances: Tensor | None,  # of the same kind as the components'; None is zero
     others: Components,
@@ -97,7 +104,8 @@ def _log_normal(
     return full
 
 
-def _elements_for_pair(kind: CovarianceKind, dim: int, at_points: bool) -> int:
+def elements_for_pair(kind: CovarianceKind, dim: int, at_points: bool) -> int:
+    """How many numbers a pair takes while its inner product is computed."""
     if kind == "isotropic":
         return dim if dim <= DIRECT_DIFFERENCES_UP_TO else 1
     return dim * dim if kind == "full" and not at_points else dim
@@ -107,7 +115,7 @@ def log_density(components: Components, points: Tensor) -> Tensor:  # (*B, N, d)
     """Return log sum_k w_k N(x; m_k, S_k)."""
     with components.full_precision():
         kind = components.kind
-        block = _log_normal(points, None, components, kind)
+        block = log_normal(points, None, components, kind)
         powers, factors = powers_and_factors(components.weights)
 
         def log_sum(rows: slice) -> Tensor:
@@ -115,7 +123,7 @@ def log_density(components: Components, points: Tensor) -> Tensor:  # (*B, N, d)
             return log_of_sums([scaled_sum(terms, factors.unsqueeze(-2), -1)])
 
         dim, count = points.shape[-1], components.means.shape[-2]
-        row_size = components.batch_shape.numel() * count * _elements_for_pair(kind, dim, True)
+        row_size = components.batch_shape.numel() * count * elements_for_pair(kind, dim, True)
         rows = slices(points.shape[-2], max(1, block_elements(points.device) // row_size))
         return torch.cat(map_blocks(log_sum, [(r,) for r in rows], points), -1)
 
@@ -126,7 +134,7 @@ def log_pair_sum(p: Components, q: Components, distinct: bool = False) -> Tensor
         dtype = working_dtype(p.means, q.means)
         p, q = p.to(dtype), q.to(dtype)
         kind = max(p.kind, q.kind, key=KINDS.index)
-        block = _log_normal(p.means, p.covariances_as(kind), q, kind)
+        block = log_normal(p.means, p.covariances_as(kind), q, kind)
         p_powers, p_factors = powers_and_factors(p.weights)
         q_powers, q_factors = powers_and_factors(q.weights)
         (p_count, dim), q_count = p.means.shape[-2:], q.means.shape[-2]
@@ -142,7 +150,7 @@ def log_pair_sum(p: Components, q: Components, distinct: bool = False) -> Tensor
             return scaled_sum(powers, factors, -2, -1)
 
         batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape).numel()
-        size = batch * _elements_for_pair(kind, dim, False)
+        size = batch * elements_for_pair(kind, dim, False)
         pairs = max(1, block_elements(p.means.device) // size)
         width = min(q_count, pairs)
         blocks = product(slices(p_count, max(1, pairs // width)), slices(q_count, width))

@@ -11,6 +11,7 @@ from kermix.checks import check_pair, check_samples, normalized_weights, working
 from kermix.errors import DeviceError, OptionError, ReparametrizationError, ShapeError
 from kermix.mixtures.components import Components
 from kermix.mixtures.covariance import CovarianceKind, cholesky_or_nan
+from kermix.mixtures.densities import InnerProducts, log_scalar_cost
 from kermix.mixtures.gaussian_products import check_power, log_density, log_pair_sum, log_power_sum
 
 __all__ = ["ClosedForms", "GaussianMixture"]
@@ -122,13 +123,13 @@ class ClosedForms:
         It is zero if and only if the mixtures are proportional. A value that rounding made
         negative is returned as zero, with the gradient it had.
         """
-        divergence = self._cauchy_schwarz(q, False)
-        rounded = divergence.clamp(min=0) - divergence
-        return (divergence + rounded.detach()).to(torch.promote_types(self._dtype, q._dtype))
+        # A difference, and not a sign, which would make -0 of 0.
+        divergence = 0 - log_scalar_cost(self._inner_products(q, False), normalized=True)
+        return divergence.to(torch.promote_types(self._dtype, q._dtype))
 
-    def _cauchy_schwarz(self, q: "ClosedForms", unbiased: bool) -> Tensor:
-        cross = self._log_inner(q)
-        return self._log_power(2, unbiased) + q._log_power(2, unbiased) - 2 * cross
+    def _inner_products(self, q: "ClosedForms", unbiased: bool) -> InnerProducts:
+        norms = q._log_power(2, unbiased), self._log_power(2, unbiased)
+        return InnerProducts(self._log_inner(q), *norms)
 
 
 class GaussianMixture(ClosedForms, Distribution):

@@ -9,6 +9,7 @@ from torch import Tensor
 from kermix.checks import check_samples, normalized_weights
 from kermix.errors import OptionError
 from kermix.mixtures.components import Components
+from kermix.mixtures.densities import log_scalar_cost
 from kermix.mixtures.gaussian_products import check_power, log_power_sum
 from kermix.mixtures.mixture import ClosedForms
 
@@ -101,5 +102,6 @@ class SampledMixture(ClosedForms):
         """
         if not unbiased:
             return super().cauchy_schwarz(q)
-        divergence = self._cauchy_schwarz(q, True)
+        products = self._inner_products(q, True)
+        divergence = products.log_norm_x() - log_scalar_cost(products, normalized=False)
         return divergence.to(torch.promote_types(self._dtype, q._dtype))

@@ -1,6 +1,7 @@
 """Networks: priors, generators of centres, and networks that return whole mixtures."""
 
 from kermix.models.images.cnn import PlainCNN
+from kermix.models.mixture.continuous import ContinuousMixtureNetwork
 from kermix.models.mixture.generators import ConvDecoder, Generator, MLPGenerator
 from kermix.models.mixture.networks import (
     ConditionalMixtureNetwork,
@@ -17,6 +18,7 @@ from kermix.models.product.rows import GaussianProduct
 
 __all__ = [
     "ConditionalMixtureNetwork",
+    "ContinuousMixtureNetwork",
     "ConvDecoder",
     "Draw",
     "GaussianLayer",

@@ -4,20 +4,27 @@ import importlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from kermix.errors import OptionError, RunError
 from kermix.paper.artefact import Record, Tick, files_of, ignore, read_record
 from kermix.paper.page import PAGE, write_page
+from kermix.reports.provenance import write_json
 
-__all__ = ["ARTEFACTS", "check_folder", "chosen", "records_in", "reproduce"]
+__all__ = ["ARTEFACTS", "check_folder", "chosen", "judge_again", "records_in", "reproduce"]
 
 ARTEFACTS = {
     "fig-generation": "samples of networks trained with each cost, and with the ablations",
+    "fig-prior": "a mixture with a continuous prior, weights and variances, for each cost",
+    "fig-images": "images drawn in pixels by networks trained with each cost",
     "fig-measure": "the costs while one density slides past the other",
     "fig-identity": "the identity function as the Gaussians at the samples see it",
     "fig-singular-functions": "left and right singular functions, and eigenfunctions",
+    "fig-remarks": "what the text says beside its figures: forms, variances, dimensions, bounds",
     "table-classification": "accuracy of the Gaussian-product network",
 }
+
+WITH_CELLS = ("fig-images", "table-classification")
 
 
 def chosen(names: Sequence[str]) -> list[str]:
@@ -53,12 +60,34 @@ def records_in(folder: Path) -> list[Record]:
     return [read_record(file) for file in files if file.exists()]
 
 
+def judge_again(name: str, folder: Path) -> Record:
+    """Judge what a folder holds of a figure by the rules of today; nothing is computed anew.
+
+    Args:
+        name: A figure whose claims follow from its tables.
+        folder: Where its files are; the claims in its JSON file are replaced.
+    """
+    module = _module(name)
+    if not hasattr(module, "judged"):
+        raise OptionError(f"{name}: its claims need more than its tables; reproduce it.")
+    record = read_record(folder / f"{name}.json")
+    record["claims"] = [claim.as_json() for claim in module.judged(record["tables"])]
+    write_json(folder / f"{name}.json", record)
+    return record
+
+
+def _module(name: str) -> Any:
+    (name,) = chosen([name])
+    return importlib.import_module(f"kermix.paper.{name.partition('-')[2].replace('-', '_')}")
+
+
 def reproduce(
     name: str,
     folder: Path,
     quick: bool = False,
     *,
     data_root: Path | None = None,
+    cells: Path | None = None,
     tick: Tick = ignore,
 ) -> Record:
     """Compute one figure or table, write its files and the page of all that are there.
@@ -67,14 +96,16 @@ def reproduce(
         name: One of :data:`ARTEFACTS`.
         folder: Where files go; those of the same name are replaced.
         quick: Whether to take fewer seeds, steps and points.
-        data_root: Folder of MNIST and CIFAR-10, for the table.
+        data_root: Folder of MNIST, CIFAR-10 and faces, for the table and the figure of images.
+        cells: Folder of trained networks of the figure of images: those that are there are taken,
+            the others are trained and kept. For the table, a folder with an earlier one, whose
+            cells are taken.
         tick: Called now and then with the share that is done.
     """
-    (name,) = chosen([name])
-    module = importlib.import_module(f"kermix.paper.{name.partition('-')[2].replace('-', '_')}")
-    run: Callable = module.run
+    run: Callable = _module(name).run
     start = time.perf_counter()
-    artefact = run(quick, data_root=data_root, tick=tick)
+    options = {"cells": cells} if cells is not None and name in WITH_CELLS else {}
+    artefact = run(quick, data_root=data_root, tick=tick, **options)
     record: Record = artefact.save(folder, quick=quick, seconds=time.perf_counter() - start)
     write_page(folder, records_in(folder))
     return record

@@ -17,6 +17,8 @@ class Claim:
         numbers: What the rule was applied to.
         holds: Whether it was seen.
         ours: Whether the statement is not the paper's but a correction of it.
+        statement: The paper's statement, in its own words where that is short. Claims of the same
+            statement are readings of it, or cases, and count as one.
 
     Example:
         >>> claim = Claim("One is small.", "below 2", {"one": 1.0}, holds=True)
@@ -29,6 +31,7 @@ class Claim:
     numbers: Mapping[str, float]
     holds: bool
     ours: bool = False
+    statement: str = ""
 
     @property
     def verdict(self) -> str:

@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["BLUE", "COST_COLOURS", "GREY", "INK_COLOUR", "ORANGE", "bare", "sheet"]
+__all__ = [
+    "BLUE",
+    "COST_COLOURS",
+    "GREEN",
+    "GREY",
+    "INK_COLOUR",
+    "ORANGE",
+    "PINK",
+    "bare",
+    "sheet",
+]
 
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, _ = COLOURS["light"]
 INK_COLOUR, _, GREY = INK["light"]

@@ -1,4 +1,4 @@
-"""Figure "identity": the identity function as the Gaussians at the samples see it, Eq. (23).
+"""Figure "identity": the identity function as the Gaussians at the samples see it, Eq. (22).
 
 One dimension of the densities of `fig-measure`. The paper's text says v = 0.001 at shifts 0, 0.5
 and 1, and 0.01 for the last panel; its caption says the opposite. The text is right, as the
@@ -22,6 +22,7 @@ from kermix.paper.artefact import Artefact, Tick, ignore
 from kermix.paper.claims import Claim
 from kermix.paper.drawing import INK_COLOUR, bare, sheet
 from kermix.paper.measure import DENSITY
+from kermix.paper.statements import DIAGONAL_GOES, IDENTITY, LESS_ACCURATE
 from kermix.spectrum import Decomposition, decompose
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ def claims(found: Mapping[Key, Description]) -> list[Claim]:
     """Judge what the paper says of this figure, for each form."""
     result = []
     for form, formula in FORMS.items():
+        # The paper draws its own formula alone.
+        ours = form != "smoothed"
         narrow = {shift: found[form, 0.001, shift] for shift in SHIFTS}
         wide = found[form, 0.01, 0.0]
         near = narrow[0.0]["near the diagonal"]
@@ -146,12 +149,16 @@ def claims(found: Mapping[Key, Description]) -> list[Claim]:
                 "at v = 0.001 and shift 0, 95 % of the sum of squares within 0.1 of the diagonal",
                 {"within 0.1": near, "spread": narrow[0.0]["spread"]},
                 near >= 0.95,
+                ours=ours,
+                statement=IDENTITY,
             ),
             Claim(
                 f"As q shifts away from p, the diagonal disappears ({formula}).",
                 "the mean of the diagonal falls with each shift, at shift 1 below 10 %",
                 shares,
                 shares["shift 1"] < shares["shift 0.5"] < 1 and shares["shift 1"] < 0.1,
+                ours=ours,
+                statement=DIAGONAL_GOES,
             ),
             Claim(
                 f"With v = 0.01 it still approximates a diagonal matrix, but less accurately "
@@ -164,6 +171,8 @@ def claims(found: Mapping[Key, Description]) -> list[Claim]:
                     "within 0.1, v 0.01": wide["near the diagonal"],
                 },
                 wide["spread"] > narrow[0.0]["spread"] and wide["near the diagonal"] >= 0.5,
+                ours=ours,
+                statement=LESS_ACCURATE,
             ),
         ]
     return result

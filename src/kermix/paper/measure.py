@@ -21,6 +21,7 @@ from kermix.mixtures.mixture import GaussianMixture
 from kermix.paper.artefact import Artefact, Rows, Tick, ignore
 from kermix.paper.claims import Claim
 from kermix.paper.drawing import BLUE, COST_COLOURS, INK_COLOUR, ORANGE, sheet
+from kermix.paper.statements import ACCURATE, CLOSER, MATRIX_BOUND, NOT_SYMMETRICAL, SATURATES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -196,6 +197,7 @@ def claims(
             | {"farthest peak": max(abs(matched[n]["peak at"]) for n in FOUR)},
             all(abs(matched[n]["peak at"]) < 1e-9 and matched[n]["steps uphill"] >= 0.99
                 for n in FOUR),
+            statement=CLOSER,
         ),
         Claim(
             "The vector-matrix and matrix-matrix costs are not symmetrical, as they use q to "
@@ -205,12 +207,14 @@ def claims(
             asymmetry,
             min(asymmetry["vector"], asymmetry["matrix"]) > 0.01
             and max(asymmetry["svd"], asymmetry["scalar"]) < 1e-6,
+            statement=NOT_SYMMETRICAL,
         ),
         Claim(
             "The scalar cost saturates faster than the others.",
             "it is above 5 % of its peak on a narrower range of shifts than every other",
             widths,
             all(widths["scalar"] < widths[n] for n in FOUR if n != "scalar"),
+            statement=SATURATES,
         ),
     ]  # fmt: skip
     readings = (
@@ -231,6 +235,7 @@ def claims(
                     for kind in (matched, independent)
                     for n in rest
                 ),
+                statement=ACCURATE,
             )
         )
     return [*found, *_bound_claims(bounds)]
@@ -244,6 +249,7 @@ def _bound_claims(bounds: Mapping[str, float]) -> Sequence[Claim]:
             "its value at shift 0 is at most <p, p>",
             {"matrix cost": cost, "norm of p": norm},
             cost <= norm,
+            statement=MATRIX_BOUND,
         ),
         Claim(
             "The matrix-matrix cost is bounded by min(N, K), not by the norm of p.",

@@ -20,6 +20,7 @@ from kermix.mixtures.mixture import GaussianMixture
 from kermix.paper.artefact import Artefact, Rows, Tick, ignore
 from kermix.paper.claims import Claim
 from kermix.paper.drawing import BLUE, INK_COLOUR, ORANGE, bare, sheet
+from kermix.paper.statements import CONSISTENT, NUCLEAR_BOUND, ROOT_VECTORS, SAMPLES_SVD
 from kermix.spectrum import Decomposition, decompose, decompose_grid, unit_gaussians
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def claims(numbers: Numbers) -> list[Claim]:
             "average, and each left function agrees best with the right one of its index",
             chosen("same index", "least", "best match is itself"),
             numbers["same index"] >= 0.9 and numbers["best match is itself"] == 1.0,
+            statement=CONSISTENT,
         ),
         Claim(
             "The order of p and q does not matter: exchanging them exchanges left and right "
@@ -146,16 +148,18 @@ def claims(numbers: Numbers) -> list[Claim]:
         ),
         Claim(
             "For q = p the eigenfunctions are the left singular vectors of sqrt(p) times the "
-            "Gaussian of half the variance (Eq. 21).",
+            "Gaussian of half the variance (Eq. 20).",
             "they span the same directions to 1e-3",
             chosen("root's vectors"),
             numbers["root's vectors"] <= 1e-3,
+            statement=ROOT_VECTORS,
         ),
         Claim(
             "The nuclear norm is bounded, and the bound is tight when q = p (Property 8).",
             "the sum of singular values is 1 to 1e-3 for equal samples, and less for others",
             chosen("fidelity of two", "fidelity with itself"),
             numbers["fidelity of two"] < 0.99 and abs(numbers["fidelity with itself"] - 1) <= 1e-3,
+            statement=NUCLEAR_BOUND,
         ),
         Claim(
             "The SVD of the cross Gram matrix of samples finds these functions (Property 8).",
@@ -163,6 +167,7 @@ def claims(numbers: Numbers) -> list[Claim]:
             "the exact densities",
             chosen("samples' values", "samples' functions"),
             numbers["samples' values"] <= 0.1 and numbers["samples' functions"] >= 0.9,
+            statement=SAMPLES_SVD,
         ),
     ]
 

@@ -19,6 +19,7 @@ from kermix.training.loop import Trainer
 from kermix.training.presets import preset
 
 __all__ = [
+    "AS_WRITTEN",
     "PATCHES",
     "RATE_BEFORE",
     "command_of",
@@ -29,6 +30,7 @@ __all__ = [
 
 PATCHES = (1, 3, 5, 7)
 KEY = ("dataset", "model", "patch", "seed", "augmentation", "variant")
+AS_WRITTEN = "as written"  # how the variant of Eqs. 25 to 27 to the letter begins
 RATE_BEFORE = 0.005  # what no learning rate meant when the first records were written
 
 

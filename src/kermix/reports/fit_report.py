@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -12,7 +11,7 @@ from kermix.files import whole_file
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.reports.described import DescribedRun, add_machine
 from kermix.reports.fit_figures import curves_figure, fit_figure
-from kermix.reports.page import Report
+from kermix.reports.page import Report, png_of
 from kermix.training.build import Split
 
 __all__ = ["of_rows", "write_fit_report"]
@@ -34,7 +33,9 @@ def write_fit_report(
 ) -> None:
     """Write `figure.png` and `report.html`: numbers, data and model, how to repeat it."""
     figure = fit_figure(split.train, samples, mixture, dataset.columns, dataset.image)
-    _save_figure(figure, run.folder / "figure.png")
+    picture = png_of(figure)
+    with whole_file(run.folder / "figure.png") as part:
+        part.write_bytes(picture)
     settings = run.settings
     metric = "NLL" if settings.is_mixture else "energy distance"
     best = min(row["metric"] for row in history)
@@ -48,7 +49,7 @@ def write_fit_report(
     for note in run.config.get("notes", []):
         page.text(note)
     page.heading("Data and model")
-    page.figure(figure, "The data, samples of the model and, in the plane, its density.")
+    page.image(picture, "The data, samples of the model and, in the plane, its density.")
     page.heading("Training")
     which = "held out" if split.apart else "fitted"
     page.figure(curves, f"Left: what counts, on data {which}. Right: the loss.")
@@ -66,8 +67,3 @@ def write_fit_report(
     page.table(("setting", "value"), list({**settings.as_json(), **found}.items()))
     add_machine(page, run)
     page.save(run.folder / "report.html")
-
-
-def _save_figure(figure: Any, path: Path) -> None:
-    with whole_file(path) as part:
-        figure.savefig(part, dpi=150, format="png")

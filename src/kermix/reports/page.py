@@ -12,7 +12,7 @@ from kermix.files import whole_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Report"]
+__all__ = ["Report", "png_of"]
 
 STYLE = """
 :root { color-scheme: light dark;
@@ -86,9 +86,7 @@ class Report:
 
     def figure(self, figure: "Figure", caption: str) -> None:
         """Add a Matplotlib figure; the caption also describes it to those who cannot see it."""
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
-        self.image(buffer.getvalue(), caption)
+        self.image(png_of(figure), caption)
 
     def image(self, png: bytes, caption: str) -> None:
         """Add a picture that was drawn before."""
@@ -110,6 +108,15 @@ class Report:
         with whole_file(path) as part:
             part.write_text(page, encoding="utf-8")
         return path
+
+
+def png_of(figure: "Figure") -> bytes:
+    """A figure as a PNG file."""
+    buffer = io.BytesIO()
+    # A tight box draws everything twice, and a constrained layout needs none.
+    box = None if figure.get_layout_engine() is not None else "tight"
+    figure.savefig(buffer, format="png", dpi=150, bbox_inches=box)
+    return buffer.getvalue()
 
 
 def _shown(value: Any) -> str:

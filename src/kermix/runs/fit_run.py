@@ -228,7 +228,8 @@ class FitRun(Run):
         rows = [("data", f"{dataset.name}, {' x '.join(map(str, dataset.values.shape))}")]
         held_out = split.held_out[:COMPARED]
         log_density = model.log_prob(held_out)
-        if model.is_mixture:
+        noisy = model.is_mixture or model.is_continuous
+        if noisy:
             rows.append((of_rows("NLL", split), f"{-log_density.mean():.4f} nats"))
             if dataset.entropy is not None:
                 rows.append(("entropy of the data", f"{dataset.entropy:.3f} nats"))
@@ -245,7 +246,7 @@ class FitRun(Run):
             rows.append(("modes covered", f"{found.modes} of {found.total}"))
             rows.append(("good samples", f"{found.high_quality:.1%} (a perfect sampler: 98.9%)"))
             rows.append(("KL of modes", f"{found.kl:.4f}"))
-        what = "centre plus learned noise" if model.is_mixture else "centre"
+        what = "centre plus learned noise" if noisy else "centre"
         rows.append(("a sample is a", what))
         rows.append(("steps", f"{int(history[-1]['step'])}"))
         return rows

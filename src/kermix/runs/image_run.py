@@ -40,9 +40,9 @@ SMALLEST_CLASS = 2
 HASHED_AT_ONCE = 4096
 # Settings that `kermix fit` has options for, and what it calls the models.
 ASKED = (
-    "cost", "model", "spaces", "code", "encoder_steps", "steps", "refine_steps", "batch_size",
-    "components", "covariance_type", "chunk", "variance", "variance_factors", "learning_rate",
-    "seed",
+    "cost", "form", "model", "prior", "spaces", "code", "encoder_steps", "steps", "refine_steps",
+    "batch_size", "components", "covariance_type", "chunk", "variance", "kernel_variance",
+    "variance_factors", "learning_rate", "seed",
 )  # fmt: skip
 MODEL_OPTIONS = {"codes": "codes", "mixture": "code-mixture", "conv": "conv"}
 

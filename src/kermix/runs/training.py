@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from kermix.distributed.launch import is_rank, launch
 from kermix.errors import RankError
 from kermix.runs.interruptions import interruptions
@@ -57,9 +55,8 @@ def _train_here(run: Run, data: Any, show: bool) -> Outcome | None:
     _check_same_data(trainer, run)
     with interruptions() as interrupted, _progress(run, trainer, show and main) as callbacks:
         finished = run.train(trainer, should_stop=interrupted, **callbacks)
-    if is_rank() and torch.distributed.is_initialized():
-        # Its threads would still wait when the interpreter ends, which then aborts.
-        torch.distributed.destroy_process_group()
+    # Its threads would still wait when the interpreter ends, which then aborts.
+    trainer.leave_group()
     return Outcome(finished, trainer.step, trainer.history, trainer) if main else None
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from kermix.distributed import Strategy
 from kermix.errors import OptionError
+from kermix.models.mixture.continuous import ContinuousMixtureNetwork
 from kermix.models.mixture.generators import ConvDecoder, MLPGenerator
 from kermix.models.mixture.networks import MixtureNetwork, MixtureTable
 from kermix.models.mixture.priors import make_prior
@@ -58,15 +59,24 @@ def build_model(
     """The untrained model of the data, and how the variance will change."""
     settings = settings.for_data(train.shape[-2])
     generator = torch.Generator().manual_seed(settings.seed)
-    scaler = Scaler(train, common=image is not None)
+    absolute = settings.kernel_variance
+    scaler = Scaler(train, common=image is not None or absolute is not None)
     scaled = scaler.scaled(train)
     start, end = automatic_variance(scaled.reshape(-1, scaled.shape[-1]), generator)
     end = settings.variance or end
     start = settings.start_variance or max(start, end)
+    if absolute is not None:
+        start = end = _in_scaled_units(absolute, scaler)
     variances = VarianceSchedule(start, end, settings.variance_factors)
     network = _network(scaled, settings, image, generator)
     prior = make_prior(settings.prior, NOISE)
     return ScaledModel(network, scaler, prior, end), variances
+
+
+def _in_scaled_units(variance: float, scaler: Scaler) -> float:
+    if scaler.scale.ndim > 2:
+        raise OptionError("kernel_variance is for one set of rows; this is a batch of sets.")
+    return variance / float(scaler.scale[0, 0]) ** 2  # one scale for all columns
 
 
 def _network(
@@ -91,6 +101,10 @@ def _network(
     if settings.model == "network":
         return MixtureNetwork(
             dimension, prior, components, settings.covariance_type, generator=generator
+        )
+    if settings.model == "continuous":
+        return ContinuousMixtureNetwork(
+            dimension, prior, settings.covariance_type, generator=generator
         )
     if settings.model == "generator":
         return MLPGenerator(prior.dimension, dimension, generator=generator)

@@ -20,7 +20,6 @@ from kermix.errors import MissingExtraError, RunError
 from kermix.files import whole_file
 
 __all__ = [
-    "last_good",
     "load_checkpoint",
     "optimizer_tensors",
     "restore_optimizer",
@@ -118,13 +117,6 @@ def _what_to_do(path: Path) -> str:
     if path.stem in SUBSTITUTES:
         return "No other checkpoint of the run is whole: put back a copy, or begin a new run."
     return "Please put back a copy, or remove it and begin again."
-
-
-def last_good(folder: Path | None) -> str:
-    """A sentence for an error: which checkpoint is left."""
-    if folder is not None and (folder / "last.safetensors").exists():
-        return f"The last good checkpoint is {folder / 'last.safetensors'}."
-    return "No checkpoint was asked for." if folder is None else "There is no checkpoint yet."
 
 
 def tensors_of(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

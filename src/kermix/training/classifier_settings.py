@@ -39,6 +39,9 @@ class ClassifierSettings:
         data_anchors: Whether the first layer starts from patches of the data.
         image_anchors: Whether the output starts from the features of training images.
         residual: Whether layers add to their input.
+        raw_pixels: Whether patches are read as they are, from 0 to 1.
+        reading: Of the norms of (26) and (27): `"element"` or `"vector"`.
+        score_bias: Whether a constant is added to the scores.
         path: How the Gaussian layers are computed: `"auto"`, `"plain"`, `"lean"` or `"fused"`.
         epochs: Times that every image is seen.
         batch_size: Images in each step.
@@ -78,6 +81,9 @@ class ClassifierSettings:
     data_anchors: bool = True
     image_anchors: bool = False
     residual: bool = False
+    raw_pixels: bool = False
+    reading: str = "element"
+    score_bias: bool = True
     path: Path = "auto"
     epochs: int = 20
     batch_size: int = 512
@@ -179,6 +185,9 @@ def build_classifier(
         data_anchors=settings.data_anchors,
         image_anchors=settings.image_anchors,
         residual=settings.residual,
+        raw_pixels=settings.raw_pixels,
+        reading=settings.reading,
+        score_bias=settings.score_bias,
         path=settings.path,
         generator=generator,
     )

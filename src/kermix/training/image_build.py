@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from kermix.models.images.autoencoder import Autoencoder
-from kermix.models.images.model import ImageModel, PixelGenerator, code_network, noise_prior
+from kermix.models.images.model import ImageModel, PixelGenerator, code_network
 from kermix.models.mixture.networks import MixtureTable
+from kermix.models.mixture.priors import make_prior
 from kermix.models.mixture.product_mixture import ProductMixture
 from kermix.training.image_settings import ImageSettings
 
@@ -23,7 +24,7 @@ def build_image_model(
             shape, settings.code, settings.width, settings.by_channel, generator=generator
         )
     classes = len(frequencies)
-    prior = noise_prior(settings.noise, settings.states)
+    prior = make_prior(settings.prior, settings.noise, settings.states)
     network: nn.Module
     each = max(1, settings.components // classes)
     if settings.multiplies:

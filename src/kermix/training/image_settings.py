@@ -4,11 +4,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from kermix.checks import check_option
+from kermix.costs.formulas import MatrixForm
 from kermix.errors import OptionError
 from kermix.models.images.spaces import CODED, SPACES, SpaceName
 from kermix.models.mixture.networks import CovarianceType
+from kermix.models.mixture.priors import PriorName
 from kermix.renamed import accepts_old_names, current_names
 from kermix.training.sample_losses import SampleCost
+from kermix.training.settings import check_form
 
 __all__ = ["ImageModelName", "ImageSettings"]
 
@@ -27,6 +30,7 @@ class ImageSettings:
 
     Attributes:
         cost: What is optimised: one of the paper's four costs, or a baseline.
+        form: Of the matrix-matrix cost: `"trace"` (None is this), `"data_fixed"` or `"logdet"`.
         model: `"codes"`, noise to codes that a trained decoder turns into images; `"mixture"`, a
             table of components of codes, for each class; `"conv"`, noise to images at once.
         spaces: Where the cost acts; of several, the mean of the losses.
@@ -36,8 +40,10 @@ class ImageSettings:
         code_noise: Deviation of the noise that codes get before they are decoded in training, in
             units of their own deviation: it makes near codes decode to near images.
         hidden: Width of the network from noise to codes.
+        prior: Of the noise: `"uniform"` in [-1, 1], `"gaussian"`, or `"hybrid"`, Gaussian beside
+            a choice among states, given as a one-hot vector.
         noise: Continuous coordinates of the noise.
-        states: States of its categorical part; 0 for none.
+        states: States of a hybrid prior; 0 takes 32. With states, `"gaussian"` is `"hybrid"`.
         encoder_steps: Training steps of the autoencoder.
         encoder_batch: Images for each of them.
         steps: Training steps with the cost.
@@ -52,6 +58,8 @@ class ImageSettings:
             `"diagonal"` (one for each coordinate).
         chunk: Rows for each run of a network; None runs all at once.
         variance: Kernel variance at the end, as a multiple of what is found from the data.
+        kernel_variance: Kernel variance in the units of the space (pixels go from 0 to 1), the
+            same in all steps, as the paper has it; instead of `variance`.
         variance_factors: The kernel is an average over several variances: the scheduled variance
             times each of these factors.
         debias: Whether a network is trained by the :class:`~kermix.DebiasedLoss` of a cost of the
@@ -61,6 +69,7 @@ class ImageSettings:
     """
 
     cost: SampleCost = "svd"
+    form: MatrixForm | None = None
     model: ImageModelName = "codes"
     spaces: tuple[SpaceName, ...] = ("codes",)
     code: int = 16
@@ -68,6 +77,7 @@ class ImageSettings:
     width: int = 128
     code_noise: float = 0.2
     hidden: int = 512
+    prior: PriorName = "gaussian"
     noise: int = 32
     states: int = 0
     encoder_steps: int = 2000
@@ -80,6 +90,7 @@ class ImageSettings:
     covariance_type: CovarianceType = "diagonal"
     chunk: int | None = None
     variance: float = 1.0
+    kernel_variance: float | None = None
     variance_factors: tuple[float, ...] = (1.0, 10.0, 100.0)
     debias: bool = True
     learning_rate: float | None = None
@@ -87,7 +98,16 @@ class ImageSettings:
 
     def __post_init__(self) -> None:
         check_option("cost", self.cost, COSTS)
+        check_form(self.form, self.cost)
         check_option("model", self.model, MODELS)
+        check_option("prior", self.prior, ("uniform", "gaussian", "hybrid"))
+        if self.prior == "uniform" and self.states:
+            raise OptionError(f"states={self.states} is for prior='hybrid'; the prior is uniform.")
+        if self.kernel_variance is not None and self.variance != 1:
+            raise OptionError(
+                f"kernel_variance={self.kernel_variance} is absolute; leave out variance, which "
+                "is a multiple of what is found from the data."
+            )
         check_option("covariance_type", self.covariance_type, ("isotropic", "diagonal"))
         if not self.spaces:
             raise OptionError("spaces is empty: a cost acts somewhere.")
@@ -109,7 +129,7 @@ class ImageSettings:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
-        for name in ("variance", "learning_rate"):
+        for name in ("variance", "kernel_variance", "learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise OptionError(f"{name}={value} must be a positive number.")

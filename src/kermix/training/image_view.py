@@ -27,7 +27,8 @@ class View(nn.Module):
         self, space: Space, classes: list[Tensor], settings: ImageSettings, parts: int = 1
     ) -> None:
         super().__init__()
-        self.space, self.parts, self.debias = space, parts, settings.debias
+        self.space, self.parts = space, parts
+        self.debias, self.form = settings.debias, settings.form
         centred = torch.cat([own - own.mean(0) for own in classes])
         self.scale = float(centred.square().mean().sqrt().clamp(min=1e-6))
         generator = torch.Generator(centred.device).manual_seed(settings.seed)
@@ -38,7 +39,10 @@ class View(nn.Module):
         ]
         start, end = (math.exp(sum(math.log(f[i]) for f in found) / len(found)) for i in (0, 1))
         end *= settings.variance
-        self.variances = VarianceSchedule(max(start, end), end, settings.variance_factors)
+        start = max(start, end)
+        if settings.kernel_variance is not None:
+            start = end = settings.kernel_variance / self.scale**2
+        self.variances = VarianceSchedule(start, end, settings.variance_factors)
 
     def loss(
         self, cost: SampleCost, x: Tensor, y: Tensor, weights: Tensor | None, share: float
@@ -48,4 +52,5 @@ class View(nn.Module):
         if self.parts > 1:  # each part is a batch item of its own
             x, y = (z.unflatten(-1, (self.parts, -1)).movedim(-2, 1) for z in (x, y))
             weights = None if weights is None else weights.unsqueeze(1)
-        return sample_loss(cost, x, y, self.variances.at(share), weights, self.debias).mean()
+        variances = self.variances.at(share)
+        return sample_loss(cost, x, y, variances, weights, self.debias, self.form).mean()

@@ -8,6 +8,7 @@ Nothing else in kermix calls an optimizer. What is trained, and with what loss, 
     trainer.load(Path("run") / "last.safetensors")      # goes on where it stopped
 """
 
+import gc
 import importlib
 import logging
 import math
@@ -123,6 +124,16 @@ class Trainer(Generic[TaskT]):
     def main_says(self, answer: Any) -> Any:
         """What the main process answers, on all ranks."""
         return answer if self._ranks is None else self._fabric.broadcast(answer)
+
+    def leave_group(self) -> None:
+        """End this rank's part in the group of processes, when no step is left to train."""
+        if self._ranks is None:
+            return
+        # What wraps the module must not be the last to hold the group: it would wait for the
+        # group's thread without letting that thread have the interpreter.
+        self._forward = None
+        gc.collect()
+        torch.distributed.destroy_process_group()
 
     def run(
         self,

@@ -1,22 +1,40 @@
 """What one training step minimises: a cost between a batch of data and a draw of the model."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from kermix.costs.baselines import energy_distance, mmd_squared
-from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+from kermix.costs.formulas import MatrixForm
+from kermix.costs.losses import KernelLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.distributed import DistributedLoss, Ranks, Strategy, shares, slice_of
+from kermix.mixtures.densities import InnerProducts, log_scalar_cost
 from kermix.mixtures.mixture import GaussianMixture
+from kermix.models.mixture.continuous import widened
 from kermix.models.mixture.scaled import ScaledModel
 from kermix.training.schedules import VarianceSchedule
 from kermix.training.settings import FitSettings
 
-__all__ = ["Objective", "cauchy_schwarz_to_points"]
+__all__ = ["LOSSES", "Objective", "cauchy_schwarz_to_points", "loss_of"]
 
 LEAST_POINTS = 16  # drawn of a mixture in each step
-LOSSES = {"svd": SVDLoss, "scalar": ScalarLoss, "vector": VectorLoss, "matrix": MatrixLoss}
+LOSSES: dict[str, Callable[[list[float]], KernelLoss]] = {
+    "svd": SVDLoss, "scalar": ScalarLoss, "vector": VectorLoss, "matrix": MatrixLoss,
+}  # fmt: skip
+
+
+def loss_of(cost: str, variances: list[float], form: MatrixForm | None = None) -> KernelLoss:
+    """The loss of one of the paper's costs.
+
+    Example:
+        >>> loss_of("matrix", [0.1], "logdet").form
+        'logdet'
+    """
+    if cost == "matrix":
+        return MatrixLoss(variances, form or "trace")
+    return LOSSES[cost](variances)
 
 
 def cauchy_schwarz_to_points(
@@ -51,7 +69,7 @@ def cauchy_schwarz_to_points(
         cross = log_density.logsumexp(0) - math.log(total)
     else:
         cross = ranks.log_sum(log_density.movedim(0, -1), None, total)
-    return 0.5 * mixture.log_norm2() - cross
+    return -0.5 * log_scalar_cost(InnerProducts(cross, mixture.log_norm2()), normalized=False)
 
 
 class Objective(nn.Module):
@@ -124,16 +142,20 @@ class Objective(nn.Module):
         if model.is_mixture:  # one point each of a few components would hide their spread
             drawn = [max(drawn[0], LEAST_POINTS)]
 
+        variances = self.variances.at(self.share(step))
+        if model.is_continuous and cost in LOSSES:
+            return self._continuous(x, drawn[0], variances, generator)
+
         def part(count: int) -> slice:
             drawn[0] = count
             return self.part(count)
 
         points, weights = model.draw(drawn[0], generator, part)
-        variances = self.variances.at(self.share(step))
         if ranks is not None:
             rows_x, rows_y = (shares(count, ranks.size) for count in (total, drawn[0]))
             if cost in LOSSES:
-                loss = DistributedLoss(LOSSES[cost](variances), self.strategy, ranks.group)
+                own = loss_of(cost, variances, self.settings.form)
+                loss = DistributedLoss(own, self.strategy, ranks.group)
                 return loss(x, points, weights_y=weights, rows_x=rows_x, rows_y=rows_y)
             x, points = ranks.gather(x, rows_x), ranks.gather(points, rows_y)
             weights = None if weights is None else ranks.gather(weights, rows_y, dim=-1)
@@ -141,4 +163,20 @@ class Objective(nn.Module):
             return energy_distance(x, points, weights_y=weights)
         if cost == "mmd":
             return mmd_squared(x, points, variances, weights_y=weights)
-        return LOSSES[cost](variances)(x, points, weights_y=weights)
+        return loss_of(cost, variances, self.settings.form)(x, points, weights_y=weights)
+
+    def _continuous(
+        self, x: Tensor, count: int, variances: list[float], generator: torch.Generator
+    ) -> Tensor:
+        """The mean over variances of the cost between data and components, in closed form.
+
+        The kernel smooths both sides, so that the model comes out with the data's own width.
+        """
+        mixture, dimension = self.model.components(count, generator), x.shape[-1]
+        losses = [
+            loss_of(self.settings.cost, [v], self.settings.form)(
+                x, widened(mixture, v * dimension)
+            )
+            for v in variances
+        ]
+        return torch.stack(losses).mean(0)

@@ -58,6 +58,10 @@ class RowTask(Task):
         device = fabric.device
         if ranks is not None:
             check_shares(self.settings, ranks.size)
+            if self.model.is_continuous:
+                raise OptionError(
+                    "model='continuous' is trained by one process: leave out devices."
+                )
             batch_norm_over_ranks(self.model, ranks, device)
         objective = Objective(self.model, self.settings, self.variances, ranks, self.strategy)
         # Moved first: an optimizer made before would hold the parameters of another device.

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from kermix.costs.baselines import energy_distance, mmd_squared
 from kermix.costs.debiased import DebiasedLoss
+from kermix.costs.formulas import MatrixForm
 from kermix.costs.losses import SVDLoss
 from kermix.errors import MissingExtraError
-from kermix.training.objective import LOSSES
+from kermix.training.objective import loss_of
 
 __all__ = ["SampleCost", "sample_loss"]
 
@@ -25,6 +26,7 @@ def sample_loss(
     variances: list[float],
     weights_y: Tensor | None = None,  # (*B, K)
     debias: bool = False,
+    form: MatrixForm | None = None,
 ) -> Tensor:  # (*B,)
     """The loss of one of the paper's costs, or of a baseline.
 
@@ -37,6 +39,7 @@ def sample_loss(
         weights_y: Weights of the points.
         debias: Whether to take the :class:`~kermix.DebiasedLoss` of a cost of the paper, for
             points without weights.
+        form: Of the matrix-matrix cost; None is its trace.
 
     Example:
         >>> sample_loss("energy", torch.zeros(3, 1), torch.ones(2, 1), [1.0])
@@ -49,7 +52,7 @@ def sample_loss(
     if cost == "sinkhorn":
         return _sinkhorn(x, y, math.sqrt(min(variances) * x.shape[-1]))
     svd = SVDLoss(variances, tolerance=TOLERANCE)
-    loss = svd if cost == "svd" else LOSSES[cost](variances)
+    loss = svd if cost == "svd" else loss_of(cost, variances, form)
     if debias and weights_y is None:
         return DebiasedLoss(loss)(x, y)
     return loss(x, y, weights_y=weights_y)

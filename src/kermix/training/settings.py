@@ -5,21 +5,24 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from kermix.checks import check_option
+from kermix.costs.formulas import MatrixForm
 from kermix.errors import OptionError
 from kermix.models.mixture.networks import CovarianceType
 from kermix.models.mixture.priors import PriorName
 from kermix.renamed import accepts_old_names, current_names
 
-__all__ = ["CostName", "FitSettings", "ModelName", "RefineName"]
+__all__ = ["CostName", "FitSettings", "ModelName", "RefineName", "check_form"]
 
 CostName: TypeAlias = Literal["svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood"]
 RefineName: TypeAlias = Literal["closed form", "likelihood"]
-ModelName: TypeAlias = Literal["mixture", "network", "generator", "conv"]
+ModelName: TypeAlias = Literal["mixture", "network", "continuous", "generator", "conv"]
 
 COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood")
-MODELS = ("mixture", "network", "generator", "conv")
+MODELS = ("mixture", "network", "continuous", "generator", "conv")
 # A table of parameters takes larger steps than the weights of a network.
-PEAK_RATES = {"mixture": 0.02, "network": 0.004, "generator": 0.002, "conv": 0.002}
+PEAK_RATES = {
+    "mixture": 0.02, "network": 0.004, "continuous": 0.002, "generator": 0.002, "conv": 0.002,
+}  # fmt: skip
 MOST_COMPONENTS, ROWS_FOR_EACH = 128, 10
 
 
@@ -30,8 +33,12 @@ class FitSettings:
 
     Attributes:
         cost: What is optimised: one of the paper's four costs, or a baseline.
+        form: Of the matrix-matrix cost: `"trace"` (None is this), `"data_fixed"` or `"logdet"`,
+            see :func:`~kermix.matrix_cost`.
         model: `"mixture"`, a table of components; `"network"`, noise to components;
-            `"generator"` and `"conv"`, noise to centres (the paper's).
+            `"continuous"`, noise that is drawn anew in each step to components (the paper's
+            mixture with a prior); `"generator"` and `"conv"`, noise to centres (the paper's
+            experiments).
         components: Number of components of a mixture; centres for each step of a generator. None
             takes 128, and one for each 10 rows where there are fewer than 1280.
         covariance_type: Of each component: `"isotropic"` (one variance) or `"diagonal"` (one for
@@ -47,6 +54,9 @@ class FitSettings:
         refine_batch_size: Data points in each refinement step.
         variance: Variance of the kernel at the end, in units of the scaled data; None finds it.
         start_variance: Variance at the beginning; None takes the median rule.
+        kernel_variance: Variance of the kernel in the data's own units (squared), the same in all
+            steps, as the paper has it. All columns then share one scale. Instead of `variance`
+            and `start_variance`.
         variance_factors: The kernel is an average over several variances: the scheduled variance
             times each of these factors.
         learning_rate: Peak learning rate; None chooses by model.
@@ -56,6 +66,7 @@ class FitSettings:
     """
 
     cost: CostName = "svd"
+    form: MatrixForm | None = None
     model: ModelName = "mixture"
     components: int | None = None
     covariance_type: CovarianceType = "isotropic"
@@ -67,6 +78,7 @@ class FitSettings:
     refine_batch_size: int = 2048
     variance: float | None = None
     start_variance: float | None = None
+    kernel_variance: float | None = None
     variance_factors: tuple[float, ...] = (1.0, 10.0, 100.0)
     learning_rate: float | None = None
     average: int = 0
@@ -74,6 +86,7 @@ class FitSettings:
 
     def __post_init__(self) -> None:
         check_option("cost", self.cost, COSTS)
+        check_form(self.form, self.cost)
         check_option("model", self.model, MODELS)
         check_option("refine_with", self.refine_with, ("closed form", "likelihood"))
         check_option("covariance_type", self.covariance_type, ("isotropic", "diagonal"))
@@ -89,10 +102,15 @@ class FitSettings:
                 raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
         if self.steps == 0 and self.refine_steps == 0:
             raise OptionError("steps and refine_steps are both 0: there is nothing to train.")
-        for name in ("variance", "start_variance", "learning_rate"):
+        for name in ("variance", "start_variance", "kernel_variance", "learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise OptionError(f"{name}={value} must be a positive number.")
+        if self.kernel_variance is not None and (self.variance or self.start_variance):
+            raise OptionError(
+                f"kernel_variance={self.kernel_variance} is constant, in the data's units; leave "
+                "out variance and start_variance, which are a schedule in units of scaled data."
+            )
         if not self.is_mixture:
             if self.cost == "likelihood":
                 raise OptionError("cost='likelihood' needs a density: use model='mixture'.")
@@ -106,7 +124,7 @@ class FitSettings:
 
     @property
     def is_mixture(self) -> bool:
-        """Whether the model learns weights and variances."""
+        """Whether the model is a fixed number of components, which refinement can sharpen."""
         return self.model in ("mixture", "network")
 
     def for_data(self, rows: int) -> "FitSettings":
@@ -143,6 +161,15 @@ class FitSettings:
             raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
         factors = tuple(content.get("variance_factors", cls.variance_factors))
         return cls(**{**content, "variance_factors": factors})
+
+
+def check_form(form: MatrixForm | None, cost: str) -> None:
+    """Refuse a form that there is not, or one of another cost than the matrix-matrix cost."""
+    if form is None:
+        return
+    check_option("form", form, ("trace", "data_fixed", "logdet"))
+    if cost != "matrix":
+        raise OptionError(f"form={form!r} is for cost='matrix'; the cost is {cost!r}.")
 
 
 def __getattr__(name: str) -> object:

@@ -13,10 +13,10 @@ from kermix.models.evaluating import evaluating
 from kermix.models.images.autoencoder import Autoencoder, doublings_of
 from kermix.models.mixture.generators import ConvDecoder, MLPGenerator
 from kermix.models.mixture.networks import Draw, MixtureTable, stratified_draw
-from kermix.models.mixture.priors import GaussianPrior, HybridPrior, Prior
+from kermix.models.mixture.priors import Prior
 from kermix.models.mixture.product_mixture import ProductMixture
 
-__all__ = ["ImageModel", "LabelledDraw", "PixelGenerator", "code_network", "noise_prior"]
+__all__ = ["ImageModel", "LabelledDraw", "PixelGenerator", "code_network"]
 
 ROWS_AT_ONCE = 4096
 
@@ -189,8 +189,3 @@ class PixelGenerator(nn.Module):
     def forward(self, noise: Tensor) -> Tensor:  # (n, k) -> (n, d)
         """Map noise to images."""
         return self.decoder(noise).sigmoid()
-
-
-def noise_prior(continuous: int, states: int) -> Prior:
-    """Normal noise, beside a choice among states if there are any."""
-    return HybridPrior(continuous, states) if states else GaussianPrior(continuous)

@@ -24,6 +24,8 @@ __all__ = [
     "Draw",
     "MixtureNetwork",
     "MixtureTable",
+    "mixture_from_outputs",
+    "parameters_of_component",
     "stratified_draw",
 ]
 
@@ -66,11 +68,17 @@ def _mixture(logits: Tensor, means: Tensor, log_variances: Tensor) -> GaussianMi
     return GaussianMixture(logits.softmax(-1), means, bounded.exp(), validate_args=False)
 
 
-def _parameters_of_component(dimension: int, kind: CovarianceType) -> int:
+def parameters_of_component(dimension: int, kind: CovarianceType) -> int:
+    """How many numbers a centre, a weight and a variance are."""
     return dimension + 1 + (1 if kind == "isotropic" else dimension)
 
 
-def _from_outputs(outputs: Tensor, dimension: int, kind: CovarianceType) -> GaussianMixture:
+def mixture_from_outputs(
+    outputs: Tensor,  # (*B, K, parameters of a component)
+    dimension: int,
+    kind: CovarianceType,
+) -> GaussianMixture:
+    """The mixture whose components a network returns, one for each row."""
     means, logits, logs = outputs.split([dimension, 1, outputs.shape[-1] - dimension - 1], -1)
     logs = logs + math.log(INITIAL_VARIANCE)
     return _mixture(logits.squeeze(-1), means, logs.squeeze(-1) if kind == "isotropic" else logs)
@@ -151,14 +159,14 @@ class MixtureNetwork(nn.Module):
         check_option("covariance_type", covariance_type, ("isotropic", "diagonal"))
         _check_components(components)
         self.dimension, self.covariance_type = dimension, covariance_type
-        outputs = _parameters_of_component(dimension, covariance_type)
+        outputs = parameters_of_component(dimension, covariance_type)
         self.layers = mlp([prior.dimension, *[width] * depth, outputs])
         reset_with(self, generator)
         self.codes = nn.Parameter(prior.sample(components, generator))
 
     def forward(self) -> GaussianMixture:
         """The mixture."""
-        return _from_outputs(self.layers(self.codes), self.dimension, self.covariance_type)
+        return mixture_from_outputs(self.layers(self.codes), self.dimension, self.covariance_type)
 
 
 @accepts_old_names
@@ -199,7 +207,7 @@ class ConditionalMixtureNetwork(nn.Module):
         _check_components(components)
         self.dimension, self.components = dimension, components
         self.covariance_type = covariance_type
-        outputs = components * _parameters_of_component(dimension, covariance_type)
+        outputs = components * parameters_of_component(dimension, covariance_type)
         self.layers = mlp([context, *[width] * depth, outputs])
         reset_with(self, generator)
         # Components begin spread over the scaled data, not all in one place.
@@ -213,7 +221,7 @@ class ConditionalMixtureNetwork(nn.Module):
     def forward(self, context: Tensor) -> GaussianMixture:  # (*B, context)
         """The mixture of each context, of batch shape B."""
         outputs = self.layers(context).unflatten(-1, (self.components, -1))
-        return _from_outputs(outputs, self.dimension, self.covariance_type)
+        return mixture_from_outputs(outputs, self.dimension, self.covariance_type)
 
 
 def _check_components(components: int) -> None:

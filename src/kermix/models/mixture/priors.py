@@ -12,6 +12,7 @@ from kermix.errors import OptionError
 __all__ = ["GaussianPrior", "HybridPrior", "Prior", "PriorName", "UniformPrior", "make_prior"]
 
 PriorName: TypeAlias = Literal["uniform", "gaussian", "hybrid"]
+STATES = 32  # of a hybrid prior
 
 
 class Prior(Protocol):
@@ -64,8 +65,8 @@ class GaussianPrior:
 class HybridPrior:
     """Normal noise beside a choice among `states`, given as a one-hot vector.
 
-    The choice lets a continuous network jump between separate modes without a bridge of samples
-    between them.
+    The paper names a hybrid prior without saying what it is; this is what it is here. The choice
+    lets a continuous network jump between separate modes without a bridge of samples between them.
 
     Example:
         >>> noise = HybridPrior(2, states=3).sample(4, torch.Generator().manual_seed(0))
@@ -74,7 +75,7 @@ class HybridPrior:
     """
 
     continuous: int = 10
-    states: int = 32
+    states: int = STATES
 
     def __post_init__(self) -> None:
         _check_positive("continuous", self.continuous)
@@ -93,12 +94,20 @@ class HybridPrior:
         return torch.cat([noise, torch.nn.functional.one_hot(state, self.states).float()], 1)
 
 
-def make_prior(name: PriorName, dimension: int = 10) -> Prior:
-    """The prior of that name, with so many continuous coordinates."""
+def make_prior(name: PriorName, dimension: int = 10, states: int = 0) -> Prior:
+    """The prior of that name, with so many continuous coordinates.
+
+    Args:
+        name: Which one.
+        dimension: Continuous coordinates.
+        states: Of a hybrid prior; 0 takes 32. With states, `"gaussian"` is `"hybrid"`.
+    """
     check_option("prior", name, ("uniform", "gaussian", "hybrid"))
     if name == "uniform":
         return UniformPrior(dimension)
-    return GaussianPrior(dimension) if name == "gaussian" else HybridPrior(dimension)
+    if name == "gaussian" and not states:
+        return GaussianPrior(dimension)
+    return HybridPrior(dimension, states or STATES)
 
 
 def _check_positive(name: str, value: int) -> None:

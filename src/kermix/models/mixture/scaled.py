@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from kermix.errors import OptionError, SampleError
 from kermix.mixtures.mixture import GaussianMixture
+from kermix.models.evaluating import evaluating
+from kermix.models.mixture.continuous import ContinuousMixtureNetwork
 from kermix.models.mixture.networks import Draw, MixtureNetwork, MixtureTable, stratified_draw
 from kermix.models.mixture.priors import Prior
 
@@ -117,7 +119,8 @@ class ScaledModel(nn.Module):
     """A network, its prior and the scale of its data.
 
     Args:
-        network: A mixture network, or a generator of centres (which needs a prior).
+        network: A mixture network, one of a continuous prior, or a generator of centres (which
+            needs a prior).
         scaler: The scale of the data.
         prior: Where the noise of a generator comes from.
         kernel_variance: Variance, in units of the scaled data, of the kernel that a generator's
@@ -146,8 +149,18 @@ class ScaledModel(nn.Module):
 
     @property
     def is_mixture(self) -> bool:
-        """Whether weights and variances are learned: samples are then centres plus noise."""
+        """Whether there is a fixed table of components: samples are then centres plus noise."""
         return isinstance(self.network, MixtureTable | MixtureNetwork)
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether components come from noise that is drawn anew each time."""
+        return isinstance(self.network, ContinuousMixtureNetwork)
+
+    def components(self, count: int, generator: torch.Generator) -> GaussianMixture:
+        """Components of a continuous prior, drawn anew, in scaled units; differentiable."""
+        assert isinstance(self.network, ContinuousMixtureNetwork)
+        return self.network.draw(count, generator)
 
     def draw(
         self,
@@ -162,6 +175,9 @@ class ScaledModel(nn.Module):
             generator: All random numbers are drawn, whatever part of the points is wanted.
             part: Of a number of points, which ones are wanted: a rank's share of them.
         """
+        if self.is_continuous:
+            points, weights = stratified_draw(self.components(count, generator), 1, generator)
+            return Draw(points[part(count)], weights[part(count)])
         if self.prior is not None and not self.is_mixture:
             return Draw(self.network(self.prior.sample(count, generator)[part(count)]), None)
         mixture = self.network()
@@ -174,11 +190,12 @@ class ScaledModel(nn.Module):
     def mixture(self, generator: torch.Generator | None = None) -> GaussianMixture:
         """The density, in the data's units and float64.
 
-        A generator's density is that of 2000 of its centres, each with the kernel's Gaussian.
+        A generator's density is that of 2000 of its centres, each with the kernel's Gaussian; that
+        of a continuous prior is estimated by 2000 of its components.
         """
         scale, location = self.scaler.scale, self.scaler.location
-        if self.is_mixture:
-            fitted = self.network()
+        if self.is_mixture or self.is_continuous:
+            fitted = self._fitted(CENTRES_OF_A_DENSITY, generator)
             variances = fitted.covariances
             if fitted.covariance_kind == "isotropic":
                 variances = variances.unsqueeze(-1)
@@ -192,11 +209,24 @@ class ScaledModel(nn.Module):
         weights = torch.full_like(centres[:, 0], 1 / len(centres))
         return GaussianMixture(weights, centres, (variance * scale.square()).expand_as(centres))
 
+    def _fitted(self, count: int, generator: torch.Generator | None) -> GaussianMixture:
+        if not self.is_continuous:
+            mixture: GaussianMixture = self.network()
+            return mixture
+        with evaluating(self.network):
+            return self.components(count, _seeded(generator, self.scaler.scale.device))
+
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator) -> Tensor:  # (n, d)
         """Points in the data's units: of a generator the centres, of a mixture plus its noise."""
         if self.is_mixture:
             return self.mixture().sample((n,), generator=generator)
+        if self.is_continuous:  # other components for every part
+            sizes = [min(CENTRES_OF_A_DENSITY, n - i) for i in range(0, n, CENTRES_OF_A_DENSITY)]
+            drawn = [
+                self.mixture(generator).sample((size,), generator=generator) for size in sizes
+            ]
+            return torch.cat(drawn)
         assert self.prior is not None
         training = self.network.training
         self.network.eval()

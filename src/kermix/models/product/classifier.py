@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from kermix.checks import check_option
 from kermix.errors import OptionError, SampleError
 from kermix.models.images.classifier import ImageClassifier, ImageShape, as_numbers
 from kermix.models.product.functions import Path
@@ -53,7 +54,7 @@ class GaussianProductClassifier(ImageClassifier):
     r"""Scores `A_F exp(-(1/T) sum_t (k_t - W_F(t))^2)` of images, k_t from the patch at t alone.
 
     A chain of layers `BN(exp(-(A y - W)^2))` maps each patch; the first reads the whitened patch,
-    and no layer mixes positions until the output does (Eq. 1-3).
+    and no layer mixes positions until the output does (Eqs. 25-27).
 
     Args:
         shape: Channels, height and width of the images.
@@ -73,6 +74,11 @@ class GaussianProductClassifier(ImageClassifier):
         image_anchors: Whether the anchors of each Gaussian of the output start as the features of
             a training image, so that it measures the distance to that image.
         residual: Whether layers of equal width add to their input.
+        raw_pixels: Whether patches are read as they are, neither whitened nor centred nor scaled.
+        reading: How the norms of (26) and (27) are read: `"element"`, the square of each element,
+            or `"vector"`, the distance to a vector for each Gaussian; see
+            :mod:`~kermix.models.product.layers`.
+        score_bias: Whether a constant is added to the scores.
         path: `"auto"`, `"plain"`, `"lean"` or `"fused"`: see :class:`GaussianLayer`.
         generator: Where initial weights come from.
 
@@ -105,40 +111,62 @@ class GaussianProductClassifier(ImageClassifier):
         data_anchors: bool = True,
         image_anchors: bool = False,
         residual: bool = False,
+        raw_pixels: bool = False,
+        reading: str = "element",
+        score_bias: bool = True,
         path: Path = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(shape, classes)
+        check_option("reading", reading, ("element", "vector"))
+        if raw_pixels and whitening is not None:
+            raise OptionError(f"raw_pixels with whitening={whitening}: set whitening to None.")
+        if reading == "vector" and (data_anchors or image_anchors):
+            raise OptionError(
+                "reading='vector' has vectors as anchors, which start at random: set data_anchors "
+                "and image_anchors to False."
+            )
         channels, height, across = shape
         _check(shape, patch, stride, depth, anchors_at, whitening)
         self.patch, self.stride = patch, stride
         self.whitening, self.data_anchors, self.residual = whitening, data_anchors, residual
-        self.image_anchors = image_anchors
+        self.image_anchors, self.raw_pixels = image_anchors, raw_pixels
+        vectors = reading == "vector"
         self.grid = ((height - patch) // stride + 1, (across - patch) // stride + 1)
         positions, inputs = self.positions, channels * patch**2
         self.register_buffer("patch_mean", torch.zeros(inputs))
         self.register_buffer("patch_map", torch.eye(inputs))
-        sizes = [inputs, *[width] * (depth - 1), width if output_width is None else output_width]
+        gaussians = width if output_width is None else output_width
+        # Of vectors, features and Gaussians of the output need not be equally many.
+        sizes = [inputs, *[width] * (depth - 1), width if vectors else gaussians]
         self.widest = max(sizes[1:])
         self.layers = nn.ModuleList(
             GaussianLayer(
                 sizes[i],
                 sizes[i + 1],
                 positions if i in anchors_at else None,
+                inner=width if vectors else None,
                 path=path,
                 generator=generator,
             )
             for i in range(depth)
         )
         self.output = GaussianOutput(
-            sizes[-1],
+            gaussians,
             positions,
             classes,
             alpha=alpha,
             sharing=None if anchor_grid is None else _interpolation(anchor_grid, self.grid),
+            inputs=width if vectors else None,
+            bias=score_bias,
             path=path,
             generator=generator,
         )
+
+        if vectors:  # lengths of about 1 for the output to compare with its anchors
+            last = self.layers[-1]
+            assert isinstance(last, GaussianLayer)
+            nn.init.constant_(last.norm.weight, width**-0.5)
 
     @torch.no_grad()
     def prepare(self, images: Tensor, generator: torch.Generator) -> None:
@@ -155,9 +183,10 @@ class GaussianProductClassifier(ImageClassifier):
             index = picks.to(patches.device).unsqueeze(-1).expand(-1, -1, patches.shape[2])
             rows.append(patches.gather(1, index).flatten(0, 1).to(device))
         sample = torch.cat(rows)
-        mean, whitener = whitening_map(sample, self.whitening)
-        self.patch_mean.copy_(mean)
-        self.patch_map.copy_(whitener)
+        if not self.raw_pixels:
+            mean, whitener = whitening_map(sample, self.whitening)
+            self.patch_mean.copy_(mean)
+            self.patch_map.copy_(whitener)
         if self.data_anchors:
             self._start_from((sample - self.patch_mean) @ self.patch_map, generator)
         if self.image_anchors:
@@ -242,8 +271,13 @@ class GaussianProductClassifier(ImageClassifier):
 
     @torch.no_grad()
     def anchor_maps(self) -> Tensor:  # (K, rows, columns)
-        """The anchors W_F of each Gaussian as a picture, one number for each position."""
-        return self.output.position_anchors().T.unflatten(1, self.grid)
+        """The anchors W_F of each Gaussian as a picture, one number for each position.
+
+        Of vectors, their lengths.
+        """
+        anchors = self.output.position_anchors()
+        anchors = anchors.norm(dim=-1) if anchors.ndim == 3 else anchors
+        return anchors.T.unflatten(1, self.grid)
 
 
 def _interpolation(side: int, grid: tuple[int, int]) -> Tensor:  # (T, side * side)

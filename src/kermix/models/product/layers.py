@@ -1,8 +1,13 @@
-"""The layers of the Gaussian-product network (Eq. 1-3 of the paper).
+"""The layers of the Gaussian-product network (Eqs. 25-27 of the paper).
 
 A sample is a series of positions, each with features: tensors of shape (B, T, F), positions
 before features, which is what a channels-last image is in memory. :class:`GaussianLayer` maps
 every position alone; :class:`GaussianOutput` is the only place where positions meet.
+
+The paper writes `||A y - W(t)||_2^2` for what becomes a vector of features, so that norm can be
+read in two ways: as the square of each element, with a number as anchor of each feature; or as a
+distance of vectors, with a vector as anchor of each feature, as in a radial basis network. Both
+are here; (24), which has a scalar function for each k, speaks for the first.
 """
 
 import math
@@ -14,7 +19,13 @@ from kermix.checks import check_option, check_sizes, working_dtype
 from kermix.errors import ShapeError
 from kermix.models.product.functions import Path, chosen_path, gaussian, gaussian_norm, mean_square
 
-__all__ = ["GaussianLayer", "GaussianOutput", "normalized_gaussian"]
+__all__ = [
+    "GaussianLayer",
+    "GaussianOutput",
+    "anchor_distances",
+    "mean_anchor_distances",
+    "normalized_gaussian",
+]
 
 PATHS = ("auto", "plain", "lean", "fused")
 LEAST_EXPONENT = -20.0
@@ -51,7 +62,7 @@ def _track(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor, count: int) -> 
 
 
 class GaussianLayer(nn.Module):
-    r"""`y -> BN(exp(-(A y - W(t))^2))` element by element, at each position alone (Eq. 2).
+    r"""`y -> BN(exp(-(A y - W(t))^2))` element by element, at each position alone (Eq. 26).
 
     The features of A y are each compared with an anchor of their own: one for all positions, or
     one for each. A needs no constant, which the anchors are. Exponentials and statistics are in
@@ -61,6 +72,8 @@ class GaussianLayer(nn.Module):
         inputs: Features that come in.
         width: Features that go out.
         positions: Number of positions if each has anchors of its own; None shares them.
+        inner: Length of A y where each feature has a vector as its anchor, `exp(-|A y - W_j|^2)`;
+            None compares each element of A y with a number.
         path: How it is computed, see :func:`normalized_gaussian`.
         generator: Where initial weights come from.
 
@@ -76,18 +89,22 @@ class GaussianLayer(nn.Module):
         width: int,
         positions: int | None = None,
         *,
+        inner: int | None = None,
         path: Path = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(inputs=inputs, width=width, positions=positions)
+        check_sizes(inputs=inputs, width=width, positions=positions, inner=inner)
         check_option("path", path, PATHS)
         self.path: Path = path
-        scale = 1 / math.sqrt(inputs)
-        self.weight = nn.Parameter(torch.randn(width, inputs, generator=generator) * scale)
-        anchors = torch.randn(width, generator=generator)
+        # Squared norms of about 1, of numbers and of vectors.
+        rows, each = (width, ()) if inner is None else (inner, (inner,))
+        scale = 1 / math.sqrt(inputs * (inner or 1))
+        self.weight = nn.Parameter(torch.randn(rows, inputs, generator=generator) * scale)
+        anchors = torch.randn(width, *each, generator=generator) / math.sqrt(inner or 1)
+        self.vectors = inner is not None
         self.anchors = nn.Parameter(
-            anchors if positions is None else anchors.expand(positions, width).clone()
+            anchors if positions is None else anchors.expand(positions, width, *each).clone()
         )
         self.norm = nn.BatchNorm1d(width)
 
@@ -97,13 +114,18 @@ class GaussianLayer(nn.Module):
 
     def after_affine(self, u: Tensor, at: Tensor | None = None) -> Tensor:  # (B, T, width)
         """What follows A y, for those who compute that themselves, by a convolution say."""
-        anchors = self.anchors if at is None or self.anchors.ndim == 1 else self.anchors[at]
-        _check_positions("u", u, anchors)
-        return normalized_gaussian(u, anchors, self.norm, self.path)
+        of_positions = self.anchors.ndim == 2 + self.vectors
+        anchors = self.anchors if at is None or not of_positions else self.anchors[at]
+        _check_positions("u", u, anchors, of_positions)
+        if not self.vectors:
+            return normalized_gaussian(u, anchors, self.norm, self.path)
+        with torch.autocast(u.device.type, enabled=False):
+            values = torch.exp(-anchor_distances(u, anchors))
+            return self.norm(values.flatten(0, 1)).view_as(values).to(u.dtype)
 
 
 class GaussianOutput(nn.Module):
-    r"""`A_F exp(-alpha (1/T) sum_t (k_t - W_F(t))^2)`: where positions meet (Eq. 3).
+    r"""`A_F exp(-alpha (1/T) sum_t (k_t - W_F(t))^2)`: where positions meet (Eq. 27).
 
     Args:
         width: Features of each position: the number of Gaussians.
@@ -116,6 +138,10 @@ class GaussianOutput(nn.Module):
             without this the Gaussians differ little.
         sharing: Fixed weights (T, G) by which G anchors make up those of T positions; None gives
             each position its own. Positions that lie close can so share an anchor.
+        inputs: Features of each position where each Gaussian has a vector of them as its anchor,
+            `exp(-(1/T) sum_t |k_t - W_j(t)|^2)`; None compares each feature with a number, and
+            there are as many Gaussians as features.
+        bias: Whether a constant is added to the outputs, which the paper's formula has not.
         path: `"plain"`, `"lean"`, `"fused"` or `"auto"`.
         generator: Where initial weights come from.
 
@@ -135,11 +161,13 @@ class GaussianOutput(nn.Module):
         *,
         alpha: str = "norm",
         sharing: Tensor | None = None,
+        inputs: int | None = None,
+        bias: bool = True,
         path: Path = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(width=width, positions=positions, outputs=outputs)
+        check_sizes(width=width, positions=positions, outputs=outputs, inputs=inputs)
         check_option("alpha", alpha, ("one", "each", "norm"))
         check_option("path", path, PATHS)
         if sharing is not None and (sharing.ndim != 2 or len(sharing) != positions):
@@ -151,22 +179,27 @@ class GaussianOutput(nn.Module):
         self.register_buffer("sharing", sharing, persistent=False)
         groups = positions if sharing is None else sharing.shape[1]
         # One offset for all positions makes the mean of a feature count, not only its square.
-        offset = torch.randn(width, generator=generator)
-        spread = torch.randn(groups, width, generator=generator)
-        self.anchors = nn.Parameter(offset + 0.5 * spread)
+        self.vectors = inputs is not None
+        each = () if inputs is None else (inputs,)
+        offset = torch.randn(width, *each, generator=generator)
+        spread = torch.randn(groups, width, *each, generator=generator)
+        self.anchors = nn.Parameter((offset + 0.5 * spread) / math.sqrt(inputs or 1))
         self.log_alpha = nn.Parameter(torch.zeros(width)) if alpha == "each" else None
         self.norm = nn.BatchNorm1d(width) if alpha == "norm" else None
-        self.scores = nn.Linear(width, outputs)
+        self.scores = nn.Linear(width, outputs, bias=bias)
         with torch.no_grad():
             bound = 1 / math.sqrt(width)
             nn.init.uniform_(self.scores.weight, -bound, bound, generator=generator)
-            nn.init.zeros_(self.scores.bias)
+            if bias:
+                nn.init.zeros_(self.scores.bias)
             if self.norm is not None:
                 self.norm.weight.fill_(0.5)
 
-    def position_anchors(self) -> Tensor:  # (T, width)
+    def position_anchors(self) -> Tensor:  # (T, width), or (T, width, inputs) of vectors
         """The anchors W_F(t) of every position."""
-        return self.anchors if self.sharing is None else self.sharing @ self.anchors
+        if self.sharing is None:
+            return self.anchors
+        return torch.tensordot(self.sharing, self.anchors, 1)
 
     def exponent(self, k: Tensor, at: Tensor | None = None) -> Tensor:
         """`alpha (1/T) sum_t (k_t - W_F(t))^2` (B, width), in float32 at least.
@@ -176,9 +209,11 @@ class GaussianOutput(nn.Module):
         with torch.autocast(k.device.type, enabled=False):
             anchors = self.position_anchors()
             anchors = anchors if at is None else anchors[at]
-            _check_positions("k", k, anchors)
+            _check_positions("k", k, anchors, of_positions=True)
             way = chosen_path(self.path, k.device)
-            if way == "plain":
+            if self.vectors:
+                mean = mean_anchor_distances(k, anchors)
+            elif way == "plain":
                 mean = (k.to(working_dtype(k)) - anchors).square().mean(1)
             else:
                 mean = mean_square(k, anchors, fused=way == "fused")
@@ -197,13 +232,40 @@ class GaussianOutput(nn.Module):
             return self.scores(self.gaussians(k, at))
 
 
-def _check_positions(name: str, values: Tensor, anchors: Tensor) -> None:
+def anchor_distances(u: Tensor, anchors: Tensor) -> Tensor:
+    """Squared distances (B, T, F) of vectors u (B, T, h) to anchors (F, h) or (T, F, h).
+
+    Example:
+        >>> anchor_distances(torch.zeros(1, 1, 2), torch.tensor([[3.0, 4.0]]))
+        tensor([[[25.]]])
+    """
+    u = u.to(working_dtype(u))
+    products = torch.einsum("bth,fh->btf" if anchors.ndim == 2 else "bth,tfh->btf", u, anchors)
+    lengths = u.square().sum(-1, keepdim=True) + anchors.square().sum(-1)
+    return (lengths - 2 * products).clamp(min=0)
+
+
+def mean_anchor_distances(k: Tensor, anchors: Tensor) -> Tensor:  # (B, F)
+    """`(1/T) sum_t |k_t - W_j(t)|^2` of k (B, T, h) and anchors (T, F, h), as one product.
+
+    Example:
+        >>> mean_anchor_distances(torch.zeros(1, 2, 1), torch.tensor([[[1.0]], [[3.0]]]))
+        tensor([[5.]])
+    """
+    k = k.to(working_dtype(k))
+    count = k.shape[1]
+    products = k.flatten(1) @ anchors.transpose(0, 1).flatten(1).T
+    own = k.square().sum((1, 2)).unsqueeze(-1)
+    return (own + anchors.square().sum((0, 2)) - 2 * products).clamp(min=0) / count
+
+
+def _check_positions(name: str, values: Tensor, anchors: Tensor, of_positions: bool) -> None:
     features = anchors.shape[-1]
     if values.ndim != 3 or values.shape[2] != features:
         raise ShapeError(
             f"{name} has shape {tuple(values.shape)}; (samples, positions, {features}) is needed."
         )
-    if anchors.ndim == 2 and len(anchors) != values.shape[1]:
+    if of_positions and len(anchors) != values.shape[1]:
         raise ShapeError(
             f"{name} has {values.shape[1]} positions, and there are anchors for {len(anchors)}."
         )

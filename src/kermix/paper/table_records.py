@@ -1,0 +1,191 @@
+"""Recorded cells of Table 1, by how they were trained, and what the paper's table says."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any, TypeAlias
+
+from kermix.paper.claims import Claim
+from kermix.paper.table_cells import AS_WRITTEN, PATCHES
+
+__all__ = [
+    "COLUMNS",
+    "KINDS",
+    "NAMES",
+    "PAPER",
+    "PAPER_TRAIN",
+    "Accuracies",
+    "Recorded",
+    "claims",
+    "recorded",
+]
+
+Accuracies: TypeAlias = Mapping[str, float]  # by column: a patch size, or "CNN"
+# By kind of training, set and column: mean train and test accuracy.
+Recorded: TypeAlias = dict[str, dict[str, dict[str, tuple[float, float]]]]
+
+COLUMNS = (*map(str, PATCHES), "CNN")
+PAPER: dict[str, dict[str, float]] = {
+    "mnist": dict(zip(COLUMNS, (0.974, 0.982, 0.988, 0.989, 0.990), strict=True)),
+    "cifar10": dict(zip(COLUMNS, (0.600, 0.806, 0.819, 0.820, 0.908), strict=True)),
+}
+PAPER_TRAIN: dict[str, dict[str, float]] = {
+    "mnist": dict(zip(COLUMNS, (0.990, 0.998, 1.000, 1.000, 1.000), strict=True)),
+    "cifar10": dict(zip(COLUMNS, (0.899, 0.997, 0.998, 0.998, 0.999), strict=True)),
+}
+NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits (8 x 8)"}
+AUGMENTED, PLAIN = "tuned, with augmentation", "tuned, no augmentation"
+ELEMENT, VECTOR = f"{AS_WRITTEN}, element-wise", f"{AS_WRITTEN}, vector anchors"
+KINDS = {
+    AUGMENTED: "augmented images, scores averaged over the mirror image (CIFAR-10), ZCA of "
+    "patches, the exponent batch-normalized (alpha = norm), anchors from data, shared or on a "
+    "grid",
+    PLAIN: "the same without augmentation",
+    ELEMENT: "Eqs. 25 to 27 to the letter, each element of the norm by itself; no augmentation",
+    VECTOR: "Eqs. 25 to 27 to the letter, a vector as anchor of each Gaussian; no augmentation",
+}
+FILES = (Path("results/table1.json"), Path("results/table1-as-written.json"))
+# How far the best patch may stay behind the CNN: the paper's own gap, rounded up.
+GAPS = {"mnist": 0.005, "cifar10": 0.1, "digits": 0.05}
+NEAR = 0.01  # as accurate as the paper
+PIXELS = "High accuracy even with pixel-level feature projections."
+RISE = "Table 1: patches are more accurate than pixels."
+TEST = "Table 1: test accuracies of patches of 1, 3, 5 and 7."
+TRAIN = "Table 1: training accuracies of patches of 1, 3, 5 and 7."
+CNN = "Table 1: the CNN's accuracies."
+GAP = "Table 1: the gap between the CNN and patches of 7."
+
+
+def recorded(files: Sequence[Path] | None = None) -> tuple[Recorded, list[str]]:
+    """Mean accuracies of recorded cells by kind of training, and the files that there were.
+
+    Of several augmentations of one cell the one with the most seeds counts, and of these the most
+    accurate. The CNN, of which the equations say nothing, is with them the one that had no
+    augmentation.
+    """
+    checkout = Path(__file__).parents[3]
+    places = files or [p if p.is_file() else checkout / p for p in FILES]
+    groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
+    read = [path for path in places if path.is_file()]
+    for path in read:
+        for cell in json.loads(path.read_text()):
+            kind = _kind(cell)
+            if kind is not None:
+                column = "CNN" if cell["model"] == "cnn" else str(cell["patch"])
+                key = (kind, cell["dataset"], column, cell["augmentation"])
+                groups.setdefault(key, []).append(cell)
+    found: Recorded = {}
+    for (kind, dataset, column, _), cells in sorted(
+        groups.items(), key=lambda item: (len(item[1]), mean(c["test_accuracy"] for c in item[1]))
+    ):
+        train, test = (mean(c[f"{part}_accuracy"] for c in cells) for part in ("train", "test"))
+        found.setdefault(kind, {}).setdefault(dataset, {})[column] = (train, test)
+    for dataset, cells_of in found.get(PLAIN, {}).items():
+        for kind in (ELEMENT, VECTOR):
+            if "CNN" in cells_of and dataset in found.get(kind, {}):
+                found[kind][dataset]["CNN"] = cells_of["CNN"]
+    ordered = {kind: found[kind] for kind in KINDS if kind in found}
+    return ordered, [str(file) for file in FILES if any(p.name == file.name for p in read)]
+
+
+def _kind(cell: Mapping[str, Any]) -> str | None:
+    variant = cell["variant"]
+    if not variant:
+        return PLAIN if cell["augmentation"] == "none" else AUGMENTED
+    kinds = {f"{AS_WRITTEN}, element": ELEMENT, f"{AS_WRITTEN}, vector": VECTOR}
+    return kinds.get(variant)
+
+
+def claims(
+    dataset: str, accuracy: Accuracies, kind: str = "", train: Accuracies | None = None
+) -> list[Claim]:
+    """Judge what the paper says of its table, for one data set.
+
+    Args:
+        dataset: Its name; for MNIST and CIFAR-10 the paper's own numbers count too.
+        accuracy: Test accuracy by column.
+        kind: How the networks were trained, if not in this run.
+        train: Training accuracy by column.
+    """
+    name = NAMES.get(dataset, dataset) + (f"; {kind}" if kind else "")
+    patches = [c for c in COLUMNS[:-1] if c in accuracy]
+    best = max(accuracy[c] for c in patches)
+    numbers = {f"patch {c}": accuracy[c] for c in patches} | {"CNN": accuracy["CNN"]}
+    gap = GAPS.get(dataset, 0.05)
+    found = [
+        Claim(
+            f"Accuracy is high even with pixel-level feature projections ({name}).",
+            "patch 1 reaches the paper's test accuracy" if dataset in PAPER
+            else "patch 1 is at least 0.8, where chance is 0.1",
+            {"patch 1": accuracy["1"]}
+            | ({"paper": PAPER[dataset]["1"]} if dataset in PAPER else {}),
+            accuracy["1"] >= (PAPER[dataset]["1"] if dataset in PAPER else 0.8),
+            statement=PIXELS,
+        ),
+        Claim(
+            f"Patches are more accurate than pixels ({name}).",
+            "every larger patch has a higher test accuracy than patch 1",
+            numbers,
+            all(accuracy[c] > accuracy["1"] for c in patches if c != "1"),
+            statement=RISE,
+        ),
+        Claim(
+            f"With patches the network is competitive with a CNN ({name}).",
+            f"the best patch is at most {gap:g} below the CNN",
+            {"best patch": best, "CNN": accuracy["CNN"]},
+            best >= accuracy["CNN"] - gap,
+            ours=True,
+        ),
+    ]  # fmt: skip
+    if dataset in PAPER:
+        found += _table_claims(dataset, name, accuracy, train or {})
+    return found
+
+
+def _table_claims(dataset: str, name: str, accuracy: Accuracies, train: Accuracies) -> list[Claim]:
+    paper, taught = PAPER[dataset], PAPER_TRAIN[dataset]
+    patches = [c for c in COLUMNS[:-1] if c in accuracy]
+    found = [
+        Claim(
+            f"The table's test accuracies ({name}).",
+            "each patch size reaches the paper's test accuracy, less 0.005",
+            {f"patch {c}": accuracy[c] for c in patches}
+            | {f"paper {c}": paper[c] for c in patches},
+            all(accuracy[c] >= paper[c] - 0.005 for c in patches),
+            statement=TEST,
+        ),
+    ]
+    if all(c in train for c in (*patches, "CNN")):
+        found += [
+            Claim(
+                f"The table's training accuracies ({name}).",
+                f"each patch size is within {NEAR} of the paper's training accuracy",
+                {f"patch {c}": train[c] for c in patches}
+                | {f"paper {c}": taught[c] for c in patches},
+                all(abs(train[c] - taught[c]) <= NEAR for c in patches),
+                statement=TRAIN,
+            ),
+            Claim(
+                f"The CNN's accuracies ({name}).",
+                f"training and test accuracy within {NEAR} of the paper's",
+                {"train": train["CNN"], "test": accuracy["CNN"], "paper, train": taught["CNN"],
+                 "paper, test": paper["CNN"]},
+                max(abs(train["CNN"] - taught["CNN"]), abs(accuracy["CNN"] - paper["CNN"]))
+                <= NEAR,
+                statement=CNN,
+            ),
+        ]  # fmt: skip
+    if "7" not in accuracy:
+        return found
+    own_gap, paper_gap = (table["CNN"] - table["7"] for table in (accuracy, paper))
+    found.append(
+        Claim(
+            f"The gap between the CNN and patches of 7 ({name}).",
+            f"CNN minus patch 7, in test accuracy, within {NEAR} of the paper's",
+            {"gap": own_gap, "paper's gap": paper_gap},
+            abs(own_gap - paper_gap) <= NEAR,
+            statement=GAP,
+        )
+    )
+    return found

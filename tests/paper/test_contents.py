@@ -1,0 +1,109 @@
+"""The table of everything that the paper states: names resolve, and statements count once."""
+
+import importlib
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from kermix.errors import OptionError
+from kermix.paper import prior, remarks, statements, table_records
+from kermix.paper.catalogue import judge_again
+from kermix.paper.contents import CONTENTS
+
+ROOT = Path(__file__).parents[2]
+PAGE = runpy.run_path(str(ROOT / "scripts" / "paper_page.py"))
+
+
+def resolved(name):
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            place = importlib.import_module(".".join(parts[:cut]))
+        except ImportError:
+            continue
+        for part in parts[cut:]:
+            place = getattr(place, part)
+        return place
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("entry", CONTENTS, ids=lambda e: f"{e.item}: {e.says[:30]}")
+def test_code_and_tests_are_where_it_is_said(entry):
+    for name in entry.code:
+        assert resolved(name) is not None
+    for file in entry.tests:
+        assert (ROOT / "tests" / file).is_file(), file
+    assert entry.code or entry.statements
+
+
+def test_every_equation_property_figure_and_table_is_there():
+    text = " ".join(entry.item for entry in CONTENTS)
+    numbers = set()
+    for entry in CONTENTS:
+        if "Eq" in entry.item:
+            shown = entry.item.partition("Eq")[2].strip("s. ").split(", ")
+            numbers |= {int(number) for number in shown}
+    assert numbers == set(range(1, 28))
+    for kind, count in (("Property", {1, 2, 3, 8, 9, 10}), ("Proposition", {4, 5, 6, 7}),
+                        ("Figure", {1, 2, 3, 4}), ("Table", {1})):  # fmt: skip
+        assert all(f"{kind} {number}" in text for number in count), kind
+
+
+def test_every_statement_that_is_judged_is_in_the_table():
+    named = {statement for entry in CONTENTS for statement in entry.statements}
+    known = {getattr(statements, name) for name in statements.__all__}
+    known |= {prior.FITS, prior.PROPERTY_3, remarks.BOUNDED, remarks.OPTIMAL, remarks.SMALL}
+    known |= {table_records.GAP, table_records.TRAIN, table_records.CNN}
+    assert known <= named
+
+
+def claim(text, holds, statement="", ours=False):
+    return {"text": text, "holds": holds, "statement": statement, "ours": ours}
+
+
+def test_a_statement_counts_once():
+    claims = [
+        claim("a, one way", True, "A"), claim("a, another", False, "A"), claim("b", True, "B"),
+        claim("c", False, "C"), claim("mine", True, "B", ours=True), claim("old", True),
+    ]  # fmt: skip
+    (line, _) = PAGE["_counts"](claims)
+    assert "Of 4 statements" in line
+    assert "2 were seen in every reading and case, 1 in some, 1 in none" in line
+    assert "3 of 5 readings" in line
+
+
+def test_rows_say_what_was_found():
+    entry = next(e for e in CONTENTS if e.statements == (remarks.SMALL,))
+    row = PAGE["_row"]
+    assert "not judged yet" in row(entry, [])
+    assert "| seen |" in row(entry, [claim("x", True, remarks.SMALL)])
+    both = [claim("x", True, remarks.SMALL), claim("y", False, remarks.SMALL)]
+    assert "seen in 1 of 2" in row(entry, both)
+    assert "**not seen**" in row(entry, both[1:])
+
+
+def test_recorded_claims_belong_to_statements_of_the_table():
+    named = {statement for entry in CONTENTS for statement in entry.statements}
+    for file in (ROOT / "results" / "paper").glob("*.json"):
+        for found in json.loads(file.read_text())["claims"]:
+            assert found["ours"] or found.get("statement", "") in named, (file.name, found["text"])
+
+
+@pytest.mark.parametrize("name", ["fig-generation", "fig-prior", "fig-remarks", "fig-images"])
+def test_recorded_numbers_can_be_judged_again(tmp_path, name):
+    file = ROOT / "results" / "paper" / f"{name}.json"
+    if not file.exists():
+        pytest.skip("not recorded")
+    record = json.loads(file.read_text())
+    spoiled = {**record, "claims": []}
+    (tmp_path / file.name).write_text(json.dumps(spoiled))
+    again = judge_again(name, tmp_path)
+    assert again["claims"] == record["claims"]
+    assert json.loads((tmp_path / file.name).read_text()) == again
+
+
+def test_what_does_not_follow_from_tables_is_not_judged_again(tmp_path):
+    with pytest.raises(OptionError, match="fig-identity"):
+        judge_again("fig-identity", tmp_path)

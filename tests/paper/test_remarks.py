@@ -1,0 +1,108 @@
+"""What the text says: formulas against their definitions, and claims that can fail."""
+
+import copy
+
+import pytest
+import torch
+
+from kermix.costs.functions import matrix_cost
+from kermix.paper import prior, remarks
+
+SUMMARY = {
+    **{f"form {form}": {"excess nll": 0.5, "modes": 10} for form in remarks.FORMS},
+    **{
+        f"v {v:g}": {"good samples": 0.8 - 0.1 * i, "modes": 10 - 2 * i}
+        for i, v in enumerate(remarks.VARIANCES)
+    },
+    "divided": {"energy distance": 0.1},
+    "undivided": {"energy distance": 0.3},
+}
+LARGEST = [{"divided": 0.9, "undivided": 0.9}, {"divided": 0.8, "undivided": 0.0}]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return remarks.formulas()
+
+
+def verdicts(summary, largest, found):
+    return [claim.holds for claim in remarks.claims(summary, largest, found)]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "failing"),
+    [
+        ("form logdet", "excess nll", 1.1, [0]),
+        ("form trace", "modes", 8, [0]),
+        ("v 0.1", "good samples", 0.75, [1]),
+        ("v 1", "modes", 6, [2]),
+        ("undivided", "energy distance", 0.15, [4]),
+    ],
+)
+def test_claims_of_trainings_can_fail(found, name, key, value, failing):
+    base = verdicts(SUMMARY, LARGEST, found)
+    assert all(base[:5])
+    changed = copy.deepcopy(SUMMARY)
+    changed[name][key] = value
+    after = verdicts(changed, LARGEST, found)
+    assert [i for i, (a, b) in enumerate(zip(base, after, strict=True)) if a != b] == failing
+
+
+def test_claims_of_gram_matrices_can_fail(found):
+    assert not verdicts(SUMMARY, [{"divided": 0.9, "undivided": 0.01}], found)[3]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "failing"),
+    [
+        ("whitened", 0.9, 5),
+        ("best of perturbed", 1.1, 5),
+        ("vector cost", 0.5, 7),
+        ("largest vector cost", 9.0, 8),
+        ("matrix cost, data fixed, p_n = N/N", 9.0, 9),
+        ("nuclear norm, others", 41.0, 10),
+        ("root and v/2", 0.1, 12),
+    ],
+)
+def test_claims_of_formulas_can_fail(found, key, value, failing):
+    base = verdicts(SUMMARY, LARGEST, found)
+    after = verdicts(SUMMARY, LARGEST, {**found, key: value})
+    assert [i for i, (a, b) in enumerate(zip(base, after, strict=True)) if a != b] == [failing]
+
+
+def test_the_least_distance_to_the_identity_is_the_matrix_cost():
+    """Against a direct minimization over all matrices C, by the normal equations."""
+    x = torch.linspace(-0.4, 0.4, 7, dtype=torch.float64)[:, None]
+    y = x + 0.02 * torch.sin(9 * x)
+    r_f, r_g, cross = remarks._gram(y, y), remarks._gram(x, x), remarks._gram(y, x)
+    system = torch.kron(r_f, r_g)
+    best = torch.linalg.solve(system, cross.flatten())
+    least = best @ system @ best - 2 * best @ cross.flatten()
+    assert float(-least) == pytest.approx(float(matrix_cost(x, y, remarks.V, ridge=0.0)), rel=1e-9)
+    assert remarks._optimality(x, y)["whitened"] == pytest.approx(1, abs=1e-9)
+
+
+PRIOR = {
+    cost: {
+        "nll": -1.0 + 0.1 * i, "modes": 10, "nll of one Gaussian": 0.2, "norm": 1.0,
+        "norm of another draw": 1.02,
+    }
+    for i, cost in enumerate(("svd", "scalar", "vector", "matrix"))
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cost", "key", "value", "failing"),
+    [
+        ("matrix", "modes", 8, [0]),
+        ("vector", "nll", -0.2, [0]),
+        ("scalar", "nll", -1.5, [1]),
+        ("scalar", "norm", 1.3, [2]),
+    ],
+)
+def test_claims_of_priors_can_fail(cost, key, value, failing):
+    assert all(claim.holds for claim in prior.claims(PRIOR))
+    changed = copy.deepcopy(PRIOR)
+    changed[cost][key] = value
+    found = [claim.holds for claim in prior.claims(changed)]
+    assert [i for i, holds in enumerate(found) if not holds] == failing
