@@ -53,6 +53,16 @@ def test_types_that_are_not_known_are_left_out():
     assert schema.decode(schema.encode(lists)).column_names == ["n"]
 
 
+def test_a_file_is_a_table(tmp_path):
+    TABLE.to_csv(tmp_path / "t.csv", index=False)
+    schema = km.Schema.of(tmp_path / "t.csv")
+    kinds = {c.name: c.kind for c in schema}
+    assert kinds == KINDS
+    codes = schema.encode(tmp_path / "t.csv").codes
+    assert codes.shape == (ROWS, 7)
+    assert schema.decode(schema.encode(tmp_path / "t.csv")).num_rows == ROWS
+
+
 def test_columns_are_chosen():
     assert km.Schema.of(TABLE, columns=["price", "color"]).names == ("price", "color")
     assert "id" not in km.Schema.of(TABLE, exclude=["id"]).names

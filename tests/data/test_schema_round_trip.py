@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
-from kermix.data.tables.columns import CategoryColumn, LeftOutColumn, NumberColumn
+from kermix.data.tables.columns import CategoryColumn, NumberColumn
+from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.schema import Schema
 
 ROWS = st.integers(1, 60)
@@ -244,6 +245,22 @@ def test_other_frames_come_back_as_they_were(kind):
         assert str(back) == str(given)
     again = schema.decode(schema.encode(given), "pandas")
     assert list(again) == table.column_names
+
+
+def test_polars_tables_come_back_as_they_were():
+    polars = pytest.importorskip("polars")
+    table = polars.DataFrame({
+        "a": ["x", "y", None] * 20,
+        "n": [None if k % 7 == 0 else 3 * k for k in range(60)],
+        "when": [dt.datetime(2020, 1, 1) + dt.timedelta(hours=5 * k) for k in range(60)],
+        "b": [True, False, None] * 20,
+        "level": polars.Series(["lo", "hi", "mid"] * 20, dtype=polars.Enum(["lo", "mid", "hi"])),
+        "c": polars.Series(["u", "v"] * 30, dtype=polars.Categorical),
+    })  # fmt: skip
+    schema = Schema.of(table)
+    back = schema.decode(schema.encode(table))
+    assert back.schema == table.schema
+    assert back.equals(table)
 
 
 def test_arrays_and_tensors_are_tables_of_numbers():

@@ -11,7 +11,7 @@ import rich
 import typer
 from rich.console import Console
 
-from kermix.cli import classify, compare, fit, reproduce, sketch, spectrum
+from kermix.cli import classify, compare, fit, reproduce, schema, sketch, spectrum
 from kermix.cli.old_options import CommandWithOldOptions
 from kermix.cli.output import INTERRUPTED, print_notes
 from kermix.errors import DegenerateDataWarning, KermixError, OptionError
@@ -55,6 +55,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "score": fit.score,
     "classify": classify.classify,
     "predict": classify.predict,
+    "schema": schema.command,
     "compare": compare.command,
     "sketch": sketch.command,
     "spectrum": spectrum.command,

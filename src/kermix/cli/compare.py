@@ -13,6 +13,16 @@ from kermix.cli.output import (
     save_page,
     split_names,
 )
+from kermix.cli.reading import (
+    Columns,
+    Decimal,
+    Delimiter,
+    Encoding,
+    Exclude,
+    Header,
+    Kinds,
+    reading_options,
+)
 from kermix.comparison.compare import compare
 from kermix.comparison.drift import drift
 from kermix.errors import OptionError
@@ -27,8 +37,9 @@ def command(
     first: Annotated[
         str,
         typer.Argument(
-            help="A file (.npy, .npz, .csv, .tsv or .parquet), a .sketch, or a folder of sketches "
-            "in the order of their names: a series."
+            help="A table (.csv, .tsv, .parquet, .feather, .jsonl, .xlsx, .npy, .npz; text also "
+            "as .gz or .zst), a .sketch, or a folder of sketches in the order of their names: a "
+            "series."
         ),
     ],
     second: Annotated[
@@ -37,9 +48,13 @@ def command(
     variance: Annotated[
         str, typer.Option("--variance", "-v", help="auto, one variance, or several: 0.1,1,10")
     ] = "auto",
-    columns: Annotated[
-        str | None, typer.Option(help="Columns to use, separated by commas; all by default.")
-    ] = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
+    kinds: Kinds = None,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    header: Header = None,
     standardize: Annotated[
         bool | None,
         typer.Option(help="Divide columns by their spread; by default when it differs tenfold."),
@@ -69,6 +84,7 @@ def command(
         _series(Path(first), report_path, as_json)
         return
     options: dict[str, Any] = {"v": parse_variances(variance), "columns": split_names(columns)}
+    options |= reading_options(exclude, kinds, delimiter, decimal, encoding, header)
     result = compare(
         first,
         second,
@@ -85,7 +101,8 @@ def command(
         title = f"{result.names[0]} and {result.names[1]}"
         print_table(title, COLUMNS, result.rows(), result.notes)
         if len(result.column_differences) > 1:
-            heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second")
+            heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second",
+                     "what changed")  # fmt: skip
             rows = column_rows(result)[:10]
             shown = [[c if isinstance(c, str) else f"{c:.4g}" for c in row] for row in rows]
             print_table("\nWhich columns differ most", heads, shown)

@@ -15,7 +15,8 @@ from rich.progress import (
 )
 
 from kermix.cli.output import check_output, parse_variances, print_notes, split_names
-from kermix.data.tables.table import listed
+from kermix.cli.reading import Columns, Exclude, Kinds, reading_options
+from kermix.data.tables.common import listed
 from kermix.errors import OptionError
 from kermix.sketches.features import NystromFeatures
 from kermix.sketches.files import sketch_files
@@ -52,9 +53,9 @@ def command(
         float | None,
         typer.Option(help="Stop choosing landmarks when they miss less than this. [1e-4]"),
     ] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="Columns to use, separated by commas; all by default.")
-    ] = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
+    kinds: Kinds = None,
     standardize: Annotated[
         bool | None,
         typer.Option(help="Divide columns by their spread; by default when it differs tenfold."),
@@ -87,6 +88,8 @@ def command(
         raise OptionError(f"--out {out} has the name of a data file; call it {out.stem}.sketch.")
     options: dict[str, Any] = {"variance": parse_variances(variance), "rank": rank}
     options |= {"tolerance": tolerance, "engine": engine, "columns": split_names(columns)}
+    said = reading_options(exclude, kinds, None, None, None, None)
+    options |= {name: said[name] for name in ("exclude", "kinds")}
     if quick and landmarks_from is None:
         options |= {k: v for k, v in QUICK.items() if options[k] is None}
     if scheduler is not None or workers is not None:

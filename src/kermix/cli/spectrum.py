@@ -12,11 +12,22 @@ from kermix.cli.output import (
     print_json,
     print_table,
     save_page,
-    split_names,
 )
-from kermix.data.tables.table import common_columns, read_table
+from kermix.cli.reading import (
+    Columns,
+    Decimal,
+    Delimiter,
+    Encoding,
+    Exclude,
+    Header,
+    Kinds,
+    reading_of,
+    reading_options,
+)
+from kermix.comparison.sources import read_sources
 from kermix.errors import OptionError
 from kermix.kernels.gaussian import bandwidth
+from kermix.kernels.mixed import mixed_kernel
 from kermix.reports.spectrum_report import spectrum_report
 from kermix.runs.folder import next_free
 from kermix.spectrum import decompose
@@ -33,9 +44,13 @@ def command(
         str, typer.Option("--variance", "-v", help="auto (median / 10) or a variance.")
     ] = "auto",
     rank: Annotated[int, typer.Option("--rank", "-k", help="How many functions.")] = 6,
-    columns: Annotated[
-        str | None, typer.Option(help="Columns to use, separated by commas; all by default.")
-    ] = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
+    kinds: Kinds = None,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    header: Header = None,
     images: Annotated[bool, typer.Option(help="Columns are the pixels of square images.")] = False,
     max_points: Annotated[int, typer.Option(help="Larger sets are subsampled to this.")] = 4000,
     seed: Annotated[int, typer.Option(help="Seed of the subsample.")] = 0,
@@ -52,10 +67,10 @@ def command(
     """Decompose the kernel between data sets into singular functions, and draw them."""
     page_path = next_free(Path(), "spectrum", ".html") if report_path is None else report_path
     check_output(page_path, ".html", ".htm")
-    tables = [read_table(data, columns=split_names(columns))]
-    if other is not None:
-        tables = list(common_columns(tables[0], read_table(other, columns=split_names(columns))))
-    notes = [note for table in tables for note in table.notes()]
+    options = reading_options(exclude, kinds, delimiter, decimal, encoding, header)
+    read = read_sources([data] if other is None else [data, other], reading_of(columns, options))
+    tables, notes = list(read.tables), read.notes
+    layout = None if read.mixed is None else read.mixed.layout
     if max_points < 1:
         raise OptionError(f"--max-points {max_points}: at least one point is needed.")
     generator = torch.Generator().manual_seed(seed)
@@ -69,10 +84,11 @@ def command(
     parsed = parse_variances(variance)
     v: float | list[float] = parsed if not isinstance(parsed, str) else 0.0
     if isinstance(parsed, str):
-        v = float(bandwidth(torch.cat(sets))) / 10
+        v = float(bandwidth(torch.cat(sets), layout=layout)) / 10
         notes.append(f"Variance {v:.4g}: a tenth of the median heuristic's.")
     rank = min(rank, *(len(s) for s in sets))
-    result = decompose(sets[0], sets[1] if other is not None else None, v, rank=rank)
+    kernel = mixed_kernel(sets[0], layout, v)
+    result = decompose(sets[0], sets[1] if other is not None else None, kernel, rank=rank)
     names = [table.name for table in tables]
     found = result.singular_values.tolist()
     if as_json:
@@ -85,5 +101,9 @@ def command(
             [[str(k + 1), f"{s:.5g}"] for k, s in enumerate(found)],
             notes,
         )
-    page = spectrum_report(result, names, sets, tables[0].columns, notes, images)
+    if layout is not None:
+        notes.append("Functions of rows with categories or gaps are not drawn.")
+    page = spectrum_report(
+        result, names, sets, tables[0].columns, notes, images, layout is not None
+    )
     save_page(page.save, page_path, quiet=as_json)

@@ -7,6 +7,7 @@ number of permutations.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from kermix.comparison.weightings import InnerProducts
 from kermix.costs.formulas import log_scalar_cost
+from kermix.kernels.distances import Layout, numbers_of
 from kermix.sketches.accumulation import NystromSums
 from kermix.sketches.features import NystromFeatures
 
@@ -150,14 +152,47 @@ def energy_of_blocks(
     a: Tensor,  # (P, B)
     b: Tensor,  # (P, B)
     directions: Tensor,  # (D, d)
+    layout: Layout | None = None,
+    generator: torch.Generator | None = None,
 ) -> Tensor:  # (P,)
     """Energy distance for weights of blocks, from projections of the rows, each on a grid."""
     total = a.new_zeros(len(a))
+    if layout is not None:
+        projections, dimension = _mixed_projections(pooled, layout, len(directions), generator)
+        for values in projections:
+            total += line_energy(values, blocks, a - b)
+        return _of_projections(dimension) * total / len(directions)
     # From the middle the projections of equal rows are equal, and none loses digits.
     pooled = pooled - pooled.median(0).values
     for direction in directions.to(pooled):
         total += line_energy(pooled @ direction, blocks, a - b)
     return _of_projections(pooled.shape[1]) * total / len(directions)
+
+
+def _mixed_projections(
+    pooled: Tensor, layout: Layout, count: int, generator: torch.Generator | None
+) -> tuple[Iterator[Tensor], int]:
+    """Projections of the one-hot rows that mixed rows stand for, and their dimension.
+
+    A direction has a number for each value of a code, which is looked up: no one-hot column is
+    ever made.
+    """
+    numbers = numbers_of(pooled, layout)
+    places = [torch.unique(c, return_inverse=True) for c in pooled[:, numbers.shape[1] :].mT]
+    height = math.sqrt(layout.mismatch / 2)
+    sizes = [len(values) for values, _ in places]
+    dimension = numbers.shape[1] + sum(sizes)
+
+    def projections() -> Iterator[Tensor]:
+        for _ in range(count):
+            normal = torch.randn(dimension, generator=generator, dtype=torch.float64)
+            first, *others = (normal / normal.norm()).split([numbers.shape[1], *sizes])
+            found = numbers @ first
+            for direction, (_, place) in zip(others, places, strict=True):
+                found += height * direction[place]
+            yield found
+
+    return projections(), dimension
 
 
 def line_energy_of_rows(values: Tensor, n: int) -> float:  # (N,)

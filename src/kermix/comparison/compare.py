@@ -1,6 +1,6 @@
 """Compare two data sets: every cost, with error bars, p-values, and where they differ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -8,13 +8,16 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option
+from kermix.comparison.blocks import Blocks
 from kermix.comparison.dense import dense_measures
 from kermix.comparison.draws import exchanges, groups
 from kermix.comparison.drift import compare_sketches, is_sketch
 from kermix.comparison.large import BlockTests
 from kermix.comparison.means import mean_measures
-from kermix.comparison.permutation import labellings, own_generator
+from kermix.comparison.mixed_columns import mixed_column_differences
+from kermix.comparison.permutation import labellings, own_generator, signed_weights
 from kermix.comparison.result import TITLES, ColumnDifference, Comparison, Measure
+from kermix.comparison.sources import read_sources
 from kermix.comparison.twosample import (
     COSTS,
     TestCost,
@@ -22,9 +25,12 @@ from kermix.comparison.twosample import (
     two_sample_test,
     variance_grid,
 )
-from kermix.data.tables.table import Source, Table, common_columns, read_table
-from kermix.errors import OptionError
+from kermix.data.tables.csv_look import Reading
+from kermix.data.tables.mixed_rows import MixedRows
+from kermix.data.tables.table import Source, Table
+from kermix.errors import OptionError, TableError
 from kermix.kernels.gaussian import GaussianKernel
+from kermix.kernels.mixed import Layout
 from kermix.linalg.cholesky import default_ridge
 
 __all__ = ["compare"]
@@ -43,6 +49,12 @@ def compare(
     v: Sequence[float] | float | Literal["auto"] = "auto",
     *,
     columns: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    kinds: Mapping[str, str] | None = None,
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    header: bool | None = None,
     standardize: bool | Literal["auto"] = "auto",
     max_points: int | None = None,
     bootstrap: int = 20,
@@ -52,10 +64,19 @@ def compare(
     r"""Compare two data sets by every cost of the family, and by MMD and energy distance.
 
     Args:
-        x: A tensor, an array, a data frame, a file (.npy, .npz, .csv, .tsv, .parquet) or a sketch.
+        x: A tensor, an array, a pandas, Polars or Arrow table, a dictionary of columns, a file
+            (.csv, .tsv, .parquet, .feather, .jsonl, .xlsx, .npy, .npz) or a sketch. Tables with
+            categories, times or missing values are compared by the kernel of mixed rows; no row is
+            left out.
         y: The other.
         v: One variance, several (each is reported), or `"auto"`: four of them from the data.
-        columns: Which columns of tables to use; by default all that hold numbers.
+        columns: Which columns of tables to use; by default all.
+        exclude: Columns of tables to leave aside.
+        kinds: Kinds of columns by name, where you know better; see :meth:`kermix.Schema.of`.
+        delimiter: Between the cells of text files; found if not given.
+        decimal: "." or "," in text files; found if not given.
+        encoding: Of text files; UTF-8, or Latin-1 where that fails.
+        header: Whether the first line of text files holds names; judged if not given.
         standardize: Whether columns are divided by their pooled standard deviation. `"auto"` does
             so when these differ more than tenfold.
         max_points: Larger sets are subsampled at random to this many points, without replacement;
@@ -86,26 +107,42 @@ def compare(
         check_count("max_points", max_points, least=2)
     if bootstrap == 1:
         raise OptionError(f"bootstrap={bootstrap}: give 2 or more, or 0 for no error bars.")
-    first, second = (read_table(source, columns=columns) for source in (x, y))
-    first, second = common_columns(first, second)
-    notes = [*first.notes(), *second.notes()]
+    reading = Reading(
+        None if columns is None else _names(columns), _names(exclude), dict(kinds or {}),
+        delimiter, decimal, encoding, header,
+    )  # fmt: skip
+    read = read_sources([x, y], reading)
+    (first, second), mixed, notes = read.tables, read.mixed, read.notes
+    if mixed is not None and standardize is False:
+        raise OptionError(
+            "standardize=False: tables with categories or gaps have their numbers scaled, so that "
+            "they can be compared with codes; leave it out, or name columns of numbers."
+        )
+    layout = None if mixed is None else mixed.layout
     generator = own_generator(seed)
     points_x, points_y = (_subsample(t, max_points, generator, notes) for t in (first, second))
     n = len(points_x)
     used = n, len(points_y)
     raw = torch.cat([points_x, points_y])
-    pooled, scale = _standardized(raw, standardize, notes)
+    pooled, scale = _standardized(raw, standardize, notes) if mixed is None else (raw, None)
     points_x, points_y = pooled[:n], pooled[n:]
-    grid = variance_grid(pooled, AUTO_VARIANCES) if isinstance(v, str) else _variances(v)
+    grid = variance_grid(pooled, AUTO_VARIANCES, layout) if isinstance(v, str) else _variances(v)
     if max(used) > PAIRS_UP_TO:
-        large = BlockTests.of(pooled, raw, n, grid, first.columns, permutations, generator)
+        large = BlockTests.of(
+            pooled, raw, n, grid, first.columns, permutations, generator, mixed=mixed
+        )
         tests, differences = large.tests, large.column_differences
         notes += large.notes
     else:
-        tests = _tests(points_x, points_y, grid, permutations, seed) if permutations else {}
-        differences = _column_differences(raw[:n], raw[n:], first.columns, permutations, seed)
+        tests = (
+            _tests(points_x, points_y, grid, permutations, seed, layout) if permutations else {}
+        )
+        if mixed is None:
+            differences = _column_differences(raw[:n], raw[n:], first.columns, permutations, seed)
+        else:
+            differences = _mixed_differences(raw, n, mixed, permutations, seed)
     sides = [_shuffled(points, generator) for points in (points_x, points_y)]
-    found = _measures(sides, grid, bootstrap, default_ridge(raw.dtype), generator)
+    found = _measures(sides, grid, bootstrap, default_ridge(raw.dtype), generator, layout)
     measures = [replace(m, pvalue=_pvalue(m, tests)) for m in found]
     measures.sort(key=lambda m: (list(TITLES).index(m.name), m.variance or 0.0))
     points_x, points_y = (side[:PAIRS_UP_TO] for side in sides)
@@ -128,16 +165,39 @@ def compare(
         x=points_x,
         y=points_y,
         _scale=scale,
+        _layout=layout,
     )
 
 
 def _tests(
-    x: Tensor, y: Tensor, grid: tuple[float, ...], permutations: int, seed: int
+    x: Tensor,
+    y: Tensor,
+    grid: tuple[float, ...],
+    permutations: int,
+    seed: int,
+    layout: Layout | None,
 ) -> dict[str, TwoSampleResult]:
     """Tests from all pairs of points."""
-    middle = torch.cat([x, y]).double().mean(0)
-    a, b = x.double() - middle, y.double() - middle
-    return {c: two_sample_test(a, b, c, grid, permutations, seed=seed) for c in _test_costs()}
+    a, b = x.double(), y.double()
+    if layout is None:
+        middle = torch.cat([x, y]).double().mean(0)
+        a, b = a - middle, b - middle
+    return {
+        c: two_sample_test(a, b, c, grid, permutations, seed=seed, layout=layout)
+        for c in _test_costs()
+    }
+
+
+def _mixed_differences(
+    raw: Tensor, n: int, mixed: MixedRows, permutations: int, seed: int
+) -> tuple[ColumnDifference, ...]:
+    """Columns of few mixed rows, each of which changes sides by itself."""
+    if not permutations:
+        return mixed_column_differences(raw, n, mixed, None, None)
+    generator = own_generator(seed)
+    blocks = Blocks(torch.arange(len(raw))[:, None], n, torch.arange(0), n)
+    labels = signed_weights(labellings(n, len(raw) - n, permutations, generator), None)
+    return mixed_column_differences(raw, n, mixed, blocks, labels)
 
 
 def _measures(
@@ -146,11 +206,12 @@ def _measures(
     bootstrap: int,
     ridge: float,
     generator: torch.Generator,
+    layout: Layout | None,
 ) -> list[Measure]:
     """Every measure of the first rows of both sides, as many as each can be computed of."""
     x, y = (side[:MEANS_UP_TO].double() for side in sides)
     labels = _exchanged(x, y, exchanges(bootstrap) if bootstrap else 0, generator)
-    measures = mean_measures(x, y, grid, bootstrap, labels, generator)
+    measures = mean_measures(x, y, grid, bootstrap, labels, generator, layout)
     x, y = x[:PAIRS_UP_TO], y[:PAIRS_UP_TO]
     # Costs of many rows take long.
     count = min(bootstrap, LARGE_GROUPS) if min(len(x), len(y)) > FEW_ROWS else bootstrap
@@ -159,7 +220,7 @@ def _measures(
     few = 2 if len(x) + len(y) > PAIRS_UP_TO else exchanges(bootstrap)
     labels = _exchanged(x, y, few if bootstrap else 0, generator)
     for v in grid:
-        measures += dense_measures(x, y, v, ridge, left, labels)
+        measures += dense_measures(x, y, v, ridge, left, labels, layout)
     return measures
 
 
@@ -211,6 +272,13 @@ def _test_costs() -> tuple[TestCost, ...]:
 
 def _variances(v: Sequence[float] | float) -> tuple[float, ...]:
     return tuple(float(u) for u in GaussianKernel(v).v_p)
+
+
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    try:
+        return (given,) if isinstance(given, str) else tuple(given)
+    except TypeError:
+        raise TableError(f"columns={given!r} must be a list of names.") from None
 
 
 def _distinct(first: str, second: str) -> tuple[str, str]:

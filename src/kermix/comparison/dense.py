@@ -11,8 +11,9 @@ from kermix.comparison.result import Measure
 from kermix.costs.dense import GramStatistics
 from kermix.costs.formulas import Scaled, log_matrix_cost, log_svd_cost, log_vector_cost
 from kermix.info import Info
-from kermix.kernels.gaussian import GaussianKernel, KernelTerms
+from kermix.kernels.gaussian import KernelTerms
 from kermix.kernels.gram import ScaledGram, gram_matrix, scaled_gram
+from kermix.kernels.mixed import Layout, mixed_kernel
 from kermix.linalg.cholesky import Cholesky, cholesky
 
 __all__ = ["dense_measures"]
@@ -36,6 +37,7 @@ def dense_measures(
     ridge: float,
     groups: Groups,
     labels: Tensor,  # (E, n + m), bool
+    layout: Layout | None = None,
 ) -> list[Measure]:
     """SVD, matrix and vector costs, and the Bures distance.
 
@@ -46,8 +48,9 @@ def dense_measures(
         ridge: Ridge of the matrix and the vector cost.
         groups: What is left without a group of rows each, behind the error bars.
         labels: Exchanges of labels behind what the measures would be, were both samples one.
+        layout: Which columns are codes.
     """
-    terms = GaussianKernel(v).cross_terms(x.shape[1])
+    terms = mixed_kernel(x, layout, v).cross_terms(x.shape[1])
     own_x, own_y = (gram_matrix(p, p, terms, p.dtype) for p in (x, y))
     cross = scaled_gram(y, x, terms, x.dtype)
     given = _log_costs(cross, own_x, own_y, ridge)

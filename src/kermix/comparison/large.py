@@ -15,9 +15,12 @@ from kermix.comparison.blocks import (
     line_energy_of_rows,
     random_directions,
 )
+from kermix.comparison.mixed_columns import mixed_column_differences
 from kermix.comparison.permutation import labellings, signed_weights
 from kermix.comparison.result import ColumnDifference
 from kermix.comparison.twosample import TwoSampleResult, ranked
+from kermix.data.tables.mixed_rows import MixedRows
+from kermix.kernels.mixed import mixed_kernel
 from kermix.kernels.subsets import symmetric_subset
 from kermix.sketches.features import nystrom_features
 
@@ -54,24 +57,30 @@ class BlockTests:
         permutations: int,
         generator: torch.Generator,
         rank: int = RANK,
+        mixed: MixedRows | None = None,
     ) -> "BlockTests":
         """Test; without permutations there is nothing but the columns' distances."""
         pooled, m = pooled.double(), len(pooled) - n
         if not permutations:
-            return cls({}, column_differences(raw, n, columns, None, None), ())
+            return cls({}, column_differences(raw, n, columns, None, None, mixed), ())
         blocks = Blocks.of(n, m, generator)
         sides = blocks.of_x, len(blocks) - blocks.of_x
         labels = signed_weights(labellings(*sides, permutations, generator), None)
         # Of the rows as they were given, because scaled ones are rounded.
         candidates = pooled[symmetric_subset(raw, CANDIDATES)]
         rows: dict[str, list[Tensor]] = {}
+        layout = None if mixed is None else mixed.layout
         for v in grid:
-            features = nystrom_features(candidates, v, rank, TOLERANCE, candidates=len(candidates))
+            kernel = mixed_kernel(candidates, layout, v)
+            features = nystrom_features(
+                candidates, kernel, rank, TOLERANCE, candidates=len(candidates)
+            )
             found = feature_blocks(pooled, blocks, features)
             for cost, row in block_statistics(found, *labels, RIDGE).items():
                 rows.setdefault(cost, []).append(row)
         directions = random_directions(pooled.shape[1], generator)
-        rows["energy"] = [energy_of_blocks(pooled, blocks, *labels, directions)]
+        energies = energy_of_blocks(pooled, blocks, *labels, directions, layout, generator)
+        rows["energy"] = [energies]
         method = f"{len(blocks)} blocks of {blocks.size} rows"
         tests = {
             cost: ranked(values, cost, () if cost == "energy" else grid, (n, m), method)
@@ -84,7 +93,7 @@ class BlockTests:
             f"tests use up to {rank} features, and the energy distance's {len(directions)} "
             "projections.",
         )
-        return cls(tests, column_differences(raw, n, columns, blocks, labels), notes)
+        return cls(tests, column_differences(raw, n, columns, blocks, labels, mixed), notes)
 
 
 def column_differences(
@@ -93,8 +102,11 @@ def column_differences(
     columns: Sequence[str],
     blocks: Blocks | None,
     labels: tuple[Tensor, Tensor] | None,
+    mixed: MixedRows | None = None,
 ) -> tuple[ColumnDifference, ...]:
     """How much each column differs on its own, from all rows; tested if there are blocks."""
+    if mixed is not None:
+        return mixed_column_differences(raw, n, mixed, blocks, labels)
     found = []
     for k, name in enumerate(columns):
         values = raw[:, k].double()

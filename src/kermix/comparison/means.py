@@ -20,8 +20,8 @@ from kermix.comparison.result import Measure
 from kermix.comparison.statistics import SAFE, log_cross_means
 from kermix.comparison.weightings import InnerProducts
 from kermix.costs.formulas import log_scalar_cost
-from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.gram import squared_distances
+from kermix.kernels.mixed import Layout, mixed_kernel
 
 __all__ = ["mean_measures"]
 
@@ -87,6 +87,7 @@ def mean_measures(
     count: int,
     labels: Tensor,  # (E, n + m), bool
     generator: torch.Generator,
+    layout: Layout | None = None,
 ) -> list[Measure]:
     """Scalar cost, Cauchy-Schwarz divergence and MMD at each variance, and energy distance.
 
@@ -97,14 +98,15 @@ def mean_measures(
         count: Splits into halves behind the error bars.
         labels: Exchanges of labels behind what measures would be, were both samples one.
         generator: Source of cells and splits.
+        layout: Which columns are codes.
     """
     cells = Cells.of(x, y, generator)
-    kernels = [GaussianKernel(v).cross_terms(x.shape[1]) for v in grid]
+    kernels = [mixed_kernel(x, layout, v).cross_terms(x.shape[1]) for v in grid]
     rates = [float(terms.rates[0]) for terms in kernels]
     functions: list[Callable[[Tensor], Tensor]] = [Tensor.sqrt]
     functions += [partial(_kernel, rate) for rate in rates]
     weights = signed_weights(labels[:, cells.order], None)
-    sums, exchanged = _sums(cells, functions, *weights)
+    sums, exchanged = _sums(cells, functions, *weights, layout)
     chosen = _selections(cells, count, generator)
     rows = len(x), len(y)
     energies = -_means(cells, sums[0], 0.0, *chosen).squared_distance()
@@ -114,7 +116,7 @@ def mean_measures(
     for v, terms, rate, total, same in each:
         means = _means(cells, total, 1.0, *chosen)
         near = bool((means.xy > SAFE).all())
-        log_xy = means.xy.log() if near else _log_cross(cells, rate, *chosen)
+        log_xy = means.xy.log() if near else _log_cross(cells, rate, *chosen, layout)
         log_same, far = same.xy.log(), same.xy < SAFE
         if far.any():
             log_same[far] = log_cross_means(cells.points, terms, *(w[far] for w in weights))
@@ -163,7 +165,11 @@ def _mean(values: Tensor) -> float | None:
 
 
 def _sums(
-    cells: Cells, functions: Sequence[Callable[[Tensor], Tensor]], a: Tensor, b: Tensor
+    cells: Cells,
+    functions: Sequence[Callable[[Tensor], Tensor]],
+    a: Tensor,
+    b: Tensor,
+    layout: Layout | None,
 ) -> tuple[list[Tensor], list[PairMeans]]:
     """Sums of functions of squared distances over pairs of cells, and means under weights."""
     points, starts = cells.points, cells.starts
@@ -172,7 +178,7 @@ def _sums(
     means = [torch.zeros(3, len(a), dtype=torch.float64) for _ in functions]
     for first, last in bounds:
         rows = slice(int(starts[first]), int(starts[first]) + int(cells.sizes[first:last].sum()))
-        squares = squared_distances(points[rows], points)
+        squares = squared_distances(points[rows], points, layout=layout)
         # Rounding must not make a row differ from itself.
         squares[torch.arange(len(squares)), torch.arange(rows.start, rows.stop)] = 0
         for total, mean, function in zip(sums, means, functions, strict=True):
@@ -229,7 +235,9 @@ def _means(cells: Cells, sums: Tensor, diagonal: float, of_x: Tensor, of_y: Tens
     return PairMeans(within[0], across, within[1])
 
 
-def _log_cross(cells: Cells, rate: float, of_x: Tensor, of_y: Tensor) -> Tensor:  # (P,)
+def _log_cross(
+    cells: Cells, rate: float, of_x: Tensor, of_y: Tensor, layout: Layout | None
+) -> Tensor:  # (P,)
     """Logarithms of means of the kernel across samples that are too far apart for exponentials."""
     k, starts, points = cells.of_x, cells.starts, cells.points
     columns, sizes = starts[k:] - cells.n, cells.sizes.numpy()
@@ -239,7 +247,7 @@ def _log_cross(cells: Cells, rate: float, of_x: Tensor, of_y: Tensor) -> Tensor:
         if first >= k:
             break
         rows = slice(int(starts[first]), int(starts[first]) + int(sizes[first:last].sum()))
-        squares = squared_distances(points[rows], points[cells.n :]).numpy()
+        squares = squared_distances(points[rows], points[cells.n :], layout=layout).numpy()
         within = starts[first:last] - starts[first]
         nearest = np.minimum.reduceat(np.minimum.reduceat(squares, columns, 1), within, 0)
         spread = np.repeat(np.repeat(nearest, sizes[first:last], 0), sizes[k:], 1)

@@ -9,7 +9,7 @@ from torch import Tensor
 from kermix.comparison.pooled import bures_witness, pooled_features
 from kermix.comparison.twosample import TwoSampleResult
 from kermix.errors import OptionError
-from kermix.kernels.gaussian import GaussianKernel
+from kermix.kernels.mixed import Layout, mixed_kernel
 
 __all__ = ["TITLES", "ColumnDifference", "Comparison", "Measure"]
 
@@ -48,13 +48,28 @@ class Measure:
 
 @dataclass(frozen=True)
 class ColumnDifference:
-    """How much one column differs: its energy distance in standard deviations."""
+    r"""How much one column differs: its energy distance in standard deviations.
+
+    Of a category it is :math:`\sum (p - q)^2 / (p + q)`, between 0 and 2.
+
+    Means are those of numbers. `change` says in words what changed most in a category, a time, or
+    the share of missing values.
+    """
 
     column: str
     distance: float
     pvalue: float | None  # None without permutations
-    mean_x: float
-    mean_y: float
+    mean_x: float | None
+    mean_y: float | None
+    kind: str = "number"
+    change: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON; of a number that has nothing else to tell, distance and means."""
+        found = asdict(self)
+        if self.kind == "number" and not self.change:
+            del found["kind"], found["change"]
+        return found
 
 
 @dataclass(frozen=True)
@@ -77,6 +92,7 @@ class Comparison:
     x: Tensor | None = field(default=None, repr=False, compare=False)
     y: Tensor | None = field(default=None, repr=False, compare=False)
     _scale: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
+    _layout: Layout | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         header = ("measure", "variance", "value", "in [0, 1]", "+-", "if same", "p")
@@ -118,7 +134,7 @@ class Comparison:
         if variance is None:
             variance = self.sharpest_variance
         pooled = torch.cat([self.x, self.y])
-        terms = GaussianKernel(variance).cross_terms(pooled.shape[1])
+        terms = mixed_kernel(pooled, self._layout, variance).cross_terms(pooled.shape[1])
         features, _ = pooled_features(pooled, terms, None, torch.Generator().manual_seed(0))
         sign = torch.cat(
             [torch.full((len(s),), w / len(s)) for s, w in ((self.x, 1), (self.y, -1))]
@@ -131,6 +147,11 @@ class Comparison:
     def raw(self, points: Tensor) -> Tensor:  # (M, d) -> (M, d)
         """Points of `x` or `y` in the units of the data."""
         return points if self._scale is None else points * self._scale[1] + self._scale[0]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether rows hold codes beside numbers; points are then in no units of the data."""
+        return self._layout is not None
 
     @property
     def sharpest_variance(self) -> float:
@@ -155,6 +176,6 @@ class Comparison:
             "variances": self.variances,
             "measures": [asdict(m) for m in self.measures],
             "tests": tests,
-            "column_differences": [asdict(c) for c in self.column_differences],
+            "column_differences": [c.to_dict() for c in self.column_differences],
             "notes": self.notes,
         }

@@ -15,6 +15,7 @@ from torch import Tensor
 from kermix.comparison.pooled import PooledFeatures, Tile, bures_form, matrix_form, quadratic_form
 from kermix.comparison.weightings import InnerProducts, WeightedMoments
 from kermix.costs.formulas import log_matrix_cost, log_scalar_cost, log_svd_cost, log_vector_cost
+from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import KernelTerms
 from kermix.kernels.gram import squared_distances
 from kermix.kernels.others import LaplaceKernel, PointKernel, kernel_matrix
@@ -90,7 +91,7 @@ def energy_statistic(pooled: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return quadratic_form(a - b, _energy_tiles(pooled))[0].clamp(min=0).abs()
 
 
-def energy_ranking(pooled: Tensor, a: Tensor, b: Tensor) -> Ranking:
+def energy_ranking(pooled: Tensor, a: Tensor, b: Tensor, layout: Layout | None = None) -> Ranking:
     r"""Energy distances, ranked against the first of them.
 
     A far point adds the same large number to every distance, in which the others are lost. With
@@ -98,10 +99,10 @@ def energy_ranking(pooled: Tensor, a: Tensor, b: Tensor) -> Ranking:
     :math:`(z - z_0)^\top H (z + z_0)`, in which it cancels before anything is added.
     """
     signed = a - b
-    norms = torch.linalg.vector_norm(_centred(pooled), dim=1)
+    norms = _norms(_centred(pooled, layout), layout)
     minus, plus = signed - signed[:1], signed + signed[:1]
     given, change, size = (signed.new_zeros(k) for k in (1, len(signed), len(signed)))
-    for rows, columns, tile in _energy_tiles(pooled):
+    for rows, columns, tile in _energy_tiles(pooled, layout):
         parts = [(rows, columns, tile)]
         if rows != columns:
             parts.append((columns, rows, tile.T))
@@ -115,27 +116,41 @@ def energy_ranking(pooled: Tensor, a: Tensor, b: Tensor) -> Ranking:
     return Ranking((given + change).clamp(min=0).abs(), 0.0, order)
 
 
-def _centred(pooled: Tensor) -> Tensor:
-    return pooled - pooled.median(0).values
+def _centred(pooled: Tensor, layout: Layout | None = None) -> Tensor:
+    """From the median; codes so that the commonest is 0."""
+    middle = pooled.median(0).values
+    if layout is not None and layout.codes:
+        middle[-layout.codes :] = pooled[:, -layout.codes :].mode(0).values
+    return pooled - middle
 
 
-def _energy_tiles(pooled: Tensor) -> Tiles:
+def _norms(centred: Tensor, layout: Layout | None) -> Tensor:
+    if layout is None:
+        return torch.linalg.vector_norm(centred, dim=1)
+    return squared_distances(centred, torch.zeros_like(centred[:1]), layout=layout)[:, 0].sqrt()
+
+
+def _energy_tiles(pooled: Tensor, layout: Layout | None = None) -> Tiles:
     r"""Tiles of :math:`H_{ij} = |x_i - c| + |x_j - c| - |x_i - x_j|`, with `c` in the middle.
 
     As the weights `z` sum to zero, :math:`z^\top H z` is the energy distance. With
     :math:`|x_i| \ge |x_j|` after centring, :math:`|x_i| - |x_i - x_j| =
     (2 x_i \cdot x_j - |x_j|^2) / (|x_i| + |x_i - x_j|)` has the digits of the nearer point.
     """
-    centred = _centred(pooled)
-    norms = torch.linalg.vector_norm(centred, dim=1)
+    centred = _centred(pooled, layout)
+    norms = _norms(centred, layout)
     tiny = torch.finfo(pooled.dtype).tiny
 
     def tile(rows: slice, columns: slice) -> Tensor:
         first, second = centred[rows], centred[columns]
         far = torch.maximum(norms[rows, None], norms[columns])
         near = torch.minimum(norms[rows, None], norms[columns])
-        distances = squared_distances(first, second).sqrt()
-        products = 2 * (first @ second.T) - near.square()
+        squares = squared_distances(first, second, layout=layout)
+        distances = squares.sqrt()
+        if layout is None:
+            products = 2 * (first @ second.T) - near.square()
+        else:
+            products = far.square() - squares
         found: Tensor = near + products / (far + distances).clamp(min=tiny)
         if rows == columns:
             found.diagonal().copy_(2 * norms[rows])
@@ -213,7 +228,7 @@ def _log_kernels(
         yield terms.log_gram(first, second)
         return
     assert isinstance(terms, KernelTerms)
-    squares = squared_distances(first, second)
+    squares = squared_distances(first, second, layout=terms.layout)
     for rate, log_weight in zip(terms.rates, terms.log_weights, strict=True):
         yield log_weight - rate * squares
 

@@ -26,6 +26,7 @@ from kermix.comparison.statistics import (
 from kermix.errors import OptionError, ShapeError, WeightError
 from kermix.kernels.gaussian import GaussianKernel, bandwidth
 from kermix.kernels.gram import squared_distances
+from kermix.kernels.mixed import Layout, mixed_kernel
 from kermix.kernels.others import AnyKernel, PointKernel, as_point_kernel
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
 from kermix.linalg.cholesky import checked_ridge, solve_dtype
@@ -85,6 +86,7 @@ def two_sample_test(
     form: TestForm = "local",
     ridge: float | Literal["auto"] | None = "auto",
     kernel: AnyKernel | Sequence[AnyKernel] | None = None,
+    layout: Layout | None = None,
 ) -> TwoSampleResult:
     r"""Test by permutation whether `x` and `y` come from one distribution.
 
@@ -144,6 +146,7 @@ def two_sample_test(
             function of two sets of points that returns their Gram matrix; or several, which are
             combined as variances are. Instead of `variances`. What a kernel leaves to the data is
             taken from both samples together.
+        layout: Which columns are codes, if rows are mixed (:class:`kermix.kernels.mixed.Layout`).
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -171,10 +174,12 @@ def two_sample_test(
         pooled = _Pooled.of(x, y, labels, weights)
         grid: tuple[float, ...] = ()
         if cost != "energy" and not kernels:
-            grid = _grid(variances, pooled.rows)
+            grid = _grid(variances, pooled.rows, layout)
         kernels = [k.fitted(pooled.rows) if isinstance(k, PointKernel) else k for k in kernels]
-        used: list[GaussianKernel | PointKernel] = kernels or [GaussianKernel(v) for v in grid]
-        rankings, method = _rankings(cost, form, ridge, pooled, used, generator)
+        used: list[GaussianKernel | PointKernel] = kernels or [
+            mixed_kernel(pooled.points, layout, v) for v in grid
+        ]
+        rankings, method = _rankings(cost, form, ridge, pooled, used, generator, layout)
         named = f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method
         sizes = len(x), len(y)
         values, noises, orders = zip(
@@ -222,11 +227,12 @@ def _rankings(
     pooled: _Pooled,
     kernels: Sequence[GaussianKernel | PointKernel],
     generator: torch.Generator,
+    layout: Layout | None,
 ) -> tuple[list[Ranking], str]:
     """Statistics of all labellings for each kernel, and how they were found."""
     points, sides = pooled.points, pooled.sides
     if cost == "energy":
-        return [energy_ranking(points, *sides)], "distances"
+        return [energy_ranking(points, *sides, layout)], "distances"
     found, method = [], "gram matrix"
     for kernel in kernels:
         terms = (
@@ -313,7 +319,11 @@ def _largest(row: Tensor) -> float:
     return float(sizes[sizes < torch.finfo(row.dtype).max / 2].amax()) if len(sizes) else 0.0
 
 
-def variance_grid(points: Tensor, count: int = 6) -> tuple[float, ...]:  # (N, d)
+def variance_grid(
+    points: Tensor,  # (N, d)
+    count: int = 6,
+    layout: Layout | None = None,
+) -> tuple[float, ...]:
     r"""Variances from the fine to the coarse structure of data, evenly spaced in the logarithm.
 
     From the median squared distance to the :math:`\sqrt N`-th neighbour to half the median
@@ -323,11 +333,13 @@ def variance_grid(points: Tensor, count: int = 6) -> tuple[float, ...]:  # (N, d
         >>> [round(v, 3) for v in variance_grid(torch.linspace(0, 1, 101)[:, None], 3)]
         [0.002, 0.006, 0.023]
     """
-    coarse = float(bandwidth(points)) / 2
+    coarse = float(bandwidth(points, layout=layout)) / 2
     seen = points[symmetric_subset(points, GRID_POINTS)]
     rank = math.ceil(math.sqrt(len(seen)))
-    squares = squared_distances(seen, seen, same=True).sort(1).values[:, min(rank, len(seen) - 1)]
-    fine = float(squares[squares > 0].median()) / (2 * points.shape[1]) if squares.any() else 0.0
+    squares = squared_distances(seen, seen, True, layout)
+    squares = squares.sort(1).values[:, min(rank, len(seen) - 1)]
+    d = points.shape[1] if layout is None else layout.columns
+    fine = float(squares[squares > 0].median()) / (2 * d) if squares.any() else 0.0
     if not 0 < fine < coarse or count == 1:
         return (coarse,)
     ratio = (coarse / fine) ** (1 / (count - 1))
@@ -335,11 +347,11 @@ def variance_grid(points: Tensor, count: int = 6) -> tuple[float, ...]:  # (N, d
 
 
 def _grid(
-    variances: Sequence[float] | float | Literal["auto"], pooled: Tensor
+    variances: Sequence[float] | float | Literal["auto"], pooled: Tensor, layout: Layout | None
 ) -> tuple[float, ...]:
     if isinstance(variances, str):
         check_option("variances", variances, ("auto",))
-        return variance_grid(pooled)
+        return variance_grid(pooled, layout=layout)
     return tuple(float(v) for v in GaussianKernel(variances).v_p)
 
 

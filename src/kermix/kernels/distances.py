@@ -9,7 +9,7 @@ or from differences. An accelerator does so tile by tile, without telling the ho
 
 import importlib.util
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +18,11 @@ from kermix.checks import is_traced
 
 __all__ = [
     "DIRECT_DIFFERENCES_UP_TO",
+    "Layout",
     "attraction",
     "distances_on_cpu",
+    "mismatches",
+    "numbers_of",
     "squared_distances",
     "triton_is_there",
 ]
@@ -41,10 +44,41 @@ LONGEST_TERMS_IN_DOUBLE = 2.0**30  # of float32
 DIRECT_PULLS_UP_TO = 3
 
 
+class Layout(NamedTuple):
+    r"""Which columns of mixed rows are numbers and which are codes, the last ones.
+
+    Two codes are equal or not. A difference adds :math:`s^2` to the squared distance, as it would
+    for one-hot columns of height :math:`s / \sqrt 2`: the kernel of mixed rows is a Gaussian.
+    """
+
+    codes: int  # how many columns, the last ones, hold codes
+    mismatch: float  # s^2
+    columns: int  # of the table, by which squared distances are divided
+
+
+def numbers_of(points: Tensor, layout: Layout | None) -> Tensor:  # (*B, N, d)
+    """The columns that are no codes."""
+    return points if layout is None else points[..., : points.shape[-1] - layout.codes]
+
+
+def mismatches(a: Tensor, b: Tensor, layout: Layout) -> Tensor:  # (*B, M, N)
+    """What codes add to the squared distances of rows."""
+    # Small whole numbers are compared and counted several times faster than others.
+    codes = (t[..., t.shape[-1] - layout.codes :].detach().to(torch.int32) for t in (a, b))
+    first, second = (t.unbind(-1) for t in codes)
+    shape = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    dtype = torch.uint8 if layout.codes < 256 else torch.int16
+    total = torch.zeros(*shape, a.shape[-2], b.shape[-2], dtype=dtype, device=a.device)
+    for p, q in zip(first, second, strict=True):
+        total += p.unsqueeze(-1) != q.unsqueeze(-2)
+    return total.to(a.dtype).mul_(layout.mismatch)
+
+
 def squared_distances(
     a: Tensor,  # (*B, M, d)
     b: Tensor,  # (*B, N, d)
     same: bool = False,
+    layout: Layout | None = None,
 ) -> Tensor:  # (*B, M, N)
     """All squared distances, each with a small relative error, and never infinite.
 
@@ -54,12 +88,17 @@ def squared_distances(
         a: Points.
         b: Points, in the same dtype.
         same: Whether both are the same points, whose distances to themselves are 0.
+        layout: Which columns are codes; None: all are numbers.
 
     Example:
         >>> points = torch.ones(2, 20).double()
         >>> squared_distances(points, 1e12 + torch.tensor([[1.0], [4.0]]).double() * points)[0, 0]
         tensor(2.0000e+25, dtype=torch.float64)
     """
+    if layout is not None:
+        of_codes = mismatches(a, b, layout)
+        a, b = (numbers_of(t, layout) for t in (a, b))
+        return of_codes + squared_distances(a, b, same) if a.shape[-1] else of_codes
     if a.shape[-1] <= DIRECT_DIFFERENCES_UP_TO:
         columns = zip(a.unbind(-1), b.unbind(-1), strict=True)
         differences = (p.unsqueeze(-1) - q.unsqueeze(-2) for p, q in columns)
@@ -82,6 +121,7 @@ def attraction(
     distances: Tensor,  # (*B, M, N)
     same: bool = False,
     both: bool = True,
+    layout: Layout | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # (*B, M, d), (*B, N, d)
     r"""Where points are pulled to, :math:`\sum_j w_{ij} (b_j - a_i)`, and the same for `b`.
 
@@ -95,7 +135,10 @@ def attraction(
         distances: Squared distances between them.
         same: Whether both are the same points, which do not pull themselves.
         both: Whether the pull on `b` is wanted.
+        layout: Which columns are codes, which nothing pulls.
     """
+    if layout is not None:
+        return _attraction_of_numbers(pull, a, b, same, both, layout)
     if a.shape[-1] <= DIRECT_PULLS_UP_TO:
         columns = zip(a.unbind(-1), b.unbind(-1), strict=True)
         toward_b, toward_a = [], []
@@ -111,6 +154,19 @@ def attraction(
     if looked_at and a.dtype in LONGEST_TERMS:
         return _attraction_on_cpu(pull, a, b, distances, origin, same, both)
     return _by_products(pull, a, b, origin, both, _wide(a.device))
+
+
+def _attraction_of_numbers(
+    pull: Tensor, a: Tensor, b: Tensor, same: bool, both: bool, layout: Layout
+) -> tuple[Tensor, Tensor | None]:
+    p, q = (numbers_of(t, layout) for t in (a, b))
+    if not p.shape[-1]:
+        return torch.zeros_like(a), torch.zeros_like(b) if both else None
+    found = attraction(pull, p, q, squared_distances(p, q, same).detach(), same, both)
+    room = (0, layout.codes)
+    toward_b, toward_a = (t if t is None else torch.nn.functional.pad(t, room) for t in found)
+    assert toward_b is not None
+    return toward_b, toward_a
 
 
 def _by_products(

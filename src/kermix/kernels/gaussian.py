@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kermix.checks import check_option, check_samples, values_are_readable, working_dtype
 from kermix.errors import DegenerateDataWarning, KernelError, ShapeError, VarianceError
+from kermix.kernels.distances import Layout, squared_distances
 from kermix.kernels.subsets import symmetric_subset
 
 __all__ = [
@@ -42,6 +43,7 @@ class KernelTerms:
 
     rates: Numbers  # (L,)
     log_weights: Numbers  # (L,)
+    layout: Layout | None = None  # of mixed rows
 
 
 class GaussianKernel:
@@ -114,6 +116,11 @@ class GaussianKernel:
     def symmetric(self) -> bool:
         """Whether data and centres have the same variance."""
         return self._v_q is None
+
+    @property
+    def layout(self) -> Layout | None:
+        """Which columns of mixed rows are codes; None: all are numbers."""
+        return None
 
     def data_terms(self, dimension: int) -> KernelTerms:
         """The kernel between two data points, of variance `2 v_p`."""
@@ -189,6 +196,7 @@ def bandwidth(
     x: Tensor,  # (*B, N, d)
     rule: BandwidthRule = "median",
     per_dimension: bool = True,
+    layout: Layout | None = None,
 ) -> Tensor:  # ()
     r"""Choose one variance `v` from data; all batch items share it.
 
@@ -217,7 +225,11 @@ def bandwidth(
     else:
         # Whatever the order of the points: a test that pools two samples must not tell them apart.
         points = points[symmetric_subset(points, BANDWIDTH_SUBSAMPLE)]
-        squares = torch.nn.functional.pdist(points).square()
+        if layout is None:
+            squares = torch.nn.functional.pdist(points).square()
+        else:
+            above = torch.ones(2 * (len(points),), dtype=torch.bool, device=x.device).triu(1)
+            squares, d = squared_distances(points, points, True, layout)[above], layout.columns
         v = squares[squares > 0].median() / (2 * d if per_dimension else 2)
     if not bool(v > 0):  # also true of the NaN that a median of nothing is
         warnings.warn(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_pair, working_dtype
-from kermix.kernels.distances import attraction, squared_distances
+from kermix.kernels.distances import Layout, attraction, squared_distances
 from kermix.kernels.gaussian import (
     BandwidthRule,
     GaussianKernel,
@@ -73,7 +73,8 @@ def gram(
 def gram_matrix(a: Tensor, b: Tensor, terms: KernelTerms, dtype: torch.dtype) -> Tensor:
     """The Gram matrix itself, computed and returned in `dtype`."""
     rows, columns = aligned(a, b, dtype)
-    return _evaluate(rows, columns, *numbers_like(terms, rows), None, False, b is a)[0]
+    numbers = numbers_like(terms, rows)
+    return _evaluate(rows, columns, *numbers, None, False, b is a, terms.layout)[0]
 
 
 def scaled_gram(
@@ -96,7 +97,7 @@ def scaled_gram(
             zeros = (weights <= 0).unsqueeze(axis)
             idle = zeros if idle is None else idle | zeros
     matrix, _, _, log_scale = _evaluate(
-        rows, columns, *numbers_like(terms, rows), idle, True, b is a
+        rows, columns, *numbers_like(terms, rows), idle, True, b is a, terms.layout
     )
     return ScaledGram(matrix, log_scale[..., 0, 0])
 
@@ -162,8 +163,9 @@ class _Gram(torch.autograd.Function):
         idle: Tensor | None,
         scaled: bool,
         same: bool,
+        layout: Layout | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        distances = squared_distances(a, b, same)
+        distances = squared_distances(a, b, same, layout)
         if scaled:
             largest = torch.finfo(distances.dtype).max
             seen = distances if idle is None else distances.masked_fill(idle, largest)
@@ -180,7 +182,7 @@ class _Gram(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        a, b, rates, log_weights, _, _, ctx.same = inputs
+        a, b, rates, log_weights, _, _, ctx.same, ctx.layout = inputs
         _, distances, nearest, log_scale = output
         ctx.mark_non_differentiable(distances, nearest, log_scale)
         ctx.set_materialize_grads(False)
@@ -189,25 +191,27 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return (None,) * 7
+            return (None,) * 8
         a, b, nearest, log_scale, distances, *learned = ctx.saved_tensors
         rates, log_weights = learned or ctx.numbers
         if torch.is_grad_enabled():
             # For a second derivative the distances must depend on the points again.
-            distances = squared_distances(a, b, ctx.same)
+            distances = squared_distances(a, b, ctx.same, ctx.layout)
         parts = [
             grad * kernel
             for kernel in kernels_at(distances, rates, log_weights, nearest, log_scale)
         ]
         pull = sum((r * p for r, p in zip(rates, parts, strict=True)), start=grad.new_zeros(()))
-        toward_b, toward_a = attraction(pull, a, b, distances.detach(), ctx.same)
+        toward_b, toward_a = attraction(
+            pull, a, b, distances.detach(), ctx.same, layout=ctx.layout
+        )
         assert toward_a is not None
         grad_a, grad_b = 2 * toward_b, 2 * toward_a
         if not learned:
-            return grad_a, grad_b, None, None, None, None, None
+            return grad_a, grad_b, None, None, None, None, None, None
         grad_rates = torch.stack([-(part * distances).sum() for part in parts])
         grad_log_weights = torch.stack([part.sum() for part in parts])
-        return grad_a, grad_b, grad_rates, grad_log_weights, None, None, None
+        return grad_a, grad_b, grad_rates, grad_log_weights, None, None, None, None
 
 
 def _evaluate(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:

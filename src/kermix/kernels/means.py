@@ -16,6 +16,7 @@ from torch import Tensor
 from kermix.checks import check_sizes, is_traced
 from kermix.kernels.distances import (
     DIRECT_DIFFERENCES_UP_TO,
+    Layout,
     attraction,
     squared_distances,
     triton_is_there,
@@ -63,7 +64,8 @@ def log_kernel_means(
     batch = torch.broadcast_shapes(columns.shape[:-2], weights.shape[:-1])
     rows, columns = (t.expand(*batch, *t.shape[-2:]) for t in (rows, columns))
     weights = weights.to(dtype).expand(*batch, n)
-    arguments = rows, columns, weights, *numbers_like(terms, rows), chunk, points is sources
+    numbers, same = numbers_like(terms, rows), points is sources
+    arguments = rows, columns, weights, *numbers, chunk, same, terms.layout
     # The compiler differentiates the plain formula by itself.
     evaluate = _LogMeans.forward if torch.compiler.is_compiling() else _LogMeans.apply
     ratio, _, log_scale = evaluate(*arguments)
@@ -92,8 +94,9 @@ class _LogMeans(torch.autograd.Function):
         log_weights: Numbers,
         chunk: int,
         same: bool,
+        layout: Layout | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        backend = _one_loop(points, sources)
+        backend = _one_loop(points, sources) if layout is None else None
         if backend is not None:
             nearest, masses = _fused_masses(backend, points, sources, weights, rates)
             log_scale = largest_exponent(nearest, rates, log_weights)
@@ -101,7 +104,9 @@ class _LogMeans(torch.autograd.Function):
             ratio = _total([s * m for s, m in zip(shares, masses, strict=True)]).log()
             return ratio, nearest, log_scale
         rows = [
-            _row_block(block, sources, weights, rates, log_weights, chunk, i if same else None)
+            _row_block(
+                block, sources, weights, rates, log_weights, chunk, i if same else None, layout
+            )
             for i, block in enumerate(points.split(chunk, -2))
         ]
         ratio, nearest, log_scale = (torch.cat(part, -1) for part in zip(*rows, strict=True))
@@ -109,7 +114,7 @@ class _LogMeans(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        points, sources, weights, rates, log_weights, ctx.chunk, ctx.same = inputs
+        points, sources, weights, rates, log_weights, ctx.chunk, ctx.same, ctx.layout = inputs
         ratio, nearest, log_scale = output
         ctx.mark_non_differentiable(nearest, log_scale)
         ctx.set_materialize_grads(False)
@@ -119,14 +124,17 @@ class _LogMeans(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return (None,) * 7
+            return (None,) * 8
         points, sources, weights, ratio, nearest, log_scale, *learned = ctx.saved_tensors
         rates, log_weights = learned or ctx.numbers
         # Divided by the mean kernel, the terms of a row sum to 1.
         factors = grad * (-ratio).exp()
-        backend = None if torch.is_grad_enabled() else _one_loop(points, sources)
+        tiled = torch.is_grad_enabled() or ctx.layout is not None
+        backend = None if tiled else _one_loop(points, sources)
         evaluate = (
-            _tiled_gradients if backend is None else functools.partial(_fused_gradients, backend)
+            functools.partial(_tiled_gradients, layout=ctx.layout)
+            if backend is None
+            else functools.partial(_fused_gradients, backend)
         )
         gradients = evaluate(
             points,
@@ -147,6 +155,7 @@ class _LogMeans(torch.autograd.Function):
             gradients.log_weights if learned else None,
             None,
             None,
+            None,
         )
 
 
@@ -158,6 +167,7 @@ def _row_block(
     log_weights: Numbers,
     chunk: int,
     own: int | None,
+    layout: Layout | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Ratio, nearest distance and scale for a block of points, one tile after the other.
 
@@ -168,7 +178,7 @@ def _row_block(
     log_scale = largest_exponent(nearest, rates, log_weights)
     total = torch.zeros_like(nearest)
     for j, (columns, share) in enumerate(_tiles(sources, weights, chunk)):
-        distances = squared_distances(rows, columns, j == own)
+        distances = squared_distances(rows, columns, j == own, layout)
         idle = (share <= 0).unsqueeze(-2)
         near = distances.detach().masked_fill(idle, largest).amin(-1, keepdim=True)
         nearest, before = torch.minimum(nearest, near), log_scale
@@ -190,6 +200,7 @@ def _tiled_gradients(
     chunk: int,
     same: bool,
     sources_too: bool,
+    layout: Layout | None,
 ) -> _Gradients:
     row_parts = [t.unsqueeze(-1).split(chunk, -2) for t in (factors, nearest, log_scale)]
     grad_points = []
@@ -202,12 +213,14 @@ def _tiled_gradients(
         grad_rows = torch.zeros_like(rows)
         for j, (columns, share) in enumerate(_tiles(sources, weights, chunk)):
             own = same and i == j
-            distances = squared_distances(rows, columns, own)
+            distances = squared_distances(rows, columns, own, layout)
             kernels = kernels_at(distances, rates, log_weights, near, scale)
             parts = [kernel * factor for kernel in kernels]
             weighted = [part * share.unsqueeze(-2) for part in parts]
             pull = _total([rate * w for rate, w in zip(rates, weighted, strict=True)])
-            toward, back = attraction(pull, rows, columns, distances.detach(), own, sources_too)
+            toward, back = attraction(
+                pull, rows, columns, distances.detach(), own, sources_too, layout
+            )
             grad_rows = grad_rows + 2 * toward
             if back is not None:
                 grad_weights[j] = grad_weights[j] + _total(parts).sum(-2)

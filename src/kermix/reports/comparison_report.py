@@ -38,16 +38,19 @@ def comparison_report(result: Comparison) -> Report:
         return page
     page.heading("Where they differ")
     d = len(result.columns)
-    if d <= 2:
+    if d <= 2 and not result.mixed:
         _maps(page, result, result.x, result.y)
     else:
         names = [c.column for c in result.column_differences]
         page.figure(plots.witness_bars(names, [c.distance for c in result.column_differences]),
                     "Columns by how much they differ on their own.")  # fmt: skip
         page.table(
-            ("column", "energy distance / sd", "p", f"mean of {one}", f"mean of {two}"),
+            ("column", "energy distance / sd", "p", f"mean of {one}", f"mean of {two}",
+             "what changed"),
             column_rows(result),
-        )
+        )  # fmt: skip
+        if result.mixed:
+            return page
         best = [result.columns.index(name) for name in names[:2]]
         page.figure(
             plots.samples(result.raw(result.x)[:, best], result.raw(result.y)[:, best],
@@ -59,11 +62,12 @@ def comparison_report(result: Comparison) -> Report:
 
 
 def column_rows(result: Comparison) -> list[list[str | float]]:
-    """How each column differs on its own: name, distance, p-value, and the two means."""
+    """How each column differs: name, distance, p-value, the two means, and what changed."""
     return [
-        [c.column, c.distance, "" if c.pvalue is None else c.pvalue, c.mean_x, c.mean_y]
+        [c.column, c.distance, *("" if v is None else v for v in (c.pvalue, c.mean_x, c.mean_y)),
+         c.change]
         for c in result.column_differences
-    ]
+    ]  # fmt: skip
 
 
 def _against_variance(result: Comparison) -> "Figure":

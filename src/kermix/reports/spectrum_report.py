@@ -22,6 +22,7 @@ def spectrum_report(
     columns: list[str],
     notes: list[str],
     images: bool = False,
+    mixed: bool = False,
 ) -> Report:
     """The page: the spectrum, and the leading functions in both forms."""
     page = Report(
@@ -32,6 +33,8 @@ def spectrum_report(
         page.text(note)
     page.heading("Singular values")
     page.figure(plots.spectrum(result.singular_values), "Singular values, logarithmic.")
+    if mixed:
+        return page
     for k, name in enumerate(names):
         functions = (result.left, result.right)[k]
         what = "Eigenfunctions" if len(names) == 1 else ("Left", "Right")[k] + " functions"

@@ -7,7 +7,8 @@ from typing import Any
 
 from kermix.checks import check_option
 from kermix.data.loading import IMAGE_SETS, Dataset, load
-from kermix.data.tables.table import Source, Table, load_pyarrow, read_table
+from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.table import Source, Table, read_table
 from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array

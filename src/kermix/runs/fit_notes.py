@@ -1,7 +1,7 @@
 """What a user should know about the data of a fit before believing its numbers."""
 
 from kermix.data.loading import Dataset
-from kermix.data.tables.table import listed
+from kermix.data.tables.common import listed
 from kermix.models.mixture.scaled import column_moments
 from kermix.training.build import Split
 

@@ -5,7 +5,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.kernels.distances import DIRECT_DIFFERENCES_UP_TO, distances_on_cpu
+from kermix.kernels.distances import (
+    DIRECT_DIFFERENCES_UP_TO,
+    distances_on_cpu,
+    mismatches,
+    numbers_of,
+)
 from kermix.sketches.candidates import recognised
 from kermix.sketches.features import FeatureMap, NystromFeatures
 
@@ -108,7 +113,7 @@ class NystromSums:
         self._features, self._scale = features, features.scale
         self._rates = [float(r) for r in terms.rates]
         self._log_weights = [float(w) for w in terms.log_weights]
-        self._landmarks = features.landmarks
+        self._landmarks, self._layout = features.landmarks, terms.layout
         factor: Tensor = features._factor  # type: ignore[attr-defined]
         eye = torch.eye(len(factor), dtype=factor.dtype)
         self._whitening = torch.linalg.solve_triangular(factor, eye, upper=False).mT.contiguous()
@@ -161,15 +166,26 @@ class NystromSums:
         return total
 
     def _distances(self, points: Tensor, out: Tensor, other: Tensor) -> None:
+        if self._layout is not None:
+            numbers = numbers_of(points, self._layout)
+            if numbers.shape[1]:
+                self._of_numbers(numbers, numbers_of(self._landmarks, self._layout), out, other)
+            else:
+                out.zero_()
+            out += mismatches(points, self._landmarks, self._layout)
+            return
+        self._of_numbers(points, self._landmarks, out, other)
+
+    def _of_numbers(self, points: Tensor, landmarks: Tensor, out: Tensor, other: Tensor) -> None:
         if points.shape[1] <= DIRECT_DIFFERENCES_UP_TO:
-            for k, (x, z) in enumerate(zip(points.mT, self._landmarks.mT, strict=True)):
+            for k, (x, z) in enumerate(zip(points.mT, landmarks.mT, strict=True)):
                 torch.sub(x.unsqueeze(-1), z, out=other if k else out)
                 if k:
                     out.addcmul_(other, other)
                 else:
                     out.square_()
             return
-        distances_on_cpu(points, self._landmarks, out=out)
+        distances_on_cpu(points, landmarks, out=out)
 
 
 def _products(features: Tensor) -> Tensor:  # (N, r) -> (r, r)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kermix.data.tables.batches import Part
+from kermix.data.tables.mixed_rows import MixedRows
 from kermix.errors import ClusterError, KermixError, MissingExtraError
 from kermix.sketches.features import NystromFeatures
 from kermix.sketches.part_sums import PartSums, absolute, sketch_part
@@ -25,6 +26,7 @@ def sketch_on_cluster(
     scheduler: str | None,
     workers: int | None,
     tick: Callable[[int], None],
+    maker: MixedRows | None = None,
 ) -> PartSums:
     """Sums over all parts.
 
@@ -50,7 +52,7 @@ def sketch_on_cluster(
         client.replicate(map_)
         where = scheduler is not None
         level = [
-            client.submit(_task, absolute(part), map_, where, key=f"{name}-part-{k}")
+            client.submit(_task, absolute(part), map_, where, maker, key=f"{name}-part-{k}")
             for k, part in enumerate(parts)
         ]
         places = dict(zip((f.key for f in level), parts, strict=True))
@@ -77,9 +79,11 @@ def sketch_on_cluster(
     return found._replace(counts={names[n]: count for n, count in found.counts.items()})
 
 
-def _task(part: Part, features: NystromFeatures, name_worker: bool) -> PartSums:
+def _task(
+    part: Part, features: NystromFeatures, name_worker: bool, maker: MixedRows | None
+) -> PartSums:
     try:
-        return sketch_part(part, features)
+        return sketch_part(part, features, maker=maker)
     except KermixError as error:
         if not name_worker:
             raise

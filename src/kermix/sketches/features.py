@@ -17,7 +17,7 @@ from kermix.checks import (
     check_sizes,
 )
 from kermix.errors import OptionError, ShapeError, VarianceError
-from kermix.kernels.distances import CLOSE, DIRECT_DIFFERENCES_UP_TO
+from kermix.kernels.distances import CLOSE, DIRECT_DIFFERENCES_UP_TO, mismatches, numbers_of
 from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
 from kermix.kernels.gram import kernels_at, numbers_like, scaled_gram
 from kermix.linalg.cholesky import solve_dtype
@@ -197,6 +197,8 @@ class FourierFeatures:
 
     def __post_init__(self) -> None:
         _refuse_unequal_variances(self.kernel)
+        if self.kernel.layout is not None:
+            raise OptionError("Codes have no frequencies: use landmarks (km.nystrom_features).")
         check_samples("frequencies", self.frequencies)
         dtype = solve_dtype(self.frequencies.device)
         object.__setattr__(self, "frequencies", self.frequencies.detach().to(dtype))
@@ -335,6 +337,8 @@ def fingerprint(features: FeatureMap) -> str:
     )
     digest = hashlib.sha256(features.kind.encode())
     tensors = [features.parameters, numbers]
+    if features.kernel.layout is not None:
+        tensors.append(torch.tensor(features.kernel.layout, dtype=torch.float64))
     if features.scale is not None:
         tensors += [features.scale.centre, features.scale.spread]
     for tensor in (t.double().cpu() for t in tensors):
@@ -350,7 +354,10 @@ def _landmark_factor(landmarks: Tensor, terms: KernelTerms) -> Tensor:
     From differences, whatever the dimension: the ridge must be above the rounding of the matrix.
     """
     way = "donot_use_mm_for_euclid_dist"
-    distances = torch.cdist(landmarks, landmarks, compute_mode=way).square()
+    numbers = numbers_of(landmarks, terms.layout)
+    distances = torch.cdist(numbers, numbers, compute_mode=way).square()
+    if terms.layout is not None:
+        distances = distances + mismatches(landmarks, landmarks, terms.layout)
     rates, log_weights = numbers_like(terms, landmarks)
     nothing = torch.zeros_like(distances[:1, :1])
     matrix = torch.stack(kernels_at(distances, rates, log_weights, nothing, nothing)).sum(0)

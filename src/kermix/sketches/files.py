@@ -1,17 +1,19 @@
 """Sketches of files that are larger than memory, on one machine or many."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kermix.checks import check_option
 from kermix.data.tables.batches import Files, Part, open_files
+from kermix.data.tables.mixed_rows import MixedRows
 from kermix.errors import OptionError, SampleError, SketchError, TableError
-from kermix.kernels.gaussian import GaussianKernel, as_kernel
+from kermix.kernels.mixed import Layout, mixed_kernel
 from kermix.sketches.candidates import row_keys
 from kermix.sketches.cluster import sketch_on_cluster
 from kermix.sketches.columns import ColumnScale
@@ -19,6 +21,7 @@ from kermix.sketches.features import NystromFeatures, nystrom_features
 from kermix.sketches.origin import Origin, SketchedFile
 from kermix.sketches.part_sums import PartSums, Tick, sketch_part
 from kermix.sketches.sketch import Sketch
+from kermix.sketches.typed_sample import typed_sample
 
 __all__ = ["Engine", "sketch_files"]
 
@@ -40,6 +43,8 @@ def sketch_files(
     rank: int | None = None,
     tolerance: float | None = None,
     columns: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    kinds: Mapping[str, str] | None = None,
     standardize: bool | Literal["auto"] = "auto",
     landmarks_from: Sketch | str | Path | None = None,
     engine: Engine = "local",
@@ -59,12 +64,17 @@ def sketch_files(
 
     Args:
         sources: Files (.parquet, .csv, .tsv, .npy), globs, folders or fsspec addresses. All have
-            the same columns; rows with missing values are left out and counted.
+            the same columns. Where these are not all numbers, or values are missing, rows are
+            mixed (:mod:`kermix.kernels.mixed`) by a schema that is learned from the sample and
+            kept with the sketch; no row is left out. In files of numbers without gaps in the
+            sample, rows with missing values are left out and counted.
         variance: Of the kernel, in the units of the points (see `standardize`): one, several whose
             kernels are averaged, or `"auto"`, the median rule.
         rank: Number of landmarks at most, 256 by default.
         tolerance: Fewer landmarks are used if they leave out less of the kernel than this, 1e-4.
-        columns: Which columns to use; by default all that hold numbers.
+        columns: Which columns to use; by default all.
+        exclude: Columns to leave aside.
+        kinds: Kinds of columns by name, where you know better; see :meth:`kermix.Schema.of`.
         standardize: Whether columns are divided by their standard deviations; `"auto"` does so
             when these differ more than tenfold.
         landmarks_from: A sketch, or its file, whose landmarks, kernel, columns and scales are
@@ -100,33 +110,46 @@ def sketch_files(
                 "variance, rank, tolerance and standardize come from the sketch that is named in "
                 "landmarks_from; leave them out."
             )
+        if exclude or kinds:
+            raise OptionError("exclude and kinds come from the sketch named in landmarks_from.")
         known = _known(landmarks_from)
+        saved = None if known.origin is None else known.origin.mixed
+        maker = None if saved is None else MixedRows.from_dict(saved)
         if columns is None and known.origin is not None:
             columns = _named_columns(known.origin)
-        files = open_files([str(s) for s in named], columns)
-        features = _features_of(known, files)
+        files = open_files([str(s) for s in named], columns, typed=maker is not None)
+        features = _features_of(known, files, maker)
     else:
-        files = open_files([str(s) for s in named], columns)
-        features = _chosen(files, variance, rank, tolerance, standardize, seed)
+        files, maker, sample = typed_sample(
+            [str(s) for s in named], columns, exclude, kinds or {}, standardize, seed
+        )
+        if maker is None:
+            features = _chosen(files, variance, rank, tolerance, standardize, seed)
+        else:
+            features = _features(sample, maker.layout, variance, rank, tolerance, seed)
+            features = replace(features, chosen_from=row_keys(sample).unique())
     started(files, features)
     if engine == "dask":
-        found = sketch_on_cluster(files.parts, features, scheduler, workers, tick)
+        found = sketch_on_cluster(files.parts, features, scheduler, workers, tick, maker)
     else:
-        found = _one_by_one(files.parts, features, tick)
+        found = _one_by_one(files.parts, features, tick, maker)
     sketch = Sketch(features).add_sums(found.sums, int(found.sums.total), found.apart)
     if sketch.count == 0:
         raise TableError(f"{files.addresses[0]}: no row is complete, here or in any other file.")
     sketch.origin = Origin(
-        files.columns,
+        files.columns if maker is None else maker.column_names,
         tuple(SketchedFile(a, *found.counts.get(a, (0, 0))) for a in files.addresses),
+        None if maker is None else maker.to_dict(),
     )
     return sketch
 
 
-def _one_by_one(parts: Sequence[Part], features: NystromFeatures, tick: Tick) -> PartSums:
-    found = sketch_part(parts[0], features, tick)
+def _one_by_one(
+    parts: Sequence[Part], features: NystromFeatures, tick: Tick, maker: MixedRows | None
+) -> PartSums:
+    found = sketch_part(parts[0], features, tick, maker)
     for part in parts[1:]:
-        found = found.plus(sketch_part(part, features, tick))
+        found = found.plus(sketch_part(part, features, tick, maker))
     return found
 
 
@@ -145,10 +168,10 @@ def _named_columns(origin: Origin) -> Sequence[str] | None:
     return None if origin.columns == unnamed else origin.columns
 
 
-def _features_of(known: Sketch, files: Files) -> NystromFeatures:
+def _features_of(known: Sketch, files: Files, maker: MixedRows | None) -> NystromFeatures:
     features = known.feature_map
     assert isinstance(features, NystromFeatures)
-    if features.dimension != len(files.columns):
+    if maker is None and features.dimension != len(files.columns):
         raise SketchError(
             f"landmarks_from: its points have {features.dimension} columns, and "
             f"{files.addresses[0]} has {len(files.columns)}: {', '.join(files.columns)}."
@@ -174,15 +197,26 @@ def _chosen(
         )
     scale = ColumnScale(centre, torch.where(spread > 0, spread, 1.0)) if standardize else None
     points = sample if scale is None else scale(sample)
-    kernel = as_kernel("median", points) if isinstance(variance, str) else GaussianKernel(variance)
-    features = nystrom_features(
+    features = _features(points, None, variance, rank, tolerance, seed)
+    return replace(features, scale=scale, chosen_from=row_keys(sample).unique())
+
+
+def _features(
+    points: Tensor,
+    layout: Layout | None,
+    variance: float | Sequence[float] | Literal["auto"],
+    rank: int | None,
+    tolerance: float | None,
+    seed: int,
+) -> NystromFeatures:
+    kernel = mixed_kernel(points, layout, None if isinstance(variance, str) else variance)
+    return nystrom_features(
         points,
-        GaussianKernel([float(v) for v in kernel.v_p]),
+        mixed_kernel(points, layout, [float(v) for v in kernel.v_p]),
         rank=RANK if rank is None else rank,
         tolerance=TOLERANCE if tolerance is None else tolerance,
         seed=seed,
     )
-    return replace(features, scale=scale, chosen_from=row_keys(sample).unique())
 
 
 def _sample(files: Files, generator: np.random.Generator) -> np.ndarray:

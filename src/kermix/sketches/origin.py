@@ -26,6 +26,7 @@ class Origin:
 
     columns: tuple[str, ...]
     files: tuple[SketchedFile, ...] = ()
+    mixed: dict[str, Any] | None = None  # how mixed rows are made, as saved
 
     def merge(self, other: "Origin") -> "Origin":
         """The origin of both sets of files together; a file in both is refused."""
@@ -34,7 +35,7 @@ class Origin:
             raise SketchError(
                 f"Both sketches hold the rows of {sorted(twice)[0]}: they would count twice."
             )
-        return Origin(self.columns, self.files + other.files)
+        return Origin(self.columns, self.files + other.files, self.mixed)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -46,6 +47,7 @@ class Origin:
         return cls(
             tuple(content["columns"]),
             tuple(SketchedFile(f["name"], f["rows"], f["dropped"]) for f in content["files"]),
+            content.get("mixed"),
         )
 
 

@@ -1,6 +1,6 @@
 """Sums over the parts of files, wherever they are computed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -8,12 +8,13 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from kermix.data.tables.batches import Part
+from kermix.data.tables.batches import Batch, Part
+from kermix.data.tables.mixed_rows import MixedRows
 from kermix.sketches.accumulation import FeatureSums, NystromSums, apart, no_sums
 from kermix.sketches.features import NystromFeatures
 from kermix.sketches.sketch import both
 
-__all__ = ["PartSums", "Tick", "absolute", "sketch_part"]
+__all__ = ["PartSums", "Tick", "absolute", "mixed_batches", "sketch_part"]
 
 Tick: TypeAlias = Callable[[int], None]
 
@@ -34,19 +35,31 @@ class PartSums(NamedTuple):
         return PartSums(self.sums.plus(other.sums), both(self.apart, other.apart), counts)
 
 
-def sketch_part(part: Part, features: NystromFeatures, tick: Tick = lambda size: None) -> PartSums:
-    """Sums over the rows of one part of a file."""
+def sketch_part(
+    part: Part,
+    features: NystromFeatures,
+    tick: Tick = lambda size: None,
+    maker: MixedRows | None = None,
+) -> PartSums:
+    """Sums over the rows of one part of a file, which `maker` makes of a typed table."""
     accumulate = NystromSums(features)
     sums = no_sums(features)
     held = None if features.chosen_from is None else sums
     dropped = 0
-    for batch in part.batches():
+    for batch in part.batches() if maker is None else mixed_batches(part, maker):
         rows = torch.from_numpy(np.ascontiguousarray(batch.values)).double()
         sums = sums.plus(accumulate(rows))
         held = both(held, apart(features, rows, None))
         dropped += batch.dropped
         tick(batch.size)
     return PartSums(sums, held, {part.address: (int(sums.total), dropped)})
+
+
+def mixed_batches(part: Part, maker: MixedRows) -> Iterator[Batch]:
+    """Mixed rows of a part; a value that the schema does not know is "unknown", a code."""
+    for table, size in part.tables():
+        encoded = maker.schema.encode(table, unseen="unknown", name=part.address, extra=True)
+        yield Batch(maker(encoded).numpy(), 0, size)
 
 
 def absolute(part: Part) -> Part:

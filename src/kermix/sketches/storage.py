@@ -16,6 +16,7 @@ from torch import Tensor
 from kermix.errors import MissingExtraError, SketchError
 from kermix.files import whole_file
 from kermix.kernels.gaussian import GaussianKernel
+from kermix.kernels.mixed import Layout, MixedKernel
 from kermix.sketches.columns import ColumnScale
 from kermix.sketches.features import FeatureMap, FourierFeatures, NystromFeatures, fingerprint
 
@@ -23,7 +24,8 @@ __all__ = ["read_sketch", "write_sketch"]
 
 FORMAT = "kermix.sketches.sketch"
 FORMAT_VERSION = 2
-READABLE = (1, 2)
+MIXED_VERSION = 3  # rows of numbers and codes, which older versions would take for numbers
+READABLE = (1, 2, MIXED_VERSION)
 MAPS: dict[str, type[NystromFeatures] | type[FourierFeatures]] = {
     m.kind: m for m in (NystromFeatures, FourierFeatures)
 }
@@ -50,6 +52,8 @@ def write_sketch(
         "per_dimension": features.kernel.per_dimension,
         **facts,
     }
+    if features.kernel.layout is not None:
+        header |= {"version": MIXED_VERSION, "layout": list(features.kernel.layout)}
     tensors = {"parameters": features.parameters, **numbers}
     if features.scale is not None:
         tensors |= {"centre": features.scale.centre, "spread": features.scale.spread}
@@ -79,7 +83,7 @@ def read_sketch(
     if header.get("version") not in READABLE or header.get("features") not in MAPS:
         raise SketchError(
             f"{path}: written by another version of kermix (format {header.get('version')}, "
-            f"features {header.get('features')!r}; this one reads formats 1 and 2)."
+            f"features {header.get('features')!r}; this one reads formats 1 to 3)."
         )
     try:
         return _map_of(path, header, tensors), header, tensors
@@ -89,6 +93,9 @@ def read_sketch(
 
 def _map_of(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureMap:
     kernel = GaussianKernel(header["variances"], per_dimension=header["per_dimension"])
+    if header["version"] == MIXED_VERSION:
+        codes, mismatch, columns = header["layout"]
+        kernel = MixedKernel(header["variances"], Layout(int(codes), mismatch, int(columns)))
     features = MAPS[header["features"]](tensors["parameters"], kernel)
     origin = header.get("origin") or {}
     if header["version"] == 1:

@@ -90,7 +90,8 @@ class Decomposition:
     def swapped(self) -> "Decomposition":
         """The same decomposition with the roles of `x` and `y` exchanged."""
         kernel = self.kernel
-        if isinstance(kernel, GaussianKernel) and self._left.components is None:
+        points = self._left.components is None
+        if isinstance(kernel, GaussianKernel) and kernel.layout is None and points:
             kernel = GaussianKernel(self._right.variance, self._left.variance,
                                     kernel.per_dimension)  # fmt: skip
         return replace(self, kernel=kernel, _left=self._right, _right=self._left)
@@ -269,6 +270,11 @@ class Decomposition:
         if not isinstance(self.kernel, GaussianKernel):
             raise KernelError(
                 f"{what} needs Gaussians at the points, and the kernel is {self.kernel}."
+            )
+        if self.kernel.layout is not None:
+            raise OptionError(
+                "Rows with codes have no density in dX: use form='probability', which is "
+                "orthonormal under the data."
             )
         return self.kernel
 

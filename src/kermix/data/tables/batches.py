@@ -30,14 +30,20 @@ class Files:
         return sum(part.size for part in self.parts)
 
 
-def open_files(sources: Sequence[str], columns: Sequence[str] | None = None) -> Files:
+def open_files(
+    sources: Sequence[str], columns: Sequence[str] | None = None, typed: bool = False
+) -> Files:
     """Look at all files, and refuse those whose columns are not those of the first.
 
     Args:
         sources: Paths, globs, folders or fsspec addresses.
         columns: Which columns to use; by default all that hold numbers.
+        typed: Whether columns of all kinds count.
     """
     found = [_looked_at(address) for address in expand(sources)]
+    others = tuple(c for c in found[0].all_columns if c not in found[0].columns)
+    if typed:
+        found = [replace(file, columns=file.all_columns) for file in found]
     first = found[0]
     wanted = tuple(first.columns if columns is None else columns)
     if not wanted:
@@ -50,9 +56,9 @@ def open_files(sources: Sequence[str], columns: Sequence[str] | None = None) -> 
         parts += [replace(part, columns=names) for part in file.parts]
     if not parts:
         raise TableError(f"{first.address}: there are no rows in it, nor in any other file.")
-    ignored = tuple(c for c in first.all_columns if c not in first.columns)
     addresses = tuple(f.address for f in found)
-    return Files(addresses, wanted, tuple(parts), () if columns else ignored)
+    without = tuple(c for c in others if c in wanted) if typed else () if columns else others
+    return Files(addresses, wanted, tuple(parts), without)
 
 
 def _matched(

@@ -1,13 +1,13 @@
 """Columns by kind: how each becomes codes and numbers, and how it comes back."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from kermix.data.tables.common import listed, load_pyarrow
 from kermix.data.tables.frames import ColumnType, arrow_type, typed_array
 from kermix.data.tables.monotone import MonotoneMap
-from kermix.data.tables.table import listed, load_pyarrow
 from kermix.data.tables.times import (
     from_ticks,
     is_time,
@@ -18,7 +18,7 @@ from kermix.data.tables.times import (
 )
 from kermix.errors import SchemaError
 
-__all__ = ["UNKNOWN", "CategoryColumn", "Column", "LeftOutColumn", "NumberColumn", "family"]
+__all__ = ["UNKNOWN", "CategoryColumn", "Column", "NumberColumn", "family"]
 
 UNKNOWN = -1  # a code: this cell is not known
 EXACT = 2**53
@@ -208,6 +208,8 @@ class NumberColumn(Column):
     def numbers(self, column: Any, table: str) -> np.ndarray:
         """The numbers of the cells that are not missing."""
         filled = column.drop_null()
+        if not len(filled):
+            return np.empty(0)
         own = arrow_type(self.type.arrow)
         if self.text is not None:
             filled = _cast(filled, load_pyarrow().string(), self, table)
@@ -277,17 +279,25 @@ class NumberColumn(Column):
         table = np.concatenate([[0.0], self.map(self.atoms), [0.0]])
         return np.where(codes == 0, scores, table[np.clip(codes, 0, len(table) - 1)])
 
+    def shown_time(self, number: float | None) -> str:
+        """A number of steps as the time that it stands for."""
+        if number is None:
+            return "nothing"
+        ticks_ = np.array([round(number)], dtype=np.int64) * self.step + self.origin
+        shown = from_ticks(ticks_, self._time_type, np.zeros(1, bool)).cast("string")
+        return str(shown[0].as_py())
+
+    @property
+    def _time_type(self) -> Any:
+        if self.text is None:
+            return arrow_type(self.type.arrow)
+        return load_pyarrow().timestamp(self.text[1])
+
     def details(self) -> str:
         """Its range, its digits and its atoms."""
         if self.time:
-            kind = (
-                arrow_type(self.type.arrow) if self.text is None else load_pyarrow().timestamp("s")
-            )
-            if self.text is not None:
-                kind = load_pyarrow().timestamp(self.text[1])
-            ends = np.array([self.low, self.high]).astype(np.int64) * self.step + self.origin
-            first, last = from_ticks(ends, kind, np.zeros(2, bool)).cast("string").to_pylist()
-            steps = seconds_of(kind) * self.step
+            steps = seconds_of(self._time_type) * self.step
+            first, last = (self.shown_time(v) for v in (self.low, self.high))
             told = f"{first} to {last}, steps of {steps:g} s"
         else:
             low, high = (f"{v + self.origin:g}" for v in (self.low, self.high))
@@ -305,50 +315,6 @@ class NumberColumn(Column):
         atoms = self.atoms.tolist()
         return {**super().to_dict(), **more, "text": text, "atoms": atoms,
                 "map": self.map.to_dict()}  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class LeftOutColumn(Column):
-    """A constant, a key or free text: no model sees it."""
-
-    what: str = "text"  # constant, key or text
-    value: Any = None  # the constant, or the first of a key's numbers
-    prefix: str = ""  # of a key that is text
-    digits: int = 0
-    reason: str = field(default="", compare=False)
-
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        """A constant, a key, or text."""
-        return self.what
-
-    def decode(self, rows: int) -> Any | None:
-        """A constant again, a key numbered anew; free text does not come back."""
-        if self.what == "text":
-            return None
-        arrow = load_pyarrow()
-        own = arrow_type(self.type.arrow)
-        if self.what == "constant":
-            if self.value is None:
-                return arrow.nulls(rows, own)
-            return typed_array([self.value], own).take(arrow.array(np.zeros(rows, np.int64)))
-        numbers = range(self.value, self.value + rows)
-        if family(own) == "text":
-            return arrow.array([f"{self.prefix}{k:0{self.digits}d}" for k in numbers], own)
-        if family(own) == "numbers":
-            return arrow.array(numbers, arrow.int64()).cast(own, safe=False)
-        return arrow.nulls(rows, own)
-
-    def details(self) -> str:
-        """What becomes of it."""
-        if self.what == "constant":
-            return f"always {self.value!r}" if self.value is not None else "empty"
-        return self.reason + ("; left out, numbered anew" if self.what == "key" else "; left out")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        more = {n: getattr(self, n) for n in ("value", "prefix", "digits", "reason")}
-        return {**super().to_dict(), **more}
 
 
 def plain_numbers(filled: Any, name: str, table: str, origin: int = 0) -> np.ndarray:

@@ -9,14 +9,17 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from kermix.data.tables.addresses import opened, size_of
+from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.csv_look import look_at_csv
 from kermix.data.tables.parts import PART_BYTES, Batch, FileLook, Part, floats
-from kermix.data.tables.table import column_numbers, csv_header, load_pyarrow
+from kermix.data.tables.table import column_numbers
 from kermix.errors import TableError
 
 __all__ = ["CsvPart", "csv_file"]
 
 CSV_BLOCK = 2**22
 PIECE_BYTES = 2**18
+HEAD = 2**16
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,15 @@ class CsvPart(Part):
                 where = 0 if np.isfinite(values).all() else first_row()
                 yield self._batch(values, where, len(block))
                 lines += len(values)
+
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """The same as Arrow tables, with text and gaps."""
+        lines = 0 if self.start else int(self.named)
+        with opened(self.address) as file:
+            for block in _line_blocks(file, self.start, self.stop, bool(lines)):
+                table = self._table(block, lines)
+                yield table, len(block)
+                lines += len(table)
 
     def _table(self, block: bytes, lines: int) -> Any:
         arrow = load_pyarrow()
@@ -156,11 +168,17 @@ def csv_file(address: str) -> FileLook:
     arrow = load_pyarrow()
     size = size_of(address)
     with opened(address) as file:
-        start = file.readline().decode("utf-8-sig", errors="replace")
-        raw, delimiter, named = csv_header(start, address)
+        head = file.read(HEAD)
+        cut = head.rfind(b"\n") + 1
+        look = look_at_csv(head[:cut] if len(head) == HEAD and cut else head, address)
+        names, delimiter, named = look.names, look.delimiter, look.named
+        if look.encoding != "utf-8" or look.decimal != ".":
+            raise TableError(
+                f"{address}: not a text file in UTF-8 with decimal points ({look.encoding}, "
+                f"{look.decimal!r}); save it as one (CSV UTF-8) to read it in pieces."
+            )
         file.seek(0)
         block = next(_line_blocks(file, 0, min(size, CSV_BLOCK), named), b"")
-    names = tuple(n.strip() for n in raw)
     if not block:
         return FileLook(address, names, names, named, ())
     try:

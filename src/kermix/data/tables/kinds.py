@@ -12,15 +12,15 @@ from kermix.data.tables.columns import (
     EXACT,
     CategoryColumn,
     Column,
-    LeftOutColumn,
     NumberColumn,
     family,
     plain_numbers,
     rounded,
 )
-from kermix.data.tables.frames import ColumnType
+from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.frames import ColumnType, declared_array
+from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.monotone import MonotoneMap
-from kermix.data.tables.table import load_pyarrow
 from kermix.data.tables.times import parse_times, resolution, seconds_of, text_format, ticks
 from kermix.errors import SchemaError
 
@@ -301,6 +301,4 @@ def _left_out(
 
 
 def _declared(kind: ColumnType, value_type: Any) -> Any:
-    from kermix.data.tables.frames import declared_array
-
     return declared_array(kind).cast(value_type)

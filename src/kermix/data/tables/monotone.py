@@ -135,7 +135,10 @@ class MonotoneMap:
 
 def _warp(x: np.ndarray, middle: float, scale: float) -> np.ndarray:
     # Halves are exact, and differences of the largest numbers do not overflow.
-    return np.arcsinh((x / 2 - middle / 2) / (scale / 2))
+    with np.errstate(over="ignore"):
+        ratio = (x / 2 - middle / 2) / (scale / 2)
+    largest = np.finfo(np.float64).max
+    return np.arcsinh(np.clip(ratio, -largest, largest))
 
 
 def _scale(x: np.ndarray, middle: float, quartiles: float) -> float:

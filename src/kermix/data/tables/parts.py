@@ -9,7 +9,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from kermix.data.tables.addresses import opened, size_of
-from kermix.data.tables.table import column_numbers, complete_rows, load_pyarrow
+from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.table import column_numbers, complete_rows
 from kermix.errors import TableError
 
 __all__ = [
@@ -49,6 +50,10 @@ class Part(ABC):
     def batches(self) -> Iterator[Batch]:
         """Its rows, some ten thousand at a time."""
 
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """Arrow tables of all its rows, with text and gaps, and about how many bytes each has."""
+        raise TableError(f"{self.address}: holds numbers only.")
+
     @abstractmethod
     def piece(self, generator: np.random.Generator) -> "Part":
         """A random piece of it, small where that is possible: for a look at the data."""
@@ -83,18 +88,22 @@ class ParquetPart(Part):
 
     def batches(self) -> Iterator[Batch]:
         """Rows of the row groups, decoded a batch at a time."""
+        row = self.first_row
+        for batch, size in self.tables():
+            columns = [floats(batch.column(c), self.address, c, row) for c in self.columns]
+            yield self._batch(np.stack(columns, axis=1), row, size)
+            row += len(batch)
+
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """The same as Arrow tables."""
         with opened(self.address) as file, _parquet_errors(self.address):
             reader = _open_parquet(file)
             groups = list(range(self.start, self.stop))
             rows = sum(reader.metadata.row_group(g).num_rows for g in groups)
-            row = self.first_row
             for batch in reader.iter_batches(
                 ROWS, row_groups=groups, columns=list(self.columns), use_threads=False
             ):
-                columns = [floats(batch.column(c), self.address, c, row) for c in self.columns]
-                size = self.size * len(batch) // max(1, rows)
-                yield self._batch(np.stack(columns, axis=1), row, size)
-                row += len(batch)
+                yield batch, self.size * len(batch) // max(1, rows)
 
 
 @contextmanager

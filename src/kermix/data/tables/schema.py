@@ -2,28 +2,29 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from kermix.checks import check_count, check_option
 from kermix.data.tables.columns import (
     UNKNOWN,
     CategoryColumn,
     Column,
-    LeftOutColumn,
     NumberColumn,
-    family,
 )
-from kermix.data.tables.frames import ColumnType, Frame, as_frame, build_frame
+from kermix.data.tables.common import listed
+from kermix.data.tables.encoded import EncodedTable
+from kermix.data.tables.frame_building import build_frame
+from kermix.data.tables.frames import ColumnType, Frame, as_frame
 from kermix.data.tables.kinds import KINDS, Judge
+from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.monotone import MonotoneMap
-from kermix.data.tables.table import listed, load_pyarrow
+from kermix.data.tables.pooling import check_same_names, chosen_columns, pooled_column
+from kermix.data.tables.reading import read_frame
 from kermix.errors import OptionError, SchemaError
 from kermix.files import whole_file
 
@@ -32,40 +33,6 @@ __all__ = ["UNKNOWN", "EncodedTable", "Schema"]
 Kind: TypeAlias = Literal["category", "number", "time", "constant", "key", "text"]
 Unseen: TypeAlias = Literal["error", "other", "unknown"]
 FORMAT, VERSION = "kermix schema", 1
-
-
-@dataclass(frozen=True, eq=False)
-class EncodedTable:
-    """Rows as codes and numbers.
-
-    Attributes:
-        codes: int64, (rows, modelled columns). Codes of a column are `0 ... code_count - 1`. Of a
-            number or a time, 0 stands for its continuous part, the next ones for its atoms; of a
-            category, each value has one. The last code is "missing", where the column has gaps.
-            -1 says that a cell is not known (see :meth:`Schema.encode`).
-        values: float64, (rows, numbers and times). Normal scores where the code is 0, and 0
-            elsewhere.
-        frame: The kind of table that the caller had: what :meth:`Schema.decode` returns.
-    """
-
-    codes: np.ndarray
-    values: np.ndarray
-    frame: str = "pandas"
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def __getitem__(self, rows: Any) -> "EncodedTable":
-        """Some of the rows, by a slice, a mask or numbers."""
-        return replace(self, codes=self.codes[rows], values=self.values[rows])
-
-    def tensors(
-        self, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
-    ) -> tuple[Tensor, Tensor]:
-        """Codes and values as tensors."""
-        codes = torch.from_numpy(np.ascontiguousarray(self.codes))
-        values = torch.from_numpy(np.ascontiguousarray(self.values))
-        return codes.to(device), values.to(device, dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +79,7 @@ class Schema:
         the order of the rows nor on which table a row is from.
 
         Args:
-            *tables: pandas, Polars or Arrow tables, dictionaries of columns, or arrays.
+            *tables: pandas, Polars or Arrow tables, dictionaries of columns, arrays, or files.
             kinds: Kinds of columns by name, where you know better: "category", "number", "time",
                 "constant", "key" or "text". The last two are left out.
             columns: Which columns to look at; by default all.
@@ -130,12 +97,12 @@ class Schema:
         check_count("atoms_up_to", atoms_up_to, 0)
         if fold_below is not None:
             check_count("fold_below", fold_below, 0)
-        frames = [as_frame(t, "table" if len(tables) == 1 else f"table {k + 1}")
+        frames = [_as_frame(t, "table" if len(tables) == 1 else f"table {k + 1}")
                   for k, t in enumerate(tables)]  # fmt: skip
         first = frames[0]
-        names = _chosen(first, columns, exclude)
+        names = chosen_columns(first, columns, exclude)
         for frame in frames[1:]:
-            _same_names(names, first, frame, columns is None, exclude)
+            check_same_names(names, first, frame, columns is None, exclude)
         wanted = dict(kinds or {})
         for name, kind in wanted.items():
             if name not in names:
@@ -146,7 +113,7 @@ class Schema:
         judge = Judge(category_up_to, atom_share, atoms_up_to, fold_below)
         found = []
         for name in names:
-            own, pieces = _pooled(name, frames)
+            own, pieces = pooled_column(name, frames)
             found.append(judge.column(name, own, pieces, wanted.get(name), first.name))
         return cls(tuple(found), first.kind)
 
@@ -215,7 +182,7 @@ class Schema:
             extra: Whether columns that the schema does not have are passed over.
         """
         check_option("unseen", unseen, ("error", "other", "unknown"))
-        frame = as_frame(table, name)
+        frame = _as_frame(table, name)
         self._check_names(frame, extra)
         codes = np.empty((frame.rows, len(self.modelled)), np.int64)
         values = np.zeros((frame.rows, len(self.numbers)))
@@ -390,91 +357,15 @@ class Schema:
         return shown
 
 
+def _as_frame(table: Any, name: str) -> Frame:
+    return read_frame(table)[0] if isinstance(table, str | Path) else as_frame(table, name)
+
+
 def _type_name(kind: ColumnType) -> str:
     shown = kind.shown
     if kind.declared is not None:
         return "ordered" if kind.ordered else "categorical"
     return kind.arrow if shown == "arrow" else shown
-
-
-def _chosen(frame: Frame, columns: Sequence[str] | None, exclude: Sequence[str]) -> list[str]:
-    for what, given in (("columns", columns), ("exclude", exclude)):
-        if isinstance(given, str):
-            raise OptionError(f"{what}={given!r} must be a list of names.")
-        unknown = [n for n in given or () if n not in frame.columns]
-        if unknown:
-            raise SchemaError(
-                f"{frame.name}: there is no column {listed(unknown)}; there are "
-                f"{listed(frame.columns)}."
-            )
-    away = set(exclude)
-    names = [n for n in (frame.columns if columns is None else columns) if n not in away]
-    if not names:
-        raise SchemaError(f"{frame.name}: no column is left.")
-    return names
-
-
-def _same_names(
-    names: Sequence[str], first: Frame, frame: Frame, strict: bool, exclude: Sequence[str]
-) -> None:
-    gone = [n for n in names if n not in frame.columns]
-    known = {*names, *exclude}
-    more = [n for n in frame.columns if n not in known] if strict else []
-    if gone or more:
-        parts = [f"only {f.name} has {listed(c)}" for f, c in ((first, gone), (frame, more)) if c]
-        both = [n for n in names if n in frame.columns]
-        hint = f"To use what both have, name the columns: {','.join(both)}." if both else ""
-        raise SchemaError(f"The columns differ: {'; '.join(parts)}. {hint}".rstrip())
-
-
-def _pooled(name: str, frames: Sequence[Frame]) -> tuple[ColumnType, list[Any]]:
-    """A column of all tables in one type that holds them all."""
-    from pyarrow import compute
-
-    pieces = [f.columns[name] for f in frames]
-    types = [f.types[name] for f in frames]
-    kind = next((t for t, p in zip(types, pieces, strict=True) if family(p.type) != "nothing"),
-                types[0])  # fmt: skip
-    if len(frames) == 1:
-        return kind, pieces
-    arrow = load_pyarrow()
-    found = {p.type for p in pieces if family(p.type) != "nothing"} or {pieces[0].type}
-    if len(found) > 1:
-        families = {family(t) for t in found}
-        if families == {"numbers"}:
-            whole = all(arrow.types.is_integer(t) for t in found)
-            target = arrow.int64() if whole else arrow.float64()
-        elif families == {"text"}:
-            target = arrow.string()
-        elif families == {"times"} and len({str(t).partition("[")[0] for t in found}) == 1:
-            target = max(found, key=lambda t: 1 / _seconds(t))
-        else:
-            listed_types = " and ".join(sorted(str(t) for t in found))
-            raise SchemaError(
-                f"Column {name} holds {listed_types} in different tables; make them alike, or "
-                "leave it out."
-            )
-        kind = replace(kind, arrow=str(target), pandas=None, declared=None)
-    else:
-        target = found.pop()
-    try:
-        pieces = [p.cast(target) for p in pieces]
-    except arrow.ArrowInvalid:
-        pieces = [p.cast(arrow.float64(), safe=False) for p in pieces]
-        kind = replace(kind, arrow="double", pandas=None)
-    declared = [t.declared for t in types if t.declared is not None]
-    if kind.declared is not None and len(set(declared)) > 1:
-        seen = compute.unique(arrow.chunked_array([c for p in pieces for c in p.chunks], target))
-        every = dict.fromkeys(v for d in declared for v in d)
-        order = sorted(every, key=str) if len(seen) else list(every)
-        kind = replace(kind, declared=tuple(order), ordered=False)
-    return kind, pieces
-
-
-def _seconds(kind: Any) -> float:
-    from kermix.data.tables.times import seconds_of
-
-    return seconds_of(kind)
 
 
 def _check_mixed(column: Column, frame: Frame) -> None:

@@ -10,7 +10,6 @@ The rules, the same for every source:
 - an array of more than two axes has one row for each entry of its first axis.
 """
 
-import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.errors import MissingExtraError, TableError
+from kermix.data.tables.common import is_number, listed, load_pyarrow
+from kermix.data.tables.csv_look import Reading
+from kermix.data.tables.numpy_files import load_numpy
+from kermix.data.tables.reading import PACKED, READABLE, TEXT, read_csv, read_whole
+from kermix.errors import TableError
 
 __all__ = [
     "Source",
@@ -28,16 +31,13 @@ __all__ = [
     "column_numbers",
     "common_columns",
     "complete_rows",
-    "csv_header",
     "listed",
     "load_pyarrow",
     "read_table",
+    "table_of_arrow",
 ]
 
 Source: TypeAlias = Any  # a path, a Table, a tensor, an array, a data frame, a list of rows
-
-DELIMITERS = ",;\t|"
-SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Table:
     dropped: int = 0
     ignored: tuple[str, ...] = ()
     named: bool = True  # False: the columns had no names and are called x0, x1, ...
+    said: tuple[str, ...] = ()  # what was assumed when it was read
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -66,7 +67,7 @@ class Table:
 
     def notes(self) -> list[str]:
         """What was left out, one sentence each."""
-        found = []
+        found = list(self.said)
         if self.dropped:
             total = len(self) + self.dropped
             found.append(
@@ -103,7 +104,7 @@ def read_table(
     if isinstance(source, str | Path):
         return _read_file(Path(source), columns, array)
     if hasattr(source, "columns") and hasattr(source, "dtypes"):
-        return _from_arrow(_arrow_from_pandas(source), "data frame", columns)
+        return table_of_arrow(_arrow_from_pandas(source), "data frame", columns)
     return _from_array(_as_array(source), type(source).__name__.lower(), columns)
 
 
@@ -146,98 +147,25 @@ def _read_file(path: Path, columns: Sequence[str] | None, array: str | None) -> 
         raise TableError(f"{path}: a folder; name a file in it.")
     if not path.is_file():
         raise TableError(f"{path}: there is no such file.")
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
+    packed = path.suffix.lower() in PACKED
+    suffix = Path(path.stem).suffix.lower() if packed else path.suffix.lower()
+    if suffix not in READABLE or (packed and suffix not in TEXT):
         raise TableError(f"{path}: files of type {suffix or '(none)'} are not read; use one of "
-                         f"{', '.join(SUFFIXES)}.")  # fmt: skip
+                         f"{', '.join(READABLE)}.")  # fmt: skip
     if suffix in (".npy", ".npz"):
         name = path.name if array is None else f"{path.name}:{array}"
-        return _from_array(_load_numpy(path, array), name, columns)
-    if suffix == ".parquet":
-        return _from_arrow(_load_parquet(path), path.name, columns)
-    table, named = _load_csv(path)
-    return _from_arrow(table, path.name, columns, first_row=2 if named else 1, named=named)
+        return _from_array(load_numpy(path, array), name, columns)
+    if suffix not in TEXT:
+        found = read_whole(path, suffix)
+        return table_of_arrow(_as_arrow(found), path.name, columns)
+    table, look = read_csv(path, Reading(), packed)
+    first_row = 2 if look.named else 1
+    found = table_of_arrow(table, path.name, columns, first_row=first_row, named=look.named)
+    return replace(found, said=look.notes)
 
 
-def _load_numpy(path: Path, array: str | None) -> np.ndarray:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        reason = str(error).partition(". ")[0]  # what NumPy says next is how to load it unsafely
-        raise TableError(f"{path}: not a readable NumPy file of numbers ({reason}).") from None
-    if isinstance(loaded, np.ndarray):
-        return loaded
-    with loaded:
-        if array is None and len(loaded.files) == 1:
-            array = loaded.files[0]
-        if array not in loaded.files:
-            asked = f"say which: {path}:{loaded.files[0]}"
-            asked = asked if array is None else f"{array!r} is not among them"
-            raise TableError(f"{path} holds the arrays {listed(loaded.files)}; {asked}.")
-        try:
-            return loaded[array]
-        except ValueError as error:
-            raise TableError(f"{path}, array {array}: {error}.") from None
-
-
-def _load_csv(path: Path) -> tuple[Any, bool]:
-    pyarrow = load_pyarrow()
-    from pyarrow import csv as arrow_csv
-
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        names, delimiter, named = csv_header(file.readline(), str(path))
-
-    def read(threads: bool) -> Any:
-        return arrow_csv.read_csv(
-            path,
-            read_options=arrow_csv.ReadOptions(
-                column_names=names, skip_rows=int(named), use_threads=threads
-            ),
-            parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
-            convert_options=arrow_csv.ConvertOptions(strings_can_be_null=True),
-        )
-
-    try:
-        table = read(threads=True)
-    except (pyarrow.ArrowInvalid, UnicodeDecodeError):
-        try:
-            table = read(threads=False)  # slower, but then the error tells the row
-        except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
-            text = str(error).removeprefix("CSV parse error: ").replace("Row #", "row ")
-            raise TableError(f"{path}{', ' if text.startswith('row') else ': '}{text}") from None
-    return table.rename_columns([n.strip() for n in names]), named
-
-
-def csv_header(start: str, name: str) -> tuple[list[str], str, bool]:
-    """Names of the columns from the first line, the delimiter, and whether that line is names."""
-    if not start:
-        raise TableError(f"{name}: the file is empty.")
-    if not start.strip():
-        raise TableError(f"{name}: the first line is empty; a table begins there.")
-    delimiter = max(DELIMITERS, key=start.count)
-    try:
-        first = next(csv.reader([start], delimiter=delimiter))
-    except csv.Error:
-        first = ["\0"]
-    if any("\0" in cell for cell in first):
-        raise TableError(f"{name}: not a text file in UTF-8; save it as one (CSV UTF-8).")
-    # A first line of numbers is data: the file has no header.
-    named = not all(_is_number(cell) or not cell.strip() for cell in first)
-    names = [cell.strip() for cell in first]
-    if named and len(set(names)) < len(names):
-        twice = sorted({c for c in names if names.count(c) > 1})
-        raise TableError(f"{name}: column names appear twice: {listed(twice)}.")
-    return first if named else [f"x{i}" for i in range(len(first))], delimiter, named
-
-
-def _load_parquet(path: Path) -> Any:
-    pyarrow = load_pyarrow()
-    from pyarrow import parquet
-
-    try:
-        return parquet.read_table(path)
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise TableError(f"{path}: not a readable Parquet file ({error}).") from None
+def _as_arrow(table: Any) -> Any:
+    return _arrow_from_pandas(table) if hasattr(table, "iloc") else table
 
 
 def _arrow_from_pandas(frame: Any) -> Any:
@@ -256,13 +184,14 @@ def _arrow_from_pandas(frame: Any) -> Any:
     return pyarrow.table(arrays, names=names)
 
 
-def _from_arrow(
+def table_of_arrow(
     table: Any,
     name: str,
     columns: Sequence[str] | None,
     first_row: int = 0,
     named: bool = True,
 ) -> Table:
+    """The columns of an Arrow table that hold numbers."""
     asked = table.column_names if columns is None else list(columns)
     missing = [c for c in asked if c not in table.column_names]
     if missing:
@@ -280,9 +209,7 @@ def _from_arrow(
             raise TableError(f"{name}, column {column}: holds {table.column(column).type}, "
                              "not numbers; encode it first or leave it out.")  # fmt: skip
     if not found:
-        raise TableError(
-            f"{name}: no column holds numbers; it has {listed(ignored)}.{_about_commas(table)}"
-        )
+        raise TableError(f"{name}: no column holds numbers; it has {listed(ignored)}.")
     dtype = np.float32 if all(v.dtype == np.float32 for v in found.values()) else np.float64
     values = np.stack([v.astype(dtype) for v in found.values()], axis=1)
     return _finished(values, list(found), name, tuple(ignored), first_row, named)
@@ -316,11 +243,11 @@ def column_numbers(column: Any, name: str, label: str, first_row: int) -> np.nda
         return None
     cells = compute.utf8_trim_whitespace(column).to_pylist()
     filled = [c for c in cells if c]
-    parsed = [_is_number(c) for c in filled]
+    parsed = [is_number(c) for c in filled]
     if 2 * sum(parsed) <= len(filled):
         return None if filled else np.full(len(cells), np.nan)
     if not all(parsed):
-        row = next(i for i, c in enumerate(cells) if c and not _is_number(c))
+        row = next(i for i, c in enumerate(cells) if c and not is_number(c))
         others = len(filled) - sum(parsed)
         raise TableError(
             f"{name}, row {row + first_row}, column {label}: {cells[row]!r} is not a number, and "
@@ -398,37 +325,3 @@ def complete_rows(
             f"({int(infinite.sum())} such cells); remove or replace it."
         )
     return values[finite.all(1)]
-
-
-def _about_commas(table: Any) -> str:
-    """A hint for tables whose numbers are written with commas."""
-    for column in table.columns:
-        cells = [str(c) for c in column.slice(0, 100).to_pylist() if c is not None]
-        if cells and all(_is_number(c.replace(",", ".", 1)) for c in cells):
-            return f" {cells[0]!r} has a comma in it; write numbers with a decimal point."
-    return ""
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def listed(names: Iterable[str]) -> str:
-    """Names with commas between; of many, the first twelve."""
-    shown = [str(n) for n in names]
-    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
-
-
-def load_pyarrow() -> Any:
-    """PyArrow, or an error that says how to install it."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise MissingExtraError(
-            "Reading tables needs PyArrow: pip install 'kermix[tables]'."
-        ) from None
-    return pyarrow

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kermix.data.tables.table import load_pyarrow
+from kermix.data.tables.common import load_pyarrow
 
 __all__ = [
     "from_ticks",

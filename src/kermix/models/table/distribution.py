@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from kermix.data.tables.columns import CategoryColumn, NumberColumn
-from kermix.data.tables.frames import build_frame
+from kermix.data.tables.frame_building import build_frame
 from kermix.errors import OptionError
 from kermix.models.table.network import ColumnParts, TableNetwork, bounded, log_scales_of
 

@@ -1,0 +1,66 @@
+"""`kermix schema DATA`: what are the columns of a table?"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from kermix.cli.output import check_output, print_json, print_notes, print_table
+from kermix.cli.reading import (
+    Columns,
+    Decimal,
+    Delimiter,
+    Encoding,
+    Exclude,
+    Header,
+    Kinds,
+    reading_of,
+    reading_options,
+)
+from kermix.data.tables.reading import read_frame
+from kermix.data.tables.schema import Schema
+
+__all__ = ["command"]
+
+HEADS = ("column", "kind", "type", "gaps", "codes", "what it holds")
+
+
+def command(
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            help="A table: .csv, .tsv (also .gz, .zst), .parquet, .feather, .jsonl, .xlsx, .npy, "
+            ".npz; several files are one table."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the schema to this JSON file.")
+    ] = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
+    kinds: Kinds = None,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    header: Header = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Say what each column of a table is: a category, a number, a time, a key, free text."""
+    if out is not None:
+        check_output(out, ".json")
+    options = reading_options(exclude, kinds, delimiter, decimal, encoding, header)
+    reading = reading_of(columns, options)
+    frame, notes = read_frame(data[0] if len(data) == 1 else data, reading)
+    known: dict[str, Any] = dict(reading.kinds)
+    schema = Schema.of(frame, kinds=known)
+    if as_json:
+        print_json(schema.to_dict())
+    else:
+        print_notes(notes)
+        what = f"{frame.rows:,} rows, {len(schema)} columns"
+        print_table(f"{frame.name}: {what}", HEADS, schema.table(), schema.notes())
+    if out is not None:
+        schema.save(out)
+        if not as_json:
+            Console().print(f"Schema: {out}", markup=False, highlight=False, soft_wrap=True)

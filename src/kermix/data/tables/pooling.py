@@ -1,0 +1,91 @@
+"""Columns of several tables as one, of a type that holds them all."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from kermix.data.tables.columns import family
+from kermix.data.tables.common import listed, load_pyarrow
+from kermix.data.tables.frames import ColumnType, Frame
+from kermix.data.tables.times import seconds_of
+from kermix.errors import OptionError, SchemaError
+
+__all__ = ["check_same_names", "chosen_columns", "pooled_column"]
+
+
+def chosen_columns(
+    frame: Frame, columns: Sequence[str] | None, exclude: Sequence[str]
+) -> list[str]:
+    """The columns that are wanted, of those that there are."""
+    for what, given in (("columns", columns), ("exclude", exclude)):
+        if isinstance(given, str):
+            raise OptionError(f"{what}={given!r} must be a list of names.")
+        unknown = [n for n in given or () if n not in frame.columns]
+        if unknown:
+            raise SchemaError(
+                f"{frame.name}: there is no column {listed(unknown)}; there are "
+                f"{listed(frame.columns)}."
+            )
+    away = set(exclude)
+    names = [n for n in (frame.columns if columns is None else columns) if n not in away]
+    if not names:
+        raise SchemaError(f"{frame.name}: no column is left.")
+    return names
+
+
+def check_same_names(
+    names: Sequence[str], first: Frame, frame: Frame, strict: bool, exclude: Sequence[str]
+) -> None:
+    """Refuse a table whose columns are not those of the first."""
+    gone = [n for n in names if n not in frame.columns]
+    known = {*names, *exclude}
+    more = [n for n in frame.columns if n not in known] if strict else []
+    if gone or more:
+        parts = [f"only {f.name} has {listed(c)}" for f, c in ((first, gone), (frame, more)) if c]
+        both = [n for n in names if n in frame.columns]
+        hint = f"To use what both have, name the columns: {','.join(both)}." if both else ""
+        raise SchemaError(f"The columns differ: {'; '.join(parts)}. {hint}".rstrip())
+
+
+def pooled_column(name: str, frames: Sequence[Frame]) -> tuple[ColumnType, list[Any]]:
+    """A column of all tables in one type that holds them all."""
+    from pyarrow import compute
+
+    pieces = [f.columns[name] for f in frames]
+    types = [f.types[name] for f in frames]
+    kind = next((t for t, p in zip(types, pieces, strict=True) if family(p.type) != "nothing"),
+                types[0])  # fmt: skip
+    if len(frames) == 1:
+        return kind, pieces
+    arrow = load_pyarrow()
+    found = {p.type for p in pieces if family(p.type) != "nothing"} or {pieces[0].type}
+    if len(found) > 1:
+        families = {family(t) for t in found}
+        if families == {"numbers"}:
+            whole = all(arrow.types.is_integer(t) for t in found)
+            target = arrow.int64() if whole else arrow.float64()
+        elif families == {"text"}:
+            target = arrow.string()
+        elif families == {"times"} and len({str(t).partition("[")[0] for t in found}) == 1:
+            target = max(found, key=lambda t: 1 / seconds_of(t))
+        else:
+            listed_types = " and ".join(sorted(str(t) for t in found))
+            raise SchemaError(
+                f"Column {name} holds {listed_types} in different tables; make them alike, or "
+                "leave it out."
+            )
+        kind = replace(kind, arrow=str(target), pandas=None, declared=None)
+    else:
+        target = found.pop()
+    try:
+        pieces = [p.cast(target) for p in pieces]
+    except arrow.ArrowInvalid:
+        pieces = [p.cast(arrow.float64(), safe=False) for p in pieces]
+        kind = replace(kind, arrow="double", pandas=None)
+    declared = [t.declared for t in types if t.declared is not None]
+    if kind.declared is not None and len(set(declared)) > 1:
+        seen = compute.unique(arrow.chunked_array([c for p in pieces for c in p.chunks], target))
+        every = dict.fromkeys(v for d in declared for v in d)
+        order = sorted(every, key=str) if len(seen) else list(every)
+        kind = replace(kind, declared=tuple(order), ordered=False)
+    return kind, pieces

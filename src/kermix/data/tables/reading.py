@@ -1,0 +1,299 @@
+"""Files of every kind as Arrow columns, whole: the one reader of typed tables."""
+
+import io
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kermix.data.tables.common import is_number, listed, load_pyarrow
+from kermix.data.tables.csv_look import CsvLook, Reading, latin_note, look_at_csv
+from kermix.data.tables.frames import Frame, as_frame
+from kermix.data.tables.numpy_files import LARGEST, RATIO, SMALL, check_declared_size, load_numpy
+from kermix.errors import MissingExtraError, SchemaError, SizeError, TableError
+
+__all__ = ["PACKED", "READABLE", "TEXT", "read_csv", "read_frame", "read_whole"]
+
+TEXT = (".csv", ".tsv", ".txt")
+PACKED = (".gz", ".zst", ".bz2")
+READABLE = (*TEXT, ".parquet", ".feather", ".arrow", ".jsonl", ".ndjson", ".xlsx", ".npy", ".npz")
+HEAD = 2**16
+
+
+def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list[str]]:
+    """The columns of a file or of a table in memory, and what was assumed on the way.
+
+    Args:
+        source: A path (.csv, .tsv, also .gz, .zst or .bz2; .parquet, .feather, .jsonl, .xlsx,
+            .npy, .npz), several paths, a pandas, Polars or Arrow table, a dictionary of columns,
+            an array or a tensor.
+        reading: What the user said about it.
+
+    Example:
+        >>> frame, notes = read_frame({"a": [1, 2], "b": ["x", "y"]})
+        >>> list(frame.columns), frame.rows
+        (['a', 'b'], 2)
+    """
+    reading = Reading() if reading is None else reading
+    if (
+        isinstance(source, list | tuple)
+        and source
+        and all(isinstance(s, str | Path) for s in source)
+    ):
+        return _several([Path(s) for s in source], reading)
+    if isinstance(source, str | Path):
+        frame, notes = _file(Path(source), reading)
+    else:
+        frame, notes = as_frame(source, _name(source)), []
+    return _checked(_chosen(frame, reading), reading), notes
+
+
+def _name(source: Any) -> str:
+    return "data frame" if hasattr(source, "columns") else type(source).__name__.lower()
+
+
+def _several(paths: list[Path], reading: Reading) -> tuple[Frame, list[str]]:
+    arrow = load_pyarrow()
+    found = [read_frame(p, reading) for p in paths]
+    first = found[0][0]
+    for frame, _ in found[1:]:
+        if list(frame.columns) != list(first.columns):
+            raise TableError(
+                f"{frame.name}: its columns are {listed(frame.columns)}, and {first.name} has "
+                f"{listed(first.columns)}."
+            )
+    try:
+        tables = [arrow.table(dict(f.columns)) for f, _ in found]
+        whole = arrow.concat_tables(tables, promote_options="permissive")
+    except arrow.ArrowException as error:
+        raise TableError(f"{first.name} and the others: {error}.") from None
+    return as_frame(whole, first.name), [n for _, notes in found for n in notes]
+
+
+def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
+    before, inside, array = str(path).rpartition(".npz:")
+    if inside and not path.exists():
+        return as_frame(_numpy(Path(before + ".npz"), array), path.name), []
+    if path.is_dir():
+        raise TableError(f"{path}: a folder; name a file in it.")
+    if not path.is_file():
+        raise TableError(f"{path}: there is no such file.")
+    packed = path.suffix.lower() in PACKED
+    suffix = Path(path.stem).suffix.lower() if packed else path.suffix.lower()
+    if suffix not in READABLE or (packed and suffix not in (*TEXT, ".jsonl", ".ndjson")):
+        raise TableError(
+            f"{path}: files of type {''.join(path.suffixes[-2:]) or '(none)'} are not read; use "
+            f"one of {', '.join(READABLE)}."
+        )
+    if suffix in TEXT:
+        return _csv(path, reading, packed)
+    if suffix in (".npy", ".npz"):
+        return as_frame(_numpy(path, None), path.name), []
+    return as_frame(read_whole(path, suffix), path.name), []
+
+
+def read_whole(path: Path, suffix: str) -> Any:
+    """A file that is neither text nor of NumPy, as an Arrow or pandas table."""
+    readers: dict[str, Callable[[Path], Any]] = {
+        ".parquet": _parquet,
+        ".feather": _feather,
+        ".arrow": _feather,
+        ".xlsx": _excel,
+    }
+    return readers.get(suffix, _json)(path)
+
+
+def _unpacked(path: Path, packed: bool) -> bytes:
+    """The content of a file, unpacked no further than a limit."""
+    arrow = load_pyarrow()
+    size = path.stat().st_size
+    limit = min(LARGEST, max(RATIO * size, SMALL)) if packed else LARGEST
+    parts, total = [], 0
+    try:
+        with arrow.input_stream(path, compression="detect" if packed else None) as stream:
+            while part := stream.read(2**24):
+                total += len(part)
+                if total > limit:
+                    raise SizeError(
+                        f"{path}: becomes more than {limit >> 20} MiB from {size} bytes; unpack "
+                        "it yourself if that is right."
+                    )
+                parts.append(part)
+    except (OSError, EOFError, arrow.ArrowException) as error:
+        raise TableError(f"{path}: cannot be unpacked ({_line(error)}).") from None
+    return b"".join(parts)
+
+
+def _csv(path: Path, reading: Reading, packed: bool) -> tuple[Frame, list[str]]:
+    table, look = read_csv(path, reading, packed)
+    return as_frame(table, path.name), list(look.notes)
+
+
+def read_csv(path: Path, reading: Reading, packed: bool) -> tuple[Any, CsvLook]:
+    """A text file as an Arrow table, and what a look at it told."""
+    arrow = load_pyarrow()
+    if packed:
+        content = _unpacked(path, True)
+        head = content[:HEAD]
+        source: Callable[[], Any] = lambda: io.BytesIO(content)  # noqa: E731
+    else:
+        with path.open("rb") as file:
+            head = file.read(HEAD)
+        source = lambda: path  # noqa: E731
+    look = look_at_csv(_whole_lines(head), str(path), reading)
+    try:
+        table = csv_table(source, look)
+        if not any(arrow.types.is_binary(kind) for kind in table.schema.types):
+            return table, look
+        raise arrow.ArrowInvalid("invalid UTF8")  # what Arrow cannot decode it leaves as bytes
+    except (arrow.ArrowInvalid, UnicodeDecodeError) as error:
+        # A letter of Latin-1 may be anywhere.
+        if reading.encoding is None and look.encoding == "utf-8" and "UTF8" in str(error):
+            notes = (*look.notes, latin_note(str(path)))
+            look = replace(look, encoding="latin-1", notes=notes)
+            try:
+                return csv_table(source, look), look
+            except (arrow.ArrowInvalid, UnicodeDecodeError) as second:
+                raise TableError(_explained(path, second)) from None
+        raise TableError(_explained(path, error)) from None
+
+
+def csv_table(source: Callable[[], Any], look: CsvLook) -> Any:
+    """Read text that has been looked at; the second time slowly, so that errors tell the row."""
+    arrow = load_pyarrow()
+    from pyarrow import csv as arrow_csv
+
+    def read(threads: bool) -> Any:
+        return arrow_csv.read_csv(
+            source(),
+            read_options=arrow_csv.ReadOptions(
+                column_names=list(look.names),
+                skip_rows=int(look.named),
+                use_threads=threads,
+                encoding=look.encoding,
+            ),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=look.delimiter, newlines_in_values=not threads
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                strings_can_be_null=True, decimal_point=look.decimal
+            ),
+        )
+
+    try:
+        return read(threads=True)
+    except (arrow.ArrowInvalid, UnicodeDecodeError):
+        return read(threads=False)
+
+
+def _explained(path: Path, error: Exception) -> str:
+    text = str(error).removeprefix("CSV parse error: ").replace("Row #", "row ")
+    return f"{path}{', ' if text.startswith('row') else ': '}{text}"
+
+
+def _whole_lines(head: bytes) -> bytes:
+    if len(head) < HEAD:
+        return head
+    return head[: head.rfind(b"\n") + 1] or head
+
+
+def _parquet(path: Path) -> Any:
+    arrow = load_pyarrow()
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(path).read()
+    except (arrow.ArrowException, OSError) as error:
+        raise TableError(f"{path}: not a readable Parquet file ({_line(error)}).") from None
+
+
+def _feather(path: Path) -> Any:
+    arrow = load_pyarrow()
+    from pyarrow import feather
+
+    try:
+        return feather.read_table(path)
+    except (arrow.ArrowException, OSError) as error:
+        raise TableError(f"{path}: not a readable Feather file ({_line(error)}).") from None
+
+
+def _json(path: Path) -> Any:
+    arrow = load_pyarrow()
+    from pyarrow import json
+
+    packed = path.suffix.lower() in PACKED
+    content = io.BytesIO(_unpacked(path, True)) if packed else path
+    try:
+        return json.read_json(content)
+    except (arrow.ArrowException, OSError) as error:
+        raise TableError(f"{path}: not readable as JSON lines ({_line(error)}).") from None
+
+
+def _excel(path: Path) -> Any:
+    check_declared_size(path)
+    try:
+        import pandas
+
+        return pandas.read_excel(path)
+    except ImportError:
+        raise MissingExtraError(
+            f"{path}: Excel files need pandas and openpyxl: pip install pandas openpyxl."
+        ) from None
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+        raise TableError(f"{path}: not a readable Excel file ({_line(error)}).") from None
+
+
+def _numpy(path: Path, array: str | None) -> np.ndarray:
+    found = load_numpy(path, array)
+    if found.ndim == 0 or found.size == 0 or found.dtype.kind not in "fiub":
+        raise TableError(
+            f"{path}: rows of real numbers are needed, not {found.dtype} of shape {found.shape}."
+        )
+    return found.reshape(len(found), -1)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def _chosen(frame: Frame, reading: Reading) -> Frame:
+    names = list(frame.columns)
+    for given in (reading.columns or (), reading.exclude, tuple(reading.kinds)):
+        unknown = [n for n in given if n not in frame.columns]
+        if unknown:
+            raise TableError(
+                f"{frame.name} has no column {listed(unknown)}; it has {listed(names)}."
+            )
+    kept = [n for n in (reading.columns or names) if n not in reading.exclude]
+    if not kept:
+        raise TableError(f"{frame.name}: no column is left.")
+    if not frame.rows:
+        raise TableError(f"{frame.name}: there are no rows in it.")
+    return replace(frame, columns={n: frame.columns[n] for n in kept},
+                   types={n: frame.types[n] for n in kept})  # fmt: skip
+
+
+def _checked(frame: Frame, reading: Reading) -> Frame:
+    """The frame, unless text in it is mostly numbers: some cell is then wrong, and named."""
+    from pyarrow import compute
+
+    arrow = load_pyarrow()
+    for name, column in frame.columns.items():
+        text = arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)
+        kind = frame.types[name]
+        if not text or kind.declared or kind.mixed or kind.pandas or name in reading.kinds:
+            continue
+        words = compute.unique(compute.utf8_trim_whitespace(column.drop_null())).to_pylist()
+        parsed = [is_number(w) for w in words if w]
+        if all(parsed) or 2 * sum(parsed) <= len(parsed):
+            continue  # quoted numbers are codes, which stay text
+        odd = next(w for w in words if w and not is_number(w))
+        row = compute.index(compute.utf8_trim_whitespace(column), odd).as_py()
+        raise SchemaError(
+            f"{frame.name}, row {row}, column {name}: {odd!r} is not a number, and most cells of "
+            f"this column are. Correct it, leave the column out, or say --kind {name}=category."
+        )
+    return frame

@@ -1,0 +1,207 @@
+"""Tables written to files of many kinds, piece by piece, whole or not at all."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from kermix.data.tables.columns import family
+from kermix.data.tables.common import load_pyarrow
+from kermix.errors import OptionError, TableError
+from kermix.files import whole_file
+
+__all__ = ["WRITABLE", "TableWriter", "spreadsheet_safe", "table_writer"]
+
+WRITABLE = (".csv", ".tsv", ".parquet", ".feather", ".jsonl", ".npy", ".csv.gz", ".csv.zst")
+FORMULAS = "=+-@\t\r"  # what a spreadsheet takes for the beginning of a formula
+
+
+class TableWriter(Protocol):
+    """Takes Arrow tables of the same columns, one after the other."""
+
+    def write(self, table: Any) -> None:
+        """Write some rows."""
+
+
+@contextmanager
+def table_writer(path: str | Path, safe: bool = False) -> Iterator[TableWriter]:
+    """A writer of the kind that the file's name says; the file appears when all is written.
+
+    Args:
+        path: .csv, .tsv (also with .gz or .zst), .parquet, .feather, .jsonl, or .npy if all
+            columns are numbers without gaps.
+        safe: Whether text that a spreadsheet would take for a formula is escaped.
+
+    Example:
+        >>> import pyarrow, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> with table_writer(Path(folder.name) / "t.csv", safe=True) as writer:
+        ...     writer.write(pyarrow.table({"n": [1], "text": ["=1+1"]}))
+        ...     writer.write(pyarrow.table({"n": [2], "text": ["fine"]}))
+        >>> print((Path(folder.name) / "t.csv").read_text().strip())
+        "n","text"
+        1,"'=1+1"
+        2,"fine"
+        >>> folder.cleanup()
+    """
+    path = Path(path)
+    ends = path.name.lower()
+    if not any(ends.endswith(s) for s in WRITABLE):
+        raise OptionError(f"{path}: tables are written as {', '.join(WRITABLE)}.")
+    with whole_file(path) as part:
+        writer: _Writer
+        if ends.endswith(".npy"):
+            writer = _Npy(part, path, safe)
+        elif ends.endswith(".parquet"):
+            writer = _Parquet(part, path, safe)
+        elif ends.endswith(".feather"):
+            writer = _Feather(part, path, safe)
+        elif ends.endswith(".jsonl"):
+            writer = _Json(part, path, safe)
+        else:
+            writer = _Csv(part, path, safe)
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+
+def spreadsheet_safe(table: Any) -> Any:
+    """The table with a quotation mark before text, and names, that begin like a formula."""
+    from pyarrow import compute
+
+    arrow = load_pyarrow()
+    pattern = "^[" + "".join("\\" + c for c in FORMULAS) + "]"
+    columns = []
+    for column in table.columns:
+        if arrow.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if family(column.type) == "text":
+            marks = compute.match_substring_regex(column, pattern)
+            escaped = compute.binary_join_element_wise("'", column.cast(arrow.string()), "")
+            column = compute.if_else(marks, escaped, column.cast(arrow.string()))
+        columns.append(column)
+    names = ["'" + n if n[:1] in FORMULAS and n else n for n in table.column_names]
+    return arrow.table(columns, names=names)
+
+
+class _Writer:
+    """Opens what it writes to with the first rows, whose columns all others have."""
+
+    def __init__(self, part: Path, path: Path, safe: bool) -> None:
+        self.part, self.path, self.safe = part, path, safe
+        self.open: Any = None
+
+    def write(self, table: Any) -> None:
+        """Write some rows."""
+        if self.safe:
+            table = spreadsheet_safe(table)
+        if self.open is None:
+            self.open = self.opened(table)
+        self.put(table)
+
+    def opened(self, table: Any) -> Any:
+        raise NotImplementedError
+
+    def put(self, table: Any) -> None:
+        self.open.write_table(table)
+
+    def close(self) -> None:
+        if self.open is not None:
+            self.open.close()
+
+
+class _Csv(_Writer):
+    def opened(self, table: Any) -> Any:
+        from pyarrow import csv as arrow_csv
+
+        arrow = load_pyarrow()
+        packed = {".gz": "gzip", ".zst": "zstd"}.get(self.path.suffix.lower())
+        self.stream = arrow.output_stream(self.part, compression=packed)
+        tabs = ".tsv" in self.path.name.lower()
+        options = arrow_csv.WriteOptions(delimiter="\t" if tabs else ",")
+        return arrow_csv.CSVWriter(self.stream, _plain(table).schema, write_options=options)
+
+    def put(self, table: Any) -> None:
+        self.open.write_table(_plain(table))
+
+    def close(self) -> None:
+        super().close()
+        if self.open is not None:
+            self.stream.close()
+
+
+class _Parquet(_Writer):
+    def opened(self, table: Any) -> Any:
+        from pyarrow import parquet
+
+        return parquet.ParquetWriter(self.part, table.schema)
+
+
+class _Feather(_Writer):
+    def opened(self, table: Any) -> Any:
+        arrow = load_pyarrow()
+        options = arrow.ipc.IpcWriteOptions(unify_dictionaries=True)
+        return arrow.ipc.new_file(str(self.part), _plain(table).schema, options=options)
+
+    def put(self, table: Any) -> None:
+        self.open.write_table(_plain(table))
+
+
+class _Json(_Writer):
+    def opened(self, table: Any) -> Any:
+        return self.part.open("w", encoding="utf-8")
+
+    def put(self, table: Any) -> None:
+        import json
+
+        for row in table.to_pylist():
+            self.open.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+
+
+class _Npy(_Writer):
+    """Numbers; how many rows there are is known, and written, at the end."""
+
+    rows = 0
+
+    def opened(self, table: Any) -> Any:
+        self.width = table.num_columns
+        file = self.part.open("wb")
+        file.write(self._header())
+        return file
+
+    def _header(self) -> bytes:
+        shape = (self.rows, self.width)
+        text = str({"descr": "<f8", "fortran_order": False, "shape": shape})
+        return (
+            b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
+        )
+
+    def put(self, table: Any) -> None:
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if family(column.type) not in ("numbers", "truth values") or column.null_count:
+                raise TableError(
+                    f"{self.path}: column {name} is not all numbers, so no .npy file is written; "
+                    "use .csv or .parquet."
+                )
+        columns = [np.asarray(c.to_numpy(), dtype=np.float64) for c in table.columns]
+        self.open.write(np.stack(columns, axis=1).tobytes())
+        self.rows += table.num_rows
+
+    def close(self) -> None:
+        if self.open is not None:
+            self.open.seek(0)
+            self.open.write(self._header())
+        super().close()
+
+
+def _plain(table: Any) -> Any:
+    """Without dictionaries, which not every kind of file has."""
+    arrow = load_pyarrow()
+    columns = [
+        c.cast(c.type.value_type) if arrow.types.is_dictionary(c.type) else c
+        for c in table.columns
+    ]
+    return arrow.table(columns, names=table.column_names)

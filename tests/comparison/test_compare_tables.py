@@ -1,0 +1,179 @@
+"""Comparisons of tables as they are: categories, gaps, times; results in the user's columns."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+import kermix as km
+from kermix.comparison.blocks import Blocks, energy_of_blocks, random_directions
+from kermix.comparison.large import BlockTests
+from kermix.comparison.sources import read_sources
+from kermix.comparison.twosample import two_sample_test
+from kermix.data.tables.csv_look import Reading
+from kermix.errors import OptionError, SchemaError
+from kermix.kernels.mixed import Layout
+
+
+def table(n, seed):
+    rng = np.random.default_rng(seed)
+    size = rng.lognormal(0, 1, n).round(2)
+    return pd.DataFrame({
+        "id": range(n),
+        "size": size,
+        "price": (100 * size * rng.lognormal(0, 0.1, n)).astype(int),
+        "color": rng.choice(["red", "green", "blue", None], n, p=[0.5, 0.3, 0.1, 0.1]),
+        "town": rng.choice([f"town {k}" for k in range(40)], n),
+        "age": np.where(rng.random(n) < 0.2, np.nan, rng.integers(0, 90, n)),
+        "sold": rng.random(n) < 0.3,
+        "when": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, n), "D"),
+    })  # fmt: skip
+
+
+def one_color(t):
+    return t.assign(color="red")
+
+
+def emptied(t):
+    return t.assign(price=t["price"].where(np.random.default_rng(7).random(len(t)) > 0.6))
+
+
+def other_towns(t):
+    return t.assign(town=t["town"].str.replace("town 1", "town 2"))
+
+
+def later(t):
+    return t.assign(when=t["when"] + pd.Timedelta("90D"))
+
+
+DRIFTS = {"color": one_color, "price": emptied, "town": other_towns, "when": later}
+
+
+@pytest.mark.parametrize(
+    ("column", "rows"), [*((c, 200) for c in DRIFTS), ("color", 1050), ("price", 1050)]
+)
+def test_a_drift_is_found_and_its_column_named_first(column, rows):
+    first, second = table(rows, 0), DRIFTS[column](table(rows, 1))
+    result = km.compare(first, second, 0.5, permutations=99, bootstrap=0)
+    assert result.tests["svd"].pvalue <= 0.05
+    assert result.tests["energy"].pvalue <= 0.05
+    assert result.column_differences[0].column == column
+    assert result.column_differences[0].pvalue <= 0.02
+    assert result.sizes == (rows, rows)
+    assert "id" not in result.columns
+    json.dumps(result.to_dict())
+
+
+def test_what_changed_is_told_in_the_users_words():
+    first, second = table(400, 0), emptied(one_color(later(table(400, 1))))
+    told = {c.column: c for c in km.compare(first, second, permutations=0, bootstrap=0)
+            .column_differences}  # fmt: skip
+    share = 100 * float((first["color"] == "red").mean())
+    assert told["color"].change == f"red: {share:.3g} % -> 100 %"
+    assert told["color"].kind == "category"
+    assert told["color"].mean_x is None
+    assert told["price"].change.startswith("(missing): 0 % -> ")
+    assert told["price"].mean_x == pytest.approx(first["price"].mean(), rel=1e-9)
+    assert told["price"].mean_y == pytest.approx(second["price"].mean(), rel=1e-9)
+    assert told["when"].change.startswith("mean 2024-0")
+
+
+@pytest.mark.parametrize("rows", [60, 1100])
+def test_equal_sources_are_at_the_level(rows):
+    found = []
+    for k in range(12):
+        pair = read_sources([table(rows, 2 * k), table(rows, 2 * k + 1)], Reading())
+        x, y = (t.values for t in pair.tables)
+        layout, generator = pair.mixed.layout, torch.Generator().manual_seed(k)
+        if rows < 100:
+            tests = {c: two_sample_test(x, y, c, 0.5, 39, seed=generator, layout=layout)
+                     for c in ("svd", "mmd", "energy")}  # fmt: skip
+        else:
+            both = torch.cat([x, y])
+            names = pair.tables[0].columns
+            tests = BlockTests.of(both, both, rows, (0.5,), names, 39, generator, 32,
+                                  pair.mixed).tests  # fmt: skip
+        found.append([t.pvalue for t in tests.values()])
+    pvalues = np.array(found)
+    assert (pvalues <= 0.05).mean() <= 0.2
+    assert 0.25 < pvalues.mean() < 0.75
+
+
+def test_a_comparison_does_not_depend_on_which_side_is_which():
+    first, second = table(200, 0), one_color(table(150, 1))
+    a = km.compare(first, second, permutations=19, bootstrap=0)
+    b = km.compare(second, first, permutations=19, bootstrap=0)
+    assert a.variances == b.variances
+    assert a.measure("mmd").value == pytest.approx(b.measure("mmd").value)
+    distances = [{c.column: c.distance for c in r.column_differences} for r in (a, b)]
+    assert distances[0] == pytest.approx(distances[1])
+
+
+def test_rows_are_a_symmetric_function_of_the_pooled_tables():
+    first, second = table(50, 0), table(60, 1)
+    pair = read_sources([first, second], Reading())
+    turned = read_sources([second, first], Reading())
+    assert torch.equal(pair.tables[0].values, turned.tables[1].values)
+    assert pair.mixed.layout == turned.mixed.layout
+
+
+def test_frames_of_every_kind_give_the_same():
+    first, second = table(80, 0), table(90, 1)
+    wanted = km.compare(first, second, 0.5, permutations=0, bootstrap=0)
+    as_arrow = [pa.Table.from_pandas(t, preserve_index=False) for t in (first, second)]
+    found = km.compare(*as_arrow, 0.5, permutations=0, bootstrap=0)
+    assert found.measure("svd").value == pytest.approx(wanted.measure("svd").value)
+
+
+def test_numbers_alone_are_compared_as_before():
+    numbers = [table(100, k)[["size", "price"]] for k in range(2)]
+    plain = [torch.tensor(t.to_numpy(dtype=float)) for t in numbers]
+    framed = km.compare(*numbers, permutations=0, bootstrap=0)
+    assert not framed.mixed
+    wanted = km.compare(*plain, permutations=0, bootstrap=0)
+    assert framed.measure("svd").value == wanted.measure("svd").value
+    kinds = {"price": "category"}
+    assert km.compare(*numbers, kinds=kinds, permutations=0, bootstrap=0).mixed
+
+
+def test_an_array_with_gaps_loses_no_row():
+    values = np.random.default_rng(0).normal(size=(50, 3))
+    values[::5, 1] = np.nan
+    found = km.compare(values, values[:, ::-1].copy(), permutations=0, bootstrap=0)
+    assert found.used == (50, 50)
+    assert found.mixed
+
+
+def test_options_and_refusals():
+    first, second = table(60, 0), table(60, 1)
+    found = km.compare(first, second, exclude=["when"], permutations=0, bootstrap=0)
+    assert "when" not in found.columns
+    with pytest.raises(OptionError, match="standardize=False"):
+        km.compare(first, second, standardize=False)
+    with pytest.raises(SchemaError, match="only data frame has when"):
+        km.compare(first, second.drop(columns="when"))
+    with pytest.raises(SchemaError, match="No column is left"):
+        km.compare(first[["id"]].astype(str), second[["id"]].astype(str))
+
+
+def test_the_energy_of_mixed_rows_is_that_of_one_hot_columns():
+    generator = torch.Generator().manual_seed(0)
+    layout = Layout(2, 2.5, 4)
+    codes = torch.randint(3, (2000, 2), generator=generator).double()
+    codes[1000:, 0] = codes[1000:, 0].clamp(max=1)
+    rows = torch.cat([torch.randn(2000, 2, generator=generator, dtype=torch.float64), codes], 1)
+    hot = torch.nn.functional.one_hot(codes.long(), 3).flatten(1).double()
+    wide = torch.cat([rows[:, :2], (layout.mismatch / 2) ** 0.5 * hot], 1)
+    blocks = Blocks.of(1000, 1000, generator)
+    a = torch.zeros(1, len(blocks), dtype=torch.float64)
+    a[:, : blocks.of_x] = 1 / blocks.of_x
+    b = torch.where(a > 0, 0.0, 1 / (len(blocks) - blocks.of_x))
+    many = random_directions(8, generator).repeat(8, 1)
+    found = energy_of_blocks(rows, blocks, a, b, many, layout, generator)
+    distances = torch.cdist(wide, wide)
+    exact = 2 * distances[:1000, 1000:].mean() - distances[:1000, :1000].mean() - (
+        distances[1000:, 1000:].mean())  # fmt: skip
+    assert float(found) == pytest.approx(float(exact), rel=0.15)

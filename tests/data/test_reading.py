@@ -1,0 +1,316 @@
+"""Files as people have them: headers, delimiters, decimal marks, encodings, and faults."""
+
+import gzip
+import io
+import json
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+import kermix as km
+from kermix.data.tables import reading as reading_room
+from kermix.data.tables.csv_look import Reading, look_at_csv
+from kermix.data.tables.reading import read_frame
+from kermix.errors import KermixError, OptionError, SchemaError, SizeError, TableError
+
+PLAIN = "name,size\nann,1.5\nbob,2.5\n"
+
+
+def write(path, content, encoding="utf-8"):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode(encoding))
+    return path
+
+
+def cells(frame):
+    return {n: c.to_pylist() for n, c in frame.columns.items()}
+
+
+# --- Headers: what is taken for names, and whether it is said.
+
+HEADERS = {
+    "text": ("a,b\n1,2\n", True, False),
+    "one text": ("a,2\n1,2\n", True, False),
+    "data": ("1.5,2\n3,4\n", False, False),
+    "data of counts": ("1,2\n3,4\n", False, False),
+    "pandas' default": ("0,1,2\n0.5,0.25,9\n3,4,5\n", True, True),
+    "pandas' default, two": ("0,1\n0.5,3\n", True, True),
+    "zeros and ones": ("0,1\n1,0\n0,0\n", False, True),
+    "years": ("2011,2012,2013\n5.5,3,8\n", True, True),
+    "years above years": ("1999,2001\n2005,2012\n", False, True),
+    "numbers above text": ("1,2\nx,3\n", True, True),
+    "another scale": ("101,102,103\n0.5,0.25,0.1\n1,2.5,3\n", True, True),
+    "the same scale": ("5,9,7\n4.5,9.5,6.5\n6,8.5,8\n", False, False),
+    "twice the same": ("3,3\n0.5,0.1\n", False, False),
+    "only a line": ("1,2,3\n", False, False),
+    "decimal commas": ("2011;2012\n1,5;2,5\n", True, True),
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_headers_are_judged(case):
+    text, named, said = HEADERS[case]
+    look = look_at_csv(text.encode(), "t.csv")
+    assert look.named == named
+    told = [note for note in look.notes if "first line" in note]
+    assert bool(told) == said
+    if said:
+        assert ("--no-header" if named else "--header") in told[0]
+    for given in (True, False):
+        asked = look_at_csv(text.encode(), "t.csv", Reading(header=given)) if (
+            case != "twice the same" or not given) else None  # fmt: skip
+        assert asked is None or (
+            asked.named == given and not any("first" in n for n in asked.notes)
+        )
+
+
+def test_a_header_of_years_is_no_row(tmp_path):
+    path = write(tmp_path / "y.csv", "2011,2012,2013\n42.6,1,2\n3,4,5\n")
+    frame, notes = read_frame(path)
+    assert list(frame.columns) == ["2011", "2012", "2013"]
+    assert frame.rows == 2
+    assert "--no-header" in notes[0]
+    frame, _ = read_frame(path, Reading(header=False))
+    assert frame.rows == 3
+
+
+# --- How text is written.
+
+
+def test_decimal_commas_are_recognised_and_said(tmp_path):
+    path = write(tmp_path / "t.csv", "ort;preis\nKöln;1,50\nBonn;12,25\n")
+    frame, notes = read_frame(path)
+    assert cells(frame) == {"ort": ["Köln", "Bonn"], "preis": [1.5, 12.25]}
+    assert "decimal comma" in notes[0]
+    frame, notes = read_frame(path, Reading(decimal=","))
+    assert not notes
+    assert cells(frame)["preis"] == [1.5, 12.25]
+
+
+def test_a_comma_file_of_decimal_commas_without_header_is_split_at_semicolons():
+    look = look_at_csv(b"1,5;2,5\n3,5;4,5\n", "t.csv")
+    assert (look.delimiter, look.decimal, look.named) == (";", ",", False)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_latin_1_is_recognised_and_said(tmp_path, late):
+    text = "ort,n\n" + "Bonn,1\n" * (20_000 if late else 0) + "Köln,2\n"
+    path = write(tmp_path / "t.csv", text, "latin-1")
+    frame, notes = read_frame(path)
+    assert cells(frame)["ort"][-1] == "Köln"
+    assert "read as Latin-1" in notes[-1]
+    frame, notes = read_frame(path, Reading(encoding="latin-1"))
+    assert not notes
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_marks_of_unicode_are_followed(tmp_path, encoding):
+    frame, _ = read_frame(write(tmp_path / "t.csv", "größe,n\nä,1\nö,2\n", encoding))
+    assert cells(frame) == {"größe": ["ä", "ö"], "n": [1, 2]}
+
+
+@pytest.mark.parametrize(("delimiter", "name"), [(";", "t.csv"), ("\t", "t.tsv"), ("|", "t.txt")])
+def test_delimiters_are_found(tmp_path, delimiter, name):
+    frame, _ = read_frame(write(tmp_path / name, PLAIN.replace(",", delimiter)))
+    assert cells(frame) == {"name": ["ann", "bob"], "size": [1.5, 2.5]}
+
+
+def test_a_delimiter_can_be_said(tmp_path):
+    path = write(tmp_path / "t.csv", "a:b\n1:x,y\n2:z,w\n")
+    frame, _ = read_frame(path, Reading(delimiter=":"))
+    assert cells(frame) == {"a": [1, 2], "b": ["x,y", "z,w"]}
+
+
+def test_cells_in_quotes_may_hold_line_ends(tmp_path):
+    frame, _ = read_frame(write(tmp_path / "t.csv", 'a,b\n1,"two\nlines"\n3,x\n'))
+    assert cells(frame)["b"] == ["two\nlines", "x"]
+
+
+# --- Kinds of files.
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2"])
+def test_packed_text_is_read(tmp_path, suffix):
+    path = tmp_path / f"t.csv{suffix}"
+    with pa.output_stream(path, compression="detect") as stream:
+        stream.write(PLAIN.encode())
+    frame, _ = read_frame(path)
+    assert cells(frame) == {"name": ["ann", "bob"], "size": [1.5, 2.5]}
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".feather", ".jsonl", ".ndjson"])
+def test_other_files_are_read(tmp_path, suffix):
+    table = pa.table({"name": ["ann", "bob"], "size": [1.5, 2.5]})
+    path = tmp_path / f"t{suffix}"
+    if suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path)
+    elif suffix == ".feather":
+        pyarrow.feather.write_feather(table, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    frame, _ = read_frame(path)
+    assert cells(frame) == table.to_pydict()
+
+
+def test_several_files_are_one_table(tmp_path):
+    paths = [tmp_path / f"{k}.parquet" for k in range(3)]
+    for k, path in enumerate(paths):
+        pyarrow.parquet.write_table(pa.table({"n": [k], "w": ["x"]}), path)
+    frame, _ = read_frame(paths)
+    assert cells(frame) == {"n": [0, 1, 2], "w": ["x"] * 3}
+    pyarrow.parquet.write_table(pa.table({"m": [1]}), paths[2])
+    with pytest.raises(TableError, match=r"2\.parquet: its columns are m"):
+        read_frame(paths)
+
+
+def test_columns_are_chosen_and_left_aside(tmp_path):
+    path = write(tmp_path / "t.csv", PLAIN)
+    assert list(read_frame(path, Reading(columns=("size",)))[0].columns) == ["size"]
+    assert list(read_frame(path, Reading(exclude=("size",)))[0].columns) == ["name"]
+
+
+# --- Faults: a named error that names the file, the row and the column.
+
+FAULTS = {
+    "short row": ("t.csv", "a,b\n1,2\n3\n", "row 3: Expected 2 columns, got 1"),
+    "long row": ("t.csv", "a,b\n1,2\n3,4,5\n", "row 3: Expected 2 columns, got 3"),
+    "names twice": ("t.csv", "a,a\n1,2\n", "twice: a"),
+    "names twice but for blanks": ("t.csv", "a, a\n1,2\n", "twice: a"),
+    "empty": ("t.csv", "", "the file is empty"),
+    "only a header": ("t.csv", "a,b\n", "no rows"),
+    "empty first line": ("t.csv", "\n1,2\n", "first line is empty"),
+    "zeros": ("t.csv", b"a\0,b\0\n1\0,2\0\n", "not a text file"),
+    "binary": ("t.csv", bytes(range(256)), "not a text file"),
+    "one odd cell": ("t.csv", "a\n1\n2\n3\noops\n", "row 3, column a: 'oops' is not a number"),
+    "text as Parquet": ("t.parquet", "no", "not a readable Parquet file"),
+    "half a Parquet file": ("t.parquet", b"PAR1" + b"\0" * 50, "not a readable Parquet file"),
+    "text as Feather": ("t.feather", "no", "not a readable Feather file"),
+    "text as JSON": ("t.jsonl", "no", "not readable as JSON lines"),
+    "JSON of another shape": ("t.jsonl", "[1, 2]\n", "JSON lines"),
+    "text as gzip": ("t.csv.gz", "no", "cannot be unpacked"),
+    "half a gzip file": (
+        "t.csv.gz", gzip.compress(PLAIN.encode() * 99)[:30], "cannot be unpacked"
+    ),
+    "text as zstd": ("t.csv.zst", "no", "cannot be unpacked"),
+    "text as NumPy": ("t.npy", "no", "not a readable NumPy file"),
+    "text as npz": ("t.npz", "no", "not a readable file"),
+    "text as Excel": ("t.xlsx", "no", "not a readable|openpyxl"),
+    "no such kind": ("t.docx", "no", "files of type .docx are not read"),
+    "no kind at all": ("table", "no", "are not read"),
+    "packed Parquet": ("t.parquet.gz", "no", "are not read"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_with_its_file(fault, tmp_path):
+    name, content, message = FAULTS[fault]
+    with pytest.raises(KermixError, match=message) as caught:
+        read_frame(write(tmp_path / name, content))
+    assert name in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+OPTIONS = {
+    "decimal": ({"decimal": ";"}, "decimal"),
+    "delimiter": ({"delimiter": ",,"}, "one character"),
+    "both": ({"delimiter": ",", "decimal": ","}, "both"),
+    "encoding": ({"encoding": "klingon"}, "not known"),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options_are_checked(case):
+    options, message = OPTIONS[case]
+    with pytest.raises(OptionError, match=message):
+        Reading(**options)
+
+
+@pytest.mark.parametrize(
+    ("reading", "message"),
+    [
+        (Reading(columns=("nope",)), "no column nope; it has name, size"),
+        (Reading(exclude=("nope",)), "no column nope"),
+        (Reading(kinds={"nope": "number"}), "no column nope"),
+        (Reading(exclude=("name", "size")), "no column is left"),
+        (Reading(encoding="ascii"), "not in ascii"),
+    ],
+)
+def test_wishes_that_cannot_be_met_are_refused(reading, message, tmp_path):
+    path = write(tmp_path / "t.csv", PLAIN.replace("ann", "änn") + "x,1\n" * 9)
+    with pytest.raises(TableError, match=message):
+        read_frame(path, reading)
+
+
+def test_paths_that_lead_nowhere(tmp_path):
+    with pytest.raises(TableError, match="no such file"):
+        read_frame(tmp_path / "none.csv")
+    with pytest.raises(TableError, match="a folder"):
+        read_frame(tmp_path)
+
+
+def test_hostile_names_are_names_and_nothing_more(tmp_path):
+    names = ["=cmd|' /C calc'!A0", "__class__", "[bold red]x[/]", "../../etc/passwd", "a\tb", "💥"]
+    table = pd.DataFrame({n: ["u", "v"] * 15 for n in names})
+    path = tmp_path / "t.csv"
+    table.to_csv(path, index=False)
+    frame, _ = read_frame(path)
+    assert list(frame.columns) == names
+    schema = km.Schema.of(frame)
+    assert schema.names == tuple(names)
+    assert schema.decode(schema.encode(table)).equals(table)
+
+
+# --- Files that announce more than they should: refused before memory is taken.
+
+
+def announced(shape, dtype="<f8"):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": dtype, "fortran_order": False, "shape": shape}
+    )
+    return header.getvalue()
+
+
+def test_a_numpy_file_that_announces_too_much(tmp_path):
+    path = write(tmp_path / "t.npy", announced((10**12, 10)) + b"\0" * 800)
+    with pytest.raises(TableError, match="announces 80000000000000 bytes"):
+        read_frame(path)
+    with pytest.raises(TableError, match="announces"):
+        km.compare(path, path)
+
+
+@pytest.mark.parametrize("lie", ["header", "content"])
+def test_a_bomb_of_arrays(tmp_path, lie):
+    path = tmp_path / "t.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        rows = 10**12 if lie == "header" else 2**23
+        with archive.open("a.npy", "w", force_zip64=True) as file:
+            file.write(announced((rows, 8)))
+            if lie == "content":
+                for _ in range(64):
+                    file.write(bytes(2**20))
+    with pytest.raises(SizeError, match="announces"):
+        read_frame(path)
+
+
+def test_a_bomb_of_text(tmp_path, monkeypatch):
+    path = tmp_path / "t.csv.gz"
+    with gzip.open(path, "wb", 9) as file:
+        file.write(b"a,b,c,d\n")
+        for _ in range(80):
+            file.write(b"1,2,3,4\n" * 2**17)
+    monkeypatch.setattr(reading_room, "RATIO", 20)
+    with pytest.raises(SizeError, match="becomes more than"):
+        read_frame(path)
+
+
+def test_text_that_is_mostly_numbers_may_be_called_a_category(tmp_path):
+    path = write(tmp_path / "t.csv", "a\n1\n2\n3\nx\n")
+    with pytest.raises(SchemaError, match="--kind a=category"):
+        read_frame(path)
+    frame, _ = read_frame(path, Reading(kinds={"a": "category"}))
+    assert cells(frame)["a"] == ["1", "2", "3", "x"]

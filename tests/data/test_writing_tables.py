@@ -1,0 +1,75 @@
+"""Tables written piece by piece, and read again."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import kermix as km
+from kermix.data.tables.reading import read_frame
+from kermix.data.tables.writing import spreadsheet_safe, table_writer
+from kermix.errors import OptionError, TableError
+
+TABLE = pd.DataFrame({
+    "n": np.arange(40) % 7 + 0.25,
+    "whole": np.arange(40) * 3,
+    "word": pd.Categorical(["a", "b", None, "ä=\"x\", y"] * 10),
+    "when": pd.date_range("2020-01-01", periods=40, freq="h"),
+})  # fmt: skip
+
+
+def pieces():
+    schema = km.Schema.of(TABLE, kinds={"whole": "number"})
+    encoded = schema.encode(TABLE)
+    for start in range(0, 40, 15):
+        yield schema.decode(encoded[start : start + 15], "arrow")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.csv.zst", "t.parquet",
+                                  "t.feather", "t.jsonl"])  # fmt: skip
+def test_what_is_written_in_pieces_is_read_as_one(name, tmp_path):
+    with table_writer(tmp_path / name) as writer:
+        for piece in pieces():
+            writer.write(piece)
+    frame, _ = read_frame(tmp_path / name)
+    assert frame.columns["n"].to_pylist() == TABLE["n"].tolist()
+    assert frame.columns["whole"].to_pylist() == TABLE["whole"].tolist()
+    words = [None if pd.isna(w) else w for w in TABLE["word"]]
+    assert frame.columns["word"].to_pylist() == words
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_numbers_become_an_array(tmp_path):
+    with table_writer(tmp_path / "t.npy") as writer:
+        for piece in pieces():
+            writer.write(piece.select(["n", "whole"]))
+    assert (np.load(tmp_path / "t.npy") == TABLE[["n", "whole"]].to_numpy()).all()
+
+
+def written(path, tables):
+    with table_writer(path) as writer:
+        for piece in tables:
+            writer.write(piece)
+
+
+def failing():
+    yield next(pieces())
+    raise TableError("stop")
+
+
+def test_what_fails_leaves_nothing_behind(tmp_path):
+    with pytest.raises(TableError, match="column word is not all numbers"):
+        written(tmp_path / "t.npy", pieces())
+    with pytest.raises(OptionError, match="tables are written as"):
+        written(tmp_path / "t.x", pieces())
+    with pytest.raises(TableError, match="stop"):
+        written(tmp_path / "t.csv", failing())
+    assert not list(tmp_path.iterdir())
+
+
+def test_formulas_are_escaped():
+    table = pa.table({"=a": ["=1+1", "+x", "-y", "@z", "\tq", "fine", None, "a=b"], "n": range(8)})
+    safe = spreadsheet_safe(table)
+    assert safe.column_names == ["'=a", "n"]
+    assert safe["'=a"].to_pylist() == ["'=1+1", "'+x", "'-y", "'@z", "'\tq", "fine", None, "a=b"]
+    assert safe["n"].to_pylist() == list(range(8))

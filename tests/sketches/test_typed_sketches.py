@@ -1,0 +1,89 @@
+"""Sketches of typed files: text, gaps, values that the sample did not have."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import kermix as km
+from kermix.comparison.drift import drift
+from kermix.data.tables.mixed_rows import MixedRows
+from kermix.errors import OptionError, TableError
+
+
+def table(n, seed, shift=0.0):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({
+        "row": range(n),
+        "x": rng.normal(shift, 1, n).round(3),
+        "gappy": np.where(rng.random(n) < 0.3, np.nan, rng.normal(0, 5, n).round(2)),
+        "word": rng.choice(["a", "b", "c"], n, p=[0.6, 0.3, 0.1]),
+        "many": rng.choice([f"v{k}" for k in range(200)], n),
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("typed")
+    for k in range(4):
+        frame = table(1500, k)
+        if k == 3:
+            frame["word"] = "c"
+        if k % 2:
+            frame.to_csv(path / f"{k}.csv", index=False)
+        else:
+            frame.to_parquet(path / f"{k}.parquet", row_group_size=400)
+    return path
+
+
+def test_all_rows_and_columns_are_sketched(folder, tmp_path):
+    first = km.sketch_files(folder / "0.parquet", rank=40, exclude=["row"])
+    assert first.count == 1500
+    assert first.origin.columns == ("x", "gappy", "word", "many")
+    assert sum(f.dropped for f in first.origin.files) == 0
+    others = [km.sketch_files(folder / n, landmarks_from=first)
+              for n in ("1.csv", "2.parquet", "3.csv")]  # fmt: skip
+    steps = drift([first, *others], list("0123")).to_first
+    assert [s.pvalue < 1e-3 for s in steps] == [False, False, True]
+    first.save(tmp_path / "0.sketch")
+    again = km.sketch_files(folder / "1.csv", landmarks_from=tmp_path / "0.sketch")
+    assert torch.equal(again.sums.first, others[0].sums.first)
+
+
+def test_sums_are_those_of_the_rows(folder):
+    sketch = km.sketch_files(folder / "0.parquet", rank=30, exclude=["row"])
+    maker = MixedRows.from_dict(sketch.origin.mixed)
+    frame = pd.read_parquet(folder / "0.parquet")
+    rows = maker(maker.schema.encode(frame, unseen="unknown", extra=True))
+    assert torch.allclose(sketch.feature_map(rows).sum(0), sketch.sums.first, atol=1e-8)
+
+
+def test_values_and_gaps_that_the_sample_did_not_have(folder, tmp_path):
+    first = km.sketch_files(folder / "0.parquet", rank=30, exclude=["row"])
+    new = table(300, 9).assign(word="never seen", x=None)
+    new.to_parquet(tmp_path / "new.parquet")
+    found = km.sketch_files(tmp_path / "new.parquet", landmarks_from=first)
+    assert found.count == 300
+    assert drift([first, found], ["a", "b"]).to_first[0].pvalue < 1e-6
+
+
+def test_engines_agree(folder):
+    first = km.sketch_files(folder / "0.parquet", rank=20, exclude=["row"])
+    whole = km.sketch_files(folder, landmarks_from=first)
+    parts = [km.sketch_files(p, landmarks_from=first) for p in sorted(folder.iterdir())]
+    merged = parts[0] + parts[1] + parts[2] + parts[3]
+    assert torch.allclose(whole.sums.second, merged.sums.second, atol=1e-9)
+
+
+def test_kinds_can_be_said_and_faults_are_named(folder, tmp_path):
+    sketch = km.sketch_files(folder / "0.parquet", rank=5, kinds={"many": "text", "row": "key"})
+    assert sketch.origin.columns == ("x", "gappy", "word")
+    with pytest.raises(TableError, match="no column nope"):
+        km.sketch_files(folder / "0.parquet", exclude=["nope"])
+    with pytest.raises(OptionError, match="standardize=False"):
+        km.sketch_files(folder / "0.parquet", standardize=False)
+    with pytest.raises(OptionError, match="landmarks_from"):
+        km.sketch_files(folder / "1.csv", landmarks_from=sketch, exclude=["x"])
+    table(50, 0).drop(columns="word").to_csv(tmp_path / "less.csv", index=False)
+    with pytest.raises(TableError, match="no column word"):
+        km.sketch_files(tmp_path / "less.csv", landmarks_from=sketch)
