@@ -11,11 +11,14 @@ from torch import Tensor
 
 from kermix.checks import check_count
 from kermix.data.tables.columns import CategoryColumn
-from kermix.data.tables.frames import as_frame
-from kermix.data.tables.schema import EncodedTable, Schema
+from kermix.data.tables.frame_building import build_frame
+from kermix.data.tables.frames import Frame
+from kermix.data.tables.reading import read_frame
+from kermix.data.tables.schema import Schema, Unseen
 from kermix.errors import MissingExtraError, OptionError, RunError, SchemaError
 from kermix.models.table.distribution import ColumnDistribution, column_distribution
 from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
+from kermix.models.table.given import check_seen_before, encode_some
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.network import ColumnParts, TableNetwork
 from kermix.sklearn.mixture import seed_from
@@ -132,13 +135,8 @@ class TableModel(BaseEstimator):
             device=self.device,
         )
         trainer.run()
-        self.schema_, self.network_ = schema, trainer.task.model
-        self.history_ = trainer.history
-        self.n_iter_ = trainer.task.best_step or trainer.step
-        self.n_features_in_ = len(schema)
-        self.feature_names_in_ = np.array(schema.names, dtype=object)
-        self._frame = encoded.frame
-        return self
+        kept = trainer.task.best_step or trainer.step
+        return self.with_network(trainer.task.model, schema, trainer.history, kept, encoded.frame)
 
     @property
     def _where(self) -> torch.device:
@@ -146,6 +144,8 @@ class TableModel(BaseEstimator):
         return self.network_.out.weight.device
 
     def _generator(self, random_state: Any) -> torch.Generator:
+        if isinstance(random_state, torch.Generator):
+            return random_state
         return torch.Generator(self._where).manual_seed(seed_from(random_state))
 
     def sample(
@@ -154,6 +154,7 @@ class TableModel(BaseEstimator):
         *,
         given: Mapping[str, Any] | Any = None,
         random_state: Any = None,
+        frame: str | None = None,
         on_rows: Callable[[int], None] | None = None,
     ) -> Any:
         """Draw rows, in the kind of table that the model was fitted to.
@@ -163,18 +164,23 @@ class TableModel(BaseEstimator):
             given: Values of some columns, the same for all rows: `{"sex": "Female", "age": 40}`;
                 or a table of such columns with `n_samples` rows.
             random_state: Seed of the rows.
+            frame: The kind of table: "pandas", "polars", "arrow", "dict" or "array".
             on_rows: Called with the number of rows that are done, block by block.
         """
         check_count("n_samples", n_samples, 0)
         generator = self._generator(random_state)
-        codes, values, seen = self._given(given, n_samples)
+        codes, values, seen = self._given(given, n_samples, inside=True)
         found = complete(self.network_, codes, values, seen, generator, on_rows=on_rows)
-        return self._decode(*found)
+        return self._decode(*found, frame=frame)
 
     def score_samples(
         self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None
     ) -> np.ndarray:  # (N,)
-        """Log-density of each row, in the units of its columns; codes by counting measure."""
+        """Log-density of each row, in the units of its columns; codes by counting measure.
+
+        A gap in a column that never had one is left open: the row's density is that of its other
+        cells. A value that a category never had is an error.
+        """
         logs, derivative = self._order_scores(X, orders, on_rows)
         mean = torch.logsumexp(logs, 0) - math.log(len(logs))
         return np.asarray(mean.cpu().numpy() + derivative)
@@ -194,16 +200,21 @@ class TableModel(BaseEstimator):
         count = self.orders if orders is None else orders
         check_count("orders", count, 1)
         check_is_fitted(self, "network_")
-        encoded = self.schema_.encode(X, extra=True)
+        frame = read_frame(X)[0]
+        encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
+        check_seen_before(self.schema_, frame, encoded)
         codes, values = encoded.tensors(self._where)
+        known, codes = codes >= 0, codes.clamp(min=0)
         # One source for all rows and calls: a mixture over orders is a density then.
         generator = torch.Generator().manual_seed(0)
         chosen = orders_of(self.network_.layout.columns, count, generator)
-        logs = chain_log_density(self.network_, codes, values, chosen, on_rows=on_rows)
+        logs = chain_log_density(
+            self.network_, codes, values, chosen, known=known, on_rows=on_rows
+        )
         return logs, self.schema_.log_derivative(encoded).sum(1)
 
     def conditional(
-        self, column: str, given: Mapping[str, Any] | Any = None
+        self, column: str, given: Mapping[str, Any] | Any = None, *, unseen: Unseen = "error"
     ) -> ColumnDistribution:
         """The distribution of a column, given others; one for each row of `given`.
 
@@ -211,10 +222,12 @@ class TableModel(BaseEstimator):
             column: Its name.
             given: Values of columns, or a table of them; those not named are left open. Given
                 values of `column` itself do not count.
+            unseen: "unknown" leaves cells open that the model cannot know: values that a category
+                never had, and gaps where there were none.
         """
         place = _place(self.schema_, column)
         rows = 1 if given is None or (isinstance(given, Mapping) and _scalars(given)) else None
-        codes, values, seen = self._given(given, rows)
+        codes, values, seen = self._given(given, rows, unseen)
         seen[:, place] = False
         return column_distribution(
             self.network_, self._parts(codes, values, seen), place, self.schema_.modelled[place]
@@ -248,7 +261,8 @@ class TableModel(BaseEstimator):
         if draws is not None:
             check_count("draws", draws, 1)
         check_is_fitted(self, "network_")
-        encoded = self.schema_.encode(X, unseen="unknown", extra=True)
+        frame = read_frame(X)[0]
+        encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
         codes, values = encoded.tensors(self._where)
         seen = torch.ones_like(codes, dtype=torch.bool)
         excluded = torch.zeros(self.network_.layout.total, dtype=torch.bool, device=codes.device)
@@ -260,9 +274,9 @@ class TableModel(BaseEstimator):
         codes = codes.clamp(min=0)
         generator = self._generator(random_state)
         found = [
-            self._decode(*complete(self.network_, codes, values, seen, generator,
-                                   excluded=excluded, most_likely=draws is None,
-                                   on_rows=on_rows), frame=encoded.frame)
+            self._filled(frame, *complete(self.network_, codes, values, seen, generator,
+                                          excluded=excluded, most_likely=draws is None,
+                                          on_rows=on_rows))
             for _ in range(draws or 1)
         ]  # fmt: skip
         return found[0] if draws is None else found
@@ -296,7 +310,9 @@ class TableModel(BaseEstimator):
         name = self._target(target)
         return self.conditional(name, X)
 
-    def _given(self, given: Any, rows: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _given(
+        self, given: Any, rows: int | None, unseen: Unseen = "error", inside: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
         check_is_fitted(self, "network_")
         layout, device = self.network_.layout, self._where
         if given is None or (isinstance(given, Mapping) and not given):
@@ -305,7 +321,7 @@ class TableModel(BaseEstimator):
             return codes, values, torch.zeros_like(codes, dtype=torch.bool)
         if isinstance(given, Mapping) and _scalars(given):
             given = {name: [value] for name, value in given.items()}
-        encoded, known = encode_some(self.schema_, given)
+        encoded, known = encode_some(self.schema_, given, unseen, inside)
         if rows is not None and len(encoded) not in (1, rows):
             raise OptionError(
                 f"given has {len(encoded)} rows for {rows} samples; give 1 or {rows}."
@@ -315,6 +331,23 @@ class TableModel(BaseEstimator):
         if rows is not None and len(codes) != rows:
             codes, values, seen = (t.expand(rows, -1) for t in (codes, values, seen))
         return codes.clamp(min=0).contiguous(), values.contiguous(), seen.clone()
+
+    def _filled(self, frame: Frame, codes: Tensor, values: Tensor) -> Any:
+        """The caller's table, of which the gaps alone are filled."""
+        from pyarrow import compute
+
+        encoded = self.network_.layout.encoded(codes, values, "arrow")
+        columns, types = dict(frame.columns), dict(frame.types)
+        arrays = self.schema_.decoded_columns(encoded)
+        for column in self.schema_.modelled:
+            cells, found = columns[column.name], arrays[column.name]
+            if cells.null_count == len(cells):
+                columns[column.name], types[column.name] = found, column.type
+            elif cells.null_count:
+                whole = cells.combine_chunks()
+                wide = found.cast(whole.type, safe=False)
+                columns[column.name] = compute.if_else(whole.is_null(), wide, whole)
+        return build_frame(frame.kind, columns, types, frame.rows)
 
     def _decode(self, codes: Tensor, values: Tensor, frame: str | None = None) -> Any:
         encoded = self.network_.layout.encoded(codes, values, frame or self._frame)
@@ -335,32 +368,35 @@ class TableModel(BaseEstimator):
         if content.get("format") != FORMAT or content.get("version") != VERSION:
             raise RunError(f"{path} holds no table model that this kermix reads.")
         model = cls(**{**content["parameters"], "device": device})
-        model.schema_ = Schema.from_dict(content["schema"])
-        network = TableNetwork(TableLayout.of(model.schema_), model.width, model.blocks)
+        schema = Schema.from_dict(content["schema"])
+        network = TableNetwork(TableLayout.of(schema), model.width, model.blocks)
         network.load_state_dict(tensors)
-        model.network_ = network.eval().to(device)
-        model.history_, model.n_iter_ = [], content["n_iter"]
-        model.n_features_in_ = len(model.schema_)
-        model._frame = content["frame"]
-        return model
+        network = network.eval().to(device)
+        return model.with_network(network, schema, [], content["n_iter"], content["frame"])
 
+    def with_network(
+        self,
+        network: TableNetwork,
+        schema: Schema,
+        history: list[dict[str, float]],
+        kept: int,
+        frame: str,
+    ) -> Self:
+        """The estimator, fitted by a training that took place elsewhere.
 
-def encode_some(schema: Schema, table: Any) -> tuple[EncodedTable, np.ndarray]:
-    """Codes and numbers of a table that has some of the columns; and which ones, (D,)."""
-    frame = as_frame(table, "given")
-    known = np.array([c.name in frame.columns for c in schema.modelled])
-    unknown = [n for n in frame.columns if n not in schema.names]
-    if unknown:
-        raise SchemaError(
-            f"given: there is no column {unknown[0]}; there are {', '.join(schema.names)}."
-        )
-    part = Schema(tuple(c for c in schema.columns if c.name in frame.columns), schema.frame)
-    found = part.encode(table, unseen="error", name="given")
-    codes = np.full((frame.rows, len(schema.modelled)), -1, np.int64)
-    values = np.zeros((frame.rows, len(schema.numbers)))
-    codes[:, known] = found.codes
-    values[:, [c.name in frame.columns for c in schema.numbers]] = found.values
-    return EncodedTable(codes, values, found.frame), known
+        Args:
+            network: The trained network.
+            schema: What the columns are.
+            history: What was reported in training.
+            kept: The step whose weights were kept.
+            frame: The kind of table that samples are.
+        """
+        self.schema_, self.network_ = schema, network
+        self.history_, self.n_iter_ = history, kept
+        self.n_features_in_ = len(schema)
+        self.feature_names_in_ = np.array(schema.names, dtype=object)
+        self._frame = frame
+        return self
 
 
 def _scalars(given: Mapping[str, Any]) -> bool:

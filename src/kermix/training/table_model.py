@@ -1,7 +1,7 @@
 """Training of the table model: random columns are seen, the others are to be likely."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from kermix.training.averaging import RunningAverage
 from kermix.training.schedules import learning_rate
 from kermix.training.task import Forward, Row, Task
 
-__all__ = ["TableModelSettings", "TableModelTask", "TableRows"]
+__all__ = ["TableModelSettings", "TableModelTask", "TableRows", "table_split"]
 
 FEWEST_HELD_OUT, ENOUGH_HELD_OUT, MOST_HELD_OUT = 8, 300, 4096
 LOOKS = 4096  # at held-out rows in a report, with different columns seen
@@ -74,6 +74,18 @@ class TableModelSettings:
         """For tables of few rows, a batch is an eighth of them, and no less than 32."""
         return replace(self, batch_size=min(self.batch_size, max(32, rows // 8)))
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "TableModelSettings":
+        """The inverse of :meth:`as_json`; unknown names are an error."""
+        unknown = sorted(set(content) - {field.name for field in fields(cls)})
+        if unknown:
+            raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
+        return cls(**content)
+
 
 class TableRows(NamedTuple):
     """Rows of a table as tensors."""
@@ -106,15 +118,12 @@ class TableModelTask(Task):
             self.model = self.module = TableNetwork(
                 layout, settings.width, settings.blocks, settings.components, settings.dropout
             )
-        generator = torch.Generator().manual_seed(settings.seed)
-        order = torch.randperm(len(rows.codes), generator=generator)
-        held = _held_out_rows(settings.held_out, len(order))
-        self._held, self._train = order[:held], order[held:]
+        self._held, self._train = table_split(len(rows.codes), settings)
         self._order = torch.arange(0)
         self._least, self._best_step = math.inf, 0
         self._kept: dict[str, Tensor] = {}
         self._ranks: Ranks | None = None
-        self.generator = generator
+        self.generator = torch.Generator().manual_seed(settings.seed)
 
     def prepare(self, fabric: Any, ranks: Ranks | None) -> list[torch.optim.Optimizer]:
         """Bring the table to the device."""
@@ -269,6 +278,13 @@ class TableModelTask(Task):
                       for n, t in tensors.items() if n.startswith("kept.")}  # fmt: skip
         self._least = math.inf if content["least"] is None else content["least"]
         self._best_step, self.ended = content["best_step"], content["ended"]
+
+
+def table_split(rows: int, settings: TableModelSettings) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows that are held out, and of those to train with."""
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(settings.seed))
+    held = _held_out_rows(settings.held_out, rows)
+    return order[:held], order[held:]
 
 
 def _held_out_rows(share: float, rows: int) -> int:

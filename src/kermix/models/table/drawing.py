@@ -136,6 +136,7 @@ def chain_log_density(
     values: Tensor,  # (N, Q)
     orders: Tensor,  # (O, D)
     given: Tensor | None = None,  # (D,), bool
+    known: Tensor | None = None,  # (N, D), bool
     on_rows: Callable[[int], None] | None = None,
 ) -> Tensor:  # (O, N)
     """Log-density of rows by the chain rule, in each of some orders.
@@ -148,11 +149,14 @@ def chain_log_density(
         values: Normal scores of whole rows.
         orders: Orders of the columns.
         given: Columns that are a condition: the density is that of the others.
+        known: Cells that count; a row's density is then that of its known cells.
         on_rows: Called with the number of rows that are done, block by block.
     """
     found = []
-    for block in zip(codes.split(rows_at_once(network)), values.split(rows_at_once(network)),
-                     strict=True):  # fmt: skip
+    size = rows_at_once(network)
+    known = torch.ones_like(codes, dtype=torch.bool) if known is None else known
+    for *block, counts in zip(codes.split(size), values.split(size), known.split(size),
+                              strict=True):  # fmt: skip
         sums = []
         for order in orders.to(codes.device):
             seen = torch.zeros_like(block[0], dtype=torch.bool)
@@ -163,8 +167,9 @@ def chain_log_density(
                 if given is not None and bool(given[column]):
                     continue
                 parts = network(*block, seen)
-                total += network.column_log_likelihood(parts, *block)[:, column]
-                seen[:, column] = True
+                found_here = network.column_log_likelihood(parts, *block)[:, column]
+                total += found_here.masked_fill(~counts[:, column], 0.0)
+                seen[:, column] = counts[:, column]
             sums.append(total)
         found.append(torch.stack(sums))
         if on_rows is not None:
