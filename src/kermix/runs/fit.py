@@ -146,12 +146,16 @@ def begin_fit(
                 f"{what}{', '.join((*READING, 'target'))} are for tables with columns, and "
                 f"{data} is none."
             )
-        if found is not None and (asked or _suits_table_model(found, settings, target)):
+        why = None if asked or found is None else _why_table_model(found, settings, target)
+        if found is not None and (asked or why is not None):
             return begin_table_fit(
                 found, folder=folder, quick=quick,
                 settings={n: v for n, v in settings.items() if n != "model"}, target=target,
                 reading=look, rows=rows, device=device, precision=precision, ranks=ranks,
+                why=why,
             )  # fmt: skip
+        if target is not None:
+            raise OptionError(f"target={target!r} is for the table model (model='table').")
         if found is not None and (look or not isinstance(data, str | Path)):
             data = _numbers(found.frame)  # kept in the folder, because it is not the whole file
             reading = {"rows": None}
@@ -217,13 +221,17 @@ def _keep(table: Table, path: Path) -> None:
         parquet.write_table(pyarrow.table(columns), part)
 
 
-def _suits_table_model(found: TypedTable, settings: Mapping[str, Any], target: str | None) -> bool:
-    if set(settings) - TO_BOTH - OF_TABLES or "model" in settings:
-        return False
-    if target is not None or set(settings) & OF_TABLES:
-        return True
-    why = why_table_model(found.schema, found.frame.rows)
-    return why is not None and bool(found.schema.modelled)
+def _why_table_model(
+    found: TypedTable, settings: Mapping[str, Any], target: str | None
+) -> str | None:
+    """Why a table is for the table model; None if it is not, or another model was asked for."""
+    if set(settings) - TO_BOTH - OF_TABLES or "model" in settings or not found.schema.modelled:
+        return None
+    if target is not None:
+        return "a target is named"
+    if set(settings) & OF_TABLES:
+        return f"{min(set(settings) & OF_TABLES)} is a setting of it"
+    return why_table_model(found.schema, found.frame.rows)
 
 
 def _numbers(frame: Frame) -> Table:

@@ -117,6 +117,7 @@ def begin_table_fit(
     device: str,
     precision: str,
     ranks: Mapping[str, Any],
+    why: str | None = None,
 ) -> tuple[TableRun, TableData]:
     """Make the run folder of a fit of the table model; nothing is trained yet."""
     if ranks["devices"] * ranks["nodes"] > 1:
@@ -145,7 +146,8 @@ def begin_table_fit(
     source = table.source or str((folder / KEPT[True]).absolute())
     run = TableRun.create(
         folder, source, data, chosen, target=target, device=device, precision=precision,
-        options={} if kept else options, notes=table.notes,
+        options={} if kept else options,
+        notes=(*([f"Fitted by the table model, because {why}."] if why else []), *table.notes),
         frame=table.frame.kind if kept else "pandas",
         form=".parquet" if kept else form_of(source),
     )  # fmt: skip

@@ -290,7 +290,7 @@ class TableModel(BaseEstimator):
         found = self._of_target(X, target)
         if found.is_number:
             raise OptionError(f"{found.column.name} is a number; use conditional(...).quantile.")
-        return found._filled
+        return found.filled
 
     def classes(self, target: str | None = None) -> tuple[str, ...]:
         """The values of a target."""

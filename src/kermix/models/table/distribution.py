@@ -51,7 +51,7 @@ class ColumnDistribution:
         return isinstance(self.column, NumberColumn)
 
     @cached_property
-    def _filled(self) -> np.ndarray:
+    def filled(self) -> np.ndarray:
         """Probabilities of the codes but "missing", which sum to one."""
         found = self.probabilities
         if self.column.has_missing:
@@ -70,7 +70,7 @@ class ColumnDistribution:
         z = torch.from_numpy((scores[:, None] - means) / scales)
         inside = (weights * torch.special.ndtr(z).numpy()).sum(1)
         below = column.atoms[None, :] <= numbers[:, None]
-        filled = self._filled
+        filled = self.filled
         return np.asarray(filled[:, 0] * inside + (filled[:, 1:] * below).sum(1))
 
     def quantile(self, share: float) -> np.ndarray:  # (rows,)
@@ -113,10 +113,14 @@ class ColumnDistribution:
     def most_likely(self) -> Any:
         """The most likely value of a category, or the median of a number, as an Arrow array."""
         if isinstance(self.column, NumberColumn):
-            codes, scores = self._coded(self.quantile(0.5))
-            return self.column.decode(codes, scores)
-        codes = self._filled.argmax(1)
+            return self.quantile_cells(0.5)
+        codes = self.filled.argmax(1)
         return self.column.decode(codes)
+
+    def quantile_cells(self, share: float) -> Any:
+        """:meth:`quantile` in the column's own type, as an Arrow array."""
+        codes, scores = self._coded(self.quantile(share))
+        return self._numbers("quantile").decode(codes, scores)
 
     def values(self) -> Any:
         """:meth:`most_likely` as pandas has it."""
