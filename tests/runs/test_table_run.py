@@ -52,7 +52,7 @@ def test_a_table_with_categories_goes_to_the_table_model(run):
     }  # fmt: skip
     assert (run.checkpoints / "model.safetensors").exists()
     assert run.notes(None) == [
-        "Fitted by the table model, because blocks is a setting of it.",
+        "Fitted by the table model, because order is a key.",
         "Left out as keys: order.",
     ]
     assert isinstance(open_run(run.folder), TableRun)

@@ -227,11 +227,12 @@ def _why_table_model(
     """Why a table is for the table model; None if it is not, or another model was asked for."""
     if set(settings) - TO_BOTH - OF_TABLES or "model" in settings or not found.schema.modelled:
         return None
-    if target is not None:
+    why = why_table_model(found.schema, found.frame.rows)
+    if why is None and target is not None:
         return "a target is named"
-    if set(settings) & OF_TABLES:
+    if why is None and set(settings) & OF_TABLES:
         return f"{min(set(settings) & OF_TABLES)} is a setting of it"
-    return why_table_model(found.schema, found.frame.rows)
+    return why
 
 
 def _numbers(frame: Frame) -> Table:
