@@ -277,6 +277,30 @@ def test_what_cannot_be_is_refused_before_a_folder_is_made(options, expected, tm
     assert not (tmp_path / "run").exists()
 
 
+ODD = {
+    "five rows": lambda rng: pd.DataFrame({"a": list("xyxyx"), "b": [1.5, 2, 3, np.nan, 9]}),
+    "one column": lambda rng: pd.DataFrame({"a": list("xyz") * 30}),
+    "all gaps": lambda rng: pd.DataFrame({"a": list("xyz") * 30, "b": [np.nan] * 90}),
+    "several types": lambda rng: pd.DataFrame({"a": [1, "x", 2.5] * 30, "b": rng.normal(size=90)}),
+    "hostile names": lambda rng: pd.DataFrame(
+        {"$a^$": ["$x_", "<script>", "y"] * 30, "[red]b": rng.integers(0, 500, 90)}
+    ),
+    "labels": lambda rng: pd.DataFrame({0: list("xyz") * 30, 1: rng.integers(0, 500, 90)}),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_tables_have_runs_too(case, tmp_path):
+    table = ODD[case](np.random.default_rng(0))
+    run = km.fit(table, out=tmp_path / "run", model="table", **{**TINY, "steps": 3})
+    drawn = run.sample(4)
+    assert list(drawn) == list(table)
+    assert (drawn.dtypes == table.dtypes).all()
+    assert np.isfinite(run.score(table)).all()
+    assert (run.dataset().encoded.codes >= 0).all()
+    assert "<script>" not in (run.folder / "report.html").read_text()
+
+
 def test_tables_are_asked_for_where_there_is_one(tmp_path):
     with pytest.raises(errors.OptionError, match="moons is none"):
         km.fit("moons", out=tmp_path / "run", model="table")

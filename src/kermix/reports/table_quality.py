@@ -51,7 +51,8 @@ class TableQuality:
         log_density: Mean of the model's log-densities, in the user's units.
         density_name: Of which rows it is.
         references: Simpler models' mean log-densities of the same rows, by name.
-        detection: 1 if a classifier cannot tell data and samples apart, 0 if it always can.
+        detection: 1 if a classifier cannot tell data and samples apart, 0 if it always can; None
+            for too few rows.
         copies: Share of samples that equal a training row.
         copies_held: Share of held-out rows that do.
         privacy: Distances to training rows.
@@ -63,7 +64,7 @@ class TableQuality:
     log_density: float
     density_name: str
     references: tuple[tuple[str, float], ...]
-    detection: float
+    detection: float | None
     copies: float
     copies_held: float
     privacy: Privacy
@@ -153,8 +154,8 @@ def _variation(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.abs(a - b).sum() / 2)
 
 
-def detection_score(schema: Schema, data: EncodedTable, samples: EncodedTable) -> float:
-    """`1 - (2 max(AUC, 1/2) - 1)` of gradient-boosted trees on three folds."""
+def detection_score(schema: Schema, data: EncodedTable, samples: EncodedTable) -> float | None:
+    """`1 - (2 max(AUC, 1/2) - 1)` of gradient-boosted trees on three folds; None for few rows."""
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier
         from sklearn.metrics import roc_auc_score
@@ -165,7 +166,7 @@ def detection_score(schema: Schema, data: EncodedTable, samples: EncodedTable) -
         ) from None
     count = min(len(data), len(samples))
     if count < LEAST_CLASSIFIED:
-        return float("nan")
+        return None
     chosen = np.random.default_rng(0).permutation(len(data))[:count]
     features = np.concatenate(
         [_features(schema, data[chosen]), _features(schema, samples[:count])]

@@ -70,10 +70,13 @@ def write_table_report(
             "samples below.",
         )
     page.heading("Can a classifier tell them apart?")
-    page.text(
-        f"Gradient-boosted trees, three folds: score {quality.detection:.3f}. 1 means that they "
-        "cannot tell samples from data, 0 that they always can."
-    )
+    if quality.detection is None:
+        page.text("There are too few rows to try.")
+    else:
+        page.text(
+            f"Gradient-boosted trees, three folds: score {quality.detection:.3f}. 1 means that "
+            "they cannot tell samples from data, 0 that they always can."
+        )
     page.heading("Privacy")
     _privacy(page, quality, quality.privacy)
     page.heading("Training")

@@ -17,7 +17,7 @@ import torch
 from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frame_building import build_frame
-from kermix.data.tables.frames import Frame
+from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.data.tables.writing import WRITABLE, table_writer
@@ -265,7 +265,8 @@ class TableRun(Run):
         drawn = model.sample(count, random_state=settings.seed + 1, frame="arrow")
         with table_writer(self.folder / f"samples{self.config['form']}") as writer:
             writer.write(drawn.slice(0, KEPT_SAMPLES))
-        samples = data.schema.encode(drawn, name="samples", extra=True)
+        types = {c.name: c.type for c in data.schema.columns}
+        samples = data.schema.encode(replace(as_frame(drawn, "samples"), types=types), extra=True)
         judged = np.sort(held if len(held) else train[:MOST_JUDGED])
         log_density = model.score_samples(_taken(data.frame, judged))
         quality = judge_samples(data.schema, data.encoded, samples, train, held, log_density)
@@ -281,11 +282,13 @@ class TableRun(Run):
         schema = data.schema
         kinds = [c.kind for c in schema.columns]
         counted = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
+        told = "too few rows to try"
+        if quality.detection is not None:
+            told = f"{quality.detection:.3f} (1: a classifier cannot, 0: it always can)"
         against = "; ".join(f"{name}: {value:.3f}" for name, value in quality.references)
         return [
             (quality.density_name, f"{quality.log_density:.3f} nats a row ({against})"),
-            ("told apart from data", f"{quality.detection:.3f} (1: a classifier cannot, 0: it "
-             "always can)"),
+            ("told apart from data", told),
             ("exact copies", f"{quality.copies:.2%} of the samples ({quality.copies_held:.2%} of "
              "held-out rows)"),
             ("data", f"{data.frame.name}: {data.frame.rows:,} rows, {len(schema)} columns "
