@@ -80,6 +80,17 @@ def test_a_table_chooses_its_model(folder, tmp_path):
         kermix("impute", tmp_path / "mixture", folder / "new.csv", "-o", tmp_path / "x.csv")
 
 
+def test_plain_numbers_go_to_a_mixture_and_that_is_said(tmp_path):
+    rng = np.random.default_rng(0)
+    pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"]).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    result = kermix("fit", tmp_path / "t.csv", "--steps", 2, "--out", tmp_path / "run")
+    assert "Fitted by a mixture, because all columns are plain numbers" in result.stdout
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config.get("kind") == "fit"
+
+
 def test_samples_have_the_form_of_the_input(folder, tmp_path):
     kermix("sample", folder / "run", "-n", 500, "-o", tmp_path / "more", "--seed", 3)
     drawn = pd.read_csv(tmp_path / "more.csv.gz")

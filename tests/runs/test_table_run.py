@@ -13,8 +13,9 @@ from kermix import errors
 from kermix.reports.table_quality import detection_score, judge_samples
 from kermix.runs.fit_run import FitRun
 from kermix.runs.kinds import open_run
+from kermix.runs.table_data import form_of
 from kermix.runs.table_fit import why_table_model
-from kermix.runs.table_run import TableRun, form_of
+from kermix.runs.table_run import TableRun
 from kermix.training.checkpoints import load_checkpoint
 
 TINY = {"width": 16, "blocks": 1, "steps": 80, "learning_rate": 0.01, "device": "cpu"}

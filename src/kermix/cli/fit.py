@@ -1,6 +1,7 @@
 """`kermix fit`, `resume`, `sample` and `score`."""
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -246,8 +247,17 @@ def fit(
         typed |= {name: value for name, value in found.items() if value not in (None, (), {})}
     run, dataset = begin_fit(**typed)
     if speaks():
-        print_notes(run.notes(dataset))
+        print_notes([*_choice(run.kind, typed), *run.notes(dataset)])
     train_and_finish(run, dataset)
+
+
+def _choice(kind: str, typed: Mapping[str, Any]) -> list[str]:
+    """Why a table was fitted by a mixture, where nobody asked for one."""
+    path = Path(typed["data"])
+    named = {"model", "cost", "components"} & set(typed)
+    if kind != "fit" or named or not path.is_file() or path.suffix in (".npy", ".npz"):
+        return []
+    return ["Fitted by a mixture, because all columns are plain numbers (else --model table)."]
 
 
 def resume(

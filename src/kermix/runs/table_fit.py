@@ -20,7 +20,8 @@ from kermix.data.tables.table import Table
 from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
 from kermix.runs.run import KEPT
-from kermix.runs.table_run import TableData, TableRun, form_of, keep_frame, rows_of
+from kermix.runs.table_data import TableData, form_of, keep_frame, rows_of
+from kermix.runs.table_run import TableRun
 from kermix.training.table_model import TableModelSettings
 
 __all__ = ["READING", "TABLE_SETTINGS", "TypedTable", "begin_table_fit", "typed_table",

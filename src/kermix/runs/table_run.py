@@ -4,23 +4,20 @@ Beside what every run has: `schema.json` says what the columns are, `checkpoint/
 holds the network, and `samples.csv` (or the input's format) are rows drawn from it.
 """
 
-import hashlib
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
-from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.frame_building import build_frame
 from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.reading import read_frame
-from kermix.data.tables.schema import EncodedTable, Schema
-from kermix.data.tables.writing import WRITABLE, table_writer
+from kermix.data.tables.schema import Schema
+from kermix.data.tables.writing import table_writer
 from kermix.errors import OptionError, SchemaError
 from kermix.models.table.distribution import ColumnDistribution
 from kermix.models.table.drawing import rows_at_once
@@ -31,6 +28,7 @@ from kermix.reports.table_quality import TableQuality, judge_samples
 from kermix.reports.table_report import write_table_report
 from kermix.runs.folder import TABLE, check_data, check_trained
 from kermix.runs.run import Numbers, Outcome, Row, Run
+from kermix.runs.table_data import TableData, fingerprint, rows_of, taken_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Trainer, load_model, make_fabric
 from kermix.training.table_model import (
@@ -43,26 +41,13 @@ from kermix.training.table_model import (
 if TYPE_CHECKING:
     from kermix.sklearn.table import TableModel
 
-__all__ = ["TableData", "TableRun", "rows_of"]
+__all__ = ["TableRun"]
 
 LEAST_JUDGED, MOST_JUDGED = 1000, 10_000  # rows that are drawn for the report
 KEPT_SAMPLES = 2500
 BLOCKS_AT_ONCE = 8
 ROWS_AT_ONCE = 16_384  # whose conditional distributions are held
 OnRows = Callable[[int], None]
-
-
-class TableData(NamedTuple):
-    """A table, what its columns are, and its rows as codes and numbers."""
-
-    frame: Frame
-    schema: Schema
-    encoded: EncodedTable
-
-    @classmethod
-    def of(cls, frame: Frame, schema: Schema) -> "TableData":
-        """A table that matches a schema."""
-        return cls(frame, schema, schema.encode(frame, name=frame.name, extra=True))
 
 
 class TableRun(Run):
@@ -120,7 +105,7 @@ class TableRun(Run):
                 "target": target,
                 "frame": frame,
                 "form": form,
-                "fingerprint": _fingerprint(data.encoded),
+                "fingerprint": fingerprint(data.encoded),
                 "notes": [*notes, *data.schema.notes(), *_few_rows(data, settings)],
             },
         )
@@ -155,7 +140,7 @@ class TableRun(Run):
             frame = replace(frame, types=types)
         frame = rows_of(frame, options.get("rows"), self.settings.seed)
         data = TableData.of(frame, schema)
-        check_data(self.folder, self.config, _fingerprint(data.encoded))
+        check_data(self.folder, self.config, fingerprint(data.encoded))
         return data
 
     def trainer(self, data: TableData) -> Trainer[TableModelTask]:
@@ -268,7 +253,7 @@ class TableRun(Run):
         types = {c.name: c.type for c in data.schema.columns}
         samples = data.schema.encode(replace(as_frame(drawn, "samples"), types=types), extra=True)
         judged = np.sort(held if len(held) else train[:MOST_JUDGED])
-        log_density = model.score_samples(_taken(data.frame, judged))
+        log_density = model.score_samples(taken_rows(data.frame, judged))
         quality = judge_samples(data.schema, data.encoded, samples, train, held, log_density)
         write_json(self.folder / "result.json", quality.as_json())
         rows = self._numbers(data, quality, outcome, model.n_iter_)
@@ -323,44 +308,8 @@ class TableRun(Run):
         return parts
 
 
-def form_of(source: str) -> str:
-    """How a file of samples ends: as the input does, where such a file can be written.
-
-    Example:
-        >>> form_of("orders.parquet"), form_of("orders.csv.gz"), form_of("orders.xlsx")
-        ('.parquet', '.csv.gz', '.csv')
-    """
-    ends = [end for end in WRITABLE if source.lower().endswith(end)]
-    return max(ends, key=len, default=".csv")
-
-
-def rows_of(frame: Frame, rows: int | None, seed: int) -> Frame:
-    """Some rows of a table, drawn at random, in their order."""
-    if rows is None or rows >= frame.rows:
-        return frame
-    order = torch.randperm(frame.rows, generator=torch.Generator().manual_seed(seed))
-    return _taken(frame, order[:rows].sort().values.numpy())
-
-
-def keep_frame(frame: Frame, path: Path) -> None:
-    """Write a table that was in memory beside its run, which reads it again when it goes on."""
-    arrow = load_pyarrow()
-    with table_writer(path) as writer:
-        writer.write(arrow.table(dict(frame.columns)))
-
-
-def frame_in_kind(frame: Frame, kind: str) -> Any:
-    """The table in a kind of the caller's."""
-    return build_frame(kind, dict(frame.columns), dict(frame.types), frame.rows)
-
-
 def _generator(model: "TableModel", seed: int) -> torch.Generator:
     return torch.Generator(model.network_.out.weight.device).manual_seed(seed)
-
-
-def _taken(frame: Frame, rows: np.ndarray) -> Frame:
-    chosen = {name: column.take(rows) for name, column in frame.columns.items()}
-    return replace(frame, columns=chosen, rows=len(rows))
 
 
 def _few_rows(data: TableData, settings: TableModelSettings) -> list[str]:
@@ -376,10 +325,3 @@ def _check_modelled(schema: Schema, name: str) -> None:
     names = [c.name for c in schema.modelled]
     if name not in names:
         raise OptionError(f"Column {name!r} is not modelled; there are {', '.join(names)}.")
-
-
-def _fingerprint(encoded: EncodedTable) -> str:
-    digest = hashlib.sha256(str(encoded.codes.shape).encode())
-    for part in (encoded.codes, encoded.values):
-        digest.update(np.ascontiguousarray(part).tobytes())
-    return digest.hexdigest()[:16]
