@@ -105,7 +105,7 @@ def test_impute_fills_gaps_and_nothing_else(run):
     table = shop(60, seed=5)
     table.loc[3, "price"] = np.nan
     table.loc[4, "town"] = None
-    table.loc[5, "stock"] = 5  # outside of what was seen, and no gap
+    table.loc[5, "price"] = 99999.25  # outside of what was seen, and no gap
     table["remark"] = "kept"
     filled = run.impute(table)
     assert not filled.drop(columns="order").isna().any().any()

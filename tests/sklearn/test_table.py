@@ -280,3 +280,27 @@ def test_bad_calls_say_what_is_wrong(model, call, error, says):
 def test_orders_are_permutations():
     orders = orders_of(6, 50, torch.Generator().manual_seed(0))
     assert torch.equal(orders.sort(1).values, torch.arange(6).expand(50, 6))
+
+
+@torch.no_grad()
+def test_cells_that_are_not_known_do_not_count():
+    layout = TableLayout((3, 2, 4), (2,), (0.0,) * 9)
+    network = random_network(layout)
+    codes = torch.tensor([[0, 1, 0], [2, 0, 3], [1, 1, 0]])
+    values = torch.tensor([[0.3], [0.0], [-1.2]])
+    known = torch.tensor([[True, False, True], [True, True, False], [True, True, True]])
+    orders = orders_of(3, 4, torch.Generator().manual_seed(0))
+    found = chain_log_density(network, codes, values, orders, known=known)
+    other, moved = codes.clone(), values.clone()
+    other[~known] = 0
+    moved[1] = 5.0
+    again = chain_log_density(network, other, moved, orders, known=known)
+    assert torch.equal(found, again)
+    whole = chain_log_density(network, codes, values, orders)
+    assert torch.equal(found[:, 2], whole[:, 2])
+    # One known cell alone: its probability, whatever the order.
+    alone = torch.tensor([[True, False, False]])
+    one = chain_log_density(network, codes[:1], values[:1], orders, known=alone)
+    parts = network(codes[:1], values[:1], torch.zeros(1, 3, dtype=torch.bool))
+    expected = network.column_log_likelihood(parts, codes[:1], values[:1])[0, 0]
+    assert torch.allclose(one, expected.double().expand_as(one))
