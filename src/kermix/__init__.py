@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kermix.runs.fit import fit, resume
     from kermix.sklearn.mixture import KernelMixture
     from kermix.sklearn.product import ProductClassifier, ProductRegressor
+    from kermix.sklearn.table import TableModel
 
 forward_moved_modules()
 
@@ -68,6 +69,7 @@ __all__ = [
     "ScalarLoss",
     "Schema",
     "Sketch",
+    "TableModel",
     "VectorLoss",
     "__version__",
     "bandwidth",
@@ -99,6 +101,10 @@ def __getattr__(name: str) -> object:
         from kermix.sklearn.mixture import KernelMixture
 
         return KernelMixture
+    if name == "TableModel":
+        from kermix.sklearn.table import TableModel
+
+        return TableModel
     if name in ("ProductClassifier", "ProductRegressor"):
         from kermix.sklearn import product as product_estimators
 

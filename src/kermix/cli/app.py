@@ -11,7 +11,7 @@ import rich
 import typer
 from rich.console import Console
 
-from kermix.cli import classify, compare, fit, reproduce, schema, sketch, spectrum
+from kermix.cli import classify, compare, fit, reproduce, schema, sketch, spectrum, tables
 from kermix.cli.old_options import CommandWithOldOptions
 from kermix.cli.output import INTERRUPTED, print_notes
 from kermix.errors import DegenerateDataWarning, KermixError, OptionError
@@ -53,6 +53,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "resume": fit.resume,
     "sample": fit.sample,
     "score": fit.score,
+    "impute": tables.impute,
     "classify": classify.classify,
     "predict": classify.predict,
     "schema": schema.command,

@@ -12,7 +12,9 @@ from rich.console import Console
 
 from kermix.cli.old_options import note_old_names
 from kermix.cli.output import check_output, print_lines, print_notes
+from kermix.cli.reading import Decimal, Delimiter, Encoding, Header
 from kermix.cli.running import train_and_finish
+from kermix.cli.tables import predict_table, table_run
 from kermix.errors import OptionError
 from kermix.files import whole_file
 
@@ -124,10 +126,16 @@ def classify(
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a run of kermix classify.")],
-    images: Annotated[
+    run: Annotated[
         Path,
-        typer.Argument(help="A picture, a folder of pictures, an IDX file, or a .npy of images."),
+        typer.Argument(help="Folder of a run of kermix classify, or of the table model."),
+    ],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="A picture, a folder of pictures, an IDX file, or a .npy of images; of the table "
+            "model, a table, as for fit."
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -136,19 +144,45 @@ def predict(
     chances: Annotated[
         bool, typer.Option("--all", help="Write the probability of every class.")
     ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(help="Table model: the column to predict; by default that of the fit."),
+    ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option("--id", metavar="COLUMN", help="Table model: a column that names the rows."),
+    ] = None,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    header: Header = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "cpu",
 ) -> None:
-    """Find the classes of images: a table of file (or row), class and probability."""
+    """Find the classes of images, or a column of a table: what is likely, and how likely it is.
+
+    For images, a table of file (or row), class and probability. For a run of the table model, the
+    most likely value of a column with its probabilities, or the median and quantiles of a number.
+    """
     from kermix.runs.classify_run import ClassifyRun
+    from kermix.runs.folder import TABLE, kind_of_run
     from kermix.runs.predictions import read_unlabelled
     from kermix.training.loop import make_fabric
 
+    look = (delimiter, decimal, encoding, header)
+    if kind_of_run(run) == TABLE:
+        predict_table(table_run(run), data, out, target, look, every=chances,
+                      id_column=id_column)  # fmt: skip
+        return
+    if target is not None or id_column is not None or any(v is not None for v in look):
+        raise OptionError(
+            f"{run}: --target, --id and how a table is read are for the table model."
+        )
     if out is not None:
         check_output(out, ".csv")
     opened = ClassifyRun.open(run)
     place = make_fabric(device, "32-true").device
     trained = opened.classifier(str(place))
-    kind, blocks, notes = read_unlabelled(images, opened.shape)
+    kind, blocks, notes = read_unlabelled(data, opened.shape)
     every = [f"p({name})" for name in trained.classes] if chances else []
     rows = [[kind, "class", "probability", *every]]
     for names, pixels in blocks:

@@ -1,6 +1,7 @@
 """`kermix fit`, `resume`, `sample` and `score`."""
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,8 +9,19 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from kermix.cli.output import check_output, print_lines, print_notes
+from kermix.cli.output import check_output, print_lines, print_notes, split_names
+from kermix.cli.reading import (
+    Columns,
+    Decimal,
+    Delimiter,
+    Encoding,
+    Exclude,
+    Header,
+    Kinds,
+    reading_options,
+)
 from kermix.cli.running import train_and_finish, typed_options
+from kermix.cli.tables import sample_table, score_table, table_run
 from kermix.distributed.launch import is_rank, speaks, world_of_environment
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file, write_array
@@ -19,6 +31,7 @@ __all__ = ["fit", "resume", "sample", "score"]
 console = Console()
 
 ROWS = (".npy", ".csv")  # files that rows are written to
+LOOK = ("exclude", "kinds", "delimiter", "decimal", "encoding", "header")
 
 Cost = Annotated[
     str,
@@ -72,9 +85,11 @@ def fit(
     model: Annotated[
         str | None,
         typer.Option(
-            help="mixture: a table of components. network: fixed noise to components. continuous: "
+            help="By default auto: for a table with categories, gaps, times or whole numbers the "
+            "table model (table), which gives every column given any others; for numbers mixture. "
+            "mixture: a list of components. network: fixed noise to components. continuous: "
             "new noise in each step to components. generator, conv: "
-            "noise to centres, one for each noise vector. By default mixture. For images of 16 "
+            "noise to centres, one for each noise vector. For images of 16 "
             "pixels or more: codes (default), noise to codes of an autoencoder; code-mixture; "
             "conv, noise to images."
         ),
@@ -169,6 +184,38 @@ def fit(
         int | None,
         typer.Option(help="Images: rows that a network makes at once; less takes less memory."),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="Table model: the column that kermix predict is about."),
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(help="Table model: features of a row; by default 256.")
+    ] = None,
+    blocks: Annotated[
+        int | None, typer.Option(help="Table model: residual blocks; by default 3.")
+    ] = None,
+    dropout: Annotated[
+        float | None,
+        typer.Option(help="Table model: share of features left out in training; 0.1."),
+    ] = None,
+    decay: Annotated[
+        float | None, typer.Option(help="Table model: weight decay; by default 0.01.")
+    ] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(help="Table model: share of rows that decide which step is kept; 0.05."),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(help="Table model: reports without progress before it ends; 10."),
+    ] = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
+    kinds: Kinds = None,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    header: Header = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")] = "32-true",
     devices: Devices = None,
@@ -182,7 +229,7 @@ def fit(
         bool, typer.Option("--quick", help="A look in seconds: fewer steps and components.")
     ] = False,
 ) -> None:
-    """Fit a mixture to data: train, draw samples, write a report.
+    """Fit a mixture, or a table model, to data: train, draw samples, write a report.
 
     Without arguments, the paper's ten-mode mixture. Stop with Ctrl-C at any moment: nothing is
     lost, and the command to go on is printed.
@@ -193,10 +240,24 @@ def fit(
     for name, kind in (("variance_factors", float), ("spaces", str)):
         if name in typed:
             typed[name] = _parts(name, typed[name], kind)
+    look = {name: typed.pop(name, None) for name in ("columns", *LOOK)}
+    if any(value is not None for value in look.values()):
+        names = look.pop("columns")
+        found = {"columns": split_names(names), **reading_options(*look.values())}
+        typed |= {name: value for name, value in found.items() if value not in (None, (), {})}
     run, dataset = begin_fit(**typed)
     if speaks():
-        print_notes(run.notes(dataset))
+        print_notes([*_choice(run.kind, typed), *run.notes(dataset)])
     train_and_finish(run, dataset)
+
+
+def _choice(kind: str, typed: Mapping[str, Any]) -> list[str]:
+    """Why a table was fitted by a mixture, where nobody asked for one."""
+    path = Path(typed["data"])
+    named = {"model", "cost", "components"} & set(typed)
+    if kind != "fit" or named or not path.is_file() or path.suffix in (".npy", ".npz"):
+        return []
+    return ["Fitted by a mixture, because all columns are plain numbers (else --model table)."]
 
 
 def resume(
@@ -230,7 +291,10 @@ def sample(
     out: Annotated[
         Path,
         typer.Option(
-            "-o", "--out", help="Where to write: .npy or .csv; of images .npy, .npz or .png."
+            "-o",
+            "--out",
+            help="Where to write: .npy or .csv; of the table model also .csv.gz, .parquet, "
+            ".feather, .jsonl, by default as its data; of images .npy, .npz or .png.",
         ),
     ],
     n: Annotated[int, typer.Option("-n", help="How many samples.")] = 1000,
@@ -238,16 +302,33 @@ def sample(
     label: Annotated[
         str | None, typer.Option(help="Images: the class to draw, by its name.")
     ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=VALUE",
+            help="Table model: a value that all rows have, again for each; empty for a gap.",
+        ),
+    ] = None,
+    spreadsheet_safe: Annotated[
+        bool,
+        typer.Option(
+            "--spreadsheet-safe",
+            help="Table model: escape text that a spreadsheet would take for a formula.",
+        ),
+    ] = False,
 ) -> None:
     """Draw samples from a fitted model."""
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.fit_run import FitRun
     from kermix.runs.image_run import ImageRun
     from kermix.runs.kinds import open_run
+    from kermix.runs.table_run import TableRun
 
     if n < 1:
         raise OptionError(f"-n {n}: at least one sample is needed.")
     opened = open_run(run)
+    if not isinstance(opened, TableRun) and (given or spreadsheet_safe):
+        raise OptionError(f"{run}: --given and --spreadsheet-safe are for the table model.")
     if isinstance(opened, ClassifyRun):
         raise RunError(
             f"{run}: a classifier, which tells images apart (kermix predict); samples are drawn "
@@ -259,9 +340,12 @@ def sample(
     else:
         if label is not None:
             raise OptionError(f"--label {label}: the run in {run} has no classes.")
-        check_output(out, *ROWS)
-        assert isinstance(opened, FitRun)
-        _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
+        if isinstance(opened, TableRun):
+            out = sample_table(opened, out, n, seed, given or [], spreadsheet_safe)
+        else:
+            check_output(out, *ROWS)
+            assert isinstance(opened, FitRun)
+            _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
     console.print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
 
 
@@ -272,14 +356,39 @@ def score(
         Path | None,
         typer.Option("-o", "--out", help="Where to write the log-density of each row."),
     ] = None,
+    sort: Annotated[
+        bool,
+        typer.Option("--sort", help="Table model: the rarest rows first, with their numbers."),
+    ] = False,
+    id_column: Annotated[
+        str | None,
+        typer.Option("--id", metavar="COLUMN", help="Table model: a column that names the rows."),
+    ] = None,
+    orders: Annotated[
+        int | None,
+        typer.Option(help="Table model: orders of columns that are averaged over; by default 1."),
+    ] = None,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    header: Header = None,
 ) -> None:
     """Log-density of each row of DATA under a fitted model, in nats."""
     from kermix.data.loading import load
     from kermix.runs.fit_run import FitRun
-    from kermix.runs.folder import IMAGES, kind_of_run
+    from kermix.runs.folder import IMAGES, TABLE, kind_of_run
 
-    if kind_of_run(run) == IMAGES:
+    kind, look = kind_of_run(run), (delimiter, decimal, encoding, header)
+    if kind == IMAGES:
         raise RunError(f"{run}: a model of images has no density to score with.")
+    if kind == TABLE:
+        score_table(table_run(run), data, out, look, sort=sort, id_column=id_column,
+                    orders=orders)  # fmt: skip
+        return
+    if sort or id_column is not None or orders is not None or any(v is not None for v in look):
+        raise OptionError(
+            f"{run}: --sort, --id, --orders and how a table is read are for the table model."
+        )
     if out is not None:
         check_output(out, *ROWS)
     opened = FitRun.open(run)

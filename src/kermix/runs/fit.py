@@ -8,7 +8,8 @@ from typing import Any
 from kermix.checks import check_option
 from kermix.data.loading import IMAGE_SETS, Dataset, load
 from kermix.data.tables.common import load_pyarrow
-from kermix.data.tables.table import Source, Table, read_table
+from kermix.data.tables.frames import Frame
+from kermix.data.tables.table import Source, Table, read_table, table_of_arrow
 from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
@@ -18,6 +19,15 @@ from kermix.runs.folder import check_new_folder, next_free_folder
 from kermix.runs.image_run import ASKED, MODEL_OPTIONS, ImageRun, suits_images
 from kermix.runs.kinds import open_run
 from kermix.runs.run import KEPT, Run
+from kermix.runs.table_fit import (
+    READING,
+    TABLE_SETTINGS,
+    TypedTable,
+    begin_table_fit,
+    typed_table,
+    why_table_model,
+)
+from kermix.runs.table_run import TableRun
 from kermix.runs.training import train
 from kermix.training.image_settings import ImageSettings
 from kermix.training.settings import FitSettings
@@ -26,7 +36,9 @@ __all__ = ["begin_fit", "fit", "ranks_of", "resume"]
 
 SMALLEST_SIDE = 4
 OF_IMAGES = ("code", "spaces", "encoder_steps", "chunk")
-SETTINGS = {field.name for field in fields(FitSettings)} | {*ASKED}
+SETTINGS = {field.name for field in fields(FitSettings)} | {*ASKED} | TABLE_SETTINGS
+OF_TABLES = TABLE_SETTINGS - {field.name for field in fields(FitSettings)} - {*ASKED}
+TO_BOTH = (TABLE_SETTINGS - OF_TABLES - {"components", "average"}) | {"model"}
 STRATEGIES = ("auto", "gather", "shard", "moments")
 
 
@@ -37,25 +49,31 @@ def fit(
     quick: bool = False,
     show: bool = False,
     **options: Any,
-) -> FitRun | ImageRun:
-    """Fit a mixture, or a generator, to data: train, draw samples, write a report.
+) -> FitRun | ImageRun | TableRun:
+    """Fit a mixture, a table model or a generator to data: train, draw samples, write a report.
 
     The result is a run folder, the same as `kermix fit` makes, which `kermix resume`, `sample` and
     `score` take too.
 
     Args:
         data: A built-in set (`"moons"`), a set of images (`"mnist"`), a path, or what holds rows:
-            a data frame, an array, a tensor; these are copied into the folder.
+            a data frame, an array, a tensor; these are copied into the folder. A table with
+            categories, gaps, times or whole numbers is fitted by the table model
+            (:class:`kermix.TableModel`), numbers by a mixture, unless `model` says otherwise:
+            `"table"`, `"mixture"`, ...
         out: Folder of the run, which must not exist; by default `runs/NAME`.
         quick: Whether to take fewer steps and components, for a first look.
         show: Whether to show a progress bar.
-        options: `rows`, `data_root` and `size` of data that are read; `device`, `precision`,
-            `devices`, `nodes` and `strategy`; and every setting of
+        options: `rows`, `data_root` and `size` of data that are read; of tables `columns`,
+            `exclude`, `kinds`, `delimiter`, `decimal`, `encoding`, `header` and `target`;
+            `device`, `precision`, `devices`, `nodes` and `strategy`; and every setting of
             :class:`~kermix.training.settings.FitSettings` (of
-            :class:`~kermix.training.image_settings.ImageSettings` for images).
+            :class:`~kermix.training.image_settings.ImageSettings` for images, of
+            :class:`~kermix.training.table_model.TableModelSettings` for the table model).
 
     Returns:
-        The run: `.sample(n, seed)`, `.score(rows)`, `.model()`, `.folder`, `.config`.
+        The run: `.sample(n, seed)`, `.score(rows)`, `.model()`, `.folder`, `.config`; of the table
+        model also `.sample(n, given={...})`, `.impute(table)` and `.predict(table, target)`.
 
     Example:
         >>> import tempfile
@@ -103,11 +121,15 @@ def begin_fit(
     devices: int | None = None,
     nodes: int | None = None,
     strategy: str | None = None,
+    target: str | None = None,
     **settings: Any,
-) -> tuple[FitRun | ImageRun, Dataset]:
+) -> tuple[FitRun | ImageRun | TableRun, Any]:
     """Make the run folder of a fit; see :func:`fit`. Nothing is trained yet."""
     if rows is not None and rows < 1:
         raise OptionError(f"rows={rows}: at least one row is needed.")
+    look = {name: settings.pop(name) for name in READING if name in settings}
+    if settings.get("model") == "auto":
+        del settings["model"]
     _checked_settings(settings)  # refused before any file is read
     ranks = ranks_of(devices, nodes, strategy)
     alone = ranks["devices"] * ranks["nodes"] == 1
@@ -115,6 +137,28 @@ def begin_fit(
     if folder is not None and alone:
         check_new_folder(folder)  # of several processes, one makes it and the others find it
     reading = {"rows": rows, "data_root": data_root, "size": size}
+    asked = settings.get("model") == "table"
+    if asked or look or target is not None or not set(settings) - TO_BOTH - OF_TABLES:
+        found = typed_table(data, look, rows, settings.get("seed", 0), asked)
+        if found is None and (asked or look or target is not None):
+            what = "the table model, " if asked else ""
+            raise OptionError(
+                f"{what}{', '.join((*READING, 'target'))} are for tables with columns, and "
+                f"{data} is none."
+            )
+        why = None if asked or found is None else _why_table_model(found, settings, target)
+        if found is not None and (asked or why is not None):
+            return begin_table_fit(
+                found, folder=folder, quick=quick,
+                settings={n: v for n, v in settings.items() if n != "model"}, target=target,
+                reading=look, rows=rows, device=device, precision=precision, ranks=ranks,
+                why=why,
+            )  # fmt: skip
+        if target is not None:
+            raise OptionError(f"target={target!r} is for the table model (model='table').")
+        if found is not None and (look or not isinstance(data, str | Path)):
+            data = _numbers(found.frame)  # kept in the folder, because it is not the whole file
+            reading = {"rows": None}
     if not isinstance(data, str | Path):
         return _begin_rows_in_memory(
             data, folder, quick, reading, settings, device, precision, ranks
@@ -177,6 +221,25 @@ def _keep(table: Table, path: Path) -> None:
         parquet.write_table(pyarrow.table(columns), part)
 
 
+def _why_table_model(
+    found: TypedTable, settings: Mapping[str, Any], target: str | None
+) -> str | None:
+    """Why a table is for the table model; None if it is not, or another model was asked for."""
+    if set(settings) - TO_BOTH - OF_TABLES or "model" in settings or not found.schema.modelled:
+        return None
+    why = why_table_model(found.schema, found.frame.rows)
+    if why is None and target is not None:
+        return "a target is named"
+    if why is None and set(settings) & OF_TABLES:
+        return f"{min(set(settings) & OF_TABLES)} is a setting of it"
+    return why
+
+
+def _numbers(frame: Frame) -> Table:
+    columns = load_pyarrow().table(dict(frame.columns))
+    return table_of_arrow(columns, frame.name, None)
+
+
 def _checked_settings(settings: Mapping[str, Any]) -> None:
     """Refuse names that neither a fit of rows nor one of images has, and bad values of rows."""
     unknown = sorted(set(settings) - SETTINGS)
@@ -184,8 +247,12 @@ def _checked_settings(settings: Mapping[str, Any]) -> None:
         raise OptionError(
             f"There is no setting {unknown[0]!r}; there are {', '.join(sorted(SETTINGS))}."
         )
-    if settings.get("model") not in ("codes", "code-mixture"):
-        FitSettings(**{k: v for k, v in settings.items() if k not in OF_IMAGES and v is not None})
+    mixed = sorted(set(settings) & OF_TABLES)
+    if mixed and settings.get("model") not in (None, "table"):
+        raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
+    if settings.get("model") not in ("codes", "code-mixture", "table"):
+        left = {*OF_IMAGES, *OF_TABLES}
+        FitSettings(**{k: v for k, v in settings.items() if k not in left and v is not None})
 
 
 def _as_images(dataset: Dataset, settings: Mapping[str, Any]) -> bool:

@@ -26,11 +26,12 @@ __all__ = [
 
 WHOLE = ("epoch", "step")
 FIT = "fit"  # the kind of a run whose config does not name one
-IMAGES, CLASSIFY = "images", "classify"
+IMAGES, CLASSIFY, TABLE = "images", "classify", "table"
 KINDS = {
     FIT: "a fit of rows (kermix fit)",
     IMAGES: "a fit of images (kermix fit)",
     CLASSIFY: "a classifier (kermix classify)",
+    TABLE: "a fit of the table model (kermix fit)",
 }
 
 
@@ -82,7 +83,7 @@ def begin_folder(folder: Path) -> None:
 
 
 def kind_of_run(folder: Path) -> str | None:
-    """`"fit"`, `"images"` or `"classify"`; None if the folder is no readable run."""
+    """`"fit"`, `"table"`, `"images"` or `"classify"`; None if the folder is no readable run."""
     try:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):

@@ -7,10 +7,11 @@ from kermix.runs.fit_run import FitRun
 from kermix.runs.folder import FIT, kind_of_run
 from kermix.runs.image_run import ImageRun
 from kermix.runs.run import Run
+from kermix.runs.table_run import TableRun
 
 __all__ = ["open_run"]
 
-KINDS: dict[str, type[Run]] = {run.kind: run for run in (FitRun, ImageRun, ClassifyRun)}
+KINDS: dict[str, type[Run]] = {run.kind: run for run in (FitRun, ImageRun, ClassifyRun, TableRun)}
 
 
 def open_run(folder: Path | str) -> Run:

@@ -97,7 +97,7 @@ class CategoryColumn(Column):
         more = ("(other)",) * self.other + ("(missing)",) * self.has_missing
         return (*(str(v) for v in self.values), *more)
 
-    def encode(self, column: Any, table: str, unseen: str) -> np.ndarray:
+    def encode(self, column: Any, table: str, unseen: str, first_row: int = 0) -> np.ndarray:
         """Codes of the cells; `unseen` says what becomes of values that were never seen."""
         from pyarrow import compute
 
@@ -117,11 +117,12 @@ class CategoryColumn(Column):
                 found = compute.unique(cells.filter(arrow.array(new))).to_pylist()
                 ways = "unseen='other'" if self.other else "fold_below=1 when the schema is made"
                 raise SchemaError(
-                    f"{table}, row {int(new.argmax())}, column {self.name}: the schema has no "
-                    f"value {listed(repr(v) for v in found[:3])} ({int(new.sum())} such cells, "
-                    f"{len(found)} different). To allow for unseen values use {ways}."
+                    f"{table}, row {first_row + int(new.argmax())}, column {self.name}: the "
+                    f"schema has no value {listed(repr(v) for v in found[:3])} "
+                    f"({int(new.sum())} such cells, {len(found)} different). To allow for "
+                    f"unseen values use {ways}."
                 )
-        return _with_gaps(codes, empty, self, table, unseen)
+        return _with_gaps(codes, empty, self, table, unseen, first_row)
 
     def decode(self, codes: np.ndarray) -> Any:
         """The values of codes, as an Arrow array of the column's own type."""
@@ -189,7 +190,9 @@ class NumberColumn(Column):
         """How many codes there are."""
         return 1 + len(self.atoms) + self.has_missing
 
-    def encode(self, column: Any, table: str, unseen: str) -> tuple[np.ndarray, np.ndarray]:
+    def encode(
+        self, column: Any, table: str, unseen: str, first_row: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Codes of the cells, and normal scores of those that are no atoms (0 elsewhere)."""
         empty = np.asarray(column.is_null().to_numpy())
         numbers = self.numbers(column, table)
@@ -203,7 +206,7 @@ class NumberColumn(Column):
         codes[empty] = UNKNOWN
         rest = found == 0
         scores[present[rest]] = self.map(numbers[rest])
-        return _with_gaps(codes, empty, self, table, unseen), scores
+        return _with_gaps(codes, empty, self, table, unseen, first_row), scores
 
     def numbers(self, column: Any, table: str) -> np.ndarray:
         """The numbers of the cells that are not missing."""
@@ -378,7 +381,7 @@ def _cast(column: Any, kind: Any, owner: Column, table: str) -> Any:
 
 
 def _with_gaps(
-    codes: np.ndarray, empty: np.ndarray, owner: Column, table: str, unseen: str
+    codes: np.ndarray, empty: np.ndarray, owner: Column, table: str, unseen: str, first_row: int
 ) -> np.ndarray:
     if not empty.any():
         return codes
@@ -386,7 +389,8 @@ def _with_gaps(
         codes[empty] = owner.missing_code
     elif unseen != "unknown":
         raise SchemaError(
-            f"{table}, row {int(empty.argmax())}, column {owner.name}: {int(empty.sum())} values "
-            "are missing, and the schema was learned from rows without gaps in it."
+            f"{table}, row {first_row + int(empty.argmax())}, column {owner.name}: "
+            f"{int(empty.sum())} values are missing, and the schema was learned from "
+            "rows without gaps in it."
         )
     return codes

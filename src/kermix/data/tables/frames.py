@@ -72,6 +72,7 @@ class Frame:
     columns: dict[str, Any]  # ChunkedArray
     types: dict[str, ColumnType]
     rows: int
+    first_row: int = 0  # the number of the first row in messages: its line in a text file
 
 
 def as_frame(table: Any, name: str = "table") -> Frame:

@@ -129,7 +129,8 @@ def _unpacked(path: Path, packed: bool) -> bytes:
 
 def _csv(path: Path, reading: Reading, packed: bool) -> tuple[Frame, list[str]]:
     table, look = read_csv(path, reading, packed)
-    return as_frame(table, path.name), list(look.notes)
+    frame = as_frame(table, path.name)
+    return replace(frame, first_row=1 + look.named), list(look.notes)
 
 
 def read_csv(path: Path, reading: Reading, packed: bool) -> tuple[Any, CsvLook]:
@@ -293,7 +294,8 @@ def _checked(frame: Frame, reading: Reading) -> Frame:
         odd = next(w for w in words if w and not is_number(w))
         row = compute.index(compute.utf8_trim_whitespace(column), odd).as_py()
         raise SchemaError(
-            f"{frame.name}, row {row}, column {name}: {odd!r} is not a number, and most cells of "
-            f"this column are. Correct it, leave the column out, or say --kind {name}=category."
+            f"{frame.name}, row {row + frame.first_row}, column {name}: {odd!r} is not a "
+            "number, and most cells of this column are. "
+            f"Correct it, leave the column out, or say --kind {name}=category."
         )
     return frame

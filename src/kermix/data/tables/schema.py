@@ -28,7 +28,7 @@ from kermix.data.tables.reading import read_frame
 from kermix.errors import OptionError, SchemaError
 from kermix.files import whole_file
 
-__all__ = ["UNKNOWN", "EncodedTable", "Schema"]
+__all__ = ["UNKNOWN", "EncodedTable", "Schema", "Unseen"]
 
 Kind: TypeAlias = Literal["category", "number", "time", "constant", "key", "text"]
 Unseen: TypeAlias = Literal["error", "other", "unknown"]
@@ -191,11 +191,13 @@ class Schema:
             cells = frame.columns[column.name]
             if isinstance(column, NumberColumn):
                 _check_mixed(column, frame)
-                codes[:, k], values[:, number] = column.encode(cells, frame.name, unseen)
+                codes[:, k], values[:, number] = column.encode(
+                    cells, frame.name, unseen, frame.first_row
+                )
                 number += 1
             else:
                 _check_mixed(column, frame)
-                codes[:, k] = column.encode(cells, frame.name, unseen)
+                codes[:, k] = column.encode(cells, frame.name, unseen, frame.first_row)
         return EncodedTable(codes, values, frame.kind)
 
     def decode(self, encoded: EncodedTable, frame: str | None = None) -> Any:
@@ -211,11 +213,17 @@ class Schema:
         """
         kind = encoded.frame if frame is None else frame
         check_option("frame", kind, ("pandas", "polars", "arrow", "dict", "array"))
-        rows = len(encoded)
+        arrays = self.decoded_columns(encoded)
+        types = {c.name: c.type for c in self.columns if c.name in arrays}
+        return build_frame(kind, arrays, types, len(encoded))
+
+    def decoded_columns(self, encoded: EncodedTable) -> dict[str, Any]:
+        """The columns of :meth:`decode` as plain Arrow arrays."""
         self._check_encoded(encoded)
+        rows = len(encoded)
         places = {c.name: k for k, c in enumerate(self.modelled)}
         numbers = {c.name: k for k, c in enumerate(self.numbers)}
-        arrays, types = {}, {}
+        arrays = {}
         for column in self.columns:
             if isinstance(column, LeftOutColumn):
                 array = column.decode(rows)
@@ -226,8 +234,8 @@ class Schema:
                 assert isinstance(column, CategoryColumn)
                 array = column.decode(encoded.codes[:, places[column.name]])
             if array is not None:
-                arrays[column.name], types[column.name] = array, column.type
-        return build_frame(kind, arrays, types, rows)
+                arrays[column.name] = array
+        return arrays
 
     def log_derivative(self, encoded: EncodedTable) -> np.ndarray:  # (rows, numbers)
         """Logarithms of the derivatives of the maps to normal scores, by the user's units.

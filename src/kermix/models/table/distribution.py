@@ -1,0 +1,172 @@
+"""The distribution of one column, given others: probabilities, quantiles, draws."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from kermix.data.tables.columns import CategoryColumn, NumberColumn
+from kermix.data.tables.frame_building import build_frame
+from kermix.errors import OptionError
+from kermix.models.table.network import ColumnParts, TableNetwork, bounded, log_scales_of
+
+__all__ = ["ColumnDistribution", "column_distribution"]
+
+HALVINGS = 80
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnDistribution:
+    """What a column may be, row by row.
+
+    Attributes:
+        column: The column of the schema.
+        probabilities: Of its codes, (rows, codes), in the order of `names`. Code 0 of a number is
+            its continuous part.
+        weights: Of the Gaussians of the continuous part, (rows, components), on the scale of
+            normal scores; None for a category.
+        means: Their means.
+        scales: Their standard deviations.
+    """
+
+    column: CategoryColumn | NumberColumn
+    probabilities: np.ndarray
+    weights: np.ndarray | None = None
+    means: np.ndarray | None = None
+    scales: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.probabilities)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each code."""
+        return self.column.code_names
+
+    @property
+    def is_number(self) -> bool:
+        """Whether there are quantiles."""
+        return isinstance(self.column, NumberColumn)
+
+    @cached_property
+    def filled(self) -> np.ndarray:
+        """Probabilities of the codes but "missing", which sum to one."""
+        found = self.probabilities
+        if self.column.has_missing:
+            found = found[:, :-1]
+        return np.asarray(found / found.sum(1, keepdims=True).clip(min=1e-300))
+
+    def cdf(self, numbers: Any) -> np.ndarray:  # (rows,)
+        """Probability of at most this number, if the cell is filled; one number for each row."""
+        column = self._numbers("cdf")
+        wanted = np.broadcast_to(np.asarray(numbers, dtype=np.float64), (len(self),))
+        return self._cdf_of_scores(column.map(wanted - column.origin), wanted - column.origin)
+
+    def _cdf_of_scores(self, scores: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        column = self._numbers("cdf")
+        weights, means, scales = self._gaussians()
+        z = torch.from_numpy((scores[:, None] - means) / scales)
+        inside = (weights * torch.special.ndtr(z).numpy()).sum(1)
+        below = column.atoms[None, :] <= numbers[:, None]
+        filled = self.filled
+        return np.asarray(filled[:, 0] * inside + (filled[:, 1:] * below).sum(1))
+
+    def quantile(self, share: float) -> np.ndarray:  # (rows,)
+        """The number below which this share lies, in the column's units."""
+        column = self._numbers("quantile")
+        if not 0 < share < 1:
+            raise OptionError(f"quantile({share}): a share is between 0 and 1.")
+        low, high = np.full(len(self), column.low), np.full(len(self), column.high)
+        # An atom is reached exactly, because it is where the probability jumps.
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            above = self._cdf_of_scores(column.map(middle), middle) >= share
+            low, high = np.where(above, low, middle), np.where(above, middle, high)
+        if len(column.atoms):
+            place = np.searchsorted(column.atoms, high).clip(0, len(column.atoms) - 1)
+            for k in (place, (place - 1).clip(min=0)):
+                near = np.abs(column.atoms[k] - high) <= 1e-9 * np.maximum(1, np.abs(high))
+                high = np.where(near, column.atoms[k], high)
+        if column.decimals is not None:
+            high = np.round(high, column.decimals)
+        return high + column.origin
+
+    def interval(self, share: float) -> tuple[np.ndarray, np.ndarray]:
+        """The middle that holds this share: its lower and its upper end."""
+        return self.quantile((1 - share) / 2), self.quantile((1 + share) / 2)
+
+    def log_density(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:  # (rows,)
+        """Log-density of encoded cells, in the user's units; codes count by counting measure."""
+        rows = np.arange(len(self))
+        found = np.log(self.probabilities[rows, codes].clip(min=1e-300))
+        if isinstance(self.column, NumberColumn):
+            weights, means, scales = (torch.from_numpy(t) for t in self._gaussians())
+            z = (torch.from_numpy(scores)[:, None] - means) / scales
+            logs = weights.clamp(min=1e-300).log() - scales.log() - 0.5 * z.square()
+            inside = torch.logsumexp(logs, 1).numpy() - 0.5 * np.log(2 * np.pi)
+            inside = inside + self.column.log_derivative(codes, scores)
+            found = found + np.where(codes == 0, inside, 0.0)
+        return np.asarray(found)
+
+    def most_likely(self) -> Any:
+        """The most likely value of a category, or the median of a number, as an Arrow array."""
+        if isinstance(self.column, NumberColumn):
+            return self.quantile_cells(0.5)
+        codes = self.filled.argmax(1)
+        return self.column.decode(codes)
+
+    def quantile_cells(self, share: float) -> Any:
+        """:meth:`quantile` in the column's own type, as an Arrow array."""
+        codes, scores = self._coded(self.quantile(share))
+        return self._numbers("quantile").decode(codes, scores)
+
+    def values(self) -> Any:
+        """:meth:`most_likely` as pandas has it."""
+        frame = build_frame("pandas", {self.column.name: self.most_likely()},
+                            {self.column.name: self.column.type}, len(self))  # fmt: skip
+        return frame[self.column.name]
+
+    def _coded(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        column = self._numbers("quantile")
+        shifted = numbers - column.origin
+        codes = np.zeros(len(shifted), np.int64)
+        if len(column.atoms):
+            place = np.searchsorted(column.atoms, shifted).clip(max=len(column.atoms) - 1)
+            codes = np.where(column.atoms[place] == shifted, place + 1, 0)
+        return codes, np.where(codes == 0, column.map(shifted), 0.0)
+
+    def _gaussians(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        assert self.weights is not None
+        assert self.means is not None
+        assert self.scales is not None
+        return self.weights, self.means, self.scales
+
+    def _numbers(self, what: str) -> NumberColumn:
+        if not isinstance(self.column, NumberColumn):
+            raise OptionError(
+                f"Column {self.column.name} is a category: it has probabilities and no {what}."
+            )
+        return self.column
+
+
+def column_distribution(
+    network: TableNetwork, parts: ColumnParts, place: int, column: CategoryColumn | NumberColumn
+) -> ColumnDistribution:
+    """The distribution of the column at a place among those that are modelled."""
+    first = int(network.layout.offsets[place])
+    logits = bounded(parts.logits[:, first : first + network.layout.counts[place]])
+    probabilities = logits.double().softmax(1).cpu().numpy()
+    if place not in network.layout.numbers:
+        return ColumnDistribution(column, probabilities)
+    k = network.layout.numbers.index(place)
+    weights, means, scales = (
+        t.double().cpu().numpy()
+        for t in (
+            torch.softmax(parts.weights[:, k], -1),
+            parts.means[:, k],
+            log_scales_of(parts)[:, k].exp(),
+        )
+    )
+    return ColumnDistribution(column, probabilities, weights, means, scales)

@@ -1,0 +1,178 @@
+"""Rows drawn from a table network, densities of rows, and cells that are filled in."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kermix.models.table.network import (
+    ColumnParts,
+    TableNetwork,
+    bounded,
+    log_scales_of,
+)
+
+__all__ = ["Rows", "chain_log_density", "complete", "draw_cells", "orders_of", "rows_at_once"]
+
+Rows = tuple[Tensor, Tensor]  # codes (N, D), values (N, Q)
+LARGEST_BLOCK = 8192
+NUMBERS_AT_ONCE = 32_000_000
+
+
+def rows_at_once(network: TableNetwork) -> int:
+    """Rows whose outputs are held at a time: some 100 MB of them."""
+    wide = network.out.out_features + network.layout.total
+    return max(1, min(LARGEST_BLOCK, NUMBERS_AT_ONCE // max(1, wide)))
+
+
+@torch.no_grad()
+def complete(
+    network: TableNetwork,
+    codes: Tensor,  # (N, D)
+    values: Tensor,  # (N, Q)
+    seen: Tensor,  # (N, D), bool
+    generator: torch.Generator,
+    *,
+    excluded: Tensor | None = None,  # (T,), bool
+    most_likely: bool = False,
+    on_rows: Callable[[int], None] | None = None,
+) -> Rows:
+    """Fill in the cells that are not seen, column after column, each row in an order of its own.
+
+    Args:
+        network: The model.
+        codes: Codes of all columns; those that are not seen do not count.
+        values: Normal scores, likewise.
+        seen: Which cells are given.
+        generator: Source of random numbers, on the device of the rows.
+        excluded: Codes that are never drawn, such as "missing" when gaps are filled.
+        most_likely: Whether each cell gets its most likely value rather than a random one.
+        on_rows: Called with the number of rows that are done, block by block.
+    """
+    parts = []
+    for rows in torch.arange(len(codes), device=codes.device).split(rows_at_once(network)):
+        block = codes[rows], values[rows], seen[rows]
+        parts.append(_completed(network, *block, generator, excluded, most_likely))
+        if on_rows is not None:
+            on_rows(len(rows))
+    if not parts:
+        return codes.clone(), values.clone()
+    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+
+def _completed(
+    network: TableNetwork,
+    codes: Tensor,
+    values: Tensor,
+    seen: Tensor,
+    generator: torch.Generator,
+    excluded: Tensor | None,
+    most_likely: bool,
+) -> Rows:
+    codes, values, seen = codes.clone(), values.clone(), seen.clone()
+    # Seen columns come last, and are never reached.
+    keys = torch.rand(seen.shape, generator=generator, device=codes.device) + seen
+    order = keys.argsort(1)
+    left = (~seen).sum(1)
+    for step in range(int(left.max()) if len(left) else 0):
+        rows = (left > step).nonzero().flatten()
+        at = order[rows, step]
+        parts = network(codes[rows], values[rows], seen[rows])
+        new_codes, new_values = draw_cells(network, parts, at, generator, excluded, most_likely)
+        codes[rows, at] = new_codes
+        number = network.layout.number_of_column.to(at.device)[at]
+        of_number = number >= 0
+        values[rows[of_number], number[of_number]] = new_values[of_number]
+        seen[rows, at] = True
+    return codes, values
+
+
+def draw_cells(
+    network: TableNetwork,
+    parts: ColumnParts,
+    columns: Tensor,  # (N,)
+    generator: torch.Generator,
+    excluded: Tensor | None = None,
+    most_likely: bool = False,
+) -> tuple[Tensor, Tensor]:  # (N,), (N,)
+    """A code, and a number that counts where the code is 0, for one column of each row."""
+    logits = bounded(parts.logits)
+    closed = network.segments != columns.unsqueeze(1)
+    if excluded is not None:
+        closed = closed | excluded
+    if not most_likely:
+        logits = logits + _gumbel(logits, generator)
+    codes = logits.masked_fill(closed, -torch.inf).argmax(1) - network.offsets[columns]
+    number = network.layout.number_of_column.to(columns.device)[columns].clamp(min=0)
+    if not len(network.layout.numbers):
+        return codes, torch.zeros(len(codes), device=codes.device)
+    rows = torch.arange(len(codes), device=codes.device)
+    weights, means = parts.weights[rows, number], parts.means[rows, number]
+    scales = log_scales_of(parts)[rows, number].exp()
+    if most_likely:
+        # The mean: the middle of what the value may be, and less of a jump than a mode.
+        values = (weights.softmax(-1) * means).sum(-1)
+    else:
+        chosen = (weights + _gumbel(weights, generator)).argmax(-1, keepdim=True)
+        noise = torch.randn(len(codes), generator=generator, device=codes.device)
+        values = (means.gather(1, chosen) + scales.gather(1, chosen) * noise[:, None]).squeeze(1)
+    return codes, torch.where(codes == 0, values, 0.0)
+
+
+def _gumbel(like: Tensor, generator: torch.Generator) -> Tensor:
+    uniform = torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+    return -(-uniform.clamp(min=1e-30).log()).log()
+
+
+def orders_of(columns: int, count: int, generator: torch.Generator) -> Tensor:  # (O, D)
+    """Random orders of columns."""
+    return torch.rand(count, columns, generator=generator).argsort(1)
+
+
+@torch.no_grad()
+def chain_log_density(
+    network: TableNetwork,
+    codes: Tensor,  # (N, D)
+    values: Tensor,  # (N, Q)
+    orders: Tensor,  # (O, D)
+    given: Tensor | None = None,  # (D,), bool
+    known: Tensor | None = None,  # (N, D), bool
+    on_rows: Callable[[int], None] | None = None,
+) -> Tensor:  # (O, N)
+    """Log-density of rows by the chain rule, in each of some orders.
+
+    The logarithm of the mean of their exponentials over orders is a density too.
+
+    Args:
+        network: The model.
+        codes: Codes of whole rows.
+        values: Normal scores of whole rows.
+        orders: Orders of the columns.
+        given: Columns that are a condition: the density is that of the others.
+        known: Cells that count; a row's density is then that of its known cells.
+        on_rows: Called with the number of rows that are done, block by block.
+    """
+    found = []
+    size = rows_at_once(network)
+    known = torch.ones_like(codes, dtype=torch.bool) if known is None else known
+    for *block, counts in zip(codes.split(size), values.split(size), known.split(size),
+                              strict=True):  # fmt: skip
+        sums = []
+        for order in orders.to(codes.device):
+            seen = torch.zeros_like(block[0], dtype=torch.bool)
+            total = torch.zeros(len(block[0]), device=codes.device, dtype=torch.float64)
+            if given is not None:
+                seen |= given.to(codes.device)
+            for column in order.tolist():
+                if given is not None and bool(given[column]):
+                    continue
+                parts = network(*block, seen)
+                found_here = network.column_log_likelihood(parts, *block)[:, column]
+                total += found_here.masked_fill(~counts[:, column], 0.0)
+                seen[:, column] = counts[:, column]
+            sums.append(total)
+        found.append(torch.stack(sums))
+        if on_rows is not None:
+            on_rows(len(block[0]))
+    empty = torch.zeros(len(orders), 0, dtype=torch.float64, device=codes.device)
+    return torch.cat(found, 1) if found else empty

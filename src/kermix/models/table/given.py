@@ -1,0 +1,69 @@
+"""Cells that are given to a table model, as codes and numbers: some columns, checked by name."""
+
+from typing import Any
+
+import numpy as np
+
+from kermix.data.tables.columns import NumberColumn
+from kermix.data.tables.frames import Frame, as_frame
+from kermix.data.tables.schema import EncodedTable, Schema, Unseen
+from kermix.errors import OptionError, SchemaError
+
+__all__ = ["check_seen_before", "encode_some"]
+
+
+def encode_some(
+    schema: Schema, table: Any, unseen: Unseen = "error", inside: bool = False
+) -> tuple[EncodedTable, np.ndarray]:
+    """Codes and numbers of a table that has some of the columns; and which ones, (D,).
+
+    Args:
+        schema: Of the whole table.
+        table: Some of its columns.
+        unseen: As for :meth:`kermix.Schema.encode`.
+        inside: Whether numbers outside the range of their columns are refused.
+    """
+    frame = as_frame(table, "given")
+    known = np.array([c.name in frame.columns for c in schema.modelled])
+    unknown = [n for n in frame.columns if n not in schema.names]
+    if unknown:
+        raise SchemaError(
+            f"given: there is no column {unknown[0]}; there are {', '.join(schema.names)}."
+        )
+    part = Schema(tuple(c for c in schema.columns if c.name in frame.columns), schema.frame)
+    found = part.encode(frame, unseen=unseen, name="given")
+    for column in part.numbers if inside else ():
+        _check_inside(column, frame)
+    codes = np.full((frame.rows, len(schema.modelled)), -1, np.int64)
+    values = np.zeros((frame.rows, len(schema.numbers)))
+    codes[:, known] = found.codes
+    values[:, [c.name in frame.columns for c in schema.numbers]] = found.values
+    return EncodedTable(codes, values, found.frame), known
+
+
+def _check_inside(column: NumberColumn, frame: Frame) -> None:
+    numbers = column.numbers(frame.columns[column.name], frame.name)
+    outside = (numbers < column.low) | (numbers > column.high)
+    if outside.any():
+        cells = frame.columns[column.name].drop_null()
+        raise OptionError(
+            f"{frame.name}: {column.name}={cells[int(outside.argmax())]} is outside of the range "
+            f"that the model knows ({column.details()}), in which all its samples are."
+        )
+
+
+def check_seen_before(schema: Schema, frame: Frame, encoded: EncodedTable) -> None:
+    """Refuse values that a category never had: their density is zero."""
+    for k, column in enumerate(schema.modelled):
+        unknown = encoded.codes[:, k] < 0
+        if not unknown.any():
+            continue
+        cells = frame.columns[column.name]
+        new = unknown & ~np.asarray(cells.is_null().to_numpy())
+        if new.any():
+            row = int(new.argmax())
+            raise SchemaError(
+                f"{frame.name}, row {row + frame.first_row}, column {column.name}: the model has "
+                f"never seen the value {cells[row].as_py()!r} "
+                f"({int(new.sum())} such cells); its density is zero."
+            )

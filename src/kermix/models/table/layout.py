@@ -1,0 +1,76 @@
+"""How the codes and numbers of a table lie in the inputs and outputs of a network."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.data.tables.schema import EncodedTable, Schema
+
+__all__ = ["TableLayout"]
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """Codes of all columns in one row, column after column.
+
+    Attributes:
+        counts: Codes of each column.
+        numbers: Which columns have a continuous part: code 0 says that the number counts.
+        positions: Where on the scale of normal scores each code lies, if anywhere, else 0.
+
+    Example:
+        >>> layout = TableLayout((2, 3), (1,), (0.0, 0.0, 0.0, -1.0, 1.0))
+        >>> layout.offsets.tolist(), layout.segments.tolist()
+        ([0, 2], [0, 0, 1, 1, 1])
+    """
+
+    counts: tuple[int, ...]
+    numbers: tuple[int, ...]
+    positions: tuple[float, ...]
+
+    @classmethod
+    def of(cls, schema: Schema) -> "TableLayout":
+        """The layout of a schema's columns."""
+        counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
+        places = []
+        for k, count in enumerate(counts):
+            found = np.zeros(count)
+            if k in numbers:
+                codes = np.arange(count)
+                found = schema.numbers[numbers.index(k)].positions(codes, np.zeros(count))
+            places.append(found)
+        return cls(counts, numbers, tuple(np.concatenate(places).tolist()))
+
+    @property
+    def columns(self) -> int:
+        """Columns that the network models."""
+        return len(self.counts)
+
+    @property
+    def total(self) -> int:
+        """Codes of all columns together."""
+        return sum(self.counts)
+
+    @cached_property
+    def offsets(self) -> Tensor:  # (D,)
+        """Where the codes of each column begin."""
+        return torch.tensor([0, *self.counts[:-1]]).cumsum(0)
+
+    @cached_property
+    def segments(self) -> Tensor:  # (T,)
+        """The column of each code."""
+        return torch.repeat_interleave(torch.tensor(self.counts))
+
+    @cached_property
+    def number_of_column(self) -> Tensor:  # (D,)
+        """Which number a column has, or -1."""
+        found = torch.full((self.columns,), -1)
+        found[list(self.numbers)] = torch.arange(len(self.numbers))
+        return found
+
+    def encoded(self, codes: Tensor, values: Tensor, frame: str) -> EncodedTable:
+        """Tensors as a table that a schema decodes."""
+        return EncodedTable(codes.cpu().numpy(), values.double().cpu().numpy(), frame)

@@ -1,0 +1,199 @@
+r"""The network of the table model, and the log-likelihood of columns that it did not see.
+
+The mixture network of the paper maps a condition to the weights, centres and variances of a
+mixture. Here the condition is any set of columns of a row: for each column the network returns
+probabilities of its codes and, for a number, a mixture of Gaussians on the scale of normal scores.
+Trained on random subsets, it is a density of whole rows in any order of the chain rule.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kermix.models.table.layout import TableLayout
+
+__all__ = ["ColumnParts", "TableNetwork"]
+
+LARGEST_LOGIT = 25.0  # so that sums of exponentials neither overflow nor vanish
+SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 10.0
+KNOTS = 12
+
+
+class ColumnParts(NamedTuple):
+    """What a network returns for all columns of each row.
+
+    Attributes:
+        logits: Of the codes, (N, T); at most 25 in size.
+        weights: Logarithms of the weights of the Gaussians of each number, (N, Q, K).
+        means: Their means.
+        log_scales: Logarithms of their standard deviations.
+    """
+
+    logits: Tensor
+    weights: Tensor
+    means: Tensor
+    log_scales: Tensor
+
+
+class TableNetwork(nn.Module):
+    """A residual network from seen columns to mixtures of all columns.
+
+    Args:
+        layout: Codes and numbers of the table.
+        width: Features of a row.
+        blocks: Residual blocks.
+        components: Gaussians of a number's mixture.
+        dropout: Share of features that a block leaves out in training.
+
+    Example:
+        >>> network = TableNetwork(TableLayout((2, 1), (1,), (0.0,) * 3), width=8, blocks=1)
+        >>> codes, values = torch.tensor([[1, 0]]), torch.tensor([[0.3]])
+        >>> network.log_likelihood(codes, values, torch.tensor([[True, False]])).shape
+        torch.Size([1, 2])
+    """
+
+    segments: Tensor
+    offsets: Tensor
+    numbers: Tensor
+    places: Tensor
+    knots: Tensor
+    membership: Tensor
+
+    def __init__(
+        self,
+        layout: TableLayout,
+        width: int = 256,
+        blocks: int = 3,
+        components: int = 12,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.layout, self.components, self.dropout = layout, components, dropout
+        numbers = len(layout.numbers)
+        for name, tensor in (
+            ("segments", layout.segments),
+            ("offsets", layout.offsets),
+            ("numbers", torch.tensor(layout.numbers, dtype=torch.long)),
+            ("places", torch.tensor(layout.positions)),
+            ("knots", math.sqrt(2) * torch.erfinv(torch.linspace(-0.98, 0.98, KNOTS + 1))),
+            ("membership", functional.one_hot(layout.segments, layout.columns).float()),
+        ):
+            self.register_buffer(name, tensor, persistent=False)
+        # One row more than there are codes, for cells that are not seen.
+        self.codes = nn.Embedding(layout.total + 1, width, padding_idx=layout.total)
+        nn.init.normal_(self.codes.weight[:-1], std=1 / math.sqrt(max(1, layout.columns)))
+        self.flags = nn.Linear(layout.columns + numbers * (1 + KNOTS), width)
+        self.blocks = nn.ModuleList(_Block(width) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, layout.total + 3 * numbers * components)
+        with torch.no_grad():
+            self.out.weight.mul_(0.1)
+            _, _, means, log_scales = self._parts(self.out.bias)
+            means.copy_(torch.linspace(-2, 2, components))
+            log_scales.fill_(math.log(0.5))
+
+    def forward(
+        self,
+        codes: Tensor,  # (N, D)
+        values: Tensor,  # (N, Q)
+        seen: Tensor,  # (N, D), bool
+        masks: Tensor | None = None,  # (blocks, N, width)
+    ) -> ColumnParts:
+        """Mixtures of all columns, from those that are seen.
+
+        Args:
+            codes: Codes of all columns; those that are not seen do not count.
+            values: Normal scores of the numbers, likewise.
+            seen: Which cells count.
+            masks: What :meth:`dropout_masks` drew, in training.
+        """
+        at = torch.where(seen, codes + self.offsets, self.layout.total)
+        features = functional.embedding_bag(
+            at, self.codes.weight, mode="sum", padding_idx=self.layout.total
+        )
+        own = codes[:, self.numbers]
+        there = seen[:, self.numbers].to(values.dtype)
+        place = torch.where(own == 0, values, self.places[at[:, self.numbers].clamp(
+            max=self.layout.total - 1)])  # fmt: skip
+        # Piecewise linear functions, so that a sharp dependence on a number is easy to learn.
+        low, high = self.knots[:-1], self.knots[1:]
+        ramps = ((place.unsqueeze(-1) - low) / (high - low)).clamp(0, 1) * there.unsqueeze(-1)
+        inputs = torch.cat([seen.to(values.dtype), place * there, ramps.flatten(1)], 1)
+        features = features + self.flags(inputs)
+        for number, block in enumerate(self.blocks):
+            features = block(features, None if masks is None else masks[number])
+        return self._parts(self.out(self.norm(features)).float())
+
+    def dropout_masks(self, rows: int, generator: torch.Generator) -> Tensor | None:
+        """Factors of the features of each block: none, or what keeps their mean.
+
+        They come from a generator of the training's own, so that one that is resumed draws the
+        same, and from one for all processes, so that several draw what one would.
+        """
+        if not self.dropout:
+            return None
+        shape = (len(self.blocks), rows, self.norm.normalized_shape[0])
+        uniform = torch.rand(shape, generator=generator, device=generator.device)
+        return (uniform >= self.dropout) / (1 - self.dropout)
+
+    def _parts(self, outputs: Tensor) -> ColumnParts:
+        total, count = self.layout.total, len(self.layout.numbers) * self.components
+        logits, *rest = outputs.split([total, count, count, count], -1)
+        shape = (-1, self.components)
+        weights, means, log_scales = (part.unflatten(-1, shape) for part in rest)
+        return ColumnParts(logits, weights, means, log_scales)
+
+    def column_log_likelihood(
+        self, parts: ColumnParts, codes: Tensor, values: Tensor
+    ) -> Tensor:  # (N, D)
+        """Log-likelihood of each cell under its column's mixture."""
+        with torch.autocast(values.device.type, enabled=False):
+            logits = bounded(parts.logits)
+            sums = logits.exp() @ self.membership
+            found = logits.gather(1, codes + self.offsets) - sums.log()
+            if len(self.layout.numbers):
+                density = mixture_log_density(parts, values)
+                continuous = codes[:, self.numbers] == 0
+                found = found.index_add(
+                    1, self.numbers, torch.where(continuous, density, 0.0).to(found.dtype)
+                )
+        return found
+
+    def log_likelihood(self, codes: Tensor, values: Tensor, seen: Tensor) -> Tensor:  # (N, D)
+        """Log-likelihood of each cell that is not seen, given those that are; 0 for the latter."""
+        found = self.column_log_likelihood(self(codes, values, seen), codes, values)
+        return found.masked_fill(seen, 0.0)
+
+
+def bounded(logits: Tensor) -> Tensor:
+    """Logits within 25 of zero, where they are themselves if they are small."""
+    return LARGEST_LOGIT * torch.tanh(logits / LARGEST_LOGIT)
+
+
+def log_scales_of(parts: ColumnParts) -> Tensor:
+    """Logarithms of standard deviations, within what a number of seven digits can tell."""
+    return parts.log_scales.clamp(math.log(SMALLEST_SCALE), math.log(LARGEST_SCALE))
+
+
+def mixture_log_density(parts: ColumnParts, values: Tensor) -> Tensor:  # (N, Q)
+    """Log-density of normal scores."""
+    log_scales = log_scales_of(parts)
+    z = (values.unsqueeze(-1) - parts.means) * (-log_scales).exp()
+    log_density = -0.5 * z.square() - log_scales - 0.5 * math.log(2 * math.pi)
+    return torch.logsumexp(torch.log_softmax(parts.weights, -1) + log_density, -1)
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        nn.init.zeros_(self.second.weight)
+        nn.init.zeros_(self.second.bias)
+
+    def forward(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        hidden = functional.silu(self.first(self.norm(features)))
+        return features + self.second(hidden if mask is None else hidden * mask)

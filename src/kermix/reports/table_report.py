@@ -1,0 +1,124 @@
+"""The page about a fit of the table model."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from kermix.data.tables.schema import EncodedTable, Schema
+from kermix.reports.described import DescribedRun, add_machine
+from kermix.reports.page import Report
+from kermix.reports.table_figures import columns_figure, curve_figure, pairs_figure
+from kermix.reports.table_quality import Privacy, TableQuality
+
+__all__ = ["write_table_report"]
+
+DRAWN_PAIRS = 4
+
+
+def write_table_report(
+    run: DescribedRun,
+    rows: Sequence[tuple[str, str]],
+    schema: Schema,
+    data: EncodedTable,
+    samples: EncodedTable,
+    quality: TableQuality,
+    history: list[dict[str, float]],
+) -> None:
+    """Write `report.html`: numbers, each column, pairs, privacy, how to repeat it."""
+    name = Path(run.config["data"]).name
+    page = Report(
+        f"Table model of {name}",
+        f"One network that gives the distribution of every column given any others, trained by "
+        f"kermix {run.config['kermix']}.",
+    )
+    page.table(("", ""), rows, text=True)
+    for note in run.config.get("notes", []):
+        page.text(note)
+    page.heading("Is it better than something simple?")
+    best = max(value for _, value in quality.references)
+    if quality.log_density <= best:
+        page.text("No: a simpler model has a higher log-density. Train longer, or use more rows.")
+    page.table(
+        ("model", "log-density, nats a row", "table model is ahead by"),
+        [("table model", quality.log_density, ""),
+         *((what, value, quality.log_density - value) for what, value in quality.references)],
+    )  # fmt: skip
+    page.text(
+        "Log-densities are in the units of the columns: larger is better, and a difference of 1 "
+        "means that rows are e times as likely. Categories, atoms and gaps count by their "
+        "probability."
+    )
+    page.heading("Columns")
+    page.figure(
+        columns_figure(schema, data, samples),
+        "Each column: data filled, samples as an outline; categories as two bars. Values beyond "
+        "the ends are counted at the ends.",
+    )
+    page.heading("What differs most")
+    page.text(
+        "Total variation between data and samples: 0 if they are alike, 1 if they have nothing in "
+        f"common. Two halves of the data differ by about {quality.pair_floor:.3f} in a pair."
+    )
+    worst = sorted(quality.columns, key=lambda c: -c[1])[:10]
+    page.table(("column", "difference"), worst)
+    if quality.pairs:
+        found = [(f"{p.first} and {p.second}", p.difference) for p in quality.pairs]
+        page.table(("pair of columns", "difference"), found)
+        page.figure(
+            pairs_figure(schema, data, samples, quality.pairs[:DRAWN_PAIRS]),
+            "The worst pairs: joint shares (roots) of groups of both columns, data above and "
+            "samples below.",
+        )
+    page.heading("Can a classifier tell them apart?")
+    if quality.detection is None:
+        page.text("There are too few rows to try.")
+    else:
+        page.text(
+            f"Gradient-boosted trees, three folds: score {quality.detection:.3f}. 1 means that "
+            "they cannot tell samples from data, 0 that they always can."
+        )
+    page.heading("Privacy")
+    _privacy(page, quality, quality.privacy)
+    page.heading("Training")
+    page.figure(
+        curve_figure(history, quality.density_name.startswith("held-out")),
+        "The loss of batches, which see different columns each time, and of held-out rows.",
+    )
+    page.heading("Repeat it")
+    page.code(run.command())
+    page.text("Draw rows, also with some columns given; fill gaps; score; predict:")
+    folder, form = shlex.quote(str(run.folder)), run.config["form"]
+    column = schema.modelled[0].name
+    page.code(
+        f"kermix sample {folder} -n 1000 -o more{form}\n"
+        f"kermix sample {folder} -n 1000 -o some{form} --given {shlex.quote(column + '=VALUE')}\n"
+        f"kermix impute {folder} gaps{form} -o filled{form}\n"
+        f"kermix score {folder} rows{form} --sort\n"
+        f"kermix predict {folder} rows{form} --target {shlex.quote(column)}"
+    )
+    page.heading("Schema")
+    page.table(("column", "kind", "type", "gaps", "codes", "what it holds"), schema.table(),
+               text=True)  # fmt: skip
+    page.heading("Settings")
+    page.table(("setting", "value"), list(run.settings.as_json().items()))
+    add_machine(page, run)
+    page.save(run.folder / "report.html")
+
+
+def _privacy(page: Report, quality: TableQuality, found: Privacy) -> None:
+    rows = [("samples", f"{quality.copies:.2%}", *found.samples)]
+    if found.held_out is not None:
+        rows.append(("held-out rows", f"{quality.copies_held:.2%}", *found.held_out))
+    page.table(
+        ("", "equal to a training row", "distance to the closest one: median", "5 % quantile"),
+        rows,
+    )
+    if found.nearer_to_training is not None:
+        page.text(
+            f"A sample is nearer to the training rows than a held-out row is in "
+            f"{found.nearer_to_training:.1%} of all comparisons; 50 % if nothing is remembered."
+        )
+    page.text(
+        "These are measurements of these samples. Differential privacy, a promise for every row, "
+        "is not offered."
+    )

@@ -1,0 +1,69 @@
+"""The table of a run: read, looked at, kept beside the run, and recognised again."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.frames import Frame
+from kermix.data.tables.schema import EncodedTable, Schema
+from kermix.data.tables.writing import WRITABLE, table_writer
+
+__all__ = ["TableData", "fingerprint", "form_of", "keep_frame", "rows_of", "taken_rows"]
+
+
+class TableData(NamedTuple):
+    """A table, what its columns are, and its rows as codes and numbers."""
+
+    frame: Frame
+    schema: Schema
+    encoded: EncodedTable
+
+    @classmethod
+    def of(cls, frame: Frame, schema: Schema) -> "TableData":
+        """A table that matches a schema."""
+        return cls(frame, schema, schema.encode(frame, name=frame.name, extra=True))
+
+
+def form_of(source: str) -> str:
+    """How a file of samples ends: as the input does, where such a file can be written.
+
+    Example:
+        >>> form_of("orders.parquet"), form_of("orders.csv.gz"), form_of("orders.xlsx")
+        ('.parquet', '.csv.gz', '.csv')
+    """
+    ends = [end for end in WRITABLE if source.lower().endswith(end)]
+    return max(ends, key=len, default=".csv")
+
+
+def rows_of(frame: Frame, rows: int | None, seed: int) -> Frame:
+    """Some rows of a table, drawn at random, in their order."""
+    if rows is None or rows >= frame.rows:
+        return frame
+    order = torch.randperm(frame.rows, generator=torch.Generator().manual_seed(seed))
+    return taken_rows(frame, order[:rows].sort().values.numpy())
+
+
+def keep_frame(frame: Frame, path: Path) -> None:
+    """Write a table that was in memory beside its run, which reads it again when it goes on."""
+    arrow = load_pyarrow()
+    with table_writer(path) as writer:
+        writer.write(arrow.table(dict(frame.columns)))
+
+
+def taken_rows(frame: Frame, rows: np.ndarray) -> Frame:
+    """The rows of these numbers."""
+    chosen = {name: column.take(rows) for name, column in frame.columns.items()}
+    return replace(frame, columns=chosen, rows=len(rows))
+
+
+def fingerprint(encoded: EncodedTable) -> str:
+    """What tells whether a table has changed."""
+    digest = hashlib.sha256(str(encoded.codes.shape).encode())
+    for part in (encoded.codes, encoded.values):
+        digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,157 @@
+"""Which tables are fitted by the table model, and the beginning of such a fit."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from kermix.data.images.idx import is_idx
+from kermix.data.loading import BUILT_IN
+from kermix.data.tables.columns import CategoryColumn, NumberColumn
+from kermix.data.tables.csv_look import Reading
+from kermix.data.tables.frames import Frame
+from kermix.data.tables.left_out import LeftOutColumn
+from kermix.data.tables.reading import read_frame
+from kermix.data.tables.schema import Schema
+from kermix.data.tables.table import Table
+from kermix.errors import OptionError, SchemaError
+from kermix.runs.folder import next_free_folder
+from kermix.runs.run import KEPT
+from kermix.runs.table_data import TableData, form_of, keep_frame, rows_of
+from kermix.runs.table_run import TableRun
+from kermix.training.table_model import TableModelSettings
+
+__all__ = ["READING", "TABLE_SETTINGS", "TypedTable", "begin_table_fit", "typed_table",
+           "why_table_model"]  # fmt: skip
+
+READING = ("columns", "exclude", "kinds", "delimiter", "decimal", "encoding", "header")
+TABLE_SETTINGS = {field.name for field in fields(TableModelSettings)}
+MOSTLY = 0.5
+LEAST_ROWS = 20  # of fewer rows nothing can be said about whole numbers and keys
+
+
+class TypedTable(NamedTuple):
+    """A table whose columns have been looked at, and where it is from."""
+
+    frame: Frame
+    schema: Schema
+    source: str | None  # None: it was in memory
+    notes: tuple[str, ...]
+
+
+def typed_table(
+    data: Any, reading: Mapping[str, Any], rows: int | None, seed: int, asked: bool
+) -> TypedTable | None:
+    """The table in a file or in memory; None for what is no table with columns of its own.
+
+    Args:
+        data: A path, or a table in memory.
+        reading: What was said about it; see :class:`~kermix.data.tables.csv_look.Reading`.
+        rows: How many rows to take.
+        seed: For drawing them.
+        asked: Whether the table model was asked for, also for arrays of numbers.
+    """
+    named = not isinstance(data, Tensor | np.ndarray | list | tuple | Table)
+    if isinstance(data, str | Path):
+        path = Path(data)
+        known = str(data).partition(":")[0] in BUILT_IN
+        if known or path.is_dir() or (path.is_file() and is_idx(path)):
+            return None
+        if not path.exists() and not path.suffix:
+            return None  # refused where built-in sets are listed
+        named = path.suffix not in (".npy", ".npz") and ".npz:" not in str(data)
+    if not named and not asked:
+        return None
+    if isinstance(data, list | tuple):
+        data = np.asarray(data)
+    given = {n: v for n, v in reading.items() if v is not None}
+    frame, notes = read_frame(data, Reading(**given))
+    frame = rows_of(frame, rows, seed)
+    schema = Schema.of(frame, kinds=dict(given.get("kinds", {})))
+    source = str(data) if isinstance(data, str | Path) else None
+    return TypedTable(frame, schema, source, tuple(notes))
+
+
+def why_table_model(schema: Schema, rows: int) -> str | None:
+    """Why a mixture of Gaussians cannot stand for a table, in a few words; None if it can.
+
+    Example:
+        >>> why_table_model(Schema.of({"a": [0.5, 1.5, 2.25] * 9, "b": ["x", "y", "z"] * 9}), 27)
+        'b is a category'
+    """
+    for column in schema.columns:
+        told = _why(column, rows >= LEAST_ROWS)
+        if told:
+            return f"{column.name} {told}"
+    return None
+
+
+def _why(column: Any, many: bool) -> str | None:
+    if isinstance(column, LeftOutColumn):
+        return f"is {'a key' if column.what == 'key' else 'text'}" if (
+            column.what != "constant" and (many or column.what == "text")) else None  # fmt: skip
+    if column.gaps:
+        return "has gaps"
+    if isinstance(column, CategoryColumn):
+        text = "int" not in column.value_type and "float" not in column.value_type
+        return "is a category" if many or text else None
+    assert isinstance(column, NumberColumn)
+    if column.time:
+        return "is a time"
+    if column.continuous < MOSTLY:
+        return "has few values that most rows share" if many else None
+    return "has whole numbers" if many and column.decimals == 0 else None
+
+
+def begin_table_fit(
+    table: TypedTable,
+    *,
+    folder: Path | None,
+    quick: bool,
+    settings: Mapping[str, Any],
+    target: str | None,
+    reading: Mapping[str, Any],
+    rows: int | None,
+    device: str,
+    precision: str,
+    ranks: Mapping[str, Any],
+    why: str | None = None,
+) -> tuple[TableRun, TableData]:
+    """Make the run folder of a fit of the table model; nothing is trained yet."""
+    if ranks["devices"] * ranks["nodes"] > 1:
+        raise OptionError(
+            "The table model is trained by one process; leave out devices and nodes."
+        )
+    unused = sorted(set(settings) - TABLE_SETTINGS)
+    if unused:
+        raise OptionError(
+            f"{unused[0]} does not apply to the table model; it takes "
+            f"{', '.join(sorted(TABLE_SETTINGS))}."
+        )
+    if not table.schema.modelled:
+        raise SchemaError(
+            f"{table.frame.name}: no column can be modelled. " + " ".join(table.schema.notes())
+        )
+    chosen = TableModelSettings()
+    if quick:
+        chosen = replace(chosen, width=128, blocks=2, steps=300)
+    chosen = replace(chosen, **{n: v for n, v in settings.items() if v is not None})
+    data = TableData.of(table.frame, table.schema)
+    options = {n: v for n, v in {**reading, "rows": rows}.items() if v not in (None, (), {})}
+    kept = table.source is None
+    name = "table" if table.source is None else Path(table.source).name.partition(".")[0]
+    folder = folder or next_free_folder(name)
+    source = table.source or str((folder / KEPT[True]).absolute())
+    run = TableRun.create(
+        folder, source, data, chosen, target=target, device=device, precision=precision,
+        options={} if kept else options,
+        notes=(*([f"Fitted by the table model, because {why}."] if why else []), *table.notes),
+        frame=table.frame.kind if kept else "pandas",
+        form=".parquet" if kept else form_of(source),
+    )  # fmt: skip
+    if kept:
+        keep_frame(table.frame, Path(source))
+    return run, data

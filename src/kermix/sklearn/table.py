@@ -1,0 +1,423 @@
+"""The table model as an estimator: generate, score, condition, complete and predict tables."""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.checks import check_count
+from kermix.data.tables.columns import CategoryColumn
+from kermix.data.tables.frame_building import build_frame
+from kermix.data.tables.frames import Frame
+from kermix.data.tables.reading import read_frame
+from kermix.data.tables.schema import Schema, Unseen
+from kermix.errors import MissingExtraError, OptionError, RunError, SchemaError
+from kermix.models.table.distribution import ColumnDistribution, column_distribution
+from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
+from kermix.models.table.given import check_seen_before, encode_some
+from kermix.models.table.layout import TableLayout
+from kermix.models.table.network import ColumnParts, TableNetwork
+from kermix.sklearn.mixture import seed_from
+from kermix.training.checkpoints import load_checkpoint, save_checkpoint
+from kermix.training.loop import Trainer
+from kermix.training.table_model import TableModelSettings, TableModelTask, TableRows
+
+try:
+    from sklearn.base import BaseEstimator
+    from sklearn.utils.validation import check_is_fitted
+except ImportError:
+    raise MissingExtraError(
+        "The estimators need scikit-learn: pip install 'kermix[fit]'."
+    ) from None
+
+__all__ = ["TableModel"]
+
+FORMAT, VERSION = "kermix table model", 1
+
+
+class TableModel(BaseEstimator):
+    """A density of whole rows of a mixed table, which any columns may be the condition of.
+
+    One network takes the columns that are seen and returns the mixture of every other one:
+    probabilities of categories, atoms and gaps, and Gaussians for numbers. Columns are found by a
+    :class:`~kermix.Schema`; a gap is a value like any other, and no row is dropped.
+
+    Args:
+        target: A column that :meth:`predict` is about; also settable there.
+        kinds: Kinds of columns by name, where you know better than :meth:`kermix.Schema.of`.
+        width: Features of a row.
+        blocks: Residual blocks.
+        steps: Training steps.
+        batch_size: Rows in each step.
+        learning_rate: Peak learning rate.
+        dropout: Share of features left out in training.
+        held_out: Share of rows that decide which step is kept; 0 keeps the last.
+        orders: Orders of the chain rule that :meth:`score_samples` averages over.
+        device: "auto", "cpu", "cuda", ...
+        random_state: Seed, or a NumPy generator of either kind, from which all randomness comes.
+
+    Attributes:
+        schema_: What the columns are.
+        network_: The network.
+        history_: What was reported in training.
+        n_iter_: The step whose weights were kept.
+
+    Example:
+        >>> import pandas as pd
+        >>> rng = np.random.default_rng(0)
+        >>> sex = rng.choice(["f", "m"], 400)
+        >>> table = pd.DataFrame({"sex": sex, "size": rng.normal(170 + 10 * (sex == "m"), 5)})
+        >>> model = TableModel(width=16, blocks=1, steps=60, random_state=0).fit(table)
+        >>> model.sample(3, given={"sex": "m"}).shape
+        (3, 2)
+    """
+
+    def __init__(
+        self,
+        target: str | None = None,
+        *,
+        kinds: Mapping[str, Any] | None = None,
+        width: int = 256,
+        blocks: int = 3,
+        steps: int = 2000,
+        batch_size: int = 2048,
+        learning_rate: float = 2e-3,
+        dropout: float = 0.1,
+        held_out: float = 0.05,
+        orders: int = 1,
+        device: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.target = target
+        self.kinds = kinds
+        self.width = width
+        self.blocks = blocks
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.dropout = dropout
+        self.held_out = held_out
+        self.orders = orders
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the model to a table.
+
+        Args:
+            X: A pandas, Polars or Arrow table, a dictionary of columns, or an array.
+            y: Not used.
+            sample_weight: A weight for each row.
+        """
+        schema = Schema.of(X, kinds=self.kinds)
+        if not schema.modelled:
+            raise SchemaError(
+                "No column can be modelled: " + " ".join(schema.notes() or ["there is none."])
+            )
+        if self.target is not None:
+            _place(schema, self.target)
+        encoded = schema.encode(X)
+        seed = seed_from(self.random_state)
+        settings = TableModelSettings(
+            width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
+            learning_rate=self.learning_rate, dropout=self.dropout, held_out=self.held_out,
+            seed=seed,
+        ).for_rows(len(encoded))  # fmt: skip
+        codes, values = encoded.tensors()
+        weights = _weights(sample_weight, len(encoded))
+        layout = TableLayout.of(schema)
+        trainer = Trainer(
+            TableModelTask(layout, TableRows(codes, values, weights), settings),
+            device=self.device,
+        )
+        trainer.run()
+        kept = trainer.task.best_step or trainer.step
+        return self.with_network(trainer.task.model, schema, trainer.history, kept, encoded.frame)
+
+    @property
+    def _where(self) -> torch.device:
+        check_is_fitted(self, "network_")
+        return self.network_.out.weight.device
+
+    def _generator(self, random_state: Any) -> torch.Generator:
+        if isinstance(random_state, torch.Generator):
+            return random_state
+        return torch.Generator(self._where).manual_seed(seed_from(random_state))
+
+    def sample(
+        self,
+        n_samples: int = 1,
+        *,
+        given: Mapping[str, Any] | Any = None,
+        random_state: Any = None,
+        frame: str | None = None,
+        on_rows: Callable[[int], None] | None = None,
+    ) -> Any:
+        """Draw rows, in the kind of table that the model was fitted to.
+
+        Args:
+            n_samples: How many rows.
+            given: Values of some columns, the same for all rows: `{"sex": "Female", "age": 40}`;
+                or a table of such columns with `n_samples` rows.
+            random_state: Seed of the rows.
+            frame: The kind of table: "pandas", "polars", "arrow", "dict" or "array".
+            on_rows: Called with the number of rows that are done, block by block.
+        """
+        check_count("n_samples", n_samples, 0)
+        generator = self._generator(random_state)
+        codes, values, seen = self._given(given, n_samples, inside=True)
+        found = complete(self.network_, codes, values, seen, generator, on_rows=on_rows)
+        return self._decode(*found, frame=frame)
+
+    def score_samples(
+        self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None
+    ) -> np.ndarray:  # (N,)
+        """Log-density of each row, in the units of its columns; codes by counting measure.
+
+        A gap in a column that never had one is left open: the row's density is that of its other
+        cells. A value that a category never had is an error.
+        """
+        logs, derivative = self._order_scores(X, orders, on_rows)
+        mean = torch.logsumexp(logs, 0) - math.log(len(logs))
+        return np.asarray(mean.cpu().numpy() + derivative)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-density of the rows."""
+        return float(self.score_samples(X).mean())
+
+    def order_spread(self, X: Any, *, orders: int = 4) -> float:
+        """How much a row's log-density depends on the order: its deviation, mean over rows."""
+        logs, _ = self._order_scores(X, max(2, orders), None)
+        return float(logs.std(0).mean())
+
+    def _order_scores(
+        self, X: Any, orders: int | None, on_rows: Callable[[int], None] | None
+    ) -> tuple[Tensor, np.ndarray]:
+        count = self.orders if orders is None else orders
+        check_count("orders", count, 1)
+        check_is_fitted(self, "network_")
+        frame = read_frame(X)[0]
+        encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
+        check_seen_before(self.schema_, frame, encoded)
+        codes, values = encoded.tensors(self._where)
+        known, codes = codes >= 0, codes.clamp(min=0)
+        # One source for all rows and calls: a mixture over orders is a density then.
+        generator = torch.Generator().manual_seed(0)
+        chosen = orders_of(self.network_.layout.columns, count, generator)
+        logs = chain_log_density(
+            self.network_, codes, values, chosen, known=known, on_rows=on_rows
+        )
+        return logs, self.schema_.log_derivative(encoded).sum(1)
+
+    def conditional(
+        self, column: str, given: Mapping[str, Any] | Any = None, *, unseen: Unseen = "error"
+    ) -> ColumnDistribution:
+        """The distribution of a column, given others; one for each row of `given`.
+
+        Args:
+            column: Its name.
+            given: Values of columns, or a table of them; those not named are left open. Given
+                values of `column` itself do not count.
+            unseen: "unknown" leaves cells open that the model cannot know: values that a category
+                never had, and gaps where there were none.
+        """
+        place = _place(self.schema_, column)
+        rows = 1 if given is None or (isinstance(given, Mapping) and _scalars(given)) else None
+        codes, values, seen = self._given(given, rows, unseen)
+        seen[:, place] = False
+        return column_distribution(
+            self.network_, self._parts(codes, values, seen), place, self.schema_.modelled[place]
+        )
+
+    @torch.no_grad()
+    def _parts(self, codes: Tensor, values: Tensor, seen: Tensor) -> ColumnParts:
+        blocks = torch.arange(len(codes), device=codes.device).split(rows_at_once(self.network_))
+        found = [self.network_(codes[b], values[b], seen[b]) for b in blocks]
+        found = found or [self.network_(codes, values, seen)]
+        return ColumnParts(*(torch.cat(part) for part in zip(*found, strict=True)))
+
+    def impute(
+        self,
+        X: Any,
+        *,
+        draws: int | None = None,
+        random_state: Any = None,
+        on_rows: Callable[[int], None] | None = None,
+    ) -> Any:
+        """Fill the gaps of a table.
+
+        Args:
+            X: A table with gaps.
+            draws: None fills each gap with its most likely value (a number's mean). A number
+                returns so many tables, in each of which gaps are drawn at random, jointly: what
+                differs between them is not known.
+            random_state: Seed of the draws.
+            on_rows: Called with the number of rows that are done, block by block.
+        """
+        if draws is not None:
+            check_count("draws", draws, 1)
+        check_is_fitted(self, "network_")
+        frame = read_frame(X)[0]
+        encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
+        codes, values = encoded.tensors(self._where)
+        seen = torch.ones_like(codes, dtype=torch.bool)
+        excluded = torch.zeros(self.network_.layout.total, dtype=torch.bool, device=codes.device)
+        for k, column in enumerate(self.schema_.modelled):
+            if column.missing_code is not None:
+                seen[:, k] = codes[:, k] != column.missing_code
+                excluded[int(self.network_.layout.offsets[k]) + column.missing_code] = True
+        seen &= codes >= 0
+        codes = codes.clamp(min=0)
+        generator = self._generator(random_state)
+        found = [
+            self._filled(frame, *complete(self.network_, codes, values, seen, generator,
+                                          excluded=excluded, most_likely=draws is None,
+                                          on_rows=on_rows))
+            for _ in range(draws or 1)
+        ]  # fmt: skip
+        return found[0] if draws is None else found
+
+    def predict(self, X: Any, target: str | None = None) -> np.ndarray:
+        """The most likely value of the target, or the median of a number, for each row."""
+        return np.asarray(self._of_target(X, target).values())
+
+    def predict_proba(self, X: Any, target: str | None = None) -> np.ndarray:
+        """Probabilities of the target's values, in the order of :meth:`classes`."""
+        found = self._of_target(X, target)
+        if found.is_number:
+            raise OptionError(f"{found.column.name} is a number; use conditional(...).quantile.")
+        return found.filled
+
+    def classes(self, target: str | None = None) -> tuple[str, ...]:
+        """The values of a target."""
+        column = self.schema_.modelled[_place(self.schema_, self._target(target))]
+        if not isinstance(column, CategoryColumn):
+            raise OptionError(f"{column.name} is a number; it has no classes.")
+        return column.code_names[: -1 if column.has_missing else None]
+
+    def _target(self, target: str | None) -> str:
+        name = self.target if target is None else target
+        if name is None:
+            raise OptionError("Name the column to predict: target='...'.")
+        return name
+
+    def _of_target(self, X: Any, target: str | None) -> ColumnDistribution:
+        check_is_fitted(self, "network_")
+        name = self._target(target)
+        return self.conditional(name, X)
+
+    def _given(
+        self, given: Any, rows: int | None, unseen: Unseen = "error", inside: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        check_is_fitted(self, "network_")
+        layout, device = self.network_.layout, self._where
+        if given is None or (isinstance(given, Mapping) and not given):
+            codes = torch.zeros(rows or 1, layout.columns, dtype=torch.long, device=device)
+            values = torch.zeros(len(codes), len(layout.numbers), device=device)
+            return codes, values, torch.zeros_like(codes, dtype=torch.bool)
+        if isinstance(given, Mapping) and _scalars(given):
+            given = {name: [value] for name, value in given.items()}
+        encoded, known = encode_some(self.schema_, given, unseen, inside)
+        if rows is not None and len(encoded) not in (1, rows):
+            raise OptionError(
+                f"given has {len(encoded)} rows for {rows} samples; give 1 or {rows}."
+            )
+        codes, values = encoded.tensors(device)
+        seen = torch.tensor(known, device=device).expand(len(codes), -1) & (codes >= 0)
+        if rows is not None and len(codes) != rows:
+            codes, values, seen = (t.expand(rows, -1) for t in (codes, values, seen))
+        return codes.clamp(min=0).contiguous(), values.contiguous(), seen.clone()
+
+    def _filled(self, frame: Frame, codes: Tensor, values: Tensor) -> Any:
+        """The caller's table, of which the gaps alone are filled."""
+        from pyarrow import compute
+
+        encoded = self.network_.layout.encoded(codes, values, "arrow")
+        columns, types = dict(frame.columns), dict(frame.types)
+        arrays = self.schema_.decoded_columns(encoded)
+        for column in self.schema_.modelled:
+            cells, found = columns[column.name], arrays[column.name]
+            if cells.null_count == len(cells):
+                columns[column.name], types[column.name] = found, column.type
+            elif cells.null_count:
+                whole = cells.combine_chunks()
+                wide = found.cast(whole.type, safe=False)
+                columns[column.name] = compute.if_else(whole.is_null(), wide, whole)
+        return build_frame(frame.kind, columns, types, frame.rows)
+
+    def _decode(self, codes: Tensor, values: Tensor, frame: str | None = None) -> Any:
+        encoded = self.network_.layout.encoded(codes, values, frame or self._frame)
+        return self.schema_.decode(encoded)
+
+    def save(self, path: str | Path) -> None:
+        """Write schema, settings and weights into one file that :meth:`load` reads."""
+        check_is_fitted(self, "network_")
+        told = {name: value for name, value in self.get_params().items() if name != "random_state"}
+        content = {"format": FORMAT, "version": VERSION, "schema": self.schema_.to_dict(),
+                   "parameters": told, "frame": self._frame, "n_iter": self.n_iter_}  # fmt: skip
+        save_checkpoint(Path(path), dict(self.network_.state_dict()), content)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> "TableModel":
+        """Read a model that was saved."""
+        tensors, content = load_checkpoint(Path(path))
+        if content.get("format") != FORMAT or content.get("version") != VERSION:
+            raise RunError(f"{path} holds no table model that this kermix reads.")
+        model = cls(**{**content["parameters"], "device": device})
+        schema = Schema.from_dict(content["schema"])
+        network = TableNetwork(TableLayout.of(schema), model.width, model.blocks)
+        network.load_state_dict(tensors)
+        network = network.eval().to(device)
+        return model.with_network(network, schema, [], content["n_iter"], content["frame"])
+
+    def with_network(
+        self,
+        network: TableNetwork,
+        schema: Schema,
+        history: list[dict[str, float]],
+        kept: int,
+        frame: str,
+    ) -> Self:
+        """The estimator, fitted by a training that took place elsewhere.
+
+        Args:
+            network: The trained network.
+            schema: What the columns are.
+            history: What was reported in training.
+            kept: The step whose weights were kept.
+            frame: The kind of table that samples are.
+        """
+        self.schema_, self.network_ = schema, network
+        self.history_, self.n_iter_ = history, kept
+        self.n_features_in_ = len(schema)
+        self.feature_names_in_ = np.array(schema.names, dtype=object)
+        self._frame = frame
+        return self
+
+
+def _scalars(given: Mapping[str, Any]) -> bool:
+    return all(isinstance(v, str) or not hasattr(v, "__len__") for v in given.values())
+
+
+def _place(schema: Schema, name: str) -> int:
+    for place, column in enumerate(schema.modelled):
+        if column.name == name:
+            return place
+    names = ", ".join(c.name for c in schema.modelled)
+    raise OptionError(f"Column {name!r} is not modelled; there are {names}.")
+
+
+def _weights(given: Any, rows: int) -> Tensor | None:
+    if given is None:
+        return None
+    weights = torch.as_tensor(np.asarray(given, dtype=np.float32))
+    good = weights.shape == (rows,) and bool(torch.isfinite(weights).all())
+    if not good or bool((weights < 0).any()) or not bool(weights.sum() > 0):
+        raise OptionError(
+            f"sample_weight must be {rows} finite numbers, not negative and not all 0."
+        )
+    return weights

@@ -1,0 +1,301 @@
+"""Training of the table model: random columns are seen, the others are to be likely."""
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kermix.checks import check_count
+from kermix.distributed import Ranks
+from kermix.errors import OptionError
+from kermix.models.table.layout import TableLayout
+from kermix.models.table.network import TableNetwork
+from kermix.training.averaging import RunningAverage
+from kermix.training.schedules import learning_rate
+from kermix.training.task import Forward, Row, Task
+
+__all__ = ["TableModelSettings", "TableModelTask", "TableRows", "table_split"]
+
+FEWEST_HELD_OUT, ENOUGH_HELD_OUT, MOST_HELD_OUT = 8, 300, 4096
+LOOKS = 4096  # at held-out rows in a report, with different columns seen
+
+
+@dataclass(frozen=True)
+class TableModelSettings:
+    """Settings of a table model.
+
+    Attributes:
+        width: Features of a row.
+        blocks: Residual blocks.
+        components: Gaussians of a number's mixture.
+        dropout: Share of features that a block leaves out in training.
+        steps: Training steps.
+        batch_size: Rows in each step.
+        learning_rate: Peak learning rate.
+        decay: Weight decay.
+        average: Steps that the running average of the weights reaches back.
+        held_out: Share of rows that decide which step is kept, of small tables up to thrice as
+            many; 0 keeps the last.
+        patience: Reports without progress after which training ends.
+        seed: All randomness comes from it.
+    """
+
+    width: int = 256
+    blocks: int = 3
+    components: int = 12
+    dropout: float = 0.1
+    steps: int = 2000
+    batch_size: int = 2048
+    learning_rate: float = 2e-3
+    decay: float = 1e-2
+    average: int = 200
+    held_out: float = 0.05
+    patience: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("width", "blocks", "components", "steps", "batch_size", "patience"):
+            check_count(name, getattr(self, name), 1)
+        check_count("average", self.average, 0)
+        if not 0 <= self.dropout < 1 or not 0 <= self.held_out < 1:
+            raise OptionError(
+                f"dropout={self.dropout} and held_out={self.held_out} must be shares, below 1."
+            )
+        if not 0 < self.learning_rate < math.inf or not 0 <= self.decay < math.inf:
+            raise OptionError(
+                f"learning_rate={self.learning_rate} must be above 0, and decay={self.decay} not "
+                "negative; both must be finite."
+            )
+
+    def for_rows(self, rows: int) -> "TableModelSettings":
+        """For tables of few rows, a batch is an eighth of them, and no less than 32."""
+        return replace(self, batch_size=min(self.batch_size, max(32, rows // 8)))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "TableModelSettings":
+        """The inverse of :meth:`as_json`; unknown names are an error."""
+        unknown = sorted(set(content) - {field.name for field in fields(cls)})
+        if unknown:
+            raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
+        return cls(**content)
+
+
+class TableRows(NamedTuple):
+    """Rows of a table as tensors."""
+
+    codes: Tensor  # (N, D), int64
+    values: Tensor  # (N, Q), float32
+    weights: Tensor | None = None  # (N,)
+
+
+class TableModelTask(Task):
+    """A fit of a table network.
+
+    The loss of a row with `m` of `d` columns seen is `d / (d - m)` times the negative
+    log-likelihood of the others, with `m` uniform in `0 ... d - 1`: the mean over orders of the
+    chain rule's negative log-density, without bias.
+
+    Args:
+        layout: Codes and numbers of the table.
+        rows: The rows.
+        settings: How to train.
+    """
+
+    model: TableNetwork
+    keeps_best = False
+
+    def __init__(self, layout: TableLayout, rows: TableRows, settings: TableModelSettings) -> None:
+        self.settings, self._rows = settings, rows
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            self.model = self.module = TableNetwork(
+                layout, settings.width, settings.blocks, settings.components, settings.dropout
+            )
+        self._held, self._train = table_split(len(rows.codes), settings)
+        self._order = torch.arange(0)
+        self._least, self._best_step = math.inf, 0
+        self._kept: dict[str, Tensor] = {}
+        self._ranks: Ranks | None = None
+        self.generator = torch.Generator().manual_seed(settings.seed)
+
+    def prepare(self, fabric: Any, ranks: Ranks | None) -> list[torch.optim.Optimizer]:
+        """Bring the table to the device."""
+        device, settings = fabric.device, self.settings
+        self.model.to(device)
+        self._ranks = ranks
+        self._rows = TableRows(*(None if t is None else t.to(device) for t in self._rows))  # type: ignore[arg-type]
+        self._train, self._held = self._train.to(device), self._held.to(device)
+        self._size = min(settings.batch_size, len(self._train))
+        if ranks is not None:
+            self._size -= self._size % ranks.size
+            if self._size == 0:
+                raise OptionError(
+                    f"{len(self._train)} rows are too few for {ranks.size} processes."
+                )
+        self._batches = max(1, len(self._train) // self._size)
+        # On the device, because masks of whole batches are drawn from it.
+        self.generator = torch.Generator(device).manual_seed(settings.seed)
+        self._judging = self._judged_subsets(device)
+        self.average = RunningAverage(self.model, min(settings.average, settings.steps / 5))
+        decayed = [p for p in self.model.parameters() if p.ndim > 1]
+        rest = [p for p in self.model.parameters() if p.ndim <= 1]
+        groups = [{"params": decayed, "weight_decay": settings.decay},
+                  {"params": rest, "weight_decay": 0.0}]  # fmt: skip
+        return [torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.99))]
+
+    @property
+    def total(self) -> int:
+        """Steps."""
+        return self.settings.steps
+
+    @property
+    def reports_every(self) -> int:
+        """Forty reports in a training."""
+        return max(1, self.settings.steps // 40)
+
+    def learning_rate(self, step: int) -> float:
+        """One rise and fall."""
+        share = step / self.settings.steps
+        return learning_rate(share, self.settings.learning_rate, warmup=0.05)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:  # (n,), (n, D)
+        """Rows of a step, and which of their columns are seen."""
+        place = step % self._batches
+        if place == 0:
+            self._order = torch.randperm(
+                len(self._train), generator=self.generator, device=self._train.device
+            )
+        rows = self._train[self._order[place * self._size : (place + 1) * self._size]]
+        seen = random_subsets(len(rows), self.model.layout.columns, self.generator)
+        self._masks = self.model.dropout_masks(len(rows), self.generator)
+        return rows, seen
+
+    def loss(self, forward: Forward | None, batch: tuple[Tensor, Tensor], step: int) -> Tensor:
+        """Of the rows of a step that are this process's."""
+        assert forward is not None
+        rows, seen = batch
+        masks = self._masks
+        scale: Tensor | float = 1.0
+        if self._rows.weights is not None:
+            weights = self._rows.weights[rows]
+            scale = weights / weights.mean()
+        if self._ranks is not None:
+            own = slice(self._ranks.rank, None, self._ranks.size)
+            rows, seen = rows[own], seen[own]
+            masks = None if masks is None else masks[:, own]
+            scale = scale[own] if isinstance(scale, Tensor) else scale
+        codes, values = self._rows.codes[rows], self._rows.values[rows]
+        parts = forward(codes, values, seen, masks)
+        return (self._row_losses(parts, codes, values, seen) * scale).mean()
+
+    def _row_losses(self, parts: Any, codes: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+        found = self.model.column_log_likelihood(parts, codes, values).masked_fill(seen, 0.0)
+        unseen = (~seen).sum(1)
+        return -found.sum(1) * (seen.shape[1] / unseen.clamp(min=1))
+
+    def _judged_subsets(self, device: torch.device) -> Tensor:
+        generator = torch.Generator().manual_seed(self.settings.seed + 1)
+        columns = self.model.layout.columns
+        draws = max(1, LOOKS // max(1, len(self._held)))
+        found = [random_subsets(len(self._held), columns, generator) for _ in range(draws)]
+        return torch.stack(found).to(device)
+
+    @torch.no_grad()
+    def _held_out_loss(self) -> float:
+        self.model.eval()
+        codes, values = self._rows.codes[self._held], self._rows.values[self._held]
+        weights = None if self._rows.weights is None else self._rows.weights[self._held]
+        draws, held = self._judging.shape[:2]
+        every = torch.arange(held, device=codes.device).repeat(draws)
+        sums = []
+        for part, seen in zip(every.split(2048), self._judging.flatten(0, 1).split(2048),
+                              strict=True):  # fmt: skip
+            parts = self.model(codes[part], values[part], seen)
+            losses = self._row_losses(parts, codes[part], values[part], seen)
+            sums.append(losses if weights is None else losses * weights[part])
+        self.model.train()
+        scale = draws * (held if weights is None else weights.sum().clamp(min=1e-12))
+        return float(torch.cat(sums).sum() / scale)
+
+    def report(self, step: int, loss: Tensor) -> Row:
+        """The loss of a batch, and of held-out rows by the averaged weights, which may be kept."""
+        row = super().report(step, loss)
+        row["metric"] = row["loss"]
+        if len(self._held):
+            row["metric"] = self._held_out_loss()
+            if row["metric"] < self._least:
+                self._least, self._best_step = row["metric"], step
+                self._kept = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+            waited = (step - self._best_step) / self.reports_every
+            self.ended = waited >= self.settings.patience
+        return row
+
+    def finish(self) -> None:
+        """The best averaged weights, or the last where no rows were held out."""
+        if self._kept:
+            self.model.load_state_dict(self._kept, strict=False)
+        elif self.average is not None:
+            self.average.copy_to(self.model)
+        self.model.eval()
+
+    def final(self) -> TableNetwork:
+        """The network."""
+        return self.model
+
+    @property
+    def best_step(self) -> int:
+        """The step whose weights are kept."""
+        return self._best_step
+
+    def failure(self, step: int) -> str:
+        """Fast steps are what fails."""
+        return (
+            f"The loss is not finite in step {step + 1}; try a lower learning_rate than "
+            f"{self.settings.learning_rate:g}."
+        )
+
+    def content(self) -> dict[str, Any]:
+        """What has been best so far."""
+        least = None if math.isinf(self._least) else self._least
+        return {"least": least, "best_step": self._best_step, "ended": self.ended}
+
+    def extras(self) -> dict[str, Tensor]:
+        """The order of the epoch, and the best weights."""
+        return {"order": self._order, **{f"kept.{n}": t for n, t in self._kept.items()}}
+
+    def restore(self, path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+        """Take both from a checkpoint."""
+        device = self._train.device
+        self._order = tensors["order"].to(device)
+        self._kept = {n.removeprefix("kept."): t.to(device)
+                      for n, t in tensors.items() if n.startswith("kept.")}  # fmt: skip
+        self._least = math.inf if content["least"] is None else content["least"]
+        self._best_step, self.ended = content["best_step"], content["ended"]
+
+
+def table_split(rows: int, settings: TableModelSettings) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows that are held out, and of those to train with."""
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(settings.seed))
+    held = _held_out_rows(settings.held_out, rows)
+    return order[:held], order[held:]
+
+
+def _held_out_rows(share: float, rows: int) -> int:
+    """Few rows decide badly, so of small tables more are held out."""
+    held = min(MOST_HELD_OUT, round(max(share * rows, min(3 * share * rows, ENOUGH_HELD_OUT))))
+    return held if held >= FEWEST_HELD_OUT else 0
+
+
+def random_subsets(rows: int, columns: int, generator: torch.Generator) -> Tensor:  # (N, D)
+    """Which columns are seen in each row: `m` of them, uniform in `0 ... columns - 1`."""
+    device = generator.device
+    ranks = torch.rand(rows, columns, generator=generator, device=device).argsort(1).argsort(1)
+    count = torch.randint(columns, (rows, 1), generator=generator, device=device)
+    return ranks < count

@@ -1,0 +1,239 @@
+"""`kermix fit`, `sample`, `impute`, `score` and `predict` of a table as it comes."""
+
+import csv
+import io
+import json
+import signal
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from kermix.cli.app import app
+from kermix.errors import KermixError, OptionError, RunError, SchemaError, TableError
+from kermix.training.checkpoints import load_checkpoint
+from processes import command
+
+TINY = ["--width", "16", "--blocks", "1", "--steps", "40", "--learning-rate", "0.01"]
+
+
+def kermix(*arguments):
+    """Run a command; its error, if it raises one of ours, is raised here."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if isinstance(result.exception, KermixError):
+        raise result.exception
+    assert result.exit_code == 0, f"{result.output}\n{result.exception}"
+    return result
+
+
+def people(rows=300, seed=0):
+    """Ids, a category, whole numbers, fractions, a column with gaps, words like formulas."""
+    rng = np.random.default_rng(seed)
+    sex = rng.choice(["Female", "Male"], rows)
+    return pd.DataFrame(
+        {
+            "id": [f"p{k:04d}" for k in range(rows)],
+            "sex": sex,
+            "age": rng.integers(18, 90, rows),
+            "size": np.round(rng.normal(np.where(sex == "Male", 180, 165), 6), 1),
+            "kids": np.where(rng.random(rows) < 0.2, np.nan, rng.integers(0, 4, rows)),
+            "plan": rng.choice(["=A1", "+B", "plain"], rows),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a table and a run."""
+    place = tmp_path_factory.mktemp("tables")
+    people().to_csv(place / "people.csv.gz", index=False)
+    people(40, seed=1).to_csv(place / "new.csv", index=False)
+    result = kermix("fit", place / "people.csv.gz", *TINY, "--target", "size", "--out",
+                    place / "run")  # fmt: skip
+    (place / "said.txt").write_text(result.stdout)
+    return place
+
+
+def read(text):
+    return list(csv.reader(io.StringIO(text)))
+
+
+def test_fit_says_why_and_what_came_of_it(folder):
+    said = (folder / "said.txt").read_text()
+    assert "because id is a key" in said
+    assert "Left out as keys: id." in said
+    assert "held-out log-density" in said
+    assert "report:" in said
+    config = json.loads((folder / "run" / "config.json").read_text())
+    assert config["kind"] == "table"
+    assert config["shape"] == [300, 6], "no row is left out for a gap"
+    assert (folder / "run" / "samples.csv.gz").exists()
+
+
+def test_a_table_chooses_its_model(folder, tmp_path):
+    result = kermix("fit", folder / "new.csv", "--steps", 2, "--out", tmp_path / "run")
+    assert "Fitted by the table model, because id is a key." in result.stdout
+    kermix("fit", folder / "new.csv", "--columns", "size", "--cost", "mmd", "--steps", 2,
+           "--out", tmp_path / "mixture")  # fmt: skip
+    with pytest.raises(RunError, match="this needs a fit of the table model"):
+        kermix("impute", tmp_path / "mixture", folder / "new.csv", "-o", tmp_path / "x.csv")
+
+
+def test_plain_numbers_go_to_a_mixture_and_that_is_said(tmp_path):
+    rng = np.random.default_rng(0)
+    pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"]).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    result = kermix("fit", tmp_path / "t.csv", "--steps", 2, "--out", tmp_path / "run")
+    assert "Fitted by a mixture, because all columns are plain numbers" in result.stdout
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config.get("kind") == "fit"
+
+
+def test_samples_have_the_form_of_the_input(folder, tmp_path):
+    kermix("sample", folder / "run", "-n", 500, "-o", tmp_path / "more", "--seed", 3)
+    drawn = pd.read_csv(tmp_path / "more.csv.gz")
+    data = people()
+    assert list(drawn) == list(data)
+    assert len(drawn) == 500
+    assert set(drawn["sex"]) <= {"Female", "Male"}
+    assert drawn["age"].dtype == np.int64
+    assert drawn["age"].between(data["age"].min(), data["age"].max()).all()
+    assert abs(drawn["kids"].isna().mean() - 0.2) < 0.12
+    kermix("sample", folder / "run", "-n", 20, "-o", tmp_path / "x.parquet")
+    assert pd.read_parquet(tmp_path / "x.parquet").shape == (20, 6)
+
+
+def test_given_values_are_kept_and_formulas_escaped(folder, tmp_path):
+    out = tmp_path / "some.csv"
+    kermix("sample", folder / "run", "-n", 30, "-o", out, "--given", "sex=Female", "--given",
+           "age=40", "--given", "kids=", "--spreadsheet-safe")  # fmt: skip
+    drawn = pd.read_csv(out)
+    assert set(drawn["sex"]) == {"Female"}
+    assert set(drawn["age"]) == {40}
+    assert drawn["kids"].isna().all()
+    assert not drawn["plan"].str.startswith(("=", "+")).any()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("sex", "write COLUMN=VALUE"),
+        ("height=3", "write COLUMN=VALUE; there are id, sex"),
+        ("sex=Robot", "no value 'Robot'"),
+        ("age=old", "'old' is no number"),
+        ("age=400", "outside of the range"),
+        ("age=", "without gaps"),
+        ("id=p1", "id is a key, which is left out"),
+    ],
+)
+def test_bad_conditions_are_refused(folder, tmp_path, given, expected):
+    with pytest.raises(KermixError, match=expected):
+        kermix("sample", folder / "run", "-o", tmp_path / "s.csv", "--given", given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_impute_fills_gaps_alone(folder, tmp_path):
+    before = pd.read_csv(folder / "new.csv")
+    kermix("impute", folder / "run", folder / "new.csv", "-o", tmp_path / "full.csv")
+    after = pd.read_csv(tmp_path / "full.csv")
+    assert list(after) == list(before)
+    assert before["kids"].isna().any()
+    assert not after.isna().any().any()
+    kept = before.notna()
+    assert (after[kept].fillna(0) == before.fillna(0).where(kept, 0)).all().all()
+    kermix("impute", folder / "run", folder / "new.csv", "-o", tmp_path / "d.csv", "--draws", 2)
+    first, second = (pd.read_csv(tmp_path / f"d-{k}.csv") for k in (1, 2))
+    assert not first["kids"].equals(second["kids"])
+    assert first["size"].equals(second["size"])
+
+
+def test_scores_keep_the_order_and_are_sorted_by_rarity(folder, tmp_path):
+    plain = kermix("score", folder / "run", folder / "new.csv").stdout.splitlines()
+    assert len(plain) == 40
+    named = read(kermix("score", folder / "run", folder / "new.csv", "--id", "id").stdout)
+    assert named[0] == ["id", "log_density"]
+    assert [row[0] for row in named[1:]] == [f"p{k:04d}" for k in range(40)]
+    assert [row[1] for row in named[1:]] == plain
+    rare = read(kermix("score", folder / "run", folder / "new.csv", "--sort").stdout)[1:]
+    values = [float(row[1]) for row in rare]
+    assert values == sorted(values)
+    lines = (folder / "new.csv").read_text().splitlines()
+    first = lines[int(rare[0][0]) - 1].split(",")[0]
+    assert first == min(named[1:], key=lambda row: float(row[1]))[0], "rows are lines of the file"
+    out = tmp_path / "scores.csv"
+    kermix("score", folder / "run", folder / "new.csv", "--id", "id", "-o", out)
+    assert pd.read_csv(out)["log_density"].to_numpy() == pytest.approx(
+        np.array(plain, float), abs=1e-5
+    )
+
+
+def test_predictions_are_probabilities_or_quantiles(folder, tmp_path):
+    table = pd.read_csv(folder / "new.csv").drop(columns=["sex", "size"])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    rows = read(kermix("predict", folder / "run", tmp_path / "t.csv", "--target", "sex").stdout)
+    assert rows[0] == ["row", "sex", "probability", "p(Female)", "p(Male)"]
+    for row in rows[1:]:
+        assert float(row[3]) + float(row[4]) == pytest.approx(1, abs=1e-5)
+        assert row[1] == ("Female" if float(row[3]) >= float(row[4]) else "Male")
+    out = tmp_path / "p.csv"
+    kermix("predict", folder / "run", tmp_path / "t.csv", "-o", out, "--id", "id")
+    found = pd.read_csv(out)
+    assert list(found) == ["id", "size", "size 5%", "size 25%", "size 50%", "size 75%", "size 95%"]
+    assert (found["size 5%"] < found["size 95%"]).all()
+    assert (found["size"] == found["size 50%"]).all()
+
+
+def test_killed_and_resumed_ends_with_the_same_weights(folder, tmp_path):
+    killed, whole = tmp_path / "killed", folder / "run"
+    fit = ["fit", folder / "people.csv.gz", *TINY, "--target", "size"]
+    with command(*fit, "--out", killed) as process:
+        process.wait_for((killed / "checkpoint" / "last.safetensors").exists)
+        process.send(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    _, content = load_checkpoint(killed / "checkpoint" / "last.safetensors")
+    assert content["step"] < 40
+    assert not (killed / "report.html").exists()
+    kermix("resume", killed)
+    for name in ("last", "model"):
+        first, _ = load_checkpoint(whole / "checkpoint" / f"{name}.safetensors")
+        second, _ = load_checkpoint(killed / "checkpoint" / f"{name}.safetensors")
+        assert set(first) == set(second)
+        assert all(first[k].equal(second[k]) for k in first)
+    assert (whole / "metrics.csv").read_text() == (killed / "metrics.csv").read_text()
+
+
+BAD = {
+    "unseen": (lambda t: t.assign(sex="Robot"), SchemaError, r"bad\.csv, row 2, column sex"),
+    "gone": (lambda t: t.drop(columns="age"), SchemaError, "there is no column age"),
+    "text": (lambda t: t.assign(age="x"), SchemaError, r"bad\.csv, column age"),
+    "id": (lambda t: t.drop(columns="id"), TableError, "has no column id"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_rows_that_do_not_match_are_named(folder, tmp_path, case):
+    change, error, expected = BAD[case]
+    change(people(20, seed=2)).to_csv(tmp_path / "bad.csv", index=False)
+    with pytest.raises(error, match=expected):
+        kermix("score", folder / "run", tmp_path / "bad.csv", "--id", "id")
+
+
+def test_files_are_never_overwritten_and_kinds_are_known(folder, tmp_path):
+    (tmp_path / "here.csv").write_text("mine")
+    with pytest.raises(RunError, match="nothing is ever overwritten"):
+        kermix("impute", folder / "run", folder / "new.csv", "-o", tmp_path / "here.csv")
+    with pytest.raises(OptionError, match="must end in one of"):
+        kermix("sample", folder / "run", "-o", tmp_path / "s.docx")
+    with pytest.raises(OptionError, match="at least one"):
+        kermix("impute", folder / "run", folder / "new.csv", "-o", tmp_path / "d", "--draws", 0)
+    assert (tmp_path / "here.csv").read_text() == "mine"
+
+
+def test_options_of_tables_are_refused_elsewhere(folder, tmp_path):
+    with pytest.raises(OptionError, match="is none"):
+        kermix("fit", "moons", "--columns", "x0", "--out", tmp_path / "run")
+    with pytest.raises(OptionError, match="for the table model"):
+        kermix("fit", folder / "new.csv", "--model", "mixture", "--target", "size", "--out",
+               tmp_path / "run")  # fmt: skip
