@@ -55,6 +55,9 @@ def write_classification_page(results: Path, ablations: Path, page: Path) -> Pat
         of_set = [r for r in records if r["dataset"] == dataset]
         if of_set:
             lines += _data_set(dataset, of_set)
+    written = results.with_name(f"{results.stem}-as-written.json")
+    if written.exists():
+        lines += _as_written(json.loads(written.read_text()), records)
     lines += _alone([r for r in compared if r["variant"].startswith(ALONE)])
     lines += _ablations([r for r in compared if not r["variant"].startswith(ALONE)])
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -112,6 +115,51 @@ def _table(dataset: str, records: list[Record]) -> list[str]:
     pace = "seconds for an epoch" + (", shared GPU, median of the seeds" if shared else "")
     row(pace, lambda p: _median(records, p, "seconds_per_epoch"))
     of_cell("augmentation", lambda r: r["augmentation"])
+    return lines
+
+
+def _as_written(written: list[Record], records: list[Record]) -> list[str]:
+    """Eqs. 25 to 27 to the letter, beside the tuned networks without augmentation."""
+    lines = [
+        "## Eqs. 25 to 27 as written",
+        "",
+        "No augmentation, and nothing that the equations do not have: no batch normalization "
+        "after positions meet, no whitening (pixels go from 0 to 1), anchors W(t) of every "
+        "position in every layer, which start at random, and no constant in the scores. "
+        "*Element-wise* squares each element of A y - W(t); *vector anchors* takes the distance "
+        "to a vector for each Gaussian. The CNN had no augmentation either. From "
+        "`results/table1-as-written.json`; "
+        "`python -m benchmarks.table1 --as-written element,vector --data-root DATA`.",
+        "",
+    ]
+    for dataset, title in TITLES.items():
+        own = [r for r in written if r["dataset"] == dataset]
+        plain = [r for r in records if r["dataset"] == dataset and r["augmentation"] == "none"]
+        if not own:
+            continue
+        cnn = [r for r in plain if r["patch"] is None]
+        heads = ["1 (pixels)", "3", "5", "7", "CNN"]
+        lines += [
+            f"**{title}**",
+            "",
+            "| patch | " + " | ".join(heads) + " |",
+            "|---|" + "---|" * 5,
+        ]
+        for part, place in (("train", 0), ("test", 1)):
+            cells = [f"{PAPER[dataset][p][place]:.3f}" for p in COLUMNS]
+            lines.append(f"| paper, {part} | " + " | ".join(cells) + " |")
+        kinds = {"element-wise": "element", "vector anchors": "vector", "tuned": None}
+        for name, reading in kinds.items():
+            rows = plain if reading is None else [
+                r for r in own if r["settings"]["reading"] == reading]  # fmt: skip
+            for part in ("train", "test"):
+                cells = [_mean(cnn if p is None else rows, p, f"{part}_accuracy") for p in COLUMNS]
+                lines.append(f"| {name}, {part} | " + " | ".join(cells) + " |")
+        seeds = [str(len(_at(own, p)) // len({r["variant"] for r in own})) for p in COLUMNS[:-1]]
+        lines.append("| seeds, as written | " + " | ".join(seeds) + " | |")
+        epochs = [_first(own, p, lambda r: str(r["epochs"])) for p in COLUMNS[:-1]]
+        lines.append("| epochs, as written | " + " | ".join(epochs) + " | |")
+        lines += ["", _where(own), ""]
     return lines
 
 

@@ -1,6 +1,8 @@
 #!/bin/bash
 # Put what scripts/paper-on-gpu.sh brought into results/, and write the pages anew:
 # bash scripts/merge-paper.sh FILE.tgz ...
+#
+# Cells of fig-images stay in build/paper-cells, for a later part of them; their numbers go into results/.
 set -eu
 PYTHON=${PYTHON:-python3} PART=$(mktemp -d)
 export PYTHONPATH=${PYTHONPATH:-src:.}
@@ -10,9 +12,11 @@ rows() { # of the tables of a benchmark's file
 
 for file in "$@"; do tar -C "$PART" -xzf "$file"; done
 if compgen -G "$PART/results/cells/*.json" > /dev/null; then
-  mkdir -p results/paper/cells
-  cp "$PART"/results/cells/*.json results/paper/cells/
-  "$PYTHON" -m kermix reproduce fig-images --cells results/paper/cells --out results/paper --overwrite
+  mkdir -p build/paper-cells
+  cp "$PART"/results/cells/*.json build/paper-cells/
+  "$PYTHON" -m kermix reproduce fig-images --cells build/paper-cells --out results/paper \
+    --overwrite ||
+    echo "fig-images is left as it is"
 fi
 if compgen -G "$PART/results/paper/*.json" > /dev/null; then
   cp "$PART"/results/paper/fig-* results/paper/
@@ -20,6 +24,7 @@ fi
 if [ -e "$PART/results/table1-as-written.json" ]; then
   "$PYTHON" -m benchmarks.table1 --merge "$PART/results/table1-as-written.json" \
     --out results/table1-as-written.json
+  "$PYTHON" -m benchmarks.table1 --page docs/classification.md
 fi
 for file in "$PART"/results/bench/images-*.json; do
   [ -e "$file" ] || continue

@@ -9,15 +9,16 @@
 #   figures  other figures of the paper in full, on the CPU; FIGURES adds fig-generation, half an hour
 #   tables   the image tables of docs/images.md anew (scripts/images-on-gpu.sh), a call of its own
 #
-# "images written figures" is the default. Everything ends within SECONDS, 540 unless told; what is not done by
-# then is left out, and a second call goes on. OUT gets paper-results.tgz, with
-# cells/*.json, table1-as-written.json, paper/ and bench/; scripts/merge-paper.sh OUT/paper-results.tgz puts
-# them into results/ and writes the pages anew. WORK, by default build/paper-on-gpu, keeps the loose
-# files; PREVIOUS names an earlier paper-results.tgz to go on from where they are lost.
+# "images written figures" is the default. Everything ends within SECONDS, 540 unless told; what is not
+# done by then is left out; a second call goes on with images, and with SEEDS=1,2 with what is written.
+# OUT gets paper-results.tgz, with cells/*.json, table1-as-written.json, paper/ and bench/;
+# scripts/merge-paper.sh OUT/paper-results.tgz puts them into results/ and writes the pages anew. WORK, by
+# default build/paper-on-gpu, keeps the loose files; PREVIOUS names an earlier paper-results.tgz to go on
+# from where they are lost.
 # STEPS, EPOCHS, IMAGES, SEEDS and DEVICE make it small, to try it on a CPU.
 set -u
 DATA=$1 OUT=$2 LIMIT=${3:-540}
-WORK=${WORK:-build/paper-on-gpu} START=$(date +%s)
+WORK=$(realpath -m "${WORK:-build/paper-on-gpu}") START=$(date +%s)
 CELLS=$WORK/results/cells WRITTEN=$WORK/results/table1-as-written.json
 mkdir -p "$OUT" "$CELLS" "$WORK/logs"
 [ -z "${PREVIOUS:-}" ] || tar -C "$WORK" -xzf "$PREVIOUS"
@@ -79,9 +80,9 @@ if asked images; then
   done
 fi
 if asked written; then
-  (written written-mnist --dataset mnist --as-written element,vector --patch 7,1,3,5 --jobs 2) &
-  (written written-cifar10 --dataset cifar10 --as-written element --patch 7,1,3,5 --jobs 2
-   written written-cifar10-vector --dataset cifar10 --as-written vector --patch 7,1,3,5 --jobs 2) &
+  # Seeds are in the outer loop: a call that is cut short has some of every cell.
+  written written-mnist --dataset mnist --as-written element,vector --patch 7,1,3,5 --jobs 3 &
+  written written-cifar10 --dataset cifar10 --as-written element,vector --patch 7,1,3,5 --jobs 3 &
 fi
 if asked figures; then # in one process each, trainings on the CPU
   (figure fig-measure; figure fig-identity; figure fig-singular-functions) &

@@ -21,7 +21,9 @@ def page() -> str:
     """The page's Markdown: what the paper states, then its figures with claims and verdicts."""
     files = [file for name in ARTEFACTS if (file := RESULTS / f"{name}.json").exists()]
     records = [json.loads(file.read_text()) for file in files]
-    claims = [claim for record in records for claim in record["claims"]]
+    claims = [
+        {**claim, "figure": record["paper"]} for record in records for claim in record["claims"]
+    ]
     lines = [
         "# The paper",
         "",
@@ -70,7 +72,7 @@ def _counts(claims: Claims) -> list[str]:
 
 
 def _row(entry: Entry, claims: Claims) -> str:
-    groups = by_statement(claims)
+    groups = by_statement([c for c in claims if entry.figure in ("", c["figure"])])
     judged = []
     for statement in entry.statements:
         group = groups.get(statement, [])

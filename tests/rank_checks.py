@@ -17,6 +17,7 @@ from cases import LOSSES, normal, ridged, uniform
 from kermix.distributed import DistributedLoss, Ranks, batch_norm_over_ranks, shares, slice_of
 from kermix.distributed.planning import Problem, plan
 from kermix.errors import KermixError
+from kermix.kernels.mixed import Layout, MixedKernel
 
 N, K, D = 23, 14, 2
 # Rows of each rank: even, and as uneven as can be.
@@ -45,6 +46,7 @@ def everything():
     """All checks of one number of processes: a group is expensive to start."""
     return {
         "gradients": gradients(),
+        "mixed": mixed(),
         "polar": polar(),
         "parameters": parameters(),
         "batch norm": batch_norm(),
@@ -133,6 +135,37 @@ def gradients():
     keys = list(worst)
     largest = Ranks().max(torch.tensor([worst[key] for key in keys], dtype=torch.float64))
     return dict(zip(keys, largest.tolist(), strict=True))
+
+
+def mixed():
+    """Rows of numbers and codes: value and gradients against one process."""
+    ranks, layout = Ranks(), Layout(2, 2.0, 3)
+    kernel = MixedKernel([0.3, 2.0], layout)
+    sides = []
+    for seed, n in ((1, N), (2, K)):
+        codes = (3 * uniform(2 * n, seed=seed)).floor().reshape(n, 2)
+        sides.append(torch.cat([normal(n, D, seed=seed), codes], 1))
+    features = km.nystrom_features(torch.cat(sides), kernel, rank=12)
+    rows_x, rows_y = SPLITS[ranks.size][-1]
+    parts = [slice_of(rows, ranks.rank) for rows in (rows_x, rows_y)]
+    errors = {}
+    for name in LOSSES:
+        for strategy in STRATEGIES:
+            moments = strategy == "moments"
+            loss = LOSSES[name](None if moments else kernel, **ridged(name, 1e-3))
+            one = _Sketched(loss, features) if moments else loss
+            many = DistributedLoss(loss, strategy, features=features if moments else None)
+            whole = _leaves(sides)
+            expected = one(*whole)
+            expected.backward()
+            mine = _leaves([t[p] for t, p in zip(sides, parts, strict=True)])
+            value = many(*mine)
+            value.backward()
+            found = [value / expected, *(t.grad / ranks.size for t in mine)]
+            truth = [t.grad[p] for t, p in zip(whole, parts, strict=True)]
+            errors[f"{name} {strategy}"] = _worst(found, [torch.ones_like(value), *truth])
+            assert all(bool((t.grad[:, D:] == 0).all()) for t in mine)
+    return errors
 
 
 def polar():

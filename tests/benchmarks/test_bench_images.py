@@ -114,3 +114,25 @@ def test_the_page_shows_the_best_first(tmp_path):
     assert "](../results/images/mnist-svd.png)" in digits
     assert ".png" not in stacked
     assert "CIFAR" not in text
+
+
+@pytest.mark.parametrize(
+    ("frechet", "recall", "verdict"),
+    [((1, 2, 3, 4), (4, 3, 2, 1), "seen"), ((1, 2, 3, 4), (1, 2, 3, 4), "mixed"),
+     ((2, 1, 3, 4), (1, 2, 3, 4), "not seen")],
+)  # fmt: skip
+def test_the_page_judges_whether_the_svd_cost_works_best(tmp_path, frechet, recall, verdict):
+    costs = ("svd", "scalar", "vector", "matrix")
+    rows = [
+        {"method": cost, "a_sample_is": "centre", "frechet_in_own_features": f, "recall": r}
+        for cost, f, r in zip(costs, frechet, recall, strict=True)
+    ]
+    record = {
+        "machine": {"gpu": "A GPU"}, "commit": "abc", "tables": {"cifar10": rows},
+        "protocol": {"task": "cifar10", "scale": {"name": "full"}},
+    }  # fmt: skip
+    file = tmp_path / "results" / "bench" / "images-cifar10-gpu.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(record))
+    text = write_images_page(tmp_path / "results", tmp_path / "images.md").read_text()
+    assert f"works best\u201d: {verdict}." in text

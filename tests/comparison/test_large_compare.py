@@ -67,13 +67,15 @@ def test_energy_distance_of_few_distinct_values_is_exact():
 def test_nothing_jumps_where_rows_are_drawn(monkeypatch, sizes, d, v):
     """The last row of either side beyond the limit is left out, and little changes."""
     x, y = normal(sizes[0], d, seed=0), normal(sizes[1], d, seed=1) + 0.3
-    everything = km.compare(x, y, v, permutations=0, bootstrap=4)
+    everything = km.compare(x, y, v, permutations=0, bootstrap=8)
     monkeypatch.setattr(compare_module, "PAIRS_UP_TO", sizes[0] - 1)
-    drawn = km.compare(x, y, v, permutations=0, bootstrap=4)
+    drawn = km.compare(x, y, v, permutations=0, bootstrap=8)
     assert f"{sizes[0] - 1} and {sizes[1]} rows drawn at random" in " ".join(drawn.notes)
     for one, other in zip(everything.measures, drawn.measures, strict=True):
         a, b = ((m.value if m.normalized is None else m.normalized) for m in (one, other))
-        assert abs(a - b) <= 0.5 * one.error + 1e-9, one.name
+        # A vector cost next to 1 may be too skewed for an error bar.
+        error = 2 * (1 - a) if one.error is None else one.error
+        assert abs(a - b) <= 0.5 * error + 1e-9, one.name
 
 
 def test_measures_say_of_how_many_rows_they_are_and_are_exactly_that(monkeypatch):

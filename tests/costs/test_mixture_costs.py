@@ -170,6 +170,17 @@ def test_single_gaussians_that_are_far_apart(d, dtype):
                  **close)  # fmt: skip
 
 
+def test_float32_keeps_small_differences_in_many_dimensions():
+    """The Gaussians' constants are near 800 there, and cancel."""
+    d, variances = 784, torch.tensor([0.01, 0.0103])
+    sides = [km.GaussianMixture(torch.ones(1), torch.zeros(1, d), s[None]) for s in variances]
+    s, t = variances.double().tolist()
+    overlap = d / 2 * math.log(2 * math.sqrt(s * t) / (s + t))
+    found = km.svd_cost(*sides, log=True)
+    assert found.dtype == torch.float32
+    assert_close(found.item(), overlap, rtol=1e-6, atol=0)
+
+
 @every_cost
 def test_far_mixtures_pull(name):
     p = make("isotropic", count=3)
@@ -271,6 +282,18 @@ def test_batches(name):
             q = km.GaussianMixture(qs.weights[j], qs.means[j], qs.covariances[j])
             expected = COSTS[name](p, q, **ridged(name, RIDGE))
             assert_close(found[i, j], expected, **tolerances.same(torch.float64))
+
+
+@pytest.mark.parametrize("dim", [2, 10])
+@every_cost
+def test_batches_beside_points(name, dim):
+    qs = make("isotropic", batch=(2, 1), count=3, dim=dim)
+    points, weights = normal(4, dim), uniform(3, 4, seed=1) + 0.1
+    found = COSTS[name](qs, points, 0.2, weights_y=weights, **ridged(name, RIDGE))
+    assert found.shape == (2, 3)
+    q = km.GaussianMixture(qs.weights[1, 0], qs.means[1, 0], qs.covariances[1, 0])
+    expected = COSTS[name](q, points, 0.2, weights_y=weights[2], **ridged(name, RIDGE))
+    assert_close(found[1, 2], expected, **tolerances.same(torch.float64))
 
 
 @every_kind

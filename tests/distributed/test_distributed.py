@@ -31,6 +31,12 @@ def test_losses_of_all_ranks_are_those_of_one_process(found):
     assert max(answers["polar"].values()) < 1e-6
 
 
+def test_mixed_rows_of_all_ranks_are_those_of_one_process(found):
+    _, answers = found
+    assert len(answers["mixed"]) == 6 * len(rank_checks.STRATEGIES)
+    assert max(answers["mixed"].values()) < 1e-8, answers["mixed"]
+
+
 def test_the_mean_over_ranks_is_the_gradient_of_one_process(found):
     _, answers = found
     assert set(answers["parameters"]) == {"gather", "shard"}

@@ -60,7 +60,8 @@ def test_every_statement_that_is_judged_is_in_the_table():
 
 
 def claim(text, holds, statement="", ours=False):
-    return {"text": text, "holds": holds, "statement": statement, "ours": ours}
+    plain = {"text": text, "holds": holds, "statement": statement, "ours": ours}
+    return {**plain, "figure": ""}
 
 
 def test_a_statement_counts_once():
@@ -82,6 +83,14 @@ def test_rows_say_what_was_found():
     both = [claim("x", True, remarks.SMALL), claim("y", False, remarks.SMALL)]
     assert "seen in 1 of 2" in row(entry, both)
     assert "**not seen**" in row(entry, both[1:])
+
+
+def test_figures_count_their_own_claims():
+    entry = next(e for e in CONTENTS if e.figure == "fig-images")
+    (first, _) = entry.statements
+    own = {**claim("x", False, first), "figure": "fig-images"}
+    other = {**claim("y", True, first), "figure": "fig-generation"}
+    assert f"{first.rstrip('.')}: **not seen**" in PAGE["_row"](entry, [own, other])
 
 
 def test_recorded_claims_belong_to_statements_of_the_table():

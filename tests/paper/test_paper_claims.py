@@ -182,6 +182,10 @@ def test_table_claims_can_fail(column, value, failing):
 def test_training_accuracies_are_judged(column, failing):
     found = verdicts(table_records.claims("mnist", TABLE, train={**TRAIN, column: 0.98}))
     assert [i for i, holds in enumerate(found) if not holds] == failing
+    # The CNN of networks as written is that of the others, and judged there.
+    kinds = table_records.claims("mnist", TABLE, "as written, element-wise", TRAIN)
+    assert len(kinds) == 6
+    assert not any("CNN's accuracies" in claim.text for claim in kinds)
     # Without them there is nothing to judge.
     assert len(table_records.claims("mnist", TABLE)) == 5
 

@@ -65,6 +65,9 @@ def test_cells_are_kept_and_taken(tmp_path, monkeypatch):
     options = {"cells": tmp_path, "seeds": 1, "device": "cpu"}
     first = images.run(True, **options)
     assert len(list(tmp_path.iterdir())) == 5
+    titles = [axes.get_title() for axes in first.figure.axes]
+    assert titles[0] == "data"
+    assert all(titles)
     monkeypatch.setattr(images, "train_image_cell", None)  # nothing is trained again
     again = images.run(True, **options)
     assert again.tables == first.tables

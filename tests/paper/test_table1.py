@@ -164,3 +164,19 @@ def test_the_command_of_todays_settings_changes_nothing(patch):
 def test_without_results_the_page_is_empty_but_there(tmp_path):
     page = write_classification_page(tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.md")
     assert page.read_text().startswith("# Classification")
+
+
+def test_the_page_shows_the_equations_as_written(tmp_path):
+    results, page = tmp_path / "table1.json", tmp_path / "page.md"
+    results.write_text(json.dumps([record("mnist", None, 0, 0.97, "none")]))
+    written = []
+    for reading, accuracy in (("element", 0.91), ("vector", 0.82)):
+        one = record("mnist", 3, 0, accuracy, "none", f"as written, {reading}")
+        one["settings"] = presets.as_written("mnist", 3, reading).as_json()
+        written.append(one)
+    (tmp_path / "table1-as-written.json").write_text(json.dumps(written))
+    text = write_classification_page(results, tmp_path / "none.json", page).read_text()
+    section = text.partition("as written")[2]
+    assert "| element-wise, test | - | 0.9100 (one seed) | - | - | 0.9700 (one seed) |" in section
+    assert "| vector anchors, test | - | 0.8200 (one seed) | - | - |" in section
+    assert "CIFAR" not in section

@@ -22,6 +22,7 @@ class Entry:
         tests: Files of tests, under `tests/`.
         statements: Of the claims that judge it; see :class:`~kermix.paper.claims.Claim`.
         found: What was found besides.
+        figure: The one whose claims count here; all of them, if none is named.
     """
 
     item: str
@@ -30,6 +31,7 @@ class Entry:
     tests: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
     found: str = ""
+    figure: str = ""
 
 
 CLOSED = "mixtures/test_mixture_closed_forms.py"
@@ -68,10 +70,10 @@ CONTENTS = (
           ("kermix.svd_cost", "kermix.SVDLoss", "kermix.nuclear_norm"),
           (REFERENCE, LAWS, MIXTURES, "linalg/test_nuclear.py")),
     Entry("Proposition 7", "a small variance is a must", (), (), (remarks.SMALL,)),
-    Entry("Proposition 7", "L2 distances are ineffective", ("kermix.distance_nuclear_cost",),
-          (REFERENCE,), (statements.L2,)),
-    Entry("Proposition 7", "the Frobenius norm is ineffective", ("kermix.frobenius_cost",),
-          (REFERENCE,), (statements.FROBENIUS,)),
+    Entry("Proposition 7", "L2 distances are ineffective",
+          ("kermix.paper.ablations.distance_nuclear_cost",), (REFERENCE,), (statements.L2,)),
+    Entry("Proposition 7", "the Frobenius norm is ineffective",
+          ("kermix.paper.ablations.frobenius_cost",), (REFERENCE,), (statements.FROBENIUS,)),
     Entry("Section III", "noise from a uniform, Gaussian or hybrid prior",
           ("kermix.models.UniformPrior", "kermix.models.GaussianPrior",
            "kermix.models.HybridPrior"),
@@ -95,11 +97,12 @@ CONTENTS = (
           ("kermix.decompose", "kermix.decompose_grid", "kermix.LaplaceKernel"),
           (SPECTRUM, "kernels/test_others.py"), (statements.SAMPLES_SVD,)),
     Entry("Eqs. 17, 18", "their discrete form", ("kermix.decompose_discrete",
-          "kermix.discrete_cost"), (SPECTRUM,)),
+          "kermix.discrete_cost"),
+          ("costs/test_kernel_costs.py", "spectrum/test_spectrum_mixtures.py")),
     Entry("Eq. 19", "bound of the nuclear norm, tight when q = p", ("kermix.svd_cost",), (LAWS,),
           (statements.NUCLEAR_BOUND,)),
     Entry("Section IV", "the identity as kernel gives a Hellinger distance",
-          ("kermix.discrete_cost",), (LAWS,),
+          ("kermix.discrete_cost",), ("costs/test_kernel_costs.py", SPECTRUM),
           found="the Bhattacharyya coefficient; see [Mathematics](mathematics.md)"),
     Entry("Eq. 20", "for q = p, eigenvectors are left singular vectors of C",
           ("kermix.decompose",), (SPECTRUM,), (statements.ROOT_VECTORS,)),
@@ -121,10 +124,10 @@ CONTENTS = (
           "kermix.models.GaussianProductClassifier"), (PRODUCT,)),
     Entry("Figure 1", "samples of networks trained with each cost",
           ("kermix.paper.generation.run",), ("paper/test_reproduce.py",),
-          (statements.NO_DIFFICULTIES, statements.BEST)),
+          (statements.NO_DIFFICULTIES, statements.BEST), figure="fig-generation"),
     Entry("Section VI", "images such as MNIST and CelebA", ("kermix.paper.images.run",),
           ("paper/test_paper_images.py", "training/test_image_fit.py"),
-          (statements.NO_DIFFICULTIES, statements.BEST), "[Images](images.md)"),
+          (statements.NO_DIFFICULTIES, statements.BEST), "[Images](images.md)", "fig-images"),
     Entry("Figure 2", "costs while q shifts away from p", ("kermix.paper.measure.run",),
           ("paper/test_paper_claims.py",),
           (statements.CLOSER, statements.ACCURATE, statements.NOT_SYMMETRICAL,

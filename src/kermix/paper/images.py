@@ -289,7 +289,7 @@ def _best(where: str, values: Callable[[str], dict[str, float]]) -> Iterator[Cla
 def _figure(cells: Sequence[Cell], sets: Sequence[str], variances: Sequence[float]) -> "Figure":
     lines = [(name, variance) for name in sets for variance in variances]
     figure, panels = sheet(len(lines), 1 + len(COSTS), 8.6, 1.35 * len(lines) + 0.3)
-    for line, (name, variance) in zip(panels, lines, strict=True):
+    for number, (line, (name, variance)) in enumerate(zip(panels, lines, strict=True)):
         for axes, method in zip(line, (DATA, *COSTS), strict=True):
             (cell,) = (
                 c for c in cells
@@ -299,7 +299,7 @@ def _figure(cells: Sequence[Cell], sets: Sequence[str], variances: Sequence[floa
                                      if o["set"] == name and o["method"] == method)
             )  # fmt: skip
             axes.imshow(image_sheet(shown_in(cell), across=6), interpolation="nearest")
-            title = TITLES.get(method, "data") if line is panels[0] else ""
+            title = TITLES.get(method, "data") if number == 0 else ""
             bare(axes, title)
         line[0].set_ylabel(f"{NAMES[name]}\nv = {variance:g}", fontsize=7, color=INK_COLOUR)
     return figure

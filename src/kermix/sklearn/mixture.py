@@ -21,6 +21,8 @@ except ImportError:
 
 __all__ = ["KernelMixture", "seed_from"]
 
+DEFAULTS = {"steps": 800, "batch_size": 256}  # of a training
+
 
 def seed_from(random_state: Any) -> int:
     """A seed from what scikit-learn takes, or from a NumPy generator of either kind.
@@ -35,20 +37,27 @@ def seed_from(random_state: Any) -> int:
 
 
 class KernelMixture(DensityMixin, BaseEstimator):
-    """A Gaussian mixture fitted with a kernelized matrix cost.
+    """A Gaussian mixture of rows, with closed forms: densities, inner products, divergences.
+
+    By itself, it chooses: components start at data, their number and the kind of their
+    covariances are those that held-out rows like best, and the likelihood is maximized. With a
+    `cost` of the paper, or any setting of its training, the mixture is trained with that cost and
+    then refined.
 
     Columns are scaled inside. A point of the model is a centre plus noise of the learned variance.
 
     Args:
-        n_components: Number of Gaussians, more than there are modes; None takes 128, and one for
-            each 10 rows where there are fewer than 1280.
-        cost: What is optimised: "svd", "scalar", "vector" or "matrix", or a baseline.
+        n_components: Number of Gaussians; None chooses it. Trained with a cost, None takes 128,
+            and one for each 10 rows where there are fewer than 1280.
+        cost: What is optimized: "svd", "scalar", "vector" or "matrix", or a baseline; None is the
+            likelihood by expectation-maximization, or "svd" where a setting of training is given.
         model: "mixture", a table of components, or "network", noise to components.
-        covariance_type: "isotropic" or "diagonal".
-        steps: Training steps with the cost.
+        covariance_type: "isotropic", "diagonal", "low-rank" or "full"; None chooses. Trained with
+            a cost: "isotropic" (None) or "diagonal".
+        steps: Training steps with the cost; None takes 800.
         refine_steps: Refinement steps after training, which maximize the likelihood; None takes
             500.
-        batch_size: Data points in each step.
+        batch_size: Data points in each step; None takes 256.
         variance: Variance of the kernel at the end, for scaled data; None finds it.
         learning_rate: Peak learning rate; None chooses by model.
         device: "auto", "cpu", "cuda", ...
@@ -58,14 +67,19 @@ class KernelMixture(DensityMixin, BaseEstimator):
     Attributes:
         weights_: Weights of the components, (K,).
         means_: Centres, (K, d).
+        covariances_: Variances (K, d), or covariance matrices (K, d, d).
         variances_: Variances in each coordinate, (K, d).
+        trials_: What was tried: kind, number of components, held-out log-density; empty where a
+            cost was trained.
+        one_gaussian_: Held-out log-density of a single Gaussian, what to be better than; None
+            where a cost was trained.
         n_iter_: Steps that were done.
         n_features_in_: Number of columns.
 
     Example:
         >>> import numpy as np
         >>> rows = np.random.default_rng(0).normal([[0.0, 5.0]], 1.0, (500, 2))
-        >>> model = KernelMixture(8, steps=50, refine_steps=50, random_state=0).fit(rows)
+        >>> model = KernelMixture(random_state=0).fit(rows)
         >>> model.sample(3).shape, model.score_samples(rows[:4]).shape
         ((3, 2), (4,))
     """
@@ -74,12 +88,12 @@ class KernelMixture(DensityMixin, BaseEstimator):
         self,
         n_components: int | None = None,
         *,
-        cost: CostName = "svd",
-        model: ModelName = "mixture",
-        covariance_type: str = "isotropic",
-        steps: int = 800,
+        cost: CostName | None = None,
+        model: ModelName | None = None,
+        covariance_type: str | None = None,
+        steps: int | None = None,
         refine_steps: int | None = None,
-        batch_size: int = 256,
+        batch_size: int | None = None,
         variance: float | None = None,
         learning_rate: float | None = None,
         device: str = "auto",
@@ -106,38 +120,64 @@ class KernelMixture(DensityMixin, BaseEstimator):
             X: Rows, (N, d).
             y: Not used.
         """
-        from kermix.training.build import Split, build_trainer
-
         rows = validate_data(self, X, dtype=np.float64)
         seed = seed_from(self.random_state)
-        settings = FitSettings(
-            cost=self.cost,
-            model=self.model,
-            components=self.n_components,
-            covariance_type=self.covariance_type,  # type: ignore[arg-type]
-            steps=self.steps,
-            refine_steps=replaced_parameter("polish", self.polish, self.refine_steps),
-            batch_size=self.batch_size,
-            variance=self.variance,
-            learning_rate=self.learning_rate,
-            seed=seed,
-        )
+        refine_steps = replaced_parameter("polish", self.polish, self.refine_steps)
+        settings = (self.cost, self.model, self.steps, refine_steps, self.batch_size,
+                    self.variance, self.learning_rate)  # fmt: skip
+        if all(setting is None for setting in settings) and self.polish is DEPRECATED:
+            return self._choose(rows, seed)
+        return self._train(rows, seed, refine_steps)
+
+    def _choose(self, rows: np.ndarray, seed: int) -> Self:
+        from kermix.training.mixture_search import choose_mixture
+
+        kind: Any = self.covariance_type or "auto"
+        generator = torch.Generator().manual_seed(seed)
+        found = choose_mixture(torch.tensor(rows), self.n_components, kind, generator=generator)
+        self.trials_: tuple[Any, ...] = found.trials
+        self.one_gaussian_: float | None = found.one_gaussian
+        self.n_iter_ = found.passes
+        return self._keep(found.mixture)
+
+    def _train(self, rows: np.ndarray, seed: int, refine_steps: int | None) -> Self:
+        from kermix.training.build import Split, build_trainer
+
+        given = {
+            "cost": self.cost, "model": self.model, "components": self.n_components,
+            "covariance_type": self.covariance_type, "steps": self.steps,
+            "batch_size": self.batch_size, "variance": self.variance,
+            "learning_rate": self.learning_rate,
+        }  # fmt: skip
+        chosen: dict[str, Any] = {n: v for n, v in given.items() if v is not None}
+        settings = FitSettings(**DEFAULTS | chosen, refine_steps=refine_steps, seed=seed)
         values = torch.tensor(rows)
         trainer = build_trainer(Split(values, values), settings, device=self.device)
         trainer.run()
-        mixture = trainer.model.mixture()
+        self.trials_, self.one_gaussian_ = (), None
+        self.n_iter_ = trainer.total
+        return self._keep(trainer.model.mixture())
+
+    def _keep(self, mixture: GaussianMixture) -> Self:
         self.weights_ = mixture.weights.cpu().numpy()
         self.means_ = mixture.means.cpu().numpy()
-        self.variances_ = mixture.covariances.cpu().numpy()
-        self.n_iter_ = trainer.total
+        self.covariances_ = mixture.covariances.cpu().numpy()
         return self
+
+    @property
+    def variances_(self) -> np.ndarray:  # (K, d)
+        """Variances of the components in each coordinate."""
+        check_is_fitted(self)
+        if self.covariances_.ndim == 3:
+            return np.diagonal(self.covariances_, axis1=1, axis2=2).copy()
+        return self.covariances_
 
     @property
     def mixture_(self) -> GaussianMixture:
         """The fitted density, with the closed forms of Gaussian mixtures."""
         check_is_fitted(self)
         return GaussianMixture(
-            torch.tensor(self.weights_), torch.tensor(self.means_), torch.tensor(self.variances_)
+            torch.tensor(self.weights_), torch.tensor(self.means_), torch.tensor(self.covariances_)
         )
 
     def score_samples(self, X: Any) -> np.ndarray:

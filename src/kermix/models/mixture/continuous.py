@@ -41,8 +41,8 @@ class ContinuousMixtureNetwork(nn.Module):
         >>> prior, generator = UniformPrior(3), torch.Generator().manual_seed(0)
         >>> network = ContinuousMixtureNetwork(2, prior, generator=generator)
         >>> mixture = network.draw(50, generator)
-        >>> mixture.means.shape, mixture.covariances.shape, float(mixture.weights.sum())
-        (torch.Size([50, 2]), torch.Size([50]), 1.0)
+        >>> mixture.means.shape, mixture.covariances.shape, mixture.weights.shape
+        (torch.Size([50, 2]), torch.Size([50]), torch.Size([50]))
     """
 
     def __init__(
