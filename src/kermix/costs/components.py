@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_pair, finite_in, normalized_weights, working_dtype
-from kermix.costs.samples import SampleSet, WeightedSet
+from kermix.costs.samples import SampleSet, WeightedPair, WeightedSet
 from kermix.errors import OptionError, VarianceError
 from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, Variance, as_kernel
 from kermix.kernels.gram import ScaledGram
-from kermix.linalg.cholesky import Cholesky, cholesky, default_ridge, solve_dtype
+from kermix.linalg.cholesky import Cholesky, cholesky, solve_dtype
 from kermix.mixtures.components import Components
 from kermix.mixtures.gaussian_products import log_pair_sum
 from kermix.mixtures.grams import log_gram, log_row_sums, log_squared_norms
@@ -91,7 +91,7 @@ def log_unit_gram(p: Components, q: Components) -> Tensor:  # (*B, K, K')
     return log_gram(p, q) - norms[0].unsqueeze(-1) - norms[1].unsqueeze(-2)
 
 
-class MixturePair:
+class MixturePair(WeightedPair):
     """Data and centres of which at least one is a mixture.
 
     Args:
@@ -102,7 +102,8 @@ class MixturePair:
         weights_y: Weights of the centres, if these are points.
     """
 
-    weighted = True
+    data: SampleSet | ComponentSet
+    centres: SampleSet | ComponentSet
     kernel: GaussianKernel | None = None  # of the points, if one side is such
 
     def __init__(
@@ -137,22 +138,14 @@ class MixturePair:
         self._callers = torch.promote_types(*given)
 
     @property
-    def device(self) -> torch.device:
-        """Where everything is."""
-        return self.data.points.device
+    def weighted(self) -> bool:
+        """Components always have weights."""
+        return True
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype in which a nuclear norm is computed: float32 for half precision."""
         return working_dtype(torch.empty(0, dtype=self._callers))
-
-    def ridge(self, asked: float | None) -> float:
-        """The ridge asked for, or the default of the sides' dtype."""
-        return default_ridge(self.dtype) if asked is None else asked
-
-    def full_precision(self) -> torch.autocast:
-        """A context in which autocast does not touch what is computed."""
-        return torch.autocast(self.device.type, enabled=False)
 
     def in_callers_dtype(self, value: Tensor) -> Tensor:
         """The value in the dtype of the sides, finite if it is finite here."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kermix.costs.components import MixturePair
 from kermix.costs.formulas import Correlations, Scaled
-from kermix.costs.samples import SamplePair
+from kermix.costs.samples import SamplePair, WeightedPair
 from kermix.info import Info
 from kermix.kernels.gram import ScaledGram
 from kermix.linalg.cholesky import Cholesky
@@ -76,30 +76,10 @@ class GramStatistics(ABC):
         return data.whiten(whitened.mT).mT, cross.log_scale, Info("cholesky", used)
 
 
-class SampleStatistics(GramStatistics):
-    """Statistics of samples, or of components of mixtures.
+class PairStatistics(GramStatistics):
+    """Statistics of a pair of weighted sets, whatever their kernel is."""
 
-    Args:
-        pair: The samples or components.
-        dtype: The dtype in which everything is computed.
-        ridge: Ridge of the Gram matrices; by default that of the samples' dtype.
-        chunk: Side of the tiles in which means of the kernel are evaluated.
-        method: How the nuclear norm is computed.
-        tolerance: Relative error that it may have.
-    """
-
-    def __init__(
-        self,
-        pair: SamplePair | MixturePair,
-        dtype: torch.dtype,
-        ridge: float | None = None,
-        chunk: int | None = None,
-        method: NuclearMethod = "auto",
-        tolerance: float = 1e-4,
-    ) -> None:
-        self.pair, self.dtype, self.chunk = pair, dtype, chunk
-        self.ridge = pair.ridge(ridge)
-        self.method, self.tolerance = method, tolerance
+    pair: WeightedPair
 
     @property
     def sizes(self) -> tuple[float, float]:
@@ -119,6 +99,34 @@ class SampleStatistics(GramStatistics):
             math.log(len(x)) if x.weights is None else 0.0,
             math.log(len(y)) if y.weights is None else 0.0,
         )
+
+
+class SampleStatistics(PairStatistics):
+    """Statistics of samples, or of components of mixtures.
+
+    Args:
+        pair: The samples or components.
+        dtype: The dtype in which everything is computed.
+        ridge: Ridge of the Gram matrices; by default that of the samples' dtype.
+        chunk: Side of the tiles in which means of the kernel are evaluated.
+        method: How the nuclear norm is computed.
+        tolerance: Relative error that it may have.
+    """
+
+    pair: SamplePair | MixturePair
+
+    def __init__(
+        self,
+        pair: SamplePair | MixturePair,
+        dtype: torch.dtype,
+        ridge: float | None = None,
+        chunk: int | None = None,
+        method: NuclearMethod = "auto",
+        tolerance: float = 1e-4,
+    ) -> None:
+        self.pair, self.dtype, self.chunk = pair, dtype, chunk
+        self.ridge = pair.ridge(ridge)
+        self.method, self.tolerance = method, tolerance
 
     def log_cross(self) -> Tensor:  # (*B,)
         """Logarithm of the inner product of the densities."""

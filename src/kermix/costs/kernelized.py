@@ -1,23 +1,21 @@
 """Statistics of the costs by any kernel between points: its Gram matrices, which may be signed."""
 
-import math
-
 import torch
 from torch import Tensor
 
-from kermix.checks import check_pair, finite_in, normalized_weights, working_dtype
-from kermix.costs.dense import GramStatistics, nuclear_of
+from kermix.checks import check_pair, normalized_weights
+from kermix.costs.dense import PairStatistics, nuclear_of
 from kermix.costs.formulas import Correlations, Scaled
-from kermix.costs.samples import WeightedSet
+from kermix.costs.samples import WeightedPair, WeightedSet
 from kermix.kernels.gram import ScaledGram
 from kermix.kernels.others import PointKernel
-from kermix.linalg.cholesky import Cholesky, cholesky, default_ridge
+from kermix.linalg.cholesky import Cholesky, cholesky
 from kermix.linalg.nuclear import NuclearMethod
 
 __all__ = ["KernelPair", "KernelStatistics"]
 
 
-class KernelPair:
+class KernelPair(WeightedPair):
     """Data and centres, and any kernel between them.
 
     Args:
@@ -47,36 +45,8 @@ class KernelPair:
         self.kernel, self.unit_norm = kernel.fitted(x), unit_norm
         self.data, self.centres = WeightedSet(x, weights_x), WeightedSet(y, weights_y)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the samples are."""
-        return self.data.points.device
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype in which the samples are used: float32 for half precision."""
-        return working_dtype(self.data.points, self.centres.points)
-
-    @property
-    def weighted(self) -> bool:
-        """Whether any weights were given."""
-        return self.data.weights is not None or self.centres.weights is not None
-
-    def ridge(self, asked: float | None) -> float:
-        """The ridge asked for, or the default of the samples' dtype."""
-        return default_ridge(self.dtype) if asked is None else asked
-
-    def full_precision(self) -> torch.autocast:
-        """A context in which autocast does not touch what is computed."""
-        return torch.autocast(self.device.type, enabled=False)
-
-    def in_callers_dtype(self, value: Tensor) -> Tensor:
-        """The value in the dtype of the samples, finite if it is finite here."""
-        dtype = torch.promote_types(self.data.points.dtype, self.centres.points.dtype)
-        return finite_in(value, dtype)
-
-
-class KernelStatistics(GramStatistics):
+class KernelStatistics(PairStatistics):
     """Statistics of samples under any kernel, all from Gram matrices that are held whole.
 
     Args:
@@ -86,6 +56,8 @@ class KernelStatistics(GramStatistics):
         method: How the nuclear norm is computed.
         tolerance: Relative error that it may have.
     """
+
+    pair: KernelPair
 
     def __init__(
         self,
@@ -101,25 +73,6 @@ class KernelStatistics(GramStatistics):
         x, y = pair.data.points, pair.centres.points
         self._x = x.to(dtype)
         self._y = self._x if y is x else y.to(dtype)
-
-    @property
-    def sizes(self) -> tuple[float, float]:
-        """Numbers of points."""
-        return len(self.pair.data), len(self.pair.centres)
-
-    @property
-    def weighted(self) -> bool:
-        """Whether any weights were given."""
-        return self.pair.weighted
-
-    @property
-    def log_traces(self) -> tuple[float, float]:
-        """Of weights that sum to 1, or of points that count 1 each."""
-        x, y = self.pair.data, self.pair.centres
-        return (
-            math.log(len(x)) if x.weights is None else 0.0,
-            math.log(len(y)) if y.weights is None else 0.0,
-        )
 
     def log_cross(self) -> Tensor:  # (*B,)
         """Logarithm of the size of the means' inner product; it is squared, so no sign is lost."""

@@ -13,7 +13,7 @@ from kermix.kernels.gram import LARGEST_EXPONENT, ScaledGram, gram_matrix, scale
 from kermix.kernels.means import log_kernel_means
 from kermix.linalg.cholesky import Cholesky, cholesky, default_ridge, sqrt_or_zero
 
-__all__ = ["SamplePair", "SampleSet", "WeightedSet"]
+__all__ = ["SamplePair", "SampleSet", "WeightedPair", "WeightedSet"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,42 @@ class SampleSet(WeightedSet):
         return cholesky(self.with_roots(matrix), ridge)
 
 
-class SamplePair:
+class WeightedPair:
+    """Data and centres with weights: where they are, and in which dtypes all is computed."""
+
+    data: WeightedSet
+    centres: WeightedSet
+
+    @property
+    def device(self) -> torch.device:
+        """Where the samples are."""
+        return self.data.points.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which the samples are used: float32 for half precision."""
+        return working_dtype(self.data.points, self.centres.points)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether any weights were given."""
+        return self.data.weights is not None or self.centres.weights is not None
+
+    def ridge(self, asked: float | None) -> float:
+        """The ridge asked for, or the default of the samples' dtype."""
+        return default_ridge(self.dtype) if asked is None else asked
+
+    def full_precision(self) -> torch.autocast:
+        """A context in which autocast does not touch what is computed."""
+        return torch.autocast(self.device.type, enabled=False)
+
+    def in_callers_dtype(self, value: Tensor) -> Tensor:
+        """The value in the dtype of the samples, finite if it is finite here."""
+        dtype = torch.promote_types(self.data.points.dtype, self.centres.points.dtype)
+        return finite_in(value, dtype)
+
+
+class SamplePair(WeightedPair):
     """Data and centres, and the kernel between them.
 
     Args:
@@ -97,6 +132,9 @@ class SamplePair:
         densities: Whether it is that of Gaussians of unit mass, for
             :func:`~kermix.vector_weights`.
     """
+
+    data: SampleSet
+    centres: SampleSet
 
     def __init__(
         self,
@@ -122,34 +160,6 @@ class SamplePair:
             self.terms = self.kernel.density_terms(dimension)
         else:
             self.terms = self.kernel.cross_terms(dimension, unit_norm)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the samples are."""
-        return self.data.points.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype in which the samples are used: float32 for half precision."""
-        return working_dtype(self.data.points, self.centres.points)
-
-    @property
-    def weighted(self) -> bool:
-        """Whether any weights were given."""
-        return self.data.weights is not None or self.centres.weights is not None
-
-    def ridge(self, asked: float | None) -> float:
-        """The ridge asked for, or the default of the samples' dtype."""
-        return default_ridge(self.dtype) if asked is None else asked
-
-    def full_precision(self) -> torch.autocast:
-        """A context in which autocast does not touch what is computed."""
-        return torch.autocast(self.data.points.device.type, enabled=False)
-
-    def in_callers_dtype(self, value: Tensor) -> Tensor:
-        """The value in the dtype of the samples, finite if it is finite here."""
-        dtype = torch.promote_types(self.data.points.dtype, self.centres.points.dtype)
-        return finite_in(value, dtype)
 
     def log_projection(self, dtype: torch.dtype, chunk: int | None) -> Tensor:  # (*B, K)
         """Logarithm of the inner product of each centre's Gaussian with the data density."""
