@@ -87,7 +87,9 @@ def test_the_integral_over_numbers_and_codes_is_one():
 
 
 def test_subsets_are_uniform_in_size_and_leave_one_column_unseen():
-    seen = random_subsets(20_000, 5, torch.Generator().manual_seed(0))
+    seen = random_subsets(
+        20_000, TableLayout((2,) * 5, (), (0.0,) * 10), torch.Generator().manual_seed(0)
+    )
     sizes = torch.bincount(seen.sum(1), minlength=6)
     assert int(sizes[5]) == 0
     assert sizes[:5].double().std() < 4 * math.sqrt(20_000 / 5)
@@ -278,7 +280,7 @@ def test_bad_calls_say_what_is_wrong(model, call, error, says):
 
 
 def test_orders_are_permutations():
-    orders = orders_of(6, 50, torch.Generator().manual_seed(0))
+    orders = orders_of(TableLayout((1,) * 6, (), (0.0,) * 6), 50, torch.Generator().manual_seed(0))
     assert torch.equal(orders.sort(1).values, torch.arange(6).expand(50, 6))
 
 
@@ -289,7 +291,7 @@ def test_cells_that_are_not_known_do_not_count():
     codes = torch.tensor([[0, 1, 0], [2, 0, 3], [1, 1, 0]])
     values = torch.tensor([[0.3], [0.0], [-1.2]])
     known = torch.tensor([[True, False, True], [True, True, False], [True, True, True]])
-    orders = orders_of(3, 4, torch.Generator().manual_seed(0))
+    orders = orders_of(layout, 4, torch.Generator().manual_seed(0))
     found = chain_log_density(network, codes, values, orders, known=known)
     other, moved = codes.clone(), values.clone()
     other[~known] = 0
@@ -301,6 +303,7 @@ def test_cells_that_are_not_known_do_not_count():
     # One known cell alone: its probability, whatever the order.
     alone = torch.tensor([[True, False, False]])
     one = chain_log_density(network, codes[:1], values[:1], orders, known=alone)
-    parts = network(codes[:1], values[:1], torch.zeros(1, 3, dtype=torch.bool))
-    expected = network.column_log_likelihood(parts, codes[:1], values[:1])[0, 0]
+    nothing = torch.zeros(1, 3, dtype=torch.bool)
+    parts = network(codes[:1], values[:1], nothing)
+    expected = network.column_log_likelihood(parts, codes[:1], values[:1], nothing)[0, 0]
     assert torch.allclose(one, expected.double().expand_as(one))

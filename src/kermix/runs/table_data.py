@@ -1,6 +1,7 @@
 """The table of a run: read, looked at, kept beside the run, and recognised again."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,21 +13,46 @@ from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.data.tables.writing import WRITABLE, table_writer
+from kermix.models.table.layout import TableLayout
+from kermix.models.table.links import find_links, link_notes, with_link_codes
 
 __all__ = ["TableData", "fingerprint", "form_of", "keep_frame", "rows_of", "taken_rows"]
 
 
 class TableData(NamedTuple):
-    """A table, what its columns are, and its rows as codes and numbers."""
+    """A table, what its columns are, and its rows as codes and numbers.
+
+    Attributes:
+        frame: The table.
+        schema: What its columns are.
+        encoded: Its rows.
+        layout: How they lie in a network.
+    """
 
     frame: Frame
     schema: Schema
     encoded: EncodedTable
+    layout: TableLayout
 
     @classmethod
-    def of(cls, frame: Frame, schema: Schema) -> "TableData":
-        """A table that matches a schema."""
-        return cls(frame, schema, schema.encode(frame, name=frame.name, extra=True))
+    def of(
+        cls, frame: Frame, schema: Schema, equal: Sequence[tuple[str, str]] | None = None
+    ) -> "TableData":
+        """A table that matches a schema; columns that are often equal are found, or given."""
+        encoded = schema.encode(frame, name=frame.name, extra=True)
+        if equal is None:
+            equal = find_links(schema, frame, encoded.codes)
+        return cls(frame, schema, encoded, TableLayout.of(schema, equal))
+
+    @property
+    def linked(self) -> EncodedTable:
+        """Rows with the codes of the links."""
+        return with_link_codes(self.schema, self.layout.links, self.frame, self.encoded)
+
+    def link_notes(self) -> list[str]:
+        """What is said about columns that are often equal."""
+        codes = self.linked.codes[:, self.layout.table_columns :]
+        return link_notes(self.schema, self.layout.links, codes)
 
 
 def form_of(source: str) -> str:

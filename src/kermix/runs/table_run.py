@@ -106,7 +106,13 @@ class TableRun(Run):
                 "frame": frame,
                 "form": form,
                 "fingerprint": fingerprint(data.encoded),
-                "notes": [*notes, *data.schema.notes(), *_few_rows(data, settings)],
+                "equal": data.layout.pairs([c.name for c in data.schema.modelled]),
+                "notes": [
+                    *notes,
+                    *data.schema.notes(),
+                    *data.link_notes(),
+                    *_few_rows(data, settings),
+                ],
             },
         )
         data.schema.save(folder / "schema.json")
@@ -139,14 +145,14 @@ class TableRun(Run):
             types = {c.name: c.type for c in schema.columns}
             frame = replace(frame, types=types)
         frame = rows_of(frame, options.get("rows"), self.settings.seed)
-        data = TableData.of(frame, schema)
+        data = TableData.of(frame, schema, self.config.get("equal", ()))
         check_data(self.folder, self.config, fingerprint(data.encoded))
         return data
 
     def trainer(self, data: TableData) -> Trainer[TableModelTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
-        codes, values = data.encoded.tensors()
-        task = TableModelTask(TableLayout.of(data.schema), TableRows(codes, values), self.settings)
+        codes, values = data.linked.tensors()
+        task = TableModelTask(data.layout, TableRows(codes, values), self.settings)
         trainer = Trainer(task, self.config["device"], self.config["precision"])
         if self.last.exists():
             trainer.load(self.last)
@@ -165,8 +171,8 @@ class TableRun(Run):
         tensors, content = load_checkpoint(path)
         settings, schema = self.settings, self.schema
         network = TableNetwork(
-            TableLayout.of(schema), settings.width, settings.blocks, settings.components,
-            settings.dropout,
+            TableLayout.of(schema, self.config.get("equal", ())), settings.width, settings.blocks,
+            settings.components, settings.dropout,
         )  # fmt: skip
         load_model(network, tensors)
         device = self.config["device"]

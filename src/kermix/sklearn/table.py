@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count
-from kermix.data.tables.columns import CategoryColumn
-from kermix.data.tables.frame_building import build_frame
+from kermix.checks import check_count, check_option
+from kermix.data.tables.columns import UNKNOWN, CategoryColumn
+from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import Schema, Unseen
@@ -20,6 +20,7 @@ from kermix.models.table.distribution import ColumnDistribution, column_distribu
 from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
 from kermix.models.table.given import check_seen_before, encode_some
 from kermix.models.table.layout import TableLayout
+from kermix.models.table.links import equalize, find_links, with_link_codes
 from kermix.models.table.network import ColumnParts, TableNetwork
 from kermix.sklearn.mixture import seed_from
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
@@ -56,6 +57,8 @@ class TableModel(BaseEstimator):
         learning_rate: Peak learning rate.
         dropout: Share of features left out in training.
         held_out: Share of rows that decide which step is kept; 0 keeps the last.
+        equal_columns: Whether numbers that are often equal, such as a payment and a bill, are
+            found and kept so.
         orders: Orders of the chain rule that :meth:`score_samples` averages over.
         device: "auto", "cpu", "cuda", ...
         random_state: Seed, or a NumPy generator of either kind, from which all randomness comes.
@@ -88,6 +91,7 @@ class TableModel(BaseEstimator):
         learning_rate: float = 2e-3,
         dropout: float = 0.1,
         held_out: float = 0.05,
+        equal_columns: bool = True,
         orders: int = 1,
         device: str = "auto",
         random_state: Any = None,
@@ -101,6 +105,7 @@ class TableModel(BaseEstimator):
         self.learning_rate = learning_rate
         self.dropout = dropout
         self.held_out = held_out
+        self.equal_columns = equal_columns
         self.orders = orders
         self.device = device
         self.random_state = random_state
@@ -113,23 +118,25 @@ class TableModel(BaseEstimator):
             y: Not used.
             sample_weight: A weight for each row.
         """
-        schema = Schema.of(X, kinds=self.kinds)
+        frame = read_frame(X)[0]
+        schema = Schema.of(frame, kinds=self.kinds)
         if not schema.modelled:
             raise SchemaError(
                 "No column can be modelled: " + " ".join(schema.notes() or ["there is none."])
             )
         if self.target is not None:
             _place(schema, self.target)
-        encoded = schema.encode(X)
+        encoded = schema.encode(frame)
         seed = seed_from(self.random_state)
         settings = TableModelSettings(
             width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
             learning_rate=self.learning_rate, dropout=self.dropout, held_out=self.held_out,
             seed=seed,
         ).for_rows(len(encoded))  # fmt: skip
-        codes, values = encoded.tensors()
+        equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
+        layout = TableLayout.of(schema, equal)
+        codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
         weights = _weights(sample_weight, len(encoded))
-        layout = TableLayout.of(schema)
         trainer = Trainer(
             TableModelTask(layout, TableRows(codes, values, weights), settings),
             device=self.device,
@@ -171,7 +178,7 @@ class TableModel(BaseEstimator):
         generator = self._generator(random_state)
         codes, values, seen = self._given(given, n_samples, inside=True)
         found = complete(self.network_, codes, values, seen, generator, on_rows=on_rows)
-        return self._decode(*found, frame=frame)
+        return self._decode(*found, seen, frame or self._frame)
 
     def score_samples(
         self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None
@@ -181,9 +188,8 @@ class TableModel(BaseEstimator):
         A gap in a column that never had one is left open: the row's density is that of its other
         cells. A value that a category never had is an error.
         """
-        logs, derivative = self._order_scores(X, orders, on_rows)
-        mean = torch.logsumexp(logs, 0) - math.log(len(logs))
-        return np.asarray(mean.cpu().numpy() + derivative)
+        logs = self._order_scores(X, orders, on_rows)
+        return (torch.logsumexp(logs, 0) - math.log(len(logs))).cpu().numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-density of the rows."""
@@ -191,27 +197,33 @@ class TableModel(BaseEstimator):
 
     def order_spread(self, X: Any, *, orders: int = 4) -> float:
         """How much a row's log-density depends on the order: its deviation, mean over rows."""
-        logs, _ = self._order_scores(X, max(2, orders), None)
+        logs = self._order_scores(X, max(2, orders), None)
         return float(logs.std(0).mean())
 
     def _order_scores(
         self, X: Any, orders: int | None, on_rows: Callable[[int], None] | None
-    ) -> tuple[Tensor, np.ndarray]:
+    ) -> Tensor:  # (O, N)
         count = self.orders if orders is None else orders
         check_count("orders", count, 1)
         check_is_fitted(self, "network_")
         frame = read_frame(X)[0]
         encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
         check_seen_before(self.schema_, frame, encoded)
-        codes, values = encoded.tensors(self._where)
+        layout = self.network_.layout
+        derivatives = torch.zeros(len(encoded), layout.columns, dtype=torch.float64)
+        derivatives[:, list(layout.numbers)] = torch.from_numpy(
+            self.schema_.log_derivative(encoded)
+        )
+        whole = with_link_codes(self.schema_, layout.links, frame, encoded)
+        codes, values = whole.tensors(self._where)
         known, codes = codes >= 0, codes.clamp(min=0)
         # One source for all rows and calls: a mixture over orders is a density then.
         generator = torch.Generator().manual_seed(0)
-        chosen = orders_of(self.network_.layout.columns, count, generator)
-        logs = chain_log_density(
-            self.network_, codes, values, chosen, known=known, on_rows=on_rows
-        )
-        return logs, self.schema_.log_derivative(encoded).sum(1)
+        chosen = orders_of(layout, count, generator)
+        return chain_log_density(
+            self.network_, codes, values, chosen, known=known,
+            derivatives=derivatives.to(self._where), on_rows=on_rows,
+        )  # fmt: skip
 
     def conditional(
         self, column: str, given: Mapping[str, Any] | Any = None, *, unseen: Unseen = "error"
@@ -227,8 +239,7 @@ class TableModel(BaseEstimator):
         """
         place = _place(self.schema_, column)
         rows = 1 if given is None or (isinstance(given, Mapping) and _scalars(given)) else None
-        codes, values, seen = self._given(given, rows, unseen)
-        seen[:, place] = False
+        codes, values, seen = self._given(given, rows, unseen, without=place)
         return column_distribution(
             self.network_, self._parts(codes, values, seen), place, self.schema_.modelled[place]
         )
@@ -263,20 +274,20 @@ class TableModel(BaseEstimator):
         check_is_fitted(self, "network_")
         frame = read_frame(X)[0]
         encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
-        codes, values = encoded.tensors(self._where)
-        seen = torch.ones_like(codes, dtype=torch.bool)
-        excluded = torch.zeros(self.network_.layout.total, dtype=torch.bool, device=codes.device)
+        layout, device = self.network_.layout, self._where
+        excluded = torch.zeros(layout.total, dtype=torch.bool, device=device)
         for k, column in enumerate(self.schema_.modelled):
             if column.missing_code is not None:
-                seen[:, k] = codes[:, k] != column.missing_code
-                excluded[int(self.network_.layout.offsets[k]) + column.missing_code] = True
-        seen &= codes >= 0
-        codes = codes.clamp(min=0)
+                encoded.codes[encoded.codes[:, k] == column.missing_code, k] = UNKNOWN
+                excluded[int(layout.offsets[k]) + column.missing_code] = True
+        whole = with_link_codes(self.schema_, layout.links, frame, encoded)
+        codes, values = whole.tensors(device)
+        seen, codes = codes >= 0, codes.clamp(min=0)
         generator = self._generator(random_state)
         found = [
-            self._filled(frame, *complete(self.network_, codes, values, seen, generator,
-                                          excluded=excluded, most_likely=draws is None,
-                                          on_rows=on_rows))
+            self._filled(frame, seen, *complete(self.network_, codes, values, seen, generator,
+                                                excluded=excluded, most_likely=draws is None,
+                                                on_rows=on_rows))
             for _ in range(draws or 1)
         ]  # fmt: skip
         return found[0] if draws is None else found
@@ -311,7 +322,12 @@ class TableModel(BaseEstimator):
         return self.conditional(name, X)
 
     def _given(
-        self, given: Any, rows: int | None, unseen: Unseen = "error", inside: bool = False
+        self,
+        given: Any,
+        rows: int | None,
+        unseen: Unseen = "error",
+        inside: bool = False,
+        without: int | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         check_is_fitted(self, "network_")
         layout, device = self.network_.layout, self._where
@@ -321,18 +337,21 @@ class TableModel(BaseEstimator):
             return codes, values, torch.zeros_like(codes, dtype=torch.bool)
         if isinstance(given, Mapping) and _scalars(given):
             given = {name: [value] for name, value in given.items()}
-        encoded, known = encode_some(self.schema_, given, unseen, inside)
+        encoded, frame = encode_some(self.schema_, given, unseen, inside)
+        if without is not None:
+            encoded.codes[:, without] = UNKNOWN
+        encoded = with_link_codes(self.schema_, layout.links, frame, encoded)
         if rows is not None and len(encoded) not in (1, rows):
             raise OptionError(
                 f"given has {len(encoded)} rows for {rows} samples; give 1 or {rows}."
             )
         codes, values = encoded.tensors(device)
-        seen = torch.tensor(known, device=device).expand(len(codes), -1) & (codes >= 0)
+        seen = codes >= 0
         if rows is not None and len(codes) != rows:
             codes, values, seen = (t.expand(rows, -1) for t in (codes, values, seen))
         return codes.clamp(min=0).contiguous(), values.contiguous(), seen.clone()
 
-    def _filled(self, frame: Frame, codes: Tensor, values: Tensor) -> Any:
+    def _filled(self, frame: Frame, seen: Tensor, codes: Tensor, values: Tensor) -> Any:
         """The caller's table, of which the gaps alone are filled."""
         from pyarrow import compute
 
@@ -347,17 +366,25 @@ class TableModel(BaseEstimator):
                 whole = cells.combine_chunks()
                 wide = found.cast(whole.type, safe=False)
                 columns[column.name] = compute.if_else(whole.is_null(), wide, whole)
-        return build_frame(frame.kind, columns, types, frame.rows)
+        return build_frame(frame.kind, self._equal(columns, codes, seen), types, frame.rows)
 
-    def _decode(self, codes: Tensor, values: Tensor, frame: str | None = None) -> Any:
-        encoded = self.network_.layout.encoded(codes, values, frame or self._frame)
-        return self.schema_.decode(encoded)
+    def _decode(self, codes: Tensor, values: Tensor, seen: Tensor, frame: str) -> Any:
+        check_option("frame", frame, FRAME_KINDS)
+        arrays = self.schema_.decoded_columns(self.network_.layout.encoded(codes, values, frame))
+        types = {c.name: c.type for c in self.schema_.columns if c.name in arrays}
+        return build_frame(frame, self._equal(arrays, codes, seen), types, len(codes))
+
+    def _equal(self, arrays: dict[str, Any], codes: Tensor, seen: Tensor) -> dict[str, Any]:
+        links, base = self.network_.layout.links, self.network_.layout.table_columns
+        own, given = codes[:, base:].cpu().numpy(), seen[:, :base].cpu().numpy()
+        return equalize(self.schema_, links, arrays, own, given)
 
     def save(self, path: str | Path) -> None:
         """Write schema, settings and weights into one file that :meth:`load` reads."""
         check_is_fitted(self, "network_")
         told = {name: value for name, value in self.get_params().items() if name != "random_state"}
         content = {"format": FORMAT, "version": VERSION, "schema": self.schema_.to_dict(),
+                   "equal": self.network_.layout.pairs([c.name for c in self.schema_.modelled]),
                    "parameters": told, "frame": self._frame, "n_iter": self.n_iter_}  # fmt: skip
         save_checkpoint(Path(path), dict(self.network_.state_dict()), content)
 
@@ -369,7 +396,8 @@ class TableModel(BaseEstimator):
             raise RunError(f"{path} holds no table model that this kermix reads.")
         model = cls(**{**content["parameters"], "device": device})
         schema = Schema.from_dict(content["schema"])
-        network = TableNetwork(TableLayout.of(schema), model.width, model.blocks)
+        layout = TableLayout.of(schema, content.get("equal", ()))
+        network = TableNetwork(layout, model.width, model.blocks)
         network.load_state_dict(tensors)
         network = network.eval().to(device)
         return model.with_network(network, schema, [], content["n_iter"], content["frame"])

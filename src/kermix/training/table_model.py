@@ -12,6 +12,7 @@ from kermix.checks import check_count
 from kermix.distributed import Ranks
 from kermix.errors import OptionError
 from kermix.models.table.layout import TableLayout
+from kermix.models.table.links import implied
 from kermix.models.table.network import TableNetwork
 from kermix.training.averaging import RunningAverage
 from kermix.training.schedules import learning_rate
@@ -20,6 +21,7 @@ from kermix.training.task import Forward, Row, Task
 __all__ = ["TableModelSettings", "TableModelTask", "TableRows", "table_split"]
 
 FEWEST_HELD_OUT, ENOUGH_HELD_OUT, MOST_HELD_OUT = 8, 300, 4096
+LINKS_FIRST = 0.7  # share of rows that see all links
 LOOKS = 4096  # at held-out rows in a report, with different columns seen
 
 
@@ -173,7 +175,7 @@ class TableModelTask(Task):
                 len(self._train), generator=self.generator, device=self._train.device
             )
         rows = self._train[self._order[place * self._size : (place + 1) * self._size]]
-        seen = random_subsets(len(rows), self.model.layout.columns, self.generator)
+        seen = random_subsets(len(rows), self.model.layout, self.generator)
         self._masks = self.model.dropout_masks(len(rows), self.generator)
         return rows, seen
 
@@ -192,19 +194,29 @@ class TableModelTask(Task):
             masks = None if masks is None else masks[:, own]
             scale = scale[own] if isinstance(scale, Tensor) else scale
         codes, values = self._rows.codes[rows], self._rows.values[rows]
-        parts = forward(codes, values, seen, masks)
-        return (self._row_losses(parts, codes, values, seen) * scale).mean()
+        known = implied(self.model.layout.links, codes, seen)
+        parts = forward(codes, values, known, masks)
+        return (self._row_losses(parts, codes, values, seen, known) * scale).mean()
 
-    def _row_losses(self, parts: Any, codes: Tensor, values: Tensor, seen: Tensor) -> Tensor:
-        found = self.model.column_log_likelihood(parts, codes, values).masked_fill(seen, 0.0)
-        unseen = (~seen).sum(1)
-        return -found.sum(1) * (seen.shape[1] / unseen.clamp(min=1))
+    def _row_losses(
+        self, parts: Any, codes: Tensor, values: Tensor, seen: Tensor, known: Tensor
+    ) -> Tensor:
+        found = self.model.column_log_likelihood(parts, codes, values, known)
+        sizes = self.model.layout.table_columns, len(self.model.layout.links)
+        columns, links = (
+            some.sum(1) * (some.shape[1] / unseen.sum(1).clamp(min=1))
+            for some, unseen in zip(
+                found.masked_fill(known, 0.0).split(sizes, 1), (~seen).split(sizes, 1), strict=True
+            )
+        )
+        # The links are a chain of their own, before that of the columns, which few rows ask for.
+        return -columns - links / (1 - LINKS_FIRST)
 
     def _judged_subsets(self, device: torch.device) -> Tensor:
         generator = torch.Generator().manual_seed(self.settings.seed + 1)
-        columns = self.model.layout.columns
+        layout = self.model.layout
         draws = max(1, LOOKS // max(1, len(self._held)))
-        found = [random_subsets(len(self._held), columns, generator) for _ in range(draws)]
+        found = [random_subsets(len(self._held), layout, generator) for _ in range(draws)]
         return torch.stack(found).to(device)
 
     @torch.no_grad()
@@ -217,8 +229,9 @@ class TableModelTask(Task):
         sums = []
         for part, seen in zip(every.split(2048), self._judging.flatten(0, 1).split(2048),
                               strict=True):  # fmt: skip
-            parts = self.model(codes[part], values[part], seen)
-            losses = self._row_losses(parts, codes[part], values[part], seen)
+            block = codes[part], values[part]
+            known = implied(self.model.layout.links, block[0], seen)
+            losses = self._row_losses(self.model(*block, known), *block, seen, known)
             sums.append(losses if weights is None else losses * weights[part])
         self.model.train()
         scale = draws * (held if weights is None else weights.sum().clamp(min=1e-12))
@@ -293,8 +306,22 @@ def _held_out_rows(share: float, rows: int) -> int:
     return held if held >= FEWEST_HELD_OUT else 0
 
 
-def random_subsets(rows: int, columns: int, generator: torch.Generator) -> Tensor:  # (N, D)
-    """Which columns are seen in each row: `m` of them, uniform in `0 ... columns - 1`."""
+def random_subsets(rows: int, layout: TableLayout, generator: torch.Generator) -> Tensor:  # (N, D)
+    """Which columns are seen in each row: `m` of them, uniform in `0 ... columns - 1`.
+
+    Links come before columns, so most rows see all of them; the others see as many as chance has
+    it, because columns may be given first.
+    """
+    device, columns, links = generator.device, layout.table_columns, len(layout.links)
+    found = _subsets(rows, columns, generator)
+    if not links:
+        return found
+    some = _subsets(rows, links, generator)
+    first = torch.rand(rows, 1, generator=generator, device=device) < LINKS_FIRST
+    return torch.cat([found, some | first], 1)
+
+
+def _subsets(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     device = generator.device
     ranks = torch.rand(rows, columns, generator=generator, device=device).argsort(1).argsort(1)
     count = torch.randint(columns, (rows, 1), generator=generator, device=device)

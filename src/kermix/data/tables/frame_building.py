@@ -9,7 +9,9 @@ from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.frames import SCALARS, ColumnType, declared_array
 from kermix.errors import MissingExtraError
 
-__all__ = ["build_frame"]
+__all__ = ["FRAME_KINDS", "build_frame"]
+
+FRAME_KINDS = ("pandas", "polars", "arrow", "dict", "array")
 
 
 def build_frame(

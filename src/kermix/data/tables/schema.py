@@ -18,7 +18,7 @@ from kermix.data.tables.columns import (
 )
 from kermix.data.tables.common import listed
 from kermix.data.tables.encoded import EncodedTable
-from kermix.data.tables.frame_building import build_frame
+from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
 from kermix.data.tables.frames import ColumnType, Frame, as_frame
 from kermix.data.tables.kinds import KINDS, Judge
 from kermix.data.tables.left_out import LeftOutColumn
@@ -212,7 +212,7 @@ class Schema:
                 that was encoded.
         """
         kind = encoded.frame if frame is None else frame
-        check_option("frame", kind, ("pandas", "polars", "arrow", "dict", "array"))
+        check_option("frame", kind, FRAME_KINDS)
         arrays = self.decoded_columns(encoded)
         types = {c.name: c.type for c in self.columns if c.name in arrays}
         return build_frame(kind, arrays, types, len(encoded))

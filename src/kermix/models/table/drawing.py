@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from kermix.models.table.layout import TableLayout
+from kermix.models.table.links import implied, transferred
 from kermix.models.table.network import (
     ColumnParts,
     TableNetwork,
@@ -70,20 +72,31 @@ def _completed(
     most_likely: bool,
 ) -> Rows:
     codes, values, seen = codes.clone(), values.clone(), seen.clone()
-    # Seen columns come last, and are never reached.
-    keys = torch.rand(seen.shape, generator=generator, device=codes.device) + seen
+    layout = network.layout
+    numbers = layout.number_of_column.to(codes.device)
+    transferred(layout.links, numbers, codes, values, seen)
+    # Links come first; seen columns come last, and are never reached.
+    keys = torch.rand(seen.shape, generator=generator, device=codes.device) + 2 * seen
+    keys[:, : layout.table_columns] += 1
     order = keys.argsort(1)
     left = (~seen).sum(1)
     for step in range(int(left.max()) if len(left) else 0):
-        rows = (left > step).nonzero().flatten()
+        rows = ((left > step) & ~seen.gather(1, order[:, step : step + 1])[:, 0]).nonzero()[:, 0]
+        if not len(rows):
+            continue
         at = order[rows, step]
         parts = network(codes[rows], values[rows], seen[rows])
-        new_codes, new_values = draw_cells(network, parts, at, generator, excluded, most_likely)
+        linked = network.linked_numbers(codes[rows], seen[rows])
+        certain = None if linked is None else linked.gather(1, at[:, None])
+        new_codes, new_values = draw_cells(
+            network, parts, at, generator, excluded, most_likely, certain
+        )
         codes[rows, at] = new_codes
-        number = network.layout.number_of_column.to(at.device)[at]
+        number = numbers[at]
         of_number = number >= 0
         values[rows[of_number], number[of_number]] = new_values[of_number]
         seen[rows, at] = True
+        transferred(layout.links, numbers, codes, values, seen)
     return codes, values
 
 
@@ -94,12 +107,27 @@ def draw_cells(
     generator: torch.Generator,
     excluded: Tensor | None = None,
     most_likely: bool = False,
+    certain: Tensor | None = None,  # (N, 1), bool
 ) -> tuple[Tensor, Tensor]:  # (N,), (N,)
-    """A code, and a number that counts where the code is 0, for one column of each row."""
+    """A code, and a number that counts where the code is 0, for one column of each row.
+
+    Args:
+        network: The model.
+        parts: What it returned for the rows.
+        columns: The column of each row.
+        generator: Source of random numbers.
+        excluded: Codes that are never drawn.
+        most_likely: Whether each cell gets its most likely value rather than a random one.
+        certain: Where a link says that the cell is a number.
+    """
     logits = bounded(parts.logits)
     closed = network.segments != columns.unsqueeze(1)
     if excluded is not None:
         closed = closed | excluded
+    if certain is not None:
+        others = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device)
+        others[network.offsets] = False
+        closed = closed | (certain & others)
     if not most_likely:
         logits = logits + _gumbel(logits, generator)
     codes = logits.masked_fill(closed, -torch.inf).argmax(1) - network.offsets[columns]
@@ -124,9 +152,11 @@ def _gumbel(like: Tensor, generator: torch.Generator) -> Tensor:
     return -(-uniform.clamp(min=1e-30).log()).log()
 
 
-def orders_of(columns: int, count: int, generator: torch.Generator) -> Tensor:  # (O, D)
-    """Random orders of columns."""
-    return torch.rand(count, columns, generator=generator).argsort(1)
+def orders_of(layout: TableLayout, count: int, generator: torch.Generator) -> Tensor:  # (O, D)
+    """Random orders of columns. Links come first: what is equal has no density of its own."""
+    keys = torch.rand(count, layout.columns, generator=generator)
+    keys[:, : layout.table_columns] += 1
+    return keys.argsort(1)
 
 
 @torch.no_grad()
@@ -137,6 +167,7 @@ def chain_log_density(
     orders: Tensor,  # (O, D)
     given: Tensor | None = None,  # (D,), bool
     known: Tensor | None = None,  # (N, D), bool
+    derivatives: Tensor | None = None,  # (N, D)
     on_rows: Callable[[int], None] | None = None,
 ) -> Tensor:  # (O, N)
     """Log-density of rows by the chain rule, in each of some orders.
@@ -150,29 +181,36 @@ def chain_log_density(
         orders: Orders of the columns.
         given: Columns that are a condition: the density is that of the others.
         known: Cells that count; a row's density is then that of its known cells.
+        derivatives: What is added for each cell that is not implied by others: logarithms of the
+            derivatives of normal scores, for densities in the user's units.
         on_rows: Called with the number of rows that are done, block by block.
     """
     found = []
     size = rows_at_once(network)
     known = torch.ones_like(codes, dtype=torch.bool) if known is None else known
-    for *block, counts in zip(codes.split(size), values.split(size), known.split(size),
-                              strict=True):  # fmt: skip
+    if derivatives is None:
+        derivatives = torch.zeros(codes.shape, device=codes.device)
+    for rows, scores, counts, added in zip(codes.split(size), values.split(size),
+                                           known.split(size), derivatives.split(size),
+                                           strict=True):  # fmt: skip
         sums = []
         for order in orders.to(codes.device):
-            seen = torch.zeros_like(block[0], dtype=torch.bool)
-            total = torch.zeros(len(block[0]), device=codes.device, dtype=torch.float64)
+            seen = torch.zeros_like(rows, dtype=torch.bool)
+            total = torch.zeros(len(rows), device=codes.device, dtype=torch.float64)
             if given is not None:
                 seen |= given.to(codes.device)
             for column in order.tolist():
                 if given is not None and bool(given[column]):
                     continue
-                parts = network(*block, seen)
-                found_here = network.column_log_likelihood(parts, *block)[:, column]
-                total += found_here.masked_fill(~counts[:, column], 0.0)
-                seen[:, column] = counts[:, column]
+                seen = implied(network.layout.links, rows, seen)
+                new = counts[:, column] & ~seen[:, column]
+                parts = network(rows, scores, seen)
+                here = network.column_log_likelihood(parts, rows, scores, seen)[:, column]
+                total += (here + added[:, column]).masked_fill(~new, 0.0)
+                seen[:, column] |= counts[:, column]
             sums.append(total)
         found.append(torch.stack(sums))
         if on_rows is not None:
-            on_rows(len(block[0]))
+            on_rows(len(rows))
     empty = torch.zeros(len(orders), 0, dtype=torch.float64, device=codes.device)
     return torch.cat(found, 1) if found else empty

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from kermix.data.tables.columns import NumberColumn
+from kermix.data.tables.columns import UNKNOWN, NumberColumn
 from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError, SchemaError
@@ -14,8 +14,8 @@ __all__ = ["check_seen_before", "encode_some"]
 
 def encode_some(
     schema: Schema, table: Any, unseen: Unseen = "error", inside: bool = False
-) -> tuple[EncodedTable, np.ndarray]:
-    """Codes and numbers of a table that has some of the columns; and which ones, (D,).
+) -> tuple[EncodedTable, Frame]:
+    """Codes and numbers of a table that has some of the columns (-1 elsewhere), and the table.
 
     Args:
         schema: Of the whole table.
@@ -34,11 +34,11 @@ def encode_some(
     found = part.encode(frame, unseen=unseen, name="given")
     for column in part.numbers if inside else ():
         _check_inside(column, frame)
-    codes = np.full((frame.rows, len(schema.modelled)), -1, np.int64)
+    codes = np.full((frame.rows, len(schema.modelled)), UNKNOWN, np.int64)
     values = np.zeros((frame.rows, len(schema.numbers)))
     codes[:, known] = found.codes
     values[:, [c.name in frame.columns for c in schema.numbers]] = found.values
-    return EncodedTable(codes, values, found.frame), known
+    return EncodedTable(codes, values, found.frame), frame
 
 
 def _check_inside(column: NumberColumn, frame: Frame) -> None:

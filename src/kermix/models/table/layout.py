@@ -1,5 +1,6 @@
 """How the codes and numbers of a table lie in the inputs and outputs of a network."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kermix.data.tables.schema import EncodedTable, Schema
+from kermix.models.table.links import Link, linked
 
 __all__ = ["TableLayout"]
 
@@ -20,6 +22,8 @@ class TableLayout:
         counts: Codes of each column.
         numbers: Which columns have a continuous part: code 0 says that the number counts.
         positions: Where on the scale of normal scores each code lies, if anywhere, else 0.
+        links: Columns that are often equal. Whether they are is a column of two codes each, after
+            those of the table.
 
     Example:
         >>> layout = TableLayout((2, 3), (1,), (0.0, 0.0, 0.0, -1.0, 1.0))
@@ -30,10 +34,11 @@ class TableLayout:
     counts: tuple[int, ...]
     numbers: tuple[int, ...]
     positions: tuple[float, ...]
+    links: tuple[Link, ...] = ()
 
     @classmethod
-    def of(cls, schema: Schema) -> "TableLayout":
-        """The layout of a schema's columns."""
+    def of(cls, schema: Schema, equal: Sequence[tuple[str, str]] = ()) -> "TableLayout":
+        """The layout of a schema's columns, some pairs of which are often equal."""
         counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
         places = []
         for k, count in enumerate(counts):
@@ -42,12 +47,24 @@ class TableLayout:
                 codes = np.arange(count)
                 found = schema.numbers[numbers.index(k)].positions(codes, np.zeros(count))
             places.append(found)
-        return cls(counts, numbers, tuple(np.concatenate(places).tolist()))
+        links = linked(schema, equal)
+        places.append(np.zeros(2 * len(links)))
+        counts = (*counts, *(2,) * len(links))
+        return cls(counts, numbers, tuple(np.concatenate(places).tolist()), links)
 
     @property
     def columns(self) -> int:
-        """Columns that the network models."""
+        """Columns that the network models, links among them."""
         return len(self.counts)
+
+    @property
+    def table_columns(self) -> int:
+        """Columns of the table."""
+        return len(self.counts) - len(self.links)
+
+    def pairs(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """Linked columns by their names."""
+        return [(names[link.first], names[link.second]) for link in self.links]
 
     @property
     def total(self) -> int:
@@ -73,4 +90,5 @@ class TableLayout:
 
     def encoded(self, codes: Tensor, values: Tensor, frame: str) -> EncodedTable:
         """Tensors as a table that a schema decodes."""
-        return EncodedTable(codes.cpu().numpy(), values.double().cpu().numpy(), frame)
+        own = codes[:, : self.table_columns]
+        return EncodedTable(own.cpu().numpy(), values.double().cpu().numpy(), frame)

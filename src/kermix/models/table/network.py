@@ -146,14 +146,29 @@ class TableNetwork(nn.Module):
         weights, means, log_scales = (part.unflatten(-1, shape) for part in rest)
         return ColumnParts(logits, weights, means, log_scales)
 
+    def linked_numbers(self, codes: Tensor, seen: Tensor) -> Tensor | None:  # (N, D)
+        """Cells that a link which is seen says are numbers; None without links."""
+        if not self.layout.links:
+            return None
+        base = self.layout.table_columns
+        said = seen[:, base:] & (codes[:, base:] == 1)
+        found = torch.zeros_like(seen)
+        for k, link in enumerate(self.layout.links):
+            found[:, link.first] |= said[:, k]
+            found[:, link.second] |= said[:, k]
+        return found
+
     def column_log_likelihood(
-        self, parts: ColumnParts, codes: Tensor, values: Tensor
+        self, parts: ColumnParts, codes: Tensor, values: Tensor, seen: Tensor
     ) -> Tensor:  # (N, D)
-        """Log-likelihood of each cell under its column's mixture."""
+        """Log-likelihood of each cell under its column's mixture, given those that are seen."""
         with torch.autocast(values.device.type, enabled=False):
             logits = bounded(parts.logits)
             sums = logits.exp() @ self.membership
             found = logits.gather(1, codes + self.offsets) - sums.log()
+            certain = self.linked_numbers(codes, seen)
+            if certain is not None:
+                found = found.masked_fill(certain, 0.0)
             if len(self.layout.numbers):
                 density = mixture_log_density(parts, values)
                 continuous = codes[:, self.numbers] == 0
@@ -164,7 +179,7 @@ class TableNetwork(nn.Module):
 
     def log_likelihood(self, codes: Tensor, values: Tensor, seen: Tensor) -> Tensor:  # (N, D)
         """Log-likelihood of each cell that is not seen, given those that are; 0 for the latter."""
-        found = self.column_log_likelihood(self(codes, values, seen), codes, values)
+        found = self.column_log_likelihood(self(codes, values, seen), codes, values, seen)
         return found.masked_fill(seen, 0.0)
 
 
