@@ -56,6 +56,7 @@ class TableModel(BaseEstimator):
         batch_size: Rows in each step.
         learning_rate: Peak learning rate.
         dropout: Share of features left out in training.
+        average: Steps that the running average of the weights reaches back.
         held_out: Share of rows that decide which step is kept; 0 keeps the last.
         equal_columns: Whether numbers that are often equal, such as a payment and a bill, are
             found and kept so.
@@ -90,6 +91,7 @@ class TableModel(BaseEstimator):
         batch_size: int = 2048,
         learning_rate: float = 2e-3,
         dropout: float = 0.1,
+        average: int = 200,
         held_out: float = 0.05,
         equal_columns: bool = True,
         orders: int = 1,
@@ -104,6 +106,7 @@ class TableModel(BaseEstimator):
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.dropout = dropout
+        self.average = average
         self.held_out = held_out
         self.equal_columns = equal_columns
         self.orders = orders
@@ -130,8 +133,8 @@ class TableModel(BaseEstimator):
         seed = seed_from(self.random_state)
         settings = TableModelSettings(
             width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
-            learning_rate=self.learning_rate, dropout=self.dropout, held_out=self.held_out,
-            seed=seed,
+            learning_rate=self.learning_rate, dropout=self.dropout, average=self.average,
+            held_out=self.held_out, seed=seed,
         ).for_rows(len(encoded))  # fmt: skip
         equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
         layout = TableLayout.of(schema, equal)
