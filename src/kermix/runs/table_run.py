@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.frames import Frame, as_frame
+from kermix.data.tables.frames import Frame, as_frame, taken_rows
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import Schema
 from kermix.data.tables.writing import table_writer
@@ -28,7 +28,7 @@ from kermix.reports.table_quality import TableQuality, judge_samples
 from kermix.reports.table_report import write_table_report
 from kermix.runs.folder import TABLE, check_data, check_trained
 from kermix.runs.run import Numbers, Outcome, Row, Run
-from kermix.runs.table_data import TableData, fingerprint, rows_of, taken_rows
+from kermix.runs.table_data import TableData, fingerprint, rows_of
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Trainer, load_model, make_fabric
 from kermix.training.table_model import (
