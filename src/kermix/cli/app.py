@@ -11,7 +11,17 @@ import rich
 import typer
 from rich.console import Console
 
-from kermix.cli import classify, compare, fit, reproduce, schema, sketch, spectrum, tables
+from kermix.cli import (
+    classify,
+    compare,
+    fit,
+    reproduce,
+    schema,
+    scoring,
+    sketch,
+    spectrum,
+    tables,
+)
 from kermix.cli.old_options import CommandWithOldOptions
 from kermix.cli.output import INTERRUPTED, print_notes
 from kermix.errors import DegenerateDataWarning, KermixError, OptionError
@@ -52,7 +62,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "fit": fit.fit,
     "resume": fit.resume,
     "sample": fit.sample,
-    "score": fit.score,
+    "score": scoring.score,
     "impute": tables.impute,
     "classify": classify.classify,
     "predict": classify.predict,

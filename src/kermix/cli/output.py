@@ -1,5 +1,6 @@
 """What commands share: tables on the terminal, JSON, and where results are."""
 
+import csv
 import json
 import math
 import os
@@ -145,13 +146,14 @@ def parse_variances(text: str) -> list[float] | str:
         ) from None
 
 
-def split_names(text: str | None) -> list[str] | None:
-    """Names separated by commas."""
+def split_names(text: str | None, option: str = "--columns") -> list[str] | None:
+    """Names separated by commas; a name in quotation marks may have commas."""
     if text is None:
         return None
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    cells = next(csv.reader([text], skipinitialspace=True), [])
+    names = [name.strip() for name in cells if name.strip()]
     if not names:
-        raise typer.BadParameter("name at least one column, or leave --columns out.")
+        raise typer.BadParameter(f"name at least one column, or leave {option} out.")
     return names
 
 
