@@ -283,28 +283,38 @@ def test_a_numpy_file_that_announces_too_much(tmp_path):
         km.compare(path, path)
 
 
-@pytest.mark.parametrize("lie", ["header", "content"])
+@pytest.mark.parametrize("lie", ["header", "content", "none"])
 def test_a_bomb_of_arrays(tmp_path, lie):
     path = tmp_path / "t.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        rows = 10**12 if lie == "header" else 2**23
+        rows = {"header": 10**12, "content": 2**23, "none": 80 * 2**14}[lie]
         with archive.open("a.npy", "w", force_zip64=True) as file:
             file.write(announced((rows, 8)))
-            if lie == "content":
-                for _ in range(64):
-                    file.write(bytes(2**20))
+            for _ in range({"header": 0, "content": 64, "none": 80}[lie]):
+                file.write(bytes(2**20))
     with pytest.raises(SizeError, match="announces"):
         read_frame(path)
 
 
-def test_a_bomb_of_text(tmp_path, monkeypatch):
+def test_a_bomb_of_text(tmp_path):
     path = tmp_path / "t.csv.gz"
     with gzip.open(path, "wb", 9) as file:
         file.write(b"a,b,c,d\n")
         for _ in range(80):
             file.write(b"1,2,3,4\n" * 2**17)
-    monkeypatch.setattr(reading_room, "RATIO", 20)
     with pytest.raises(SizeError, match="becomes more than"):
+        read_frame(path)
+
+
+def test_a_bomb_of_equal_cells(tmp_path, monkeypatch):
+    """A few bytes of Parquet stand for many rows, which a sketch reads in parts."""
+    path = tmp_path / "t.parquet"
+    table = pa.table({"a": np.zeros(2**20), "b": ["x"] * 2**20})
+    pyarrow.parquet.write_table(table, path)
+    assert path.stat().st_size < 2**14
+    assert read_frame(path)[0].rows == 2**20
+    monkeypatch.setattr(reading_room, "SMALL_PARQUET", 2**23)
+    with pytest.raises(SizeError, match="1048576 rows, at least 12 MiB.*kermix sketch"):
         read_frame(path)
 
 
@@ -314,3 +324,70 @@ def test_text_that_is_mostly_numbers_may_be_called_a_category(tmp_path):
         read_frame(path)
     frame, _ = read_frame(path, Reading(kinds={"a": "category"}))
     assert cells(frame)["a"] == ["1", "2", "3", "x"]
+
+
+# --- Excel, where openpyxl is there.
+
+
+@pytest.fixture
+def sheet(tmp_path):
+    pytest.importorskip("openpyxl")
+    table = pd.DataFrame({
+        "ort": ["Köln", None, "=1+1", "Bonn"],
+        "n": [1, 2, 3, 4],
+        "x": [0.5, np.nan, 1.25, -3.0],
+        "tag": pd.to_datetime(["2024-01-05", "2024-02-06", None, "2024-03-07"]),
+        "ja": [True, False, True, True],
+    })  # fmt: skip
+    path = tmp_path / "t.xlsx"
+    table.to_excel(path, index=False)
+    return path, table
+
+
+def test_excel_is_read(sheet):
+    path, table = sheet
+    frame, _ = read_frame(path, Reading(exclude=("ort",)))
+    found = cells(frame)
+    assert found["n"] == [1, 2, 3, 4]
+    assert found["x"] == [0.5, None, 1.25, -3.0]
+    assert found["ja"] == [True, False, True, True]
+    assert [None if t is None else t.isoformat()[:10] for t in found["tag"]] == [
+        "2024-01-05", "2024-02-06", None, "2024-03-07"]  # fmt: skip
+    text, _ = read_frame(path, Reading(columns=("ort",)))
+    assert cells(text)["ort"][0] == "Köln"
+    assert "2" not in cells(text)["ort"], "nothing is computed"
+    schema = km.Schema.of(path)
+    assert schema["tag"].kind == "time"
+    assert schema["x"].gaps == 0.25
+
+
+def test_excel_is_compared_with_the_same_rows_elsewhere(tmp_path):
+    pytest.importorskip("openpyxl")
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"w": rng.choice(["a", "b"], 40), "x": rng.normal(size=40).round(2)})
+    table.to_excel(tmp_path / "t.xlsx", index=False)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    found = km.compare(tmp_path / "t.xlsx", tmp_path / "t.csv", permutations=0, bootstrap=0)
+    assert found.columns == ("w", "x")
+    assert found.measure("mmd").value == pytest.approx(0, abs=1e-7)
+
+
+def test_a_bomb_in_excel_is_refused_by_what_it_announces(sheet):
+    path, _ = sheet
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("xl/media/image1.bin", "w", force_zip64=True) as file:
+            for _ in range(80):
+                file.write(bytes(2**20))
+    with pytest.raises(SizeError, match=r"t\.xlsx: announces"):
+        read_frame(path)
+
+
+def test_an_excel_file_without_a_sheet_of_rows_is_refused(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    openpyxl.Workbook().save(tmp_path / "t.xlsx")
+    with pytest.raises(KermixError, match=r"t\.xlsx"):
+        read_frame(tmp_path / "t.xlsx")
+    with zipfile.ZipFile(tmp_path / "u.xlsx", "w") as archive:
+        archive.writestr("hello.txt", "hello")
+    with pytest.raises(TableError, match=r"u\.xlsx: not a readable Excel file"):
+        read_frame(tmp_path / "u.xlsx")

@@ -12,12 +12,13 @@ import numpy as np
 from kermix.data.tables.common import TEXT, is_number, kind_of_file, listed, load_pyarrow
 from kermix.data.tables.csv_look import CsvLook, Reading, latin_note, look_at_csv
 from kermix.data.tables.frames import Frame, as_frame
-from kermix.data.tables.numpy_files import LARGEST, RATIO, SMALL, check_declared_size, load_numpy
+from kermix.data.tables.numpy_files import check_declared_size, load_numpy, most_bytes
 from kermix.errors import MissingExtraError, SchemaError, SizeError, TableError
 
 __all__ = ["read_csv", "read_frame", "read_whole"]
 
 HEAD = 2**16
+SMALL_PARQUET = 2**30  # Parquet is good at packing equal cells
 
 
 def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list[str]]:
@@ -101,7 +102,7 @@ def _unpacked(path: Path, packed: str) -> bytes:
     """The content of a packed file, unpacked no further than a limit."""
     arrow = load_pyarrow()
     size = path.stat().st_size
-    limit = min(LARGEST, max(RATIO * size, SMALL))
+    limit = most_bytes(size)
     parts, total = [], 0
     try:
         with arrow.input_stream(path, compression=packed) as stream:
@@ -199,9 +200,31 @@ def _parquet(path: Path) -> Any:
     from pyarrow import parquet
 
     try:
-        return parquet.ParquetFile(path).read()
+        file = parquet.ParquetFile(path)
+        _check_announced(path, file)
+        return file.read()
     except (arrow.ArrowException, OSError) as error:
         raise TableError(f"{path}: not a readable Parquet file ({_line(error)}).") from None
+
+
+def _check_announced(path: Path, file: Any) -> None:
+    """Refuse a Parquet file whose rows would take far more memory than the file: a few bytes may
+    stand for a billion equal cells."""
+    rows = file.metadata.num_rows
+    total = sum(rows * _bytes_of(field.type) for field in file.schema_arrow)
+    limit = most_bytes(path.stat().st_size, SMALL_PARQUET)
+    if total > limit:
+        raise SizeError(
+            f"{path}: announces {rows} rows, at least {total >> 20} MiB, more than "
+            f"{limit >> 20} MiB; it is not read whole. Use kermix sketch, which reads it in parts."
+        )
+
+
+def _bytes_of(kind: Any) -> int:
+    try:
+        return int(kind.bit_width + 7) // 8
+    except ValueError:
+        return 4  # an offset of a text
 
 
 def _feather(path: Path) -> Any:
