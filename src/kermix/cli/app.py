@@ -23,7 +23,7 @@ from kermix.cli import (
     tables,
 )
 from kermix.cli.old_options import CommandWithOldOptions
-from kermix.cli.output import INTERRUPTED, print_notes
+from kermix.cli.output import INTERRUPTED, plain, print_notes
 from kermix.errors import DegenerateDataWarning, KermixError, OptionError
 from kermix.version import __version__
 
@@ -140,5 +140,5 @@ def run() -> None:
 
 
 def _fail(text: str) -> NoReturn:
-    rich.print(f"[bold red]Error:[/] {rich.markup.escape(text)}", file=sys.stderr)
+    rich.print(f"[bold red]Error:[/] {rich.markup.escape(plain(text))}", file=sys.stderr)
     sys.exit(2)

@@ -23,6 +23,8 @@ from kermix.sketches.sketch import Sketch
 
 __all__ = ["command"]
 
+MOST_COLUMNS = 20  # that are printed; the report has all
+
 
 @reads_tables
 def command(
@@ -92,7 +94,7 @@ def command(
         if len(result.column_differences) > 1:
             heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second",
                      "what changed")  # fmt: skip
-            rows = column_rows(result)[:10]
+            rows = column_rows(result)[:MOST_COLUMNS]
             shown = [[c if isinstance(c, str) else f"{c:.4g}" for c in row] for row in rows]
             print_table("\nWhich columns differ most", heads, shown)
     if report_path is not None:

@@ -14,7 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kermix.cli.output import check_output, parse_variances, print_notes
+from kermix.cli.output import check_output, parse_variances, plain, print_notes
 from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
 from kermix.data.tables.common import PACKED, READABLE, listed
 from kermix.data.tables.csv_look import Reading
@@ -136,7 +136,7 @@ def command(
         f"Sketch: {out}",
     ]
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(plain(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _many(count: int, what: str) -> str:

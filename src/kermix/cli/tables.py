@@ -9,7 +9,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from kermix.cli.output import check_output, print_lines, print_notes
+from kermix.cli.output import check_output, plain, print_lines, print_notes
 from kermix.cli.reading import AS_FOUND, reads_tables
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError, TableError
@@ -271,4 +271,4 @@ def notes_to() -> Console:
 
 def say(text: str) -> None:
     """A line for people."""
-    notes_to().print(text, markup=False, highlight=False, soft_wrap=True)
+    notes_to().print(plain(text), markup=False, highlight=False, soft_wrap=True)

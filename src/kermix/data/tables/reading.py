@@ -208,8 +208,7 @@ def _parquet(path: Path) -> Any:
 
 
 def _check_announced(path: Path, file: Any) -> None:
-    """Refuse a Parquet file whose rows would take far more memory than the file: a few bytes may
-    stand for a billion equal cells."""
+    """Refuse a Parquet file of few bytes that stand for very many equal cells."""
     rows = file.metadata.num_rows
     total = sum(rows * _bytes_of(field.type) for field in file.schema_arrow)
     limit = most_bytes(path.stat().st_size, SMALL_PARQUET)
