@@ -162,3 +162,23 @@ def test_text_that_looks_like_numbers_in_the_next_file_stays_text(tmp_path):
     second = km.sketch_files(tmp_path / "b.csv", landmarks_from=first)
     assert second.count == 150
     assert second.moments.residual == pytest.approx(0, abs=0.1), "codes that are known"
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.npy"])
+def test_a_gap_that_the_sample_did_not_have_loses_no_row(name, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=3000).round(3), "b": rng.normal(size=3000)})
+    frame.loc[77, "b"] = np.nan
+    path = tmp_path / name
+    if name == "t.npy":
+        np.save(path, frame.to_numpy())
+    else:
+        getattr(frame, "to_csv" if name == "t.csv" else "to_parquet")(path, index=False)
+    monkeypatch.setattr(sampling, "SAMPLE", 40)
+    sketch = km.sketch_files(path, rank=10, seed=2)
+    assert sketch.count == 3000
+    assert sketch.origin.files[0].dropped == 0
+    assert sketch.origin.mixed is not None
+    plain = km.sketch_files(path, rank=10, seed=2, standardize=False)
+    assert (plain.count, plain.origin.files[0].dropped) == (2999, 1)
+    assert plain.origin.mixed is None, "the gap is not in the sample"

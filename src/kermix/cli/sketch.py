@@ -103,15 +103,17 @@ def command(
         transient=True,  # gone before an error or the summary is shown
     ) as progress:
         bar = progress.add_task("choosing landmarks", total=None)
+        said: list[str] = []
 
         def started(files: Any, features: NystromFeatures) -> None:
             notes = list(files.notes)
             if files.ignored:
                 notes.append(f"columns without numbers left out: {listed(files.ignored)}.")
-            print_notes(notes, progress.console)
+            print_notes([n for n in notes if n not in said], progress.console)
+            said.extend(notes)
             what = _many(len(files.addresses), "file")
             description = f"sketching {what}, rank {features.rank}"
-            progress.update(bar, description=description, total=files.size)
+            progress.update(bar, description=description, total=files.size, completed=0)
 
         sketch = sketch_files(
             data,

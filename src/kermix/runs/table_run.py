@@ -205,9 +205,14 @@ class TableRun(Run):
 
     def score(
         self, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
-    ) -> np.ndarray:  # (N,)
-        """Log-density of each row, in the order of the table."""
-        return self.model().score_samples(table, orders=orders, on_rows=on_rows)
+    ) -> Any:  # (N,)
+        """Log-density of each row, in the order of the table; of a pandas table with its index."""
+        values = self.model().score_samples(table, orders=orders, on_rows=on_rows)
+        if not hasattr(table, "iloc"):
+            return values
+        import pandas
+
+        return pandas.Series(values, index=table.index, name="log_density")
 
     def impute(
         self,

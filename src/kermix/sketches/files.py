@@ -69,9 +69,10 @@ def sketch_files(
             fsspec addresses. All have the same columns. Files of other kinds (.feather, .jsonl,
             .xlsx, .npz) are held whole while they are read. Where columns are not all numbers, or
             values are missing, rows are mixed (:mod:`kermix.kernels.mixed`) by a schema that is
-            learned from the sample and kept with the sketch; no row is left out. In files of
-            numbers without gaps in the
-            sample, rows with missing values are left out and counted.
+            learned from the sample and kept with the sketch; no row is left out. Files of numbers
+            are read a second time if a gap turns up that the sample did not have. Rows with gaps
+            are left out, and counted, only with `standardize=False`, or where the sketch in
+            `landmarks_from` is of numbers alone.
         variance: Of the kernel, in the units of the points (see `standardize`): one, several whose
             kernels are averaged, or `"auto"`, the median rule.
         rank: Number of landmarks at most, 256 by default.
@@ -116,6 +117,14 @@ def sketch_files(
         None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {}),
         delimiter, decimal, encoding, header,
     )  # fmt: skip
+    maker: MixedRows | None = None
+
+    def summed(files: Files, features: NystromFeatures) -> PartSums:
+        started(files, features)
+        if engine == "dask":
+            return sketch_on_cluster(files.parts, features, scheduler, workers, tick, maker)
+        return _one_by_one(files.parts, features, tick, maker)
+
     if landmarks_from is not None:
         if (variance, rank, tolerance, standardize) != ("auto", None, None, "auto"):
             raise OptionError(
@@ -131,18 +140,19 @@ def sketch_files(
             columns = _named_columns(known.origin)
         files = open_files(named, columns, maker is not None, _with_kinds(reading, maker))
         features = _features_of(known, files, maker)
+        found = summed(files, features)
     else:
         files, maker, sample = typed_sample(named, reading, standardize, seed)
         if maker is None:
             features = _chosen(files, variance, rank, tolerance, standardize, seed)
-        else:
+            found = summed(files, features)
+            if found.dropped and standardize is not False and _of_one_kind(files):
+                # No gap was in the sample. That must not decide whether rows are left out.
+                files, maker, sample = typed_sample(named, reading, standardize, seed, gaps=True)
+        if maker is not None:
             features = _features(sample, maker.layout, variance, rank, tolerance, seed)
             features = replace(features, chosen_from=row_keys(sample).unique())
-    started(files, features)
-    if engine == "dask":
-        found = sketch_on_cluster(files.parts, features, scheduler, workers, tick, maker)
-    else:
-        found = _one_by_one(files.parts, features, tick, maker)
+            found = summed(files, features)
     sketch = Sketch(features).add_sums(found.sums, int(found.sums.total), found.apart)
     if sketch.count == 0:
         raise TableError(f"{files.addresses[0]}: no row is complete, here or in any other file.")
@@ -152,6 +162,11 @@ def sketch_files(
         None if maker is None else maker.to_dict(),
     )
     return sketch
+
+
+def _of_one_kind(files: Files) -> bool:
+    """Whether all files have names of columns, or none."""
+    return len({address.lower().endswith(".npy") for address in files.addresses}) == 1
 
 
 def _one_by_one(

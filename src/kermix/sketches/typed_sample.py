@@ -20,9 +20,21 @@ __all__ = ["typed_sample"]
 
 
 def typed_sample(
-    sources: Sequence[str], reading: Reading, standardize: bool | Literal["auto"], seed: int
+    sources: Sequence[str],
+    reading: Reading,
+    standardize: bool | Literal["auto"],
+    seed: int,
+    gaps: bool = False,
 ) -> tuple[Files, MixedRows | None, Tensor]:
-    """The files, how their mixed rows are made (None: all are numbers), and a sample of them."""
+    """The files, how their mixed rows are made (None: all are numbers), and a sample of them.
+
+    Args:
+        sources: Paths, globs, folders or fsspec addresses.
+        reading: What was said about them.
+        standardize: Whether columns may be scaled, as mixed rows are.
+        seed: Of the sample.
+        gaps: Whether there are known to be missing values, which the sample may not have.
+    """
     nothing = torch.empty(0, 0)
     columns, exclude, kinds = reading.columns, reading.exclude, reading.kinds
     typed = open_files(sources, columns, True, reading)
@@ -34,14 +46,14 @@ def typed_sample(
     kept = [n for n in typed.columns if n not in exclude]
     if not kept:
         raise TableError(f"{typed.addresses[0]}: no column is left.")
-    if any(address.endswith(".npy") for address in typed.addresses):
+    if any(address.lower().endswith(".npy") for address in typed.addresses) and not gaps:
         chosen = kept if columns or exclude else None
         return open_files(sources, chosen, reading=reading), None, nothing
     if exclude:
         typed = open_files(sources, kept, True, reading)
     generator = np.random.default_rng(seed)
     table = _drawn(typed, generator)
-    if not (kinds or typed.others or _gaps(table)):
+    if not (gaps or kinds or typed.others or _gaps(table)):
         chosen = kept if columns or exclude else None
         return open_files(sources, chosen, reading=reading), None, nothing
     if standardize is False:
@@ -59,7 +71,9 @@ def typed_sample(
     encoded = schema.encode(table)
     maker = MixedRows.of(schema, [encoded], mark_all=True)
     files = open_files(sources, maker.column_names, True, reading)
-    return replace(files, notes=(*files.notes, *schema.notes())), maker, maker(encoded)
+    again = ("read again: values are missing, and the sample missed none.",) if gaps else ()
+    notes = (*files.notes, *again, *schema.notes())
+    return replace(files, notes=notes), maker, maker(encoded)
 
 
 def _gaps(table: Any) -> bool:

@@ -220,6 +220,18 @@ class NpyPart(Part):
 
     def batches(self) -> Iterator[Batch]:
         """Rows, read or mapped without the rest of the file."""
+        for row, values, size in self._blocks():
+            yield self._batch(values, row, size)
+
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """The same as Arrow tables; what is no number is a gap."""
+        arrow = load_pyarrow()
+        for _, values, size in self._blocks():
+            cells = [arrow.array(column, from_pandas=True) for column in values.T]
+            yield arrow.table(cells, names=list(self.columns)), size
+
+    def _blocks(self) -> Iterator[tuple[int, np.ndarray, int]]:
+        """The number of the first row, rows, and their bytes."""
         with opened(self.address) as file:
             shape, by_columns, dtype = _npy_header(file, self.address)
             width = int(np.prod(shape[1:], dtype=np.int64))
@@ -242,7 +254,7 @@ class NpyPart(Part):
                 wide = np.float32 if dtype.itemsize <= 4 and dtype.kind == "f" else np.float64
                 if keep != list(range(width)):
                     values = values[:, keep]
-                yield self._batch(values.astype(wide, copy=False), row, size)
+                yield row, values.astype(wide, copy=False), size
 
 
 def _npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, ...], bool, np.dtype]:
