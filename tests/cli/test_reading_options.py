@@ -228,3 +228,25 @@ def test_text_is_made_plain():
     assert plain("a\x1b[2Jb\x9b\r\tc\nd") == "a\\x1b[2Jb\\x9b\\x0d\tc\nd"
     assert split_names('a, "b,c" ,d') == ["a", "b,c", "d"]
     assert plain("Ä € 💥") == "Ä € 💥"
+
+
+def test_a_name_with_a_star_is_several_files(odd):
+    whole = pd.concat([table(k) for k in (2, 3)])
+    for k in (2, 3):
+        table(k).to_parquet(f"part-{k}.parquet")
+    whole.to_parquet("whole.parquet")
+    few = ["--permutations", 0, "--bootstrap", 0, "--json"]
+    found = json.loads(kermix("compare", "part-*.parquet", "0.parquet", *few).stdout)
+    wanted = json.loads(kermix("compare", "whole.parquet", "0.parquet", *few).stdout)
+    assert found["rows"] == [160, 80]
+    assert found["measures"] == wanted["measures"]
+    kermix("fit", "part-*.parquet", *TINY, "--out", "run")
+    assert json.loads((odd / "run" / "config.json").read_text())["shape"] == [160, 3]
+    kermix("sample", "run", "-n", 5, "-o", "more")
+    assert len(pd.read_parquet("more.parquet")) == 5
+    assert len(kermix("score", "run", "part-*.parquet").stdout.splitlines()) == 160
+    kermix("fit", "part-*.parquet", "--columns", "x0", "--cost", "mmd", "--steps", 2,
+           "--refine-steps", 2, "--out", "rows")  # fmt: skip
+    assert json.loads((odd / "rows" / "config.json").read_text())["shape"] == [160, 1]
+    with pytest.raises(TableError, match="no file has such a name"):
+        kermix("schema", "none-*.parquet")

@@ -14,6 +14,7 @@ import pytest
 
 import kermix as km
 from kermix.data.tables import reading as reading_room
+from kermix.data.tables.batches import open_files
 from kermix.data.tables.csv_look import Reading, look_at_csv
 from kermix.data.tables.reading import read_frame
 from kermix.errors import KermixError, OptionError, SchemaError, SizeError, TableError
@@ -159,6 +160,23 @@ def test_several_files_are_one_table(tmp_path):
     pyarrow.parquet.write_table(pa.table({"m": [1]}), paths[2])
     with pytest.raises(TableError, match=r"2\.parquet: its columns are m"):
         read_frame(paths)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".feather"])
+def test_the_index_that_pandas_wrote_is_no_column(tmp_path, suffix):
+    """As it does after rows were chosen, without being asked."""
+    rows = pd.DataFrame({"w": ["x", "y"] * 20, "n": np.arange(40) / 8})
+    path = tmp_path / f"t{suffix}"
+    chosen = rows.sample(20, random_state=0)
+    if suffix == ".parquet":
+        chosen.to_parquet(path)
+    else:
+        pyarrow.feather.write_feather(pa.Table.from_pandas(chosen), path)
+    assert "__index_level_0__" in pa.Table.from_pandas(chosen).column_names
+    assert list(read_frame(path)[0].columns) == ["w", "n"]
+    files = open_files([str(path)], typed=True)
+    assert files.columns == ("w", "n")
+    assert [t.schema.names for part in files.parts for t, _ in part.tables()] == [["w", "n"]]
 
 
 def test_columns_are_chosen_and_left_aside(tmp_path):

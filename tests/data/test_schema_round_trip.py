@@ -219,7 +219,7 @@ def test_five_thousand_columns():
 
 
 @pytest.mark.slow
-@settings(relaxed, max_examples=6)
+@settings(relaxed, max_examples=3)
 @given(st.data())
 def test_five_thousand_columns_of_every_kind(data):
     n = data.draw(st.integers(1, 12))

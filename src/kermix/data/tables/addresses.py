@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from kermix.data.tables.common import kind_of_file
 from kermix.errors import MissingExtraError, TableError
 
-__all__ = ["expand", "is_remote", "opened", "size_of"]
+__all__ = ["expand", "is_pattern", "is_remote", "opened", "size_of"]
 
 # What a folder is read for; other files in it, such as a text beside the data, are passed over.
 IN_FOLDERS = (".parquet", ".csv", ".tsv", ".npy", ".feather", ".arrow", ".jsonl", ".ndjson")
@@ -66,6 +66,16 @@ def opened(address: str) -> Iterator[BinaryIO]:
                 yield file
     except OSError as error:
         raise TableError(f"{address}: cannot be read ({_reason(error)}).") from None
+
+
+def is_pattern(source: Any) -> bool:
+    """Whether a source is a name with `*` and the like that stands for several files."""
+    return (
+        isinstance(source, str | Path)
+        and glob.has_magic(str(source))
+        and not is_remote(str(source))
+        and not Path(source).exists()
+    )
 
 
 def is_remote(text: str) -> bool:

@@ -6,7 +6,16 @@ from typing import Any
 
 from kermix.errors import MissingExtraError, TableError
 
-__all__ = ["PACKED", "READABLE", "TEXT", "is_number", "kind_of_file", "listed", "load_pyarrow"]
+__all__ = [
+    "PACKED",
+    "READABLE",
+    "TEXT",
+    "is_index",
+    "is_number",
+    "kind_of_file",
+    "listed",
+    "load_pyarrow",
+]
 
 TEXT = (".csv", ".tsv", ".txt")
 JSON = (".jsonl", ".ndjson")
@@ -30,6 +39,11 @@ def kind_of_file(path: str | Path) -> tuple[str, str | None]:
             f"one of {', '.join(READABLE)} (text also with {', '.join(PACKED)})."
         )
     return suffix, packed
+
+
+def is_index(name: str) -> bool:
+    """Whether a column is the nameless index that pandas wrote beside a table."""
+    return name.startswith("__index_level_") and name.endswith("__")
 
 
 def is_number(text: str, decimal: str = ".") -> bool:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from kermix.data.tables.addresses import is_remote, opened, size_of
-from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.common import is_index, load_pyarrow
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.table import column_numbers, complete_rows
 from kermix.errors import TableError
@@ -154,14 +154,16 @@ def parquet_file(address: str) -> FileLook:
             share = size * rows // total
             parts.append(ParquetPart(address, numbers, start, stop, share, row))
         start, row = stop, row + rows
-    return FileLook(address, numbers, tuple(schema.names), True, tuple(parts))
+    names = tuple(name for name in schema.names if not is_index(name))
+    return FileLook(address, numbers, names, True, tuple(parts))
 
 
 def _numbers_of(schema: Any) -> tuple[str, ...]:
     """The columns that hold numbers."""
     types = load_pyarrow().types
     tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
-    return tuple(f.name for f in schema if any(test(f.type) for test in tests))
+    return tuple(f.name for f in schema
+                 if any(test(f.type) for test in tests) and not is_index(f.name))  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from kermix.data.tables.common import TEXT, is_number, kind_of_file, listed, load_pyarrow
+from kermix.data.tables.addresses import expand, is_pattern
+from kermix.data.tables.common import (
+    TEXT,
+    is_index,
+    is_number,
+    kind_of_file,
+    listed,
+    load_pyarrow,
+)
 from kermix.data.tables.csv_look import CsvLook, Reading, latin_note, look_at_csv
 from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.numpy_files import check_declared_size, load_numpy, most_bytes
@@ -26,8 +34,8 @@ def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list
 
     Args:
         source: A path (.csv, .tsv, also .gz, .zst or .bz2; .parquet, .feather, .jsonl, .xlsx,
-            .npy, .npz), several paths, a pandas, Polars or Arrow table, a dictionary of columns,
-            an array or a tensor.
+            .npy, .npz), a name with `*` for several, several paths, a pandas, Polars or Arrow
+            table, a dictionary of columns, an array or a tensor.
         reading: What the user said about it.
 
     Example:
@@ -36,6 +44,8 @@ def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list
         (['a', 'b'], 2)
     """
     reading = Reading() if reading is None else reading
+    if is_pattern(source):
+        source = expand([source])
     if (
         isinstance(source, list | tuple)
         and source
@@ -202,9 +212,14 @@ def _parquet(path: Path) -> Any:
     try:
         file = parquet.ParquetFile(path)
         _check_announced(path, file)
-        return file.read()
+        return without_index(file.read())
     except (arrow.ArrowException, OSError) as error:
         raise TableError(f"{path}: not a readable Parquet file ({_line(error)}).") from None
+
+
+def without_index(table: Any) -> Any:
+    """The table without the numbers of rows that pandas wrote beside it."""
+    return table.select([name for name in table.column_names if not is_index(name)])
 
 
 def _check_announced(path: Path, file: Any) -> None:
@@ -231,7 +246,7 @@ def _feather(path: Path) -> Any:
     from pyarrow import feather
 
     try:
-        return feather.read_table(path)
+        return without_index(feather.read_table(path))
     except (arrow.ArrowException, OSError) as error:
         raise TableError(f"{path}: not a readable Feather file ({_line(error)}).") from None
 
