@@ -170,7 +170,7 @@ def test_a_mixture_scores_a_table_by_the_names_of_its_columns(runs, tmp_path):
     plainly.to_csv(tmp_path / "plain.csv", index=False)
     wanted = [float(row[0]) for row in lines(kermix("score", runs / "mixture",
                                                     tmp_path / "plain.csv"))]  # fmt: skip
-    more = table()[["x1", "x2", "x0"]].assign(id=[f"row {k}" for k in range(80)])
+    more = table()[["x1", "x2", "x0"]].assign(id=[f"row {k}" for k in range(80)], extra=1.5)
     more.to_csv(tmp_path / "more.csv", index=False, sep=";", decimal=",")
     found = lines(kermix("score", runs / "mixture", tmp_path / "more.csv", "--id", "id"))
     assert found[0] == ["id", "log_density"]
