@@ -127,12 +127,20 @@ class TableRun(Run):
         """What the columns are."""
         return Schema.load(self.folder / "schema.json")
 
-    def reading(self, **changes: Any) -> Reading:
-        """How files of the run's kind are read: as its own, unless something else is said."""
+    def reading(self, said: Reading) -> Reading:
+        """How files of the run's kind are read: as its own, unless something else is said.
+
+        Kinds of columns are those of the run.
+        """
+        kinds = {column.name: column.kind for column in self.schema.columns}
+        for name, kind in said.kinds.items():
+            if kinds.get(name, kind) != kind:
+                raise OptionError(
+                    f"{name}={kind}: in the run in {self.folder} it is a {kinds[name]}."
+                )
         names = ("delimiter", "decimal", "encoding", "header")
         own: dict[str, Any] = {name: self.options[name] for name in names if name in self.options}
-        given = {name: value for name, value in changes.items() if value not in (None, (), {})}
-        return Reading(**{**own, **given})
+        return Reading(**{**own, **said.said(), "known_text": self.schema.text_names})
 
     def dataset(self) -> TableData:
         """The table of the run, read again."""
@@ -204,9 +212,14 @@ class TableRun(Run):
 
     def score(
         self, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
-    ) -> np.ndarray:  # (N,)
-        """Log-density of each row, in the order of the table."""
-        return self.model().score_samples(table, orders=orders, on_rows=on_rows)
+    ) -> Any:  # (N,)
+        """Log-density of each row, in the order of the table; of a pandas table with its index."""
+        values = self.model().score_samples(table, orders=orders, on_rows=on_rows)
+        if not hasattr(table, "iloc"):
+            return values
+        import pandas
+
+        return pandas.Series(values, index=table.index, name="log_density")
 
     def impute(
         self,

@@ -9,18 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from kermix.data.tables.common import is_number, listed, load_pyarrow
+from kermix.data.tables.addresses import expand, is_pattern
+from kermix.data.tables.common import (
+    TEXT,
+    is_index,
+    is_number,
+    kind_of_file,
+    listed,
+    load_pyarrow,
+)
 from kermix.data.tables.csv_look import CsvLook, Reading, latin_note, look_at_csv
 from kermix.data.tables.frames import Frame, as_frame
-from kermix.data.tables.numpy_files import LARGEST, RATIO, SMALL, check_declared_size, load_numpy
+from kermix.data.tables.numpy_files import check_declared_size, load_numpy, most_bytes
 from kermix.errors import MissingExtraError, SchemaError, SizeError, TableError
 
-__all__ = ["PACKED", "READABLE", "TEXT", "read_csv", "read_frame", "read_whole"]
+__all__ = ["read_csv", "read_frame", "read_whole"]
 
-TEXT = (".csv", ".tsv", ".txt")
-PACKED = (".gz", ".zst", ".bz2")
-READABLE = (*TEXT, ".parquet", ".feather", ".arrow", ".jsonl", ".ndjson", ".xlsx", ".npy", ".npz")
 HEAD = 2**16
+SMALL_PARQUET = 2**30  # Parquet is good at packing equal cells
 
 
 def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list[str]]:
@@ -28,8 +34,8 @@ def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list
 
     Args:
         source: A path (.csv, .tsv, also .gz, .zst or .bz2; .parquet, .feather, .jsonl, .xlsx,
-            .npy, .npz), several paths, a pandas, Polars or Arrow table, a dictionary of columns,
-            an array or a tensor.
+            .npy, .npz), a name with `*` for several, several paths, a pandas, Polars or Arrow
+            table, a dictionary of columns, an array or a tensor.
         reading: What the user said about it.
 
     Example:
@@ -38,6 +44,8 @@ def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list
         (['a', 'b'], 2)
     """
     reading = Reading() if reading is None else reading
+    if is_pattern(source):
+        source = expand([source])
     if (
         isinstance(source, list | tuple)
         and source
@@ -81,13 +89,7 @@ def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
         raise TableError(f"{path}: a folder; name a file in it.")
     if not path.is_file():
         raise TableError(f"{path}: there is no such file.")
-    packed = path.suffix.lower() in PACKED
-    suffix = Path(path.stem).suffix.lower() if packed else path.suffix.lower()
-    if suffix not in READABLE or (packed and suffix not in (*TEXT, ".jsonl", ".ndjson")):
-        raise TableError(
-            f"{path}: files of type {''.join(path.suffixes[-2:]) or '(none)'} are not read; use "
-            f"one of {', '.join(READABLE)}."
-        )
+    suffix, packed = kind_of_file(path)
     if suffix in TEXT:
         return _csv(path, reading, packed)
     if suffix in (".npy", ".npz"):
@@ -106,14 +108,14 @@ def read_whole(path: Path, suffix: str) -> Any:
     return readers.get(suffix, _json)(path)
 
 
-def _unpacked(path: Path, packed: bool) -> bytes:
-    """The content of a file, unpacked no further than a limit."""
+def _unpacked(path: Path, packed: str) -> bytes:
+    """The content of a packed file, unpacked no further than a limit."""
     arrow = load_pyarrow()
     size = path.stat().st_size
-    limit = min(LARGEST, max(RATIO * size, SMALL)) if packed else LARGEST
+    limit = most_bytes(size)
     parts, total = [], 0
     try:
-        with arrow.input_stream(path, compression="detect" if packed else None) as stream:
+        with arrow.input_stream(path, compression=packed) as stream:
             while part := stream.read(2**24):
                 total += len(part)
                 if total > limit:
@@ -127,17 +129,17 @@ def _unpacked(path: Path, packed: bool) -> bytes:
     return b"".join(parts)
 
 
-def _csv(path: Path, reading: Reading, packed: bool) -> tuple[Frame, list[str]]:
+def _csv(path: Path, reading: Reading, packed: str | None) -> tuple[Frame, list[str]]:
     table, look = read_csv(path, reading, packed)
     frame = as_frame(table, path.name)
     return replace(frame, first_row=1 + look.named), list(look.notes)
 
 
-def read_csv(path: Path, reading: Reading, packed: bool) -> tuple[Any, CsvLook]:
+def read_csv(path: Path, reading: Reading, packed: str | None) -> tuple[Any, CsvLook]:
     """A text file as an Arrow table, and what a look at it told."""
     arrow = load_pyarrow()
     if packed:
-        content = _unpacked(path, True)
+        content = _unpacked(path, packed)
         head = content[:HEAD]
         source: Callable[[], Any] = lambda: io.BytesIO(content)  # noqa: E731
     else:
@@ -146,7 +148,7 @@ def read_csv(path: Path, reading: Reading, packed: bool) -> tuple[Any, CsvLook]:
         source = lambda: path  # noqa: E731
     look = look_at_csv(_whole_lines(head), str(path), reading)
     try:
-        table = csv_table(source, look)
+        table = csv_table(source, look, reading)
         if not any(arrow.types.is_binary(kind) for kind in table.schema.types):
             return table, look
         raise arrow.ArrowInvalid("invalid UTF8")  # what Arrow cannot decode it leaves as bytes
@@ -156,13 +158,13 @@ def read_csv(path: Path, reading: Reading, packed: bool) -> tuple[Any, CsvLook]:
             notes = (*look.notes, latin_note(str(path)))
             look = replace(look, encoding="latin-1", notes=notes)
             try:
-                return csv_table(source, look), look
+                return csv_table(source, look, reading), look
             except (arrow.ArrowInvalid, UnicodeDecodeError) as second:
                 raise TableError(_explained(path, second)) from None
         raise TableError(_explained(path, error)) from None
 
 
-def csv_table(source: Callable[[], Any], look: CsvLook) -> Any:
+def csv_table(source: Callable[[], Any], look: CsvLook, reading: Reading) -> Any:
     """Read text that has been looked at; the second time slowly, so that errors tell the row."""
     arrow = load_pyarrow()
     from pyarrow import csv as arrow_csv
@@ -180,7 +182,9 @@ def csv_table(source: Callable[[], Any], look: CsvLook) -> Any:
                 delimiter=look.delimiter, newlines_in_values=not threads
             ),
             convert_options=arrow_csv.ConvertOptions(
-                strings_can_be_null=True, decimal_point=look.decimal
+                strings_can_be_null=True,
+                decimal_point=look.decimal,
+                column_types={n: arrow.string() for n in reading.known_text},
             ),
         )
 
@@ -206,9 +210,35 @@ def _parquet(path: Path) -> Any:
     from pyarrow import parquet
 
     try:
-        return parquet.ParquetFile(path).read()
+        file = parquet.ParquetFile(path)
+        _check_announced(path, file)
+        return without_index(file.read())
     except (arrow.ArrowException, OSError) as error:
         raise TableError(f"{path}: not a readable Parquet file ({_line(error)}).") from None
+
+
+def without_index(table: Any) -> Any:
+    """The table without the numbers of rows that pandas wrote beside it."""
+    return table.select([name for name in table.column_names if not is_index(name)])
+
+
+def _check_announced(path: Path, file: Any) -> None:
+    """Refuse a Parquet file of few bytes that stand for very many equal cells."""
+    rows = file.metadata.num_rows
+    total = sum(rows * _bytes_of(field.type) for field in file.schema_arrow)
+    limit = most_bytes(path.stat().st_size, SMALL_PARQUET)
+    if total > limit:
+        raise SizeError(
+            f"{path}: announces {rows} rows, at least {total >> 20} MiB, more than "
+            f"{limit >> 20} MiB; it is not read whole. Use kermix sketch, which reads it in parts."
+        )
+
+
+def _bytes_of(kind: Any) -> int:
+    try:
+        return int(kind.bit_width + 7) // 8
+    except ValueError:
+        return 4  # an offset of a text
 
 
 def _feather(path: Path) -> Any:
@@ -216,7 +246,7 @@ def _feather(path: Path) -> Any:
     from pyarrow import feather
 
     try:
-        return feather.read_table(path)
+        return without_index(feather.read_table(path))
     except (arrow.ArrowException, OSError) as error:
         raise TableError(f"{path}: not a readable Feather file ({_line(error)}).") from None
 
@@ -225,8 +255,8 @@ def _json(path: Path) -> Any:
     arrow = load_pyarrow()
     from pyarrow import json
 
-    packed = path.suffix.lower() in PACKED
-    content = io.BytesIO(_unpacked(path, True)) if packed else path
+    _, packed = kind_of_file(path)
+    content = io.BytesIO(_unpacked(path, packed)) if packed else path
     try:
         return json.read_json(content)
     except (arrow.ArrowException, OSError) as error:
@@ -285,7 +315,8 @@ def _checked(frame: Frame, reading: Reading) -> Frame:
     for name, column in frame.columns.items():
         text = arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)
         kind = frame.types[name]
-        if not text or kind.declared or kind.mixed or kind.pandas or name in reading.kinds:
+        known = name in reading.kinds or name in reading.known_text
+        if not text or kind.declared or kind.mixed or kind.pandas or known:
             continue
         words = compute.unique(compute.utf8_trim_whitespace(column.drop_null())).to_pylist()
         parsed = [is_number(w) for w in words if w]

@@ -134,6 +134,11 @@ class Schema:
         """Names of all columns."""
         return tuple(c.name for c in self.columns)
 
+    @property
+    def text_names(self) -> tuple[str, ...]:
+        """Names of the columns that are text, which may look like numbers in another table."""
+        return tuple(c.name for c in self.columns if c.type.arrow in ("string", "large_string"))
+
     @cached_property
     def modelled(self) -> tuple[CategoryColumn | NumberColumn, ...]:
         """The columns that have codes, in the order of :attr:`EncodedTable.codes`."""
