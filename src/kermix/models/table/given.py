@@ -65,9 +65,9 @@ def _check_constants(schema: Schema, frame: Frame) -> None:
         if compute.any(other).as_py():
             row = compute.index(other, True).as_py()
             raise SchemaError(
-                f"{frame.name}, row {row + frame.first_row}, column {column.name}: the model knows "
-                f"{always.as_py()!r} alone, and this is {cells[row].as_py()!r}; its density is "
-                "zero."
+                f"{frame.name}, row {row + frame.first_row}, column {column.name}: the model "
+                f"knows {always.as_py()!r} alone, and this is {cells[row].as_py()!r}; its density "
+                "is zero."
             )
 
 
