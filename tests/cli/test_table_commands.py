@@ -72,6 +72,7 @@ def test_fit_says_why_and_what_came_of_it(folder):
     assert (folder / "run" / "samples.csv.gz").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_table_chooses_its_model(folder, tmp_path):
     result = kermix("fit", folder / "new.csv", "--steps", 2, "--width", 8, "--blocks", 1,
                     "--out", tmp_path / "run")  # fmt: skip
@@ -82,6 +83,7 @@ def test_a_table_chooses_its_model(folder, tmp_path):
         kermix("impute", tmp_path / "mixture", folder / "new.csv", "-o", tmp_path / "x.csv")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_plain_numbers_go_to_a_mixture_and_that_is_said(tmp_path):
     rng = np.random.default_rng(0)
     pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"]).to_csv(

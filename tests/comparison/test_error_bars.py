@@ -36,10 +36,11 @@ def measures_by_hand(x, y, v):
     }
 
 
-@pytest.mark.parametrize("v", [0.003, 0.3, 30.0])
 @pytest.mark.parametrize(
-    ("n", "m", "shift"), [(40, 40, 0.0), (60, 25, 0.0), (40, 40, 0.7), (25, 60, 1.5)]
-)
+    ("n", "m", "shift", "v"),
+    [(40, 40, 0.0, 0.003), (40, 40, 0.0, 0.3), (40, 40, 0.0, 30.0), (60, 25, 0.0, 0.3),
+     (40, 40, 0.7, 0.3), (25, 60, 1.5, 30.0), (25, 60, 1.5, 0.003)],
+)  # fmt: skip
 def test_error_bars_of_means_are_the_scatter_of_new_samples(n, m, shift, v):
     """Equal and far sources, an almost diagonal and an almost constant kernel."""
     random = np.random.default_rng(0)
@@ -65,14 +66,14 @@ def test_interactions_are_those_of_the_sources():
     moment = weights @ left**2 @ weights
     exact = moment * (2 * (n - 1) / n**3 + 4 / (n * m) + 2 * (m - 1) / m**3)
     found = []
-    for seed in range(2000):
+    for seed in range(700):
         points = normal(n + m, 1, seed=seed)
         functions = [lambda squares: (-squares / (4 * v)).exp()]
         nothing = points.new_zeros(0, n + m)
         pairs, _ = means_module._sums(points, n, functions, nothing, nothing, None)
         found.append(pairs[0].interactions())
     assert abs(np.mean(found) - exact) < 4 * np.std(found) / math.sqrt(len(found))
-    assert np.std(found) / math.sqrt(len(found)) < 0.03 * exact
+    assert np.std(found) / math.sqrt(len(found)) < 0.05 * exact
 
 
 @pytest.mark.parametrize("shift", [0.5, 300.0])
@@ -175,7 +176,7 @@ def test_jackknife_error_of_constants_is_nothing():
 @pytest.mark.parametrize("setting", [Setting(40, 40, 2, 0.5), Setting(30, 60, 5, 0.0)])
 def test_error_bars_have_the_size_of_the_scatter_of_repeated_samples(setting):
     """A standard deviation of thirty numbers is itself uncertain by an eighth."""
-    for row in calibration(setting, 30):
+    for row in calibration(setting, 30, draws=10):
         if row["standardized"] is None:
             assert row["measure"] == "vector"  # skewed near its bound
             continue
