@@ -131,9 +131,9 @@ def test_sketches_are_compared_with_their_certificates():
 
 
 def test_columns_far_from_zero_are_compared_like_those_that_are_not():
-    x, y = normal(300, 2, seed=0) * 5, normal(300, 2, seed=1) * 5 + torch.tensor([0.0, 6.0])
+    x, y = normal(100, 2, seed=0) * 5, normal(100, 2, seed=1) * 5 + torch.tensor([0.0, 6.0])
     far = torch.tensor([1.7e9, -3e8], dtype=torch.float64)
-    near, moved = (km.compare(x + s, y + s, permutations=99) for s in (0, far))
+    near, moved = (km.compare(x + s, y + s, permutations=99, bootstrap=0) for s in (0, far))
     for one, other in zip(near.column_differences, moved.column_differences, strict=True):
         assert (one.column, one.pvalue) == (other.column, other.pvalue)
         assert other.distance == pytest.approx(one.distance, rel=1e-4)
