@@ -60,9 +60,10 @@ PUBLISHED = [  # by the papers of these generators, in the tables of TabDiff's a
 ]  # fmt: skip
 SPLIT_SEED = 1234
 SETTINGS = {
-    "cuda": {"width": 768, "blocks": 4, "steps": 8000, "learning_rate": 1e-3, "average": 500},
+    "cuda": {"width": 512, "blocks": 4, "steps": 8000, "learning_rate": 1e-3, "average": 500,
+             "patience": 6},
     "cpu": {"width": 256, "blocks": 3, "steps": 2000, "learning_rate": 2e-3},
-}
+}  # fmt: skip
 
 
 def training_rows(name: str, folder: Path) -> Any:
@@ -84,14 +85,13 @@ def split_rows(name: str, folder: Path) -> tuple[Any, Any]:
         table = pd.read_csv(folder / f"{name}.csv.gz")
     if name in CHOOSING:
         table = table.drop(columns=["rownames", "time_hour", "tailnum", "year"], errors="ignore")
-        return table.sample(
-            min(len(table), ROWS_FOR_CHOOSING), random_state=SPLIT_SEED
-        ).reset_index(drop=True)
     if name == "beijing":
         table = table.dropna(subset=["pm2.5"]).reset_index(drop=True)
     order = np.arange(len(table))
     np.random.RandomState(SPLIT_SEED).shuffle(order)
     count = int(0.9 * len(table))
+    if name in CHOOSING:
+        count = min(count, ROWS_FOR_CHOOSING)
     return tuple(
         table.iloc[part].reset_index(drop=True) for part in (order[:count], order[count:])
     )

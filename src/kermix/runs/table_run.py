@@ -186,7 +186,7 @@ class TableRun(Run):
         device = self.config["device"]
         network = network.eval().to(make_fabric(device, "32-true").device)
         asked = ("width", "blocks", "steps", "batch_size", "learning_rate", "dropout", "average",
-                 "held_out")  # fmt: skip
+                 "patience", "held_out")  # fmt: skip
         model = TableModel(
             self.config["target"], device=device, random_state=settings.seed,
             **{name: getattr(settings, name) for name in asked},

@@ -57,6 +57,7 @@ class TableModel(BaseEstimator):
         learning_rate: Peak learning rate.
         dropout: Share of features left out in training.
         average: Steps that the running average of the weights reaches back.
+        patience: Reports, forty in a training, without progress after which it ends.
         held_out: Share of rows that decide which step is kept; 0 keeps the last.
         equal_columns: Whether numbers that are often equal, such as a payment and a bill, are
             found and kept so.
@@ -92,6 +93,7 @@ class TableModel(BaseEstimator):
         learning_rate: float = 2e-3,
         dropout: float = 0.1,
         average: int = 200,
+        patience: int = 10,
         held_out: float = 0.05,
         equal_columns: bool = True,
         orders: int = 1,
@@ -107,6 +109,7 @@ class TableModel(BaseEstimator):
         self.learning_rate = learning_rate
         self.dropout = dropout
         self.average = average
+        self.patience = patience
         self.held_out = held_out
         self.equal_columns = equal_columns
         self.orders = orders
@@ -138,7 +141,7 @@ class TableModel(BaseEstimator):
         settings = TableModelSettings(
             width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
             learning_rate=self.learning_rate, dropout=self.dropout, average=self.average,
-            held_out=self.held_out, seed=seed,
+            patience=self.patience, held_out=self.held_out, seed=seed,
         ).for_rows(len(encoded))  # fmt: skip
         equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
         layout = TableLayout.of(schema, equal)

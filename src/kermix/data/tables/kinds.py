@@ -250,7 +250,7 @@ class Judge:
 
 
 def _stands_out(counts: np.ndarray) -> np.ndarray:
-    """Values that far more rows have than those beside them: prices of 4500 among 4479 and 4512."""
+    """Values that far more rows have than those beside them, such as 4500 beside 4479."""
     found = np.zeros(len(counts), bool)
     if len(counts) <= 2 * NEIGHBOURS:
         return found

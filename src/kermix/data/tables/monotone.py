@@ -152,7 +152,7 @@ def _scale(x: np.ndarray, middle: float, quartiles: float) -> float:
 
 
 def _knot_shares(total: float, first: float, last: float) -> np.ndarray:
-    """Shares of the rows below each knot: even on the scale of scores, and in large tables of rows.
+    """Shares of the rows below each knot: even in scores, in large tables even in rows.
 
     Args:
         total: Rows.
