@@ -132,14 +132,14 @@ class TableRun(Run):
         names = ("delimiter", "decimal", "encoding", "header")
         own: dict[str, Any] = {name: self.options[name] for name in names if name in self.options}
         given = {name: value for name, value in changes.items() if value not in (None, (), {})}
-        return Reading(**{**own, **given})
+        return self.schema.reading(**{**own, **given})
 
     def dataset(self) -> TableData:
         """The table of the run, read again."""
         schema, options = self.schema, self.options
         own: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v
                for name, v in options.items() if name != "rows"}  # fmt: skip
-        frame, _ = read_frame(self.source, Reading(**own))
+        frame, _ = read_frame(self.source, schema.reading(**own))
         if self.source != self.config["data"] or self.folder in Path(self.source).parents:
             # Rows that were in memory: Parquet does not say what they were there.
             types = {c.name: c.type for c in schema.columns}

@@ -1,11 +1,13 @@
 """What the beginning of a text file tells: names, delimiter, decimal mark and encoding."""
 
+import codecs
 import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kermix.data.tables.common import is_number, listed
+from kermix.data.tables.csv_form import CsvForm
 from kermix.errors import OptionError, TableError
 
 __all__ = ["CsvLook", "Reading", "latin_note", "look_at_csv"]
@@ -30,6 +32,8 @@ class Reading:
         decimal: "." or ",".
         encoding: Of a text file.
         header: Whether the first line holds names; None: judged.
+        known_text: Columns that hold text, whatever their cells look like; some may not be there.
+        known_numbers: Columns that hold numbers, though their cells may look like codes.
     """
 
     columns: tuple[str, ...] | None = None
@@ -39,6 +43,8 @@ class Reading:
     decimal: str | None = None
     encoding: str | None = None
     header: bool | None = None
+    known_text: tuple[str, ...] = ()
+    known_numbers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.decimal not in (None, ".", ","):
@@ -64,6 +70,14 @@ class CsvLook:
     decimal: str
     encoding: str
     notes: tuple[str, ...]
+    line_end: str = "\n"
+    mark: bool = False  # whether the file begins with the mark of UTF-8
+
+    @property
+    def form(self) -> CsvForm:
+        """How to write a file like this one."""
+        encoding = "utf-8-sig" if self.mark else self.encoding
+        return CsvForm(self.delimiter, self.decimal, encoding, self.line_end, self.named)
 
 
 def look_at_csv(head: bytes, name: str, reading: Reading | None = None) -> CsvLook:
@@ -100,7 +114,9 @@ def look_at_csv(head: bytes, name: str, reading: Reading | None = None) -> CsvLo
     if len(set(names)) < len(names):
         twice = sorted({c for c in names if names.count(c) > 1})
         raise TableError(f"{name}: column names appear twice: {listed(twice)}.")
-    return CsvLook(tuple(names), delimiter, named, decimal, encoding, tuple(notes))
+    line_end = "\r\n" if "\r\n" in text else "\n"
+    mark = encoding == "utf-8" and head.startswith(codecs.BOM_UTF8)
+    return CsvLook(tuple(names), delimiter, named, decimal, encoding, tuple(notes), line_end, mark)
 
 
 def _decoded(head: bytes, name: str, asked: str | None) -> tuple[str, str, list[str]]:

@@ -13,6 +13,7 @@ from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.csv_look import look_at_csv
 from kermix.data.tables.parts import PART_BYTES, Batch, FileLook, Part, floats
 from kermix.data.tables.table import column_numbers
+from kermix.data.tables.written import code_columns
 from kermix.errors import TableError
 
 __all__ = ["CsvPart", "csv_file"]
@@ -188,8 +189,15 @@ def csv_file(address: str) -> FileLook:
         raise TableError(part._explained(str(error), int(named))) from None
     kinds, numbers = [], []
     tests = (arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_null)
+    text = _read_csv(block, names, delimiter, {n: arrow.string() for n in names})
+    codes = code_columns(
+        [text], [n for n in names if any(test(table.column(n).type) for test in tests[:2])]
+    )
     for name in names:
         kind = table.column(name).type
+        if name in codes:
+            kinds.append("string")
+            continue
         if arrow.types.is_boolean(kind):
             kinds.append("bool_")
         elif any(test(kind) for test in tests):

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from kermix.data.tables.common import listed, load_pyarrow
+from kermix.data.tables.csv_form import CsvForm
 from kermix.errors import SchemaError
 
 __all__ = [
@@ -73,6 +74,7 @@ class Frame:
     types: dict[str, ColumnType]
     rows: int
     first_row: int = 0  # the number of the first row in messages: its line in a text file
+    form: CsvForm | None = None  # how the text file is written that it is from
 
 
 def as_frame(table: Any, name: str = "table") -> Frame:

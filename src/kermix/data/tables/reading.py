@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ from kermix.data.tables.common import is_number, listed, load_pyarrow
 from kermix.data.tables.csv_look import CsvLook, Reading, latin_note, look_at_csv
 from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.numpy_files import LARGEST, RATIO, SMALL, check_declared_size, load_numpy
+from kermix.data.tables.written import code_columns, code_note, is_code_text, may_be_codes
 from kermix.errors import MissingExtraError, SchemaError, SizeError, TableError
 
-__all__ = ["PACKED", "READABLE", "TEXT", "read_csv", "read_frame", "read_whole"]
+__all__ = ["PACKED", "READABLE", "TEXT", "read_alike", "read_csv", "read_frame", "read_whole"]
 
 TEXT = (".csv", ".tsv", ".txt")
 PACKED = (".gz", ".zst", ".bz2")
 READABLE = (*TEXT, ".parquet", ".feather", ".arrow", ".jsonl", ".ndjson", ".xlsx", ".npy", ".npz")
 HEAD = 2**16
+TEXT_BLOCK = 2**24
 
 
 def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list[str]]:
@@ -55,9 +57,32 @@ def _name(source: Any) -> str:
     return "data frame" if hasattr(source, "columns") else type(source).__name__.lower()
 
 
+def read_alike(
+    sources: Sequence[Any], reading: Reading | None = None
+) -> list[tuple[Frame, list[str]]]:
+    """Several tables, as :func:`read_frame`; what is a code in one text file is so in the others.
+
+    Args:
+        sources: Files, or tables in memory.
+        reading: What the user said about them.
+    """
+    reading = Reading() if reading is None else reading
+    found = [read_frame(source, reading) for source in sources]
+    codes = {n for f, _ in found if f.form is not None
+             for n, c in f.columns.items() if is_code_text(c)}  # fmt: skip
+    known = replace(reading, known_text=(*reading.known_text, *sorted(codes)))
+    types = load_pyarrow().types
+    for k, (frame, _) in enumerate(found):
+        numbers = [n for n, c in frame.columns.items()
+                   if types.is_integer(c.type) or types.is_floating(c.type)]  # fmt: skip
+        if frame.form is not None and not codes.isdisjoint(numbers):
+            found[k] = read_frame(sources[k], known)
+    return found
+
+
 def _several(paths: list[Path], reading: Reading) -> tuple[Frame, list[str]]:
     arrow = load_pyarrow()
-    found = [read_frame(p, reading) for p in paths]
+    found = read_alike(paths, reading)
     first = found[0][0]
     for frame, _ in found[1:]:
         if list(frame.columns) != list(first.columns):
@@ -70,7 +95,8 @@ def _several(paths: list[Path], reading: Reading) -> tuple[Frame, list[str]]:
         whole = arrow.concat_tables(tables, promote_options="permissive")
     except arrow.ArrowException as error:
         raise TableError(f"{first.name} and the others: {error}.") from None
-    return as_frame(whole, first.name), [n for _, notes in found for n in notes]
+    frame = replace(as_frame(whole, first.name), form=first.form)
+    return frame, [n for _, notes in found for n in notes]
 
 
 def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
@@ -130,23 +156,88 @@ def _unpacked(path: Path, packed: bool) -> bytes:
 def _csv(path: Path, reading: Reading, packed: bool) -> tuple[Frame, list[str]]:
     table, look = read_csv(path, reading, packed)
     frame = as_frame(table, path.name)
-    return replace(frame, first_row=1 + look.named), list(look.notes)
+    return replace(frame, first_row=1 + look.named, form=look.form), list(look.notes)
 
 
 def read_csv(path: Path, reading: Reading, packed: bool) -> tuple[Any, CsvLook]:
     """A text file as an Arrow table, and what a look at it told."""
-    arrow = load_pyarrow()
+    head, source = _text_of(path, packed)
+    look = look_at_csv(_whole_lines(head), str(path), reading)
+    table, look = _inferred(path, source, look, reading)
+    codes = _codes(table, source, look, reading)
+    if codes:
+        look = replace(look, notes=(*look.notes, code_note(str(path), codes)))
+        known = replace(reading, known_text=(*reading.known_text, *codes))
+        table, look = _inferred(path, source, look, known)
+    return table, look
+
+
+def _text_of(path: Path, packed: bool) -> tuple[bytes, Callable[[], Any]]:
+    """The beginning of a text file, and what Arrow reads it from, again and again."""
     if packed:
         content = _unpacked(path, True)
-        head = content[:HEAD]
-        source: Callable[[], Any] = lambda: io.BytesIO(content)  # noqa: E731
-    else:
-        with path.open("rb") as file:
-            head = file.read(HEAD)
-        source = lambda: path  # noqa: E731
-    look = look_at_csv(_whole_lines(head), str(path), reading)
+        return content[:HEAD], lambda: io.BytesIO(content)
+    with path.open("rb") as file:
+        return file.read(HEAD), lambda: path
+
+
+def _codes(table: Any, source: Callable[[], Any], look: CsvLook, reading: Reading) -> list[str]:
+    """Columns that Arrow takes for numbers, and that are codes."""
+    if not table.num_rows:
+        return []
+    known = {n for n, kind in reading.kinds.items() if kind == "number"}
+    known |= {*reading.known_numbers, *reading.known_text}
+    numbers = table.select([n for n in table.column_names if n not in known])
+    names = may_be_codes(numbers, _blocks(source), look.delimiter, look.encoding)
+    return code_columns(text_batches(source, look, names), names) if names else []
+
+
+def _blocks(source: Callable[[], Any]) -> Iterator[bytes]:
+    opened = source()
+    with opened.open("rb") if isinstance(opened, Path) else opened as file:
+        while block := file.read(TEXT_BLOCK):
+            yield block
+
+
+def text_batches(
+    source: Callable[[], Any], look: CsvLook, names: Sequence[str], gaps: bool = True
+) -> Iterator[Any]:
+    """Rows of a text file as text, some at a time.
+
+    Args:
+        source: What Arrow reads.
+        look: What a look at the file told.
+        names: Which columns.
+        gaps: Whether text that stands for a gap is one.
+    """
+    arrow = load_pyarrow()
+    from pyarrow import csv as arrow_csv
+
+    with arrow_csv.open_csv(
+        source(),
+        read_options=arrow_csv.ReadOptions(
+            column_names=list(look.names),
+            skip_rows=int(look.named),
+            encoding=look.encoding,
+            block_size=TEXT_BLOCK,
+        ),
+        parse_options=arrow_csv.ParseOptions(delimiter=look.delimiter, newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
+            strings_can_be_null=gaps,
+            include_columns=list(names),
+            column_types={n: arrow.string() for n in names},
+        ),
+    ) as reader:
+        yield from reader
+
+
+def _inferred(
+    path: Path, source: Callable[[], Any], look: CsvLook, reading: Reading
+) -> tuple[Any, CsvLook]:
+    """The table with the types that Arrow finds, and the look with the right encoding."""
+    arrow = load_pyarrow()
     try:
-        table = csv_table(source, look)
+        table = csv_table(source, look, reading)
         if not any(arrow.types.is_binary(kind) for kind in table.schema.types):
             return table, look
         raise arrow.ArrowInvalid("invalid UTF8")  # what Arrow cannot decode it leaves as bytes
@@ -154,15 +245,15 @@ def read_csv(path: Path, reading: Reading, packed: bool) -> tuple[Any, CsvLook]:
         # A letter of Latin-1 may be anywhere.
         if reading.encoding is None and look.encoding == "utf-8" and "UTF8" in str(error):
             notes = (*look.notes, latin_note(str(path)))
-            look = replace(look, encoding="latin-1", notes=notes)
+            look = replace(look, encoding="latin-1", notes=notes, mark=False)
             try:
-                return csv_table(source, look), look
+                return csv_table(source, look, reading), look
             except (arrow.ArrowInvalid, UnicodeDecodeError) as second:
                 raise TableError(_explained(path, second)) from None
         raise TableError(_explained(path, error)) from None
 
 
-def csv_table(source: Callable[[], Any], look: CsvLook) -> Any:
+def csv_table(source: Callable[[], Any], look: CsvLook, reading: Reading) -> Any:
     """Read text that has been looked at; the second time slowly, so that errors tell the row."""
     arrow = load_pyarrow()
     from pyarrow import csv as arrow_csv
@@ -180,7 +271,9 @@ def csv_table(source: Callable[[], Any], look: CsvLook) -> Any:
                 delimiter=look.delimiter, newlines_in_values=not threads
             ),
             convert_options=arrow_csv.ConvertOptions(
-                strings_can_be_null=True, decimal_point=look.decimal
+                strings_can_be_null=True,
+                decimal_point=look.decimal,
+                column_types={n: arrow.string() for n in reading.known_text},
             ),
         )
 
@@ -285,7 +378,8 @@ def _checked(frame: Frame, reading: Reading) -> Frame:
     for name, column in frame.columns.items():
         text = arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)
         kind = frame.types[name]
-        if not text or kind.declared or kind.mixed or kind.pandas or name in reading.kinds:
+        known = name in reading.kinds or name in reading.known_text
+        if not text or kind.declared or kind.mixed or kind.pandas or known:
             continue
         words = compute.unique(compute.utf8_trim_whitespace(column.drop_null())).to_pylist()
         parsed = [is_number(w) for w in words if w]
