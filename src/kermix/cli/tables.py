@@ -14,6 +14,7 @@ from kermix.cli.reading import Decimal, Delimiter, Encoding, Header, reading_opt
 from kermix.errors import OptionError, TableError
 
 if TYPE_CHECKING:
+    from kermix.data.tables.csv_form import CsvForm
     from kermix.data.tables.frames import Frame
     from kermix.data.tables.schema import Schema
     from kermix.models.table.distribution import ColumnDistribution
@@ -59,7 +60,7 @@ def impute(
     with _counting("impute", frame.rows * (draws or 1)) as on_rows:
         found = opened.impute(frame, draws=draws, seed=seed, on_rows=on_rows)
     for each, table in zip(paths, [found] if draws is None else found, strict=True):
-        _write(each, [table])
+        _write_filled(each, data, frame, table, [c.name for c in opened.schema.modelled])
     where = f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
     _say(f"{gaps} gaps in {frame.rows} rows filled: {where}")
 
@@ -73,7 +74,7 @@ def sample_table(
     known = parse_given(given, run.schema)
     with _counting("sample", n) as on_rows:
         parts = _counted(run.sample_parts(n, seed, known), on_rows)
-        _write(path, parts, safe)
+        _write(path, parts, safe, run.csv_form(path.name))
     return path
 
 
@@ -258,10 +259,24 @@ def _ids(frame: "Frame", column: str | None) -> tuple[str, Any]:
     return column, arrow.chunked_array(frame.columns[column]).combine_chunks()
 
 
-def _write(path: Path, parts: Any, safe: bool = False) -> None:
+def _write_filled(
+    path: Path, data: Path, frame: "Frame", table: Any, names: Sequence[str]
+) -> None:
+    """Write a table without gaps; of a text file, all other cells stay as they were written."""
+    from kermix.data.tables.filling import filled_text
+    from kermix.data.tables.writing import is_text
+
+    if frame.form is None or not is_text(path):
+        _write(path, [table])
+    else:
+        form = frame.form.between(data.name, path.name)
+        _write(path, filled_text(data, frame, table, names), form=form)
+
+
+def _write(path: Path, parts: Any, safe: bool = False, form: "CsvForm | None" = None) -> None:
     from kermix.data.tables.writing import table_writer
 
-    with table_writer(path, safe) as writer:
+    with table_writer(path, safe, form) as writer:
         for part in parts:
             writer.write(part)
 

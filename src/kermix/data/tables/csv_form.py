@@ -2,7 +2,7 @@
 
 import codecs
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kermix.data.tables.common import load_pyarrow
@@ -42,6 +42,18 @@ class CsvForm:
     def from_dict(cls, saved: Mapping[str, Any] | None) -> "CsvForm":
         """What was saved, or the usual form."""
         return cls(**(saved or {}))
+
+    def between(self, source: str, target: str) -> "CsvForm":
+        r"""The form of a file that comes from another: tabs belong to the ending .tsv.
+
+        Example:
+            >>> CsvForm("\t").between("t.tsv", "t.csv").delimiter
+            ','
+        """
+        tabs = [".tsv" in name.lower() for name in (source, target)]
+        if tabs[0] == tabs[1]:
+            return self
+        return replace(self, delimiter="\t" if tabs[1] else ",")
 
     def encoder(self) -> codecs.IncrementalEncoder:
         """Makes bytes of one text after the other."""

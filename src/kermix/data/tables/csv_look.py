@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 
 from kermix.data.tables.common import is_number, listed
 from kermix.data.tables.csv_form import CsvForm
+from kermix.data.tables.written import GAPS
 from kermix.errors import OptionError, TableError
 
 __all__ = ["CsvLook", "Reading", "latin_note", "look_at_csv"]
 
 DELIMITERS = ",;\t|"
-DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+")
+WITHOUT_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+)")
 LINES = 50
 YEARS = range(1700, 2301)
 FEW = 3  # columns from which on a header of numbers is judged by their scale
@@ -167,12 +169,15 @@ def _delimiter(lines: Sequence[str]) -> str:
 
 
 def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether there is a column of numbers of which some have a comma, and none a point."""
+    """Whether there is a column of numbers of which some have a comma, and none a point.
+
+    Points between thousands are no decimal points.
+    """
     for column in zip(*rows, strict=False):
-        cells = [c.strip() for c in column if c.strip()]
-        commas = [bool(DECIMAL_COMMA.fullmatch(c)) for c in cells]
-        if any(commas) and all(
-            m or c.lstrip("+-").isdigit() for m, c in zip(commas, cells, strict=True)
+        cells = [c.strip() for c in column]
+        filled = [c for c in cells if c not in GAPS]
+        if any(DECIMAL_COMMA.fullmatch(c) for c in filled) and all(
+            DECIMAL_COMMA.fullmatch(c) or WITHOUT_COMMA.fullmatch(c) for c in filled
         ):
             return True
     return False

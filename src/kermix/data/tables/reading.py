@@ -10,13 +10,23 @@ from typing import Any
 import numpy as np
 
 from kermix.data.tables.common import is_number, listed, load_pyarrow
+from kermix.data.tables.csv_form import CsvForm
 from kermix.data.tables.csv_look import CsvLook, Reading, latin_note, look_at_csv
 from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.numpy_files import LARGEST, RATIO, SMALL, check_declared_size, load_numpy
 from kermix.data.tables.written import code_columns, code_note, is_code_text, may_be_codes
 from kermix.errors import MissingExtraError, SchemaError, SizeError, TableError
 
-__all__ = ["PACKED", "READABLE", "TEXT", "read_alike", "read_csv", "read_frame", "read_whole"]
+__all__ = [
+    "PACKED",
+    "READABLE",
+    "TEXT",
+    "read_alike",
+    "read_csv",
+    "read_frame",
+    "read_whole",
+    "text_of_file",
+]
 
 TEXT = (".csv", ".tsv", ".txt")
 PACKED = (".gz", ".zst", ".bz2")
@@ -190,6 +200,16 @@ def _codes(table: Any, source: Callable[[], Any], look: CsvLook, reading: Readin
     numbers = table.select([n for n in table.column_names if n not in known])
     names = may_be_codes(numbers, _blocks(source), look.delimiter, look.encoding)
     return code_columns(text_batches(source, look, names), names) if names else []
+
+
+def text_of_file(path: Path, form: CsvForm, names: Sequence[str]) -> Iterator[Any]:
+    """Columns of a text file as they are written, gaps too, some rows at a time."""
+    head, source = _text_of(path, path.suffix.lower() in PACKED)
+    said = Reading(delimiter=form.delimiter, decimal=form.decimal, encoding=form.encoding,
+                   header=form.named)  # fmt: skip
+    look = look_at_csv(_whole_lines(head), str(path), said)
+    look = replace(look, encoding=look.encoding.removesuffix("-sig"))
+    yield from text_batches(source, look, names, gaps=False)
 
 
 def _blocks(source: Callable[[], Any]) -> Iterator[bytes]:

@@ -7,11 +7,15 @@ import numpy as np
 
 from kermix.data.tables.common import listed, load_pyarrow
 
-__all__ = ["code_columns", "code_note", "has_padded_cells", "is_code_text", "may_be_codes"]
+__all__ = ["GAPS", "code_columns", "code_note", "has_padded_cells", "is_code_text", "may_be_codes"]
 
 WHOLE = r"^\+?[0-9]+$"
 PADDED = r"^\+?0[0-9]"
 PHONE = r"^\+[0-9]{7,}$"
+NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND",
+         "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
+MARKS = ("-", "--", "?", "none", "None", "NONE", ".", "na", "N.A.", "n.a.", "<NA>")
+GAPS = frozenset((*NULLS, *MARKS))  # what stands for a gap among numbers; the first anywhere
 LONG = 19  # digits, with which 64 bits may not hold a whole number
 
 
