@@ -15,6 +15,8 @@ from kermix.data.tables.times import (
     seconds_of,
     ticks,
     write_times,
+    zone_of,
+    zones_differ,
 )
 from kermix.errors import SchemaError
 
@@ -368,6 +370,13 @@ def _cast(column: Any, kind: Any, owner: Column, table: str) -> Any:
         return column
     arrow = load_pyarrow()
     given = family(column.type)
+    if given == family(kind) == "times" and (zone_of(column.type) is None) != (
+        zone_of(kind) is None
+    ):
+        zoned, first, second = column.type, table, "the schema"
+        if zone_of(zoned) is None:
+            zoned, first, second = kind, second, first
+        raise SchemaError(zones_differ(f"{table}, column {owner.name}", zoned, first, second))
     if given in (family(kind), "nothing"):
         try:
             return column.cast(kind)

@@ -15,6 +15,8 @@ __all__ = [
     "seconds_of",
     "text_format",
     "ticks",
+    "zone_of",
+    "zones_differ",
 ]
 
 # Fractions of a second are those of the unit; Arrow writes as many digits as it has.
@@ -43,6 +45,20 @@ def is_time(kind: Any) -> bool:
 def seconds_of(kind: Any) -> float:
     """Seconds of one tick of an Arrow type of time."""
     return DAY if str(kind) == "date32[day]" else UNITS[getattr(kind, "unit", "ms")]
+
+
+def zone_of(kind: Any) -> str | None:
+    """The time zone of an Arrow type; None if it has none."""
+    return getattr(kind, "tz", None)
+
+
+def zones_differ(where: str, zoned: Any, first: str, second: str) -> str:
+    """What to say where instants meet times of an unknown zone."""
+    return (
+        f"{where}: times have a zone ({zone_of(zoned)}) in {first} and none in {second}, so they "
+        "cannot be compared. Give both a zone (pandas: .dt.tz_localize), or take it away "
+        "(.dt.tz_localize(None))."
+    )
 
 
 def ticks(column: Any) -> np.ndarray:
