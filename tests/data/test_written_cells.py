@@ -10,7 +10,7 @@ from kermix.data.tables import reading as reading_room
 from kermix.data.tables.batches import open_files
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.reading import read_alike, read_frame
-from kermix.data.tables.written import has_padded_cells
+from kermix.data.tables.written import GAPS, has_padded_cells
 
 ROWS = 60
 
@@ -134,3 +134,84 @@ def test_codes_are_text_in_parts_of_files(tmp_path):
     files = open_files([str(path)], typed=True)
     table, _ = next(files.parts[0].tables())
     assert table.column("c").to_pylist()[:2] == ["01067", "50667"]
+
+
+# --- Numbers and gaps as people write them.
+
+MARKED = {
+    "dash": ("1.5", "-", "2.25"),
+    "dashes": ("7", "--", "9"),
+    "question": ("1.5", "?", "-2"),
+    "none": ("1e3", "None", "none", "2"),
+    "with known ones": ("1.5", "n/a", "NA", "-", ""),
+}
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+@pytest.mark.parametrize("case", MARKED)
+def test_marks_among_numbers_are_gaps(case, decimal, tmp_path):
+    cells = repeated(*MARKED[case])
+    path = tmp_path / "t.csv"
+    rows = [f"{k * k},5;{c}".replace(",", decimal).replace(".", decimal)
+            for k, c in enumerate(cells)]  # fmt: skip
+    path.write_text("\n".join(["n;c", *rows, ""]))
+    frame, notes = read_frame(path, Reading(decimal=decimal))
+    expected = [None if c in GAPS else float(c) for c in cells]
+    assert frame.columns["c"].to_pylist() == expected
+    assert len([n for n in notes if "in c is a gap" in n and "--kind c=category" in n]) == 1
+    kept, notes = read_frame(path, Reading(decimal=decimal, kinds={"c": "category"}))
+    assert str(kept.columns["c"].type) == "string"
+    assert not [n for n in notes if "gap" in n]
+
+
+def test_gaps_do_not_hide_a_decimal_comma(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("n;c\n1;1,5\n2;-\n3;NA\n4;2,25\n")
+    frame, notes = read_frame(path)
+    assert frame.columns["c"].to_pylist() == [1.5, None, None, 2.25]
+    assert any("decimal comma" in n for n in notes)
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_a_wrong_cell_is_named_whatever_the_decimal_mark(decimal, tmp_path):
+    cells = [f"{k}{decimal}5" for k in range(ROWS)]
+    cells[3] = "oops"
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["n;c", *(f"{k};{c}" for k, c in enumerate(cells)), ""]))
+    with pytest.raises(km.errors.SchemaError, match="row 5, column c: 'oops' is not a number"):
+        read_frame(path, Reading(decimal=decimal))
+
+
+def test_marks_among_words_and_codes_stay_text(tmp_path):
+    for cells in (("a", "-", "b"), ("007", "-", "7"), ("-", "?", "--")):
+        frame, notes = read_frame(column(tmp_path / "t.csv", repeated(*cells)))
+        assert frame.columns["c"].to_pylist() == repeated(*cells)
+        assert not [n for n in notes if "gap" in n]
+
+
+GROUPED = {
+    "German": (";", ("2.480,29", "7,5", "1.234.567,00", "-12"), [2480.29, 7.5, 1234567.0, -12.0]),
+    "whole, German": (";", ("2.480", "7,5", "12"), [2480, 7.5, 12]),
+    "English": (";", ("2,480.29", "7.5", "-1,234,567.5"), [2480.29, 7.5, -1234567.5]),
+    "quoted": (",", ('"2,480"', "12", '"1,000,000"'), [2480, 12, 1000000]),
+}
+
+
+@pytest.mark.parametrize("case", GROUPED)
+def test_marks_between_thousands_are_read(case, tmp_path):
+    delimiter, cells, expected = GROUPED[case]
+    path = tmp_path / "t.csv"
+    rows = [f"{k}{delimiter}{c}" for k, c in enumerate(repeated(*cells))]
+    path.write_text("\n".join([f"n{delimiter}c", *rows, ""]))
+    frame, notes = read_frame(path)
+    assert frame.columns["c"].to_pylist() == repeated(*expected)
+    assert len([n for n in notes if "c has marks between thousands" in n]) == 1
+
+
+@pytest.mark.parametrize("cells", [("1,23,456", "1"), ("1,2345.5", "2.5"), ("12,", "1,234.5")])
+def test_other_marks_are_no_thousands(cells, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["n;c", *(f"{k};{c}" for k, c in enumerate(repeated(*cells))), ""]))
+    frame, notes = read_frame(path, Reading(decimal="."))
+    assert frame.columns["c"].to_pylist() == repeated(*cells)
+    assert not [n for n in notes if "thousands" in n]

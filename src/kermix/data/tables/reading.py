@@ -14,7 +14,15 @@ from kermix.data.tables.csv_form import CsvForm
 from kermix.data.tables.csv_look import CsvLook, Reading, latin_note, look_at_csv
 from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.numpy_files import LARGEST, RATIO, SMALL, check_declared_size, load_numpy
-from kermix.data.tables.written import code_columns, code_note, is_code_text, may_be_codes
+from kermix.data.tables.written import (
+    are_codes,
+    code_columns,
+    code_note,
+    is_code_text,
+    may_be_codes,
+    numbers_of_text,
+    written_notes,
+)
 from kermix.errors import MissingExtraError, SchemaError, SizeError, TableError
 
 __all__ = [
@@ -179,7 +187,25 @@ def read_csv(path: Path, reading: Reading, packed: bool) -> tuple[Any, CsvLook]:
         look = replace(look, notes=(*look.notes, code_note(str(path), codes)))
         known = replace(reading, known_text=(*reading.known_text, *codes))
         table, look = _inferred(path, source, look, known)
-    return table, look
+        reading = known
+    return _with_written_numbers(path, table, look, reading)
+
+
+def _with_written_numbers(
+    path: Path, table: Any, look: CsvLook, reading: Reading
+) -> tuple[Any, CsvLook]:
+    """The table with columns as numbers that Arrow takes for text."""
+    types = load_pyarrow().types
+    found = {}
+    for k, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+        known = reading.kinds.get(name, "number") != "number" or name in reading.known_text
+        if known or not types.is_string(column.type):
+            continue
+        numbers = numbers_of_text(column, look.decimal)
+        if numbers is not None:
+            found[name] = numbers
+            table = table.set_column(k, name, numbers.numbers)
+    return table, replace(look, notes=(*look.notes, *written_notes(str(path), found)))
 
 
 def _text_of(path: Path, packed: bool) -> tuple[bytes, Callable[[], Any]]:
@@ -395,6 +421,7 @@ def _checked(frame: Frame, reading: Reading) -> Frame:
     from pyarrow import compute
 
     arrow = load_pyarrow()
+    decimal = "." if frame.form is None else frame.form.decimal
     for name, column in frame.columns.items():
         text = arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)
         kind = frame.types[name]
@@ -402,10 +429,10 @@ def _checked(frame: Frame, reading: Reading) -> Frame:
         if not text or kind.declared or kind.mixed or kind.pandas or known:
             continue
         words = compute.unique(compute.utf8_trim_whitespace(column.drop_null())).to_pylist()
-        parsed = [is_number(w) for w in words if w]
-        if all(parsed) or 2 * sum(parsed) <= len(parsed):
+        parsed = [is_number(w, decimal) for w in words if w]
+        if all(parsed) or 2 * sum(parsed) <= len(parsed) or are_codes(words):
             continue  # quoted numbers are codes, which stay text
-        odd = next(w for w in words if w and not is_number(w))
+        odd = next(w for w in words if w and not is_number(w, decimal))
         row = compute.index(compute.utf8_trim_whitespace(column), odd).as_py()
         raise SchemaError(
             f"{frame.name}, row {row + frame.first_row}, column {name}: {odd!r} is not a "

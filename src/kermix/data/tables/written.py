@@ -1,13 +1,27 @@
-"""Cells of text files that look like numbers and are codes: `01067` is no 1067."""
+"""Cells of text files: codes that look like numbers, and numbers that do not.
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+`01067` is no 1067; `2.480,29` is a number where commas are decimal marks, and `-` is a gap there.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kermix.data.tables.common import listed, load_pyarrow
 
-__all__ = ["GAPS", "code_columns", "code_note", "has_padded_cells", "is_code_text", "may_be_codes"]
+__all__ = [
+    "GAPS",
+    "are_codes",
+    "code_columns",
+    "code_note",
+    "has_padded_cells",
+    "is_code_text",
+    "may_be_codes",
+    "numbers_of_text",
+    "written_notes",
+]
 
 WHOLE = r"^\+?[0-9]+$"
 PADDED = r"^\+?0[0-9]"
@@ -16,6 +30,13 @@ NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "
          "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
 MARKS = ("-", "--", "?", "none", "None", "NONE", ".", "na", "N.A.", "n.a.", "<NA>")
 GAPS = frozenset((*NULLS, *MARKS))  # what stands for a gap among numbers; the first anywhere
+NUMBERS = {
+    d: (
+        re.compile(rf"[-+]?(\d+{m}?\d*|{m}\d+)([eE][-+]?\d+)?"),
+        re.compile(rf"[-+]?\d{{1,3}}({t}\d{{3}})+({m}\d+)?"),
+    )
+    for d, m, t in ((".", r"\.", ","), (",", ",", r"\."))
+}  # plain numbers by decimal mark, and those with marks between thousands
 LONG = 19  # digits, with which 64 bits may not hold a whole number
 
 
@@ -86,6 +107,77 @@ def has_padded_cells(content: Iterable[bytes], delimiter: str) -> bool:
             return True
         carry = cells[-2:].tobytes()
     return False
+
+
+class WrittenNumbers(NamedTuple):
+    """A column of numbers that were written in an unusual way."""
+
+    numbers: Any  # an Arrow array
+    gaps: tuple[str, ...]  # what stands for a gap
+    grouped: str | None  # a number with marks between thousands
+
+
+def numbers_of_text(column: Any, decimal: str) -> WrittenNumbers | None:
+    """Text as numbers, if all cells are numbers or gaps as people write them; else None.
+
+    Args:
+        column: Cells that are not all numbers as they stand.
+        decimal: The decimal mark.
+
+    Example:
+        >>> import pyarrow
+        >>> numbers_of_text(pyarrow.chunked_array([["2.480,29", "-", "7,5"]]), ",").numbers[0]
+        <pyarrow.DoubleScalar: 2480.29>
+    """
+    from pyarrow import compute
+
+    arrow = load_pyarrow()
+    cells = compute.utf8_trim_whitespace(column)
+    words = [w for w in compute.unique(cells).to_pylist() if w is not None]
+    filled = [w for w in words if w not in GAPS]
+    marks = tuple(sorted({w for w in words if w in MARKS}))
+    plain, grouped = NUMBERS[decimal]
+    odd = [w for w in filled if not plain.fullmatch(w)]
+    if not filled or not (marks or odd) or not all(grouped.fullmatch(w) for w in odd):
+        return None
+    if are_codes(filled):
+        return None
+    thousands = "," if decimal == "." else "."
+    values = {w: w.replace(thousands, "").replace(",", ".") for w in filled}
+    encoded = cells.dictionary_encode().combine_chunks()
+    shown = arrow.array([values.get(w) for w in encoded.dictionary.to_pylist()], arrow.string())
+    kind = arrow.float64()
+    if all(v.lstrip("+-").isdigit() and len(v) < LONG for v in values.values()):
+        shown, kind = compute.utf8_ltrim(shown, "+"), arrow.int64()
+    found = shown.cast(kind).take(encoded.indices)
+    return WrittenNumbers(found, marks, odd[0] if odd else None)
+
+
+def written_notes(name: str, found: Mapping[str, WrittenNumbers]) -> list[str]:
+    """What to say of columns of such numbers."""
+    notes = []
+    gaps = {column: f for column, f in found.items() if f.gaps}
+    grouped = {column: f for column, f in found.items() if f.grouped}
+    if gaps:
+        marks = listed(repr(m) for m in sorted({m for f in gaps.values() for m in f.gaps}))
+        notes.append(
+            f"{name}: {marks} in {listed(gaps)} is a gap; if it is a value, say --kind "
+            f"{next(iter(gaps))}=category."
+        )
+    if grouped:
+        column, first = next(iter(grouped.items()))
+        notes.append(
+            f"{name}: {listed(grouped)} has marks between thousands, as in {first.grouped!r}; if "
+            f"these are no numbers, say --kind {column}=category."
+        )
+    return notes
+
+
+def are_codes(words: Sequence[str]) -> bool:
+    """Whether all words are codes, or gaps."""
+    look = _Look()
+    filled = [w for w in words if w not in GAPS]
+    return look.still_digits(load_pyarrow().array(filled, "string")) and look.is_code
 
 
 def is_code_text(column: Any) -> bool:
