@@ -349,6 +349,8 @@ def _cast(column: Any, kind: Any, owner: Column, table: str) -> Any:
         if zone_of(zoned) is None:
             zoned, first, second = kind, second, first
         raise SchemaError(zones_differ(f"{table}, column {owner.name}", zoned, first, second))
+    if given == "text" and family(kind) == "times":
+        return _read_times(column, kind, owner, table)
     if given in (family(kind), "nothing"):
         try:
             return column.cast(kind)
@@ -359,6 +361,20 @@ def _cast(column: Any, kind: Any, owner: Column, table: str) -> Any:
         f"{table}, column {owner.name}: holds {given} ({column.type}), and the schema says "
         f"{owner.kind} of {family(kind)} ({owner.type.shown})."
     )
+
+
+def _read_times(column: Any, kind: Any, owner: Column, table: str) -> Any:
+    """Times that are written as the standard has it, where the schema has times that are not."""
+    arrow = load_pyarrow()
+    try:
+        return column.cast(arrow.string()).cast(kind)
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
+        zone = "" if zone_of(kind) is None else "+00:00 (with its zone)"
+        raise SchemaError(
+            f"{table}, column {owner.name}: {column.drop_null()[0].as_py()!r} and the others are "
+            f"not all times written as 2024-01-31 or 2024-01-31 12:30:00{zone}; the schema says "
+            f"{owner.type.shown}."
+        ) from None
 
 
 def _with_gaps(

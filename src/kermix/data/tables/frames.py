@@ -153,6 +153,8 @@ def _from_cells(cells: Any) -> Any:
         return arrow.array(cells)
     except OverflowError:
         return arrow.array(cells, arrow.uint64())
+    except (arrow.ArrowException, TypeError, ValueError):
+        return arrow.array(cells, from_pandas=True)  # pandas' NaT and NA are gaps
 
 
 def _from_array(values: Any, name: str) -> Frame:

@@ -98,6 +98,11 @@ def _time_type(name: str, frames: Sequence[Frame], types: Sequence[Any]) -> Any:
     plain = [f for f, t in timed if zone_of(t) is None]
     if zoned and plain:
         frame, kind = zoned[0]
-        raise SchemaError(zones_differ(f"Column {name}", kind, frame.name, plain[0].name))
+        named = (
+            (frame.name, plain[0].name)
+            if frame.name != plain[0].name
+            else ("one table", "another")
+        )
+        raise SchemaError(zones_differ(f"Column {name}", kind, *named))
     finest = min((t for _, t in timed), key=seconds_of)
     return load_pyarrow().timestamp(finest.unit, zone_of(zoned[0][1])) if zoned else finest
