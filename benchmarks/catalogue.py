@@ -26,6 +26,7 @@ BENCHMARKS = {
     "density": "densities in the plane, against a flow, EM and kernel density",
     "images": "generators of MNIST, stacked MNIST and CIFAR-10: all costs, MMD, Sinkhorn",
     "tabular": "tables of numbers, against gradient boosting and an MLP",
+    "typed-tables": "tables with categories, gaps and times: valid samples, drifts, level, memory",
     "regression": "two inverse problems, against a network trained by likelihood",
     "fuzz": "100,000 random calls of the public functions, against independent references",
     "table1": "classification of MNIST and CIFAR-10, the paper's table, against a CNN",

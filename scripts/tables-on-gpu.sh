@@ -8,7 +8,7 @@
 set -u
 DATA=$1 OUT=$2 LIMIT=${3:-500}
 WORK=$(realpath -m "${WORK:-build/tables-on-gpu}") START=$(date +%s)
-SEEDS=${SEEDS:-0 1 2 3 4} TABLES=${TABLES:-default beijing adult magic shoppers}
+SEEDS=${SEEDS-0 1 2 3 4} TABLES=${TABLES:-default beijing adult magic shoppers}
 CHOICES=${CHOICES-"width=768 width=512 width=768,dropout=0.2"}
 PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda}
 mkdir -p "$OUT" "$WORK"

@@ -1,13 +1,17 @@
 """Files in batches: every row once, whatever the pieces; errors name the file, row and column."""
 
+import gzip
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from kermix.data.tables import csv_parts, parts
 from kermix.data.tables.batches import open_files
+from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.table import read_table
-from kermix.errors import TableError
+from kermix.errors import SizeError, TableError
 
 VALUES = np.random.default_rng(0).normal(size=(500, 3))
 
@@ -186,8 +190,11 @@ def test_addresses(tmp_path):
             open_files([bad])
     with pytest.raises(TableError, match="nosuch"):
         open_files(["nosuch://a/b.csv"])
-    with pytest.raises(TableError, match="not read in batches"):
-        open_files([str(tmp_path / "x.xlsx")])
+    with pytest.raises(TableError, match="docx are not read"):
+        open_files([str(tmp_path / "x.docx")])
+    memory.pipe("/kermix-test/1.jsonl", b'{"a": 1}\n')
+    with pytest.raises(TableError, match="only read from this machine"):
+        open_files(["memory://kermix-test/1.jsonl"])
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -216,3 +223,114 @@ def test_names_that_differ_by_spaces_are_the_same(tmp_path):
     (tmp_path / "data.csv").write_text("a, a\n1,2\n")
     with pytest.raises(TableError, match="appear twice: a"):
         open_files([str(tmp_path / "data.csv")])
+
+
+# --- Text as people have it, in pieces.
+
+WORDS = ["Köln", "Bonn", "Çorum", "naïve, truly", "x"]
+
+
+def messy(n=400):
+    return pd.DataFrame({
+        "ort": [WORDS[k % 5] for k in range(n)], "n": np.arange(n) + 0.5, "m": np.arange(n) % 7
+    })  # fmt: skip
+
+
+def cells(path, **said):
+    """All rows of a file, in order, what was noted, and how many parts it has."""
+    files = open_files([str(path)], typed=True, reading=Reading(**said))
+    tables = [pa.table(t) if isinstance(t, pa.Table) else pa.Table.from_batches([t])
+              for part in files.parts for t, _ in part.tables()]  # fmt: skip
+    return pa.concat_tables(tables).to_pandas(), files
+
+
+@pytest.mark.parametrize("packed", [None, ".gz", ".zst", ".bz2"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-16", "utf-8-sig"])
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_messy_text_is_read_in_pieces(packed, encoding, decimal, small_pieces, tmp_path):
+    text = messy().to_csv(index=False, sep=";", decimal=decimal).encode(encoding)
+    path = tmp_path / f"t.csv{packed or ''}"
+    with pa.output_stream(path, compression="detect" if packed else None) as stream:
+        stream.write(text)
+    found, files = cells(path)
+    assert found["ort"].tolist() == messy()["ort"].tolist()
+    assert found["n"].tolist() == messy()["n"].tolist()
+    assert (len(files.parts) > 1) == (packed is None and encoding != "utf-16")
+    assert any("Latin-1" in note for note in files.notes) == (encoding == "latin-1")
+    assert any("decimal comma" in note for note in files.notes) == (decimal == ",")
+    sizes = [size for part in files.parts for _, size in part.tables()]
+    assert 0.9 * path.stat().st_size <= sum(sizes) <= path.stat().st_size
+    said, files = cells(path, encoding=encoding, decimal=decimal, delimiter=";", header=True)
+    assert said.equals(found)
+    assert not files.notes
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_letter_of_latin_1_may_come_late(packed, quoted, small_pieces, tmp_path):
+    """Far beyond the lines that were looked at, before or after a quotation mark."""
+    lines = ["ort,n\n", *["Bonn,1\n"] * 20_000, "Köln,2\n", '"a,b",3\n' if quoted else "a,3\n"]
+    content = "".join(lines).encode("latin-1")
+    path = tmp_path / ("t.csv.gz" if packed else "t.csv")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    found, files = cells(path)
+    assert found["ort"].tolist()[-3:] == ["Bonn", "Köln", "a,b" if quoted else "a"]
+    assert "read as Latin-1" in files.notes[-1]
+    assert (len(files.parts) == 1) == (packed or quoted)
+    with pytest.raises(TableError, match=r"t\.csv"):
+        cells(path, encoding="utf-8")
+
+
+def test_a_header_can_be_denied_in_pieces(small_pieces, tmp_path):
+    (tmp_path / "t.csv").write_text("2011,2012\n" + "1.5,2.5\n" * 500)
+    assert rows(open_files([str(tmp_path / "t.csv")])).shape == (500, 2)
+    found = open_files([str(tmp_path / "t.csv")], reading=Reading(header=False))
+    assert rows(found).shape == (501, 2)
+    assert rows(found)[0].tolist() == [2011, 2012]
+    assert "--no-header" in open_files([str(tmp_path / "t.csv")]).notes[0]
+
+
+@pytest.mark.parametrize("suffix", [".feather", ".jsonl", ".jsonl.gz", ".xlsx", ".npz"])
+def test_files_that_are_read_whole_come_in_batches_too(suffix, small_pieces, tmp_path):
+    path = tmp_path / f"t{suffix}"
+    table = messy()
+    if suffix == ".feather":
+        table.to_feather(path)
+    elif suffix == ".xlsx":
+        pytest.importorskip("openpyxl")
+        table.to_excel(path, index=False)
+    elif suffix == ".npz":
+        table = table[["n", "m"]]
+        np.savez(path, table.to_numpy())
+        table.columns = ["x0", "x1"]
+    else:
+        table.to_json(path, orient="records", lines=True, force_ascii=False)
+    found, files = cells(path)
+    assert found.astype(str).equals(table.astype({table.columns[-1]: found.iloc[:, -1].dtype})
+                                    .astype(str))  # fmt: skip
+    assert len(list(files.parts[0].tables())) == 7
+    numbers = open_files([str(path)])
+    assert rows(numbers)[:, 0].tolist() == table.iloc[:, -2].tolist()
+
+
+def test_a_quotation_mark_that_is_never_closed_takes_no_memory(
+    small_pieces, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(csv_parts, "LONGEST_ROW", 5000)
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress(b'a,b\n1,2\n3,"' + b"4,5\n" * 5000))
+    with pytest.raises(SizeError, match=r"t\.csv\.gz: a row of more than"):
+        cells(path)
+
+
+@pytest.mark.parametrize("packed", [".gz", ".zst", ".bz2"])
+def test_packed_files_that_are_damaged_are_named(packed, tmp_path):
+    path = tmp_path / f"t.csv{packed}"
+    rng = np.random.default_rng(0)
+    with pa.output_stream(path, compression="detect") as stream:
+        stream.write(("a\n" + "".join(f"{x}\n" for x in rng.random(40_000))).encode())
+    whole = path.read_bytes()
+    for content in (b"no", whole[: len(whole) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(TableError, match=rf"t\.csv\{packed}"):
+            rows(open_files([str(path)]))

@@ -218,6 +218,16 @@ def test_five_thousand_columns():
     assert schema.decode(schema.encode(many)).equals(many)
 
 
+@pytest.mark.slow
+@settings(relaxed, max_examples=3)
+@given(st.data())
+def test_five_thousand_columns_of_every_kind(data):
+    n = data.draw(st.integers(1, 12))
+    every = [maker(data.draw, n) for maker in MAKERS.values()]
+    many = pd.DataFrame({f"c{k}": every[k % len(every)] for k in range(5000)})
+    check(many, Schema.of(many))
+
+
 @pytest.mark.parametrize("kind", ["arrow", "dict"])
 def test_other_frames_come_back_as_they_were(kind):
     zone = pa.timestamp("ms", tz="America/New_York")

@@ -124,7 +124,10 @@ def test_scores_are_one_for_each_row_in_order(run):
     assert scores.shape == (50,)
     assert np.isfinite(scores).all()
     order = np.random.default_rng(0).permutation(50)
-    assert np.allclose(run.score(table.iloc[order]), scores[order], atol=1e-4)
+    turned = run.score(table.iloc[order])
+    assert turned.index.tolist() == order.tolist(), "the caller's index"
+    assert np.allclose(turned, scores.to_numpy()[order], atol=1e-4)
+    assert isinstance(run.score(table.to_dict("list")), np.ndarray)
     # A gap where there never was one leaves the cell open, and no other row changes.
     gap = table.assign(stock=table["stock"].astype(float))
     gap.loc[2, "stock"] = np.nan

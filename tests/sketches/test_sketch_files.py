@@ -95,7 +95,7 @@ def test_landmarks_and_scales_of_another_sketch(folder):
 
 def test_a_sample_of_pieces_finds_landmarks_everywhere(monkeypatch, tmp_path):
     """Large files are not read for the sample; a sorted one is still seen from end to end."""
-    monkeypatch.setattr("kermix.sketches.files.READ_WHOLE_BELOW", 0)
+    monkeypatch.setattr("kermix.sketches.sampling.READ_WHOLE_BELOW", 0)
     monkeypatch.setattr(parts, "ROWS", 50)
     monkeypatch.setattr(parts, "PART_BYTES", 20_000)
     monkeypatch.setattr(csv_parts, "PART_BYTES", 20_000)
@@ -170,7 +170,7 @@ def test_a_bad_file_leaves_no_sketch_and_an_older_one_as_it_was(folder):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "there is no such file"), (b"\xff\xfe\x00\r\x00a", "not a text file in UTF-8")],
+    [(None, "there is no such file"), (b"\xff\xfa\x00\r\x00a", "not a text file in UTF-8")],
 )
 def test_files_that_cannot_be_sketched(content, message, tmp_path):
     if content is not None:

@@ -205,7 +205,7 @@ def test_predictions(model):
     shares = model.predict_proba(table)
     assert shares.shape == (200, 2)
     assert shares.sum(1) == pytest.approx(np.ones(200))
-    assert model.classes() == ("f", "m")
+    assert model.classes().tolist() == ["f", "m"]
     sizes = model.predict(table, "size").astype(float)
     assert np.corrcoef(sizes, table["size"])[0, 1] > 0.8
 

@@ -11,9 +11,19 @@ import rich
 import typer
 from rich.console import Console
 
-from kermix.cli import classify, compare, fit, reproduce, schema, sketch, spectrum, tables
+from kermix.cli import (
+    classify,
+    compare,
+    fit,
+    reproduce,
+    schema,
+    scoring,
+    sketch,
+    spectrum,
+    tables,
+)
 from kermix.cli.old_options import CommandWithOldOptions
-from kermix.cli.output import INTERRUPTED, print_notes
+from kermix.cli.output import INTERRUPTED, plain, print_notes
 from kermix.errors import DegenerateDataWarning, KermixError, OptionError
 from kermix.version import __version__
 
@@ -52,7 +62,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "fit": fit.fit,
     "resume": fit.resume,
     "sample": fit.sample,
-    "score": fit.score,
+    "score": scoring.score,
     "impute": tables.impute,
     "classify": classify.classify,
     "predict": classify.predict,
@@ -130,5 +140,5 @@ def run() -> None:
 
 
 def _fail(text: str) -> NoReturn:
-    rich.print(f"[bold red]Error:[/] {rich.markup.escape(text)}", file=sys.stderr)
+    rich.print(f"[bold red]Error:[/] {rich.markup.escape(plain(text))}", file=sys.stderr)
     sys.exit(2)

@@ -12,9 +12,10 @@ from rich.console import Console
 
 from kermix.cli.old_options import note_old_names
 from kermix.cli.output import check_output, print_lines, print_notes
-from kermix.cli.reading import Decimal, Delimiter, Encoding, Header
+from kermix.cli.reading import AS_FOUND, reads_tables
 from kermix.cli.running import train_and_finish
 from kermix.cli.tables import predict_table, table_run
+from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
 from kermix.files import whole_file
 
@@ -125,6 +126,7 @@ def classify(
     train_and_finish(run, (train, test))
 
 
+@reads_tables
 def predict(
     run: Annotated[
         Path,
@@ -152,10 +154,7 @@ def predict(
         str | None,
         typer.Option("--id", metavar="COLUMN", help="Table model: a column that names the rows."),
     ] = None,
-    delimiter: Delimiter = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    header: Header = None,
+    reading: Reading = AS_FOUND,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "cpu",
 ) -> None:
     """Find the classes of images, or a column of a table: what is likely, and how likely it is.
@@ -168,12 +167,11 @@ def predict(
     from kermix.runs.predictions import read_unlabelled
     from kermix.training.loop import make_fabric
 
-    look = (delimiter, decimal, encoding, header)
     if kind_of_run(run) == TABLE:
-        predict_table(table_run(run), data, out, target, look, every=chances,
+        predict_table(table_run(run), data, out, target, reading, every=chances,
                       id_column=id_column)  # fmt: skip
         return
-    if target is not None or id_column is not None or any(v is not None for v in look):
+    if target is not None or id_column is not None or reading.said():
         raise OptionError(
             f"{run}: --target, --id and how a table is read are for the table model."
         )

@@ -11,20 +11,11 @@ from kermix.cli.output import (
     print_json,
     print_table,
     save_page,
-    split_names,
 )
-from kermix.cli.reading import (
-    Columns,
-    Decimal,
-    Delimiter,
-    Encoding,
-    Exclude,
-    Header,
-    Kinds,
-    reading_options,
-)
+from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
 from kermix.comparison.compare import compare
 from kermix.comparison.drift import drift
+from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
 from kermix.reports.comparison_report import COLUMNS, column_rows, comparison_report
 from kermix.reports.drift_report import DRIFT_COLUMNS, drift_report
@@ -32,14 +23,16 @@ from kermix.sketches.sketch import Sketch
 
 __all__ = ["command"]
 
+MOST_COLUMNS = 20  # that are printed; the report has all
 
+
+@reads_tables
 def command(
     first: Annotated[
         str,
         typer.Argument(
-            help="A table (.csv, .tsv, .parquet, .feather, .jsonl, .xlsx, .npy, .npz; text also "
-            "as .gz or .zst), a .sketch, or a folder of sketches in the order of their names: a "
-            "series."
+            help=f"A table ({TABLES}), a .sketch, or a folder of sketches in the order of their "
+            "names: a series."
         ),
     ],
     second: Annotated[
@@ -48,13 +41,7 @@ def command(
     variance: Annotated[
         str, typer.Option("--variance", "-v", help="auto, one variance, or several: 0.1,1,10")
     ] = "auto",
-    columns: Columns = None,
-    exclude: Exclude = None,
-    kinds: Kinds = None,
-    delimiter: Delimiter = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    header: Header = None,
+    reading: Reading = AS_FOUND,
     standardize: Annotated[
         bool | None,
         typer.Option(help="Divide columns by their spread; by default when it differs tenfold."),
@@ -81,10 +68,14 @@ def command(
     if report_path is not None:
         check_output(report_path, ".html", ".htm")
     if second is None:
+        if reading.said():
+            raise OptionError(
+                f"{', '.join(reading.said())}: for tables that are read; {first} holds sketches, "
+                "or is alone."
+            )
         _series(Path(first), report_path, as_json)
         return
-    options: dict[str, Any] = {"v": parse_variances(variance), "columns": split_names(columns)}
-    options |= reading_options(exclude, kinds, delimiter, decimal, encoding, header)
+    options: dict[str, Any] = {"v": parse_variances(variance), **reading.said()}
     result = compare(
         first,
         second,
@@ -103,7 +94,7 @@ def command(
         if len(result.column_differences) > 1:
             heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second",
                      "what changed")  # fmt: skip
-            rows = column_rows(result)[:10]
+            rows = column_rows(result)[:MOST_COLUMNS]
             shown = [[c if isinstance(c, str) else f"{c:.4g}" for c in row] for row in rows]
             print_table("\nWhich columns differ most", heads, shown)
     if report_path is not None:

@@ -1,4 +1,4 @@
-"""`kermix fit`, `resume`, `sample` and `score`."""
+"""`kermix fit`, `resume` and `sample`."""
 
 import csv
 from collections.abc import Mapping
@@ -9,29 +9,20 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from kermix.cli.output import check_output, print_lines, print_notes, split_names
-from kermix.cli.reading import (
-    Columns,
-    Decimal,
-    Delimiter,
-    Encoding,
-    Exclude,
-    Header,
-    Kinds,
-    reading_options,
-)
+from kermix.cli.output import check_output, print_notes
+from kermix.cli.reading import AS_FOUND, READING, TABLES, reads_tables
 from kermix.cli.running import train_and_finish, typed_options
-from kermix.cli.tables import sample_table, score_table, table_run
+from kermix.cli.tables import sample_table
+from kermix.data.tables.csv_look import Reading
 from kermix.distributed.launch import is_rank, speaks, world_of_environment
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file, write_array
 
-__all__ = ["fit", "resume", "sample", "score"]
+__all__ = ["fit", "resume", "sample"]
 
 console = Console()
 
 ROWS = (".npy", ".csv")  # files that rows are written to
-LOOK = ("exclude", "kinds", "delimiter", "decimal", "encoding", "header")
 
 Cost = Annotated[
     str,
@@ -66,6 +57,7 @@ StrategyName = Annotated[
 ]
 
 
+@reads_tables
 def fit(
     context: typer.Context,
     data: Annotated[
@@ -73,8 +65,8 @@ def fit(
         typer.Argument(
             help="A built-in set (mixture10, ring8, grid25, moons, circles, rings, swissroll, "
             "8gaussians, checkerboard, pinwheel, 2spirals, digits), a set of images (mnist, "
-            "stacked-mnist, cifar10, celeba, celeba:ATTRIBUTE) or a path: .npy, .npz, .csv, "
-            ".parquet, a folder of pictures, an IDX file."
+            "stacked-mnist, cifar10, celeba, celeba:ATTRIBUTE) or a path: a table "
+            f"({TABLES}), a folder of pictures, an IDX file."
         ),
     ] = "mixture10",
     cost: Cost = "svd",
@@ -209,13 +201,7 @@ def fit(
         int | None,
         typer.Option(help="Table model: reports without progress before it ends; 10."),
     ] = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    kinds: Kinds = None,
-    delimiter: Delimiter = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    header: Header = None,
+    reading: Reading = AS_FOUND,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")] = "32-true",
     devices: Devices = None,
@@ -240,11 +226,7 @@ def fit(
     for name, kind in (("variance_factors", float), ("spaces", str)):
         if name in typed:
             typed[name] = _parts(name, typed[name], kind)
-    look = {name: typed.pop(name, None) for name in ("columns", *LOOK)}
-    if any(value is not None for value in look.values()):
-        names = look.pop("columns")
-        found = {"columns": split_names(names), **reading_options(*look.values())}
-        typed |= {name: value for name, value in found.items() if value not in (None, (), {})}
+    typed = {n: v for n, v in typed.items() if n not in READING} | reading.said()
     run, dataset = begin_fit(**typed)
     if speaks():
         print_notes([*_choice(run.kind, typed), *run.notes(dataset)])
@@ -347,65 +329,6 @@ def sample(
             assert isinstance(opened, FitRun)
             _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
     console.print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
-
-
-def score(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    data: Annotated[str, typer.Argument(help="A built-in set or a path, as for fit.")],
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="Where to write the log-density of each row."),
-    ] = None,
-    sort: Annotated[
-        bool,
-        typer.Option("--sort", help="Table model: the rarest rows first, with their numbers."),
-    ] = False,
-    id_column: Annotated[
-        str | None,
-        typer.Option("--id", metavar="COLUMN", help="Table model: a column that names the rows."),
-    ] = None,
-    orders: Annotated[
-        int | None,
-        typer.Option(help="Table model: orders of columns that are averaged over; by default 1."),
-    ] = None,
-    delimiter: Delimiter = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    header: Header = None,
-) -> None:
-    """Log-density of each row of DATA under a fitted model, in nats."""
-    from kermix.data.loading import load
-    from kermix.runs.fit_run import FitRun
-    from kermix.runs.folder import IMAGES, TABLE, kind_of_run
-
-    kind, look = kind_of_run(run), (delimiter, decimal, encoding, header)
-    if kind == IMAGES:
-        raise RunError(f"{run}: a model of images has no density to score with.")
-    if kind == TABLE:
-        score_table(table_run(run), data, out, look, sort=sort, id_column=id_column,
-                    orders=orders)  # fmt: skip
-        return
-    if sort or id_column is not None or orders is not None or any(v is not None for v in look):
-        raise OptionError(
-            f"{run}: --sort, --id, --orders and how a table is read are for the table model."
-        )
-    if out is not None:
-        check_output(out, *ROWS)
-    opened = FitRun.open(run)
-    dataset = load(data, seed=1)
-    summary = Console(stderr=True)
-    print_notes(dataset.notes, summary)
-    values = opened.score(dataset.values, dataset.columns).numpy()
-    if out is not None:
-        _write_rows(out, values[:, None], ["log_density"])
-    else:
-        print_lines([f"{value:.6f}" for value in values])
-    mean, error = values.mean(), values.std() / len(values) ** 0.5
-    summary.print(
-        f"mean log-density {mean:.4f} ± {error:.4f} nats over {len(values)} rows", highlight=False
-    )
-    if out is not None:
-        summary.print(f"Log-densities: {out}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _parts(name: str, text: str, kind: type) -> tuple[Any, ...]:

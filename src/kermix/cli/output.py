@@ -1,5 +1,6 @@
 """What commands share: tables on the terminal, JSON, and where results are."""
 
+import csv
 import json
 import math
 import os
@@ -26,6 +27,7 @@ __all__ = [
     "check_output",
     "end_stopped_run",
     "parse_variances",
+    "plain",
     "print_json",
     "print_lines",
     "print_notes",
@@ -38,7 +40,18 @@ __all__ = [
 
 INTERRUPTED = 130  # the status of a program that was stopped by Ctrl-C
 MOST_LINES, FEW_LINES = 40, 10  # printed whole up to the first, else the second
+CONTROLS = {c: f"\\x{c:02x}" for c in (*range(9), *range(11, 32), *range(127, 160))}
 GAP, SHORTEST_NAME = 2, 12  # characters between columns of a table, and of its first column
+
+
+def plain(text: str) -> str:
+    r"""Text with control characters written out: names in a file do not steer the terminal.
+
+    Example:
+        >>> print(plain("price \x1b[2J"))
+        price \x1b[2J
+    """
+    return text.translate(CONTROLS)
 
 
 def print_json(content: Any) -> None:
@@ -59,11 +72,11 @@ def print_table(
 ) -> None:
     """Print a table, without columns that are empty, and notes below it."""
     filled = [k for k in range(len(columns)) if k == 0 or any(row[k] for row in rows)]
-    columns = [columns[k] for k in filled]
-    rows = [[row[k] for k in filled] for row in rows]
+    columns = [plain(columns[k]) for k in filled]
+    rows = [[plain(row[k]) for k in filled] for row in rows]
     console = Console()
     table = Table(
-        title=escape(title),
+        title=escape(plain(title)),
         title_justify="left",
         box=SIMPLE_HEAD,
         show_edge=False,
@@ -79,14 +92,14 @@ def print_table(
         table.add_row(*(escape(cell) for cell in row))
     console.print(table)
     for note in notes:
-        console.print(note, markup=False, highlight=False)
+        console.print(plain(note), markup=False, highlight=False)
 
 
 def print_lines(lines: Sequence[str]) -> None:
     """Print lines for another program, all of them; for a person on a terminal, the first few."""
-    shown = lines
+    shown = [plain(line) for line in lines] if sys.stdout.isatty() else lines
     if sys.stdout.isatty() and len(lines) > MOST_LINES:
-        shown = [*lines[:FEW_LINES], f"... and {len(lines) - FEW_LINES:,} more; all with -o FILE"]
+        shown = [*shown[:FEW_LINES], f"... and {len(lines) - FEW_LINES:,} more; all with -o FILE"]
     sys.stdout.write("".join(f"{line}\n" for line in shown))
     sys.stdout.flush()
 
@@ -94,7 +107,7 @@ def print_lines(lines: Sequence[str]) -> None:
 def print_notes(notes: Iterable[str], console: Console | None = None) -> None:
     """Print what a user should know, one line each."""
     for note in notes:
-        (console or Console()).print("[yellow]note:[/]", escape(note), highlight=False)
+        (console or Console()).print("[yellow]note:[/]", escape(plain(note)), highlight=False)
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
@@ -145,13 +158,14 @@ def parse_variances(text: str) -> list[float] | str:
         ) from None
 
 
-def split_names(text: str | None) -> list[str] | None:
-    """Names separated by commas."""
+def split_names(text: str | None, option: str = "--columns") -> list[str] | None:
+    """Names separated by commas; a name in quotation marks may have commas."""
     if text is None:
         return None
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    cells = next(csv.reader([text], skipinitialspace=True), [])
+    names = [name.strip() for name in cells if name.strip()]
     if not names:
-        raise typer.BadParameter("name at least one column, or leave --columns out.")
+        raise typer.BadParameter(f"name at least one column, or leave {option} out.")
     return names
 
 

@@ -7,17 +7,8 @@ import typer
 from rich.console import Console
 
 from kermix.cli.output import check_output, print_json, print_notes, print_table
-from kermix.cli.reading import (
-    Columns,
-    Decimal,
-    Delimiter,
-    Encoding,
-    Exclude,
-    Header,
-    Kinds,
-    reading_of,
-    reading_options,
-)
+from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
+from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import Schema
 
@@ -26,31 +17,21 @@ __all__ = ["command"]
 HEADS = ("column", "kind", "type", "gaps", "codes", "what it holds")
 
 
+@reads_tables
 def command(
     data: Annotated[
         list[str],
-        typer.Argument(
-            help="A table: .csv, .tsv (also .gz, .zst), .parquet, .feather, .jsonl, .xlsx, .npy, "
-            ".npz; several files are one table."
-        ),
+        typer.Argument(help=f"A table: {TABLES}; several files are one table."),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the schema to this JSON file.")
     ] = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    kinds: Kinds = None,
-    delimiter: Delimiter = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    header: Header = None,
+    reading: Reading = AS_FOUND,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Say what each column of a table is: a category, a number, a time, a key, free text."""
     if out is not None:
         check_output(out, ".json")
-    options = reading_options(exclude, kinds, delimiter, decimal, encoding, header)
-    reading = reading_of(columns, options)
     frame, notes = read_frame(data[0] if len(data) == 1 else data, reading)
     known: dict[str, Any] = dict(reading.kinds)
     schema = Schema.of(frame, kinds=known)

@@ -14,25 +14,26 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kermix.cli.output import check_output, parse_variances, print_notes, split_names
-from kermix.cli.reading import Columns, Exclude, Kinds, reading_options
-from kermix.data.tables.common import listed
+from kermix.cli.output import check_output, parse_variances, plain, print_notes
+from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
+from kermix.data.tables.common import PACKED, READABLE, listed
+from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
 from kermix.sketches.features import NystromFeatures
 from kermix.sketches.files import sketch_files
 
 __all__ = ["command"]
 
-DATA = (".parquet", ".csv", ".tsv", ".npy")
 QUICK = {"rank": 64, "tolerance": 1e-3}
 
 
+@reads_tables
 def command(
     data: Annotated[
         list[str],
         typer.Argument(
-            help="Files (.parquet, .csv, .tsv, .npy), folders, globs in quotes ('day/*.parquet'), "
-            "or fsspec addresses (s3://bucket/day/*.parquet). All must have the same columns."
+            help=f"Files ({TABLES}), folders, globs in quotes ('day/*.parquet'), or fsspec "
+            "addresses (s3://bucket/day/*.parquet). All must have the same columns."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, such as a.sketch.")],
@@ -53,9 +54,7 @@ def command(
         float | None,
         typer.Option(help="Stop choosing landmarks when they miss less than this. [1e-4]"),
     ] = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    kinds: Kinds = None,
+    reading: Reading = AS_FOUND,
     standardize: Annotated[
         bool | None,
         typer.Option(help="Divide columns by their spread; by default when it differs tenfold."),
@@ -84,12 +83,10 @@ def command(
     'kermix compare FIRST SECOND', or 'kermix compare FOLDER' for the drift over a series.
     """
     check_output(out)
-    if out.suffix.lower() in DATA:
+    if out.suffix.lower() in (*READABLE, *PACKED):
         raise OptionError(f"--out {out} has the name of a data file; call it {out.stem}.sketch.")
     options: dict[str, Any] = {"variance": parse_variances(variance), "rank": rank}
-    options |= {"tolerance": tolerance, "engine": engine, "columns": split_names(columns)}
-    said = reading_options(exclude, kinds, None, None, None, None)
-    options |= {name: said[name] for name in ("exclude", "kinds")}
+    options |= {"tolerance": tolerance, "engine": engine, **reading.said()}
     if quick and landmarks_from is None:
         options |= {k: v for k, v in QUICK.items() if options[k] is None}
     if scheduler is not None or workers is not None:
@@ -106,16 +103,17 @@ def command(
         transient=True,  # gone before an error or the summary is shown
     ) as progress:
         bar = progress.add_task("choosing landmarks", total=None)
+        said: list[str] = []
 
         def started(files: Any, features: NystromFeatures) -> None:
+            notes = list(files.notes)
             if files.ignored:
-                print_notes(
-                    [f"columns without numbers left out: {listed(files.ignored)}."],
-                    progress.console,
-                )
+                notes.append(f"columns without numbers left out: {listed(files.ignored)}.")
+            print_notes([n for n in notes if n not in said], progress.console)
+            said.extend(notes)
             what = _many(len(files.addresses), "file")
             description = f"sketching {what}, rank {features.rank}"
-            progress.update(bar, description=description, total=files.size)
+            progress.update(bar, description=description, total=files.size, completed=0)
 
         sketch = sketch_files(
             data,
@@ -140,7 +138,7 @@ def command(
         f"Sketch: {out}",
     ]
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(plain(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _many(count: int, what: str) -> str:

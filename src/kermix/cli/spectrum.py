@@ -13,18 +13,9 @@ from kermix.cli.output import (
     print_table,
     save_page,
 )
-from kermix.cli.reading import (
-    Columns,
-    Decimal,
-    Delimiter,
-    Encoding,
-    Exclude,
-    Header,
-    Kinds,
-    reading_of,
-    reading_options,
-)
+from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
 from kermix.comparison.sources import read_sources
+from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
 from kermix.kernels.gaussian import bandwidth
 from kermix.kernels.mixed import mixed_kernel
@@ -35,8 +26,9 @@ from kermix.spectrum import decompose
 __all__ = ["command"]
 
 
+@reads_tables
 def command(
-    data: Annotated[str, typer.Argument(help="A file: .npy, .npz, .csv, .tsv or .parquet.")],
+    data: Annotated[str, typer.Argument(help=f"A table: {TABLES}.")],
     other: Annotated[
         str | None, typer.Argument(help="A second file; without it, eigenfunctions.")
     ] = None,
@@ -44,13 +36,7 @@ def command(
         str, typer.Option("--variance", "-v", help="auto (median / 10) or a variance.")
     ] = "auto",
     rank: Annotated[int, typer.Option("--rank", "-k", help="How many functions.")] = 6,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    kinds: Kinds = None,
-    delimiter: Delimiter = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    header: Header = None,
+    reading: Reading = AS_FOUND,
     images: Annotated[bool, typer.Option(help="Columns are the pixels of square images.")] = False,
     max_points: Annotated[int, typer.Option(help="Larger sets are subsampled to this.")] = 4000,
     seed: Annotated[int, typer.Option(help="Seed of the subsample.")] = 0,
@@ -67,8 +53,7 @@ def command(
     """Decompose the kernel between data sets into singular functions, and draw them."""
     page_path = next_free(Path(), "spectrum", ".html") if report_path is None else report_path
     check_output(page_path, ".html", ".htm")
-    options = reading_options(exclude, kinds, delimiter, decimal, encoding, header)
-    read = read_sources([data] if other is None else [data, other], reading_of(columns, options))
+    read = read_sources([data] if other is None else [data, other], reading)
     tables, notes = list(read.tables), read.notes
     layout = None if read.mixed is None else read.mixed.layout
     if max_points < 1:

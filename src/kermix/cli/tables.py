@@ -1,4 +1,4 @@
-"""`kermix impute`, and what `sample`, `score` and `predict` do with a run of the table model."""
+"""`kermix impute`, and what `sample`, `score` and `predict` need for a run of the table model."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,8 +9,9 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from kermix.cli.output import check_output, print_lines, print_notes
-from kermix.cli.reading import Decimal, Delimiter, Encoding, Header, reading_options
+from kermix.cli.output import check_output, plain, print_lines, print_notes
+from kermix.cli.reading import AS_FOUND, reads_tables
+from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError, TableError
 
 if TYPE_CHECKING:
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
     from kermix.models.table.distribution import ColumnDistribution
     from kermix.runs.table_run import TableRun
 
-__all__ = ["impute", "predict_table", "sample_table", "score_table"]
+__all__ = ["check_writable", "counting", "csv_lines", "ids_of", "impute", "notes_to",
+           "predict_table", "read_rows", "sample_table", "say", "table_run",
+           "write_tables"]  # fmt: skip
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 FEW_CLASSES = 10  # whose probabilities are all written
 
 
+@reads_tables
 def impute(
     run: Annotated[Path, typer.Argument(help="Folder of a run of the table model.")],
     data: Annotated[Path, typer.Argument(help="A table with gaps, as for fit.")],
@@ -40,10 +44,7 @@ def impute(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Same seed: same values.")] = 0,
-    delimiter: Delimiter = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    header: Header = None,
+    reading: Reading = AS_FOUND,
 ) -> None:
     """Fill the gaps of a table, and nothing else, by a fitted table model."""
     if draws is not None and draws < 1:
@@ -52,17 +53,17 @@ def impute(
     path = written_path(out, opened)
     paths = [path] if draws is None else [_numbered(path, k + 1) for k in range(draws)]
     for each in paths:
-        _check_writable(each)
-    frame = read_rows(opened, data, (delimiter, decimal, encoding, header))
+        check_writable(each)
+    frame = read_rows(opened, data, reading)
     gaps = sum(
         frame.columns[c.name].null_count for c in opened.schema.modelled if c.name in frame.columns
     )
-    with _counting("impute", frame.rows * (draws or 1)) as on_rows:
+    with counting("impute", frame.rows * (draws or 1)) as on_rows:
         found = opened.impute(frame, draws=draws, seed=seed, on_rows=on_rows)
     for each, table in zip(paths, [found] if draws is None else found, strict=True):
         _write_filled(each, data, frame, table, [c.name for c in opened.schema.modelled])
     where = f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
-    _say(f"{gaps} gaps in {frame.rows} rows filled: {where}")
+    say(f"{gaps} gaps in {frame.rows} rows filled: {where}")
 
 
 def sample_table(
@@ -70,48 +71,12 @@ def sample_table(
 ) -> Path:
     """Write rows of the model, part by part; returns where they are."""
     path = written_path(out, run)
-    _check_writable(path)
+    check_writable(path)
     known = parse_given(given, run.schema)
-    with _counting("sample", n) as on_rows:
+    with counting("sample", n) as on_rows:
         parts = _counted(run.sample_parts(n, seed, known), on_rows)
-        _write(path, parts, safe, run.csv_form(path.name))
+        write_tables(path, parts, safe, run.csv_form(path.name))
     return path
-
-
-def score_table(
-    run: "TableRun",
-    data: str,
-    out: Path | None,
-    look: Sequence[Any],
-    *,
-    sort: bool = False,
-    id_column: str | None = None,
-    orders: int | None = None,
-) -> None:
-    """Print or write one log-density for each row; rare rows first if they are sorted."""
-    from pyarrow import array, table
-
-    if out is not None:
-        _check_writable(out)
-    frame = read_rows(run, data, look)
-    named, ids = _ids(frame, id_column)
-    with _counting("score", frame.rows) as on_rows:
-        values = run.score(frame, orders=orders, on_rows=on_rows)
-    order = np.argsort(values, kind="stable") if sort else np.arange(len(values))
-    labelled = sort or id_column is not None
-    if out is not None:
-        columns = {named: ids.take(array(order))} if labelled else {}
-        _write(out, [table({**columns, "log_density": values[order]})])
-    elif labelled:
-        names = [str(cell) for cell in ids.take(array(order)).to_pylist()]
-        pairs = zip(names, values[order], strict=True)
-        print_lines(_csv_lines([[named, "log_density"], *([n, f"{v:.6f}"] for n, v in pairs)]))
-    else:
-        print_lines([f"{value:.6f}" for value in values])
-    mean, error = values.mean(), values.std() / len(values) ** 0.5
-    _say(f"mean log-density {mean:.4f} ± {error:.4f} nats over {len(values)} rows")
-    if out is not None:
-        _say(f"Log-densities: {out}")
 
 
 def predict_table(
@@ -119,7 +84,7 @@ def predict_table(
     data: Path,
     out: Path | None,
     target: str | None,
-    look: Sequence[Any],
+    reading: Reading,
     *,
     every: bool = False,
     id_column: str | None = None,
@@ -128,25 +93,25 @@ def predict_table(
     import pyarrow as arrow
 
     if out is not None:
-        _check_writable(out)
-    frame = read_rows(run, data, look)
-    named, ids = _ids(frame, id_column)
+        check_writable(out)
+    frame = read_rows(run, data, reading, id_column)
+    named, ids = ids_of(frame, id_column)
     tables, start = [], 0
-    with _counting("predict", frame.rows) as on_rows:
+    with counting("predict", frame.rows) as on_rows:
         for found in run.conditionals(frame, target):
             rows = ids.slice(start, len(found))
             start += len(found)
             tables.append(arrow.table({named: rows, **_predicted(found, every)}))
             on_rows(len(found))
     if out is not None:
-        _write(out, tables)
-        _say(f"{frame.rows} predictions in {out}")
+        write_tables(out, tables)
+        say(f"{frame.rows} predictions in {out}")
         return
     shown = [list(tables[0].column_names)]
     for part in tables:
         shown += [[_cell(v) for v in row.values()] for row in part.to_pylist()]
-    print_lines(_csv_lines(shown))
-    _say(f"{frame.rows} predictions")
+    print_lines(csv_lines(shown))
+    say(f"{frame.rows} predictions")
 
 
 def _predicted(found: "ColumnDistribution", every: bool) -> dict[str, Any]:
@@ -169,17 +134,18 @@ def table_run(folder: Path) -> "TableRun":
     return TableRun.open(folder)
 
 
-def read_rows(run: "TableRun", data: str | Path, look: Sequence[Any]) -> "Frame":
+def read_rows(
+    run: "TableRun", data: str | Path, reading: Reading, id_column: str | None = None
+) -> "Frame":
     """Rows of a file, read as the run's own, unless something else is said."""
     from kermix.data.tables.reading import read_frame
 
-    options = reading_options(None, None, *look)
-    frame, notes = read_frame(str(data), run.reading(**options))
-    names = set(run.schema.names)
+    frame, notes = read_frame(str(data), run.reading(reading))
+    names = {*run.schema.names, id_column}
     more = [name for name in frame.columns if name not in names]
     if more:
         notes = [*notes, f"{frame.name}: passed over, because the run has none: {', '.join(more)}"]
-    print_notes(notes, Console(stderr=True))
+    print_notes(notes, notes_to())
     return frame
 
 
@@ -234,7 +200,8 @@ def written_path(out: Path, run: "TableRun") -> Path:
     return out if out.suffix else out.with_name(out.name + run.config["form"])
 
 
-def _check_writable(path: Path) -> None:
+def check_writable(path: Path) -> None:
+    """Refuse a table that cannot be written, before the work."""
     from kermix.data.tables.writing import WRITABLE
 
     if not path.name.lower().endswith(WRITABLE):
@@ -247,7 +214,8 @@ def _numbered(path: Path, number: int) -> Path:
     return path.with_name(f"{name}-{number}{dot}{ending}")
 
 
-def _ids(frame: "Frame", column: str | None) -> tuple[str, Any]:
+def ids_of(frame: "Frame", column: str | None) -> tuple[str, Any]:
+    """What names the rows, and their names: a column, or their numbers in the file."""
     import pyarrow as arrow
 
     if column is None:
@@ -267,13 +235,18 @@ def _write_filled(
     from kermix.data.tables.writing import is_text
 
     if frame.form is None or not is_text(path):
-        _write(path, [table])
-    else:
-        form = frame.form.between(data.name, path.name)
-        _write(path, filled_text(data, frame, table, names), form=form)
+        write_tables(path, [table])
+        return
+    form = frame.form.between(data.name, path.name)
+    # Several files that make one table are written as one, in the form of the first.
+    parts = filled_text(data, frame, table, names) if data.is_file() else [table]
+    write_tables(path, parts, form=form)
 
 
-def _write(path: Path, parts: Any, safe: bool = False, form: "CsvForm | None" = None) -> None:
+def write_tables(
+    path: Path, parts: Any, safe: bool = False, form: "CsvForm | None" = None
+) -> None:
+    """Write Arrow tables to one file, one after the other."""
     from kermix.data.tables.writing import table_writer
 
     with table_writer(path, safe, form) as writer:
@@ -288,15 +261,16 @@ def _counted(parts: Iterator[Any], on_rows: Callable[[int], None]) -> Iterator[A
 
 
 @contextmanager
-def _counting(label: str, total: int) -> Iterator[Callable[[int], None]]:
+def counting(label: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar of rows on the terminal, beside what is printed for programs."""
     from kermix.training.progress import progress_bar
 
-    with progress_bar(label, total, console=Console(stderr=True)) as (bar, task):
+    with progress_bar(label, total, console=notes_to()) as (bar, task):
         yield lambda rows: bar.advance(task, rows)
 
 
-def _csv_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+def csv_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines of a text file."""
     import csv
     import io
 
@@ -309,5 +283,11 @@ def _cell(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _say(text: str) -> None:
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+def notes_to() -> Console:
+    """Where notes go: beside what is printed for programs."""
+    return Console(stderr=True)
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    notes_to().print(plain(text), markup=False, highlight=False, soft_wrap=True)

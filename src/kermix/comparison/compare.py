@@ -97,7 +97,16 @@ def compare(
         >>> 0.5 < result.measure("svd").normalized < 0.9, result.measure("svd").pvalue
         (True, 0.01)
     """
+    reading = Reading(
+        None if columns is None else _names(columns), _names(exclude), dict(kinds or {}),
+        delimiter, decimal, encoding, header,
+    )  # fmt: skip
     if is_sketch(x) or is_sketch(y):
+        if reading.said():
+            raise OptionError(
+                f"{', '.join(reading.said())}: for tables that are read; a sketch has its own "
+                "columns. Leave it out, or give it when the sketch is made."
+            )
         return compare_sketches(x, y)
     if isinstance(standardize, str):
         check_option("standardize", standardize, ("auto",))
@@ -107,10 +116,6 @@ def compare(
         check_count("max_points", max_points, least=2)
     if bootstrap == 1:
         raise OptionError(f"bootstrap={bootstrap}: give 2 or more, or 0 for no error bars.")
-    reading = Reading(
-        None if columns is None else _names(columns), _names(exclude), dict(kinds or {}),
-        delimiter, decimal, encoding, header,
-    )  # fmt: skip
     read = read_sources([x, y], reading)
     (first, second), mixed, notes = read.tables, read.mixed, read.notes
     if mixed is not None and standardize is False:

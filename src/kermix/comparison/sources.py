@@ -42,7 +42,9 @@ class Sources:
 def read_sources(sources: Sequence[Any], reading: Reading) -> Sources:
     """Read one or two; the schema of mixed tables and their scales are of the pooled rows."""
     if any(_is_plain(s) for s in sources) and not (reading.kinds or reading.exclude):
-        tables = _matched([read_table(s, columns=reading.columns) for s in sources])
+        tables = _matched(
+            [read_table(s, columns=reading.columns, reading=reading) for s in sources]
+        )
         if not any(t.dropped for t in tables):
             return Sources(tables, None, [note for t in tables for note in t.notes()])
     found = read_alike(sources, reading)

@@ -7,6 +7,7 @@ from typing import Any
 
 from kermix.checks import check_option
 from kermix.data.loading import IMAGE_SETS, Dataset, load
+from kermix.data.tables.addresses import is_pattern
 from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.table import Source, Table, read_table, table_of_arrow
@@ -156,7 +157,7 @@ def begin_fit(
             )  # fmt: skip
         if target is not None:
             raise OptionError(f"target={target!r} is for the table model (model='table').")
-        if found is not None and (look or not isinstance(data, str | Path)):
+        if found is not None and (look or not isinstance(data, str | Path) or is_pattern(data)):
             data = _numbers(found.frame)  # kept in the folder, because it is not the whole file
             reading = {"rows": None}
     if not isinstance(data, str | Path):

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,13 +9,13 @@ import numpy as np
 import torch
 
 from kermix.data.tables.common import load_pyarrow
-from kermix.data.tables.frames import Frame
+from kermix.data.tables.frames import Frame, taken_rows
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.data.tables.writing import WRITABLE, table_writer
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import find_links, link_notes, with_link_codes
 
-__all__ = ["TableData", "fingerprint", "form_of", "keep_frame", "rows_of", "taken_rows"]
+__all__ = ["TableData", "fingerprint", "form_of", "keep_frame", "rows_of"]
 
 
 class TableData(NamedTuple):
@@ -79,12 +78,6 @@ def keep_frame(frame: Frame, path: Path) -> None:
     arrow = load_pyarrow()
     with table_writer(path) as writer:
         writer.write(arrow.table(dict(frame.columns)))
-
-
-def taken_rows(frame: Frame, rows: np.ndarray) -> Frame:
-    """The rows of these numbers."""
-    chosen = {name: column.take(rows) for name, column in frame.columns.items()}
-    return replace(frame, columns=chosen, rows=len(rows))
 
 
 def fingerprint(encoded: EncodedTable) -> str:

@@ -24,8 +24,8 @@ from kermix.runs.table_data import TableData, form_of, keep_frame, rows_of
 from kermix.runs.table_run import TableRun
 from kermix.training.table_model import TableModelSettings
 
-__all__ = ["READING", "TABLE_SETTINGS", "TypedTable", "begin_table_fit", "typed_table",
-           "why_table_model"]  # fmt: skip
+__all__ = ["READING", "TABLE_SETTINGS", "TypedTable", "begin_table_fit", "is_table",
+           "typed_table", "why_table_model"]  # fmt: skip
 
 READING = ("columns", "exclude", "kinds", "delimiter", "decimal", "encoding", "header")
 TABLE_SETTINGS = {field.name for field in fields(TableModelSettings)}
@@ -56,13 +56,9 @@ def typed_table(
     """
     named = not isinstance(data, Tensor | np.ndarray | list | tuple | Table)
     if isinstance(data, str | Path):
-        path = Path(data)
-        known = str(data).partition(":")[0] in BUILT_IN
-        if known or path.is_dir() or (path.is_file() and is_idx(path)):
+        if not is_table(data, arrays=True):
             return None
-        if not path.exists() and not path.suffix:
-            return None  # refused where built-in sets are listed
-        named = path.suffix not in (".npy", ".npz") and ".npz:" not in str(data)
+        named = is_table(data)
     if not named and not asked:
         return None
     if isinstance(data, list | tuple):
@@ -73,6 +69,18 @@ def typed_table(
     schema = Schema.of(frame, kinds=dict(given.get("kinds", {})))
     source = str(data) if isinstance(data, str | Path) else None
     return TypedTable(frame, schema, source, tuple(notes))
+
+
+def is_table(data: str | Path, arrays: bool = False) -> bool:
+    """Whether a name is that of a table with named columns, or of an array, if these count."""
+    path = Path(data)
+    known = str(data).partition(":")[0] in BUILT_IN
+    if known or path.is_dir() or (path.is_file() and is_idx(path)):
+        return False
+    if not path.exists() and not path.suffix:
+        return False  # refused where built-in sets are listed
+    array = path.suffix.lower() in (".npy", ".npz") or ".npz:" in str(data)
+    return arrays or not array
 
 
 def why_table_model(schema: Schema, rows: int) -> str | None:

@@ -15,7 +15,7 @@ import torch
 
 from kermix.data.tables.csv_form import CsvForm
 from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.frames import Frame, as_frame
+from kermix.data.tables.frames import Frame, as_frame, taken_rows
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import Schema
 from kermix.data.tables.writing import table_writer
@@ -29,7 +29,7 @@ from kermix.reports.table_quality import TableQuality, judge_samples
 from kermix.reports.table_report import write_table_report
 from kermix.runs.folder import TABLE, check_data, check_trained
 from kermix.runs.run import Numbers, Outcome, Row, Run
-from kermix.runs.table_data import TableData, fingerprint, rows_of, taken_rows
+from kermix.runs.table_data import TableData, fingerprint, rows_of
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Trainer, load_model, make_fabric
 from kermix.training.table_model import (
@@ -129,12 +129,20 @@ class TableRun(Run):
         """What the columns are."""
         return Schema.load(self.folder / "schema.json")
 
-    def reading(self, **changes: Any) -> Reading:
-        """How files of the run's kind are read: as its own, unless something else is said."""
+    def reading(self, said: Reading) -> Reading:
+        """How files of the run's kind are read: as its own, unless something else is said.
+
+        Kinds of columns are those of the run.
+        """
+        kinds = {column.name: column.kind for column in self.schema.columns}
+        for name, kind in said.kinds.items():
+            if kinds.get(name, kind) != kind:
+                raise OptionError(
+                    f"{name}={kind}: in the run in {self.folder} it is a {kinds[name]}."
+                )
         names = ("delimiter", "decimal", "encoding", "header")
         own: dict[str, Any] = {name: self.options[name] for name in names if name in self.options}
-        given = {name: value for name, value in changes.items() if value not in (None, (), {})}
-        return self.schema.reading(**{**own, **given})
+        return self.schema.reading(**{**own, **said.said()})
 
     def csv_form(self, name: str) -> CsvForm:
         """How a text file of samples is written: as the run's own, with names of columns."""
@@ -211,9 +219,14 @@ class TableRun(Run):
 
     def score(
         self, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
-    ) -> np.ndarray:  # (N,)
-        """Log-density of each row, in the order of the table."""
-        return self.model().score_samples(table, orders=orders, on_rows=on_rows)
+    ) -> Any:  # (N,)
+        """Log-density of each row, in the order of the table; of a pandas table with its index."""
+        values = self.model().score_samples(table, orders=orders, on_rows=on_rows)
+        if not hasattr(table, "iloc"):
+            return values
+        import pandas
+
+        return pandas.Series(values, index=table.index, name="log_density")
 
     def impute(
         self,

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from kermix.checks import check_option
 from kermix.data.tables.batches import Files, Part, open_files
+from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.mixed_rows import MixedRows
-from kermix.errors import OptionError, SampleError, SketchError, TableError
+from kermix.errors import OptionError, SketchError, TableError
 from kermix.kernels.mixed import Layout, mixed_kernel
 from kermix.sketches.candidates import row_keys
 from kermix.sketches.cluster import sketch_on_cluster
@@ -20,6 +21,7 @@ from kermix.sketches.columns import ColumnScale
 from kermix.sketches.features import NystromFeatures, nystrom_features
 from kermix.sketches.origin import Origin, SketchedFile
 from kermix.sketches.part_sums import PartSums, Tick, sketch_part
+from kermix.sketches.sampling import sampled
 from kermix.sketches.sketch import Sketch
 from kermix.sketches.typed_sample import typed_sample
 
@@ -29,11 +31,7 @@ Engine: TypeAlias = Literal["local", "dask"]
 
 RANK = 256
 TOLERANCE = 1e-4
-SAMPLE = 20_000
-PIECES = 32
-READ_WHOLE_BELOW = 2**25  # bytes of files of which a sample may be drawn by reading all of them
 STANDARDIZE_BEYOND = 10.0
-FEW_ROWS = 100
 
 
 def sketch_files(
@@ -45,6 +43,10 @@ def sketch_files(
     columns: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    header: bool | None = None,
     standardize: bool | Literal["auto"] = "auto",
     landmarks_from: Sketch | str | Path | None = None,
     engine: Engine = "local",
@@ -63,11 +65,14 @@ def sketch_files(
     compared with it are raw rows, in the units of the files.
 
     Args:
-        sources: Files (.parquet, .csv, .tsv, .npy), globs, folders or fsspec addresses. All have
-            the same columns. Where these are not all numbers, or values are missing, rows are
-            mixed (:mod:`kermix.kernels.mixed`) by a schema that is learned from the sample and
-            kept with the sketch; no row is left out. In files of numbers without gaps in the
-            sample, rows with missing values are left out and counted.
+        sources: Files (.parquet, .csv, .tsv, also .gz, .zst or .bz2; .npy), globs, folders or
+            fsspec addresses. All have the same columns. Files of other kinds (.feather, .jsonl,
+            .xlsx, .npz) are held whole while they are read. Where columns are not all numbers, or
+            values are missing, rows are mixed (:mod:`kermix.kernels.mixed`) by a schema that is
+            learned from the sample and kept with the sketch; no row is left out. Files of numbers
+            are read a second time if a gap turns up that the sample did not have. Rows with gaps
+            are left out, and counted, only with `standardize=False`, or where the sketch in
+            `landmarks_from` is of numbers alone.
         variance: Of the kernel, in the units of the points (see `standardize`): one, several whose
             kernels are averaged, or `"auto"`, the median rule.
         rank: Number of landmarks at most, 256 by default.
@@ -75,6 +80,10 @@ def sketch_files(
         columns: Which columns to use; by default all.
         exclude: Columns to leave aside.
         kinds: Kinds of columns by name, where you know better; see :meth:`kermix.Schema.of`.
+        delimiter: Between the cells of text files; found if not given.
+        decimal: "." or "," in text files; found if not given.
+        encoding: Of text files; UTF-8, or Latin-1 where that fails.
+        header: Whether the first line of text files holds names; judged if not given.
         standardize: Whether columns are divided by their standard deviations; `"auto"` does so
             when these differ more than tenfold.
         landmarks_from: A sketch, or its file, whose landmarks, kernel, columns and scales are
@@ -103,7 +112,19 @@ def sketch_files(
         raise OptionError("A scheduler and workers belong to engine='dask'.")
     if workers is not None and workers < 1:
         raise OptionError(f"workers={workers}: at least one is needed.")
-    named = [sources] if isinstance(sources, str | Path) else list(sources)
+    named = [str(s) for s in ([sources] if isinstance(sources, str | Path) else sources)]
+    reading = Reading(
+        None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {}),
+        delimiter, decimal, encoding, header,
+    )  # fmt: skip
+    maker: MixedRows | None = None
+
+    def summed(files: Files, features: NystromFeatures) -> PartSums:
+        started(files, features)
+        if engine == "dask":
+            return sketch_on_cluster(files.parts, features, scheduler, workers, tick, maker)
+        return _one_by_one(files.parts, features, tick, maker)
+
     if landmarks_from is not None:
         if (variance, rank, tolerance, standardize) != ("auto", None, None, "auto"):
             raise OptionError(
@@ -117,22 +138,21 @@ def sketch_files(
         maker = None if saved is None else MixedRows.from_dict(saved)
         if columns is None and known.origin is not None:
             columns = _named_columns(known.origin)
-        files = open_files([str(s) for s in named], columns, typed=maker is not None)
+        files = open_files(named, columns, maker is not None, _with_kinds(reading, maker))
         features = _features_of(known, files, maker)
+        found = summed(files, features)
     else:
-        files, maker, sample = typed_sample(
-            [str(s) for s in named], columns, exclude, kinds or {}, standardize, seed
-        )
+        files, maker, sample = typed_sample(named, reading, standardize, seed)
         if maker is None:
             features = _chosen(files, variance, rank, tolerance, standardize, seed)
-        else:
+            found = summed(files, features)
+            if found.dropped and standardize is not False and _of_one_kind(files):
+                # No gap was in the sample. That must not decide whether rows are left out.
+                files, maker, sample = typed_sample(named, reading, standardize, seed, gaps=True)
+        if maker is not None:
             features = _features(sample, maker.layout, variance, rank, tolerance, seed)
             features = replace(features, chosen_from=row_keys(sample).unique())
-    started(files, features)
-    if engine == "dask":
-        found = sketch_on_cluster(files.parts, features, scheduler, workers, tick, maker)
-    else:
-        found = _one_by_one(files.parts, features, tick, maker)
+            found = summed(files, features)
     sketch = Sketch(features).add_sums(found.sums, int(found.sums.total), found.apart)
     if sketch.count == 0:
         raise TableError(f"{files.addresses[0]}: no row is complete, here or in any other file.")
@@ -142,6 +162,11 @@ def sketch_files(
         None if maker is None else maker.to_dict(),
     )
     return sketch
+
+
+def _of_one_kind(files: Files) -> bool:
+    """Whether all files have names of columns, or none."""
+    return len({address.lower().endswith(".npy") for address in files.addresses}) == 1
 
 
 def _one_by_one(
@@ -166,6 +191,11 @@ def _named_columns(origin: Origin) -> Sequence[str] | None:
     # Columns without names are matched by their number, whatever a file calls them.
     unnamed = tuple(f"x{k}" for k in range(len(origin.columns)))
     return None if origin.columns == unnamed else origin.columns
+
+
+def _with_kinds(reading: Reading, maker: MixedRows | None) -> Reading:
+    """The kinds of columns are those of the sketch that landmarks are from."""
+    return reading if maker is None else replace(reading, known_text=maker.schema.text_names)
 
 
 def _features_of(known: Sketch, files: Files, maker: MixedRows | None) -> NystromFeatures:
@@ -220,40 +250,11 @@ def _features(
 
 
 def _sample(files: Files, generator: np.random.Generator) -> np.ndarray:
-    """Rows drawn at random: from everything if that is little, else from random pieces.
-
-    At most half of all rows, unless these are few: tests leave them out.
-    """
-    if files.size <= READ_WHOLE_BELOW:
-        pieces, each = list(files.parts), SAMPLE
-    else:
-        sizes = np.array([part.size for part in files.parts], dtype=float)
-        drawn = generator.choice(len(sizes), PIECES, p=sizes / sizes.sum())
-        pieces = [files.parts[k].piece(generator) for k in drawn]
-        # A row takes eight bytes for each column at least, unless it is packed.
-        rows = files.size // (8 * len(files.columns))
-        each = -(-min(SAMPLE, rows // 2) // PIECES)
-    kept = [_reservoir(piece, each, generator) for piece in pieces]
-    if files.size <= READ_WHOLE_BELOW:
-        # Each part gave up to all that is wanted: take of each in proportion to its rows.
-        total = sum(seen for _, seen in kept)
-        wanted = total if total < FEW_ROWS else min(SAMPLE, total // 2)
-        kept = [(rows[: -(-wanted * seen // max(1, total))], seen) for rows, seen in kept]
-    sample = np.concatenate([rows for rows, _ in kept])
-    if not len(sample):
-        raise SampleError(
-            f"{files.addresses[0]}: no complete row was found among {sum(s for _, s in kept)}."
-        )
-    return sample
-
-
-def _reservoir(part: Part, count: int, generator: np.random.Generator) -> tuple[np.ndarray, int]:
-    """Up to `count` rows of a part in random order, and how many complete rows it has."""
-    rows, keys, seen = np.empty((0, len(part.columns))), np.empty(0), 0
-    for batch in part.batches():
-        seen += len(batch.values)
-        rows = np.concatenate([rows, batch.values])
-        keys = np.concatenate([keys, generator.random(len(batch.values))])
-        order = keys.argsort()[:count]
-        rows, keys = rows[order], keys[order]
-    return rows, seen
+    """Complete rows, drawn at random."""
+    return sampled(
+        files,
+        generator,
+        lambda part: (batch.values for batch in part.batches()),
+        np.concatenate,
+        lambda rows, places: rows[places],
+    )

@@ -26,6 +26,11 @@ class PartSums(NamedTuple):
     apart: FeatureSums | None  # over the rows that the map was chosen from
     counts: dict[str, tuple[int, int]]  # rows and dropped rows by file
 
+    @property
+    def dropped(self) -> int:
+        """Rows with missing values, which were left out."""
+        return sum(dropped for _, dropped in self.counts.values())
+
     def plus(self, other: "PartSums") -> "PartSums":
         """Both together."""
         counts = dict(self.counts)

@@ -12,7 +12,7 @@ from torch import Tensor
 from kermix.checks import check_count, check_option
 from kermix.data.tables.columns import UNKNOWN, CategoryColumn
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
-from kermix.data.tables.frames import Frame
+from kermix.data.tables.frames import Frame, taken_rows
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import Schema, Unseen
 from kermix.errors import MissingExtraError, OptionError, RunError, SchemaError
@@ -119,9 +119,13 @@ class TableModel(BaseEstimator):
         Args:
             X: A pandas, Polars or Arrow table, a dictionary of columns, or an array.
             y: Not used.
-            sample_weight: A weight for each row.
+            sample_weight: A weight for each row; a row of weight 0 is as if it were not there.
         """
         frame = read_frame(X)[0]
+        weights = _weights(sample_weight, frame.rows)
+        if weights is not None and not bool((weights > 0).all()):
+            frame = taken_rows(frame, weights.nonzero().flatten().numpy())
+            weights = weights[weights > 0]
         schema = Schema.of(frame, kinds=self.kinds)
         if not schema.modelled:
             raise SchemaError(
@@ -139,7 +143,6 @@ class TableModel(BaseEstimator):
         equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
         layout = TableLayout.of(schema, equal)
         codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
-        weights = _weights(sample_weight, len(encoded))
         trainer = Trainer(
             TableModelTask(layout, TableRows(codes, values, weights), settings),
             device=self.device,
@@ -293,6 +296,9 @@ class TableModel(BaseEstimator):
                                                 on_rows=on_rows))
             for _ in range(draws or 1)
         ]  # fmt: skip
+        if frame.kind == "pandas" and hasattr(X, "index"):
+            for table in found:
+                table.index = X.index
         return found[0] if draws is None else found
 
     def predict(self, X: Any, target: str | None = None) -> np.ndarray:
@@ -306,12 +312,23 @@ class TableModel(BaseEstimator):
             raise OptionError(f"{found.column.name} is a number; use conditional(...).quantile.")
         return found.filled
 
-    def classes(self, target: str | None = None) -> tuple[str, ...]:
-        """The values of a target."""
+    def classes(self, target: str | None = None) -> np.ndarray:
+        """The values of a target, in the order of :meth:`predict_proba`."""
+        check_is_fitted(self, "network_")
         column = self.schema_.modelled[_place(self.schema_, self._target(target))]
         if not isinstance(column, CategoryColumn):
             raise OptionError(f"{column.name} is a number; it has no classes.")
-        return column.code_names[: -1 if column.has_missing else None]
+        codes = np.arange(column.code_count - column.has_missing)
+        frame = build_frame("pandas", {column.name: column.decode(codes)},
+                            {column.name: column.type}, len(codes))  # fmt: skip
+        return np.asarray(frame[column.name])
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The values of the target that the model was made for, as scikit-learn has them."""
+        if self.target is None:
+            raise AttributeError("The model has no target, and so no classes.")
+        return self.classes()
 
     def _target(self, target: str | None) -> str:
         name = self.target if target is None else target
@@ -335,7 +352,8 @@ class TableModel(BaseEstimator):
         check_is_fitted(self, "network_")
         layout, device = self.network_.layout, self._where
         if given is None or (isinstance(given, Mapping) and not given):
-            codes = torch.zeros(rows or 1, layout.columns, dtype=torch.long, device=device)
+            count = 1 if rows is None else rows
+            codes = torch.zeros(count, layout.columns, dtype=torch.long, device=device)
             values = torch.zeros(len(codes), len(layout.numbers), device=device)
             return codes, values, torch.zeros_like(codes, dtype=torch.bool)
         if isinstance(given, Mapping) and _scalars(given):
@@ -443,12 +461,16 @@ def _place(schema: Schema, name: str) -> int:
 
 
 def _weights(given: Any, rows: int) -> Tensor | None:
+    """Weights relative to the largest, which single precision may not hold itself."""
     if given is None:
         return None
-    weights = torch.as_tensor(np.asarray(given, dtype=np.float32))
+    try:
+        weights = torch.as_tensor(np.asarray(given, dtype=np.float64))
+    except (TypeError, ValueError):
+        weights = torch.empty(0)
     good = weights.shape == (rows,) and bool(torch.isfinite(weights).all())
     if not good or bool((weights < 0).any()) or not bool(weights.sum() > 0):
         raise OptionError(
             f"sample_weight must be {rows} finite numbers, not negative and not all 0."
         )
-    return weights
+    return (weights / weights.max()).float()

@@ -6,11 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from kermix.data.tables.common import kind_of_file
 from kermix.errors import MissingExtraError, TableError
 
-__all__ = ["SUFFIXES", "expand", "opened", "size_of", "suffix_of"]
+__all__ = ["expand", "is_pattern", "is_remote", "opened", "size_of"]
 
-SUFFIXES = (".parquet", ".csv", ".tsv", ".npy")
+# What a folder is read for; other files in it, such as a text beside the data, are passed over.
+IN_FOLDERS = (".parquet", ".csv", ".tsv", ".npy", ".feather", ".arrow", ".jsonl", ".ndjson")
 
 
 def expand(sources: Iterable[str | Path]) -> list[str]:
@@ -24,34 +26,24 @@ def expand(sources: Iterable[str | Path]) -> list[str]:
     found: dict[str, None] = {}
     for source in sources:
         text = str(source)
-        matches = _remote(text) if _is_remote(text) else _local(text)
+        matches = _remote(text) if is_remote(text) else _local(text)
         if not matches:
             if Path(text).is_dir():
-                raise TableError(f"{text}: no file in this folder ends in {', '.join(SUFFIXES)}.")
+                ends = ", ".join(IN_FOLDERS)
+                raise TableError(f"{text}: no file in this folder ends in {ends}.")
             raise TableError(f"{text}: no file has such a name.")
         for match in matches:
-            suffix_of(match)
+            kind_of_file(match)
         found.update(dict.fromkeys(matches))
     if not found:
         raise TableError("No files are given.")
     return list(found)
 
 
-def suffix_of(address: str) -> str:
-    """The kind of a file; one that cannot be read in batches is refused."""
-    suffix = Path(address).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise TableError(
-            f"{address}: files of type {suffix or '(none)'} are not read in batches; use one of "
-            f"{', '.join(SUFFIXES)}."
-        )
-    return suffix
-
-
 def size_of(address: str) -> int:
     """Bytes of a file."""
     try:
-        if _is_remote(address):
+        if is_remote(address):
             filesystem, path = _filesystem(address)
             return int(filesystem.size(path))
         return Path(address).stat().st_size
@@ -65,7 +57,7 @@ def size_of(address: str) -> int:
 def opened(address: str) -> Iterator[BinaryIO]:
     """A file open for reading bytes; whatever fails while it is read names it."""
     try:
-        if _is_remote(address):
+        if is_remote(address):
             filesystem, path = _filesystem(address)
             with filesystem.open(path, "rb") as file:
                 yield file
@@ -76,14 +68,32 @@ def opened(address: str) -> Iterator[BinaryIO]:
         raise TableError(f"{address}: cannot be read ({_reason(error)}).") from None
 
 
-def _is_remote(text: str) -> bool:
+def is_pattern(source: Any) -> bool:
+    """Whether a source is a name with `*` and the like that stands for several files."""
+    return (
+        isinstance(source, str | Path)
+        and glob.has_magic(str(source))
+        and not is_remote(str(source))
+        and not Path(source).exists()
+    )
+
+
+def is_remote(text: str) -> bool:
+    """Whether an address is one of fsspec's."""
     return "://" in text
+
+
+def _is_table(name: str) -> bool:
+    try:
+        return kind_of_file(name)[0] in IN_FOLDERS
+    except TableError:
+        return False
 
 
 def _local(text: str) -> list[str]:
     path = Path(text)
     if path.is_dir():
-        return sorted(str(p) for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+        return sorted(str(p) for p in path.iterdir() if _is_table(p.name))
     if path.exists() or not glob.has_magic(text):
         return [text]
     return sorted(glob.glob(text, recursive=True))
@@ -96,7 +106,7 @@ def _remote(text: str) -> list[str]:
             matches = filesystem.glob(path)
         elif filesystem.isdir(path):
             inside = filesystem.ls(path, detail=False)
-            matches = [p for p in inside if Path(p).suffix.lower() in SUFFIXES]
+            matches = [p for p in inside if _is_table(p)]
         else:
             matches = [path]
     except OSError as error:

@@ -1,15 +1,18 @@
 """Large files in batches of rows: Parquet by row groups, CSV and NumPy files by pieces.
 
-The rules are those of :mod:`kermix.data.tables.table`, and no file is ever held whole. A
-:class:`Part` is a piece of one file that can be read by itself, on any machine that sees the file.
+The rules are those of :mod:`kermix.data.tables.table`, and none of these files is ever held whole;
+Feather, JSON lines, Excel and .npz files are. A :class:`Part` is a piece of one file that can be
+read by itself, on any machine that sees the file.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kermix.data.tables.addresses import expand, suffix_of
+from kermix.data.tables.addresses import expand
+from kermix.data.tables.common import TEXT, kind_of_file
+from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.csv_parts import csv_file
-from kermix.data.tables.parts import Batch, FileLook, Part, npy_file, parquet_file
+from kermix.data.tables.parts import Batch, FileLook, Part, npy_file, parquet_file, whole_file
 from kermix.errors import TableError
 
 __all__ = ["Batch", "Files", "Part", "open_files"]
@@ -22,7 +25,9 @@ class Files:
     addresses: tuple[str, ...]
     columns: tuple[str, ...]
     parts: tuple[Part, ...]
-    ignored: tuple[str, ...]  # columns without numbers
+    ignored: tuple[str, ...]  # columns that are left out because they hold no numbers
+    notes: tuple[str, ...] = ()  # what was assumed
+    others: tuple[str, ...] = ()  # columns without numbers that are used
 
     @property
     def size(self) -> int:
@@ -31,7 +36,10 @@ class Files:
 
 
 def open_files(
-    sources: Sequence[str], columns: Sequence[str] | None = None, typed: bool = False
+    sources: Sequence[str],
+    columns: Sequence[str] | None = None,
+    typed: bool = False,
+    reading: Reading | None = None,
 ) -> Files:
     """Look at all files, and refuse those whose columns are not those of the first.
 
@@ -39,8 +47,9 @@ def open_files(
         sources: Paths, globs, folders or fsspec addresses.
         columns: Which columns to use; by default all that hold numbers.
         typed: Whether columns of all kinds count.
+        reading: How text files are written, where that is known, and kinds of columns.
     """
-    found = [_looked_at(address) for address in expand(sources)]
+    found = [_looked_at(address, reading or Reading()) for address in expand(sources)]
     others = tuple(c for c in found[0].all_columns if c not in found[0].columns)
     if typed:
         found = [replace(file, columns=file.all_columns) for file in found]
@@ -57,8 +66,10 @@ def open_files(
     if not parts:
         raise TableError(f"{first.address}: there are no rows in it, nor in any other file.")
     addresses = tuple(f.address for f in found)
-    without = tuple(c for c in others if c in wanted) if typed else () if columns else others
-    return Files(addresses, wanted, tuple(parts), without)
+    used = tuple(c for c in others if c in wanted) if typed else ()
+    ignored = () if typed or columns else others
+    notes = dict.fromkeys(note for file in found for note in file.notes)
+    return Files(addresses, wanted, tuple(parts), ignored, tuple(notes), used)
 
 
 def _matched(
@@ -91,8 +102,9 @@ def _matched(
     return wanted
 
 
-def _looked_at(address: str) -> FileLook:
-    suffix = suffix_of(address)
-    if suffix == ".parquet":
-        return parquet_file(address)
-    return npy_file(address) if suffix == ".npy" else csv_file(address)
+def _looked_at(address: str, reading: Reading) -> FileLook:
+    suffix, packed = kind_of_file(address)
+    if suffix in TEXT:
+        return csv_file(address, reading, packed)
+    looks = {".parquet": parquet_file, ".npy": npy_file}
+    return looks.get(suffix, whole_file)(address)

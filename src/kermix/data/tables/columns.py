@@ -282,11 +282,12 @@ class NumberColumn(Column):
         if number is None:
             return "nothing"
         ticks_ = np.array([round(number)], dtype=np.int64) * self.step + self.origin
-        shown = from_ticks(ticks_, self._time_type, np.zeros(1, bool)).cast("string")
+        shown = from_ticks(ticks_, self.time_type, np.zeros(1, bool)).cast("string")
         return str(shown[0].as_py())
 
     @property
-    def _time_type(self) -> Any:
+    def time_type(self) -> Any:
+        """The Arrow type of its times, also of those that are text."""
         if self.text is None:
             return arrow_type(self.type.arrow)
         return load_pyarrow().timestamp(self.text[1])
@@ -294,7 +295,7 @@ class NumberColumn(Column):
     def details(self) -> str:
         """Its range, its digits and its atoms."""
         if self.time:
-            steps = seconds_of(self._time_type) * self.step
+            steps = seconds_of(self.time_type) * self.step
             first, last = (self.shown_time(v) for v in (self.low, self.high))
             told = f"{first} to {last}, steps of {steps:g} s"
         else:

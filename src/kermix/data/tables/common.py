@@ -1,11 +1,49 @@
 """What all readers of tables share."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from kermix.errors import MissingExtraError
+from kermix.errors import MissingExtraError, TableError
 
-__all__ = ["is_number", "listed", "load_pyarrow"]
+__all__ = [
+    "PACKED",
+    "READABLE",
+    "TEXT",
+    "is_index",
+    "is_number",
+    "kind_of_file",
+    "listed",
+    "load_pyarrow",
+]
+
+TEXT = (".csv", ".tsv", ".txt")
+JSON = (".jsonl", ".ndjson")
+PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}  # as Arrow calls them
+READABLE = (*TEXT, ".parquet", ".feather", ".arrow", *JSON, ".xlsx", ".npy", ".npz")
+
+
+def kind_of_file(path: str | Path) -> tuple[str, str | None]:
+    """How the name of a table ends, without what it is packed by, and that; else refused.
+
+    Example:
+        >>> kind_of_file("orders.csv.gz"), kind_of_file("orders.parquet")
+        (('.csv', 'gzip'), ('.parquet', None))
+    """
+    name = Path(path)
+    packed = PACKED.get(name.suffix.lower())
+    suffix = Path(name.stem if packed else name.name).suffix.lower()
+    if suffix not in READABLE or (packed and suffix not in (*TEXT, *JSON)):
+        raise TableError(
+            f"{path}: files of type {''.join(name.suffixes[-2:]) or '(none)'} are not read; use "
+            f"one of {', '.join(READABLE)} (text also with {', '.join(PACKED)})."
+        )
+    return suffix, packed
+
+
+def is_index(name: str) -> bool:
+    """Whether a column is the nameless index that pandas wrote beside a table."""
+    return name.startswith("__index_level_") and name.endswith("__")
 
 
 def is_number(text: str, decimal: str = ".") -> bool:

@@ -4,7 +4,8 @@ import codecs
 import csv
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from kermix.data.tables.common import is_number, listed
 from kermix.data.tables.csv_form import CsvForm
@@ -60,6 +61,16 @@ class Reading:
                 "".encode(self.encoding)
             except LookupError:
                 raise OptionError(f"encoding={self.encoding!r} is not known.") from None
+
+    def said(self) -> dict[str, Any]:
+        """What differs from the default, by name.
+
+        Example:
+            >>> Reading(exclude=("id",), decimal=",").said()
+            {'exclude': ('id',), 'decimal': ','}
+        """
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in found.items() if value not in (None, (), {})}
 
 
 @dataclass(frozen=True)
@@ -124,7 +135,7 @@ def look_at_csv(head: bytes, name: str, reading: Reading | None = None) -> CsvLo
 def _decoded(head: bytes, name: str, asked: str | None) -> tuple[str, str, list[str]]:
     if asked is not None:
         try:
-            return head.decode(asked, errors="strict"), asked, []
+            return head.decode(asked, errors="strict").removeprefix("\ufeff"), asked, []
         except UnicodeDecodeError as error:
             if error.start < len(head) - 4:
                 raise TableError(

@@ -1,7 +1,10 @@
 """Pieces of text files: ranges of bytes that begin and end with a line."""
 
+import codecs
+import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO
@@ -10,69 +13,95 @@ import numpy as np
 
 from kermix.data.tables.addresses import opened, size_of
 from kermix.data.tables.common import load_pyarrow
-from kermix.data.tables.csv_look import look_at_csv
+from kermix.data.tables.csv_look import CsvLook, Reading, latin_note, look_at_csv
 from kermix.data.tables.parts import PART_BYTES, Batch, FileLook, Part, floats
 from kermix.data.tables.table import column_numbers
-from kermix.data.tables.written import code_columns
-from kermix.errors import TableError
+from kermix.data.tables.written import code_columns, code_note
+from kermix.errors import SizeError, TableError
 
 __all__ = ["CsvPart", "csv_file"]
 
 CSV_BLOCK = 2**22
 PIECE_BYTES = 2**18
 HEAD = 2**16
+LONGEST_ROW = 2**27  # bytes that are held to find its end
+ONE_BYTE = ("utf-8", "ascii", "iso8859", "cp125")  # encodings in which lines end as in ASCII
 
 
 @dataclass(frozen=True)
 class CsvPart(Part):
     """Lines of a text file that begin in a range of bytes."""
 
-    names: tuple[str, ...]
-    types: tuple[str, ...]
-    delimiter: str
-    named: bool
+    look: CsvLook
+    types: tuple[str, ...] = ()
+    packed: str | None = None
     divisible: bool = True
 
     def batches(self) -> Iterator[Batch]:
         """Lines, some megabytes at a time; errors name the line of the file."""
-        lines = 0 if self.start else int(self.named)
-        with opened(self.address) as file:
-            for block in _line_blocks(file, self.start, self.stop, bool(lines)):
-                table = self._table(block, lines)
-                first_row = partial(self._first_row, lines)
-                columns = [
-                    floats(table.column(c), self.address, c, first_row) for c in self.columns
-                ]
-                values = np.stack(columns, axis=1)
-                where = 0 if np.isfinite(values).all() else first_row()
-                yield self._batch(values, where, len(block))
-                lines += len(values)
+        for table, size, lines in self._tables():
+            first_row = partial(self._first_row, lines)
+            columns = [floats(table.column(c), self.address, c, first_row) for c in self.columns]
+            values = np.stack(columns, axis=1)
+            where = 0 if np.isfinite(values).all() else first_row()
+            yield self._batch(values, where, size)
 
     def tables(self) -> Iterator[tuple[Any, int]]:
         """The same as Arrow tables, with text and gaps."""
-        lines = 0 if self.start else int(self.named)
-        with opened(self.address) as file:
-            for block in _line_blocks(file, self.start, self.stop, bool(lines)):
+        for table, size, _ in self._tables():
+            yield table, size
+
+    def _tables(self) -> Iterator[tuple[Any, int, int]]:
+        """Rows, the bytes that they take in the file, and the lines of this part before them."""
+        lines = 0 if self.start else int(self.look.named)
+        with self.text() as (text, file):
+            before = 0
+            for block in _line_blocks(text, self.start, self.stop, bool(lines), self.address):
                 table = self._table(block, lines)
-                yield table, len(block)
+                size = len(block) if text is file else file.tell() - before
+                before += size
+                yield table, size, lines
                 lines += len(table)
+
+    @contextmanager
+    def text(self) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+        """The file, unpacked and with lines that end as in ASCII, and the file as it is."""
+        arrow = load_pyarrow()
+        with opened(self.address) as file:
+            stream: Any = file
+            try:
+                if self.packed:
+                    stream = arrow.CompressedInputStream(arrow.PythonFile(file), self.packed)
+                if not _is_one_byte(self.look.encoding):
+                    stream = arrow.transcoding_input_stream(
+                        stream if self.packed else arrow.PythonFile(file),
+                        self.look.encoding, "utf-8",
+                    )  # fmt: skip
+                yield (file if stream is file else io.BufferedReader(stream)), file
+            except (arrow.ArrowException, UnicodeDecodeError, OSError) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                what = f"cannot be unpacked or decoded ({error})"
+                raise TableError(f"{self.address}: {what}.") from None
 
     def _table(self, block: bytes, lines: int) -> Any:
         arrow = load_pyarrow()
-        types = {n: getattr(arrow, t)() for n, t in zip(self.names, self.types, strict=True)}
+        names = self.look.names
+        types = {n: getattr(arrow, t)() for n, t in zip(names, self.types, strict=True)}
         try:
-            return _read_csv(block, self.names, self.delimiter, types, list(self.columns))
+            return _read_csv(block, self.look, types, list(self.columns))
         except (arrow.ArrowInvalid, UnicodeDecodeError) as error:
-            raise TableError(self._explained(str(error), lines)) from None
+            raise TableError(self.explained(str(error), lines)) from None
 
-    def _explained(self, message: str, lines: int) -> str:
+    def explained(self, message: str, lines: int) -> str:
+        """An error of Arrow's, after so many lines of this part, in words about the file."""
         row = re.search(r"Row #(\d+)", message)
         line = self._line(lines) + int(row[1]) if row else None
         column = re.search(r"column #(\d+)", message)
         value = re.search(r"invalid value '(.*)'", message, re.DOTALL)
         where = self.address + ("" if line is None else f", row {line}")
         if column and value:
-            name = self.names[int(column[1])]
+            name = self.look.names[int(column[1])]
             return f"{where}, column {name}: {value[1]!r} is not a number."
         return f"{where}: {message.split('Row #')[-1].partition(': ')[2] or message}."
 
@@ -100,15 +129,22 @@ class CsvPart(Part):
         return before + int(bool(rest)) + lines
 
 
-def _line_blocks(file: BinaryIO, start: int, stop: int, header: bool) -> Iterator[bytes]:
+def _is_one_byte(encoding: str) -> bool:
+    return codecs.lookup(encoding).name.startswith(ONE_BYTE)
+
+
+def _line_blocks(
+    file: BinaryIO, start: int, stop: int, header: bool, name: str
+) -> Iterator[bytes]:
     """Whole lines that begin after byte `start` and not after `stop`, in blocks."""
-    file.seek(start)
-    if start or header:
-        file.readline()
-    elif file.read(3) != b"\xef\xbb\xbf":
-        file.seek(0)
     carry = b""
-    position = file.tell()
+    if start:
+        file.seek(start)
+    if start or header:
+        position = start + len(file.readline())
+    else:
+        carry = file.read(3).removeprefix(codecs.BOM_UTF8)
+        position = 3
     while position <= stop:
         content = file.read(min(CSV_BLOCK, stop - position) or 1)
         if not content:
@@ -120,6 +156,11 @@ def _line_blocks(file: BinaryIO, start: int, stop: int, header: bool) -> Iterato
         block = carry + content
         cut = len(block) if position > stop else _last_line_end(block)
         carry = block[cut:]
+        if len(carry) > LONGEST_ROW:
+            raise SizeError(
+                f"{name}: a row of more than {LONGEST_ROW >> 20} MiB; a quotation mark may not be "
+                "closed, or it is no table."
+            )
         if block[:cut].strip():
             yield block[:cut]
     if carry.strip():
@@ -141,61 +182,64 @@ def _last_line_end(block: bytes) -> int:
 
 def _read_csv(
     block: bytes,
-    names: Sequence[str],
-    delimiter: str,
+    look: CsvLook,
     types: dict[str, Any] | None = None,
     columns: list[str] | None = None,
 ) -> Any:
     from pyarrow import BufferReader
     from pyarrow import csv as arrow_csv
 
+    # Arrow says less of what it cannot decode; other encodings than these are UTF-8 already.
+    if _is_one_byte(look.encoding) and codecs.lookup(look.encoding).name != "utf-8":
+        block = block.decode(look.encoding).encode()
     return arrow_csv.read_csv(
         BufferReader(block),
         # One block in one thread: then errors tell the row.
         read_options=arrow_csv.ReadOptions(
-            column_names=list(names), use_threads=False, block_size=len(block) + 1
+            column_names=list(look.names), use_threads=False, block_size=len(block) + 1
         ),
         parse_options=arrow_csv.ParseOptions(
-            delimiter=delimiter, newlines_in_values=b'"' in block
+            delimiter=look.delimiter, newlines_in_values=b'"' in block
         ),
         convert_options=arrow_csv.ConvertOptions(
-            strings_can_be_null=True, column_types=types, include_columns=columns
+            strings_can_be_null=True,
+            column_types=types,
+            include_columns=columns,
+            decimal_point=look.decimal,
         ),
     )
 
 
-def csv_file(address: str) -> FileLook:
-    """Look at the first lines of a text file."""
+def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileLook:
+    """Look at the first lines of a text file, and whether all of it is in UTF-8 and divisible."""
     arrow = load_pyarrow()
     size = size_of(address)
-    with opened(address) as file:
+    whole = CsvPart(address, (), 0, 2**62 if packed else size, size, _UNKNOWN, (), packed)
+    with whole.text() as (file, _):
         head = file.read(HEAD)
-        cut = head.rfind(b"\n") + 1
-        look = look_at_csv(head[:cut] if len(head) == HEAD and cut else head, address)
-        names, delimiter, named = look.names, look.delimiter, look.named
-        if look.encoding != "utf-8" or look.decimal != ".":
-            raise TableError(
-                f"{address}: not a text file in UTF-8 with decimal points ({look.encoding}, "
-                f"{look.decimal!r}); save it as one (CSV UTF-8) to read it in pieces."
-            )
-        file.seek(0)
-        block = next(_line_blocks(file, 0, min(size, CSV_BLOCK), named), b"")
+    cut = head.rfind(b"\n") + 1
+    look = look_at_csv(head[:cut] if len(head) == HEAD and cut else head, address, reading)
+    one_byte = _is_one_byte(look.encoding)
+    whole = replace(whole, look=look, stop=whole.stop if one_byte else 2**62)
+    with whole.text() as (file, _):
+        block = next(_line_blocks(file, 0, min(whole.stop, CSV_BLOCK), look.named, address), b"")
     if not block:
-        return FileLook(address, names, names, named, ())
+        return FileLook(address, look.names, look.names, look.named, (), look.notes)
+    quoted, decodes = _looked_through(whole, reading)
+    if not decodes:
+        look = replace(look, encoding="latin-1", notes=(*look.notes, latin_note(address)))
     try:
-        table = _read_csv(block, names, delimiter)
+        table = _read_csv(block, look)
     except (arrow.ArrowInvalid, UnicodeDecodeError) as error:
-        part = CsvPart(address, (), 0, size, size, names, (), delimiter, named)
-        raise TableError(part._explained(str(error), int(named))) from None
+        raise TableError(whole.explained(str(error), int(look.named))) from None
     kinds, numbers = [], []
     tests = (arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_null)
-    text = _read_csv(block, names, delimiter, {n: arrow.string() for n in names})
-    codes = code_columns(
-        [text], [n for n in names if any(test(table.column(n).type) for test in tests[:2])]
-    )
-    for name in names:
+    codes = _codes_of(block, look, table, reading)
+    if codes:
+        look = replace(look, notes=(*look.notes, code_note(address, codes)))
+    for name in look.names:
         kind = table.column(name).type
-        if name in codes:
+        if name in reading.known_text or name in codes:
             kinds.append("string")
             continue
         if arrow.types.is_boolean(kind):
@@ -204,24 +248,54 @@ def csv_file(address: str) -> FileLook:
             kinds.append("float64")
         else:
             kinds.append("string")
-            if column_numbers(table.column(name), address, name, int(named) + 1) is None:
+            if reading.kinds.get(name, "number") != "number" or (
+                column_numbers(table.column(name), address, name, int(look.named) + 1) is None
+            ):
                 continue
         numbers.append(name)
+    whole = replace(whole, columns=tuple(numbers), look=look, types=tuple(kinds))
     # Inside quotation marks a line may not be a row, so the file is then read from its beginning.
-    quoted = b'"' in block or (size > CSV_BLOCK and _has_quotation_marks(address))
-    step = size if quoted else PART_BYTES
-    parts = tuple(
-        CsvPart(address, tuple(numbers), at, min(at + step, size), min(step, size - at),
-                names, tuple(kinds), delimiter, named, not quoted)
-        for at in range(0, size, step)
-    )  # fmt: skip
-    return FileLook(address, tuple(numbers), names, named, parts)
+    if quoted or packed or not one_byte:
+        parts: tuple[CsvPart, ...] = (replace(whole, divisible=False),)
+    else:
+        ends = [(at, min(at + PART_BYTES, size)) for at in range(0, size, PART_BYTES)]
+        parts = tuple(replace(whole, start=a, stop=b, size=b - a) for a, b in ends)
+    return FileLook(address, whole.columns, look.names, look.named, parts, look.notes)
 
 
-def _has_quotation_marks(address: str) -> bool:
-    """Whether there is one anywhere: text columns may have their first far down."""
-    with opened(address) as file:
+def _codes_of(block: bytes, look: CsvLook, table: Any, reading: Reading) -> list[str]:
+    """Columns of the first lines that look like numbers and are codes."""
+    arrow = load_pyarrow()
+    tests = (arrow.types.is_integer, arrow.types.is_floating)
+    said = {n for n, kind in reading.kinds.items() if kind == "number"} | {*reading.known_numbers}
+    names = [n for n in look.names
+             if n not in said and any(test(table.column(n).type) for test in tests)]  # fmt: skip
+    text = (
+        _read_csv(block, look, {n: arrow.string() for n in look.names}, names) if names else None
+    )
+    return code_columns([text], names) if names else []
+
+
+_UNKNOWN = CsvLook((), ",", False, ".", "utf-8", ())
+
+
+def _looked_through(part: CsvPart, reading: Reading) -> tuple[bool, bool]:
+    """Whether there is a quotation mark anywhere, and whether all is in the encoding found.
+
+    Text columns may have their first quotation mark, or letter of Latin-1, far down.
+    """
+    decoder = None
+    if reading.encoding is None and part.look.encoding == "utf-8":
+        decoder = codecs.getincrementaldecoder("utf-8")()
+    quoted, decodes = False, True
+    with part.text() as (file, _):
         while block := file.read(CSV_BLOCK):
-            if b'"' in block:
-                return True
-    return False
+            quoted = quoted or b'"' in block
+            try:
+                if decoder is not None:
+                    decoder.decode(block)
+            except UnicodeDecodeError:
+                decoder, decodes = None, False
+            if decoder is None and (quoted or part.packed):
+                break
+    return quoted, decodes and (decoder is None or not decoder.getstate()[0])

@@ -22,6 +22,7 @@ __all__ = [
     "arrow_type",
     "as_frame",
     "declared_array",
+    "taken_rows",
     "typed_array",
 ]
 
@@ -320,6 +321,12 @@ PATTERNS: tuple[tuple[str, Callable[[Any, re.Match[str]], Any]], ...] = (
      lambda arrow, m: getattr(arrow, f"decimal{m[1]}")(int(m[2]), int(m[3]))),
     (r"(time32|time64|duration)\[(\w+)\]", lambda arrow, m: getattr(arrow, m[1])(m[2])),
 )  # fmt: skip
+
+
+def taken_rows(frame: Frame, rows: np.ndarray) -> Frame:
+    """The rows of these numbers."""
+    chosen = {name: column.take(rows) for name, column in frame.columns.items()}
+    return replace(frame, columns=chosen, rows=len(rows))
 
 
 def arrow_type(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""NumPy files, whole; what they announce is checked before memory is taken."""
+"""NumPy files, whole; what packed files announce is checked before memory is taken."""
 
 import zipfile
 from pathlib import Path
@@ -8,11 +8,16 @@ import numpy as np
 from kermix.data.tables.common import listed
 from kermix.errors import SizeError, TableError
 
-__all__ = ["check_declared_size", "load_numpy"]
+__all__ = ["check_declared_size", "load_numpy", "most_bytes"]
 
 LARGEST = 2**34  # bytes that a packed file may become
-RATIO = 2000  # and how many times its own size
-SMALL = 2**24
+RATIO = 200  # and how many times its own size: what is packed in earnest has less, bombs have 1000
+SMALL = 2**26  # but this much in any case
+
+
+def most_bytes(size: int, small: int = SMALL) -> int:
+    """Bytes that a packed file of this size may become."""
+    return min(LARGEST, max(RATIO * size, small))
 
 
 def load_numpy(path: Path, array: str | None) -> np.ndarray:
@@ -47,7 +52,7 @@ def check_declared_size(path: Path) -> None:
     Parts of a .npz file are looked into: what the header of an array announces counts too.
     """
     size = path.stat().st_size
-    limit = min(LARGEST, max(RATIO * size, SMALL))
+    limit = most_bytes(size)
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(i.file_size for i in archive.infolist())
@@ -60,7 +65,7 @@ def check_declared_size(path: Path) -> None:
     if total > limit:
         raise SizeError(
             f"{path}: announces {total >> 20} MiB in a file of {size} bytes, more than "
-            f"{limit >> 20} MiB; it is not read."
+            f"{limit >> 20} MiB; it is not read. Unpack it yourself if that is right."
         )
 
 

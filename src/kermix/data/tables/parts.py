@@ -8,8 +8,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from kermix.data.tables.addresses import opened, size_of
-from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.addresses import is_remote, opened, size_of
+from kermix.data.tables.common import is_index, load_pyarrow
+from kermix.data.tables.reading import read_frame
 from kermix.data.tables.table import column_numbers, complete_rows
 from kermix.errors import TableError
 
@@ -19,9 +20,11 @@ __all__ = [
     "NpyPart",
     "ParquetPart",
     "Part",
+    "WholePart",
     "floats",
     "npy_file",
     "parquet_file",
+    "whole_file",
 ]
 
 ROWS = 65_536  # of a batch
@@ -72,6 +75,7 @@ class FileLook:
     all_columns: tuple[str, ...]
     named: bool
     parts: tuple[Part, ...]
+    notes: tuple[str, ...] = ()  # what was assumed
 
 
 @dataclass(frozen=True)
@@ -133,13 +137,11 @@ def _open_parquet(file: BinaryIO) -> Any:
 
 def parquet_file(address: str) -> FileLook:
     """Look at the footer of a Parquet file."""
-    types = load_pyarrow().types
     with opened(address) as file, _parquet_errors(address):
         reader = _open_parquet(file)
         schema, metadata = reader.schema_arrow, reader.metadata
         sizes = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
-    tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
-    numbers = tuple(f.name for f in schema if any(test(f.type) for test in tests))
+    numbers = _numbers_of(schema)
     total, size = sum(sizes), size_of(address)
     parts, start, row = [], 0, 0
     target = max(ROWS, PART_BYTES * total // max(1, size))
@@ -152,7 +154,58 @@ def parquet_file(address: str) -> FileLook:
             share = size * rows // total
             parts.append(ParquetPart(address, numbers, start, stop, share, row))
         start, row = stop, row + rows
-    return FileLook(address, numbers, tuple(schema.names), True, tuple(parts))
+    names = tuple(name for name in schema.names if not is_index(name))
+    return FileLook(address, numbers, names, True, tuple(parts))
+
+
+def _numbers_of(schema: Any) -> tuple[str, ...]:
+    """The columns that hold numbers."""
+    types = load_pyarrow().types
+    tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+    return tuple(f.name for f in schema
+                 if any(test(f.type) for test in tests) and not is_index(f.name))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WholePart(Part):
+    """A file of a kind that is only read whole: it has to fit into memory."""
+
+    def piece(self, generator: np.random.Generator) -> "WholePart":
+        """All of it."""
+        return self
+
+    def batches(self) -> Iterator[Batch]:
+        """Its rows, some ten thousand at a time."""
+        row = 0
+        for table, size in self.tables():
+            columns = [floats(table.column(c), self.address, c, row) for c in self.columns]
+            yield self._batch(np.stack(columns, axis=1), row, size)
+            row += len(table)
+
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """The same as Arrow tables."""
+        table = _read_whole(self.address).select(list(self.columns))
+        for start in range(0, len(table), ROWS):
+            rows = table.slice(start, ROWS)
+            yield rows, self.size * len(rows) // len(table)
+
+
+def whole_file(address: str) -> FileLook:
+    """Look at a Feather, JSON lines, Excel or .npz file."""
+    table = _read_whole(address)
+    names, numbers = tuple(table.column_names), _numbers_of(table.schema)
+    size = size_of(address)
+    part = WholePart(address, numbers, 0, len(table), size)
+    return FileLook(address, numbers, names, not address.lower().endswith(".npz"), (part,))
+
+
+def _read_whole(address: str) -> Any:
+    if is_remote(address):
+        raise TableError(
+            f"{address}: a file of this kind is only read from this machine; copy it, or use "
+            ".parquet, .csv or .npy."
+        )
+    return load_pyarrow().table(read_frame(address)[0].columns)
 
 
 @dataclass(frozen=True)
@@ -169,6 +222,18 @@ class NpyPart(Part):
 
     def batches(self) -> Iterator[Batch]:
         """Rows, read or mapped without the rest of the file."""
+        for row, values, size in self._blocks():
+            yield self._batch(values, row, size)
+
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """The same as Arrow tables; what is no number is a gap."""
+        arrow = load_pyarrow()
+        for _, values, size in self._blocks():
+            cells = [arrow.array(column, from_pandas=True) for column in values.T]
+            yield arrow.table(cells, names=list(self.columns)), size
+
+    def _blocks(self) -> Iterator[tuple[int, np.ndarray, int]]:
+        """The number of the first row, rows, and their bytes."""
         with opened(self.address) as file:
             shape, by_columns, dtype = _npy_header(file, self.address)
             width = int(np.prod(shape[1:], dtype=np.int64))
@@ -191,7 +256,7 @@ class NpyPart(Part):
                 wide = np.float32 if dtype.itemsize <= 4 and dtype.kind == "f" else np.float64
                 if keep != list(range(width)):
                     values = values[:, keep]
-                yield self._batch(values.astype(wide, copy=False), row, size)
+                yield row, values.astype(wide, copy=False), size
 
 
 def _npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, ...], bool, np.dtype]:

@@ -9,11 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from kermix.data.tables.common import is_number, listed, load_pyarrow
+from kermix.data.tables.addresses import expand, is_pattern
+from kermix.data.tables.common import (
+    TEXT,
+    is_index,
+    is_number,
+    kind_of_file,
+    listed,
+    load_pyarrow,
+)
 from kermix.data.tables.csv_form import CsvForm
 from kermix.data.tables.csv_look import CsvLook, Reading, latin_note, look_at_csv
 from kermix.data.tables.frames import Frame, as_frame
-from kermix.data.tables.numpy_files import LARGEST, RATIO, SMALL, check_declared_size, load_numpy
+from kermix.data.tables.numpy_files import check_declared_size, load_numpy, most_bytes
 from kermix.data.tables.written import (
     are_codes,
     code_columns,
@@ -25,22 +33,11 @@ from kermix.data.tables.written import (
 )
 from kermix.errors import MissingExtraError, SchemaError, SizeError, TableError
 
-__all__ = [
-    "PACKED",
-    "READABLE",
-    "TEXT",
-    "read_alike",
-    "read_csv",
-    "read_frame",
-    "read_whole",
-    "text_of_file",
-]
+__all__ = ["read_alike", "read_csv", "read_frame", "read_whole", "text_of_file"]
 
-TEXT = (".csv", ".tsv", ".txt")
-PACKED = (".gz", ".zst", ".bz2")
-READABLE = (*TEXT, ".parquet", ".feather", ".arrow", ".jsonl", ".ndjson", ".xlsx", ".npy", ".npz")
 HEAD = 2**16
 TEXT_BLOCK = 2**24
+SMALL_PARQUET = 2**30  # Parquet is good at packing equal cells
 
 
 def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list[str]]:
@@ -48,8 +45,8 @@ def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list
 
     Args:
         source: A path (.csv, .tsv, also .gz, .zst or .bz2; .parquet, .feather, .jsonl, .xlsx,
-            .npy, .npz), several paths, a pandas, Polars or Arrow table, a dictionary of columns,
-            an array or a tensor.
+            .npy, .npz), a name with `*` for several, several paths, a pandas, Polars or Arrow
+            table, a dictionary of columns, an array or a tensor.
         reading: What the user said about it.
 
     Example:
@@ -58,6 +55,8 @@ def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list
         (['a', 'b'], 2)
     """
     reading = Reading() if reading is None else reading
+    if is_pattern(source):
+        source = expand([source])
     if (
         isinstance(source, list | tuple)
         and source
@@ -125,13 +124,7 @@ def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
         raise TableError(f"{path}: a folder; name a file in it.")
     if not path.is_file():
         raise TableError(f"{path}: there is no such file.")
-    packed = path.suffix.lower() in PACKED
-    suffix = Path(path.stem).suffix.lower() if packed else path.suffix.lower()
-    if suffix not in READABLE or (packed and suffix not in (*TEXT, ".jsonl", ".ndjson")):
-        raise TableError(
-            f"{path}: files of type {''.join(path.suffixes[-2:]) or '(none)'} are not read; use "
-            f"one of {', '.join(READABLE)}."
-        )
+    suffix, packed = kind_of_file(path)
     if suffix in TEXT:
         return _csv(path, reading, packed)
     if suffix in (".npy", ".npz"):
@@ -150,14 +143,14 @@ def read_whole(path: Path, suffix: str) -> Any:
     return readers.get(suffix, _json)(path)
 
 
-def _unpacked(path: Path, packed: bool) -> bytes:
-    """The content of a file, unpacked no further than a limit."""
+def _unpacked(path: Path, packed: str) -> bytes:
+    """The content of a packed file, unpacked no further than a limit."""
     arrow = load_pyarrow()
     size = path.stat().st_size
-    limit = min(LARGEST, max(RATIO * size, SMALL)) if packed else LARGEST
+    limit = most_bytes(size)
     parts, total = [], 0
     try:
-        with arrow.input_stream(path, compression="detect" if packed else None) as stream:
+        with arrow.input_stream(path, compression=packed) as stream:
             while part := stream.read(2**24):
                 total += len(part)
                 if total > limit:
@@ -171,13 +164,13 @@ def _unpacked(path: Path, packed: bool) -> bytes:
     return b"".join(parts)
 
 
-def _csv(path: Path, reading: Reading, packed: bool) -> tuple[Frame, list[str]]:
+def _csv(path: Path, reading: Reading, packed: str | None) -> tuple[Frame, list[str]]:
     table, look = read_csv(path, reading, packed)
     frame = as_frame(table, path.name)
     return replace(frame, first_row=1 + look.named, form=look.form), list(look.notes)
 
 
-def read_csv(path: Path, reading: Reading, packed: bool) -> tuple[Any, CsvLook]:
+def read_csv(path: Path, reading: Reading, packed: str | None) -> tuple[Any, CsvLook]:
     """A text file as an Arrow table, and what a look at it told."""
     head, source = _text_of(path, packed)
     look = look_at_csv(_whole_lines(head), str(path), reading)
@@ -208,10 +201,10 @@ def _with_written_numbers(
     return table, replace(look, notes=(*look.notes, *written_notes(str(path), found)))
 
 
-def _text_of(path: Path, packed: bool) -> tuple[bytes, Callable[[], Any]]:
+def _text_of(path: Path, packed: str | None) -> tuple[bytes, Callable[[], Any]]:
     """The beginning of a text file, and what Arrow reads it from, again and again."""
     if packed:
-        content = _unpacked(path, True)
+        content = _unpacked(path, packed)
         return content[:HEAD], lambda: io.BytesIO(content)
     with path.open("rb") as file:
         return file.read(HEAD), lambda: path
@@ -230,7 +223,7 @@ def _codes(table: Any, source: Callable[[], Any], look: CsvLook, reading: Readin
 
 def text_of_file(path: Path, form: CsvForm, names: Sequence[str]) -> Iterator[Any]:
     """Columns of a text file as they are written, gaps too, some rows at a time."""
-    head, source = _text_of(path, path.suffix.lower() in PACKED)
+    head, source = _text_of(path, kind_of_file(path)[1])
     said = Reading(delimiter=form.delimiter, decimal=form.decimal, encoding=form.encoding,
                    header=form.named)  # fmt: skip
     look = look_at_csv(_whole_lines(head), str(path), said)
@@ -345,9 +338,35 @@ def _parquet(path: Path) -> Any:
     from pyarrow import parquet
 
     try:
-        return parquet.ParquetFile(path).read()
+        file = parquet.ParquetFile(path)
+        _check_announced(path, file)
+        return without_index(file.read())
     except (arrow.ArrowException, OSError) as error:
         raise TableError(f"{path}: not a readable Parquet file ({_line(error)}).") from None
+
+
+def without_index(table: Any) -> Any:
+    """The table without the numbers of rows that pandas wrote beside it."""
+    return table.select([name for name in table.column_names if not is_index(name)])
+
+
+def _check_announced(path: Path, file: Any) -> None:
+    """Refuse a Parquet file of few bytes that stand for very many equal cells."""
+    rows = file.metadata.num_rows
+    total = sum(rows * _bytes_of(field.type) for field in file.schema_arrow)
+    limit = most_bytes(path.stat().st_size, SMALL_PARQUET)
+    if total > limit:
+        raise SizeError(
+            f"{path}: announces {rows} rows, at least {total >> 20} MiB, more than "
+            f"{limit >> 20} MiB; it is not read whole. Use kermix sketch, which reads it in parts."
+        )
+
+
+def _bytes_of(kind: Any) -> int:
+    try:
+        return int(kind.bit_width + 7) // 8
+    except ValueError:
+        return 4  # an offset of a text
 
 
 def _feather(path: Path) -> Any:
@@ -355,7 +374,7 @@ def _feather(path: Path) -> Any:
     from pyarrow import feather
 
     try:
-        return feather.read_table(path)
+        return without_index(feather.read_table(path))
     except (arrow.ArrowException, OSError) as error:
         raise TableError(f"{path}: not a readable Feather file ({_line(error)}).") from None
 
@@ -364,8 +383,8 @@ def _json(path: Path) -> Any:
     arrow = load_pyarrow()
     from pyarrow import json
 
-    packed = path.suffix.lower() in PACKED
-    content = io.BytesIO(_unpacked(path, True)) if packed else path
+    _, packed = kind_of_file(path)
+    content = io.BytesIO(_unpacked(path, packed)) if packed else path
     try:
         return json.read_json(content)
     except (arrow.ArrowException, OSError) as error:

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.tables.common import is_number, listed, load_pyarrow
+from kermix.data.tables.common import TEXT, is_number, kind_of_file, listed, load_pyarrow
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.numpy_files import load_numpy
-from kermix.data.tables.reading import PACKED, READABLE, TEXT, read_csv, read_whole
+from kermix.data.tables.reading import read_csv, read_whole
 from kermix.errors import TableError
 
 __all__ = [
@@ -79,7 +79,11 @@ class Table:
 
 
 def read_table(
-    source: Source, *, columns: Sequence[str] | None = None, array: str | None = None
+    source: Source,
+    *,
+    columns: Sequence[str] | None = None,
+    array: str | None = None,
+    reading: Reading | None = None,
 ) -> Table:
     """Read numbers from wherever they are.
 
@@ -89,6 +93,7 @@ def read_table(
         columns: Which columns to use, in this order; by default all that hold numbers. Only these
             are looked at for missing values.
         array: Which array of an .npz file; needed when it holds several.
+        reading: How a text file is written, where that is known.
 
     Example:
         >>> table = read_table([[1.0, 2.0], [3.0, float("nan")], [5.0, 6.0]])
@@ -102,7 +107,7 @@ def read_table(
     if isinstance(source, Table):
         return source if columns is None else source.select(columns)
     if isinstance(source, str | Path):
-        return _read_file(Path(source), columns, array)
+        return _read_file(Path(source), columns, array, reading or Reading())
     if hasattr(source, "columns") and hasattr(source, "dtypes"):
         return table_of_arrow(_arrow_from_pandas(source), "data frame", columns)
     return _from_array(_as_array(source), type(source).__name__.lower(), columns)
@@ -139,7 +144,9 @@ def common_columns(first: Table, second: Table) -> tuple[Table, Table]:
     return tuple(replace(t, columns=names, named=named) for t in (first, second))  # type: ignore[return-value]
 
 
-def _read_file(path: Path, columns: Sequence[str] | None, array: str | None) -> Table:
+def _read_file(
+    path: Path, columns: Sequence[str] | None, array: str | None, reading: Reading
+) -> Table:
     before, inside, named_array = str(path).rpartition(".npz:")
     if inside and array is None and not path.exists():
         path, array = Path(before + ".npz"), named_array
@@ -147,18 +154,14 @@ def _read_file(path: Path, columns: Sequence[str] | None, array: str | None) -> 
         raise TableError(f"{path}: a folder; name a file in it.")
     if not path.is_file():
         raise TableError(f"{path}: there is no such file.")
-    packed = path.suffix.lower() in PACKED
-    suffix = Path(path.stem).suffix.lower() if packed else path.suffix.lower()
-    if suffix not in READABLE or (packed and suffix not in TEXT):
-        raise TableError(f"{path}: files of type {suffix or '(none)'} are not read; use one of "
-                         f"{', '.join(READABLE)}.")  # fmt: skip
+    suffix, packed = kind_of_file(path)
     if suffix in (".npy", ".npz"):
         name = path.name if array is None else f"{path.name}:{array}"
         return _from_array(load_numpy(path, array), name, columns)
     if suffix not in TEXT:
         found = read_whole(path, suffix)
         return table_of_arrow(_as_arrow(found), path.name, columns)
-    table, look = read_csv(path, Reading(), packed)
+    table, look = read_csv(path, reading, packed)
     first_row = 2 if look.named else 1
     found = table_of_arrow(table, path.name, columns, first_row=first_row, named=look.named)
     return replace(found, said=look.notes)

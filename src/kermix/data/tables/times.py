@@ -15,6 +15,7 @@ __all__ = [
     "seconds_of",
     "text_format",
     "ticks",
+    "time_cells",
     "zone_of",
     "zones_differ",
 ]
@@ -80,6 +81,27 @@ def from_ticks(numbers: np.ndarray, kind: Any, mask: np.ndarray) -> Any:
     if kind.bit_width == 32:
         return arrow.array(numbers.astype(np.int32), mask=mask).cast(kind)
     return arrow.array(numbers, mask=mask).cast(kind)
+
+
+def time_cells(values: list[Any], kind: Any, text: tuple[str, str] | None) -> Any:
+    """Times of any kind as cells of a column: of its Arrow type, or written as its text is.
+
+    Args:
+        values: Times of Python, NumPy or pandas, or text as ISO or the column has it.
+        kind: The column's type of time.
+        text: How the column writes times, and their unit, if it is text.
+    """
+    arrow = load_pyarrow()
+    if all(isinstance(v, str) for v in values):
+        words = arrow.array(values, arrow.string())
+        own = None if text is None else parse_times(words, *text)
+        if own is not None and not own.null_count:
+            return words
+        cells = words.cast(kind)
+    else:
+        cells = arrow.array([v.item() if isinstance(v, np.generic) else v for v in values])
+        cells = cells.cast(arrow.int64()).cast(kind) if cells.type == "int64" else cells.cast(kind)
+    return cells if text is None else write_times(cells, text[0])
 
 
 def resolution(numbers: np.ndarray, seconds: float) -> int:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from kermix.data.tables.columns import CategoryColumn, NumberColumn
+from kermix.data.tables.columns import CategoryColumn, NumberColumn, rounded
 from kermix.data.tables.frame_building import build_frame
+from kermix.data.tables.times import time_cells
 from kermix.errors import OptionError
 from kermix.models.table.network import ColumnParts, TableNetwork, bounded, log_scales_of
 
@@ -58,11 +59,36 @@ class ColumnDistribution:
             found = found[:, :-1]
         return np.asarray(found / found.sum(1, keepdims=True).clip(min=1e-300))
 
-    def cdf(self, numbers: Any) -> np.ndarray:  # (rows,)
-        """Probability of at most this number, if the cell is filled; one number for each row."""
+    def cdf(self, values: Any) -> np.ndarray:  # (rows,)
+        """Probability of at most this value, if the cell is filled; one value for each row.
+
+        Args:
+            values: A number or a time, or one for each row.
+        """
         column = self._numbers("cdf")
-        wanted = np.broadcast_to(np.asarray(numbers, dtype=np.float64), (len(self),))
-        return self._cdf_of_scores(column.map(wanted - column.origin), wanted - column.origin)
+        try:
+            wanted = np.broadcast_to(self._wanted(column, values), (len(self),))
+        except (TypeError, ValueError) as error:
+            raise OptionError(
+                f"cdf({values!r}): one {column.kind}, or {len(self)} of them, are asked for "
+                f"column {column.name} ({error})."
+            ) from None
+        if np.isnan(wanted).any():
+            raise OptionError(f"cdf({values!r}): a gap is not at most anything.")
+        upto = wanted
+        if column.decimals is not None:
+            # What lies within half a step of a value is rounded to it.
+            step = 10.0**-column.decimals
+            upto = np.floor(wanted / step * (1 + 1e-12) + 1e-9) * step + step / 2
+        found = self._cdf_of_scores(column.map(upto), wanted)
+        return np.where(wanted >= column.high, 1.0, np.where(wanted < column.low, 0.0, found))
+
+    def _wanted(self, column: NumberColumn, values: Any) -> np.ndarray:
+        """Values as the column looks at them: from its origin, in its steps."""
+        if column.time:
+            every = list(np.atleast_1d(np.asarray(values, dtype=object)).ravel())
+            return column.numbers(time_cells(every, column.time_type, column.text), "cdf")
+        return np.asarray(values, dtype=np.float64) - column.origin
 
     def _cdf_of_scores(self, scores: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         column = self._numbers("cdf")
@@ -74,7 +100,14 @@ class ColumnDistribution:
         return np.asarray(filled[:, 0] * inside + (filled[:, 1:] * below).sum(1))
 
     def quantile(self, share: float) -> np.ndarray:  # (rows,)
-        """The number below which this share lies, in the column's units."""
+        """The value below which this share lies, in the column's units; times are times."""
+        column = self._numbers("quantile")
+        if column.time:
+            return np.asarray(self.quantile_cells(share).to_numpy(zero_copy_only=False))
+        return self._quantile(share) + column.origin
+
+    def _quantile(self, share: float) -> np.ndarray:
+        """The quantile as the column looks at it: from its origin, in its steps."""
         column = self._numbers("quantile")
         if not 0 < share < 1:
             raise OptionError(f"quantile({share}): a share is between 0 and 1.")
@@ -90,8 +123,8 @@ class ColumnDistribution:
                 near = np.abs(column.atoms[k] - high) <= 1e-9 * np.maximum(1, np.abs(high))
                 high = np.where(near, column.atoms[k], high)
         if column.decimals is not None:
-            high = np.round(high, column.decimals)
-        return high + column.origin
+            high = rounded(high, column.decimals)
+        return high
 
     def interval(self, share: float) -> tuple[np.ndarray, np.ndarray]:
         """The middle that holds this share: its lower and its upper end."""
@@ -119,7 +152,7 @@ class ColumnDistribution:
 
     def quantile_cells(self, share: float) -> Any:
         """:meth:`quantile` in the column's own type, as an Arrow array."""
-        codes, scores = self._coded(self.quantile(share))
+        codes, scores = self._coded(self._quantile(share))
         return self._numbers("quantile").decode(codes, scores)
 
     def values(self) -> Any:
@@ -128,9 +161,8 @@ class ColumnDistribution:
                             {self.column.name: self.column.type}, len(self))  # fmt: skip
         return frame[self.column.name]
 
-    def _coded(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _coded(self, shifted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         column = self._numbers("quantile")
-        shifted = numbers - column.origin
         codes = np.zeros(len(shifted), np.int64)
         if len(column.atoms):
             place = np.searchsorted(column.atoms, shifted).clip(max=len(column.atoms) - 1)

@@ -153,8 +153,12 @@ def _gumbel(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def orders_of(layout: TableLayout, count: int, generator: torch.Generator) -> Tensor:  # (O, D)
-    """Random orders of columns. Links come first: what is equal has no density of its own."""
-    keys = torch.rand(count, layout.columns, generator=generator)
+    """Random orders of columns, each followed by its reverse, so that two of them differ.
+
+    Links come first: what is equal has no density of its own.
+    """
+    keys = torch.rand((count + 1) // 2, layout.columns, generator=generator)
+    keys = torch.stack([keys, 1 - keys], 1).flatten(0, 1)[:count]
     keys[:, : layout.table_columns] += 1
     return keys.argsort(1)
 

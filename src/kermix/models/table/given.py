@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from kermix.data.tables.columns import UNKNOWN, NumberColumn
-from kermix.data.tables.frames import Frame, as_frame
+from kermix.data.tables.frames import Frame, arrow_type, as_frame, typed_array
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError, SchemaError
 
@@ -32,6 +32,7 @@ def encode_some(
         )
     part = Schema(tuple(c for c in schema.columns if c.name in frame.columns), schema.frame)
     found = part.encode(frame, unseen=unseen, name="given")
+    _check_constants(schema, frame)
     for column in part.numbers if inside else ():
         _check_inside(column, frame)
     codes = np.full((frame.rows, len(schema.modelled)), UNKNOWN, np.int64)
@@ -52,8 +53,27 @@ def _check_inside(column: NumberColumn, frame: Frame) -> None:
         )
 
 
+def _check_constants(schema: Schema, frame: Frame) -> None:
+    from pyarrow import compute
+
+    for column in schema.left_out:
+        cells = frame.columns.get(column.name)
+        if column.what != "constant" or column.value is None or cells is None:
+            continue
+        always = typed_array([column.value], arrow_type(column.type.arrow))[0]
+        other = compute.not_equal(cells.cast(always.type, safe=False), always).fill_null(False)
+        if compute.any(other).as_py():
+            row = compute.index(other, True).as_py()
+            raise SchemaError(
+                f"{frame.name}, row {row + frame.first_row}, column {column.name}: the model "
+                f"knows {always.as_py()!r} alone, and this is {cells[row].as_py()!r}; its density "
+                "is zero."
+            )
+
+
 def check_seen_before(schema: Schema, frame: Frame, encoded: EncodedTable) -> None:
-    """Refuse values that a category never had: their density is zero."""
+    """Refuse values that a category or a constant never had: their density is zero."""
+    _check_constants(schema, frame)
     for k, column in enumerate(schema.modelled):
         unknown = encoded.codes[:, k] < 0
         if not unknown.any():

@@ -1,0 +1,124 @@
+"""Conditional distributions of the table model, its orders, and what surrounds a fit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import kermix as km
+from kermix import errors
+
+
+def people(rows=600, seed=0):
+    """Size depends on sex; a pet or none."""
+    rng = np.random.default_rng(seed)
+    sex = rng.choice(["f", "m"], rows)
+    size = rng.normal(170 + 10 * (sex == "m"), 5).round(1)
+    return pd.DataFrame({"sex": sex, "size": size, "pets": rng.poisson(0.7, rows)})
+
+
+@pytest.fixture(scope="module")
+def model():
+    return km.TableModel(width=16, blocks=1, steps=20, random_state=0).fit(people())
+
+
+@pytest.mark.parametrize(("unit", "written"), [("s", False), ("ns", False), ("us", True)])
+def test_times_are_times_in_conditional_distributions(unit, written):
+    rng = np.random.default_rng(5)
+    day = rng.integers(0, 365, 600)
+    times = pd.Series(pd.Timestamp("2024-01-01") + pd.to_timedelta(day, "D")).dt.as_unit(unit)
+    cells = times.dt.strftime("%d.%m.%Y") if written else times
+    table = pd.DataFrame({"v": (day / 10 + rng.normal(size=600) * 0.3).round(3), "t": cells})
+    model = km.TableModel("t", width=32, blocks=1, steps=150, random_state=0).fit(table)
+
+    def days(values):
+        found = pd.to_datetime(pd.Series(values), dayfirst=written, errors="raise")
+        return (found - pd.Timestamp("2024-01-01")).dt.total_seconds() / 86_400
+
+    assert np.median(np.abs(days(model.predict(table[["v"]])) - day)) < 15
+    one = model.conditional("t", {"v": 18.2})
+    low, high = one.interval(0.9)
+    assert abs(days(one.quantile(0.5))[0] - 182) < 25
+    assert days(low)[0] < days(one.quantile(0.5))[0] < days(high)[0]
+    drawn = days(model.sample(4000, given={"v": 18.2}, random_state=0)["t"].to_numpy())
+    for at in (170, 182, 200):
+        asked = pd.Timestamp("2024-01-01") + pd.Timedelta(days=at)
+        for value in (asked, asked.to_datetime64(), str(asked.date())):
+            assert one.cdf(value)[0] == pytest.approx((drawn <= at).mean(), abs=0.03)
+
+
+def test_the_distribution_of_whole_numbers_jumps_where_they_are():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"k": rng.integers(0, 60, 400)})
+    model = km.TableModel(width=16, blocks=1, steps=80, random_state=0).fit(table)
+    one, drawn = model.conditional("k"), model.sample(40_000, random_state=0)["k"]
+    for at in (0, 3, 30, 58, 59, 30.5, -1, 100):
+        assert one.cdf(at)[0] == pytest.approx((drawn <= at).mean(), abs=0.012), at
+    assert one.cdf(59)[0] == 1
+    assert one.cdf(-1)[0] == 0
+
+
+@pytest.mark.parametrize("bad", ["x", None, np.nan, [1, 2, 3], object()])
+def test_the_distribution_of_no_number_is_refused(bad):
+    table = pd.DataFrame({"k": np.random.default_rng(0).normal(size=60)})
+    model = km.TableModel(width=8, blocks=1, steps=2, random_state=0).fit(table)
+    with pytest.raises(errors.OptionError, match="cdf"):
+        model.conditional("k").cdf(bad)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_columns_have_two_orders(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=300)
+    table = pd.DataFrame({"x": x, "y": x + rng.normal(size=300)})
+    model = km.TableModel(width=16, blocks=1, steps=60, random_state=seed).fit(table)
+    assert model.order_spread(table, orders=2) > 0.001
+    encoded = model.schema_.encode(table)
+
+    def chain(first, second):
+        places = {"x": 0, "y": 1}
+        a, b = places[first], places[second]
+        start = model.conditional(first)
+        repeated = replace(
+            start, **{n: np.repeat(getattr(start, n), 300, 0)
+                      for n in ("probabilities", "weights", "means", "scales")},
+        )  # fmt: skip
+        then = model.conditional(second, table[[first]])
+        return repeated.log_density(encoded.codes[:, a], encoded.values[:, a]) + then.log_density(
+            encoded.codes[:, b], encoded.values[:, b]
+        )
+
+    both = np.logaddexp(chain("x", "y"), chain("y", "x")) - np.log(2)
+    np.testing.assert_allclose(model.score_samples(table, orders=2), both, atol=1e-4)
+
+
+def test_rows_of_weight_zero_are_as_if_they_were_not_there():
+    table = people(200)
+    far = table.assign(size=table["size"] + 1e5, sex="x")
+    both = pd.concat([table, far])
+    weights = np.r_[np.full(200, 1e300), np.zeros(200)]
+    settings = {"width": 16, "blocks": 1, "steps": 30, "random_state": 0}
+    alone = km.TableModel(**settings).fit(table)
+    weighed = km.TableModel(**settings).fit(both, sample_weight=weights)
+    assert weighed.schema_.table() == alone.schema_.table()
+    np.testing.assert_allclose(weighed.score_samples(table), alone.score_samples(table), rtol=1e-6)
+    with pytest.raises(errors.OptionError, match="sample_weight"):
+        km.TableModel(**settings).fit(table, sample_weight=["a"] * 200)
+
+
+def test_small_things_around_a_table(model):
+    assert len(model.sample(0)) == 0
+    table = people(30)
+    table.index = [f"row {k}" for k in range(30)]
+    table.iloc[3, 1] = None
+    pd.testing.assert_index_equal(model.impute(table).index, table.index)
+    always = km.TableModel(width=8, blocks=1, steps=2, random_state=0).fit(table.assign(c="k"))
+    with pytest.raises(errors.SchemaError, match="'k' alone"):
+        always.sample(2, given={"c": "z"})
+    with pytest.raises(errors.SchemaError, match="row 0, column c"):
+        always.score_samples(table.assign(c="z"))
+    whole = km.TableModel("b", kinds={"b": "category"}, width=8, blocks=1, steps=2, random_state=0)
+    whole.fit(pd.DataFrame({"b": [True, False] * 30, "x": np.arange(60) / 7}))
+    assert whole.classes_.tolist() == [False, True]
+    assert not hasattr(km.TableModel(), "classes_")
