@@ -1,9 +1,11 @@
-"""Names that examples in docstrings may use, Ctrl-C for all tests, the switch of slow ones."""
+"""Names that examples in docstrings may use, what holds for all tests, the switch of slow ones."""
 
 import importlib.util
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -36,3 +38,30 @@ def _interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made but not drawn, which takes most of the time of a short run.
+
+    For tests of something else than pages. What an odd name or number would break shows only when
+    it is drawn.
+    """
+    from matplotlib.figure import Figure
+
+    def blank(figure: Figure, where: str | Path | BinaryIO, **options: Any) -> None:
+        if isinstance(where, str | Path):
+            Path(where).write_bytes(b"")
+        else:
+            where.write(b"")
+
+    monkeypatch.setattr(Figure, "savefig", blank)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _power_stays_on() -> Iterator[None]:
+    # Waiting for the disk after each checkpoint guards against a power cut, which no test makes;
+    # what a killed process has written is there.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield

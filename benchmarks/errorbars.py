@@ -76,9 +76,17 @@ def rows(setting: Setting, found: Found) -> list[dict[str, Any]]:
     """For each measure the scatter of values over error bars.
 
     `error` is the mean of the error bars, `scatter` the standard deviation of values, and `ratio`
-    the latter over the former: 1 if error bars are right. `standardized` is the standard deviation
-    of (value - mean of values) / error, which is less where larger values have larger bars, as
-    distances have near zero, and more where a few bars are far too small.
+    the latter over the former: 1 if error bars are right. "Calibrated" is judged by it.
+
+    `standardized` is the standard deviation of (value - mean of values) / error. It is the ratio
+    only where error bars are constants. They are estimates from the sample that the value is of,
+    so it has two parts that say nothing about their size. Bars from ten or twenty groups of rows
+    vary as the denominator of a Student's t does, which makes it 1.13 or 1.06 times the ratio. And
+    near equal sources, where distances are squares, larger values have larger bars: of the squared
+    length of a normal number with the mean 0, 1, 2 or 3, whose bars are right on average, it is
+    .6, 1.1, 1.8 and 1.8. A value that is by chance next to nothing has a small bar, and counts for
+    much. No rule that sees a single pair of samples is without this.
+
     `without_error` is how many comparisons gave none, as the value is too skewed to have one.
     """
     table = []

@@ -398,7 +398,7 @@ def tests(folder):
             }  # fmt: skip
     found["compare"] = km.compare(x, y, permutations=30, bootstrap=5).to_dict()
     many = km.compare(
-        normal(1500, 2, seed=3), normal(1200, 2, seed=4) * 1.2, permutations=20, bootstrap=5
+        normal(1100, 2, seed=3), normal(1010, 2, seed=4) * 1.2, 0.3, permutations=20, bootstrap=3
     )
     found["compare many"] = many.to_dict()
     return found

@@ -101,14 +101,28 @@ def cost(
     log=False,
 ):
     """One cost of one pair of samples; `name` is a key of DEGREE."""
+    v_p = tuple(np.atleast_1d(np.asarray(v, Real)))
+    v_q = v_p if v_q is None else tuple(np.atleast_1d(np.asarray(v_q, Real)))
+    samples = tuple(None if t is None else (np.asarray(t, np.float64).tobytes(), t.shape)
+                    for t in (x, y, weights_x, weights_y))  # fmt: skip
+    scaled = name == "logdet" or (normalized and name != "svd" and v_q != v_p)
+    value, log_value, log_bound = numbers(name, samples, v_p, v_q, ridge, per_dimension, scaled)
+    if normalized:
+        value, log_value = np.exp(log_value - log_bound), log_value - log_bound
+    return float(log_value if log else value)
+
+
+@lru_cache(maxsize=2)
+def numbers(name, samples, v_p, v_q, ridge, per_dimension, scaled):
+    """A cost, its logarithm, and that of its bound: one case asks for several outputs of them."""
+    x, y, weights_x, weights_y = (
+        None if t is None else np.frombuffer(t[0]).reshape(t[1]) for t in samples
+    )
     (n, d), k = x.shape, len(y)
-    v_p = np.atleast_1d(np.asarray(v, Real))
-    v_q = v_p if v_q is None else np.atleast_1d(np.asarray(v_q, Real))
+    v_p, v_q = np.array(v_p), np.array(v_q)
     a, b = shares(weights_x, n), shares(weights_y, k)
 
-    c = Real(1)
-    if name == "logdet" or (normalized and name != "svd"):
-        c = (2 * np.sqrt(v_p * v_q) / (v_p + v_q)) ** (Real(d) / 2)
+    c = (2 * np.sqrt(v_p * v_q) / (v_p + v_q)) ** (Real(d) / 2) if scaled else Real(1)
     log_p = log_gram(y, x, v_p + v_q, c, per_dimension)
     counted = np.outer(b > 0, a > 0)
     shift = log_p[counted].max()
@@ -136,25 +150,28 @@ def cost(
     elif name == "svd":
         value, bound = singular_values(np.sqrt(b)[:, None] * p * np.sqrt(a)).sum(), 1
     else:
-        return log_det_cost(k_f, k_g, p_w, shift, log)
-    log_value = DEGREE[name] * shift + np.log(value / bound if normalized else value)
-    return float(log_value if log else np.exp(log_value))
+        return *log_det_cost(k_f, k_g, p_w, shift), Real(0)
+    log_value = DEGREE[name] * shift + np.log(value)
+    return np.exp(log_value), log_value, np.log(Real(bound))
 
 
-def log_det_cost(k_f, k_g, p_w, shift, log):
-    """Log-determinant of the joint matrix minus those of its blocks, times exp(shift) in P."""
+def log_det_cost(k_f, k_g, p_w, shift):
+    """Log-determinant of the joint matrix minus those of its blocks, times exp(shift) in P.
+
+    And the logarithm of its size.
+    """
     s2 = singular_values(whitened(k_f, k_g, p_w)) ** 2
     if s2.max() * np.exp(2 * shift) > 1e-3:
         p_w = p_w * np.exp(shift)
         joint = np.block([[k_f, p_w], [p_w.T, k_g]])
         value = log_det(joint) - log_det(k_f) - log_det(k_g)
-        return float(np.log(-value) if log else value)
+        return value, np.log(-value)
     # The determinants of the joint matrix and of its blocks cancel: log(1 - s^2) is small.
     if s2.max() * np.exp(2 * shift) > 1e-25:
         log_minus = np.log(-np.log1p(-s2 * np.exp(2 * shift)).sum())
     else:
         log_minus = 2 * shift + np.log(s2.sum())
-    return float(log_minus if log else -np.exp(log_minus))
+    return -np.exp(log_minus), log_minus
 
 
 def frobenius_cost(x, y, v):

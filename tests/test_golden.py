@@ -17,6 +17,7 @@ GOLDEN = json.loads(FIXTURE.read_text())
 EXACT = os.environ.get("KERMIX_GOLDEN_EXACT") == "1"
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_numbers_are_what_they_were(section):
     allowed = 0.0 if EXACT else tolerance(section, GOLDEN)

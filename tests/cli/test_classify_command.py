@@ -104,6 +104,7 @@ def test_report_page(digits):
     assert "Classes of digits" in page
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_of_the_report_repeats_the_run(squares, tmp_path):
     arguments = ClassifyRun.open(squares).command().split()[1:]
     again = tmp_path / "again"
@@ -176,6 +177,7 @@ def test_many_images_are_predicted_like_few(digits, tmp_path):
     assert [row["class"] for row in table(tmp_path / "pictures.csv")] == rows[:130]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_folder_that_is_called_like_a_set_does_not_hide_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits").mkdir()
@@ -296,6 +298,7 @@ def test_predictions_on_a_device_that_is_not_there(device, squares, pictures):
         kermix("predict", squares, pictures, "--device", device)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_changed_data_cannot_be_resumed(tmp_path):
     root = tmp_path / "data"
     for name in ("a", "b"):
@@ -335,6 +338,7 @@ def test_the_cnn_of_a_set_does_not_depend_on_a_patch(source, augment):
     assert found == {preset(source, "cnn", None, augment).augmentation}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_cnn_has_a_run_too(pictures, tmp_path):
     run = tmp_path / "run"
     result = kermix("classify", pictures, "--model", "cnn", "--epochs", 1, "--no-augment",

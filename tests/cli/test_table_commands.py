@@ -16,6 +16,7 @@ from kermix.training.checkpoints import load_checkpoint
 from processes import command
 
 TINY = ["--width", "16", "--blocks", "1", "--steps", "40", "--learning-rate", "0.01"]
+QUICK_MIXTURE = ["--steps", "2", "--refine-steps", "2"]
 
 
 def kermix(*arguments):
@@ -71,21 +72,24 @@ def test_fit_says_why_and_what_came_of_it(folder):
     assert (folder / "run" / "samples.csv.gz").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_table_chooses_its_model(folder, tmp_path):
-    result = kermix("fit", folder / "new.csv", "--steps", 2, "--out", tmp_path / "run")
+    result = kermix("fit", folder / "new.csv", "--steps", 2, "--width", 8, "--blocks", 1,
+                    "--out", tmp_path / "run")  # fmt: skip
     assert "Fitted by the table model, because id is a key." in result.stdout
-    kermix("fit", folder / "new.csv", "--columns", "size", "--cost", "mmd", "--steps", 2,
+    kermix("fit", folder / "new.csv", "--columns", "size", "--cost", "mmd", *QUICK_MIXTURE,
            "--out", tmp_path / "mixture")  # fmt: skip
     with pytest.raises(RunError, match="this needs a fit of the table model"):
         kermix("impute", tmp_path / "mixture", folder / "new.csv", "-o", tmp_path / "x.csv")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_plain_numbers_go_to_a_mixture_and_that_is_said(tmp_path):
     rng = np.random.default_rng(0)
     pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"]).to_csv(
         tmp_path / "t.csv", index=False
     )
-    result = kermix("fit", tmp_path / "t.csv", "--steps", 2, "--out", tmp_path / "run")
+    result = kermix("fit", tmp_path / "t.csv", *QUICK_MIXTURE, "--out", tmp_path / "run")
     assert "Fitted by a mixture, because all columns are plain numbers" in result.stdout
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config.get("kind") == "fit"

@@ -3,15 +3,12 @@
 import json
 import math
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
-from benchmarks.errorbars import Setting, calibration
 
 import kermix as km
 from cases import normal
-from kermix.comparison.draws import groups, halves, jackknife_error, standard_error
 from kermix.costs.baselines import energy_distance
 from kermix.errors import KermixError, OptionError, TableError
 
@@ -54,79 +51,6 @@ def test_every_measure_has_an_error_bar_and_a_pvalue(result):
         assert math.isfinite(measure.if_same)
     assert result.measure("svd", 1.0).pvalue <= 0.05
     assert result.measure("svd", 1.0).if_same > result.measure("svd", 1.0).normalized
-
-
-@pytest.mark.parametrize("setting", [Setting(40, 40, 2, 0.5), Setting(30, 60, 5, 0.0)])
-def test_error_bars_have_the_size_of_the_scatter_of_repeated_samples(setting):
-    """A standard deviation of thirty numbers is itself uncertain by an eighth."""
-    for row in calibration(setting, 30):
-        if row["standardized"] is None:
-            assert row["measure"] == "vector"  # skewed near its bound
-            continue
-        # What a vector cost misses can fall faster than one over the number of points.
-        larger = 2 if row["measure"] == "vector" else 1
-        assert 0.5 / larger < row["standardized"] < 1.8, row
-        assert 0.6 < row["error"] / row["scatter"] < 1.7 * larger, row
-
-
-def test_a_value_too_skewed_for_an_error_bar_has_none():
-    """Of 80 normal numbers some ten vector costs are between .9999 and 1, one is .998."""
-    for row in calibration(Setting(80, 80, 1, 0.0), 12):
-        if row["measure"] == "vector" and row["variance"] == "coarse":
-            assert row["without_error"] >= 10
-            assert row["standardized"] is None
-        elif row["measure"] != "vector":
-            assert row["without_error"] == 0
-            assert row["standardized"] < 1.8
-
-
-def test_standard_error_of_means_and_of_squares():
-    """Of a mean, and of its square around zero, where a bootstrap is far too large."""
-    errors, squares, values = [], [], []
-    for seed in range(200):
-        x = normal(60, 40, seed=seed)
-        split = halves(60, 60, 400, torch.Generator().manual_seed(seed))
-        means = x[split.x].mean(2)  # (S, 2, d)
-        errors.append(standard_error(means[..., 0]))
-        squares.append(standard_error(means.square().sum(-1)))
-        values.append(float(x.mean(0).square().sum()))
-    assert np.mean(errors) == pytest.approx(1 / math.sqrt(60), rel=0.1)
-    assert np.mean(squares) == pytest.approx(np.std(values), rel=0.2)
-
-
-def test_jackknife_error_is_between_those_of_means_and_of_squares():
-    """As stated: at most 14 % too small (of a mean), at most 22 % too large (of its square)."""
-    errors, squares, values = [], [], []
-    for seed in range(200):
-        x = normal(60, 40, seed=seed)
-        left = groups(60, 60, 30, torch.Generator().manual_seed(seed)).x
-        means = torch.stack([x[rows].mean(0) for rows in left])
-        errors.append(jackknife_error(means[:, 0]))
-        squares.append(jackknife_error(means.square().sum(-1)))
-        values.append(float(x.mean(0).square().sum()))
-    assert np.mean(errors) == pytest.approx(0.866 / math.sqrt(60), rel=0.03)
-    assert np.mean(squares) == pytest.approx(1.22 * np.std(values), rel=0.12)
-
-
-def test_each_row_is_left_out_once():
-    for n, m in ((2, 3), (7, 100), (41, 40)):
-        left = groups(n, m, 20, torch.Generator().manual_seed(0))
-        assert len(left) == min(20, n, m)
-        for parts, size in ((left.x, n), (left.y, m)):
-            out = [set(range(size)) - set(rows.tolist()) for rows in parts]
-            assert sorted(k for part in out for k in part) == list(range(size))
-            assert {len(part) for part in out} <= {size // len(out), size // len(out) + 1}
-    assert len(groups(1, 5, 20, torch.Generator())) == 0
-
-
-def test_halves_do_not_overlap():
-    for n, m in ((7, 1), (2, 3), (100, 30), (41, 400)):
-        split = halves(n, m, 5, torch.Generator().manual_seed(0))
-        for members, size in ((split.x, n), (split.y, m)):
-            assert members.shape == (5, 2, max(1, size // 2))
-            assert int(members.max()) < size
-            if size > 1:
-                assert all(not set(a.tolist()) & set(b.tolist()) for a, b in members)
 
 
 def test_it_prints_as_a_table_and_becomes_json(result):
@@ -207,9 +131,9 @@ def test_sketches_are_compared_with_their_certificates():
 
 
 def test_columns_far_from_zero_are_compared_like_those_that_are_not():
-    x, y = normal(300, 2, seed=0) * 5, normal(300, 2, seed=1) * 5 + torch.tensor([0.0, 6.0])
+    x, y = normal(100, 2, seed=0) * 5, normal(100, 2, seed=1) * 5 + torch.tensor([0.0, 6.0])
     far = torch.tensor([1.7e9, -3e8], dtype=torch.float64)
-    near, moved = (km.compare(x + s, y + s, permutations=99) for s in (0, far))
+    near, moved = (km.compare(x + s, y + s, permutations=99, bootstrap=0) for s in (0, far))
     for one, other in zip(near.column_differences, moved.column_differences, strict=True):
         assert (one.column, one.pvalue) == (other.column, other.pvalue)
         assert other.distance == pytest.approx(one.distance, rel=1e-4)

@@ -170,6 +170,7 @@ def test_a_run_moves_with_its_rows_and_says_if_they_change(run, tmp_path):
         again.dataset()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_interrupted_and_resumed_is_the_same(run, tmp_path, monkeypatch):
     asked = []
 
@@ -251,6 +252,7 @@ def test_which_tables_a_mixture_cannot_stand_for(change, why):
     assert found is None if why is None else found.startswith(why)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_numbers_stay_with_the_mixture_unless_asked(tmp_path):
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(80, 2)), columns=["a", "b"])
     short = {"steps": 4, "refine_steps": 2, "components": 4, "device": "cpu"}

@@ -207,6 +207,7 @@ def test_models_take_the_old_name_of_their_covariance_type(make):
 SMALL = {"rows": 60, "steps": 2, "components": 2}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_fit_takes_old_keywords(tmp_path):
     old = {"polish": 2, "batch": 8, "polish_batch": 9, "finish": "closed form", "rate": 0.03,
            "variances": "diagonal", "spread": (1.0, 2.0)}  # fmt: skip
@@ -234,6 +235,7 @@ def new_option(old):
     return RENAMED[old.replace("-", "_")].replace("_", "-")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_old_options_of_fit_still_work_with_one_note(tmp_path):
     common = ["fit", "moons", "--rows", 60, "--steps", 2, "--components", 2, "--device", "cpu"]
     runs = []
@@ -294,6 +296,7 @@ DIGITS = ["classify", "digits", "--width", 4, "--depth", 1, "--epochs", 1, "--se
           "output_width=4", "--device", "cpu", "--no-augment"]  # fmt: skip
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_old_options_and_settings_of_classify(tmp_path):
     cases = {
         "new": ["--batch-size", 700, "--learning-rate", 0.01],

@@ -10,7 +10,7 @@ from torch import Tensor
 from kermix.checks import check_count, check_option
 from kermix.comparison.blocks import Blocks
 from kermix.comparison.dense import dense_measures
-from kermix.comparison.draws import exchanges, groups
+from kermix.comparison.draws import exchanges, groups, halves
 from kermix.comparison.drift import compare_sketches, is_sketch
 from kermix.comparison.large import BlockTests
 from kermix.comparison.means import mean_measures
@@ -38,6 +38,7 @@ __all__ = ["compare"]
 AUTO_VARIANCES = 4
 PAIRS_UP_TO = 1000  # rows of a side; matrices of them are decomposed
 FEW_ROWS, LARGE_GROUPS = 500, 10
+SPLITS = 10  # into halves
 MEANS_UP_TO = 4000  # rows of a side whose pairs are summed over
 STANDARDIZE_BEYOND = 10.0
 
@@ -86,7 +87,7 @@ def compare(
             others, and error bars are those of what was drawn.
         bootstrap: How many random groups of rows are left out, one after the other, to find the
             error bars of the SVD, matrix and vector costs (of more than 500 rows at most ten);
-            those of the others come from many more random splits. 0 for no error bars.
+            those of the others leave out every row once. 0 for no error bars.
         permutations: Random labellings behind each p-value; 0 for none.
         seed: Seed of subsampling, splits and permutations.
 
@@ -216,16 +217,17 @@ def _measures(
     """Every measure of the first rows of both sides, as many as each can be computed of."""
     x, y = (side[:MEANS_UP_TO].double() for side in sides)
     labels = _exchanged(x, y, exchanges(bootstrap) if bootstrap else 0, generator)
-    measures = mean_measures(x, y, grid, bootstrap, labels, generator, layout)
+    measures = mean_measures(x, y, grid, labels, bootstrap > 0, layout)
     x, y = x[:PAIRS_UP_TO], y[:PAIRS_UP_TO]
     # Costs of many rows take long.
     count = min(bootstrap, LARGE_GROUPS) if min(len(x), len(y)) > FEW_ROWS else bootstrap
     left = groups(len(x), len(y), count, generator)
+    split = halves(len(x), len(y), min(count, SPLITS) if len(left) else 0, generator)
     # Costs of many rows take long, and differ little from one exchange to the next.
     few = 2 if len(x) + len(y) > PAIRS_UP_TO else exchanges(bootstrap)
     labels = _exchanged(x, y, few if bootstrap else 0, generator)
     for v in grid:
-        measures += dense_measures(x, y, v, ridge, left, labels, layout)
+        measures += dense_measures(x, y, v, ridge, left, split, labels, layout)
     return measures
 
 

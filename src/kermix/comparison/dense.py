@@ -1,12 +1,19 @@
 """SVD, matrix and vector costs of samples with their error bars, from whole Gram matrices."""
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from kermix.comparison.draws import Groups, error_of_root, jackknife_error
+from kermix.comparison.draws import (
+    LARGEST_SCATTER,
+    Groups,
+    Halves,
+    error_of_root,
+    jackknife_error,
+)
 from kermix.comparison.result import Measure
 from kermix.costs.dense import GramStatistics
 from kermix.costs.formulas import Scaled, log_matrix_cost, log_svd_cost, log_vector_cost
@@ -18,7 +25,6 @@ from kermix.linalg.cholesky import Cholesky, cholesky
 
 __all__ = ["dense_measures"]
 
-LARGEST_SCATTER = 1.0  # of logarithms
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 
 
@@ -36,6 +42,7 @@ def dense_measures(
     v: float,
     ridge: float,
     groups: Groups,
+    halves: Halves,
     labels: Tensor,  # (E, n + m), bool
     layout: Layout | None = None,
 ) -> list[Measure]:
@@ -47,6 +54,7 @@ def dense_measures(
         v: The variance.
         ridge: Ridge of the matrix and the vector cost.
         groups: What is left without a group of rows each, behind the error bars.
+        halves: Splits of the rows, which tell how much of that is due to rows together.
         labels: Exchanges of labels behind what the measures would be, were both samples one.
         layout: Which columns are codes.
     """
@@ -55,17 +63,24 @@ def dense_measures(
     cross = scaled_gram(y, x, terms, x.dtype)
     given = _log_costs(cross, own_x, own_y, ridge)
     same = _exchanged(torch.cat([x, y]), terms, labels, ridge)
-    drawn = torch.tensor([
-        _log_costs(ScaledGram(cross.matrix[j][:, i], cross.log_scale), own_x[i][:, i],
-                   own_y[j][:, j], ridge)
-        for i, j in zip(groups.x, groups.y, strict=True)
-    ], dtype=x.dtype)  # fmt: skip
+
+    def costs_of(parts_x: Iterable[Tensor], parts_y: Iterable[Tensor]) -> Tensor:
+        return torch.tensor([
+            _log_costs(ScaledGram(cross.matrix[j][:, i], cross.log_scale), own_x[i][:, i],
+                       own_y[j][:, j], ridge)
+            for i, j in zip(parts_x, parts_y, strict=True)
+        ], dtype=x.dtype)  # fmt: skip
+
+    drawn = costs_of(groups.x, groups.y)
+    split = costs_of(halves.x.flatten(0, 1), halves.y.flatten(0, 1))
     n, m = rows = len(x), len(y)
     bounds = (math.sqrt(n * m), min(n, m), float(own_x.mean()))
     found = []
     for k, (name, bound) in enumerate(zip(LogCosts._fields, bounds, strict=True)):
         value = math.exp(given[k])
-        error = _error(name, given[k], drawn[..., k]) if len(groups) else None
+        error = None
+        if len(groups):
+            error = _error(name, given[k], drawn[:, k], split[:, k].unflatten(0, (-1, 2)))
         alike = _mean([math.exp(costs[k]) for costs in same])
         found.append(Measure(name, v, value * bound, value, error, alike, rows=rows))
     fidelity, error = found[0].normalized, found[0].error
@@ -77,18 +92,25 @@ def dense_measures(
     return found
 
 
-def _error(name: str, log_value: float, drawn: Tensor) -> float | None:  # (G,)
-    r"""Standard error of a normalized cost, from costs without a group each; None: cannot tell.
+def _error(name: str, log_value: float, drawn: Tensor, split: Tensor) -> float | None:
+    r"""Standard error of a normalized cost; None: cannot tell.
 
     One minus a vector cost depends on a few points that others do not reach, and is skewed as
     lognormal numbers are: with the standard error `s` of its logarithm it is
     :math:`\sqrt{e^{s^2} - 1}` times what is missing. Where `s` is more than one, it depends on
     points that the samples do not have.
+
+    Args:
+        name: Which cost.
+        log_value: Its logarithm.
+        drawn: That of costs without a group each, (G,).
+        split: That of costs of halves, (S, 2).
     """
     if name != "vector":
-        return jackknife_error(drawn.exp())
-    logs = (-torch.expm1(drawn)).clamp(min=ROUNDING).log()
-    scatter = jackknife_error(logs)
+        return jackknife_error(drawn.exp(), split.exp())
+    scatter = jackknife_error(
+        *((-part.expm1()).clamp(min=ROUNDING).log() for part in (drawn, split))
+    )
     if scatter > LARGEST_SCATTER:
         return None
     return max(0.0, -math.expm1(log_value)) * math.sqrt(math.expm1(scatter**2))

@@ -35,7 +35,7 @@ def build_frame(
             raise MissingExtraError("A Polars table needs Polars: pip install polars.") from None
         # Arrow calls an enumeration a dictionary with an order.
         ordered = {n: polars.Enum([*(t.declared or ())]) for n, t in types.items() if t.ordered}
-        return polars.from_arrow(table).cast(ordered)
+        return polars.DataFrame(table).cast(ordered)  # type: ignore[arg-type]
     return table
 
 

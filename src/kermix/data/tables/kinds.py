@@ -30,6 +30,8 @@ LONG_TEXT = 60  # characters, on average
 MOST_CATEGORIES = 10_000  # of text that nobody has called a category
 MOST_DECIMALS = 12
 FEWEST_OF_AN_ATOM = 10  # rows
+NEIGHBOURS, STANDS_OUT = 20, 8  # an atom has so many times the rows of the values beside it
+MOST_STANDING_OUT = 200
 ROW_NUMBERS = re.compile(
     r"(.*[_ .-])?(id|key|index|rownames?|row[_ ]?(number|nr|no)?)|unnamed: 0|", re.I
 )
@@ -217,7 +219,7 @@ class Judge:
         rows = counts.sum()
         all_atoms = len(values) <= self.atoms_up_to and rows >= FEWEST_OF_AN_ATOM * len(values)
         is_atom = counts >= max(self.atom_share * rows, FEWEST_OF_AN_ATOM)
-        is_atom |= all_atoms
+        is_atom |= _stands_out(counts) | all_atoms
         rest = ~is_atom
         share = float(counts[rest].sum() / rows)
         if all_atoms or rest.sum() < 2:
@@ -239,6 +241,18 @@ class Judge:
             text,
             time,
         )
+
+
+def _stands_out(counts: np.ndarray) -> np.ndarray:
+    """Values that far more rows have than those beside them: prices of 4500 among 4479 and 4512."""
+    found = np.zeros(len(counts), bool)
+    if len(counts) <= 2 * NEIGHBOURS:
+        return found
+    windows = np.lib.stride_tricks.sliding_window_view(counts, 2 * NEIGHBOURS + 1)
+    usual = np.pad(np.median(windows, axis=1), NEIGHBOURS, mode="edge")
+    chosen = np.flatnonzero((counts >= FEWEST_OF_AN_ATOM) & (counts >= STANDS_OUT * usual))
+    found[chosen[np.argsort(-counts[chosen], kind="stable")][:MOST_STANDING_OUT]] = True
+    return found
 
 
 def _counts_rows(x: np.ndarray, values: np.ndarray, name: str) -> bool:
