@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kermix.data.tables import csv_form, reading
+from kermix.data.tables import csv_files, csv_form
 from kermix.data.tables.csv_form import CsvForm, csv_lines
 from kermix.data.tables.filling import filled_text
 from kermix.data.tables.reading import read_frame
@@ -83,7 +83,7 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
 def test_filled_cells_stay_as_they_are_written(name, ending, block, tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "TEXT_BLOCK", block)
+    monkeypatch.setattr(csv_files, "TEXT_BLOCK", block)
     monkeypatch.setattr(csv_form, "ROWS", 50)
     form = FORMS[name]
     path = write(tmp_path / f"t{ending}", form)

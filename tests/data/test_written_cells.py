@@ -6,7 +6,7 @@ import json
 import pytest
 
 import kermix as km
-from kermix.data.tables import reading as reading_room
+from kermix.data.tables import csv_files
 from kermix.data.tables.batches import open_files
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.reading import read_alike, read_frame
@@ -72,11 +72,11 @@ def test_numbers_stay_numbers(case, tmp_path):
 
 def test_a_zero_may_come_late(tmp_path, monkeypatch):
     """The first leading zero is in another block than the first rows."""
-    monkeypatch.setattr(reading_room, "TEXT_BLOCK", 64)
+    monkeypatch.setattr(csv_files, "TEXT_BLOCK", 64)
     cells = [*(["12345"] * ROWS), "01067"]
     path = column(tmp_path / "t.csv", cells)
-    assert len(list(reading_room.text_batches(
-        lambda: path, reading_room.look_at_csv(path.read_bytes(), "t"), ["c"]))) > 2  # fmt: skip
+    assert len(list(csv_files.text_batches(
+        lambda: path, csv_files.look_at_csv(path.read_bytes(), "t"), ["c"]))) > 2  # fmt: skip
     assert read_frame(path)[0].columns["c"].to_pylist() == cells
 
 

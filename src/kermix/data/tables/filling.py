@@ -6,9 +6,9 @@ from typing import Any
 
 from kermix.data.tables.columns import family
 from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.csv_files import text_of_file
 from kermix.data.tables.csv_form import CsvForm, as_cells
 from kermix.data.tables.frames import Frame
-from kermix.data.tables.reading import text_of_file
 from kermix.errors import TableError
 
 __all__ = ["filled_text"]
