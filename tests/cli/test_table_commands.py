@@ -241,3 +241,42 @@ def test_options_of_tables_are_refused_elsewhere(folder, tmp_path):
     with pytest.raises(OptionError, match="for the table model"):
         kermix("fit", folder / "new.csv", "--model", "mixture", "--target", "size", "--out",
                tmp_path / "run")  # fmt: skip
+
+
+def test_text_files_keep_their_form(tmp_path):
+    """What a German spreadsheet writes comes back as such, and filled cells to the letter."""
+    rng = np.random.default_rng(0)
+    lines = ["Stadt;PLZ;Preis;Tag"]
+    for k in range(120):
+        town = ["Köln", '"Aachen; Süd"'][k % 2]
+        price = "" if k % 5 == 0 else f"{rng.lognormal(3, 0.5):.2f}0".replace(".", ",")
+        lines.append(f"{town};{rng.integers(0, 9):05d};{price};{k % 28 + 1:02d}.03.2024")
+    (tmp_path / "t.csv").write_bytes("\r\n".join([*lines, ""]).encode("latin-1"))
+    kermix("fit", tmp_path / "t.csv", *TINY, "--out", tmp_path / "run")
+    kermix("impute", tmp_path / "run", tmp_path / "t.csv", "-o", tmp_path / "full.csv")
+    written = (tmp_path / "full.csv").read_bytes().decode("latin-1").split("\r\n")
+    assert len(written) == len(lines) + 1
+    for k, (before, after) in enumerate(zip(lines, written[:-1], strict=True)):
+        if k % 5 != 1:
+            assert after == before
+        else:
+            old, new = (row.rsplit(";", 2) for row in (before, after))
+            assert (new[0], new[2]) == (old[0], old[2])
+            assert float(new[1].replace(",", ".")) > 0
+            assert "." not in new[1]
+    kermix("sample", tmp_path / "run", "-n", 50, "-o", tmp_path / "more.csv")
+    for path in (tmp_path / "more.csv", tmp_path / "run" / "samples.csv"):
+        drawn = path.read_bytes().decode("latin-1").split("\r\n")
+        assert drawn[0] == lines[0]
+        assert any("Köln" in row for row in drawn)
+        assert all(len(row.split(";")[-3]) == 5 for row in drawn[1:-1]), "zeros are kept"
+        prices = [row.split(";")[-2] for row in drawn[1:-1]]
+        assert any("," in p for p in prices)
+        assert not any("." in p for p in prices)
+    kermix("sample", tmp_path / "run", "-n", 5, "-o", tmp_path / "more.tsv")
+    assert (tmp_path / "more.tsv").read_text("latin-1").startswith("Stadt\tPLZ\t")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    del config["csv"]  # as in runs of before
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    kermix("sample", tmp_path / "run", "-n", 5, "-o", tmp_path / "old.csv")
+    assert (tmp_path / "old.csv").read_text().startswith("Stadt,PLZ,")

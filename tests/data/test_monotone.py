@@ -49,6 +49,30 @@ def test_the_density_integrates_to_one(name):
     assert total == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.parametrize("power", [-1070, -1060, -1022, -1000, -960, 900, 960])
+def test_tiny_and_huge_numbers_are_as_all_others(power):
+    """Powers of 2 move the map, and change its scores where numbers are not exact alone."""
+    x = np.random.default_rng(0).normal(size=200) * 2.0**20
+    moved = np.ldexp(x, power)
+    plain, learned = MonotoneMap.of(x), MonotoneMap.of(moved)
+    spacing = max(1e-13, 4 * np.ldexp(1.0, -1074 - power) / 2.0**20) if power < -900 else 1e-13
+    scores = learned(moved)
+    assert scores == pytest.approx(plain(x), abs=50 * spacing)
+    assert learned.log_derivative(scores) == pytest.approx(
+        plain.log_derivative(plain(x)) - power * np.log(2), abs=max(1e-9, 500 * spacing)
+    )
+    back = learned.inverse(scores)
+    assert (
+        np.abs(back / 2 - moved / 2).max() <= 5e-13 * (moved.max() / 2 - moved.min() / 2) + 5e-324
+    )
+
+
+def test_denormal_numbers_come_back():
+    x = np.random.default_rng(0).integers(1, 1000, 60) * 5e-324
+    learned = MonotoneMap.of(x)
+    assert np.abs(learned.inverse(learned(x)) - x).max() <= 5e-324
+
+
 def test_the_derivative_is_that_of_the_map():
     learned = MonotoneMap.of(SOURCES["skewed"].rvs(2000, random_state=0))
     x = np.linspace(-3, 400, 1001)

@@ -15,6 +15,7 @@ from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError, TableError
 
 if TYPE_CHECKING:
+    from kermix.data.tables.csv_form import CsvForm
     from kermix.data.tables.frames import Frame
     from kermix.data.tables.schema import Schema
     from kermix.models.table.distribution import ColumnDistribution
@@ -60,7 +61,7 @@ def impute(
     with counting("impute", frame.rows * (draws or 1)) as on_rows:
         found = opened.impute(frame, draws=draws, seed=seed, on_rows=on_rows)
     for each, table in zip(paths, [found] if draws is None else found, strict=True):
-        write_tables(each, [table])
+        _write_filled(each, data, frame, table, [c.name for c in opened.schema.modelled])
     where = f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
     say(f"{gaps} gaps in {frame.rows} rows filled: {where}")
 
@@ -74,7 +75,7 @@ def sample_table(
     known = parse_given(given, run.schema)
     with counting("sample", n) as on_rows:
         parts = _counted(run.sample_parts(n, seed, known), on_rows)
-        write_tables(path, parts, safe)
+        write_tables(path, parts, safe, run.csv_form(path.name))
     return path
 
 
@@ -226,11 +227,29 @@ def ids_of(frame: "Frame", column: str | None) -> tuple[str, Any]:
     return column, arrow.chunked_array(frame.columns[column]).combine_chunks()
 
 
-def write_tables(path: Path, parts: Any, safe: bool = False) -> None:
+def _write_filled(
+    path: Path, data: Path, frame: "Frame", table: Any, names: Sequence[str]
+) -> None:
+    """Write a table without gaps; of a text file, all other cells stay as they were written."""
+    from kermix.data.tables.filling import filled_text
+    from kermix.data.tables.writing import is_text
+
+    if frame.form is None or not is_text(path):
+        write_tables(path, [table])
+        return
+    form = frame.form.between(data.name, path.name)
+    # Several files that make one table are written as one, in the form of the first.
+    parts = filled_text(data, frame, table, names) if data.is_file() else [table]
+    write_tables(path, parts, form=form)
+
+
+def write_tables(
+    path: Path, parts: Any, safe: bool = False, form: "CsvForm | None" = None
+) -> None:
     """Write Arrow tables to one file, one after the other."""
     from kermix.data.tables.writing import table_writer
 
-    with table_writer(path, safe) as writer:
+    with table_writer(path, safe, form) as writer:
         for part in parts:
             writer.write(part)
 

@@ -13,7 +13,8 @@ from kermix.data.tables.common import listed
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.mixed_rows import MixedRows
-from kermix.data.tables.reading import read_frame
+from kermix.data.tables.reading import read_alike
+from kermix.data.tables.same_times import with_same_times
 from kermix.data.tables.schema import Schema
 from kermix.data.tables.table import Table, common_columns, read_table, table_of_arrow
 from kermix.errors import SchemaError
@@ -46,9 +47,9 @@ def read_sources(sources: Sequence[Any], reading: Reading) -> Sources:
         )
         if not any(t.dropped for t in tables):
             return Sources(tables, None, [note for t in tables for note in t.notes()])
-    found = [read_frame(source, reading) for source in sources]
-    frames = [frame for frame, _ in found]
-    notes = list(dict.fromkeys(note for _, said in found for note in said))
+    found = read_alike(sources, reading)
+    frames, same = with_same_times([frame for frame, _ in found], reading.kinds)
+    notes = [*dict.fromkeys(note for _, said in found for note in said), *same]
     if not reading.kinds and all(_is_numeric(f) for f in frames):
         return Sources(_matched([_numbers(f) for f in frames]), None, notes)
     kinds: dict[str, Any] = dict(reading.kinds)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from kermix.data.tables.csv_form import CsvForm
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frames import Frame, as_frame, taken_rows
 from kermix.data.tables.reading import read_frame
@@ -105,6 +106,7 @@ class TableRun(Run):
                 "target": target,
                 "frame": frame,
                 "form": form,
+                "csv": None if data.frame.form is None else data.frame.form.to_dict(),
                 "fingerprint": fingerprint(data.encoded),
                 "equal": data.layout.pairs([c.name for c in data.schema.modelled]),
                 "notes": [
@@ -140,14 +142,19 @@ class TableRun(Run):
                 )
         names = ("delimiter", "decimal", "encoding", "header")
         own: dict[str, Any] = {name: self.options[name] for name in names if name in self.options}
-        return Reading(**{**own, **said.said(), "known_text": self.schema.text_names})
+        return self.schema.reading(**{**own, **said.said()})
+
+    def csv_form(self, name: str) -> CsvForm:
+        """How a text file of samples is written: as the run's own, with names of columns."""
+        own = CsvForm.from_dict(self.config.get("csv"))
+        return replace(own, named=True).between(self.config["data"], name)
 
     def dataset(self) -> TableData:
         """The table of the run, read again."""
         schema, options = self.schema, self.options
         own: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v
                for name, v in options.items() if name != "rows"}  # fmt: skip
-        frame, _ = read_frame(self.source, Reading(**own))
+        frame, _ = read_frame(self.source, schema.reading(**own))
         if self.source != self.config["data"] or self.folder in Path(self.source).parents:
             # Rows that were in memory: Parquet does not say what they were there.
             types = {c.name: c.type for c in schema.columns}
@@ -268,7 +275,8 @@ class TableRun(Run):
         held, train = (part.numpy() for part in table_split(len(data.encoded), settings))
         count = min(MOST_JUDGED, max(LEAST_JUDGED, len(data.encoded)))
         drawn = model.sample(count, random_state=settings.seed + 1, frame="arrow")
-        with table_writer(self.folder / f"samples{self.config['form']}") as writer:
+        path = self.folder / f"samples{self.config['form']}"
+        with table_writer(path, form=self.csv_form(path.name)) as writer:
             writer.write(drawn.slice(0, KEPT_SAMPLES))
         types = {c.name: c.type for c in data.schema.columns}
         samples = data.schema.encode(replace(as_frame(drawn, "samples"), types=types), extra=True)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kermix.data.tables.common import listed, load_pyarrow
+from kermix.data.tables.exact import as_floats, from_floats, rounded
 from kermix.data.tables.frames import ColumnType, arrow_type, typed_array
 from kermix.data.tables.monotone import MonotoneMap
 from kermix.data.tables.times import (
@@ -15,13 +16,14 @@ from kermix.data.tables.times import (
     seconds_of,
     ticks,
     write_times,
+    zone_of,
+    zones_differ,
 )
 from kermix.errors import SchemaError
 
-__all__ = ["UNKNOWN", "CategoryColumn", "Column", "NumberColumn", "family"]
+__all__ = ["UNKNOWN", "CategoryColumn", "Column", "NumberColumn", "family", "rounded"]
 
 UNKNOWN = -1  # a code: this cell is not known
-EXACT = 2**53
 
 
 def family(kind: Any) -> str:
@@ -251,16 +253,9 @@ class NumberColumn(Column):
             )
         if self.time:
             return from_ticks(numbers.astype(np.int64) * self.step + self.origin, own, gone)
-        if arrow.types.is_integer(own):
-            return arrow.array(_whole(numbers, self.origin), mask=gone).cast(own)
-        if arrow.types.is_decimal(own):
-            from pyarrow import compute
-
-            found = arrow.array(numbers, mask=gone)
-            wide = compute.round(found, ndigits=own.scale).cast(arrow.decimal256(70, own.scale))
-            return wide.cast(own)
-        found = arrow.array(numbers, mask=gone)
-        return found.cast("string") if family(own) == "text" else found.cast(own)
+        if family(own) == "text":
+            return arrow.array(numbers, mask=gone).cast("string")
+        return from_floats(numbers, self.origin, own, gone)
 
     def log_derivative(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Logarithm of the map's derivative by the number in the user's units, seconds for times.
@@ -328,39 +323,18 @@ def plain_numbers(filled: Any, name: str, table: str, origin: int = 0) -> np.nda
         raise SchemaError(
             f"{table}, column {name}: holds {filled.type}, and the schema says numbers."
         )
-    if origin and arrow.types.is_integer(filled.type):
-        whole = filled.to_numpy()
-        return np.asarray(whole - whole.dtype.type(origin), dtype=np.float64)
     try:
-        numbers = filled.cast(arrow.float64(), safe=False).to_numpy()
+        numbers = as_floats(filled, origin)
     except arrow.ArrowInvalid as error:
         text = str(error).partition(": '")[2].partition("'")[0]
         raise SchemaError(f"{table}, column {name}: {text!r} is not a number.") from None
-    numbers = np.asarray(numbers, dtype=np.float64)
     if not np.isfinite(numbers).all():
         bad = ~np.isfinite(numbers)
         raise SchemaError(
             f"{table}, column {name}: {int(bad.sum())} values are infinite; remove or replace "
             "them."
         )
-    return numbers - origin if origin else numbers
-
-
-def rounded(numbers: np.ndarray, decimals: int) -> np.ndarray:
-    """Numbers with so many decimals; those too large to have any stay as they are."""
-    factor = 10.0**decimals
-    small = np.abs(numbers) < EXACT / factor
-    with np.errstate(over="ignore"):
-        return np.where(small, np.rint(numbers * factor) / factor, numbers)
-
-
-def _whole(numbers: np.ndarray, origin: int) -> np.ndarray:
-    """Floats as integers; the largest of 64 bits where they are beyond."""
-    if origin > 0:
-        return numbers.astype(np.uint64) + np.uint64(origin)
-    if origin == 0 and len(numbers) and numbers.max() >= 2.0**63:
-        return np.clip(numbers, 0, 2.0**64 - 2048).astype(np.uint64)
-    return np.clip(numbers, -(2.0**63), 2.0**63 - 1024).astype(np.int64) + origin
+    return numbers
 
 
 def _cast(column: Any, kind: Any, owner: Column, table: str) -> Any:
@@ -369,6 +343,15 @@ def _cast(column: Any, kind: Any, owner: Column, table: str) -> Any:
         return column
     arrow = load_pyarrow()
     given = family(column.type)
+    if given == family(kind) == "times" and (zone_of(column.type) is None) != (
+        zone_of(kind) is None
+    ):
+        zoned, first, second = column.type, table, "the schema"
+        if zone_of(zoned) is None:
+            zoned, first, second = kind, second, first
+        raise SchemaError(zones_differ(f"{table}, column {owner.name}", zoned, first, second))
+    if given == "text" and family(kind) == "times":
+        return _read_times(column, kind, owner, table)
     if given in (family(kind), "nothing"):
         try:
             return column.cast(kind)
@@ -379,6 +362,20 @@ def _cast(column: Any, kind: Any, owner: Column, table: str) -> Any:
         f"{table}, column {owner.name}: holds {given} ({column.type}), and the schema says "
         f"{owner.kind} of {family(kind)} ({owner.type.shown})."
     )
+
+
+def _read_times(column: Any, kind: Any, owner: Column, table: str) -> Any:
+    """Times that are written as the standard has it, where the schema has times that are not."""
+    arrow = load_pyarrow()
+    try:
+        return column.cast(arrow.string()).cast(kind)
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
+        zone = "" if zone_of(kind) is None else "+00:00 (with its zone)"
+        raise SchemaError(
+            f"{table}, column {owner.name}: {column.drop_null()[0].as_py()!r} and the others are "
+            f"not all times written as 2024-01-31 or 2024-01-31 12:30:00{zone}; the schema says "
+            f"{owner.type.shown}."
+        ) from None
 
 
 def _with_gaps(

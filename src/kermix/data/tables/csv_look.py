@@ -1,5 +1,6 @@
 """What the beginning of a text file tells: names, delimiter, decimal mark and encoding."""
 
+import codecs
 import csv
 import re
 from collections.abc import Mapping, Sequence
@@ -7,12 +8,15 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kermix.data.tables.common import is_number, listed
+from kermix.data.tables.csv_form import CsvForm
+from kermix.data.tables.written import GAPS
 from kermix.errors import OptionError, TableError
 
 __all__ = ["CsvLook", "Reading", "latin_note", "look_at_csv"]
 
 DELIMITERS = ",;\t|"
-DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+")
+WITHOUT_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+)")
 LINES = 50
 YEARS = range(1700, 2301)
 FEW = 3  # columns from which on a header of numbers is judged by their scale
@@ -32,6 +36,7 @@ class Reading:
         encoding: Of a text file.
         header: Whether the first line holds names; None: judged.
         known_text: Columns that hold text, whatever their cells look like; some may not be there.
+        known_numbers: Columns that hold numbers, though their cells may look like codes.
     """
 
     columns: tuple[str, ...] | None = None
@@ -42,6 +47,7 @@ class Reading:
     encoding: str | None = None
     header: bool | None = None
     known_text: tuple[str, ...] = ()
+    known_numbers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.decimal not in (None, ".", ","):
@@ -77,6 +83,14 @@ class CsvLook:
     decimal: str
     encoding: str
     notes: tuple[str, ...]
+    line_end: str = "\n"
+    mark: bool = False  # whether the file begins with the mark of UTF-8
+
+    @property
+    def form(self) -> CsvForm:
+        """How to write a file like this one."""
+        encoding = "utf-8-sig" if self.mark else self.encoding
+        return CsvForm(self.delimiter, self.decimal, encoding, self.line_end, self.named)
 
 
 def look_at_csv(head: bytes, name: str, reading: Reading | None = None) -> CsvLook:
@@ -113,7 +127,9 @@ def look_at_csv(head: bytes, name: str, reading: Reading | None = None) -> CsvLo
     if len(set(names)) < len(names):
         twice = sorted({c for c in names if names.count(c) > 1})
         raise TableError(f"{name}: column names appear twice: {listed(twice)}.")
-    return CsvLook(tuple(names), delimiter, named, decimal, encoding, tuple(notes))
+    line_end = "\r\n" if "\r\n" in text else "\n"
+    mark = encoding == "utf-8" and head.startswith(codecs.BOM_UTF8)
+    return CsvLook(tuple(names), delimiter, named, decimal, encoding, tuple(notes), line_end, mark)
 
 
 def _decoded(head: bytes, name: str, asked: str | None) -> tuple[str, str, list[str]]:
@@ -164,12 +180,15 @@ def _delimiter(lines: Sequence[str]) -> str:
 
 
 def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether there is a column of numbers of which some have a comma, and none a point."""
+    """Whether there is a column of numbers of which some have a comma, and none a point.
+
+    Points between thousands are no decimal points.
+    """
     for column in zip(*rows, strict=False):
-        cells = [c.strip() for c in column if c.strip()]
-        commas = [bool(DECIMAL_COMMA.fullmatch(c)) for c in cells]
-        if any(commas) and all(
-            m or c.lstrip("+-").isdigit() for m, c in zip(commas, cells, strict=True)
+        cells = [c.strip() for c in column]
+        filled = [c for c in cells if c not in GAPS]
+        if any(DECIMAL_COMMA.fullmatch(c) for c in filled) and all(
+            DECIMAL_COMMA.fullmatch(c) or WITHOUT_COMMA.fullmatch(c) for c in filled
         ):
             return True
     return False

@@ -16,6 +16,7 @@ from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.csv_look import CsvLook, Reading, latin_note, look_at_csv
 from kermix.data.tables.parts import PART_BYTES, Batch, FileLook, Part, floats
 from kermix.data.tables.table import column_numbers
+from kermix.data.tables.written import code_columns, code_note
 from kermix.errors import SizeError, TableError
 
 __all__ = ["CsvPart", "csv_file"]
@@ -233,9 +234,12 @@ def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileL
         raise TableError(whole.explained(str(error), int(look.named))) from None
     kinds, numbers = [], []
     tests = (arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_null)
+    codes = _codes_of(block, look, table, reading)
+    if codes:
+        look = replace(look, notes=(*look.notes, code_note(address, codes)))
     for name in look.names:
         kind = table.column(name).type
-        if name in reading.known_text:
+        if name in reading.known_text or name in codes:
             kinds.append("string")
             continue
         if arrow.types.is_boolean(kind):
@@ -257,6 +261,19 @@ def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileL
         ends = [(at, min(at + PART_BYTES, size)) for at in range(0, size, PART_BYTES)]
         parts = tuple(replace(whole, start=a, stop=b, size=b - a) for a, b in ends)
     return FileLook(address, whole.columns, look.names, look.named, parts, look.notes)
+
+
+def _codes_of(block: bytes, look: CsvLook, table: Any, reading: Reading) -> list[str]:
+    """Columns of the first lines that look like numbers and are codes."""
+    arrow = load_pyarrow()
+    tests = (arrow.types.is_integer, arrow.types.is_floating)
+    said = {n for n, kind in reading.kinds.items() if kind == "number"} | {*reading.known_numbers}
+    names = [n for n in look.names
+             if n not in said and any(test(table.column(n).type) for test in tests)]  # fmt: skip
+    text = (
+        _read_csv(block, look, {n: arrow.string() for n in look.names}, names) if names else None
+    )
+    return code_columns([text], names) if names else []
 
 
 _UNKNOWN = CsvLook((), ",", False, ".", "utf-8", ())

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from kermix.data.tables.common import listed, load_pyarrow
+from kermix.data.tables.csv_form import CsvForm
 from kermix.errors import SchemaError
 
 __all__ = [
@@ -74,6 +75,7 @@ class Frame:
     types: dict[str, ColumnType]
     rows: int
     first_row: int = 0  # the number of the first row in messages: its line in a text file
+    form: CsvForm | None = None  # how the text file is written that it is from
 
 
 def as_frame(table: Any, name: str = "table") -> Frame:
@@ -86,7 +88,7 @@ def as_frame(table: Any, name: str = "table") -> Frame:
     if hasattr(table, "iloc") and hasattr(table, "dtypes"):
         return _from_pandas(table, name)
     if type(table).__module__.partition(".")[0] == "polars" and hasattr(table, "to_arrow"):
-        return _from_arrow(table.to_arrow(), "polars", name)
+        return _from_arrow(_arrow_of_polars(table, name), "polars", name)
     if hasattr(table, "__arrow_c_stream__"):
         return _from_arrow(arrow.table(table), "arrow", name)
     if isinstance(table, Mapping):
@@ -105,6 +107,22 @@ def _from_arrow(table: Any, kind: str, name: str) -> Frame:
     for label, column in zip(table.schema.names, table.columns, strict=True):
         columns[label], types[label] = _plain(_chunked(column))
     return Frame(kind, name, columns, types, table.num_rows)
+
+
+def _arrow_of_polars(table: Any, name: str) -> Any:
+    arrow = load_pyarrow()
+    try:
+        return table.to_arrow()
+    except arrow.ArrowException:
+        for column in table.iter_columns():
+            try:
+                column.to_arrow()
+            except arrow.ArrowException:
+                raise SchemaError(
+                    f"{name}, column {column.name}: {column.dtype} is not read; cast it to "
+                    "another type, such as Int64 or Float64."
+                ) from None
+        raise
 
 
 def _from_dict(table: Mapping[Any, Any], name: str) -> Frame:
@@ -136,6 +154,8 @@ def _from_cells(cells: Any) -> Any:
         return arrow.array(cells)
     except OverflowError:
         return arrow.array(cells, arrow.uint64())
+    except (arrow.ArrowException, TypeError, ValueError):
+        return arrow.array(cells, from_pandas=True)  # pandas' NaT and NA are gaps
 
 
 def _from_array(values: Any, name: str) -> Frame:
@@ -177,6 +197,9 @@ def _from_series(series: Any, label: str, name: str) -> tuple[Any, ColumnType]:
         return _from_categories(series, label, name)
     if shown == "object":
         return _from_objects(series, label, name)
+    if shown.startswith("interval["):
+        texts = [None if m else str(c) for c, m in zip(series, series.isna(), strict=True)]
+        return _chunked(arrow.array(texts, arrow.string())), ColumnType("string", shown)
     try:
         column = _chunked(arrow.Array.from_pandas(series))
     except (arrow.ArrowException, TypeError, ValueError):
@@ -213,9 +236,11 @@ def _from_objects(series: Any, label: str, name: str) -> tuple[Any, ColumnType]:
         # Arrow takes 1 and 1.5, or True and 1, as one type; objects of several types stay such.
         if len({type(c) for c in series[~missing]}) <= 1:
             return plain, replace(kind, pandas="object", gap=gap)
-    except (arrow.ArrowException, TypeError, ValueError, UnicodeError):
+    except (arrow.ArrowException, TypeError, ValueError, UnicodeError, OverflowError):
         pass
     kinds = {type(c).__name__ for c in series[~missing]}
+    if kinds == {"int"}:
+        return _from_huge(series.where(~missing, None), label, name, gap)
     if not kinds <= set(SCALARS):
         other = listed(sorted(kinds - set(SCALARS)))
         raise SchemaError(f"{name}, column {label}: holds objects of type {other}; convert it.")
@@ -226,6 +251,18 @@ def _from_objects(series: Any, label: str, name: str) -> tuple[Any, ColumnType]:
     except UnicodeError:
         raise SchemaError(f"{name}, column {label}: holds text that is not Unicode.") from None
     return column, ColumnType("string", "object", gap, mixed=True)
+
+
+def _from_huge(cells: Any, label: str, name: str, gap: str) -> tuple[Any, ColumnType]:
+    """Python's whole numbers beyond 64 bits."""
+    arrow = load_pyarrow()
+    for kind in (arrow.decimal128(38, 0), arrow.decimal256(76, 0)):
+        try:
+            column = _chunked(arrow.array(list(cells), kind))
+        except (arrow.ArrowException, OverflowError):
+            continue
+        return column, ColumnType(str(kind), "object:int", gap)
+    raise SchemaError(f"{name}, column {label}: holds whole numbers of more than 76 digits.")
 
 
 def _plain(column: Any) -> tuple[Any, ColumnType]:
@@ -240,6 +277,8 @@ def _plain(column: Any) -> tuple[Any, ColumnType]:
         plain, inner = _plain(column.cast(kind.value_type))
         declared = tuple(_jsonable(_chunked(words)))
         return plain, replace(inner, declared=declared, ordered=bool(kind.ordered))
+    if types.is_string_view(kind):
+        column, kind = column.cast(arrow.string()), arrow.string()
     found = ColumnType(str(kind))
     if types.is_floating(kind):
         from pyarrow import compute

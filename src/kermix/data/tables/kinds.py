@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 
 from kermix.data.tables.columns import (
-    EXACT,
     CategoryColumn,
     Column,
     NumberColumn,
     family,
     plain_numbers,
-    rounded,
 )
 from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.exact import EXACT, origin_of, rounded
 from kermix.data.tables.frames import ColumnType, declared_array
 from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.monotone import MonotoneMap
@@ -150,13 +149,7 @@ class Judge:
     ) -> Column:  # fmt: skip
         arrow = load_pyarrow()
         integer = arrow.types.is_integer(filled.type)
-        origin = 0
-        if integer:
-            from pyarrow import compute
-
-            ends = compute.min_max(filled).as_py()
-            far = max(abs(ends["min"]), abs(ends["max"])) >= EXACT
-            origin = ends["min"] if far and ends["max"] - ends["min"] < EXACT else 0
+        origin = origin_of(filled)
         x = plain_numbers(filled, name, table, origin)
         values, counts = np.unique(x, return_counts=True)
         decimals = 0 if integer else _decimals(values, filled)
@@ -172,20 +165,21 @@ class Judge:
             ):
                 return self._category(name, kind, gaps, pieces, filled, "category", table)
             whole = decimals == 0 and len(x) > self.category_up_to
-            if whole and self._is_key(name, x, values, pieces, table):
+            if whole and self._is_key(name, x, values, pieces, table, origin):
                 first = int(values[0]) + origin
                 return LeftOutColumn(name, kind, gaps, "key", first, reason="a row number")
         return self._numbers(name, kind, gaps, (values, counts), decimals, origin)
 
     def _is_key(
-        self, name: str, x: np.ndarray, values: np.ndarray, pieces: Sequence[Any], table: str
-    ) -> bool:
+        self, name: str, x: np.ndarray, values: np.ndarray, pieces: Sequence[Any], table: str,
+        origin: int,
+    ) -> bool:  # fmt: skip
         """Whether whole numbers count rows, all together or in each table."""
         if _counts_rows(x, values, name):
             return True
         if len(pieces) < 2:
             return False
-        each = [plain_numbers(p.drop_null(), name, table) for p in pieces]
+        each = [plain_numbers(p.drop_null(), name, table, origin) for p in pieces]
         return all(len(e) > 1 and _counts_rows(e, np.unique(e), name) for e in each)
 
     def _time(

@@ -41,6 +41,8 @@ class LeftOutColumn(Column):
         if family(own) == "text":
             return arrow.array([f"{self.prefix}{k:0{self.digits}d}" for k in numbers], own)
         if family(own) == "numbers":
+            if arrow.types.is_decimal(own) or self.value + rows >= 2**63:
+                return arrow.array([str(k) for k in numbers]).cast(own)
             return arrow.array(numbers, arrow.int64()).cast(own, safe=False)
         return arrow.nulls(rows, own)
 

@@ -51,7 +51,7 @@ class MonotoneMap:
         total = weights.sum()
         places = (weights.cumsum() - weights / 2) / total  # the middle of each value's share
         middle, low, high = np.interp([0.5, 0.25, 0.75], places, x)
-        scale = _scale(x, float(middle), float(high / 2 - low / 2))
+        scale = _scale(x, float(middle), float(_half_distance(high, low)))
         warped = _warp(x, float(middle), scale)
         shares = _knot_shares(float(total), float(places[0]), float(places[-1]))
         knots, scores = _distinct(np.interp(shares, places, warped), _normal_quantile(shares))
@@ -132,20 +132,28 @@ class MonotoneMap:
         return found
 
 
-def _warp(x: np.ndarray, middle: float, scale: float) -> np.ndarray:
-    # Halves are exact, and differences of the largest numbers do not overflow.
+def _half_distance(x: Any, y: Any) -> np.ndarray:
+    """Half of a difference, which neither overflows nor rounds."""
+    # Halves of the smallest numbers are not exact, differences of the largest not finite.
     with np.errstate(over="ignore"):
-        ratio = (x / 2 - middle / 2) / (scale / 2)
+        return np.where(np.abs(x) < 1, (x - y) / 2, x / 2 - y / 2)
+
+
+def _warp(x: np.ndarray, middle: float, scale: float) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        ratio = (x - middle) / scale if scale < 1 else (x / 2 - middle / 2) / (scale / 2)
     largest = np.finfo(np.float64).max
     return np.arcsinh(np.clip(ratio, -largest, largest))
 
 
 def _scale(x: np.ndarray, middle: float, quartiles: float) -> float:
     """Half the distance of the quartiles; if they are equal, the mean distance to the middle."""
-    away = np.abs(x / 2 - middle / 2)
+    away = np.abs(_half_distance(x, middle))
+    most = float(away.max())
     # Not so small that a quotient overflows or rounding of the numbers looks like their spread.
-    least = max(abs(middle) * 2.0**-50, float(away.max()) * 1e-300, 1e-300)
-    for scale in (quartiles, 2 * float((away / len(x)).sum()), abs(middle)):
+    least = max(abs(middle) * 2.0**-50, most * 1e-300)
+    mean = 2 * float((away / most).mean()) * most if most > 0 else 0.0
+    for scale in (quartiles, mean, abs(middle)):
         if scale > least:
             return min(scale, 1e300)
     return 1.0

@@ -7,7 +7,7 @@ from typing import Any
 from kermix.data.tables.columns import family
 from kermix.data.tables.common import listed, load_pyarrow
 from kermix.data.tables.frames import ColumnType, Frame
-from kermix.data.tables.times import seconds_of
+from kermix.data.tables.times import seconds_of, zone_of, zones_differ
 from kermix.errors import OptionError, SchemaError
 
 __all__ = ["check_same_names", "chosen_columns", "pooled_column"]
@@ -67,7 +67,7 @@ def pooled_column(name: str, frames: Sequence[Frame]) -> tuple[ColumnType, list[
         elif families == {"text"}:
             target = arrow.string()
         elif families == {"times"} and len({str(t).partition("[")[0] for t in found}) == 1:
-            target = max(found, key=lambda t: 1 / seconds_of(t))
+            target = _time_type(name, frames, [p.type for p in pieces])
         else:
             listed_types = " and ".join(sorted(str(t) for t in found))
             raise SchemaError(
@@ -89,3 +89,20 @@ def pooled_column(name: str, frames: Sequence[Frame]) -> tuple[ColumnType, list[
         order = sorted(every, key=str) if len(seen) else list(every)
         kind = replace(kind, declared=tuple(order), ordered=False)
     return kind, pieces
+
+
+def _time_type(name: str, frames: Sequence[Frame], types: Sequence[Any]) -> Any:
+    """The finest of several types of time, in the zone of the first that has one."""
+    timed = [(f, t) for f, t in zip(frames, types, strict=True) if family(t) == "times"]
+    zoned = [(f, t) for f, t in timed if zone_of(t) is not None]
+    plain = [f for f, t in timed if zone_of(t) is None]
+    if zoned and plain:
+        frame, kind = zoned[0]
+        named = (
+            (frame.name, plain[0].name)
+            if frame.name != plain[0].name
+            else ("one table", "another")
+        )
+        raise SchemaError(zones_differ(f"Column {name}", kind, *named))
+    finest = min((t for _, t in timed), key=seconds_of)
+    return load_pyarrow().timestamp(finest.unit, zone_of(zoned[0][1])) if zoned else finest

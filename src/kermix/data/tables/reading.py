@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,15 @@ from kermix.data.tables.common import (
     listed,
     load_pyarrow,
 )
-from kermix.data.tables.csv_look import CsvLook, Reading, latin_note, look_at_csv
+from kermix.data.tables.csv_files import read_csv, unpacked
+from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.numpy_files import check_declared_size, load_numpy, most_bytes
+from kermix.data.tables.written import are_codes, is_code_text
 from kermix.errors import MissingExtraError, SchemaError, SizeError, TableError
 
-__all__ = ["read_csv", "read_frame", "read_whole"]
+__all__ = ["read_alike", "read_frame", "read_whole"]
 
-HEAD = 2**16
 SMALL_PARQUET = 2**30  # Parquet is good at packing equal cells
 
 
@@ -63,9 +64,32 @@ def _name(source: Any) -> str:
     return "data frame" if hasattr(source, "columns") else type(source).__name__.lower()
 
 
+def read_alike(
+    sources: Sequence[Any], reading: Reading | None = None
+) -> list[tuple[Frame, list[str]]]:
+    """Several tables, as :func:`read_frame`; what is a code in one text file is so in the others.
+
+    Args:
+        sources: Files, or tables in memory.
+        reading: What the user said about them.
+    """
+    reading = Reading() if reading is None else reading
+    found = [read_frame(source, reading) for source in sources]
+    codes = {n for f, _ in found if f.form is not None
+             for n, c in f.columns.items() if is_code_text(c)}  # fmt: skip
+    known = replace(reading, known_text=(*reading.known_text, *sorted(codes)))
+    types = load_pyarrow().types
+    for k, (frame, _) in enumerate(found):
+        numbers = [n for n, c in frame.columns.items()
+                   if types.is_integer(c.type) or types.is_floating(c.type)]  # fmt: skip
+        if frame.form is not None and not codes.isdisjoint(numbers):
+            found[k] = read_frame(sources[k], known)
+    return found
+
+
 def _several(paths: list[Path], reading: Reading) -> tuple[Frame, list[str]]:
     arrow = load_pyarrow()
-    found = [read_frame(p, reading) for p in paths]
+    found = read_alike(paths, reading)
     first = found[0][0]
     for frame, _ in found[1:]:
         if list(frame.columns) != list(first.columns):
@@ -78,7 +102,8 @@ def _several(paths: list[Path], reading: Reading) -> tuple[Frame, list[str]]:
         whole = arrow.concat_tables(tables, promote_options="permissive")
     except arrow.ArrowException as error:
         raise TableError(f"{first.name} and the others: {error}.") from None
-    return as_frame(whole, first.name), [n for _, notes in found for n in notes]
+    frame = replace(as_frame(whole, first.name), form=first.form)
+    return frame, [n for _, notes in found for n in notes]
 
 
 def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
@@ -108,101 +133,10 @@ def read_whole(path: Path, suffix: str) -> Any:
     return readers.get(suffix, _json)(path)
 
 
-def _unpacked(path: Path, packed: str) -> bytes:
-    """The content of a packed file, unpacked no further than a limit."""
-    arrow = load_pyarrow()
-    size = path.stat().st_size
-    limit = most_bytes(size)
-    parts, total = [], 0
-    try:
-        with arrow.input_stream(path, compression=packed) as stream:
-            while part := stream.read(2**24):
-                total += len(part)
-                if total > limit:
-                    raise SizeError(
-                        f"{path}: becomes more than {limit >> 20} MiB from {size} bytes; unpack "
-                        "it yourself if that is right."
-                    )
-                parts.append(part)
-    except (OSError, EOFError, arrow.ArrowException) as error:
-        raise TableError(f"{path}: cannot be unpacked ({_line(error)}).") from None
-    return b"".join(parts)
-
-
 def _csv(path: Path, reading: Reading, packed: str | None) -> tuple[Frame, list[str]]:
     table, look = read_csv(path, reading, packed)
     frame = as_frame(table, path.name)
-    return replace(frame, first_row=1 + look.named), list(look.notes)
-
-
-def read_csv(path: Path, reading: Reading, packed: str | None) -> tuple[Any, CsvLook]:
-    """A text file as an Arrow table, and what a look at it told."""
-    arrow = load_pyarrow()
-    if packed:
-        content = _unpacked(path, packed)
-        head = content[:HEAD]
-        source: Callable[[], Any] = lambda: io.BytesIO(content)  # noqa: E731
-    else:
-        with path.open("rb") as file:
-            head = file.read(HEAD)
-        source = lambda: path  # noqa: E731
-    look = look_at_csv(_whole_lines(head), str(path), reading)
-    try:
-        table = csv_table(source, look, reading)
-        if not any(arrow.types.is_binary(kind) for kind in table.schema.types):
-            return table, look
-        raise arrow.ArrowInvalid("invalid UTF8")  # what Arrow cannot decode it leaves as bytes
-    except (arrow.ArrowInvalid, UnicodeDecodeError) as error:
-        # A letter of Latin-1 may be anywhere.
-        if reading.encoding is None and look.encoding == "utf-8" and "UTF8" in str(error):
-            notes = (*look.notes, latin_note(str(path)))
-            look = replace(look, encoding="latin-1", notes=notes)
-            try:
-                return csv_table(source, look, reading), look
-            except (arrow.ArrowInvalid, UnicodeDecodeError) as second:
-                raise TableError(_explained(path, second)) from None
-        raise TableError(_explained(path, error)) from None
-
-
-def csv_table(source: Callable[[], Any], look: CsvLook, reading: Reading) -> Any:
-    """Read text that has been looked at; the second time slowly, so that errors tell the row."""
-    arrow = load_pyarrow()
-    from pyarrow import csv as arrow_csv
-
-    def read(threads: bool) -> Any:
-        return arrow_csv.read_csv(
-            source(),
-            read_options=arrow_csv.ReadOptions(
-                column_names=list(look.names),
-                skip_rows=int(look.named),
-                use_threads=threads,
-                encoding=look.encoding,
-            ),
-            parse_options=arrow_csv.ParseOptions(
-                delimiter=look.delimiter, newlines_in_values=not threads
-            ),
-            convert_options=arrow_csv.ConvertOptions(
-                strings_can_be_null=True,
-                decimal_point=look.decimal,
-                column_types={n: arrow.string() for n in reading.known_text},
-            ),
-        )
-
-    try:
-        return read(threads=True)
-    except (arrow.ArrowInvalid, UnicodeDecodeError):
-        return read(threads=False)
-
-
-def _explained(path: Path, error: Exception) -> str:
-    text = str(error).removeprefix("CSV parse error: ").replace("Row #", "row ")
-    return f"{path}{', ' if text.startswith('row') else ': '}{text}"
-
-
-def _whole_lines(head: bytes) -> bytes:
-    if len(head) < HEAD:
-        return head
-    return head[: head.rfind(b"\n") + 1] or head
+    return replace(frame, first_row=1 + look.named, form=look.form), list(look.notes)
 
 
 def _parquet(path: Path) -> Any:
@@ -256,7 +190,7 @@ def _json(path: Path) -> Any:
     from pyarrow import json
 
     _, packed = kind_of_file(path)
-    content = io.BytesIO(_unpacked(path, packed)) if packed else path
+    content = io.BytesIO(unpacked(path, packed)) if packed else path
     try:
         return json.read_json(content)
     except (arrow.ArrowException, OSError) as error:
@@ -312,6 +246,7 @@ def _checked(frame: Frame, reading: Reading) -> Frame:
     from pyarrow import compute
 
     arrow = load_pyarrow()
+    decimal = "." if frame.form is None else frame.form.decimal
     for name, column in frame.columns.items():
         text = arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)
         kind = frame.types[name]
@@ -319,10 +254,10 @@ def _checked(frame: Frame, reading: Reading) -> Frame:
         if not text or kind.declared or kind.mixed or kind.pandas or known:
             continue
         words = compute.unique(compute.utf8_trim_whitespace(column.drop_null())).to_pylist()
-        parsed = [is_number(w) for w in words if w]
-        if all(parsed) or 2 * sum(parsed) <= len(parsed):
+        parsed = [is_number(w, decimal) for w in words if w]
+        if all(parsed) or 2 * sum(parsed) <= len(parsed) or are_codes(words):
             continue  # quoted numbers are codes, which stay text
-        odd = next(w for w in words if w and not is_number(w))
+        odd = next(w for w in words if w and not is_number(w, decimal))
         row = compute.index(compute.utf8_trim_whitespace(column), odd).as_py()
         raise SchemaError(
             f"{frame.name}, row {row + frame.first_row}, column {name}: {odd!r} is not a "

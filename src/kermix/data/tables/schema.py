@@ -15,16 +15,18 @@ from kermix.data.tables.columns import (
     CategoryColumn,
     Column,
     NumberColumn,
+    family,
 )
 from kermix.data.tables.common import listed
+from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.encoded import EncodedTable
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
-from kermix.data.tables.frames import ColumnType, Frame, as_frame
+from kermix.data.tables.frames import ColumnType, Frame, arrow_type, as_frame
 from kermix.data.tables.kinds import KINDS, Judge
 from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.monotone import MonotoneMap
 from kermix.data.tables.pooling import check_same_names, chosen_columns, pooled_column
-from kermix.data.tables.reading import read_frame
+from kermix.data.tables.reading import read_alike, read_frame
 from kermix.errors import OptionError, SchemaError
 from kermix.files import whole_file
 
@@ -97,8 +99,13 @@ class Schema:
         check_count("atoms_up_to", atoms_up_to, 0)
         if fold_below is not None:
             check_count("fold_below", fold_below, 0)
-        frames = [_as_frame(t, "table" if len(tables) == 1 else f"table {k + 1}")
-                  for k, t in enumerate(tables)]  # fmt: skip
+        files = iter(read_alike([t for t in tables if isinstance(t, str | Path)]))
+        frames = [
+            next(files)[0]
+            if isinstance(t, str | Path)
+            else as_frame(t, "table" if len(tables) == 1 else f"table {k + 1}")
+            for k, t in enumerate(tables)
+        ]
         first = frames[0]
         names = chosen_columns(first, columns, exclude)
         for frame in frames[1:]:
@@ -138,6 +145,13 @@ class Schema:
     def text_names(self) -> tuple[str, ...]:
         """Names of the columns that are text, which may look like numbers in another table."""
         return tuple(c.name for c in self.columns if c.type.arrow in ("string", "large_string"))
+
+    def reading(self, **said: Any) -> Reading:
+        """How a file with these columns is read, beside what was said of it."""
+        numbers = tuple(
+            c.name for c in self.columns if family(arrow_type(c.type.arrow)) == "numbers"
+        )
+        return Reading(**{**said, "known_text": self.text_names, "known_numbers": numbers})
 
     @cached_property
     def modelled(self) -> tuple[CategoryColumn | NumberColumn, ...]:
@@ -187,7 +201,10 @@ class Schema:
             extra: Whether columns that the schema does not have are passed over.
         """
         check_option("unseen", unseen, ("error", "other", "unknown"))
-        frame = _as_frame(table, name)
+        if isinstance(table, str | Path):
+            frame, _ = read_frame(table, self.reading())
+        else:
+            frame = as_frame(table, name)
         self._check_names(frame, extra)
         codes = np.empty((frame.rows, len(self.modelled)), np.int64)
         values = np.zeros((frame.rows, len(self.numbers)))
@@ -368,10 +385,6 @@ class Schema:
         for row in self.table():
             shown.add_row(*(escape(cell) for cell in row))
         return shown
-
-
-def _as_frame(table: Any, name: str) -> Frame:
-    return read_frame(table)[0] if isinstance(table, str | Path) else as_frame(table, name)
 
 
 def _type_name(kind: ColumnType) -> str:

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from kermix.data.tables.common import TEXT, is_number, kind_of_file, listed, load_pyarrow
+from kermix.data.tables.csv_files import read_csv
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.numpy_files import load_numpy
-from kermix.data.tables.reading import read_csv, read_whole
+from kermix.data.tables.reading import read_whole
 from kermix.errors import TableError
 
 __all__ = [

@@ -16,9 +16,12 @@ __all__ = [
     "text_format",
     "ticks",
     "time_cells",
+    "zone_of",
+    "zones_differ",
 ]
 
-# Fractions of a second are those of the unit; Arrow writes as many digits as it has.
+# Fractions of a second are those of the unit; Arrow writes as many digits as it has. A minus sign
+# says that there are no leading zeros.
 FORMATS = (
     ("%Y-%m-%d", "s"), ("%Y-%m-%dT%H:%M:%SZ", "s"), ("%Y-%m-%d %H:%M:%S", "s"),
     ("%Y-%m-%dT%H:%M:%S", "s"), ("%Y-%m-%d %H:%M", "s"), ("%Y-%m-%dT%H:%M", "s"),
@@ -28,12 +31,15 @@ FORMATS = (
     ("%m/%d/%Y", "s"), ("%m/%d/%Y %H:%M", "s"), ("%m/%d/%Y %H:%M:%S", "s"),
     ("%d/%m/%Y", "s"), ("%d/%m/%Y %H:%M", "s"), ("%d/%m/%Y %H:%M:%S", "s"),
     ("%d-%m-%Y", "s"), ("%d %b %Y", "s"), ("%d-%b-%Y", "s"),
+    *((f"{d}{t}", "s") for d in ("%-d.%-m.%Y", "%-m/%-d/%Y", "%-d/%-m/%Y")
+      for t in ("", " %H:%M", " %H:%M:%S")), ("%Y-%m", "s"),
     *((f"%Y-%m-%d{t}%H:%M:%S{z}", u) for u in ("ms", "us", "ns") for t in " T" for z in ("", "Z")),
 )  # fmt: skip
 LOOKED_AT = 200
-SHORTEST, LONGEST = 8, 40  # characters of a date
+SHORTEST, LONGEST = 7, 40  # characters of a date
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 DAY = 86_400
+MONTH, YEARS = "%Y-%m", ("1500", "2500")
 
 
 def is_time(kind: Any) -> bool:
@@ -44,6 +50,20 @@ def is_time(kind: Any) -> bool:
 def seconds_of(kind: Any) -> float:
     """Seconds of one tick of an Arrow type of time."""
     return DAY if str(kind) == "date32[day]" else UNITS[getattr(kind, "unit", "ms")]
+
+
+def zone_of(kind: Any) -> str | None:
+    """The time zone of an Arrow type; None if it has none."""
+    return getattr(kind, "tz", None)
+
+
+def zones_differ(where: str, zoned: Any, first: str, second: str) -> str:
+    """What to say where instants meet times of an unknown zone."""
+    return (
+        f"{where}: times have a zone ({zone_of(zoned)}) in {first} and none in {second}, so they "
+        "cannot be compared. Give both a zone (pandas: .dt.tz_localize), or take it away "
+        "(.dt.tz_localize(None))."
+    )
 
 
 def ticks(column: Any) -> np.ndarray:
@@ -111,13 +131,22 @@ def text_format(words: Any) -> tuple[str, str] | None:
     if lengths["min"] < SHORTEST or lengths["max"] > LONGEST:
         return None
     few = words.slice(0, LOOKED_AT)
-    for way in FORMATS:
-        if _is_written_so(few, *way) and _is_written_so(words, *way):
-            return way
+    for form, unit in FORMATS:
+        if _is_written_so(few, form, unit) and _is_written_so(words, form, unit):
+            # Days and months without zeros may be either way around, and then neither is right.
+            turned = form.replace("%-m/%-d", "%-d/%-m")
+            doubtful = turned != form and _is_written_so(words, turned, unit)
+            return None if doubtful else (form, unit)
     return None
 
 
 def _is_written_so(words: Any, form: str, unit: str) -> bool:
+    from pyarrow import compute
+
+    if form == MONTH:
+        ends = compute.min_max(words).as_py()  # 1001-12 is an order, and no month
+        if not YEARS[0] <= ends["min"] <= ends["max"] <= YEARS[1]:
+            return False
     times = parse_times(words, form, unit)
     return times is not None and times.null_count == 0 and write_times(times, form).equals(words)
 
@@ -128,7 +157,8 @@ def parse_times(words: Any, form: str, unit: str) -> Any | None:
 
     arrow = load_pyarrow()
     if unit == "s":
-        return compute.strptime(words, format=form, unit="s", error_is_null=True)
+        read = form.replace("%-", "%")
+        return compute.strptime(words, format=read, unit="s", error_is_null=True)
     try:
         # Only the standard's way has fractions, and Arrow reads it without a format.
         bare = compute.utf8_rtrim(words, characters="Z")
@@ -138,7 +168,12 @@ def parse_times(words: Any, form: str, unit: str) -> Any | None:
 
 
 def write_times(times: Any, form: str) -> Any:
-    """Times as text."""
+    """Times as text; months are the nearest."""
     from pyarrow import compute
 
-    return compute.strftime(times, format=form, locale="C").cast("string")
+    if form == MONTH:
+        times = compute.add(times, load_pyarrow().scalar(14 * DAY, load_pyarrow().duration("s")))
+    text = compute.strftime(times, format=form.replace("%-", "%"), locale="C").cast("string")
+    if "%-" in form:
+        text = compute.replace_substring_regex(text, r"(^|[./])0(\d)", r"\1\2")
+    return text

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,10 +10,11 @@ import numpy as np
 
 from kermix.data.tables.columns import family
 from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.csv_form import CsvForm, csv_lines, name_line
 from kermix.errors import OptionError, TableError
 from kermix.files import whole_file
 
-__all__ = ["WRITABLE", "TableWriter", "spreadsheet_safe", "table_writer"]
+__all__ = ["WRITABLE", "TableWriter", "is_text", "spreadsheet_safe", "table_writer"]
 
 WRITABLE = (".csv", ".tsv", ".parquet", ".feather", ".jsonl", ".npy", ".csv.gz", ".csv.zst")
 FORMULAS = "=+-@\t\r"  # what a spreadsheet takes for the beginning of a formula
@@ -26,13 +28,16 @@ class TableWriter(Protocol):
 
 
 @contextmanager
-def table_writer(path: str | Path, safe: bool = False) -> Iterator[TableWriter]:
+def table_writer(
+    path: str | Path, safe: bool = False, form: CsvForm | None = None
+) -> Iterator[TableWriter]:
     """A writer of the kind that the file's name says; the file appears when all is written.
 
     Args:
         path: .csv, .tsv (also with .gz or .zst), .parquet, .feather, .jsonl, or .npy if all
             columns are numbers without gaps.
         safe: Whether text that a spreadsheet would take for a formula is escaped.
+        form: How a text file is written; by default with commas, decimal points and UTF-8.
 
     Example:
         >>> import pyarrow, tempfile
@@ -41,9 +46,9 @@ def table_writer(path: str | Path, safe: bool = False) -> Iterator[TableWriter]:
         ...     writer.write(pyarrow.table({"n": [1], "text": ["=1+1"]}))
         ...     writer.write(pyarrow.table({"n": [2], "text": ["fine"]}))
         >>> print((Path(folder.name) / "t.csv").read_text().strip())
-        "n","text"
-        1,"'=1+1"
-        2,"fine"
+        n,text
+        1,'=1+1
+        2,fine
         >>> folder.cleanup()
     """
     path = Path(path)
@@ -61,11 +66,16 @@ def table_writer(path: str | Path, safe: bool = False) -> Iterator[TableWriter]:
         elif ends.endswith(".jsonl"):
             writer = _Json(part, path, safe)
         else:
-            writer = _Csv(part, path, safe)
+            writer = _Csv(part, path, safe, form or CsvForm())
         try:
             yield writer
         finally:
             writer.close()
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file of this name is written as text with delimiters."""
+    return any(end in (".csv", ".tsv") for end in path.suffixes[-2:])
 
 
 def spreadsheet_safe(table: Any) -> Any:
@@ -114,23 +124,32 @@ class _Writer:
 
 
 class _Csv(_Writer):
-    def opened(self, table: Any) -> Any:
-        from pyarrow import csv as arrow_csv
+    def __init__(self, part: Path, path: Path, safe: bool, form: CsvForm) -> None:
+        super().__init__(part, path, safe)
+        tabs = ".tsv" in path.name.lower()
+        self.form = replace(form, delimiter="\t") if tabs else form
 
+    def opened(self, table: Any) -> Any:
         arrow = load_pyarrow()
         packed = {".gz": "gzip", ".zst": "zstd"}.get(self.path.suffix.lower())
-        self.stream = arrow.output_stream(self.part, compression=packed)
-        tabs = ".tsv" in self.path.name.lower()
-        options = arrow_csv.WriteOptions(delimiter="\t" if tabs else ",")
-        return arrow_csv.CSVWriter(self.stream, _plain(table).schema, write_options=options)
+        self.encoder = self.form.encoder()
+        stream = arrow.output_stream(self.part, compression=packed)
+        if self.form.named:
+            stream.write(self._encoded(name_line(table.column_names, self.form)))
+        return stream
 
     def put(self, table: Any) -> None:
-        self.open.write_table(_plain(table))
+        for text in csv_lines(table, self.form):
+            self.open.write(self._encoded(text))
 
-    def close(self) -> None:
-        super().close()
-        if self.open is not None:
-            self.stream.close()
+    def _encoded(self, text: str) -> bytes:
+        try:
+            return self.encoder.encode(text)
+        except UnicodeEncodeError as error:
+            raise TableError(
+                f"{self.path}: {text[error.start]!r} cannot be written in {self.form.encoding}, "
+                "in which the input is; write another kind of file, such as .parquet."
+            ) from None
 
 
 class _Parquet(_Writer):

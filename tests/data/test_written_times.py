@@ -1,0 +1,146 @@
+"""Times that are written as text, in one way or in several."""
+
+import datetime as dt
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import kermix as km
+from kermix.data.tables.frames import as_frame
+from kermix.data.tables.reading import read_frame
+from kermix.data.tables.same_times import with_same_times
+from kermix.data.tables.times import text_format
+from kermix.errors import SchemaError
+
+ROWS = 200
+RNG = np.random.default_rng(0)
+DAYS = [dt.date(2019, 12, 20) + dt.timedelta(int(k)) for k in RNG.integers(0, 500, ROWS)]
+UNPADDED = {
+    "points": ("%-d.%-m.%Y", [f"{d.day}.{d.month}.{d.year}" for d in DAYS]),
+    "days first": ("%-d/%-m/%Y", [f"{d.day}/{d.month}/{d.year}" for d in DAYS]),
+    "months first": ("%-m/%-d/%Y", [f"{d.month}/{d.day}/{d.year}" for d in DAYS]),
+    "with times": (
+        "%-d.%-m.%Y %H:%M",
+        [f"{d.day}.{d.month}.{d.year} 0{d.day % 7}:05" for d in DAYS],
+    ),
+    "months": ("%Y-%m", [f"{d.year}-{d.month:02d}" for d in DAYS]),
+}
+
+
+@pytest.mark.parametrize("case", UNPADDED)
+def test_dates_without_zeros_and_months_are_times(case, tmp_path):
+    form, cells = UNPADDED[case]
+    assert text_format(pa.array(sorted(set(cells)))) == (form, "s")
+    table = pd.DataFrame({"c": cells})
+    schema = km.Schema.of(table)
+    assert schema["c"].kind == "time"
+    assert schema.decode(schema.encode(table))["c"].tolist() == cells
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert km.Schema.of(tmp_path / "t.csv")["c"].kind == "time"
+
+
+def test_months_are_the_nearest():
+    cells = [f"20{k // 12 + 10}-{k % 12 + 1:02d}" for k in range(120)]
+    table = pd.DataFrame({"c": cells})
+    schema = km.Schema.of(table, atoms_up_to=0, atom_share=1)
+    encoded = schema.encode(table)
+    column = schema["c"]
+    steps = column.map.inverse(encoded.values[:, 0])
+    for shift, sign in ((13, 1), (-13, -1)):
+        moved = np.clip(steps + shift, column.low, column.high)
+        back = column.decode(encoded.codes[:, 0], column.map(moved)).to_pylist()
+        assert back == cells, sign
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ("1/2/2020", "3/4/2020"),
+        ("1.2.2020", "03.4.2020"),
+        ("1001-12", "1002-11"),
+        ("2020-13", "2020-12"),
+        ("2020-1", "2020-12"),
+        ("1.2.20", "3.4.20"),
+        ("32.1.2020", "1.1.2020"),
+    ],
+)
+def test_what_is_no_date_for_sure_is_text(cells):
+    assert text_format(pa.array(cells)) is None
+
+
+FORMS = ("%d.%m.%Y", "%Y-%m-%d", "%m/%d/%Y %H:%M", None)
+
+
+@pytest.mark.parametrize("first", FORMS)
+@pytest.mark.parametrize("second", FORMS)
+@pytest.mark.parametrize("files", [False, True])
+def test_times_are_compared_however_they_are_written(first, second, files, tmp_path):
+    """Equal days: no difference at all, and no alarm."""
+    tables = []
+    for k, form in enumerate((first, second)):
+        days = pd.Series(pd.to_datetime(DAYS))
+        table = pd.DataFrame({"day": days if form is None else days.dt.strftime(form)})
+        if files:
+            table.to_csv(tmp_path / f"{k}.csv", index=False)
+            table = tmp_path / f"{k}.csv"
+        tables.append(table)
+    found = km.compare(*tables, permutations=20, bootstrap=0)
+    column = found.column_differences[0]
+    assert column.distance == pytest.approx(0, abs=1e-9)
+    assert column.pvalue == 1
+    kinds = {str(read_frame(t)[0].columns["day"].type) for t in tables}
+    told = [n for n in found.notes if "Column day is written as" in n]
+    assert len(told) == int(first != second and any("string" in kind for kind in kinds))
+
+
+def test_one_way_that_fits_both_tables_is_taken():
+    first = pd.DataFrame({"day": ["01/02/2020", "03/04/2020"] * 20})
+    second = pd.DataFrame({"day": ["31/01/2020", "03/04/2020"] * 20})
+    frames, notes = with_same_times([as_frame(first), as_frame(second)])
+    assert not notes
+    assert frames[0].columns["day"].to_pylist() == first["day"].tolist()
+    assert km.Schema.of(first, second)["day"].text == ("%d/%m/%Y", "s")
+
+
+def test_instants_and_times_without_a_zone_stay_apart_as_text_too():
+    first = pd.DataFrame({"day": [f"2020-01-{k % 28 + 1:02d}T00:00:00Z" for k in range(40)]})
+    second = pd.DataFrame({"day": [f"{k % 28 + 1:02d}.01.2020" for k in range(40)]})
+    with pytest.raises(SchemaError, match="times have a zone"):
+        km.compare(first, second, permutations=20, bootstrap=0)
+
+
+def test_kinds_that_are_said_are_kept():
+    first = pd.DataFrame({"day": [f"2020-01-{k % 28 + 1:02d}" for k in range(40)]})
+    second = pd.DataFrame({"day": [f"{k % 28 + 1:02d}.01.2020" for k in range(40)]})
+    found = km.compare(first, second, kinds={"day": "category"}, permutations=20, bootstrap=0)
+    assert found.column_differences[0].pvalue < 0.1
+
+
+# --- Times that are given as text, or as a gap of pandas.
+
+TIMES = pd.DataFrame({
+    "t": pd.date_range("2020-01-01", periods=60, freq="D"),
+    "z": pd.date_range("2020-01-01", periods=60, freq="D", tz="Asia/Tokyo"),
+    "d": [d.date() for d in pd.date_range("2020-01-01", periods=60, freq="D")],
+})  # fmt: skip
+GIVEN = {"t": ["2020-01-05"], "z": ["2020-01-05T00:00:00+09:00"], "d": ["2020-01-05"]}
+
+
+def test_text_is_read_where_times_are_needed():
+    schema = km.Schema.of(TIMES)
+    assert (schema.encode(GIVEN).values == schema.encode(TIMES[4:5]).values).all()
+
+
+@pytest.mark.parametrize(("name", "text"), [("t", "x"), ("z", "2020-01-05"), ("d", "5.1.2020")])
+def test_text_that_is_no_time_is_named(name, text):
+    with pytest.raises(SchemaError, match=rf"column {name}: '{text}' .* 2024-01-31"):
+        km.Schema.of(TIMES).encode({**GIVEN, name: [text]})
+
+
+def test_gaps_of_pandas_are_gaps():
+    given = {**GIVEN, "t": [pd.NaT]}
+    assert km.Schema.of(TIMES).encode(given, unseen="unknown").codes.tolist() == [[-1, 0, 0]]
+    with pytest.raises(SchemaError, match="column t: 1 values are missing"):
+        km.Schema.of(TIMES).encode(given)
