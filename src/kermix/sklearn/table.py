@@ -16,6 +16,7 @@ from kermix.data.tables.frames import Frame, taken_rows
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import Schema, Unseen
 from kermix.errors import MissingExtraError, OptionError, RunError, SchemaError
+from kermix.models.table.anchors import find_anchors
 from kermix.models.table.distribution import ColumnDistribution, column_distribution
 from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
 from kermix.models.table.given import check_seen_before, encode_some
@@ -144,7 +145,7 @@ class TableModel(BaseEstimator):
             patience=self.patience, held_out=self.held_out, seed=seed,
         ).for_rows(len(encoded))  # fmt: skip
         equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
-        layout = TableLayout.of(schema, equal)
+        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded))
         codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
         trainer = Trainer(
             TableModelTask(layout, TableRows(codes, values, weights), settings),
@@ -409,6 +410,8 @@ class TableModel(BaseEstimator):
         told = {name: value for name, value in self.get_params().items() if name != "random_state"}
         content = {"format": FORMAT, "version": VERSION, "schema": self.schema_.to_dict(),
                    "equal": self.network_.layout.pairs([c.name for c in self.schema_.modelled]),
+                   "anchors": self.network_.layout.anchor_names(
+                       [c.name for c in self.schema_.numbers]),
                    "parameters": told, "frame": self._frame, "n_iter": self.n_iter_}  # fmt: skip
         save_checkpoint(Path(path), dict(self.network_.state_dict()), content)
 
@@ -420,7 +423,7 @@ class TableModel(BaseEstimator):
             raise RunError(f"{path} holds no table model that this kermix reads.")
         model = cls(**{**content["parameters"], "device": device})
         schema = Schema.from_dict(content["schema"])
-        layout = TableLayout.of(schema, content.get("equal", ()))
+        layout = TableLayout.of(schema, content.get("equal", ()), content.get("anchors", ()))
         network = TableNetwork(layout, model.width, model.blocks)
         network.load_state_dict(tensors)
         network = network.eval().to(device)
