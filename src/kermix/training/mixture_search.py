@@ -1,46 +1,64 @@
-r"""The closed-form mixture of rows: expectation-maximization, with its size and kind chosen.
+r"""The mixture of rows whose size and kind held-out rows choose.
 
-Components start at data (k-means++), the likelihood is maximized in closed form, and the number of
-components and the kind of their covariances are those that held-out rows like best: nothing else
-tells how much detail a table supports.
+Components start at data (k-means++) and the likelihood is maximized in closed form. Sizes, kinds
+of covariances and how far correlations lean toward common ones are compared by held-out rows, or
+by cross-validation where rows are few. More than one Gaussian is taken only where these rows
+clearly gain by it: nothing else tells how much detail a table supports.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option, check_samples
 from kermix.errors import OptionError
-from kermix.kernels.distances import squared_distances
 from kermix.mixtures.mixture import GaussianMixture
+from kermix.training.column_scale import ColumnScale
+from kermix.training.mixture_em import (
+    KINDS,
+    PASSES,
+    REVIVING_PASSES,
+    CovarianceName,
+    EMRows,
+    EMState,
+    first_state,
+    improved,
+)
+from kermix.training.one_gaussian import LEANS_OF_ONE, one_gaussian, with_background
 
-__all__ = ["ChosenMixture", "CovarianceName", "Trial", "choose_mixture", "fit_by_em"]
+__all__ = ["ChosenMixture", "Trial", "choose_mixture", "clearly_better", "gaussian_log_densities"]
 
-CovarianceName: TypeAlias = Literal["isotropic", "diagonal", "low-rank", "full"]
-KINDS: tuple[CovarianceName, ...] = get_args(CovarianceName)
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 LARGEST = {"full": 64, "low-rank": 64, "diagonal": 128, "isotropic": 128}
-PASSES, TOLERANCE = 100, 1e-3  # nats a pass
-SEARCH_PASSES = 20
-RIDGE = 1e-4  # of a column's variance: what covariances have at least
-SAMPLE = 5000  # rows that a search looks at
+LEANS = (0.0, 0.25, 1.0, 4.0)  # times the number of columns
+SEARCH_PASSES, NEAR_PASSES = 15, 8  # from a start at data, and from a mixture nearby
+SAMPLE = 8000  # rows that a search looks at
 HELD_OUT = 0.15
-RANK = 8
-NUMBERS_AT_ONCE = 2**23
-LEAST_MASS = 10.0  # rows: a component with fewer is started anew
+FEW, FOLDS = 1000, 5  # below so many rows, cross-validation
+FEWEST = 20  # below, each row is held out once, and only one Gaussian is looked at
+HOPELESS = 2.0  # a kind whose last step gained this much less than it needs is given up
+CLEAR = 1.5  # standard errors by which held-out rows must gain over one Gaussian,
+SIMPLER = 1.0  # and over a smaller mixture
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One mixture that was tried: its kind and size, and how held-out rows like it."""
+    """One mixture that was tried, and how held-out rows like it.
+
+    Attributes:
+        covariance_type: Kind of its covariances.
+        components: Their number; the broad ones that are added to several are not counted.
+        held_out: Mean log-density of held-out rows, in the units of the data.
+        lean: Rows with common correlations that each component has, for each column.
+    """
 
     covariance_type: CovarianceName
     components: int
-    held_out: float  # mean log-density
+    held_out: float
+    lean: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,20 +68,21 @@ class ChosenMixture:
     Attributes:
         mixture: The mixture, in the units of the rows.
         chosen: Its kind and size.
-        trials: All that was tried.
+        trials: All that was tried; the first is a single Gaussian.
         passes: Passes of the last fit.
-        one_gaussian: Held-out log-density of a single Gaussian: what to be better than.
+        clearly_better: Whether held-out rows clearly prefer it to a single Gaussian.
     """
 
     mixture: GaussianMixture
     chosen: Trial
     trials: tuple[Trial, ...]
     passes: int
+    clearly_better: bool
 
     @property
     def one_gaussian(self) -> float:
-        """The reference: a single Gaussian with a full covariance."""
-        return next(t.held_out for t in self.trials if t.components == 1)
+        """Held-out log-density of a single Gaussian: what to be better than."""
+        return self.trials[0].held_out
 
 
 @torch.no_grad()
@@ -76,6 +95,10 @@ def choose_mixture(
     passes: int = PASSES,
 ) -> ChosenMixture:
     """Fit mixtures of growing size and several kinds, and keep what held-out rows like best.
+
+    A mixture of several components whose number was chosen also has the Gaussian of all rows, with
+    and without their correlations and with the weight of one row: new rows may be where the others
+    have hardly any density.
 
     Args:
         rows: The data.
@@ -97,256 +120,239 @@ def choose_mixture(
         check_count("components", components, 1)
         if components > len(rows):
             raise OptionError(f"components={components} for {len(rows)} rows: fewer are needed.")
-    scaler = _Scale.of(rows.double())
-    scaled = scaler(rows.double())
-    order = torch.randperm(len(scaled), generator=generator)
-    held = round(HELD_OUT * min(len(order), SAMPLE))
-    settled = components is not None and covariance_type != "auto"
-    if held < 2 or settled:
-        kind = "full" if covariance_type == "auto" else covariance_type
-        state, done = _fitted(scaled, components or 1, kind, generator, passes)
-        fitted = state.mixture()
-        told = Trial(kind, len(fitted.weights), float(fitted.log_prob(scaled).mean()))
-        one = _one_gaussian(scaled, scaled, generator)
-        one, told = _in_units((one, told), scaler)
-        return ChosenMixture(scaler.back(fitted), told, (one, told), done)
-    test, train = scaled[order[:held]], scaled[order[held:]]
-    sample = train[:SAMPLE]
-    trials = [_one_gaussian(sample, test, generator)]
-    kinds = _kinds(rows.shape[1]) if covariance_type == "auto" else (covariance_type,)
-    states: dict[Trial, _State] = {}
-    for kind in kinds:
-        tried = _search(sample, test, kind, components, generator, min(passes, SEARCH_PASSES))
-        states |= dict(tried)
-    trials += states
-    best = max(states, key=lambda t: t.held_out)
-    # From where the search ended: a start drawn anew may end elsewhere.
-    state, done = _improved(scaled, states[best], best.covariance_type, passes)
-    every = _in_units(trials, scaler)
-    return ChosenMixture(scaler.back(state.mixture()), every[trials.index(best)], every, done)
+    scale = ColumnScale.of(rows.double())
+    values = scale(rows.double())
+    search = _Search(values, components, generator, min(passes, SEARCH_PASSES))
+    search.compare(covariance_type)
+    best, clear = search.choice(covariance_type)
+    state, done = search.fitted(best, passes)
+
+    def told(one: _Tried) -> Trial:
+        held_out = float(one.held_out.mean()) - scale.log_volume
+        return Trial(one.kind, one.size, held_out, one.lean)
+
+    trials = tuple(told(one) for one in search.tried)
+    mixture = scale.back(state.mixture())
+    return ChosenMixture(mixture, trials[search.tried.index(best)], trials, done, clear)
 
 
-def _kinds(dimension: int) -> tuple[CovarianceName, ...]:
-    """Those worth a try: spheres hardly ever win, and few columns leave no rest."""
-    return ("diagonal", "low-rank", "full") if dimension > RANK else ("diagonal", "full")
+@dataclass(frozen=True)
+class _Fold:
+    train: Tensor
+    test: Tensor
+    kept: dict[CovarianceName, tuple[EMRows, EMRows]] = field(default_factory=dict)
+
+    def rows(self, kind: CovarianceName) -> tuple[EMRows, EMRows]:
+        """The same features for all mixtures of a kind."""
+        if kind not in self.kept:
+            self.kept[kind] = EMRows(self.train, kind), EMRows(self.test, kind)
+        return self.kept[kind]
 
 
-def _one_gaussian(train: Tensor, test: Tensor, generator: torch.Generator) -> Trial:
-    fitted = fit_by_em(train, 1, "full", generator=generator, passes=1)
-    return Trial("full", 1, float(fitted.log_prob(test).mean()))
+@dataclass(frozen=True, eq=False)
+class _Tried:
+    kind: CovarianceName
+    size: int
+    lean: float
+    held_out: Tensor  # log-density of each held-out row
+    states: list[EMState]  # of each fold
 
 
-def _search(
-    train: Tensor,
-    test: Tensor,
-    kind: CovarianceName,
-    components: int | None,
-    generator: torch.Generator,
-    passes: int,
-) -> "Iterator[tuple[Trial, _State]]":
-    """Sizes, doubled for as long as held-out rows gain by it."""
-    sizes: Sequence[int] = SIZES if components is None else (components,)
-    most = min(LARGEST[kind], max(1, len(train) // 10)) if components is None else components
-    best, waited = -math.inf, 0
-    for size in (s for s in sizes if s <= most):
-        state, _ = _fitted(train, size, kind, generator, passes)
-        found = float(state.mixture().log_prob(test).mean())
-        yield Trial(kind, size, found), state
-        waited = 0 if found > best + 0.01 else waited + 1
-        best = max(best, found)
-        if waited == 2:
-            return
+class _Search:
+    """What is tried on the folds of some rows."""
+
+    def __init__(
+        self, values: Tensor, components: int | None, generator: torch.Generator, passes: int
+    ) -> None:
+        self.values, self.components = values, components
+        self.generator, self.passes = generator, passes
+        self.folds = _folds(values, generator)
+        self.tried: list[_Tried] = []
+        few = len(values) < 4  # of which none can be spared
+        leans = (math.inf,) if few or values.shape[1] == 1 else LEANS_OF_ONE
+        self.ones = [self._one(x, "diagonal" if math.isinf(x) else "full") for x in leans]
+        self.one = max(self.ones, key=lambda t: float(t.held_out.mean()))
+        self.tried.append(self.one)
+
+    def gain(self, tried: _Tried) -> Tensor:
+        """How much more each held-out row likes it than a single Gaussian."""
+        return tried.held_out - self.one.held_out
+
+    def compare(self, covariance_type: CovarianceName | Literal["auto"]) -> None:
+        """Try what may be better than a single Gaussian."""
+        flat = self.values.shape[1] == 1
+        kinds: Iterable[CovarianceName] = ("full",) if flat else ("full", "diagonal")
+        for kind in kinds if covariance_type == "auto" else (covariance_type,):
+            if self.components != 1 or kind in ("isotropic", "low-rank"):
+                best = self._sizes(kind)
+                if best is not None and not clearly_better(-self.gain(best), SIMPLER):
+                    self._climb(best)
+
+    def choice(self, covariance_type: CovarianceName | Literal["auto"]) -> tuple[_Tried, bool]:
+        """The best, if it is clearly better than a single Gaussian or was asked for."""
+        several = [t for t in self.tried if t.size > 1]
+        best = max(several, key=lambda t: float(self.gain(t).mean()), default=self.one)
+        clear = best is not self.one and clearly_better(self.gain(best))
+        if clear or (self.components or 1) > 1:
+            several.sort(key=self._parameters)
+            like = (t for t in several if not clearly_better(best.held_out - t.held_out, SIMPLER))
+            return next(like), clear
+        if covariance_type == "auto" or covariance_type == self.one.kind:
+            return self.one, False
+        if covariance_type == "diagonal":
+            self.tried.append(self.ones[-1])
+        elif covariance_type == "full":
+            whole = self.ones[:-1] or [self._one(math.inf, "full")]
+            self.tried.append(max(whole, key=lambda t: float(t.held_out.mean())))
+        elif not any(t.size == 1 and t.kind == covariance_type for t in self.tried):
+            self._try(covariance_type, 1, 0.0)
+        return next(t for t in self.tried if t.size == 1 and t.kind == covariance_type), False
+
+    def fitted(self, best: _Tried, passes: int) -> tuple[EMState, int]:
+        """The same for all rows, from where the search ended: another start may end elsewhere."""
+        if best.size == 1 and best.kind in ("full", "diagonal"):
+            return one_gaussian(self.values, best.lean, best.kind), 1
+        rows = EMRows(self.values, best.kind)
+        lean = best.lean * self.values.shape[1]
+        state, done = improved(rows, best.states[0], passes, lean)
+        return self._told(state, self.values), done
+
+    def _told(self, state: EMState, values: Tensor) -> EMState:
+        if self.components is not None or len(state.means) == 1:
+            return state
+        return with_background(state, values, self.one.lean)
+
+    def _one(self, lean: float, kind: CovarianceName) -> _Tried:
+        states = [one_gaussian(fold.train, lean, kind) for fold in self.folds]
+        return _Tried(kind, 1, lean, self._judged(states, kind), states)
+
+    def _judged(self, states: Sequence[EMState], kind: CovarianceName) -> Tensor:
+        pairs = zip(states, self.folds, strict=True)
+        return torch.cat([s.log_densities(fold.rows(kind)[1]) for s, fold in pairs])
+
+    def _try(
+        self, kind: CovarianceName, size: int, lean: float, near: _Tried | None = None
+    ) -> _Tried:
+        states = []
+        for place, fold in enumerate(self.folds):
+            rows = fold.rows(kind)[0]
+            rows_of_lean = lean * self.values.shape[1]
+            if near is None:
+                start = first_state(rows, size, self.generator, rows_of_lean)
+            else:
+                start = near.states[place]
+            passes = self.passes if near is None else min(self.passes, NEAR_PASSES)
+            reviving = REVIVING_PASSES if near is None else 0
+            states.append(improved(rows, start, passes, rows_of_lean, reviving)[0])
+        told = [self._told(s, f.train) for s, f in zip(states, self.folds, strict=True)]
+        found = _Tried(kind, size, lean, self._judged(told, kind), states)
+        self.tried.append(found)
+        return found
+
+    def _parameters(self, tried: _Tried) -> int:
+        return tried.size * (1 + EMRows(self.values[:1], tried.kind).width)
+
+    def _most(self, kind: CovarianceName) -> int:
+        return min(LARGEST[kind], len(self.folds[0].train) // 10)
+
+    def _sizes(self, kind: CovarianceName) -> _Tried | None:
+        """Sizes, doubled for as long as held-out rows gain by it."""
+        leaning = kind in ("low-rank", "full") and self.values.shape[1] > 1
+        lean = LEANS[1] if leaning else 0.0
+        if self.components is not None:
+            return self._try(kind, self.components, lean)
+        top = max(float(self.gain(t).mean()) for t in self.tried)
+        best, falls, size = None, 0, 2
+        while size <= self._most(kind) and falls < 2:
+            found = self._try(kind, size, lean)
+            if best is None:
+                best, falls = found, int(not clearly_better(self.gain(found), 0.0))
+            elif self._better(found, best):
+                gained = float((found.held_out - best.held_out).mean())
+                best, falls = found, 0
+                if top - float(self.gain(best).mean()) > HOPELESS * gained:
+                    return None
+            else:
+                falls += 1 if size < 16 else 2
+            size *= 2 if kind in ("low-rank", "full") else 4
+        return best
+
+    def _climb(self, best: _Tried) -> None:
+        """Other leans and sizes next to the best, until none is better."""
+        while True:
+            neighbours = list(self._neighbours(best))
+            if not neighbours:
+                return
+            found = max(neighbours, key=lambda t: float(self.gain(t).mean()))
+            if not self._better(found, best):
+                return
+            best = found
+
+    def _neighbours(self, best: _Tried) -> Iterable[_Tried]:
+        seen = {(t.size, t.lean) for t in self.tried if t.kind == best.kind}
+        if best.kind in ("low-rank", "full") and self.values.shape[1] > 1:
+            at = LEANS.index(best.lean)
+            for lean in LEANS[max(at - 1, 0) : at + 2]:
+                if (best.size, lean) not in seen:
+                    yield self._try(best.kind, best.size, lean, best)
+        if self.components is None:
+            for size in (best.size // 2, 2 * best.size):
+                if 1 < size <= self._most(best.kind) and (size, best.lean) not in seen:
+                    yield self._try(best.kind, size, best.lean)
+
+    def _better(self, found: _Tried, best: _Tried) -> bool:
+        return float(self.gain(found).mean()) > float(self.gain(best).mean())
+
+
+def _folds(values: Tensor, generator: torch.Generator) -> list[_Fold]:
+    count = len(values)
+    if count < 4:
+        return [_Fold(values, values)]
+    order = torch.randperm(count, generator=generator)
+    if count >= FEW:
+        held = round(HELD_OUT * min(count, SAMPLE))
+        return [_Fold(values[order[held:][:SAMPLE]], values[order[:held]])]
+    parts = order.tensor_split(FOLDS if count >= FEWEST else count)
+    return [
+        _Fold(values[torch.cat([*parts[:k], *parts[k + 1 :]])], values[part])
+        for k, part in enumerate(parts)
+    ]
+
+
+def clearly_better(gain: Tensor, errors: float = CLEAR) -> bool:  # (N,)
+    """Whether the mean gain of rows is not chance; that of a few far rows does not count whole.
+
+    Example:
+        >>> clearly_better(torch.tensor([1.0, 2.0, 1.5]))
+        True
+        >>> clearly_better(torch.tensor([-3.0, 4.0]))
+        False
+    """
+    if len(gain) < 2:
+        return False
+    upper_quarter = gain.kthvalue(math.ceil(0.75 * len(gain))).values
+    most = max(math.log(len(gain)), float(upper_quarter))
+    counted = gain.clamp(max=most)
+    return float(counted.mean()) > errors * float(counted.std()) / math.sqrt(len(gain))
 
 
 @torch.no_grad()
-def fit_by_em(
-    rows: Tensor,  # (N, d)
-    components: int,
-    covariance_type: CovarianceName = "full",
-    *,
-    generator: torch.Generator,
-    passes: int = PASSES,
-) -> GaussianMixture:
-    """Maximize the likelihood from a start at data; `rows` are expected on a common scale.
+def gaussian_log_densities(rows: Tensor, judged: Tensor | None = None) -> Tensor:  # (M,)
+    """Log-densities under a single Gaussian of the rows: the reference of every fit.
 
-    Covariances of `"low-rank"` have at most eight directions and one variance for the rest; they
-    are returned as whole matrices, so that every closed form holds for them.
+    Args:
+        rows: What it is fitted to, (N, d).
+        judged: The rows whose densities are asked for, (M, d); None takes the same.
+
+    Example:
+        >>> gaussian_log_densities(torch.tensor([[-1.0], [1.0]]).repeat(500, 1))[:2]
+        tensor([-1.4189, -1.4189], dtype=torch.float64)
     """
-    check_option("covariance_type", covariance_type, KINDS)
-    return _fitted(rows, components, covariance_type, generator, passes)[0].mixture()
-
-
-def _fitted(
-    rows: Tensor, components: int, kind: CovarianceName, generator: torch.Generator, passes: int
-) -> "tuple[_State, int]":
-    means = _start(rows, components, generator)
-    responsibility = torch.nn.functional.one_hot(
-        squared_distances(rows, means).argmin(1), components
-    ).to(rows)
-    return _improved(rows, _maximized(rows, responsibility, kind), kind, passes)
-
-
-def _improved(
-    rows: Tensor, state: "_State", kind: CovarianceName, passes: int
-) -> "tuple[_State, int]":
-    """Passes of expectation-maximization until they gain little; a single component needs one."""
-    before = -math.inf
-    for done in range(1, passes + 1):
-        logs = _log_joint(rows, state)
-        likelihood = logs.logsumexp(1)
-        now = float(likelihood.mean())
-        responsibility = (logs - likelihood.unsqueeze(1)).exp()
-        state = _maximized(rows, _revived(rows, responsibility, likelihood), kind)
-        if abs(now - before) < TOLERANCE or len(state.means) == 1:
-            return state, done
-        before = now
-    return state, passes
-
-
-@dataclass(frozen=True)
-class _State:
-    log_weights: Tensor  # (K,)
-    means: Tensor  # (K, d)
-    covariances: Tensor  # (K,), (K, d) or (K, d, d)
-
-    def mixture(self) -> GaussianMixture:
-        return GaussianMixture(self.log_weights.exp(), self.means, self.covariances)
-
-
-def _start(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Rows far from each other, as k-means++ draws them, then a few passes of k-means."""
-    first = int(torch.randint(len(rows), (1,), generator=generator))
-    chosen = rows[first : first + 1]
-    nearest = squared_distances(rows, chosen)[:, 0]
-    while len(chosen) < count:
-        weights = nearest.clamp(min=0)
-        if not bool(weights.sum() > 0):  # all rows are taken: equal ones are left
-            weights = torch.ones_like(weights)
-        new = int(torch.multinomial(weights, 1, generator=generator))
-        chosen = torch.cat([chosen, rows[new : new + 1]])
-        nearest = torch.minimum(nearest, squared_distances(rows, chosen[-1:])[:, 0])
-    for _ in range(10 if count > 1 else 0):
-        label = squared_distances(rows, chosen).argmin(1)
-        mass = torch.bincount(label, minlength=count).to(rows).unsqueeze(1)
-        sums = torch.zeros_like(chosen).index_add(0, label, rows)
-        chosen = torch.where(mass > 0, sums / mass.clamp(min=1), chosen)
-    return chosen
-
-
-def _maximized(rows: Tensor, responsibility: Tensor, kind: CovarianceName) -> _State:
-    mass = responsibility.sum(0).clamp(min=1e-10)
-    means = responsibility.T @ rows / mass.unsqueeze(1)
-    if kind in ("isotropic", "diagonal"):
-        squares = responsibility.T @ rows.square() / mass.unsqueeze(1) - means.square()
-        variances = squares.clamp(min=0) + RIDGE
-        covariances = variances.mean(1) if kind == "isotropic" else variances
-    else:
-        covariances = _second_moments(rows, responsibility) / mass.reshape(-1, 1, 1)
-        covariances -= means.unsqueeze(2) * means.unsqueeze(1)
-        covariances.diagonal(dim1=-2, dim2=-1).clamp_(min=0).add_(RIDGE)
-        if kind == "low-rank":
-            covariances = _low_rank(covariances)
-    return _State((mass / mass.sum()).log(), means, covariances)
-
-
-def _second_moments(rows: Tensor, responsibility: Tensor) -> Tensor:  # (K, d, d)
-    """Sums of products of columns: one product of matrices, as no library has it batched."""
-    d = rows.shape[1]
-    i, j = torch.triu_indices(d, d)
-    sums = rows.new_zeros(responsibility.shape[1], len(i))
-    step = max(1, NUMBERS_AT_ONCE // len(i))
-    for part, shares in zip(rows.split(step), responsibility.split(step), strict=True):
-        sums += shares.T @ (part[:, i] * part[:, j])
-    found = rows.new_zeros(len(sums), d, d)
-    found[:, i, j] = sums
-    found[:, j, i] = sums
-    return found
-
-
-def _low_rank(covariances: Tensor) -> Tensor:
-    """The leading directions, and the mean variance of the others: the likeliest such matrix."""
-    dimension = covariances.shape[-1]
-    rank = min(RANK, dimension // 2)
-    values, vectors = torch.linalg.eigh(covariances)
-    rest = values[:, : dimension - rank].mean(1, keepdim=True)
-    kept = torch.cat([rest.expand(-1, dimension - rank), values[:, dimension - rank :]], 1)
-    return (vectors * kept.unsqueeze(1)) @ vectors.mT
-
-
-def _log_joint(rows: Tensor, state: _State) -> Tensor:  # (N, K)
-    d = rows.shape[1]
-    if state.covariances.ndim < 3:
-        variances = state.covariances
-        precision = (1 / variances).reshape(len(variances), -1).expand(-1, d)
-        squares = (
-            rows.square() @ precision.T
-            - 2 * rows @ (state.means * precision).T
-            + (state.means.square() * precision).sum(1)
-        )
-        log_det = -precision.log().sum(1)
-    else:
-        factors = torch.linalg.cholesky(state.covariances)
-        log_det = 2 * factors.diagonal(dim1=-2, dim2=-1).log().sum(1)
-        identity = torch.eye(d, dtype=rows.dtype).expand_as(factors)
-        # Inverses of well-conditioned factors, so that all rows are one product of matrices.
-        whiten = torch.linalg.solve_triangular(factors, identity, upper=False)
-        turned = whiten.flatten(0, 1)  # (K d, d)
-        shift = (whiten @ state.means.unsqueeze(2)).flatten()
-        step = max(1, NUMBERS_AT_ONCE // len(turned))
-        squares = torch.cat([
-            (part @ turned.T - shift).square_().unflatten(1, (-1, d)).sum(2)
-            for part in rows.split(step)
-        ])  # fmt: skip
-    return state.log_weights - 0.5 * (squares + log_det + d * math.log(2 * math.pi))
-
-
-def _revived(rows: Tensor, responsibility: Tensor, likelihood: Tensor) -> Tensor:
-    """Components with hardly any rows get those that the mixture likes least."""
-    poor = (responsibility.sum(0) < min(LEAST_MASS, len(rows) / 2)).nonzero().flatten()
-    if not len(poor) or len(poor) == responsibility.shape[1]:
-        return responsibility
-    found = responsibility.clone()
-    order = likelihood.argsort()
-    take = max(1, min(2 * int(LEAST_MASS), len(rows) // (2 * len(poor))))
-    for place, component in enumerate(poor.tolist()):
-        given = order[place * take : (place + 1) * take]
-        found[given] *= 0.5
-        found[given, component] += 0.5
-    return found
-
-
-@dataclass(frozen=True)
-class _Scale:
-    middle: Tensor  # (d,)
-    scale: Tensor
-
-    @classmethod
-    def of(cls, rows: Tensor) -> "_Scale":
-        scale = rows.std(0, unbiased=False) if len(rows) > 1 else torch.ones_like(rows[0])
-        tiny = 1e-9 * rows.abs().amax(0).clamp(min=1e-300)
-        return cls(rows.mean(0), torch.where(scale > tiny, scale, 1.0))
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        return (rows - self.middle) / self.scale
-
-    @property
-    def log_volume(self) -> float:
-        return float(self.scale.log().sum())
-
-    def back(self, mixture: GaussianMixture) -> GaussianMixture:
-        covariances = mixture.covariances
-        if covariances.ndim == 1:
-            covariances = covariances.unsqueeze(1)
-        if covariances.ndim == 2:
-            covariances = covariances * self.scale.square()
-        else:
-            covariances = covariances * self.scale.unsqueeze(1) * self.scale
-        means = mixture.means * self.scale + self.middle
-        return GaussianMixture(mixture.weights, means, covariances)
-
-
-def _in_units(trials: Sequence[Trial], scaler: _Scale) -> tuple[Trial, ...]:
-    """Log-densities in the units of the rows."""
-    return tuple(
-        Trial(t.covariance_type, t.components, t.held_out - scaler.log_volume) for t in trials
-    )
+    check_samples("rows", rows)
+    scale = ColumnScale.of(rows.double())
+    values = scale(rows.double())
+    search = _Search(values, 1, torch.Generator().manual_seed(0), 1)
+    state, _ = search.fitted(search.one, 1)
+    asked = values if judged is None else scale(judged.double())
+    kind: CovarianceName = "full" if state.covariances.ndim == 3 else "diagonal"
+    return state.log_densities(EMRows(asked, kind)) - scale.log_volume
