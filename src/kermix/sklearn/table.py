@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -119,9 +120,9 @@ class TableModel(BaseEstimator):
         Args:
             X: A pandas, Polars or Arrow table, a dictionary of columns, or an array.
             y: Not used.
-            sample_weight: A weight for each row.
+            sample_weight: A weight for each row; rows of weight 0 are left out.
         """
-        frame = read_frame(X)[0]
+        frame, weights = _weighted(read_frame(X)[0], sample_weight)
         schema = Schema.of(frame, kinds=self.kinds)
         if not schema.modelled:
             raise SchemaError(
@@ -139,7 +140,6 @@ class TableModel(BaseEstimator):
         equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
         layout = TableLayout.of(schema, equal)
         codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
-        weights = _weights(sample_weight, len(encoded))
         trainer = Trainer(
             TableModelTask(layout, TableRows(codes, values, weights), settings),
             device=self.device,
@@ -442,13 +442,23 @@ def _place(schema: Schema, name: str) -> int:
     raise OptionError(f"Column {name!r} is not modelled; there are {names}.")
 
 
-def _weights(given: Any, rows: int) -> Tensor | None:
+def _weighted(frame: Frame, given: Any) -> tuple[Frame, Tensor | None]:
+    """The rows that have a weight, and the weights as shares of the largest."""
     if given is None:
-        return None
-    weights = torch.as_tensor(np.asarray(given, dtype=np.float32))
-    good = weights.shape == (rows,) and bool(torch.isfinite(weights).all())
-    if not good or bool((weights < 0).any()) or not bool(weights.sum() > 0):
+        return frame, None
+    try:
+        weights = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        weights = np.empty(0)  # refused below
+    good = weights.shape == (frame.rows,) and bool(np.isfinite(weights).all())
+    if not good or bool((weights < 0).any()) or not bool((weights > 0).any()):
         raise OptionError(
-            f"sample_weight must be {rows} finite numbers, not negative and not all 0."
+            f"sample_weight must be {frame.rows} finite numbers, not negative and not all 0."
         )
-    return weights
+    shares = (weights / weights.max()).astype(np.float32)
+    some = shares > 0
+    if some.all():
+        return frame, torch.as_tensor(shares)
+    kept = {name: column.filter(some) for name, column in frame.columns.items()}
+    frame = replace(frame, columns=kept, rows=int(some.sum()))
+    return frame, torch.as_tensor(shares[some])
