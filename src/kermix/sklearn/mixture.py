@@ -76,6 +76,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         variances_: Variances in each coordinate, (K, d).
         trials_: What was tried: kind, number of components, held-out log-density; empty where a
             cost was trained.
+        chosen_: The trial that was kept; None where a cost was trained.
         one_gaussian_: Held-out log-density of a single Gaussian, what to be better than; of the
             training rows where a cost was trained.
         clearly_better_: Whether these rows clearly prefer the mixture (1.5 standard errors).
@@ -142,6 +143,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         generator = torch.Generator().manual_seed(seed)
         found = choose_mixture(torch.tensor(rows), self.n_components, kind, generator=generator)
         self.trials_: tuple[Any, ...] = found.trials
+        self.chosen_: Any = found.chosen
         self.n_iter_ = found.passes
         self._keep(found.mixture)
         self._compare(found.chosen.held_out, found.one_gaussian, found.clearly_better)
@@ -162,7 +164,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         values = torch.tensor(rows)
         trainer = build_trainer(Split(values, values), settings, device=self.device)
         trainer.run()
-        self.trials_ = ()
+        self.trials_, self.chosen_ = (), None
         self.n_iter_ = trainer.total
         self._keep(trainer.model.mixture())
         found = self.mixture_.log_prob(values)
