@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from kermix.errors import MissingExtraError, PoorFitWarning
+from kermix.mixtures.marginals import marginal_log_prob
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.renamed import DEPRECATED, replaced_parameter
 from kermix.training.settings import CostName, FitSettings, ModelName
@@ -47,9 +48,10 @@ class KernelMixture(DensityMixin, BaseEstimator):
     rows besides, with the weight of one row. With a `cost` of the paper, or any setting of its
     training, the mixture is trained with that cost and then refined.
 
-    Columns are scaled inside, each by its own spread. A constant column `c` gets the standard
-    deviation `1e-6 |c|` (`1e-6` for 0). Where a number of components that was asked for, or a
-    training, is not clearly better than one Gaussian, a `PoorFitWarning` says so.
+    Missing cells (NaN) are integrated out, in fits and in densities; they are taken as missing at
+    random. Columns are scaled inside, each by its own spread. A constant column `c` gets the
+    standard deviation `1e-6 |c|` (`1e-6` for 0). Where a number of components that was asked for,
+    or a training, is not clearly better than one Gaussian, a `PoorFitWarning` says so.
 
     Args:
         n_components: Number of Gaussians; None chooses it. Trained with a cost, None takes 128,
@@ -124,17 +126,27 @@ class KernelMixture(DensityMixin, BaseEstimator):
         """Fit the mixture to rows.
 
         Args:
-            X: Rows, (N, d).
+            X: Rows, (N, d). NaN is a missing cell, which is integrated out; a training with a
+                cost refuses it.
             y: Not used.
         """
-        rows = validate_data(self, X, dtype=np.float64)
+        finite = True if self._trains() else "allow-nan"
+        rows = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite)
         seed = seed_from(self.random_state)
         refine_steps = replaced_parameter("polish", self.polish, self.refine_steps)
-        settings = (self.cost, self.model, self.steps, refine_steps, self.batch_size,
+        return (
+            self._train(rows, seed, refine_steps) if self._trains() else self._choose(rows, seed)
+        )
+
+    def _trains(self) -> bool:
+        settings = (self.cost, self.model, self.steps, self.refine_steps, self.batch_size,
                     self.variance, self.learning_rate)  # fmt: skip
-        if all(setting is None for setting in settings) and self.polish is DEPRECATED:
-            return self._choose(rows, seed)
-        return self._train(rows, seed, refine_steps)
+        return self.polish is not DEPRECATED or any(s is not None for s in settings)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = not self._trains()
+        return tags
 
     def _choose(self, rows: np.ndarray, seed: int) -> Self:
         from kermix.training.mixture_search import choose_mixture
@@ -207,11 +219,10 @@ class KernelMixture(DensityMixin, BaseEstimator):
         )
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Log-density of each row, in nats."""
+        """Log-density of each row, in nats; of the cells that are there, where some are NaN."""
         check_is_fitted(self)
-        rows = validate_data(self, X, dtype=np.float64, reset=False)
-        points = torch.tensor(rows)
-        density: np.ndarray = self.mixture_.log_prob(points).numpy()
+        rows = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite="allow-nan")
+        density: np.ndarray = marginal_log_prob(self.mixture_, torch.tensor(rows)).numpy()
         return density
 
     def score(self, X: Any, y: Any = None) -> float:

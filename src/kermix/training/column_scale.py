@@ -34,8 +34,17 @@ class ColumnScale:
     scale: Tensor  # (d,)
 
     @classmethod
-    def of(cls, rows: Tensor) -> "ColumnScale":  # (N, d)
-        """The scale of these rows, each of them centred before anything is squared."""
+    def of(cls, rows: Tensor, first: int = 0) -> "ColumnScale":  # (N, d)
+        """The scale of these rows, each of them centred before anything is squared.
+
+        Args:
+            rows: The rows; missing cells (NaN) do not count.
+            first: The number of the first column, in messages.
+        """
+        if bool(rows.isnan().any()):
+            columns = enumerate(rows.T)
+            each = [cls.of(c[~c.isnan()].unsqueeze(1), first + k) for k, c in columns]
+            return cls(*(torch.cat([getattr(e, n) for e in each]) for n in ("middle", "scale")))
         ordered = rows.sort(0).values
         middle = ordered[len(rows) // 2]
         widest = torch.maximum(ordered[-1] - middle, middle - ordered[0])
@@ -56,7 +65,7 @@ class ColumnScale:
         for column in ((widest > LARGEST) | (scale > LARGEST) | (scale < SMALLEST)).nonzero():
             k = int(column)
             raise SampleError(
-                f"Column {k} (from 0) has numbers from {float(ordered[0, k]):.4g} to "
+                f"Column {first + k} (from 0) has numbers from {float(ordered[0, k]):.4g} to "
                 f"{float(ordered[-1, k]):.4g}: the squares of their differences are no float64. "
                 "Multiply the column by a number that brings them near 1."
             )

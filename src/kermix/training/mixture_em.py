@@ -19,6 +19,7 @@ from kermix.mixtures.mixture import GaussianMixture
 
 __all__ = [
     "KINDS",
+    "NUMBERS_AT_ONCE",
     "PASSES",
     "REVIVING_PASSES",
     "RIDGE",
@@ -28,6 +29,7 @@ __all__ = [
     "first_state",
     "fit_by_em",
     "improved",
+    "maximized",
 ]
 
 CovarianceName: TypeAlias = Literal["isotropic", "diagonal", "low-rank", "full"]
@@ -148,7 +150,7 @@ def first_state(
     sums = values.new_zeros(components, rows.width)
     for part, features in rows.blocks(components):
         sums.index_add_(0, label[part], features)
-    return _maximized(rows, mass, sums, lean)
+    return maximized(rows, mass, sums, lean)
 
 
 def improved(
@@ -183,7 +185,7 @@ def improved(
             mass += responsibility.sum(0)
             sums += responsibility.T @ features
         revived = done <= reviving and _revive(rows, likelihood, mass, sums)
-        state = _maximized(rows, mass, sums, lean)
+        state = maximized(rows, mass, sums, lean)
         now = float(likelihood.mean())
         if (abs(now - before) < TOLERANCE and not revived) or len(state.means) == 1:
             return state, done
@@ -204,7 +206,8 @@ def _revive(rows: EMRows, likelihood: Tensor, mass: Tensor, sums: Tensor) -> boo
     return True
 
 
-def _maximized(rows: EMRows, mass: Tensor, sums: Tensor, lean: float) -> EMState:
+def maximized(rows: EMRows, mass: Tensor, sums: Tensor, lean: float) -> EMState:
+    """The likeliest state, from each component's mass and sums of features."""
     mass = mass.clamp(min=1e-10)
     moments = sums / mass.unsqueeze(1)
     d = rows.values.shape[1]

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option, check_samples
-from kermix.errors import OptionError
+from kermix.errors import OptionError, SampleError
+from kermix.mixtures.marginals import marginal_log_prob
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.training.column_scale import ColumnScale
+from kermix.training.missing_cells import completed, improved_with_gaps
 from kermix.training.mixture_em import (
     KINDS,
     PASSES,
@@ -28,7 +30,12 @@ from kermix.training.mixture_em import (
     first_state,
     improved,
 )
-from kermix.training.one_gaussian import LEANS_OF_ONE, one_gaussian, with_background
+from kermix.training.one_gaussian import (
+    LEANS_OF_ONE,
+    leaning_gaussian,
+    one_gaussian,
+    with_background,
+)
 
 __all__ = ["ChosenMixture", "Trial", "choose_mixture", "clearly_better", "gaussian_log_densities"]
 
@@ -101,7 +108,8 @@ def choose_mixture(
     have hardly any density.
 
     Args:
-        rows: The data.
+        rows: The data; NaN is a missing cell, which is integrated out. Rows without any cell do
+            not count.
         components: Number of components; None chooses it.
         covariance_type: Kind of covariance; "auto" chooses it.
         generator: Source of starts and of the held-out rows.
@@ -114,7 +122,7 @@ def choose_mixture(
         >>> choose_mixture(rows, generator=generator).chosen.components
         2
     """
-    check_samples("rows", rows)
+    rows = _checked(rows)
     check_option("covariance_type", covariance_type, ("auto", *KINDS))
     if components is not None:
         check_count("components", components, 1)
@@ -164,9 +172,10 @@ class _Search:
     def __init__(
         self, values: Tensor, components: int | None, generator: torch.Generator, passes: int
     ) -> None:
-        self.values, self.components = values, components
-        self.generator, self.passes = generator, passes
-        self.folds = _folds(values, generator)
+        self.gaps = values if bool(values.isnan().any()) else None
+        self.values = values if self.gaps is None else completed(values, generator)
+        self.components, self.generator, self.passes = components, generator, passes
+        self.folds = _folds(self.values, values, generator)
         self.tried: list[_Tried] = []
         few = len(values) < 4  # of which none can be spared
         leans = (math.inf,) if few or values.shape[1] == 1 else LEANS_OF_ONE
@@ -211,10 +220,18 @@ class _Search:
     def fitted(self, best: _Tried, passes: int) -> tuple[EMState, int]:
         """The same for all rows, from where the search ended: another start may end elsewhere."""
         if best.size == 1 and best.kind in ("full", "diagonal"):
-            return one_gaussian(self.values, best.lean, best.kind), 1
+            state = one_gaussian(self.values, best.lean, best.kind)
+            if self.gaps is None:
+                return state, 1
+            start = one_gaussian(self.values, best.lean)
+            whole, done = improved_with_gaps(self.gaps, start, "full", passes)
+            moments = whole.means[0], whole.covariances[0]
+            return leaning_gaussian(*moments, len(self.values), best.lean, best.kind), done
         rows = EMRows(self.values, best.kind)
         lean = best.lean * self.values.shape[1]
         state, done = improved(rows, best.states[0], passes, lean)
+        if self.gaps is not None:
+            state, done = improved_with_gaps(self.gaps, state, best.kind, passes, lean)
         return self._told(state, self.values), done
 
     def _told(self, state: EMState, values: Tensor) -> EMState:
@@ -226,11 +243,13 @@ class _Search:
         states = [one_gaussian(fold.train, lean, kind) for fold in self.folds]
         # Not by features: a thousand columns, of which one Gaussian is made, have half a million.
         pairs = zip(states, self.folds, strict=True)
-        held_out = torch.cat([s.mixture().log_prob(fold.test) for s, fold in pairs])
+        held_out = torch.cat([marginal_log_prob(s.mixture(), fold.test) for s, fold in pairs])
         return _Tried(kind, 1, lean, held_out, states)
 
     def _judged(self, states: Sequence[EMState], kind: CovarianceName) -> Tensor:
-        pairs = zip(states, self.folds, strict=True)
+        pairs = list(zip(states, self.folds, strict=True))
+        if self.gaps is not None:
+            return torch.cat([marginal_log_prob(s.mixture(), fold.test) for s, fold in pairs])
         return torch.cat([s.log_densities(fold.rows(kind)[1]) for s, fold in pairs])
 
     def _try(
@@ -307,19 +326,30 @@ class _Search:
         return float(self.gain(found).mean()) > float(self.gain(best).mean())
 
 
-def _folds(values: Tensor, generator: torch.Generator) -> list[_Fold]:
+def _folds(values: Tensor, judged: Tensor, generator: torch.Generator) -> list[_Fold]:
+    """Some rows to fit to, without gaps, and the others as they are."""
     count = len(values)
     if count < 4:
-        return [_Fold(values, values)]
+        return [_Fold(values, judged)]
     order = torch.randperm(count, generator=generator)
     if count >= FEW:
         held = round(HELD_OUT * min(count, SAMPLE))
-        return [_Fold(values[order[held:][:SAMPLE]], values[order[:held]])]
+        return [_Fold(values[order[held:][:SAMPLE]], judged[order[:held]])]
     parts = order.tensor_split(FOLDS if count >= FEWEST else count)
     return [
-        _Fold(values[torch.cat([*parts[:k], *parts[k + 1 :]])], values[part])
+        _Fold(values[torch.cat([*parts[:k], *parts[k + 1 :]])], judged[part])
         for k, part in enumerate(parts)
     ]
+
+
+def _checked(rows: Tensor) -> Tensor:
+    missing = rows.isnan() if isinstance(rows, Tensor) else None
+    if missing is None or not bool(missing.any()):
+        return check_samples("rows", rows)
+    check_samples("rows", rows.masked_fill(missing, 0))
+    for column in missing.all(0).nonzero().flatten().tolist():
+        raise SampleError(f"Column {column} (from 0) of the rows has no number: leave it out.")
+    return rows[~missing.all(1)]
 
 
 def clearly_better(gain: Tensor, errors: float = CLEAR) -> bool:  # (N,)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kermix.training.mixture_em import RIDGE, CovarianceName, EMState
 
-__all__ = ["LEANS_OF_ONE", "one_gaussian", "with_background"]
+__all__ = ["LEANS_OF_ONE", "leaning_gaussian", "one_gaussian", "with_background"]
 
 LEANS_OF_ONE = (0.0, 0.25, 1.0, 4.0, 16.0, math.inf)  # times the number of columns
 
@@ -29,17 +29,24 @@ def one_gaussian(
         >>> one_gaussian(rows, math.inf, "diagonal").covariances.round(decimals=3)
         tensor([[6.]], dtype=torch.float64)
     """
-    count, d = values.shape
     mean = values.mean(0)
     centred = values - mean
+    return leaning_gaussian(mean, centred.T @ centred / len(values), len(values), lean, kind)
+
+
+def leaning_gaussian(
+    mean: Tensor, covariance: Tensor, count: int, lean: float, kind: CovarianceName
+) -> EMState:
+    """The same, from the moments of so many rows."""
+    d = len(mean)
     share = 1.0 if math.isinf(lean) else lean * d / (count + lean * d)
     estimated = 1 + (1 - share) * (d - 1)
     factor = (count + 1) / max(count - 2 - estimated, count / 4)
-    covariance = factor * (1 - share) * (centred.T @ centred) / count
-    variances = factor * centred.square().mean(0) + RIDGE
+    variances = factor * covariance.diagonal() + RIDGE
+    covariance = factor * (1 - share) * covariance
     covariance.diagonal().copy_(variances)
     found = covariance if kind == "full" else variances
-    return EMState(values.new_zeros(1), mean.unsqueeze(0), found.unsqueeze(0))
+    return EMState(mean.new_zeros(1), mean.unsqueeze(0), found.unsqueeze(0))
 
 
 def with_background(state: EMState, values: Tensor, lean: float) -> EMState:
