@@ -13,7 +13,8 @@ from cases import normal
 from kermix import errors
 from kermix.training.column_scale import ColumnScale
 from kermix.training.mixture_em import KINDS, fit_by_em
-from kermix.training.mixture_search import choose_mixture, clearly_better, gaussian_log_densities
+from kermix.training.mixture_search import choose_mixture, gaussian_log_densities
+from kermix.training.mixture_trials import clearly_better
 
 
 def blobs(count=4, rows=400, d=3, seed=0):

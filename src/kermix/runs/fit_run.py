@@ -30,7 +30,8 @@ from kermix.runs.run import Numbers, Outcome, Row, Run
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Trainer, load_model, make_fabric
-from kermix.training.mixture_search import clearly_better, gaussian_log_densities
+from kermix.training.mixture_search import gaussian_log_densities
+from kermix.training.mixture_trials import clearly_better
 from kermix.training.progress import stage_of
 from kermix.training.rows import RowTask, check_shares
 from kermix.training.settings import FitSettings

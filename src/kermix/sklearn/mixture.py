@@ -163,7 +163,8 @@ class KernelMixture(DensityMixin, BaseEstimator):
 
     def _train(self, rows: np.ndarray, seed: int, refine_steps: int | None) -> Self:
         from kermix.training.build import Split, build_trainer
-        from kermix.training.mixture_search import clearly_better, gaussian_log_densities
+        from kermix.training.mixture_search import gaussian_log_densities
+        from kermix.training.mixture_trials import clearly_better
 
         given = {
             "cost": self.cost, "model": self.model, "components": self.n_components,
