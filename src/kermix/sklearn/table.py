@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from kermix.checks import check_count, check_option
 from kermix.data.tables.columns import UNKNOWN, CategoryColumn
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
-from kermix.data.tables.frames import Frame, taken_rows
+from kermix.data.tables.frames import Frame
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import Schema, Unseen
 from kermix.errors import MissingExtraError, OptionError, RunError, SchemaError
@@ -123,13 +124,9 @@ class TableModel(BaseEstimator):
         Args:
             X: A pandas, Polars or Arrow table, a dictionary of columns, or an array.
             y: Not used.
-            sample_weight: A weight for each row; a row of weight 0 is as if it were not there.
+            sample_weight: A weight for each row; rows of weight 0 are left out.
         """
-        frame = read_frame(X)[0]
-        weights = _weights(sample_weight, frame.rows)
-        if weights is not None and not bool((weights > 0).all()):
-            frame = taken_rows(frame, weights.nonzero().flatten().numpy())
-            weights = weights[weights > 0]
+        frame, weights = _weighted(read_frame(X)[0], sample_weight)
         schema = Schema.of(frame, kinds=self.kinds)
         if not schema.modelled:
             raise SchemaError(
@@ -466,17 +463,23 @@ def _place(schema: Schema, name: str) -> int:
     raise OptionError(f"Column {name!r} is not modelled; there are {names}.")
 
 
-def _weights(given: Any, rows: int) -> Tensor | None:
-    """Weights relative to the largest, which single precision may not hold itself."""
+def _weighted(frame: Frame, given: Any) -> tuple[Frame, Tensor | None]:
+    """The rows that have a weight, and the weights as shares of the largest."""
     if given is None:
-        return None
+        return frame, None
     try:
-        weights = torch.as_tensor(np.asarray(given, dtype=np.float64))
+        weights = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
-        weights = torch.empty(0)
-    good = weights.shape == (rows,) and bool(torch.isfinite(weights).all())
-    if not good or bool((weights < 0).any()) or not bool(weights.sum() > 0):
+        weights = np.empty(0)  # refused below
+    good = weights.shape == (frame.rows,) and bool(np.isfinite(weights).all())
+    if not good or bool((weights < 0).any()) or not bool((weights > 0).any()):
         raise OptionError(
-            f"sample_weight must be {rows} finite numbers, not negative and not all 0."
+            f"sample_weight must be {frame.rows} finite numbers, not negative and not all 0."
         )
-    return (weights / weights.max()).float()
+    shares = (weights / weights.max()).astype(np.float32)
+    some = shares > 0
+    if some.all():
+        return frame, torch.as_tensor(shares)
+    kept = {name: column.filter(some) for name, column in frame.columns.items()}
+    frame = replace(frame, columns=kept, rows=int(some.sum()))
+    return frame, torch.as_tensor(shares[some])
