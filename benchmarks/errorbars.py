@@ -146,9 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--out", type=Path, default=default_path("errorbars"))
     given = parser.parse_args(arguments)
     chosen = [s for s in SETTINGS if max(s.n, s.m) <= given.most_rows]
-    tables: dict[str, Any] = {}
-    for tables in run(settings=chosen, processes=given.processes):
-        pass
+    *_, tables = run(settings=chosen, processes=given.processes)
     return write_record("errorbars", given.out, tables, {"protocol": __doc__}, shown="errorbars")
 
 
