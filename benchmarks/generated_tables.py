@@ -160,7 +160,7 @@ def nearer_share(train: Any, held: Any, fake: Any, categories: Sequence[str]) ->
     """Share of generated rows that are nearer to a training row than to one left out.
 
     As many training rows as there are left-out ones; columns by their range, categories one-hot;
-    absolute differences. Half of the rows are, if nothing was memorised.
+    absolute differences. Half of the rows are, if nothing was memorized.
     """
     import pandas as pd
     from sklearn.neighbors import NearestNeighbors

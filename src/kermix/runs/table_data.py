@@ -1,4 +1,4 @@
-"""The table of a run: read, looked at, kept beside the run, and recognised again."""
+"""The table of a run: read, looked at, kept beside the run, and recognized again."""
 
 import hashlib
 from collections.abc import Sequence
