@@ -77,8 +77,9 @@ def fit(
     model: Annotated[
         str | None,
         typer.Option(
-            help="By default auto: for a table with categories, gaps, times or whole numbers the "
-            "table model (table), which gives every column given any others; for numbers mixture. "
+            help="By default auto: for a table the table model (table), which gives every column "
+            "given any others, or, if all columns are numbers, a closed-form mixture where "
+            "held-out rows prefer it; for arrays and few rows mixture. "
             "mixture: a list of components. network: fixed noise to components. continuous: "
             "new noise in each step to components. generator, conv: "
             "noise to centres, one for each noise vector. For images of 16 "
