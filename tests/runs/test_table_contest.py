@@ -10,6 +10,7 @@ from scipy.stats import multivariate_normal, norm
 
 import kermix as km
 from kermix import errors
+from kermix.data.tables.closeness import closest_distances
 from kermix.runs.fit_run import FitRun
 from kermix.runs.kinds import open_run
 from kermix.runs.table_mixture import TableMixture, has_densities
@@ -79,6 +80,20 @@ def test_samples_of_the_mixture_have_the_form_and_law_of_the_data(gaussian):
     assert again.equals(drawn)
     parts = pd.concat([p.to_pandas() for p in gaussian.sample_parts(4000, seed=1)])
     assert parts["a"].tolist() == drawn["a"].tolist()
+
+
+def test_samples_of_the_mixture_keep_away_from_the_data(gaussian):
+    table = normal()
+    encoded = gaussian.schema.encode(table)
+
+    def nearest(drawn):
+        return closest_distances(gaussian.schema, gaussian.schema.encode(drawn), encoded)
+
+    free = nearest(gaussian.sample(300, seed=2))
+    assert (free < 0.02).mean() > 0.05
+    away = nearest(gaussian.sample(300, seed=2, min_distance=0.02))
+    assert away.min() >= 0.02
+    assert len(gaussian.sample(20, deduplicate=True)) == 20
 
 
 def test_what_the_mixture_does_not_do_is_refused_by_name(gaussian):

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_option
+from kermix.data.tables.closeness import KeepAway
+from kermix.data.tables.columns import NumberColumn
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
-from kermix.data.tables.frames import Frame, taken_rows
+from kermix.data.tables.frames import Frame, as_frame, taken_rows
 from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.reading import read_frame
-from kermix.data.tables.schema import Schema
+from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.errors import OptionError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
@@ -129,6 +131,9 @@ class TableMixture:
         random_state: int | torch.Generator = 0,
         frame: str | None = None,
         on_rows: Callable[[int], None] | None = None,
+        against: Any = None,
+        deduplicate: bool = False,
+        min_distance: float | None = None,
     ) -> Any:
         """Draw rows, rounded as the columns are; see :meth:`kermix.TableModel.sample`."""
         if given:
@@ -138,23 +143,40 @@ class TableMixture:
         generator = random_state
         if not isinstance(generator, torch.Generator):
             generator = torch.Generator().manual_seed(generator)
-        drawn = self.mixture_.sample((n_samples,), generator=generator).numpy()
+        drawn = np.empty((n_samples, len(self.schema_.numbers)))
+
+        def draw(rows: np.ndarray) -> EncodedTable:
+            drawn[rows] = self.mixture_.sample((len(rows),), generator=generator).numpy()
+            table = as_frame(self._written(drawn[rows], "arrow"), "samples")
+            types = {c.name: c.type for c in self.schema_.columns}
+            return self.schema_.encode(replace(table, types=types), extra=True)
+
+        if deduplicate or min_distance is not None:
+            keep = KeepAway(self.schema_, against, deduplicate, min_distance)
+            keep.settle(n_samples, draw, on_rows)
+        else:
+            draw(np.arange(n_samples))
+            if on_rows is not None:
+                on_rows(n_samples)
+        return self._written(drawn, kind)
+
+    def _written(self, drawn: np.ndarray, kind: str) -> Any:
+        """Numbers as a table, rounded as the columns are."""
+        rows, arrays = len(drawn), {}
         places = {c.name: k for k, c in enumerate(self.schema_.numbers)}
-        arrays = {}
         for column in self.schema_.columns:
             if isinstance(column, LeftOutColumn):
-                array = column.decode(n_samples)
+                array = column.decode(rows)
             else:
+                assert isinstance(column, NumberColumn)
                 # A mixture has tails beyond the data, and its samples too.
-                endless = replace(column, low=-np.inf, high=np.inf)  # type: ignore[call-arg]
-                scores = endless.map(drawn[:, places[column.name]])  # type: ignore[attr-defined]
-                array = endless.decode(np.zeros(n_samples, np.int64), scores)  # type: ignore[attr-defined]
+                endless = replace(column, low=-np.inf, high=np.inf)
+                scores = endless.map(drawn[:, places[column.name]])
+                array = endless.decode(np.zeros(rows, np.int64), scores)
             if array is not None:
                 arrays[column.name] = array
-        if on_rows is not None:
-            on_rows(n_samples)
         types = {c.name: c.type for c in self.schema_.columns if c.name in arrays}
-        return build_frame(kind, arrays, types, n_samples)
+        return build_frame(kind, arrays, types, rows)
 
     def score_samples(
         self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None

@@ -213,23 +213,54 @@ class TableRun(Run):
         kept = content["best_step"] or content["step"]
         return model.with_network(network, schema, content["history"], kept, self.config["frame"])
 
-    def sample(self, n: int, seed: int = 0, given: Mapping[str, Any] | Any = None) -> Any:
-        """Rows of the model, in the caller's kind of table; some columns may be given."""
+    def sample(
+        self,
+        n: int,
+        seed: int = 0,
+        given: Mapping[str, Any] | Any = None,
+        *,
+        deduplicate: bool = False,
+        min_distance: float | None = None,
+    ) -> Any:
+        """Rows of the model, in the caller's kind of table.
+
+        Args:
+            n: How many.
+            seed: Of the rows.
+            given: Values of some columns; see :meth:`kermix.TableModel.sample`.
+            deduplicate: Whether rows that equal a row of the run's table are drawn again.
+            min_distance: Rows nearer than this to a row of the run's table are drawn again.
+        """
         model = self.model()
-        return model.sample(n, given=given, random_state=_generator(model, seed))
+        away = self._away(deduplicate, min_distance)
+        return model.sample(n, given=given, random_state=_generator(model, seed), **away)
+
+    def _away(self, deduplicate: bool, min_distance: float | None) -> dict[str, Any]:
+        """What sampling needs to keep away from the rows of the run's table, held out or not."""
+        if not deduplicate and min_distance is None:
+            return {}
+        against = self.dataset().encoded
+        return {"against": against, "deduplicate": deduplicate, "min_distance": min_distance}
 
     def sample_parts(
-        self, n: int, seed: int = 0, given: Mapping[str, Any] | Any = None
+        self,
+        n: int,
+        seed: int = 0,
+        given: Mapping[str, Any] | Any = None,
+        *,
+        deduplicate: bool = False,
+        min_distance: float | None = None,
     ) -> Iterator[Any]:
         """The same rows as Arrow tables, some ten thousand at a time."""
         model = self.model()
+        away = self._away(deduplicate, min_distance)
         generator = _generator(model, seed)
         size = ROWS_AT_ONCE
         if not isinstance(model, TableMixture):
             size = BLOCKS_AT_ONCE * rows_at_once(model.network_)
         for start in range(0, n, size):
             rows = min(size, n - start)
-            yield model.sample(rows, given=given, random_state=generator, frame="arrow")
+            yield model.sample(rows, given=given, random_state=generator, frame="arrow", **away)
 
     def score(
         self, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
