@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kermix.cli.app import app
+from kermix.data.tables.closeness import closest_distances
 from kermix.errors import KermixError, OptionError, RunError, SchemaError, TableError
+from kermix.runs.table_run import TableRun
 from kermix.training.checkpoints import load_checkpoint
 from processes import command
 
@@ -93,6 +95,19 @@ def test_plain_numbers_go_to_a_mixture_and_that_is_said(tmp_path):
     assert "Fitted by a mixture, because all columns are plain numbers" in result.stdout
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config.get("kind") == "fit"
+
+
+def test_samples_keep_away_from_the_data(folder, tmp_path):
+    options = ("sample", folder / "run", "-n", 60, "-o")
+    kermix(*options, tmp_path / "away.csv", "--deduplicate", "--min-distance", "0.1")
+    run = TableRun.open(folder / "run")
+    drawn = run.schema.encode(tmp_path / "away.csv", extra=True)
+    assert closest_distances(run.schema, drawn, run.dataset().encoded).min() >= 0.1 - 1e-4
+    with pytest.raises(OptionError, match="min_distance=0"):
+        kermix(*options, tmp_path / "none.csv", "--min-distance", "0")
+    with pytest.raises(OptionError, match="still nearer than min_distance=40"):
+        kermix(*options, tmp_path / "none.csv", "--min-distance", "40")
+    assert not (tmp_path / "none.csv").exists()
 
 
 def test_samples_have_the_form_of_the_input(folder, tmp_path):

@@ -242,6 +242,7 @@ def test_one_gaussian_is_a_reference_for_plain_numbers():
         ({"b": [None, *np.linspace(0, 1.3, 59)]}, "b has gaps"),
         ({"b": pd.date_range("2024-01-01", periods=60, freq="7h")}, "b is a time"),
         ({"b": np.r_[np.zeros(40), np.linspace(0.1, 1, 20)]}, "b has few values"),
+        ({"b": np.r_[np.zeros(12), np.linspace(0.1, 1.7, 48)]}, "b has values that many rows"),
         ({"b": np.random.default_rng(0).integers(0, 1000, 60)}, "b has whole numbers"),
         ({"b": 1.5}, None),
     ],

@@ -77,8 +77,9 @@ def fit(
     model: Annotated[
         str | None,
         typer.Option(
-            help="By default auto: for a table with categories, gaps, times or whole numbers the "
-            "table model (table), which gives every column given any others; for numbers mixture. "
+            help="By default auto: for a table the table model (table), which gives every column "
+            "given any others, or, if all columns are numbers, a closed-form mixture where "
+            "held-out rows prefer it; for arrays and few rows mixture. "
             "mixture: a list of components. network: fixed noise to components. continuous: "
             "new noise in each step to components. generator, conv: "
             "noise to centres, one for each noise vector. For images of 16 "
@@ -298,6 +299,19 @@ def sample(
             help="Table model: escape text that a spreadsheet would take for a formula.",
         ),
     ] = False,
+    deduplicate: Annotated[
+        bool,
+        typer.Option(
+            "--deduplicate", help="Table model: draw rows again that equal a row of the data."
+        ),
+    ] = False,
+    min_distance: Annotated[
+        float | None,
+        typer.Option(
+            help="Table model: draw rows again that are nearer than this to a row of the data; "
+            "the report has the distances of samples and of held-out rows."
+        ),
+    ] = None,
 ) -> None:
     """Draw samples from a fitted model."""
     from kermix.runs.classify_run import ClassifyRun
@@ -309,8 +323,13 @@ def sample(
     if n < 1:
         raise OptionError(f"-n {n}: at least one sample is needed.")
     opened = open_run(run)
-    if not isinstance(opened, TableRun) and (given or spreadsheet_safe):
-        raise OptionError(f"{run}: --given and --spreadsheet-safe are for the table model.")
+    if not isinstance(opened, TableRun) and (
+        given or spreadsheet_safe or deduplicate or min_distance is not None
+    ):
+        raise OptionError(
+            f"{run}: --given, --spreadsheet-safe, --deduplicate and --min-distance are for the "
+            "table model."
+        )
     if isinstance(opened, ClassifyRun):
         raise RunError(
             f"{run}: a classifier, which tells images apart (kermix predict); samples are drawn "
@@ -323,7 +342,8 @@ def sample(
         if label is not None:
             raise OptionError(f"--label {label}: the run in {run} has no classes.")
         if isinstance(opened, TableRun):
-            out = sample_table(opened, out, n, seed, given or [], spreadsheet_safe)
+            out = sample_table(opened, out, n, seed, given or [], spreadsheet_safe, deduplicate,
+                               min_distance)  # fmt: skip
         else:
             check_output(out, *ROWS)
             assert isinstance(opened, FitRun)

@@ -67,14 +67,24 @@ def impute(
 
 
 def sample_table(
-    run: "TableRun", out: Path, n: int, seed: int, given: Sequence[str], safe: bool
+    run: "TableRun",
+    out: Path,
+    n: int,
+    seed: int,
+    given: Sequence[str],
+    safe: bool,
+    deduplicate: bool = False,
+    min_distance: float | None = None,
 ) -> Path:
     """Write rows of the model, part by part; returns where they are."""
     path = written_path(out, run)
     check_writable(path)
     known = parse_given(given, run.schema)
     with counting("sample", n) as on_rows:
-        parts = _counted(run.sample_parts(n, seed, known), on_rows)
+        drawn = run.sample_parts(
+            n, seed, known, deduplicate=deduplicate, min_distance=min_distance
+        )
+        parts = _counted(drawn, on_rows)
         write_tables(path, parts, safe, run.csv_form(path.name))
     return path
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
+from kermix.data.tables.closeness import closest_distances, copies
 from kermix.data.tables.columns import CategoryColumn
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.errors import MissingExtraError
@@ -34,8 +35,7 @@ class Pair:
 class Privacy:
     """Distances to the closest training row: median and 5 % quantile, of samples and of new rows.
 
-    The distance of two rows is the mean over columns of 0 or 1 for codes, and of the difference of
-    normal scores for numbers.
+    See :func:`~kermix.data.tables.closeness.closest_distances`.
     """
 
     samples: tuple[float, float]
@@ -113,8 +113,8 @@ def judge_samples(
         density_name="held-out log-density" if len(held) else "log-density of the rows fitted",
         references=tuple(_references(schema, fitted, judged)),
         detection=detection_score(schema, data, samples),
-        copies=_copies(samples, fitted),
-        copies_held=_copies(data[held], fitted) if len(held) else 0.0,
+        copies=float(copies(samples, fitted).mean()) if len(samples) else 0.0,
+        copies_held=float(copies(data[held], fitted).mean()) if len(held) else 0.0,
         privacy=_privacy(schema, samples, fitted, data[held]),
         columns=columns,
         pairs=tuple(sorted(pairs, key=lambda p: -p.difference)[:SHOWN_PAIRS]),
@@ -231,26 +231,14 @@ def _one_gaussian(schema: Schema, fitted: EncodedTable, judged: EncodedTable) ->
     return float(np.mean(law.logpdf(others)))
 
 
-def _copies(rows: EncodedTable, fitted: EncodedTable) -> float:
-    """Share of the rows that are among the fitted ones, to seven digits of their scores."""
-    keys = ({(c.tobytes() + v.tobytes()) for c, v in zip(
-        t.codes, np.round(t.values, 6) + 0.0, strict=True)} for t in (fitted,))  # fmt: skip
-    known = next(iter(keys))
-    same = [
-        (c.tobytes() + v.tobytes()) in known
-        for c, v in zip(rows.codes, np.round(rows.values, 6) + 0.0, strict=True)
-    ]
-    return float(np.mean(same)) if same else 0.0
-
-
 def _privacy(
     schema: Schema, samples: EncodedTable, fitted: EncodedTable, held: EncodedTable
 ) -> Privacy:
     few = samples[:NEAREST_ROWS]
-    to_training = _nearest(schema, few, fitted[:AMONG])
+    to_training = closest_distances(schema, few, fitted[:AMONG])
     if len(held) < 2:
         return Privacy(_spread(to_training), None, None)
-    of_held = _nearest(schema, held[:NEAREST_ROWS], fitted[:AMONG])
+    of_held = closest_distances(schema, held[:NEAREST_ROWS], fitted[:AMONG])
     apart = to_training[:, None] - of_held
     nearer = float(((apart < 0) + 0.5 * (apart == 0)).mean())
     return Privacy(_spread(to_training), _spread(of_held), nearer)
@@ -258,21 +246,3 @@ def _privacy(
 
 def _spread(distances: np.ndarray) -> tuple[float, float]:
     return float(np.median(distances)), float(np.quantile(distances, 0.05))
-
-
-def _nearest(schema: Schema, rows: EncodedTable, others: EncodedTable) -> np.ndarray:  # (N,)
-    total = np.zeros((len(rows), len(others)), np.float32)
-    places, there = (schema.positions(t).astype(np.float32) for t in (rows, others))
-    number = {int(k): q for q, k in enumerate(schema.number_columns)}
-    for k, column in enumerate(schema.modelled):
-        a, b = rows.codes[:, k], others.codes[:, k]
-        if k not in number:
-            total += a[:, None] != b
-            continue
-        q = number[k]
-        apart = np.abs(places[:, q][:, None] - there[:, q])
-        if column.missing_code is not None:
-            gone = (a == column.missing_code)[:, None] != (b == column.missing_code)
-            apart = np.where(gone, np.float32(1), apart)
-        total += apart
-    return np.asarray(total.min(1) / len(schema.modelled))

@@ -13,6 +13,7 @@ from kermix.reports.table_quality import Privacy, TableQuality
 __all__ = ["write_table_report"]
 
 DRAWN_PAIRS = 4
+NETWORK = "table model"
 
 
 def write_table_report(
@@ -23,13 +24,28 @@ def write_table_report(
     samples: EncodedTable,
     quality: TableQuality,
     history: list[dict[str, float]],
+    model: str = NETWORK,
 ) -> None:
-    """Write `report.html`: numbers, each column, pairs, privacy, how to repeat it."""
+    """Write `report.html`: numbers, each column, pairs, privacy, how to repeat it.
+
+    Args:
+        run: The run.
+        rows: Numbers to begin with, by name.
+        schema: What the columns are.
+        data: All rows.
+        samples: Rows of the model.
+        quality: How good they are.
+        history: What was reported in training.
+        model: What the model is called; another than the table model has no conditionals here.
+    """
     name = Path(run.config["data"]).name
+    what = "Gaussians whose density held-out rows prefer to the table model's, fitted by"
+    if model == NETWORK:
+        what = (
+            "One network that gives the distribution of each column given any others, trained by"
+        )
     page = Report(
-        f"Table model of {name}",
-        f"One network that gives the distribution of every column given any others, trained by "
-        f"kermix {run.config['kermix']}.",
+        f"{model[0].upper()}{model[1:]} of {name}", f"{what} kermix {run.config['kermix']}."
     )
     page.table(("", ""), rows, text=True)
     for note in run.config.get("notes", []):
@@ -39,8 +55,8 @@ def write_table_report(
     if quality.log_density <= best:
         page.text("No: a simpler model has a higher log-density. Train longer, or use more rows.")
     page.table(
-        ("model", "log-density, nats a row", "table model is ahead by"),
-        [("table model", quality.log_density, ""),
+        ("model", "log-density, nats a row", f"{model} is ahead by"),
+        [(model, quality.log_density, ""),
          *((what, value, quality.log_density - value) for what, value in quality.references)],
     )  # fmt: skip
     page.text(
@@ -82,20 +98,26 @@ def write_table_report(
     page.heading("Training")
     page.figure(
         curve_figure(history, quality.density_name.startswith("held-out")),
-        "The loss of batches, which see different columns each time, and of held-out rows.",
+        "The table model: the loss of batches, which see different columns each time, and of "
+        "held-out rows.",
     )
     page.heading("Repeat it")
     page.code(run.command())
-    page.text("Draw rows, also with some columns given; fill gaps; score; predict:")
+    whole = model == NETWORK
+    page.text(f"Draw rows{', also with some columns given; fill gaps' * whole}; score"
+              f"{'; predict' * whole}:")  # fmt: skip
     folder, form = shlex.quote(str(run.folder)), run.config["form"]
     column = schema.modelled[0].name
-    page.code(
-        f"kermix sample {folder} -n 1000 -o more{form}\n"
-        f"kermix sample {folder} -n 1000 -o some{form} --given {shlex.quote(column + '=VALUE')}\n"
-        f"kermix impute {folder} gaps{form} -o filled{form}\n"
-        f"kermix score {folder} rows{form} --sort\n"
-        f"kermix predict {folder} rows{form} --target {shlex.quote(column)}"
-    )
+    lines = [f"kermix sample {folder} -n 1000 -o more{form}",
+             f"kermix score {folder} rows{form} --sort"]  # fmt: skip
+    if whole:
+        lines += [
+            f"kermix sample {folder} -n 1000 -o some{form} --given "
+            f"{shlex.quote(column + '=VALUE')}",
+            f"kermix impute {folder} gaps{form} -o filled{form}",
+            f"kermix predict {folder} rows{form} --target {shlex.quote(column)}",
+        ]
+    page.code("\n".join(lines))
     page.heading("Schema")
     page.table(("column", "kind", "type", "gaps", "codes", "what it holds"), schema.table(),
                text=True)  # fmt: skip

@@ -25,6 +25,7 @@ from kermix.runs.table_fit import (
     TABLE_SETTINGS,
     TypedTable,
     begin_table_fit,
+    is_contested,
     typed_table,
     why_table_model,
 )
@@ -60,8 +61,9 @@ def fit(
         data: A built-in set (`"moons"`), a set of images (`"mnist"`), a path, or what holds rows:
             a data frame, an array, a tensor; these are copied into the folder. A table with
             categories, gaps, times or whole numbers is fitted by the table model
-            (:class:`kermix.TableModel`), numbers by a mixture, unless `model` says otherwise:
-            `"table"`, `"mixture"`, ...
+            (:class:`kermix.TableModel`); of a table of numbers, also by a mixture in closed
+            form, and held-out rows choose. `model` says otherwise: `"table"`, `"mixture"`, ...;
+            arrays, and settings that only a mixture has, mean `"mixture"`.
         out: Folder of the run, which must not exist; by default `runs/NAME`.
         quick: Whether to take fewer steps and components, for a first look.
         show: Whether to show a progress bar.
@@ -147,13 +149,16 @@ def begin_fit(
                 f"{what}{', '.join((*READING, 'target'))} are for tables with columns, and "
                 f"{data} is none."
             )
-        why = None if asked or found is None else _why_table_model(found, settings, target)
-        if found is not None and (asked or why is not None):
+        contest = found is not None and target is None and _is_contested(found, settings)
+        why = None
+        if found is not None and not asked and not contest:
+            why = _why_table_model(found, settings, target)
+        if found is not None and (asked or why is not None or contest):
             return begin_table_fit(
                 found, folder=folder, quick=quick,
                 settings={n: v for n, v in settings.items() if n != "model"}, target=target,
                 reading=look, rows=rows, device=device, precision=precision, ranks=ranks,
-                why=why,
+                why=why, contest=contest,
             )  # fmt: skip
         if target is not None:
             raise OptionError(f"target={target!r} is for the table model (model='table').")
@@ -234,6 +239,11 @@ def _why_table_model(
     if why is None and set(settings) & OF_TABLES:
         return f"{min(set(settings) & OF_TABLES)} is a setting of it"
     return why
+
+
+def _is_contested(found: TypedTable, settings: Mapping[str, Any]) -> bool:
+    """Whether nobody has said which model is to be fitted, and held-out rows can decide."""
+    return not set(settings) - TO_BOTH and "model" not in settings and is_contested(found)
 
 
 def _numbers(frame: Frame) -> Table:

@@ -21,15 +21,20 @@ from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
 from kermix.runs.run import KEPT
 from kermix.runs.table_data import TableData, form_of, keep_frame, rows_of
+from kermix.runs.table_mixture import has_densities
 from kermix.runs.table_run import TableRun
-from kermix.training.table_model import TableModelSettings
+from kermix.training.table_model import TableModelSettings, table_split
 
-__all__ = ["READING", "TABLE_SETTINGS", "TypedTable", "begin_table_fit", "is_table",
-           "typed_table", "why_table_model"]  # fmt: skip
+__all__ = ["READING", "TABLE_SETTINGS", "TypedTable", "begin_table_fit", "is_contested",
+           "is_table", "typed_table", "why_table_model"]  # fmt: skip
 
 READING = ("columns", "exclude", "kinds", "delimiter", "decimal", "encoding", "header")
 TABLE_SETTINGS = {field.name for field in fields(TableModelSettings)}
 MOSTLY = 0.5
+CONTEST = (
+    "All columns are numbers: a closed-form mixture is fitted too, and the model that "
+    "held-out rows like better is kept (--model table or --model mixture decides otherwise)."
+)
 LEAST_ROWS = 20  # of fewer rows nothing can be said about whole numbers and keys
 
 
@@ -111,7 +116,18 @@ def _why(column: Any, many: bool) -> str | None:
         return "is a time"
     if column.continuous < MOSTLY:
         return "has few values that most rows share" if many else None
+    if many and len(column.atoms):
+        return "has values that many rows share"
     return "has whole numbers" if many and column.decimals == 0 else None
+
+
+def is_contested(table: TypedTable) -> bool:
+    """Whether held-out rows can tell if a mixture or the table model is better.
+
+    Some must be held out, and both must have densities of the same kind.
+    """
+    held, _ = table_split(table.frame.rows, TableModelSettings())
+    return len(held) > 0 and has_densities(table.schema)
 
 
 def begin_table_fit(
@@ -127,6 +143,7 @@ def begin_table_fit(
     precision: str,
     ranks: Mapping[str, Any],
     why: str | None = None,
+    contest: bool = False,
 ) -> tuple[TableRun, TableData]:
     """Make the run folder of a fit of the table model; nothing is trained yet."""
     if ranks["devices"] * ranks["nodes"] > 1:
@@ -156,7 +173,9 @@ def begin_table_fit(
     run = TableRun.create(
         folder, source, data, chosen, target=target, device=device, precision=precision,
         options={} if kept else options,
-        notes=(*([f"Fitted by the table model, because {why}."] if why else []), *table.notes),
+        notes=(*([f"Fitted by the table model, because {why}."] if why else []),
+               *([CONTEST] if contest else []), *table.notes),
+        contest=contest,
         frame=table.frame.kind if kept else "pandas",
         form=".parquet" if kept else form_of(source),
     )  # fmt: skip

@@ -30,6 +30,7 @@ from kermix.reports.table_report import write_table_report
 from kermix.runs.folder import TABLE, check_data, check_trained
 from kermix.runs.run import Numbers, Outcome, Row, Run
 from kermix.runs.table_data import TableData, fingerprint, rows_of
+from kermix.runs.table_mixture import TableMixture, rivals
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Trainer, load_model, make_fabric
 from kermix.training.table_model import (
@@ -48,6 +49,7 @@ LEAST_JUDGED, MOST_JUDGED = 1000, 10_000  # rows that are drawn for the report
 KEPT_SAMPLES = 2500
 BLOCKS_AT_ONCE = 8
 ROWS_AT_ONCE = 16_384  # whose conditional distributions are held
+TABLE_MODEL = "table model"
 OnRows = Callable[[int], None]
 
 
@@ -72,6 +74,7 @@ class TableRun(Run):
         precision: str = "32-true",
         options: Mapping[str, Any] | None = None,
         notes: tuple[str, ...] = (),
+        contest: bool = False,
     ) -> "TableRun":
         """Begin a run in a folder that must not exist.
 
@@ -87,6 +90,8 @@ class TableRun(Run):
             precision: A precision of Fabric's.
             options: How the table is read.
             notes: What was assumed when it was read.
+            contest: Whether a mixture takes the place of the table model where held-out rows
+                prefer it.
         """
         settings = settings.for_rows(len(data.encoded))
         if target is not None:
@@ -104,6 +109,7 @@ class TableRun(Run):
                 "shape": [data.frame.rows, len(data.schema)],
                 "columns": list(data.schema.names),
                 "target": target,
+                "contest": contest,
                 "frame": frame,
                 "form": form,
                 "csv": None if data.frame.form is None else data.frame.form.to_dict(),
@@ -180,8 +186,14 @@ class TableRun(Run):
         """The loss of a batch, and that of held-out rows."""
         return {"stage": f"loss {row['loss']:.3f}", "metric": f"held-out {row['metric']:.3f}"}
 
-    def model(self) -> "TableModel":
-        """The trained model, as an estimator."""
+    def model(self) -> "TableModel | TableMixture":
+        """The trained model, as an estimator; the mixture that was better, if one was."""
+        won = self.checkpoints / "mixture.safetensors"
+        if self.config.get("contest") and won.exists():
+            return TableMixture.load(won, self.schema, self.config["frame"])
+        return self._table_model()
+
+    def _table_model(self) -> "TableModel":
         from kermix.sklearn.table import TableModel
 
         path = self.checkpoints / "model.safetensors"
@@ -204,21 +216,54 @@ class TableRun(Run):
         kept = content["best_step"] or content["step"]
         return model.with_network(network, schema, content["history"], kept, self.config["frame"])
 
-    def sample(self, n: int, seed: int = 0, given: Mapping[str, Any] | Any = None) -> Any:
-        """Rows of the model, in the caller's kind of table; some columns may be given."""
+    def sample(
+        self,
+        n: int,
+        seed: int = 0,
+        given: Mapping[str, Any] | Any = None,
+        *,
+        deduplicate: bool = False,
+        min_distance: float | None = None,
+    ) -> Any:
+        """Rows of the model, in the caller's kind of table.
+
+        Args:
+            n: How many.
+            seed: Of the rows.
+            given: Values of some columns; see :meth:`kermix.TableModel.sample`.
+            deduplicate: Whether rows that equal a row of the run's table are drawn again.
+            min_distance: Rows nearer than this to a row of the run's table are drawn again.
+        """
         model = self.model()
-        return model.sample(n, given=given, random_state=_generator(model, seed))
+        away = self._away(deduplicate, min_distance)
+        return model.sample(n, given=given, random_state=_generator(model, seed), **away)
+
+    def _away(self, deduplicate: bool, min_distance: float | None) -> dict[str, Any]:
+        """What sampling needs to keep away from the rows of the run's table, held out or not."""
+        if not deduplicate and min_distance is None:
+            return {}
+        against = self.dataset().encoded
+        return {"against": against, "deduplicate": deduplicate, "min_distance": min_distance}
 
     def sample_parts(
-        self, n: int, seed: int = 0, given: Mapping[str, Any] | Any = None
+        self,
+        n: int,
+        seed: int = 0,
+        given: Mapping[str, Any] | Any = None,
+        *,
+        deduplicate: bool = False,
+        min_distance: float | None = None,
     ) -> Iterator[Any]:
         """The same rows as Arrow tables, some ten thousand at a time."""
         model = self.model()
+        away = self._away(deduplicate, min_distance)
         generator = _generator(model, seed)
-        size = BLOCKS_AT_ONCE * rows_at_once(model.network_)
+        size = ROWS_AT_ONCE
+        if not isinstance(model, TableMixture):
+            size = BLOCKS_AT_ONCE * rows_at_once(model.network_)
         for start in range(0, n, size):
             rows = min(size, n - start)
-            yield model.sample(rows, given=given, random_state=generator, frame="arrow")
+            yield model.sample(rows, given=given, random_state=generator, frame="arrow", **away)
 
     def score(
         self, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
@@ -274,8 +319,10 @@ class TableRun(Run):
 
     def finish(self, data: TableData, outcome: Outcome) -> Numbers:
         """Write samples and report; returns the numbers to show."""
-        model, settings = self.model(), self.settings
+        settings = self.settings
         held, train = (part.numpy() for part in table_split(len(data.encoded), settings))
+        densities = self._contest(data, train, np.sort(held)) if self.config.get("contest") else {}
+        model = self.model()
         count = min(MOST_JUDGED, max(LEAST_JUDGED, len(data.encoded)))
         drawn = model.sample(count, random_state=settings.seed + 1, frame="arrow")
         path = self.folder / f"samples{self.config['form']}"
@@ -286,11 +333,33 @@ class TableRun(Run):
         judged = np.sort(held if len(held) else train[:MOST_JUDGED])
         log_density = model.score_samples(taken_rows(data.frame, judged))
         quality = judge_samples(data.schema, data.encoded, samples, train, held, log_density)
-        write_json(self.folder / "result.json", quality.as_json())
+        name = model.name if isinstance(model, TableMixture) else TABLE_MODEL
+        others = [(n, d) for n, d in densities.items() if n != name]
+        named = {n for n, _ in others} | {name}
+        kept = [(n, d) for n, d in quality.references if n not in named]
+        quality = replace(quality, references=(*others, *kept))
+        chosen = {"model": name, "models": densities} if densities else {}
+        write_json(self.folder / "result.json", {**chosen, **quality.as_json()})
         rows = self._numbers(data, quality, outcome, model.n_iter_)
+        if densities:
+            rows.insert(0, ("model", f"{name}, chosen by the log-density of {len(held)} held-out "
+                            "rows"))  # fmt: skip
         write_table_report(self, rows, data.schema, data.encoded, samples, quality,
-                           outcome.history)  # fmt: skip
+                           outcome.history, name)  # fmt: skip
         return rows
+
+    def _contest(self, data: TableData, train: np.ndarray, held: np.ndarray) -> dict[str, float]:
+        """Mean log-densities of the held-out rows by model; a mixture that is ahead is kept."""
+        own = self._table_model().score_samples(taken_rows(data.frame, held))
+        others = rivals(data.schema, data.frame, train, held, self.settings.seed)
+        path = self.checkpoints / "mixture.safetensors"
+        path.unlink(missing_ok=True)
+        best = max(others, key=lambda rival: rival.log_density.mean())
+        if best.log_density.mean() > own.mean():
+            frame = self.config["frame"]
+            TableMixture(data.schema, best.mixture, frame, best.name).save(path)
+        return {TABLE_MODEL: float(own.mean()),
+                **{rival.name: float(rival.log_density.mean()) for rival in others}}  # fmt: skip
 
     def _numbers(
         self, data: TableData, quality: TableQuality, outcome: Outcome, kept: int
@@ -309,12 +378,14 @@ class TableRun(Run):
              "held-out rows)"),
             ("data", f"{data.frame.name}: {data.frame.rows:,} rows, {len(schema)} columns "
              f"({counted})"),
-            ("steps", f"{outcome.step}, of which step {kept} was kept"),
+            ("steps", f"{outcome.step}" + (f", of which step {kept} was kept" if kept else "")),
         ]  # fmt: skip
 
     def command(self) -> str:
         """The command that repeats this run."""
-        parts = ["kermix", "fit", shlex.quote(self.config["data"]), "--model", "table"]
+        parts = ["kermix", "fit", shlex.quote(self.config["data"])]
+        if not self.config.get("contest"):
+            parts += ["--model", "table"]
         if self.config["target"] is not None:
             parts += ["--target", shlex.quote(self.config["target"])]
         parts += self.reading_options()
@@ -339,7 +410,9 @@ class TableRun(Run):
         return parts
 
 
-def _generator(model: "TableModel", seed: int) -> torch.Generator:
+def _generator(model: "TableModel | TableMixture", seed: int) -> torch.Generator:
+    if isinstance(model, TableMixture):
+        return torch.Generator().manual_seed(seed)
     return torch.Generator(model.network_.out.weight.device).manual_seed(seed)
 
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option
+from kermix.data.tables.closeness import KeepAway
 from kermix.data.tables.columns import UNKNOWN, CategoryColumn
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
-from kermix.data.tables.frames import Frame
+from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.reading import read_frame
-from kermix.data.tables.schema import Schema, Unseen
+from kermix.data.tables.schema import EncodedTable, Schema, Unseen
 from kermix.errors import MissingExtraError, OptionError, RunError, SchemaError
 from kermix.models.table.anchors import find_anchors
 from kermix.models.table.distribution import ColumnDistribution, column_distribution
@@ -170,6 +171,9 @@ class TableModel(BaseEstimator):
         random_state: Any = None,
         frame: str | None = None,
         on_rows: Callable[[int], None] | None = None,
+        against: Any = None,
+        deduplicate: bool = False,
+        min_distance: float | None = None,
     ) -> Any:
         """Draw rows, in the kind of table that the model was fitted to.
 
@@ -180,12 +184,40 @@ class TableModel(BaseEstimator):
             random_state: Seed of the rows.
             frame: The kind of table: "pandas", "polars", "arrow", "dict" or "array".
             on_rows: Called with the number of rows that are done, block by block.
+            against: Rows to keep away from, such as the table that was fitted; for the next two.
+            deduplicate: Whether rows that equal one of `against` in all modelled columns are drawn
+                again.
+            min_distance: Rows nearer than this to one of `against` are drawn again. The distance
+                is the report's: the mean over columns of 0 or 1 for categories and gaps, and of
+                the difference of normal scores for numbers. Neither option is a promise in the
+                sense of differential privacy.
         """
         check_count("n_samples", n_samples, 0)
         generator = self._generator(random_state)
         codes, values, seen = self._given(given, n_samples, inside=True)
-        found = complete(self.network_, codes, values, seen, generator, on_rows=on_rows)
-        return self._decode(*found, seen, frame or self._frame)
+        kind = frame or self._frame
+        check_option("frame", kind, FRAME_KINDS)
+        if not deduplicate and min_distance is None:
+            found = complete(self.network_, codes, values, seen, generator, on_rows=on_rows)
+            return self._decode(*found, seen, kind)
+        drawn = codes.clone(), values.clone()
+
+        def draw(rows: np.ndarray) -> EncodedTable:
+            at = torch.from_numpy(rows).to(self._where)
+            some = complete(self.network_, codes[at], values[at], seen[at], generator)
+            for whole, part in zip(drawn, some, strict=True):
+                whole[at] = part.to(whole.dtype)
+            return self._as_written(*some, seen[at])
+
+        keep = KeepAway(self.schema_, against, deduplicate, min_distance)
+        keep.settle(n_samples, draw, on_rows)
+        return self._decode(*drawn, seen, kind)
+
+    def _as_written(self, codes: Tensor, values: Tensor, seen: Tensor) -> EncodedTable:
+        """Rows as a reader of the table finds them: rounded, and with equal columns equal."""
+        table = as_frame(self._decode(codes, values, seen, "arrow"), "samples")
+        types = {c.name: c.type for c in self.schema_.columns}
+        return self.schema_.encode(replace(table, types=types), extra=True)
 
     def score_samples(
         self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None
@@ -391,7 +423,6 @@ class TableModel(BaseEstimator):
         return build_frame(frame.kind, self._equal(columns, codes, seen), types, frame.rows)
 
     def _decode(self, codes: Tensor, values: Tensor, seen: Tensor, frame: str) -> Any:
-        check_option("frame", frame, FRAME_KINDS)
         arrays = self.schema_.decoded_columns(self.network_.layout.encoded(codes, values, frame))
         types = {c.name: c.type for c in self.schema_.columns if c.name in arrays}
         return build_frame(frame, self._equal(arrays, codes, seen), types, len(codes))

@@ -1,0 +1,167 @@
+"""Tables of numbers: a mixture or the table model, as held-out rows have it."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import multivariate_normal, norm
+
+import kermix as km
+from kermix import errors
+from kermix.data.tables.closeness import closest_distances
+from kermix.runs.fit_run import FitRun
+from kermix.runs.kinds import open_run
+from kermix.runs.table_mixture import TableMixture, has_densities
+from kermix.runs.table_run import TableRun
+from kermix.training.table_model import TableModelSettings, table_split
+
+SHORT = {"steps": 20, "device": "cpu"}
+MEAN, COVARIANCE = np.array([1.0, 200.0]), np.array([[4.0, 15.0], [15.0, 100.0]])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small():
+    """A narrow network by default, because a named width would ask for the table model."""
+    made = TableModelSettings.__init__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made, "__defaults__", (16, 1, *made.__defaults__[2:]))
+        yield
+
+
+def normal(rows=400):
+    values = np.random.default_rng(0).multivariate_normal(MEAN, COVARIANCE, rows)
+    return pd.DataFrame({"a": values[:, 0], "c": 3.5, "b": values[:, 1].round(2)})
+
+
+@pytest.fixture(scope="module")
+def gaussian(tmp_path_factory):
+    return km.fit(normal(), out=tmp_path_factory.mktemp("runs") / "normal", **SHORT)
+
+
+def test_a_gaussian_table_ends_no_worse_than_one_gaussian(gaussian):
+    assert isinstance(gaussian, TableRun)
+    assert isinstance(gaussian.model(), TableMixture)
+    table = normal()
+    held, train = table_split(400, gaussian.settings)
+    rows = table[["a", "b"]].to_numpy()
+    law = multivariate_normal(rows[train].mean(0), np.cov(rows[train].T, bias=True))
+    reference = float(law.logpdf(rows[held]).mean())
+    result = json.loads((gaussian.folder / "result.json").read_text())
+    assert result["models"]["one Gaussian"] == pytest.approx(reference, abs=2e-3)
+    assert result["log_density"] == max(result["models"].values()) >= reference - 2e-3
+    assert result["models"][result["model"]] == result["log_density"]
+    assert result["models"]["table model"] < reference, "20 steps are too few for a network"
+    # In the units of the columns, row by row.
+    truth = multivariate_normal(MEAN, COVARIANCE).logpdf(rows)
+    np.testing.assert_allclose(gaussian.score(table).to_numpy().mean(), truth.mean(), atol=0.05)
+
+
+def test_what_is_said_of_a_contest(gaussian):
+    assert "All columns are numbers" in gaussian.notes(None)[0]
+    page = (gaussian.folder / "report.html").read_text()
+    assert "chosen by the log-density of 60 held-out rows" in page
+    assert "table model" in page
+    assert "kermix impute" not in page
+    assert "--model" not in gaussian.command()
+
+
+def test_samples_of_the_mixture_have_the_form_and_law_of_the_data(gaussian):
+    drawn = gaussian.sample(4000, seed=1)
+    assert list(drawn) == ["a", "c", "b"]
+    assert set(drawn["c"]) == {3.5}
+    assert (drawn["b"] == drawn["b"].round(2)).all()
+    values = drawn[["a", "b"]].to_numpy()
+    np.testing.assert_allclose(values.mean(0), MEAN, atol=1.5)
+    np.testing.assert_allclose(np.cov(values.T) / COVARIANCE, 1, atol=0.25)
+    assert values[:, 0].max() > normal()["a"].max(), "tails are not cut off"
+    again = open_run(gaussian.folder).sample(4000, seed=1)
+    assert again.equals(drawn)
+    parts = pd.concat([p.to_pandas() for p in gaussian.sample_parts(4000, seed=1)])
+    assert parts["a"].tolist() == drawn["a"].tolist()
+
+
+def test_samples_of_the_mixture_keep_away_from_the_data(gaussian):
+    table = normal()
+    encoded = gaussian.schema.encode(table)
+
+    def nearest(drawn):
+        return closest_distances(gaussian.schema, gaussian.schema.encode(drawn), encoded)
+
+    free = nearest(gaussian.sample(300, seed=2))
+    assert (free < 0.02).mean() > 0.05
+    away = nearest(gaussian.sample(300, seed=2, min_distance=0.02))
+    assert away.min() >= 0.02
+    assert len(gaussian.sample(20, deduplicate=True)) == 20
+
+
+def test_what_the_mixture_does_not_do_is_refused_by_name(gaussian):
+    with pytest.raises(errors.OptionError, match="--model table"):
+        gaussian.impute(normal(5))
+    with pytest.raises(errors.OptionError, match="--model table"):
+        gaussian.predict(normal(5), "a")
+    with pytest.raises(errors.OptionError, match="--model table"):
+        gaussian.sample(2, given={"a": 1.0})
+    gaps = normal(5)
+    gaps.loc[2, "a"] = np.nan
+    with pytest.raises(errors.OptionError, match="column a: 1 cells are empty"):
+        gaussian.score(gaps)
+
+
+def test_the_table_model_is_kept_where_held_out_rows_prefer_it(tmp_path, monkeypatch):
+    def poor(rows, size=None, kind="auto", **_):
+        wide = km.GaussianMixture(torch.ones(1).double(), rows.mean(0)[None] + 1e3 * rows.std(0),
+                                  rows.var(0)[None])  # fmt: skip
+        return type("Chosen", (), {"mixture": wide})
+
+    monkeypatch.setattr("kermix.runs.table_mixture.choose_mixture", poor)
+    run = km.fit(normal(), out=tmp_path / "run", **SHORT)
+    assert isinstance(run.model(), km.TableModel)
+    assert run.sample(3, given={"a": 1.0}).shape == (3, 3)
+    result = json.loads((run.folder / "result.json").read_text())
+    assert result["model"] == "table model"
+    assert result["models"]["table model"] == result["log_density"]
+
+
+def test_who_says_which_model_gets_it(tmp_path):
+    asked = km.fit(normal(), out=tmp_path / "1", model="table", **SHORT)
+    assert isinstance(asked.model(), km.TableModel)
+    mixture = km.fit(normal(), out=tmp_path / "2", model="mixture", refine_steps=2, components=4,
+                     **SHORT)  # fmt: skip
+    assert isinstance(mixture, FitRun)
+
+
+def test_values_that_many_rows_share_count_by_their_probability(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=400), "b": rng.normal(100, 10, 400).round(0)})
+    run = km.fit(table, out=tmp_path / "run", **SHORT)
+    assert len(run.schema["b"].atoms) > 5
+    assert run.schema["b"].decimals == 0
+    assert isinstance(run.model(), TableMixture)
+    # Whole numbers are intervals of width 1, tenths of width 1/10.
+    truth = norm.logpdf(table["a"]) + norm(100, 10).logpdf(table["b"])
+    assert run.score(table).mean() == pytest.approx(truth.mean(), abs=0.05)
+    fine = table.assign(b=table["b"] / 10)
+    other = km.fit(fine, out=tmp_path / "fine", **SHORT)
+    shared = np.isin(fine["b"], other.schema["b"].atoms)
+    assert 0.5 < shared.mean() < 1
+    truth = truth + np.log(10) * ~shared
+    assert other.score(fine).mean() == pytest.approx(truth.mean(), abs=0.05)
+    assert (other.sample(50)["b"].round(1) == other.sample(50)["b"]).all()
+
+
+@pytest.mark.parametrize(
+    ("column", "good"),
+    [
+        (np.linspace(0, 1, 60) ** 2, True),
+        (np.r_[np.zeros(20), np.linspace(0.1, 1, 40).round(3)], True),
+        (np.r_[np.zeros(20), np.sqrt(np.arange(2, 42))], False),
+        (np.r_[np.nan, np.linspace(0.1, 1, 59)], False),
+        (["x", "y"] * 30, False),
+        (pd.date_range("2024-01-01", periods=60, freq="7h"), False),
+    ],
+)
+def test_densities_are_compared_where_both_are_of_the_same_kind(column, good):
+    table = pd.DataFrame({"a": np.random.default_rng(1).normal(size=60), "b": column})
+    assert has_densities(km.Schema.of(table)) is good
