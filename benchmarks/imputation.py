@@ -1,9 +1,9 @@
 """Gaps filled in real tables, against scikit-learn's imputers, on the same cells.
 
 `python -m benchmarks.imputation --data FOLDER`: the folder holds adult-train.csv.gz, magic.csv.gz
-and shoppers.csv.gz. Of at most 10,000 random rows of each, 30 % of the cells are removed at random;
-every method fits the table with gaps and fills it. Numbers: root mean squared error over the
-standard deviation of the column; categories: share of wrong ones; both are means over columns.
+and shoppers.csv.gz. Of at most `--rows` random rows of each, 30 % of the cells are removed at
+random; every method fits the table with gaps and fills it. Numbers: root mean squared error over
+the standard deviation of the column; categories: share of wrong ones; both are means over columns.
 
 - kermix: `TableModel()` as it is; once what `impute(table)` fills in (most likely values), once
   means and votes of `impute(table, draws=20)`.
@@ -39,10 +39,12 @@ ROWS, SHARE, DRAWS = 10_000, 0.3, 20
 INTERVALS = {"coverage_52": 5, "coverage_90": 1}  # draws outside, at each end
 
 
-def with_gaps(table: Any, categories: Sequence[str], seed: int) -> tuple[Any, Any, np.ndarray]:
+def with_gaps(
+    table: Any, categories: Sequence[str], seed: int, rows: int = ROWS
+) -> tuple[Any, Any, np.ndarray]:
     """Rows, the same with gaps, and where these are; categories are texts and all else numbers."""
     rng = np.random.default_rng(seed)
-    whole = table.iloc[rng.permutation(len(table))[:ROWS]].reset_index(drop=True)
+    whole = table.iloc[rng.permutation(len(table))[:rows]].reset_index(drop=True)
     whole = whole.astype({c: str if c in categories else float for c in whole})
     removed = (rng.random(whole.shape) < SHARE) & whole.notna().to_numpy()
     return whole, whole.mask(removed), removed
@@ -179,14 +181,19 @@ def _drawn_by_scikit_learn(imputer: Any, gaps: Any, categories: Sequence[str]) -
 
 
 def measure_table(
-    name: str, table: Any, categories: Sequence[str], seed: int, settings: dict[str, Any]
+    name: str,
+    table: Any,
+    categories: Sequence[str],
+    seed: int,
+    settings: dict[str, Any],
+    rows: int = ROWS,
 ) -> Iterator[dict[str, Any]]:
     """One row for each method."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.experimental import enable_iterative_imputer  # noqa: F401
     from sklearn.impute import IterativeImputer, KNNImputer
 
-    whole, gaps, removed = with_gaps(table, categories, seed)
+    whole, gaps, removed = with_gaps(table, categories, seed, rows)
     base = {"table": name, "rows": len(whole), "columns": whole.shape[1], "seed": seed}
     methods = {
         "mean or mode": _simple,
@@ -238,6 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--steps", type=int, help="of our model, if not those of TableModel()")
     parser.add_argument("--out", type=Path, default=default_path("imputation"))
     given = parser.parse_args(arguments)
@@ -245,16 +253,17 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     if unknown:
         raise OptionError(f"There is no table {min(unknown)}; there are {', '.join(TABLES)}.")
     settings = {} if given.steps is None else {"steps": given.steps}
-    rows: list[dict[str, Any]] = []
+    protocol = {"protocol": __doc__, "rows": given.rows, **settings}
+    found: list[dict[str, Any]] = []
     path: Path = given.out
     for seed in map(int, given.seeds.split(",")):
         for name in given.tables.split(","):
             table = pd.read_csv(given.data / f"{TABLES[name]}.csv.gz")
             categories = [c for c in CATEGORIES[name] if c in table]
-            for row in measure_table(name, table, categories, seed, settings):
-                rows.append(row)
-                path = write_record("imputation", given.out, {"imputation": rows},
-                                    {"protocol": __doc__, **settings}, shown="imputation")  # fmt: skip
+            for row in measure_table(name, table, categories, seed, settings, given.rows):
+                found.append(row)
+                path = write_record("imputation", given.out, {"imputation": found}, protocol,
+                                    shown="imputation")  # fmt: skip
     return path
 
 
