@@ -52,6 +52,8 @@ class TableModel(BaseEstimator):
 
     Args:
         target: A column that :meth:`predict` is about; also settable there.
+        target_share: Share of the training in which all columns but the target are seen: 1 makes
+            a conditional density of the target, and nothing else.
         kinds: Kinds of columns by name, where you know better than :meth:`kermix.Schema.of`.
         width: Features of a row.
         blocks: Residual blocks.
@@ -100,6 +102,7 @@ class TableModel(BaseEstimator):
         held_out: float = 0.05,
         equal_columns: bool = True,
         orders: int = 1,
+        target_share: float = 0.0,
         device: str = "auto",
         random_state: Any = None,
     ) -> None:
@@ -116,6 +119,7 @@ class TableModel(BaseEstimator):
         self.held_out = held_out
         self.equal_columns = equal_columns
         self.orders = orders
+        self.target_share = target_share
         self.device = device
         self.random_state = random_state
 
@@ -133,14 +137,14 @@ class TableModel(BaseEstimator):
             raise SchemaError(
                 "No column can be modelled: " + " ".join(schema.notes() or ["there is none."])
             )
-        if self.target is not None:
-            _place(schema, self.target)
+        target = None if self.target is None else _place(schema, self.target)
         encoded = schema.encode(frame)
         seed = seed_from(self.random_state)
         settings = TableModelSettings(
             width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
             learning_rate=self.learning_rate, dropout=self.dropout, average=self.average,
             patience=self.patience, held_out=self.held_out, seed=seed,
+            target=target, target_share=self.target_share,
         ).for_rows(len(encoded))  # fmt: skip
         equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
         layout = TableLayout.of(schema, equal, find_anchors(schema, encoded))
