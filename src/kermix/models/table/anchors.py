@@ -15,7 +15,7 @@ from kermix.data.tables.schema import EncodedTable, Schema
 __all__ = ["ANCHORS", "anchor_places", "find_anchors"]
 
 ANCHORS = 3
-LEAST_CORRELATION = 0.3
+LEAST_CORRELATION = 0.7
 LOOKED_AT = 20_000
 MOST_COLUMNS = 1000  # whose correlations are looked at
 
