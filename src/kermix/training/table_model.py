@@ -18,7 +18,8 @@ from kermix.training.averaging import RunningAverage
 from kermix.training.schedules import learning_rate
 from kermix.training.task import Forward, Row, Task
 
-__all__ = ["TableModelSettings", "TableModelTask", "TableRows", "table_split"]
+__all__ = ["TableModelSettings", "TableModelTask", "TableRows", "check_table_shares",
+           "table_split"]  # fmt: skip
 
 FEWEST_HELD_OUT, ENOUGH_HELD_OUT, MOST_HELD_OUT = 8, 300, 4096
 LINKS_FIRST = 0.7  # share of rows that see all links
@@ -136,11 +137,7 @@ class TableModelTask(Task):
         self._train, self._held = self._train.to(device), self._held.to(device)
         self._size = min(settings.batch_size, len(self._train))
         if ranks is not None:
-            self._size -= self._size % ranks.size
-            if self._size == 0:
-                raise OptionError(
-                    f"{len(self._train)} rows are too few for {ranks.size} processes."
-                )
+            check_table_shares(settings, len(self._train), ranks.size)
         self._batches = max(1, len(self._train) // self._size)
         # On the device, because masks of whole batches are drawn from it.
         self.generator = torch.Generator(device).manual_seed(settings.seed)
@@ -180,9 +177,10 @@ class TableModelTask(Task):
         return rows, seen
 
     def loss(self, forward: Forward | None, batch: tuple[Tensor, Tensor], step: int) -> Tensor:
-        """Of the rows of a step that are this process's."""
+        """Of all rows of a step; its gradient is that of this process's rows, times processes."""
         assert forward is not None
         rows, seen = batch
+        total = len(rows)
         masks = self._masks
         scale: Tensor | float = 1.0
         if self._rows.weights is not None:
@@ -196,7 +194,12 @@ class TableModelTask(Task):
         codes, values = self._rows.codes[rows], self._rows.values[rows]
         known = implied(self.model.layout.links, codes, seen)
         parts = forward(codes, values, known, masks)
-        return (self._row_losses(parts, codes, values, seen, known) * scale).mean()
+        losses = self._row_losses(parts, codes, values, seen, known) * scale
+        if self._ranks is None:
+            return losses.mean()
+        # Gradients are averaged over processes, whose shares may differ by a row.
+        own = losses.sum() * (self._ranks.size / total)
+        return own + (self._ranks.sum(own.detach()) / self._ranks.size - own.detach())
 
     def _row_losses(
         self, parts: Any, codes: Tensor, values: Tensor, seen: Tensor, known: Tensor
@@ -291,6 +294,15 @@ class TableModelTask(Task):
                       for n, t in tensors.items() if n.startswith("kept.")}  # fmt: skip
         self._least = math.inf if content["least"] is None else content["least"]
         self._best_step, self.ended = content["best_step"], content["ended"]
+
+
+def check_table_shares(settings: TableModelSettings, rows: int, ranks: int) -> None:
+    """Refuse batches that leave a process without a row."""
+    if min(settings.batch_size, rows) < ranks:
+        raise OptionError(
+            f"batch_size={settings.batch_size} of {rows} rows is shared among {ranks} processes, "
+            "and one is left with nothing; use fewer."
+        )
 
 
 def table_split(rows: int, settings: TableModelSettings) -> tuple[Tensor, Tensor]:
