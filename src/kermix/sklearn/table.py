@@ -1,5 +1,6 @@
 """The table model as an estimator: generate, score, condition, complete and predict tables."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
 from kermix.data.tables.frames import Frame, as_frame, taken_rows
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
-from kermix.errors import MissingExtraError, OptionError, RunError, SchemaError
+from kermix.errors import MissingExtraError, OptionError, RunError, SchemaError, TableError
 from kermix.models.table.distribution import ColumnDistribution, column_distribution
 from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
 from kermix.models.table.given import check_seen_before, encode_some
@@ -27,7 +28,12 @@ from kermix.models.table.network import ColumnParts, TableNetwork
 from kermix.sklearn.mixture import seed_from
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.loop import Trainer
-from kermix.training.table_model import TableModelSettings, TableModelTask, TableRows
+from kermix.training.table_model import (
+    TableModelSettings,
+    TableModelTask,
+    TableRows,
+    table_split,
+)
 
 try:
     from sklearn.base import BaseEstimator
@@ -126,11 +132,7 @@ class TableModel(BaseEstimator):
             y: Not used.
             sample_weight: A weight for each row; a row of weight 0 is as if it were not there.
         """
-        frame = read_frame(X)[0]
-        weights = _weights(sample_weight, frame.rows)
-        if weights is not None and not bool((weights > 0).all()):
-            frame = taken_rows(frame, weights.nonzero().flatten().numpy())
-            weights = weights[weights > 0]
+        frame, weights = _weighted(read_frame(X)[0], sample_weight)
         schema = Schema.of(frame, kinds=self.kinds)
         if not schema.modelled:
             raise SchemaError(
@@ -139,21 +141,54 @@ class TableModel(BaseEstimator):
         if self.target is not None:
             _place(schema, self.target)
         encoded = schema.encode(frame)
-        seed = seed_from(self.random_state)
+        equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
+        layout = TableLayout.of(schema, equal)
+        return self._trained(schema, layout, frame, encoded, weights)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Go on from the present weights, with other rows of the same columns.
+
+        `steps` steps more are taken, with these rows alone: the model becomes one of them, and
+        forgets others in time. What columns are, and which are equal, stays as :meth:`fit` found
+        it: a value that a category never had and a gap where there was none are refused; a number
+        outside the range is learned from, but samples stay inside it. If no step is better for
+        the new rows that are held out, the weights stay as they were, and `n_iter_` is 0. Rows too
+        few to hold some out (below about fifty) are trained with to the end.
+
+        Args:
+            X: As for :meth:`fit`, which this is before the first fit.
+            y: Not used.
+            sample_weight: As for :meth:`fit`.
+        """
+        if not hasattr(self, "network_"):
+            return self.fit(X, y, sample_weight)
+        frame, weights = _weighted(read_frame(X)[0], sample_weight)
+        encoded = self.schema_.encode(frame, extra=True)
+        if not len(encoded):
+            raise TableError(f"{frame.name}: there are no rows to go on with.")
+        network = copy.deepcopy(self.network_)  # an error leaves the model as it was
+        return self._trained(self.schema_, network.layout, frame, encoded, weights, network)
+
+    def _trained(
+        self,
+        schema: Schema,
+        layout: TableLayout,
+        frame: Frame,
+        encoded: EncodedTable,
+        weights: Tensor | None,
+        network: TableNetwork | None = None,
+    ) -> Self:
         settings = TableModelSettings(
             width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
             learning_rate=self.learning_rate, dropout=self.dropout, average=self.average,
-            patience=self.patience, held_out=self.held_out, seed=seed,
+            patience=self.patience, held_out=self.held_out, seed=seed_from(self.random_state),
         ).for_rows(len(encoded))  # fmt: skip
-        equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
-        layout = TableLayout.of(schema, equal)
         codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
-        trainer = Trainer(
-            TableModelTask(layout, TableRows(codes, values, weights), settings),
-            device=self.device,
-        )
+        rows = TableRows(codes, values, weights)
+        trainer = Trainer(TableModelTask(layout, rows, settings, network), device=self.device)
         trainer.run()
-        kept = trainer.task.best_step or trainer.step
+        judged = len(table_split(len(encoded), settings)[0]) > 0
+        kept = trainer.task.best_step if judged else trainer.step
         return self.with_network(trainer.task.model, schema, trainer.history, kept, encoded.frame)
 
     @property
@@ -495,10 +530,11 @@ def _place(schema: Schema, name: str) -> int:
     raise OptionError(f"Column {name!r} is not modelled; there are {names}.")
 
 
-def _weights(given: Any, rows: int) -> Tensor | None:
-    """Weights relative to the largest, which single precision may not hold itself."""
+def _weighted(frame: Frame, given: Any) -> tuple[Frame, Tensor | None]:
+    """The rows that have a weight, and weights relative to the largest, for single precision."""
     if given is None:
-        return None
+        return frame, None
+    rows = frame.rows
     try:
         weights = torch.as_tensor(np.asarray(given, dtype=np.float64))
     except (TypeError, ValueError):
@@ -508,4 +544,7 @@ def _weights(given: Any, rows: int) -> Tensor | None:
         raise OptionError(
             f"sample_weight must be {rows} finite numbers, not negative and not all 0."
         )
-    return (weights / weights.max()).float()
+    weights = (weights / weights.max()).float()
+    if not bool((weights > 0).all()):
+        frame = taken_rows(frame, weights.nonzero().flatten().numpy())
+    return frame, weights[weights > 0]

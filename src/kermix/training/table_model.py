@@ -109,16 +109,25 @@ class TableModelTask(Task):
         layout: Codes and numbers of the table.
         rows: The rows.
         settings: How to train.
+        network: A trained network to go on with, instead of a new one; it is changed, unless no
+            step is better for the rows held out.
     """
 
     model: TableNetwork
     keeps_best = False
 
-    def __init__(self, layout: TableLayout, rows: TableRows, settings: TableModelSettings) -> None:
+    def __init__(
+        self,
+        layout: TableLayout,
+        rows: TableRows,
+        settings: TableModelSettings,
+        network: TableNetwork | None = None,
+    ) -> None:
         self.settings, self._rows = settings, rows
+        self._goes_on = network is not None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            self.model = self.module = TableNetwork(
+            self.model = self.module = network or TableNetwork(
                 layout, settings.width, settings.blocks, settings.components, settings.dropout
             )
         self._held, self._train = table_split(len(rows.codes), settings)
@@ -143,6 +152,8 @@ class TableModelTask(Task):
         self.generator = torch.Generator(device).manual_seed(settings.seed)
         self._judging = self._judged_subsets(device)
         self.average = RunningAverage(self.model, min(settings.average, settings.steps / 5))
+        if self._goes_on and len(self._held):
+            self._keep(0, self._held_out_loss())
         decayed = [p for p in self.model.parameters() if p.ndim > 1]
         rest = [p for p in self.model.parameters() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": settings.decay},
@@ -198,8 +209,8 @@ class TableModelTask(Task):
         if self._ranks is None:
             return losses.mean()
         # Gradients are averaged over processes, whose shares may differ by a row.
-        own = losses.sum() * (self._ranks.size / total)
-        return own + (self._ranks.sum(own.detach()) / self._ranks.size - own.detach())
+        share = losses.sum() * (self._ranks.size / total)
+        return share + (self._ranks.sum(share.detach()) / self._ranks.size - share.detach())
 
     def _row_losses(
         self, parts: Any, codes: Tensor, values: Tensor, seen: Tensor, known: Tensor
@@ -247,11 +258,14 @@ class TableModelTask(Task):
         if len(self._held):
             row["metric"] = self._held_out_loss()
             if row["metric"] < self._least:
-                self._least, self._best_step = row["metric"], step
-                self._kept = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+                self._keep(step, row["metric"])
             waited = (step - self._best_step) / self.reports_every
             self.ended = waited >= self.settings.patience
         return row
+
+    def _keep(self, step: int, metric: float) -> None:
+        self._least, self._best_step = metric, step
+        self._kept = {n: p.detach().clone() for n, p in self.model.named_parameters()}
 
     def finish(self) -> None:
         """The best averaged weights, or the last where no rows were held out."""
