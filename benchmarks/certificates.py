@@ -80,7 +80,7 @@ def verdicts(case: CertificateCase) -> Iterator[Verdict]:
             assert info.error_bound is not None
             ridge = 0.0 if info.ridge is None else float(info.ridge)
             truth = reference.cost(name, normalized, ridge)
-            what = f"{name}, normalised" if normalized else name
+            what = f"{name}, normalized" if normalized else name
             yield _verdict(case, what, float(value), truth, float(info.error_bound))
     yield from _polar(case, reference)
 

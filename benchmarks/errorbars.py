@@ -1,17 +1,21 @@
 """Are the error bars of `km.compare` as large as the scatter of its values over new samples?
 
-`python -m benchmarks errorbars` writes `results/bench/errorbars-<machine>.json`.
+`python -m benchmarks errorbars` writes `results/bench/errorbars-<machine>.json`; `python -m
+benchmarks.errorbars --most-rows 200` has the settings of few rows alone.
 """
 
+import argparse
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from benchmarks.quality import default_path, write_record
 from kermix.comparison.compare import compare
 from kermix.comparison.twosample import variance_grid
 
@@ -110,16 +114,20 @@ def calibration(setting: Setting, repeats: int, draws: int = 20) -> list[dict[st
     return rows(setting, measured(setting, range(repeats), draws))
 
 
-def run(quick: bool = False) -> Iterator[dict[str, Any]]:
+def run(
+    quick: bool = False, settings: Sequence[Setting] = SETTINGS, processes: int | None = None
+) -> Iterator[dict[str, Any]]:
     """One row for each setting, measure and variance, again and again, with more repetitions."""
     if quick:
         yield {"errorbars": calibration(SETTINGS[0], 5)}
         return
-    all_found: dict[Setting, Found] = {setting: {} for setting in SETTINGS}
+    all_found: dict[Setting, Found] = {setting: {} for setting in settings}
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context, torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(
+        processes or os.cpu_count(), context, torch.set_num_threads, (1,)
+    ) as pool:
         tasks = {}
-        for setting in sorted(SETTINGS, key=lambda s: -min(s.n, s.m)):  # the slowest first
+        for setting in sorted(settings, key=lambda s: -min(s.n, s.m)):  # the slowest first
             repeats = REPEATS_OF_LARGE if max(setting.n, setting.m) >= LARGE else REPEATS
             for first in range(0, repeats, PART):
                 seeds = range(FIRST_SEED + first, FIRST_SEED + min(first + PART, repeats))
@@ -128,3 +136,19 @@ def run(quick: bool = False) -> Iterator[dict[str, Any]]:
             for key, pairs in done.result().items():
                 all_found[tasks[done]].setdefault(key, []).extend(pairs)
             yield {"errorbars": [row for s, found in all_found.items() for row in rows(s, found)]}
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """Measure the settings of few rows, and write their result file."""
+    parser = argparse.ArgumentParser("benchmarks.errorbars", description=__doc__)
+    parser.add_argument("--most-rows", type=int, default=10**9)
+    parser.add_argument("--processes", type=int)
+    parser.add_argument("--out", type=Path, default=default_path("errorbars"))
+    given = parser.parse_args(arguments)
+    chosen = [s for s in SETTINGS if max(s.n, s.m) <= given.most_rows]
+    *_, tables = run(settings=chosen, processes=given.processes)
+    return write_record("errorbars", given.out, tables, {"protocol": __doc__}, shown="errorbars")
+
+
+if __name__ == "__main__":
+    main()

@@ -160,7 +160,7 @@ def nearer_share(train: Any, held: Any, fake: Any, categories: Sequence[str]) ->
     """Share of generated rows that are nearer to a training row than to one left out.
 
     As many training rows as there are left-out ones; columns by their range, categories one-hot;
-    absolute differences. Half of the rows are, if nothing was memorised.
+    absolute differences. Half of the rows are, if nothing was memorized.
     """
     import pandas as pd
     from sklearn.neighbors import NearestNeighbors
@@ -249,7 +249,8 @@ def judge(folder: Path, samples: Path, out: Path) -> Path:
         means.append({"table": name, "models": len(own), "deviation": spread, **found})
     means.append({"table": "mean", "detection": float(np.mean([m["detection"] for m in means]))})
     tables = {"means": means, "published_detection": PUBLISHED, "models": rows}
-    return write_record("generated-tables", out, tables, {"protocol": __doc__}, shown="means")
+    told = {"protocol": __doc__, "trained_on": rows[0]["machine"], "trained_at": rows[0]["commit"]}
+    return write_record("generated-tables", out, tables, told, shown="means")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -97,7 +97,7 @@ class Scale:
     Attributes:
         settings: What is changed of a task's settings.
         components: Components of mixtures; None keeps those of the task.
-        passes: Of expectation-maximisation.
+        passes: Of expectation-maximization.
         judge: Epochs and width of the classifier that measures.
         students: Epochs and width of the classifiers that learn from samples.
         most: Images and samples; None keeps those of the task.

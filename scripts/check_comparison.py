@@ -198,7 +198,7 @@ FEATURES: dict[str, tuple[Yes | No, Yes | No, Yes | No, Yes | No, Yes | No]] = {
         flow,
         r"conditional_density|ConditionalDensity",
     ),
-    "normalising flows": (
+    "normalizing flows": (
         r"flow,fit_flow",
         r"normali[sz]ing_?flow|^(NSF|MAF)$",
         r"normali[sz]ing_?flow|^(NSF|MAF)$",

@@ -29,7 +29,7 @@ COSTS = {
 }
 
 
-def normalised(x: Tensor, y: Tensor, v: float) -> dict[str, float]:
+def normalized(x: Tensor, y: Tensor, v: float) -> dict[str, float]:
     """All four costs in [0, 1]."""
     return {
         n: float(cost(x.double(), y.double(), v, normalized=True)) for n, cost in COSTS.items()
@@ -45,7 +45,7 @@ def shifted(generator: torch.Generator) -> tuple[Tensor, dict[str, list[float]]]
     curves: dict[str, list[float]] = {name: [] for name in COSTS}
     for shift in shifts:
         moved = y / scale + torch.tensor([1.0, 0.0]) * shift
-        for name, value in normalised(x / scale, moved, 0.01).items():
+        for name, value in normalized(x / scale, moved, 0.01).items():
             curves[name].append(value)
     return shifts, curves
 
@@ -126,7 +126,7 @@ def cases(generator: torch.Generator) -> dict[str, tuple[Tensor, Tensor]]:
 def what_costs_see(v: float = 0.1) -> list[dict[str, object]]:
     """Five pairs of samples, and the four costs of each."""
     pairs = cases(torch.Generator().manual_seed(0))
-    rows = [{"case": name, **normalised(*pair, v)} for name, pair in pairs.items()]
+    rows = [{"case": name, **normalized(*pair, v)} for name, pair in pairs.items()]
     figure, axes = plt.subplots(2, len(pairs), figsize=(11, 4.4), layout="constrained")
     for k, ((name, (x, y)), row) in enumerate(zip(pairs.items(), rows, strict=True)):
         axes[0, k].scatter(*x.T, s=4, color=BLUE, alpha=0.6)
@@ -161,7 +161,7 @@ def variances() -> list[dict[str, float]]:
         rows.append({"N": n, "widest_gap_at": grid[best], "same": same[best],
                      "different": different[best], "median": float(km.bandwidth(x)),
                      "silverman": float(km.bandwidth(x, "silverman"))})  # fmt: skip
-    ax.set(xlabel="variance", ylabel="fidelity (normalised SVD cost)")
+    ax.set(xlabel="variance", ylabel="fidelity (normalized SVD cost)")
     ax.legend(fontsize=6)
     figure.savefig(PICTURES / "variance.png", dpi=110)
     return rows

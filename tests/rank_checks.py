@@ -100,7 +100,7 @@ class _Sketched(nn.Module):
         moments = [sample_moments(features, *side) for side in ((x, weights_x), (y, weights_y))]
         pair = SketchPair.of_moments(features, *moments, x.dtype, weights_x is not None)
         value, _ = self.ours.loss.cost_of_sketches(pair)
-        return self.ours.loss.minimised(value, min(len(x), len(y)))
+        return self.ours.loss.minimized(value, min(len(x), len(y)))
 
 
 def gradients():

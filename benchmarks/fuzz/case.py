@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kermix.errors import DegenerateDataWarning, KermixError
+from kermix.errors import DegenerateDataWarning, KermixError, PoorFitWarning
 
 __all__ = ["RELATIVE", "Array", "Case", "Finding", "precision", "run_case"]
 
@@ -140,7 +140,7 @@ def _watched(case: Case) -> Iterator[None]:
         except Exception as error:  # noqa: BLE001 - what a fuzz is for
             case.found("unnamed error", f"{type(error).__name__}: {error}")
     for warning in caught:
-        if not issubclass(warning.category, DegenerateDataWarning):
+        if not issubclass(warning.category, DegenerateDataWarning | PoorFitWarning):
             case.found("unnamed warning", f"{warning.category.__name__}: {warning.message}")
 
 

@@ -10,6 +10,7 @@ __all__ = [
     "KernelError",
     "MissingExtraError",
     "OptionError",
+    "PoorFitWarning",
     "RankError",
     "ReparametrizationError",
     "RunError",
@@ -107,3 +108,7 @@ class RankError(KermixError, RuntimeError):
 
 class DegenerateDataWarning(UserWarning):
     """Data carry no scale (all points equal, say), so a stated fallback was used."""
+
+
+class PoorFitWarning(UserWarning):
+    """A model is not clearly better than a single Gaussian."""

@@ -29,7 +29,7 @@ def test_the_command_writes_a_record(tmp_path):
     main(["--data", str(tmp_path), "--tables", "phoneme", "--seeds", "0", "--out", str(out)])
     record = json.loads(out.read_text())
     found = {r["model"]: r["log_density"] for r in record["tables"]["density"]}
-    assert len(found) == 3
+    assert len(found) == 4
     entropy = -np.log(2 * np.pi * np.e)
     assert all(value == pytest.approx(entropy, abs=0.4) for value in found.values())
     with pytest.raises(errors.OptionError, match="flowers"):

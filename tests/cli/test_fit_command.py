@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import sys
 import warnings
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from scipy.stats import multivariate_normal
 from typer.testing import CliRunner
 
 from kermix.cli import main
@@ -18,6 +21,7 @@ from kermix.data.loading import BUILT_IN
 from kermix.errors import KermixError, RunError, TrainingError
 from kermix.runs.fit_run import FitRun
 from kermix.runs.folder import begin_folder, lasting_source, next_free_folder
+from kermix.training.build import split_rows
 from kermix.training.checkpoints import load_checkpoint
 from processes import command
 
@@ -327,6 +331,25 @@ def test_few_rows_and_odd_columns(n, tmp_path):
         assert ("two sets of data" in shown) == (n > 20)
         assert ("x: constant column: x2. Samples vary around its value" in shown) == (n > 1)
         assert "nan" not in shown.lower().split()
+
+
+@pytest.mark.parametrize(("gap", "better"), [(0.0, False), (8.0, True)])
+def test_one_gaussian_is_beside_the_fit(gap, better, tmp_path):
+    """Its number is that of SciPy on the same rows; the model is not better on normal ones."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 2)) + gap * rng.integers(0, 2, (400, 1))
+    path = _save(tmp_path / "x.npy", rows)
+    options = ("--steps", 60, "--refine-steps", 150, "--components", 8, "--model", "mixture")
+    result = kermix("fit", path, *options, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    split = split_rows(torch.tensor(rows), FitRun.open(tmp_path / "run").settings.seed)
+    train, held = split.train.numpy(), split.held_out.numpy()
+    law = multivariate_normal(train.mean(0), np.cov(train.T))
+    page = (tmp_path / "run" / "report.html").read_text()
+    for shown in (" ".join(result.output.split()), page):
+        assert ("not clearly better than one Gaussian" in shown) != better
+        number = re.search(r"NLL of one Gaussian\D+(\d+\.\d+) nats", shown)
+        assert float(number[1]) == pytest.approx(-law.logpdf(held).mean(), abs=0.05)
 
 
 @pytest.mark.usefixtures("undrawn")

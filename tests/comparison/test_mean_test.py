@@ -10,7 +10,7 @@ import kermix as km
 from cases import normal
 from kermix.comparison.drift import drift
 from kermix.comparison.mean_test import FEWEST_ROWS, mean_test
-from kermix.sketches.candidates import recognised, row_keys
+from kermix.sketches.candidates import recognized, row_keys
 from kermix.sketches.features import NystromFeatures
 from sketch_cases import assert_same
 
@@ -143,16 +143,16 @@ def test_what_is_apart_is_saved(tmp_path):
 
 @pytest.mark.parametrize("n", [1, 8191, 8192, 8193, 20_000])
 @pytest.mark.parametrize("d", [1, 3, 40])
-def test_rows_are_recognised_by_their_content(n, d):
+def test_rows_are_recognized_by_their_content(n, d):
     rows = normal(n, d, seed=n + d)
     keys = row_keys(rows[::7]).unique()
-    found = recognised(keys, rows)
+    found = recognized(keys, rows)
     assert set(range(0, n, 7)) <= set(found.tolist())
     assert len(found) <= -(-n // 7) + 2
     assert row_keys(rows[::7].flip(0).contiguous()).flip(0).equal(row_keys(rows)[::7])
     assert row_keys(rows.float()).equal(row_keys(rows.float().double()))
-    assert not len(recognised(keys, rows[:0]))
-    assert not len(recognised(keys[:0], rows))
+    assert not len(recognized(keys, rows[:0]))
+    assert not len(recognized(keys[:0], rows))
 
 
 def test_keys_of_discrete_rows_differ():

@@ -32,7 +32,7 @@ def test_without_it_the_right_model_is_drawn_together(kind):
     assert slope(kind(0.5)) > 8
 
 
-# Of two points a distance r apart every normalised cost is a power of exp(-r^2 / 2v), which makes
+# Of two points a distance r apart every normalized cost is a power of exp(-r^2 / 2v), which makes
 # the terms (1 + 16 - 9 - 36) / 2 = -14 of these, where 2v = 1; of the nuclear norm, half of that.
 @pytest.mark.parametrize(
     ("kind", "expected"),

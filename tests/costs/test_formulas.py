@@ -157,7 +157,7 @@ def test_each_provider_gives_the_number_of_the_reference(provider, name, normali
     assert (log_cost(name, other, normalized) - expected).abs().max() > 1e-4
 
 
-def test_a_normalised_cost_is_at_most_one_and_keeps_its_gradient():
+def test_a_normalized_cost_is_at_most_one_and_keeps_its_gradient():
     """Rounding made the inner product larger than both norms allow."""
     pq = torch.tensor(1 + 1e-9, dtype=torch.float64, requires_grad=True)
     zero = torch.zeros((), dtype=torch.float64)
@@ -168,7 +168,7 @@ def test_a_normalised_cost_is_at_most_one_and_keeps_its_gradient():
     assert formulas.log_scalar_cost(InnerProducts(zero, pq.log(), zero), normalized=False) > 1e-9
 
 
-def test_a_sketchs_normalised_trace_is_at_most_one_without_a_ridge():
+def test_a_sketchs_normalized_trace_is_at_most_one_without_a_ridge():
     """More features than centres: what rounding leaves in the others must not count."""
     features = km.nystrom_features(normal(30, 3, seed=5), 0.5, rank=12)
     sketch = km.Sketch(features).update(normal(23, 3, seed=1))

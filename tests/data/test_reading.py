@@ -76,7 +76,7 @@ def test_a_header_of_years_is_no_row(tmp_path):
 # --- How text is written.
 
 
-def test_decimal_commas_are_recognised_and_said(tmp_path):
+def test_decimal_commas_are_recognized_and_said(tmp_path):
     path = write(tmp_path / "t.csv", "ort;preis\nKöln;1,50\nBonn;12,25\n")
     frame, notes = read_frame(path)
     assert cells(frame) == {"ort": ["Köln", "Bonn"], "preis": [1.5, 12.25]}
@@ -92,7 +92,7 @@ def test_a_comma_file_of_decimal_commas_without_header_is_split_at_semicolons():
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_latin_1_is_recognised_and_said(tmp_path, late):
+def test_latin_1_is_recognized_and_said(tmp_path, late):
     text = "ort,n\n" + "Bonn,1\n" * (20_000 if late else 0) + "Köln,2\n"
     path = write(tmp_path / "t.csv", text, "latin-1")
     frame, notes = read_frame(path)

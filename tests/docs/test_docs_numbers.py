@@ -17,7 +17,7 @@ from benchmarks.page import write_page
 from pages import ROOT, name_of, prose, written_pages
 
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^()\s]*results/[^()\s#]*\.json)(?:#([^()\s]*))?\)")
-NUMBER = re.compile(r"^([<>]?) ?([\d,]+(?:\.\d+)?(?:e[-+]?\d+)?) ?(%?)$")
+NUMBER = re.compile(r"^([<>]?) ?(-?[\d,]+(?:\.\d+)?(?:e[-+]?\d+)?) ?(%?)$")
 # What a measurement looks like in running text: a number with a unit.
 MEASURED = re.compile(
     r"(?<![\w.=-])\d[\d,]*(?:\.\d+)?(?:e-?\d+)? ?(?:%|times (?:as |faster|slower|less|more)|"

@@ -17,6 +17,7 @@ PICTURES = ROOT / "docs" / "gallery"
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda p: p.stem)
+@pytest.mark.filterwarnings("ignore::kermix.errors.PoorFitWarning")  # a few steps
 def test_example_runs_and_draws(script, tmp_path, monkeypatch):
     mpl.use("agg")
     monkeypatch.setenv("KERMIX_QUICK", "1")

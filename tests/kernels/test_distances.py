@@ -131,7 +131,7 @@ def test_distances_of_any_points(sets):
 
 @settings(max_examples=25, deadline=None)
 @given(point_sets(), st.sampled_from([0.01, 1.0, [0.1, 10.0]]))
-def test_normalised_costs_lie_between_zero_and_one(sets, v):
+def test_normalized_costs_lie_between_zero_and_one(sets, v):
     x, y = (t[:25] for t in sets)
     spread = truth_of(x, y).median().clamp(1e-20, 1e20) / x.shape[-1]
     v = [float(spread) * u for u in (v if isinstance(v, list) else [v])]

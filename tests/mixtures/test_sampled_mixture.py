@@ -116,7 +116,7 @@ def test_sampled_agrees_with_a_discrete_prior(kind):
     assert s.event_shape == (2,)
 
 
-def test_sampled_weights_are_not_normalised():
+def test_sampled_weights_are_not_normalized():
     _, means, covariances = parameters("isotropic")
     once = SampledMixture(torch.ones(3), means, covariances)
     twice = SampledMixture(2 * torch.ones(3), means, covariances)

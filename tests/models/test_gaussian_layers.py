@@ -61,7 +61,7 @@ def test_the_output_is_what_the_paper_writes(path, options):
 
 
 @each_position
-def test_gradients_of_the_normalised_gaussian(positions):
+def test_gradients_of_the_normalized_gaussian(positions):
     leaves = [normal(B, T, F, seed=1), normal(*([T] if positions else []), F, seed=2)]
     leaves += [normal(F, seed=3), normal(F, seed=4)]
     leaves = [leaf.requires_grad_() for leaf in leaves]

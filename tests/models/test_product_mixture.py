@@ -1,4 +1,4 @@
-"""Sums of products of mixtures: their density, their samples, expectation-maximisation."""
+"""Sums of products of mixtures: their density, their samples, expectation-maximization."""
 
 from dataclasses import replace
 

@@ -49,8 +49,8 @@ def test_a_gaussian_table_ends_no_worse_than_one_gaussian(gaussian):
     law = multivariate_normal(rows[train].mean(0), np.cov(rows[train].T, bias=True))
     reference = float(law.logpdf(rows[held]).mean())
     result = json.loads((gaussian.folder / "result.json").read_text())
-    assert result["models"]["one Gaussian"] == pytest.approx(reference, abs=2e-3)
-    assert result["log_density"] == max(result["models"].values()) >= reference - 2e-3
+    assert result["models"]["one Gaussian"] == pytest.approx(reference, abs=5e-3)
+    assert result["log_density"] == max(result["models"].values()) >= reference - 5e-3
     assert result["models"][result["model"]] == result["log_density"]
     assert result["models"]["table model"] < reference, "20 steps are too few for a network"
     # In the units of the columns, row by row.

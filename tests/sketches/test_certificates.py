@@ -97,7 +97,7 @@ def test_the_rounding_of_the_answer_is_included(dtype):
 
 
 def test_landmarks_that_are_equal_or_far_make_a_map():
-    """Seen before: a raw error of the factorisation."""
+    """Seen before: a raw error of the factorization."""
     z = normal(6, 20, seed=1)
     far = z[:1] + 1e10
     for landmarks in (torch.cat([z, z]), torch.cat([z, far, far]), torch.cat([z, z + 1e-12])):

@@ -218,6 +218,48 @@ def test_weights_count_as_copies_do():
     assert model.conditional("sex").probabilities[0, 1] == pytest.approx(share, abs=0.05)
 
 
+@pytest.mark.parametrize("factor", [1e-300, 1e300])
+def test_the_unit_of_weights_does_not_matter(factor):
+    table = people(60)
+    weights = np.random.default_rng(0).random(60) + 0.5
+    few = {**SMALL, "steps": 20}
+    expected = km.TableModel(**few).fit(table, sample_weight=weights / 2).score_samples(table)
+    found = km.TableModel(**few).fit(table, sample_weight=weights * factor).score_samples(table)
+    assert np.allclose(found, expected, atol=1e-4)
+
+
+def test_rows_without_weight_are_not_seen():
+    table, far = people(80), people(40, seed=1)
+    far = far.assign(sex="other", size=far["size"] + 1e4)
+    weights = np.r_[np.ones(80), np.zeros(40)]
+    few = {**SMALL, "steps": 20}
+    model = km.TableModel(**few).fit(pd.concat([table, far]), sample_weight=weights)
+    alone = km.TableModel(**few).fit(table, sample_weight=np.ones(80))
+    assert "other" not in model.classes("sex")
+    assert np.array_equal(model.score_samples(table), alone.score_samples(table))
+
+
+def test_one_row_with_a_weight_is_one_row():
+    table = people(30)
+    weights = np.r_[1.0, np.zeros(29)]
+    with pytest.raises(errors.SchemaError, match="Left out as constants"):
+        km.TableModel(**SMALL).fit(table, sample_weight=weights)
+    weights[1:3] = 1.0
+    model = km.TableModel(**{**SMALL, "steps": 5}).fit(table, sample_weight=weights)
+    assert np.isfinite(model.score_samples(table[:3])).all()
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [["a"] * 30, [None] * 30, np.ones(29), np.ones((30, 1)), -np.ones(30), np.zeros(30),
+     np.full(30, np.nan), np.full(30, np.inf), "weights", 1.0],
+    ids=["text", "none", "short", "two axes", "negative", "zero", "nan", "inf", "word", "number"],
+)  # fmt: skip
+def test_bad_weights_are_named(weights):
+    with pytest.raises(errors.OptionError, match="sample_weight must be 30 finite numbers"):
+        km.TableModel(**SMALL).fit(people(30), sample_weight=weights)
+
+
 def test_a_saved_model_is_the_same(model, tmp_path):
     model.save(tmp_path / "model.safetensors")
     loaded = km.TableModel.load(tmp_path / "model.safetensors")

@@ -329,6 +329,7 @@ def test_a_classifier_is_refused_both_names(options, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.filterwarnings("ignore::kermix.errors.PoorFitWarning")
 def test_an_estimator_takes_the_old_name():
     rows = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)).numpy()
     common = {"n_components": 2, "steps": 3, "random_state": 0, "device": "cpu"}

@@ -27,7 +27,7 @@ ROWS = (".npy", ".csv")  # files that rows are written to
 Cost = Annotated[
     str,
     typer.Option(
-        help="What is optimised: svd, scalar, vector or matrix (the paper's four costs); mmd, "
+        help="What is optimized: svd, scalar, vector or matrix (the paper's four costs); mmd, "
         "energy or likelihood (baselines)."
     ),
 ]

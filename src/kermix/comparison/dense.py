@@ -29,7 +29,7 @@ ROUNDING = 64 * torch.finfo(torch.float64).eps
 
 
 class LogCosts(NamedTuple):
-    """Logarithms of the normalised costs."""
+    """Logarithms of the normalized costs."""
 
     svd: float
     matrix: float

@@ -30,7 +30,7 @@ class Measure:
     """One number between the two data sets.
 
     `normalized` is the form in [0, 1] where there is one. `error` is one standard error of
-    `normalized`, or of `value` where nothing is normalised, and None where the samples cannot tell
+    `normalized`, or of `value` where nothing is normalized, and None where the samples cannot tell
     it (a vector cost very near to 1); for sketches it is the certificate.
     `if_same` is what the same number would be, on average, were the two sets one. `rows` is how
     many of each set the number is of: costs depend on it, and of more rows some are drawn.

@@ -173,7 +173,7 @@ def mmd_ranking(gram: Tiles, a: Tensor, b: Tensor) -> Ranking:
 def scalar_ranking(
     points: Tensor, terms: KernelTerms | PointKernel, a: Tensor, b: Tensor
 ) -> Ranking:
-    """Cauchy-Schwarz divergence: minus the logarithm of the normalised scalar cost.
+    """Cauchy-Schwarz divergence: minus the logarithm of the normalized scalar cost.
 
     Its rounding error is that of logarithms of sums of positive numbers.
     """

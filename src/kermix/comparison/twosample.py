@@ -104,8 +104,8 @@ def two_sample_test(
     cost       `form="local"`                               `form="exact"`
     ========== ============================================ =================================
     `"svd"`    :math:`\sum D_{ij}^2 / (\lambda_i+\lambda_j)` one minus the fidelity
-    `"matrix"` :math:`\sum D_{ij}^2`                        minus the normalised trace
-    `"vector"` :math:`\sum m_i^2`                           minus the normalised cost
+    `"matrix"` :math:`\sum D_{ij}^2`                        minus the normalized trace
+    `"vector"` :math:`\sum m_i^2`                           minus the normalized cost
     `"scalar"` Cauchy-Schwarz divergence                    the same
     `"mmd"`    squared maximum mean discrepancy             the same
     `"energy"` energy distance (no variance)                the same

@@ -51,7 +51,7 @@ def discrete_cost(
     .. math:: \| \mathrm{diag}(\sqrt p) \, K \, \mathrm{diag}(\sqrt q) \|_* \le
         \sqrt{\textstyle\sum_i p_i K_{ii} \sum_i q_i K_{ii}}
 
-    The bound, by which the normalised form is divided, holds for a positive semi-definite `K`
+    The bound, by which the normalized form is divided, holds for a positive semi-definite `K`
     over one set of states, and is reached where :math:`p = q`. With the identity for `K` the
     cost is the Bhattacharyya coefficient :math:`\sum_i \sqrt{p_i q_i}`.
 

@@ -1,6 +1,6 @@
 """The four costs between data and centres.
 
-All are maximised when the centres follow the data, and all are computed in log space: when data
+All are maximized when the centres follow the data, and all are computed in log space: when data
 and centres do not overlap the value underflows to zero, but its logarithm (`log=True`, and every
 loss) is exact and has a gradient that pulls the two sets together.
 """
@@ -64,7 +64,7 @@ def scalar_cost(
     Of a mixture the density is its own, :math:`p = \sum_n a_n N(m_n, S_n)`, and inner products
     are exact. The value is divided by :math:`\sum_n a_n \|N(m_n, S_n)\|^2` of the data, the
     constant that points drop: where all Gaussians share one variance it is that of the means as
-    weighted points. Normalised, the divergence is that of `GaussianMixture.cauchy_schwarz`.
+    weighted points. Normalized, the divergence is that of `GaussianMixture.cauchy_schwarz`.
 
     Args:
         x: Data, a mixture, or a sketch of them.
@@ -169,7 +169,7 @@ def vector_weights(
     v_q))^2 dz`, some of which may be negative. For equal variances they are
     :math:`R_F^{-1} P_1`, otherwise :math:`(2 v_q / (v_p + v_q))^{d/2}` times that. (Of an
     average of kernels the sum of these errors, each divided by the squared norm of a centre's
-    Gaussian.) With `nonnegative=True` the error is minimised over non-negative weights, which are
+    Gaussian.) With `nonnegative=True` the error is minimized over non-negative weights, which are
     then divided by their sum: those of a density (not differentiable; needs SciPy).
 
     Of mixtures, those of the components' own Gaussians: the weights of `y` matter through the
@@ -226,7 +226,7 @@ def matrix_cost(
     =============== ======================================================= ================
 
     The trace is the sum of the squared canonical correlations :math:`s_k^2`, and the
-    log-determinant, which is minimised, is :math:`\sum_k \log(1 - s_k^2)`. Weights scale the
+    log-determinant, which is minimized, is :math:`\sum_k \log(1 - s_k^2)`. Weights scale the
     Gaussians by :math:`\sqrt{N a_n}` and :math:`\sqrt{K b_k}`, which matters through the ridge
     alone, except that in `"data_fixed"` data are weighted by :math:`N a_n`. Without overlap the
     gradient of the logarithm acts on the nearest pairs.
@@ -259,7 +259,7 @@ def matrix_cost(
     if normalized and form == "logdet":
         raise OptionError(
             "normalized=True with form='logdet': the log-determinant has no lower bound. "
-            "Use form='trace', whose normalised value is the mean squared canonical correlation."
+            "Use form='trace', whose normalized value is the mean squared canonical correlation."
         )
     if isinstance(x, Sketch) or isinstance(y, Sketch):
         sketched = sketch_pair(x, y, v, weights_x, weights_y, kernel)
@@ -291,7 +291,7 @@ def svd_cost(
     r"""SVD cost :math:`\|P\|_* = \sum_k \sigma_k(P)`, Proposition 7: the best of the four.
 
     Bounded by :math:`\sqrt{N K}`. With weights, the nuclear norm of
-    :math:`\mathrm{diag}(\sqrt b) P \, \mathrm{diag}(\sqrt a)`, bounded by 1. Normalised, it is the
+    :math:`\mathrm{diag}(\sqrt b) P \, \mathrm{diag}(\sqrt a)`, bounded by 1. Normalized, it is the
     fidelity :math:`F` of the two distributions: :math:`\sqrt{2 - 2F}` is the Bures distance
     between their kernel covariance operators, and for a very small variance :math:`F` is the
     Bhattacharyya coefficient. Symmetric in `x` and `y`. Without overlap the gradient of the

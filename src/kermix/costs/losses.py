@@ -33,7 +33,7 @@ __all__ = ["KernelLoss", "MatrixLoss", "SVDLoss", "ScalarLoss", "VectorLoss"]
 
 
 class KernelLoss(nn.Module):
-    """Minus the logarithm of a normalised cost, or one minus the cost."""
+    """Minus the logarithm of a normalized cost, or one minus the cost."""
 
     cost: ClassVar[Informative[...]]
 
@@ -87,7 +87,7 @@ class KernelLoss(nn.Module):
             log=self.log,
             **self.options,
         )
-        return self.minimised(value, min(_size(x), _size(y)))
+        return self.minimized(value, min(_size(x), _size(y)))
 
     @property
     def normalized(self) -> bool:
@@ -102,11 +102,11 @@ class KernelLoss(nn.Module):
     def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
         """The cost that the loss is made from, or its logarithm, of sets known by moments."""
 
-    def minimised(self, value: Tensor, smaller: int) -> Tensor:
-        """From the cost, or its logarithm, to what is minimised.
+    def minimized(self, value: Tensor, smaller: int) -> Tensor:
+        """From the cost, or its logarithm, to what is minimized.
 
         Args:
-            value: The cost, normalised if :attr:`normalized`; its logarithm if `log`.
+            value: The cost, normalized if :attr:`normalized`; its logarithm if `log`.
             smaller: The number of points in the smaller set.
         """
         return -value if self.log else 1 - value
@@ -120,12 +120,12 @@ def _size(samples: Tensor | Mixture | Sketch) -> int:
 
 
 class ScalarLoss(KernelLoss):
-    r"""Minus the logarithm of the normalised scalar cost: the Cauchy-Schwarz divergence.
+    r"""Minus the logarithm of the normalized scalar cost: the Cauchy-Schwarz divergence.
 
     Args:
         v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
             None if the data are given as a sketch, or both sides are mixtures.
-        log: Whether to take minus the logarithm of the normalised cost, which has a useful
+        log: Whether to take minus the logarithm of the normalized cost, which has a useful
             gradient also where data and centres do not overlap, or one minus the cost.
         chunk: Side of the tiles in which the kernel is evaluated: the memory knob.
         kernel: Another kernel than the Gaussian, instead of `v`.
@@ -148,22 +148,22 @@ class ScalarLoss(KernelLoss):
         super().__init__(v, log, kernel, chunk=chunk)
 
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
-        """Logarithm of the normalised scalar cost."""
+        """Logarithm of the normalized scalar cost."""
         return log_scalar_cost(pair, self.normalized), Info("tiles")
 
     def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
-        """The normalised scalar cost, or its logarithm."""
+        """The normalized scalar cost, or its logarithm."""
         return pair.scalar_cost(self.normalized, self.log)
 
 
 class VectorLoss(KernelLoss):
-    r"""Minus the logarithm of the normalised vector-matrix cost.
+    r"""Minus the logarithm of the normalized vector-matrix cost.
 
     Args:
         v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
             None if the data are given as a sketch, or both sides are mixtures.
         ridge: Ridge of the centres' Gram matrix, relative to its diagonal.
-        log: Whether to take minus the logarithm of the normalised cost, or one minus the cost.
+        log: Whether to take minus the logarithm of the normalized cost, or one minus the cost.
         chunk: Side of the tiles in which the cross kernel is evaluated: the memory knob.
         kernel: Another kernel than the Gaussian, instead of `v`.
 
@@ -187,16 +187,16 @@ class VectorLoss(KernelLoss):
         self.ridge = ridge
 
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
-        """Logarithm of the normalised vector-matrix cost."""
+        """Logarithm of the normalized vector-matrix cost."""
         return log_vector_cost(pair, self.normalized)
 
     def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
-        """The normalised vector-matrix cost, or its logarithm."""
+        """The normalized vector-matrix cost, or its logarithm."""
         return pair.vector_cost(self.ridge, self.normalized, self.log)
 
 
 class MatrixLoss(KernelLoss):
-    r"""Minus the logarithm of the normalised matrix-matrix cost.
+    r"""Minus the logarithm of the normalized matrix-matrix cost.
 
     Args:
         v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
@@ -205,7 +205,7 @@ class MatrixLoss(KernelLoss):
             :math:`-\log(-\log\det)`, or, with `log=False`, the log-determinant divided by
             `min(N, K)`.
         ridge: Ridge of both Gram matrices, relative to their diagonals.
-        log: Whether to take minus the logarithm of the normalised cost, or one minus the cost.
+        log: Whether to take minus the logarithm of the normalized cost, or one minus the cost.
         kernel: Another kernel than the Gaussian, instead of `v`.
 
     Example:
@@ -233,17 +233,17 @@ class MatrixLoss(KernelLoss):
         return self.form != "logdet"
 
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
-        """Logarithm of the normalised matrix-matrix cost, or of minus the log-determinant."""
+        """Logarithm of the normalized matrix-matrix cost, or of minus the log-determinant."""
         return log_matrix_cost(pair, self.form, self.normalized)
 
     def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
-        """The matrix-matrix cost, normalised where it can be, or its logarithm."""
+        """The matrix-matrix cost, normalized where it can be, or its logarithm."""
         return pair.matrix_cost(self.form, self.ridge, self.normalized, self.log)
 
-    def minimised(self, value: Tensor, smaller: int) -> Tensor:
-        """From the cost, or its logarithm, to what is minimised."""
+    def minimized(self, value: Tensor, smaller: int) -> Tensor:
+        """From the cost, or its logarithm, to what is minimized."""
         if self.normalized:
-            return super().minimised(value, smaller)
+            return super().minimized(value, smaller)
         return -value if self.log else value / smaller
 
 

@@ -1,6 +1,6 @@
 r"""Systems with a Gram matrix whose rows are spread over ranks.
 
-A block Cholesky factorisation: rank after rank factors its diagonal block, all others take it and
+A block Cholesky factorization: rank after rank factors its diagonal block, all others take it and
 update their rows. Each rank holds its rows alone, :math:`N^2 / W` numbers, and all that is sent
 adds up to :math:`O(N^2)` numbers.
 """

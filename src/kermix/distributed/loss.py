@@ -37,7 +37,7 @@ class RankInfo(NamedTuple):
     rows_x: list[int]
     rows_y: list[int]
     ranks: Ranks  # which has counted what was sent, that of the backward included
-    error_bound: Tensor | None = None  # of the normalised cost; None: exact, or not known
+    error_bound: Tensor | None = None  # of the normalized cost; None: exact, or not known
     rank: int | None = None  # number of features
 
 
@@ -216,7 +216,7 @@ class DistributedLoss(nn.Module):
             value = -value  # the log-determinant itself, which is not positive
         value = value.to(torch.promote_types(x.points.dtype, y.points.dtype))
         info = RankInfo("shard", x.counts, y.counts, ranks, found.error_bound)
-        return loss.minimised(value, min(len(x), len(y))), info
+        return loss.minimized(value, min(len(x), len(y))), info
 
     def _certified_moments(self, ranks: Ranks, x: Side, y: Side) -> tuple[Tensor, RankInfo] | None:
         """By moments; None if that was not asked for by name and is not exact enough."""
@@ -258,7 +258,7 @@ class DistributedLoss(nn.Module):
         pair = SketchPair.of_moments(features, moments[0], moments[1], dtype, weighted)
         value, found = loss.cost_of_sketches(pair)
         info = RankInfo("moments", counts[0], counts[1], ranks, found.error_bound, features.rank)
-        return loss.minimised(value, min(sum(counts[0]), sum(counts[1]))), info
+        return loss.minimized(value, min(sum(counts[0]), sum(counts[1]))), info
 
     def _feature_map(self, ranks: Ranks, sides: Sequence[Side | Sketch]) -> FeatureMap:
         loss = self.loss

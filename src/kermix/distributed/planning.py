@@ -1,7 +1,7 @@
 r"""What a loss over ranks costs: seconds, and bytes moved, before anything is run.
 
 Work is counted in kernel values, in products (multiply-adds of matrix products and solves) and in
-factorisations (multiply-adds of QR and SVD, which run slower); what is sent is a list of
+factorizations (multiply-adds of QR and SVD, which run slower); what is sent is a list of
 collectives. A :class:`Machine` turns the counts into seconds:
 
 .. math::

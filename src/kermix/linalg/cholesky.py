@@ -1,4 +1,4 @@
-"""Factorisations of Gram matrices: Cholesky with a relative ridge, and what is solved with it."""
+"""Factorizations of Gram matrices: Cholesky with a relative ridge, and what is solved with it."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Cholesky:
         return torch.linalg.solve_triangular(self.factor, columns, upper=False)
 
     def solve(self, columns: Tensor) -> Tensor:  # (*B, K, M) -> (*B, K, M)
-        """Multiply by the inverse of the regularised matrix."""
+        """Multiply by the inverse of the regularized matrix."""
         return torch.cholesky_solve(columns, self.factor)
 
 
@@ -47,7 +47,7 @@ def cholesky(
 ) -> Cholesky:
     r"""Factor a symmetric positive semi-definite matrix with a ridge relative to its diagonal.
 
-    A factorisation cannot fail when the ridge exceeds :math:`2 K (K + 1) \epsilon` (Higham,
+    A factorization cannot fail when the ridge exceeds :math:`2 K (K + 1) \epsilon` (Higham,
     Accuracy and Stability, Theorem 10.7). A smaller one is tried as it is, and raised to that
     bound for those batch items alone that fail. Nothing waits for the device.
     """

@@ -147,7 +147,7 @@ class GaussianMixture(ClosedForms, Distribution):
             told by the number of axes alone, compared with the means': one fewer, as many, or one
             more. So covariances carry as many batch axes as the means, of size 1 where shared.
             Batch shapes of the three arguments are broadcast.
-        validate_args: False skips the checks of the covariances' values (a Cholesky factorisation
+        validate_args: False skips the checks of the covariances' values (a Cholesky factorization
             where they are full), which are otherwise made on the CPU, outside torch.func and
             torch.compile, whatever torch's default for distributions.
 

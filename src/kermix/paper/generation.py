@@ -122,7 +122,7 @@ def run(
             "means": f"uniform in the unit square, at least {APART:g} apart",
             "noise": f"{NOISE}-D uniform", "optimiser": "Adam, betas (0.5, 0.9)",
             "network": "MLP, BatchNorm, ReLU, sigmoid at the end",
-            "loss": "minus the logarithm of the normalised cost",
+            "loss": "minus the logarithm of the normalized cost",
             "matrix-matrix cost": "tr(P^T R_F^-1 P), the data being fixed", **asdict(training),
         },
         tables={"methods": list(summary.values()), "seeds": rows},

@@ -117,7 +117,7 @@ def run(
             "seeds": {n: len({r["seed"] for r in rows if r["set"] == n}) for n in sets},
             "noise": f"{NOISE}-D uniform", "network": "transposed convolutions, "
             "BatchNorm, ReLU, sigmoid at the end", "optimiser": "Adam, betas (0.5, 0.9)",
-            "loss": "minus the logarithm of the normalised cost",
+            "loss": "minus the logarithm of the normalized cost",
             "matrix-matrix cost": "tr(P^T R_F^-1 P), the data being fixed",
             "training": [json.loads(text) for text in used], "trained on": list(machines),
         },

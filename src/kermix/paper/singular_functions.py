@@ -57,7 +57,7 @@ def run(
     shape, points, cell = _grid(across)
     moons, gaussian = toy("moons"), _gaussian()
     assert moons.log_prob is not None
-    densities = [_normalised(f(points), cell) for f in (moons.log_prob, gaussian.log_prob)]
+    densities = [_normalized(f(points), cell) for f in (moons.log_prob, gaussian.log_prob)]
     p, q = densities
     options: dict[str, Any] = {"points": points, "cell": cell, "v": V, "rank": FUNCTIONS}
     forward = decompose_grid(p, q, **options)
@@ -186,7 +186,7 @@ def _gaussian() -> GaussianMixture:
     return GaussianMixture(one, torch.tensor([MEAN], dtype=torch.float64), DEVIATION**2 * one)
 
 
-def _normalised(log_density: Tensor, cell: float) -> Tensor:
+def _normalized(log_density: Tensor, cell: float) -> Tensor:
     density = log_density.exp()
     return density / (density.sum() * cell)
 

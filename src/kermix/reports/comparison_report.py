@@ -31,7 +31,7 @@ def comparison_report(result: Comparison) -> Report:
         page.text(note)
     if len(result.variances) > 1:
         page.heading("Values against variance")
-        page.figure(_against_variance(result), "Normalised costs with one standard error; dotted: "
+        page.figure(_against_variance(result), "Normalized costs with one standard error; dotted: "
                     "the average if both sets were one. The further apart, the more they "
                     "differ.")  # fmt: skip
     if result.x is None or result.y is None:

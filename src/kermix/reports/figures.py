@@ -125,7 +125,7 @@ def cost_against_variance(
     if_same: Mapping[str, Array] | None = None,
     style: Style = "light",
 ) -> "Figure":
-    """Normalised costs against the variance, with error bars, and what equal sets would give."""
+    """Normalized costs against the variance, with error bars, and what equal sets would give."""
     figure, (axes,) = _figure(1, style)
     for k, (name, curve) in enumerate(costs.items()):
         spread = None if errors is None or name not in errors else _array(errors[name])
@@ -154,7 +154,7 @@ def cost_against_variance(
         axes.plot([], [], color=INK[style][0], linestyle=":", label="if the same")
     _logarithmic(axes, "x")
     axes.set_xlabel("variance")
-    axes.set_ylabel("normalised cost")
+    axes.set_ylabel("normalized cost")
     _legend(axes, style)
     return figure
 

@@ -18,7 +18,7 @@ from kermix.data.loading import BUILT_IN, Dataset, load
 from kermix.data.tables.table import Source, read_table
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks
-from kermix.errors import ShapeError, TableError
+from kermix.errors import SampleError, ShapeError, TableError
 from kermix.files import write_array
 from kermix.models.mixture.scaled import ScaledModel
 from kermix.reports.fit_report import of_rows, write_fit_report
@@ -28,6 +28,8 @@ from kermix.runs.run import Numbers, Outcome, Row, Run, has_folder
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Trainer, load_model, make_fabric
+from kermix.training.mixture_search import gaussian_log_densities
+from kermix.training.mixture_trials import clearly_better
 from kermix.training.progress import stage_of
 from kermix.training.rows import RowTask, check_shares
 from kermix.training.settings import FitSettings
@@ -221,6 +223,7 @@ class FitRun(Run):
         noisy = model.is_mixture or model.is_continuous
         if noisy:
             rows.append((of_rows("NLL", split), f"{-log_density.mean():.4f} nats"))
+            rows += _reference(split, held_out, log_density)
             if dataset.entropy is not None:
                 rows.append(("entropy of the data", f"{dataset.entropy:.3f} nats"))
         scaled = model.scaler.scaled
@@ -252,6 +255,20 @@ class FitRun(Run):
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
         return " ".join(parts)
+
+
+def _reference(split: Split, judged: Tensor, log_density: Tensor) -> list[tuple[str, str]]:
+    """How a single Gaussian does, and a warning where the model is not clearly better."""
+    if not bool((split.train != split.train[0]).any(0).all()):
+        return []  # densities of constant columns are as high as one likes
+    try:
+        reference = gaussian_log_densities(split.train, judged)
+    except SampleError:
+        return []  # numbers too large or small to have variances
+    rows = [("NLL of one Gaussian", f"{-reference.mean():.4f} nats")]
+    if not clearly_better(log_density.double() - reference):
+        rows.append(("warning", "the model is not clearly better than one Gaussian"))
+    return rows
 
 
 def _fingerprint(values: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""The table of a run: read, looked at, kept beside the run, and recognised again."""
+"""The table of a run: read, looked at, kept beside the run, and recognized again."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.frames import Frame, taken_rows
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.data.tables.writing import WRITABLE, table_writer
+from kermix.models.table.anchors import find_anchors
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import find_links, link_notes, with_link_codes
 
@@ -35,13 +36,26 @@ class TableData(NamedTuple):
 
     @classmethod
     def of(
-        cls, frame: Frame, schema: Schema, equal: Sequence[tuple[str, str]] | None = None
+        cls,
+        frame: Frame,
+        schema: Schema,
+        equal: Sequence[tuple[str, str]] | None = None,
+        anchors: Sequence[Sequence[str]] | None = None,
     ) -> "TableData":
-        """A table that matches a schema; columns that are often equal are found, or given."""
+        """A table that matches a schema.
+
+        Args:
+            frame: The table.
+            schema: What its columns are.
+            equal: Pairs of columns that are often equal; found, if they are not given.
+            anchors: Numbers that others follow closely, likewise.
+        """
         encoded = schema.encode(frame, name=frame.name, extra=True)
         if equal is None:
             equal = find_links(schema, frame, encoded.codes)
-        return cls(frame, schema, encoded, TableLayout.of(schema, equal))
+        if anchors is None:
+            anchors = find_anchors(schema, encoded)
+        return cls(frame, schema, encoded, TableLayout.of(schema, equal, anchors))
 
     @property
     def linked(self) -> EncodedTable:

@@ -130,6 +130,7 @@ class TableRun(Run):
                 "csv": None if data.frame.form is None else data.frame.form.to_dict(),
                 "fingerprint": fingerprint(data.encoded),
                 "equal": data.layout.pairs([c.name for c in data.schema.modelled]),
+                "anchors": data.layout.anchor_names([c.name for c in data.schema.numbers]),
                 "notes": [
                     *notes,
                     *data.schema.notes(),
@@ -187,7 +188,9 @@ class TableRun(Run):
             types = {c.name: c.type for c in schema.columns}
             frame = replace(frame, types=types)
         frame = rows_of(frame, options.get("rows"), self.settings.seed)
-        data = TableData.of(frame, schema, self.config.get("equal", ()))
+        data = TableData.of(
+            frame, schema, self.config.get("equal", ()), self.config.get("anchors", ())
+        )
         check_data(self.folder, self.config, fingerprint(data.encoded))
         return data
 
@@ -222,8 +225,8 @@ class TableRun(Run):
         tensors, content = load_checkpoint(path)
         settings, schema = self.settings, self.schema
         network = TableNetwork(
-            TableLayout.of(schema, self.config.get("equal", ())), settings.width, settings.blocks,
-            settings.components, settings.dropout,
+            TableLayout.of(schema, self.config.get("equal", ()), self.config.get("anchors", ())),
+            settings.width, settings.blocks, settings.components, settings.dropout,
         )  # fmt: skip
         load_model(network, tensors)
         device = self.config["device"]

@@ -11,7 +11,7 @@ from kermix.kernels.distances import (
     mismatches,
     numbers_of,
 )
-from kermix.sketches.candidates import recognised
+from kermix.sketches.candidates import recognized
 from kermix.sketches.features import FeatureMap, NystromFeatures
 
 __all__ = [
@@ -60,7 +60,7 @@ def apart(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> Fe
     """Sums over those points that the map was chosen from; None: not known which these are."""
     if feature_map.chosen_from is None:
         return None
-    rows = recognised(feature_map.chosen_from, points)
+    rows = recognized(feature_map.chosen_from, points)
     if not len(rows):
         return no_sums(feature_map)
     return summed(feature_map, points[rows], None if weights is None else weights[rows])

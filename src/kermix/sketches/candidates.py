@@ -1,4 +1,4 @@
-"""Which rows had a part in the choice of a feature map: recognised by their content.
+"""Which rows had a part in the choice of a feature map: recognized by their content.
 
 A test must not see rows that its features were chosen from: they fit them better than others. A
 map remembers the keys of those rows, short hashes, and a sketch keeps their sums apart. Since the
@@ -9,7 +9,7 @@ is left of each is still a random sample of one source if both sources are the s
 import torch
 from torch import Tensor
 
-__all__ = ["recognised", "row_keys"]
+__all__ = ["recognized", "row_keys"]
 
 ROWS_AT_A_TIME = 8192
 SEED = 15  # of the multipliers: keys are kept in files, so it must never change
@@ -30,7 +30,7 @@ def row_keys(rows: Tensor) -> Tensor:  # (N, d) -> (N,)
 
 
 @torch.no_grad()
-def recognised(keys: Tensor, rows: Tensor) -> Tensor:  # (K,) sorted, (N, d) -> (M,)
+def recognized(keys: Tensor, rows: Tensor) -> Tensor:  # (K,) sorted, (N, d) -> (M,)
     """Indices of the rows whose keys are among those given."""
     if not len(keys) or not len(rows):
         return torch.empty(0, dtype=torch.long, device=rows.device)

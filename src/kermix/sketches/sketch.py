@@ -62,7 +62,7 @@ class Sketch:
 
         Args:
             batch: Points, shape (N, d).
-            weights: Weights, shape (N,), relative to those of all other points: not normalised.
+            weights: Weights, shape (N,), relative to those of all other points: not normalized.
         """
         self._check(batch)
         if weights is not None:

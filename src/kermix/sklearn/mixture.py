@@ -1,11 +1,13 @@
 """The scikit-learn face: a density estimator that is fitted in one line."""
 
+import warnings
 from typing import Any, Self
 
 import numpy as np
 import torch
 
-from kermix.errors import MissingExtraError
+from kermix.errors import MissingExtraError, PoorFitWarning
+from kermix.mixtures.marginals import marginal_log_prob
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.renamed import DEPRECATED, replaced_parameter
 from kermix.training.settings import CostName, FitSettings, ModelName
@@ -40,11 +42,16 @@ class KernelMixture(DensityMixin, BaseEstimator):
     """A Gaussian mixture of rows, with closed forms: densities, inner products, divergences.
 
     By itself, it chooses: components start at data, their number and the kind of their
-    covariances are those that held-out rows like best, and the likelihood is maximized. With a
-    `cost` of the paper, or any setting of its training, the mixture is trained with that cost and
-    then refined.
+    covariances are those that held-out rows like best (cross-validation below 1000 rows), and the
+    likelihood is maximized. Where these rows do not clearly prefer several, it is one Gaussian,
+    with correlations that lean toward zero where rows are few; several have the Gaussian of all
+    rows besides, with the weight of one row. With a `cost` of the paper, or any setting of its
+    training, the mixture is trained with that cost and then refined.
 
-    Columns are scaled inside. A point of the model is a centre plus noise of the learned variance.
+    Missing cells (NaN) are integrated out, in fits and in densities; they are taken as missing at
+    random. Columns are scaled inside, each by its own spread. A constant column `c` gets the
+    standard deviation `1e-6 |c|` (`1e-6` for 0). Where a number of components that was asked for,
+    or a training, is not clearly better than one Gaussian, a `PoorFitWarning` says so.
 
     Args:
         n_components: Number of Gaussians; None chooses it. Trained with a cost, None takes 128,
@@ -71,8 +78,10 @@ class KernelMixture(DensityMixin, BaseEstimator):
         variances_: Variances in each coordinate, (K, d).
         trials_: What was tried: kind, number of components, held-out log-density; empty where a
             cost was trained.
-        one_gaussian_: Held-out log-density of a single Gaussian, what to be better than; None
-            where a cost was trained.
+        chosen_: The trial that was kept; None where a cost was trained.
+        one_gaussian_: Held-out log-density of a single Gaussian, what to be better than; of the
+            training rows where a cost was trained.
+        clearly_better_: Whether these rows clearly prefer the mixture (1.5 standard errors).
         n_iter_: Steps that were done.
         n_features_in_: Number of columns.
 
@@ -117,17 +126,27 @@ class KernelMixture(DensityMixin, BaseEstimator):
         """Fit the mixture to rows.
 
         Args:
-            X: Rows, (N, d).
+            X: Rows, (N, d). NaN is a missing cell, which is integrated out; a training with a
+                cost refuses it.
             y: Not used.
         """
-        rows = validate_data(self, X, dtype=np.float64)
+        finite = True if self._trains() else "allow-nan"
+        rows = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite)
         seed = seed_from(self.random_state)
         refine_steps = replaced_parameter("polish", self.polish, self.refine_steps)
-        settings = (self.cost, self.model, self.steps, refine_steps, self.batch_size,
+        return (
+            self._train(rows, seed, refine_steps) if self._trains() else self._choose(rows, seed)
+        )
+
+    def _trains(self) -> bool:
+        settings = (self.cost, self.model, self.steps, self.refine_steps, self.batch_size,
                     self.variance, self.learning_rate)  # fmt: skip
-        if all(setting is None for setting in settings) and self.polish is DEPRECATED:
-            return self._choose(rows, seed)
-        return self._train(rows, seed, refine_steps)
+        return self.polish is not DEPRECATED or any(s is not None for s in settings)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = not self._trains()
+        return tags
 
     def _choose(self, rows: np.ndarray, seed: int) -> Self:
         from kermix.training.mixture_search import choose_mixture
@@ -136,12 +155,16 @@ class KernelMixture(DensityMixin, BaseEstimator):
         generator = torch.Generator().manual_seed(seed)
         found = choose_mixture(torch.tensor(rows), self.n_components, kind, generator=generator)
         self.trials_: tuple[Any, ...] = found.trials
-        self.one_gaussian_: float | None = found.one_gaussian
+        self.chosen_: Any = found.chosen
         self.n_iter_ = found.passes
-        return self._keep(found.mixture)
+        self._keep(found.mixture)
+        self._compare(found.chosen.held_out, found.one_gaussian, found.clearly_better)
+        return self
 
     def _train(self, rows: np.ndarray, seed: int, refine_steps: int | None) -> Self:
         from kermix.training.build import Split, build_trainer
+        from kermix.training.mixture_search import gaussian_log_densities
+        from kermix.training.mixture_trials import clearly_better
 
         given = {
             "cost": self.cost, "model": self.model, "components": self.n_components,
@@ -154,15 +177,31 @@ class KernelMixture(DensityMixin, BaseEstimator):
         values = torch.tensor(rows)
         trainer = build_trainer(Split(values, values), settings, device=self.device)
         trainer.run()
-        self.trials_, self.one_gaussian_ = (), None
+        self.trials_, self.chosen_ = (), None
         self.n_iter_ = trainer.total
-        return self._keep(trainer.model.mixture())
+        self._keep(trainer.model.mixture())
+        found = self.mixture_.log_prob(values)
+        reference = gaussian_log_densities(values)
+        clear = clearly_better(found - reference)
+        self._compare(float(found.mean()), float(reference.mean()), clear)
+        return self
 
-    def _keep(self, mixture: GaussianMixture) -> Self:
+    def _compare(self, found: float, one_gaussian: float, clear: bool) -> None:
+        self.one_gaussian_ = one_gaussian
+        self.clearly_better_ = clear
+        if not clear and len(self.weights_) > 1:
+            warnings.warn(
+                f"The mixture is not clearly better than one Gaussian: mean log-density "
+                f"{found:.4g}, against {one_gaussian:.4g}. Give it more steps, or let "
+                "KernelMixture() choose.",
+                PoorFitWarning,
+                stacklevel=4,
+            )
+
+    def _keep(self, mixture: GaussianMixture) -> None:
         self.weights_ = mixture.weights.cpu().numpy()
         self.means_ = mixture.means.cpu().numpy()
         self.covariances_ = mixture.covariances.cpu().numpy()
-        return self
 
     @property
     def variances_(self) -> np.ndarray:  # (K, d)
@@ -181,11 +220,10 @@ class KernelMixture(DensityMixin, BaseEstimator):
         )
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Log-density of each row, in nats."""
+        """Log-density of each row, in nats; of the cells that are there, where some are NaN."""
         check_is_fitted(self)
-        rows = validate_data(self, X, dtype=np.float64, reset=False)
-        points = torch.tensor(rows)
-        density: np.ndarray = self.mixture_.log_prob(points).numpy()
+        rows = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite="allow-nan")
+        density: np.ndarray = marginal_log_prob(self.mixture_, torch.tensor(rows)).numpy()
         return density
 
     def score(self, X: Any, y: Any = None) -> float:

@@ -15,10 +15,11 @@ from kermix.checks import check_count, check_option
 from kermix.data.tables.closeness import KeepAway
 from kermix.data.tables.columns import UNKNOWN, CategoryColumn
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
-from kermix.data.tables.frames import Frame, as_frame, taken_rows
+from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
 from kermix.errors import MissingExtraError, OptionError, RunError, SchemaError, TableError
+from kermix.models.table.anchors import find_anchors
 from kermix.models.table.distribution import ColumnDistribution, column_distribution
 from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
 from kermix.models.table.given import check_seen_before, encode_some
@@ -57,6 +58,8 @@ class TableModel(BaseEstimator):
 
     Args:
         target: A column that :meth:`predict` is about; also settable there.
+        target_share: Share of the training in which all columns but the target are seen: 1 makes
+            a conditional density of the target, and nothing else.
         kinds: Kinds of columns by name, where you know better than :meth:`kermix.Schema.of`.
         width: Features of a row.
         blocks: Residual blocks.
@@ -105,6 +108,7 @@ class TableModel(BaseEstimator):
         held_out: float = 0.05,
         equal_columns: bool = True,
         orders: int = 1,
+        target_share: float = 0.0,
         device: str = "auto",
         random_state: Any = None,
     ) -> None:
@@ -121,6 +125,7 @@ class TableModel(BaseEstimator):
         self.held_out = held_out
         self.equal_columns = equal_columns
         self.orders = orders
+        self.target_share = target_share
         self.device = device
         self.random_state = random_state
 
@@ -130,7 +135,7 @@ class TableModel(BaseEstimator):
         Args:
             X: A pandas, Polars or Arrow table, a dictionary of columns, or an array.
             y: Not used.
-            sample_weight: A weight for each row; a row of weight 0 is as if it were not there.
+            sample_weight: A weight for each row; rows of weight 0 are left out.
         """
         frame, weights = _weighted(read_frame(X)[0], sample_weight)
         schema = Schema.of(frame, kinds=self.kinds)
@@ -142,7 +147,7 @@ class TableModel(BaseEstimator):
             _place(schema, self.target)
         encoded = schema.encode(frame)
         equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
-        layout = TableLayout.of(schema, equal)
+        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded))
         return self._trained(schema, layout, frame, encoded, weights)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -182,6 +187,8 @@ class TableModel(BaseEstimator):
             width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
             learning_rate=self.learning_rate, dropout=self.dropout, average=self.average,
             patience=self.patience, held_out=self.held_out, seed=seed_from(self.random_state),
+            target=None if self.target is None else _place(schema, self.target),
+            target_share=self.target_share,
         ).for_rows(len(encoded))  # fmt: skip
         codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
         rows = TableRows(codes, values, weights)
@@ -476,6 +483,8 @@ class TableModel(BaseEstimator):
         told = {name: value for name, value in self.get_params().items() if name != "random_state"}
         content = {"format": FORMAT, "version": VERSION, "schema": self.schema_.to_dict(),
                    "equal": self.network_.layout.pairs([c.name for c in self.schema_.modelled]),
+                   "anchors": self.network_.layout.anchor_names(
+                       [c.name for c in self.schema_.numbers]),
                    "parameters": told, "frame": self._frame, "n_iter": self.n_iter_}  # fmt: skip
         save_checkpoint(Path(path), dict(self.network_.state_dict()), content)
 
@@ -487,7 +496,7 @@ class TableModel(BaseEstimator):
             raise RunError(f"{path} holds no table model that this kermix reads.")
         model = cls(**{**content["parameters"], "device": device})
         schema = Schema.from_dict(content["schema"])
-        layout = TableLayout.of(schema, content.get("equal", ()))
+        layout = TableLayout.of(schema, content.get("equal", ()), content.get("anchors", ()))
         network = TableNetwork(layout, model.width, model.blocks)
         network.load_state_dict(tensors)
         network = network.eval().to(device)
@@ -531,20 +540,22 @@ def _place(schema: Schema, name: str) -> int:
 
 
 def _weighted(frame: Frame, given: Any) -> tuple[Frame, Tensor | None]:
-    """The rows that have a weight, and weights relative to the largest, for single precision."""
+    """The rows that have a weight, and the weights as shares of the largest."""
     if given is None:
         return frame, None
-    rows = frame.rows
     try:
-        weights = torch.as_tensor(np.asarray(given, dtype=np.float64))
+        weights = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
-        weights = torch.empty(0)
-    good = weights.shape == (rows,) and bool(torch.isfinite(weights).all())
-    if not good or bool((weights < 0).any()) or not bool(weights.sum() > 0):
+        weights = np.empty(0)  # refused below
+    good = weights.shape == (frame.rows,) and bool(np.isfinite(weights).all())
+    if not good or bool((weights < 0).any()) or not bool((weights > 0).any()):
         raise OptionError(
-            f"sample_weight must be {rows} finite numbers, not negative and not all 0."
+            f"sample_weight must be {frame.rows} finite numbers, not negative and not all 0."
         )
-    weights = (weights / weights.max()).float()
-    if not bool((weights > 0).all()):
-        frame = taken_rows(frame, weights.nonzero().flatten().numpy())
-    return frame, weights[weights > 0]
+    shares = (weights / weights.max()).astype(np.float32)
+    some = shares > 0
+    if some.all():
+        return frame, torch.as_tensor(shares)
+    kept = {name: column.filter(some) for name, column in frame.columns.items()}
+    frame = replace(frame, columns=kept, rows=int(some.sum()))
+    return frame, torch.as_tensor(shares[some])

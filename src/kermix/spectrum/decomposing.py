@@ -110,7 +110,7 @@ def decompose(
         matrix = left_root @ matrix @ right_root
     else:
         matrix = matrix * a.sqrt().unsqueeze(-1) * b.sqrt()
-    u, s, w, used = _factorised(matrix, rank, method, symmetric=own and not whiten)
+    u, s, w, used = _factorized(matrix, rank, method, symmetric=own and not whiten)
     largest = u.gather(0, u.abs().argmax(0, keepdim=True)).squeeze(0)
     signs = torch.where(largest < 0, -1.0, 1.0).to(u)
     variances: list[tuple[float, ...]] = [(), ()]
@@ -243,7 +243,7 @@ def _inverse_root(matrix: Tensor, ridge: float) -> Tensor:
     return (vectors * (values.clamp(min=0) + ridge).rsqrt()) @ vectors.T
 
 
-def _factorised(
+def _factorized(
     matrix: Tensor, rank: int | None, method: SpectrumMethod, symmetric: bool
 ) -> tuple[Tensor, Tensor, Tensor, str]:
     smaller = min(matrix.shape)

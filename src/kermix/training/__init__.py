@@ -1,1 +1,1 @@
-"""Training: what is minimised, how variance and step size change, the loop, its checkpoints."""
+"""Training: what is minimized, how variance and step size change, the loop, its checkpoints."""

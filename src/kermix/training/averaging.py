@@ -71,7 +71,7 @@ def set_statistics(
     batches: Iterable[Tensor],
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> None:
-    """Set the running statistics of batch normalisation to means over these batches."""
+    """Set the running statistics of batch normalization to means over these batches."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:

@@ -27,7 +27,7 @@ def cached_backward(
     """Add the gradient of `loss(network(inputs))` to the network's parameters.
 
     The network must give the same outputs in both passes: its randomness is part of the inputs.
-    A normalisation over the batch is one over a chunk here, and its running means are updated
+    A normalization over the batch is one over a chunk here, and its running means are updated
     once.
 
     Args:

@@ -35,7 +35,7 @@ class ClassifierSettings:
         anchors_at: Layers with anchors for each position.
         anchor_grid: Rows and columns of the grid of the output's anchors; None: every position.
         alpha: What scales the output's exponent: `"one"`, `"each"` or `"norm"`.
-        whitening: Regularisation of the whitening of patches; None for none.
+        whitening: Regularization of the whitening of patches; None for none.
         data_anchors: Whether the first layer starts from patches of the data.
         image_anchors: Whether the output starts from the features of training images.
         residual: Whether layers add to their input.

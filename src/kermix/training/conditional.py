@@ -207,7 +207,7 @@ class ConditionalTask(Task):
         return self._context[rows], self._target[rows]
 
     def loss(self, forward: Forward | None, batch: tuple[Tensor, Tensor], step: int) -> Tensor:
-        """The SVD cost on the joint kernel, or what the second stage optimises."""
+        """The SVD cost on the joint kernel, or what the second stage optimizes."""
         assert forward is not None
         loss: Tensor = forward(*batch, step, self.generator)
         return loss

@@ -1,7 +1,7 @@
 r"""Expectation-maximization: refines a mixture by the likelihood, on all data and on any device.
 
 Gradient steps on the likelihood need thousands of small batches until the masses of components are
-right; a pass of expectation-maximisation sets each mass to what the data give it. scikit-learn's
+right; a pass of expectation-maximization sets each mass to what the data give it. scikit-learn's
 works on one CPU and on one set; here K and N may be in the thousands, for every class at once.
 """
 
@@ -105,7 +105,7 @@ def product_em_pass(
     data: Sequence[Tensor],  # for each batch item (n, C * d)
     floor: float = 0.0,
 ) -> Tensor:  # ()
-    """One pass of expectation-maximisation for a sum of products, as :func:`em_pass` is for one.
+    """One pass of expectation-maximization for a sum of products, as :func:`em_pass` is for one.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)

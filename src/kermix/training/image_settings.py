@@ -29,7 +29,7 @@ class ImageSettings:
     """Settings of a fit to images.
 
     Attributes:
-        cost: What is optimised: one of the paper's four costs, or a baseline.
+        cost: What is optimized: one of the paper's four costs, or a baseline.
         form: Of the matrix-matrix cost: `"trace"` (None is this), `"data_fixed"` or `"logdet"`.
         model: `"codes"`, noise to codes that a trained decoder turns into images; `"mixture"`, a
             table of components of codes, for each class; `"conv"`, noise to images at once.

@@ -49,7 +49,7 @@ TaskT = TypeVar("TaskT", bound=Task)
 
 LAST, BEST, MODEL = "last.safetensors", "best.safetensors", "model.safetensors"
 STOPS_EVERY = 16  # steps between two looks, on a GPU, at whether any rank is to stop
-# How NaN shows where values are looked at: in points, variances, weights or a factorisation.
+# How NaN shows where values are looked at: in points, variances, weights or a factorization.
 NOT_FINITE = (SampleError, VarianceError, WeightError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 

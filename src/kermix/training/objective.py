@@ -1,4 +1,4 @@
-"""What one training step minimises: a cost between a batch of data and a draw of the model."""
+"""What one training step minimizes: a cost between a batch of data and a draw of the model."""
 
 import math
 from collections.abc import Callable

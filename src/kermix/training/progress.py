@@ -15,11 +15,11 @@ class CostStages(Protocol):
 
     @property
     def cost(self) -> str:
-        """What is optimised first."""
+        """What is optimized first."""
 
     @property
     def refine_with(self) -> Any:
-        """What is optimised then."""
+        """What is optimized then."""
 
 
 def stage_of(settings: CostStages, row: Mapping[str, float]) -> dict[str, str]:

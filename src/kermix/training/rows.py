@@ -99,7 +99,7 @@ class RowTask(Task):
         return self._data.gather(-2, rows.unsqueeze(-1).expand(*batch, rows.shape[-1], d))
 
     def loss(self, forward: Forward | None, batch: Tensor, step: int) -> Tensor:  # (*B,)
-        """The cost, or what the second stage optimises."""
+        """The cost, or what the second stage optimizes."""
         assert forward is not None
         loss: Tensor = forward(batch, step, self.generator)
         return loss

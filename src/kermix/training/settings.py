@@ -32,7 +32,7 @@ class FitSettings:
     """Settings of a fit.
 
     Attributes:
-        cost: What is optimised: one of the paper's four costs, or a baseline.
+        cost: What is optimized: one of the paper's four costs, or a baseline.
         form: Of the matrix-matrix cost: `"trace"` (None is this), `"data_fixed"` or `"logdet"`,
             see :func:`~kermix.matrix_cost`.
         model: `"mixture"`, a table of components; `"network"`, noise to components;

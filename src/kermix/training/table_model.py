@@ -43,6 +43,9 @@ class TableModelSettings:
         held_out: Share of rows that decide which step is kept, of small tables up to thrice as
             many; 0 keeps the last.
         patience: Reports without progress after which training ends.
+        target: Place of a column that the model is about.
+        target_share: Share of the rows of a step in which all columns but the target are seen; if
+            there are such rows, the target's density alone decides which step is kept.
         seed: All randomness comes from it.
     """
 
@@ -57,6 +60,8 @@ class TableModelSettings:
     average: int = 200
     held_out: float = 0.05
     patience: int = 10
+    target: int | None = None
+    target_share: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -66,6 +71,11 @@ class TableModelSettings:
         if not 0 <= self.dropout < 1 or not 0 <= self.held_out < 1:
             raise OptionError(
                 f"dropout={self.dropout} and held_out={self.held_out} must be shares, below 1."
+            )
+        if not 0 <= self.target_share <= 1 or (self.target_share > 0 and self.target is None):
+            raise OptionError(
+                f"target_share={self.target_share} must be a share, and more than 0 only with a "
+                f"target, which is {self.target}."
             )
         if not 0 < self.learning_rate < math.inf or not 0 <= self.decay < math.inf:
             raise OptionError(
@@ -184,6 +194,9 @@ class TableModelTask(Task):
             )
         rows = self._train[self._order[place * self._size : (place + 1) * self._size]]
         seen = random_subsets(len(rows), self.model.layout, self.generator)
+        if self.settings.target_share:
+            chance = torch.rand(len(rows), 1, generator=self.generator, device=seen.device)
+            seen = torch.where(chance < self.settings.target_share, self._all_but_target(), seen)
         self._masks = self.model.dropout_masks(len(rows), self.generator)
         return rows, seen
 
@@ -226,7 +239,16 @@ class TableModelTask(Task):
         # The links are a chain of their own, before that of the columns, which few rows ask for.
         return -columns - links / (1 - LINKS_FIRST)
 
+    def _all_but_target(self) -> Tensor:  # (D,)
+        target, layout = self.settings.target, self.model.layout
+        hidden = [k == target for k in range(layout.table_columns)]
+        # Whether the target equals another column is as unknown as the target itself.
+        hidden += [target in (link.first, link.second) for link in layout.links]
+        return ~torch.tensor(hidden, device=self._train.device)
+
     def _judged_subsets(self, device: torch.device) -> Tensor:
+        if self.settings.target_share:
+            return self._all_but_target().expand(1, len(self._held), -1)
         generator = torch.Generator().manual_seed(self.settings.seed + 1)
         layout = self.model.layout
         draws = max(1, LOOKS // max(1, len(self._held)))

@@ -14,7 +14,7 @@ IMAGES_FOR_STATISTICS = 10_000
 
 
 class PlainCNN(ImageClassifier):
-    """Stages of 3 x 3 convolutions, batch normalisation and ReLU, each ending in a maximum pool.
+    """Stages of 3 x 3 convolutions, batch normalization and ReLU, each ending in a maximum pool.
 
     Args:
         shape: Channels, height and width of the images.

@@ -1,7 +1,7 @@
 """Spaces in which images are compared: pixels, coarse pixels, random features, codes.
 
 A Gaussian kernel on pixels sees two images of one thing, shifted by a pixel, as far apart as two
-images of different things; what minimises a cost of such a kernel is blurred. The other spaces are
+images of different things; what minimizes a cost of such a kernel is blurred. The other spaces are
 smoother in this respect. A cost may act in several of them at once.
 """
 
@@ -46,7 +46,7 @@ class Pooled(nn.Module):
 class RandomFeatures(nn.Module):
     """Features of a convolutional network with random weights, on two scales.
 
-    Each layer normalises its channels by what it saw of the first images, so the features have
+    Each layer normalizes its channels by what it saw of the first images, so the features have
     comparable scales; nothing is trained.
 
     Args:

@@ -30,11 +30,11 @@ def image_patches(pixels: Tensor, patch: int, stride: int = 1) -> Tensor:  # (B,
     return windows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
-def whitening_map(patches: Tensor, regularisation: float | None) -> tuple[Tensor, Tensor]:
+def whitening_map(patches: Tensor, regularization: float | None) -> tuple[Tensor, Tensor]:
     """Mean (d,) and ZCA map (d, d) of patches (N, d), so that `(x - mean) @ map` is white.
 
     The map is `V (L + r l)^(-1/2) V'` for a covariance `V L V'` with mean eigenvalue l: directions
-    of little variance, which are noise, are not blown up. Without regularisation (None) only one
+    of little variance, which are noise, are not blown up. Without regularization (None) only one
     scale for all is divided out.
     """
     patches = patches.double()
@@ -43,10 +43,10 @@ def whitening_map(patches: Tensor, regularisation: float | None) -> tuple[Tensor
     level = covariance.diagonal().mean()
     if not bool(level > 0):
         raise SampleError("All training patches are equal: there is nothing to tell apart.")
-    if regularisation is None:
+    if regularization is None:
         return mean, torch.eye(len(mean), dtype=mean.dtype, device=mean.device) * level.rsqrt()
     values, vectors = torch.linalg.eigh(covariance)
-    scale = (values.clamp(min=0) + regularisation * level).rsqrt()
+    scale = (values.clamp(min=0) + regularization * level).rsqrt()
     return mean, (vectors * scale) @ vectors.T
 
 
@@ -69,7 +69,7 @@ class GaussianProductClassifier(ImageClassifier):
         anchor_grid: The output's anchors are interpolated between those of a grid of this many
             rows and columns; None gives every position its own.
         alpha: See :class:`GaussianOutput`.
-        whitening: Regularisation of the ZCA of patches; None only centres and scales them.
+        whitening: Regularization of the ZCA of patches; None only centres and scales them.
         data_anchors: Whether the first layer starts from patches of the training images.
         image_anchors: Whether the anchors of each Gaussian of the output start as the features of
             a training image, so that it measures the distance to that image.

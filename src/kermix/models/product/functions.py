@@ -60,7 +60,7 @@ def gaussian_norm(
     *,
     fused: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`exp(-(u - w)^2)` normalised over the first two axes, with its mean and variance.
+    """`exp(-(u - w)^2)` normalized over the first two axes, with its mean and variance.
 
     The result has the precision of `u`; everything else is in float32 at least.
     """

@@ -50,7 +50,7 @@ def normalized_gaussian(u: Tensor, anchors: Tensor, norm: nn.BatchNorm1d, path: 
 
 @torch.no_grad()
 def _track(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor, count: int) -> None:
-    """Update the running statistics as torch's own batch normalisation does."""
+    """Update the running statistics as torch's own batch normalization does."""
     if norm.running_mean is None or norm.running_var is None:
         return
     assert norm.num_batches_tracked is not None
@@ -132,7 +132,7 @@ class GaussianOutput(nn.Module):
         positions: Number of positions T.
         outputs: Numbers that come out, such as one score for each class.
         alpha: `"one"`: alpha is 1, as the paper has it. `"each"`: a precision for each Gaussian is
-            learned. `"norm"`: the mean square is batch-normalised before the exponential; with
+            learned. `"norm"`: the mean square is batch-normalized before the exponential; with
             the running statistics this is a precision for each Gaussian too, and a factor that
             A_F could carry. A mean over many positions varies little from sample to sample, so
             without this the Gaussians differ little.

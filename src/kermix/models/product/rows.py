@@ -99,7 +99,7 @@ class GaussianProduct(nn.Module):
         depth: Number of Gaussian layers, the last of which has K features.
         form: How the variables meet.
         precision: `"one"`, the paper's; or `"norm"`, of the variational form: the mean square is
-            batch-normalised before the exponential. With the running statistics that is a
+            batch-normalized before the exponential. With the running statistics that is a
             precision and a factor for each term; without it the terms of many variables differ
             little, since a mean of many squares does.
         shared: Whether all variables share the affine maps, as the positions of an image do.

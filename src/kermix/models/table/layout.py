@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kermix.data.tables.schema import EncodedTable, Schema
+from kermix.models.table.anchors import anchor_places
 from kermix.models.table.links import Link, linked
 
 __all__ = ["TableLayout"]
@@ -24,6 +25,8 @@ class TableLayout:
         positions: Where on the scale of normal scores each code lies, if anywhere, else 0.
         links: Columns that are often equal. Whether they are is a column of two codes each, after
             those of the table.
+        anchors: For each number, others that its mixture moves with, or -1; empty if there are
+            none at all.
 
     Example:
         >>> layout = TableLayout((2, 3), (1,), (0.0, 0.0, 0.0, -1.0, 1.0))
@@ -35,10 +38,22 @@ class TableLayout:
     numbers: tuple[int, ...]
     positions: tuple[float, ...]
     links: tuple[Link, ...] = ()
+    anchors: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
-    def of(cls, schema: Schema, equal: Sequence[tuple[str, str]] = ()) -> "TableLayout":
-        """The layout of a schema's columns, some pairs of which are often equal."""
+    def of(
+        cls,
+        schema: Schema,
+        equal: Sequence[tuple[str, str]] = (),
+        anchors: Sequence[Sequence[str]] = (),
+    ) -> "TableLayout":
+        """The layout of a schema's columns.
+
+        Args:
+            schema: What the columns are.
+            equal: Pairs that are often equal.
+            anchors: For each number, the names of those that it follows closely.
+        """
         counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
         places = []
         for k, count in enumerate(counts):
@@ -50,7 +65,8 @@ class TableLayout:
         links = linked(schema, equal)
         places.append(np.zeros(2 * len(links)))
         counts = (*counts, *(2,) * len(links))
-        return cls(counts, numbers, tuple(np.concatenate(places).tolist()), links)
+        positions = tuple(np.concatenate(places).tolist())
+        return cls(counts, numbers, positions, links, anchor_places(schema, anchors))
 
     @property
     def columns(self) -> int:
@@ -87,6 +103,10 @@ class TableLayout:
         found = torch.full((self.columns,), -1)
         found[list(self.numbers)] = torch.arange(len(self.numbers))
         return found
+
+    def anchor_names(self, names: Sequence[str]) -> list[list[str]]:
+        """Anchors by the names of the numbers."""
+        return [[names[k] for k in row if k >= 0] for row in self.anchors]
 
     def encoded(self, codes: Tensor, values: Tensor, frame: str) -> EncodedTable:
         """Tensors as a table that a schema decodes."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kermix.models.table.anchors import ANCHORS
 from kermix.models.table.layout import TableLayout
 
 __all__ = ["ColumnParts", "TableNetwork"]
@@ -61,6 +62,8 @@ class TableNetwork(nn.Module):
     places: Tensor
     knots: Tensor
     membership: Tensor
+    anchors: Tensor
+    anchored: Tensor
 
     def __init__(
         self,
@@ -89,6 +92,14 @@ class TableNetwork(nn.Module):
         self.blocks = nn.ModuleList(_Block(width) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, layout.total + 3 * numbers * components)
+        self.follow: nn.Linear | None = None
+        if layout.anchors:
+            anchors = torch.tensor(layout.anchors)
+            self.register_buffer("anchors", anchors.clamp(min=0), persistent=False)
+            self.register_buffer("anchored", (anchors >= 0).float(), persistent=False)
+            self.follow = nn.Linear(width, components * anchors.numel())
+            nn.init.zeros_(self.follow.weight)
+            nn.init.zeros_(self.follow.bias)
         with torch.no_grad():
             self.out.weight.mul_(0.1)
             _, _, means, log_scales = self._parts(self.out.bias)
@@ -125,7 +136,13 @@ class TableNetwork(nn.Module):
         features = features + self.flags(inputs)
         for number, block in enumerate(self.blocks):
             features = block(features, None if masks is None else masks[number])
-        return self._parts(self.out(self.norm(features)).float())
+        features = self.norm(features)
+        parts = self._parts(self.out(features).float())
+        if self.follow is None:
+            return parts
+        factors = self.follow(features).float().unflatten(-1, (-1, self.components, ANCHORS))
+        near = (place * there)[:, self.anchors] * self.anchored  # (N, Q, A)
+        return parts._replace(means=parts.means + (factors * near.unsqueeze(2)).sum(-1))
 
     def dropout_masks(self, rows: int, generator: torch.Generator) -> Tensor | None:
         """Factors of the features of each block: none, or what keeps their mean.

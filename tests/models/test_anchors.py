@@ -1,0 +1,72 @@
+"""Numbers that follow others closely: found, and followed by the mixtures of a network."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import kermix as km
+from kermix.data.tables.schema import Schema
+from kermix.models.table.anchors import ANCHORS, anchor_places, find_anchors
+from kermix.models.table.layout import TableLayout
+from kermix.models.table.network import TableNetwork
+
+
+def bills(rows=1500, seed=0):
+    """Bills of three months, each within a hundredth of the one before, and a number apart."""
+    rng = np.random.default_rng(seed)
+    first = rng.lognormal(8, 1.5, rows)
+    second = first * rng.normal(1, 0.01, rows)
+    third = second * rng.normal(1, 0.01, rows)
+    return pd.DataFrame({"a": first, "apart": rng.normal(size=rows), "b": second, "c": third})
+
+
+def test_anchors_are_the_numbers_that_a_column_is_correlated_with():
+    table = bills()
+    schema = Schema.of(table)
+    found = find_anchors(schema, schema.encode(table))
+    assert [set(row) for row in found] == [{"b", "c"}, set(), {"a", "c"}, {"a", "b"}]
+    places = anchor_places(schema, found)
+    assert all(len(row) == ANCHORS for row in places)
+    assert places[1] == (-1,) * ANCHORS
+    assert TableLayout.of(schema, (), found).anchor_names(["a", "apart", "b", "c"])[1] == []
+
+
+@pytest.mark.parametrize(
+    "table",
+    [{"a": [1.5, 2.5, 3.5] * 5}, {"a": [0.5, 1.25] * 9, "b": [0.5] * 18}, {"a": ["x", "y"] * 9}],
+)
+def test_tables_without_anchors(table):
+    schema = Schema.of(table)
+    found = find_anchors(schema, schema.encode(table))
+    assert not any(found)
+    assert TableLayout.of(schema, (), found).anchors == ()
+
+
+@torch.no_grad()
+def test_an_anchor_that_is_not_seen_moves_nothing():
+    table = bills(100)
+    schema = Schema.of(table)
+    encoded = schema.encode(table)
+    layout = TableLayout.of(schema, (), find_anchors(schema, encoded))
+    torch.manual_seed(0)
+    network = TableNetwork(layout, width=8, blocks=1).eval()
+    torch.nn.init.normal_(network.follow.weight)
+    torch.nn.init.ones_(network.follow.bias)
+    codes, values = encoded.tensors()
+    nothing = torch.zeros(100, 4, dtype=torch.bool)
+    moved = values + 1
+    assert torch.equal(network(codes, values, nothing).means, network(codes, moved, nothing).means)
+    seen = nothing.clone()
+    seen[:, 0] = True
+    means, other = network(codes, values, seen).means, network(codes, moved, seen).means
+    assert not torch.allclose(means[:, 2], other[:, 2])
+
+
+def test_columns_that_almost_agree_are_drawn_so():
+    """Without anchors the ratio of two bills scatters three times as much as in the data."""
+    table = bills()
+    model = km.TableModel(width=48, blocks=1, steps=400, random_state=0).fit(table)
+    drawn = model.sample(1500, random_state=0)
+    spread = np.log(drawn["b"] / drawn["a"]).abs().median()
+    assert spread < 2.5 * np.log(table["b"] / table["a"]).abs().median()
