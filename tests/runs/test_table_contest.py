@@ -124,6 +124,15 @@ def test_the_table_model_is_kept_where_held_out_rows_prefer_it(tmp_path, monkeyp
     assert result["models"]["table model"] == result["log_density"]
 
 
+@pytest.mark.parametrize("scale", [1e200, 1e-170])
+def test_numbers_without_variances_are_left_to_the_table_model(scale, tmp_path):
+    values = np.random.default_rng(0).normal(size=(80, 2)) * [scale, 1]
+    run = km.fit(pd.DataFrame(values, columns=["a", "b"]), out=tmp_path / "run", **SHORT)
+    assert isinstance(run.model(), km.TableModel)
+    result = json.loads((run.folder / "result.json").read_text())
+    assert list(result["models"]) == ["table model"]
+
+
 def test_who_says_which_model_gets_it(tmp_path):
     asked = km.fit(normal(), out=tmp_path / "1", model="table", **SHORT)
     assert isinstance(asked.model(), km.TableModel)

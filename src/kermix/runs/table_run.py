@@ -365,7 +365,7 @@ class TableRun(Run):
         chosen = {"model": name, "models": densities} if densities else {}
         write_json(self.folder / "result.json", {**chosen, **quality.as_json()})
         rows = self._numbers(data, quality, outcome, model.n_iter_)
-        if densities:
+        if len(densities) > 1:
             rows.insert(0, ("model", f"{name}, chosen by the log-density of {len(held)} held-out "
                             "rows"))  # fmt: skip
         write_table_report(self, rows, data.schema, data.encoded, samples, quality,
@@ -378,8 +378,8 @@ class TableRun(Run):
         others = rivals(data.schema, data.frame, train, held, self.settings.seed)
         path = self.checkpoints / "mixture.safetensors"
         path.unlink(missing_ok=True)
-        best = max(others, key=lambda rival: rival.log_density.mean())
-        if best.log_density.mean() > own.mean():
+        best = max(others, key=lambda rival: rival.log_density.mean(), default=None)
+        if best is not None and best.log_density.mean() > own.mean():
             frame = self.config["frame"]
             TableMixture(data.schema, best.mixture, frame, best.name).save(path)
         return {TABLE_MODEL: float(own.mean()),
