@@ -435,3 +435,42 @@ def start_node(number, port, path):
     launching.PRELOADED = ["kermix.distributed.launch"]  # Lightning is not needed, and slow
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), NODE_RANK=str(number))
     path.write_text(repr(launching.launch(node, path, devices=1, nodes=2)))
+
+
+def table_rows():
+    """Codes, numbers and weights of a table whose columns depend on each other."""
+    import numpy as np
+    import pandas as pd
+
+    import kermix as km
+    from kermix.models.table.layout import TableLayout
+    from kermix.training.table_model import TableRows
+
+    rng = np.random.default_rng(0)
+    kind = rng.choice(list("abc"), 350)
+    size = rng.normal(size=350) + 3 * (kind == "a")
+    size[rng.random(350) < 0.1] = np.nan
+    table = pd.DataFrame({"kind": kind, "size": size, "count": rng.poisson(40, 350)})
+    schema = km.Schema.of(table)
+    codes, values = schema.encode(table).tensors()
+    weights = torch.from_numpy(rng.uniform(0.2, 1, 350)).float()
+    return TableLayout.of(schema), TableRows(codes, values, weights)
+
+
+def table_training(devices, **changes):
+    """Reports, the kept step and the weights that rank 0 ends with, and the steps of each rank."""
+    from kermix.training.loop import Trainer
+    from kermix.training.table_model import TableModelSettings, TableModelTask
+
+    torch.set_num_threads(1)
+    common = {"width": 16, "blocks": 2, "steps": 40, "batch_size": 33, "learning_rate": 0.01}
+    task = TableModelTask(*table_rows(), TableModelSettings(**{**common, **changes}))
+    trainer = Trainer(task, device="cpu", devices=devices)
+    ended = trainer.run()
+    steps = [trainer.step]
+    if devices > 1:
+        steps = [None] * devices
+        dist.all_gather_object(steps, trainer.step)
+    weights = {name: p.detach() for name, p in task.model.named_parameters()}
+    trainer.leave_group()
+    return ended, steps, trainer.history, task.best_step, weights

@@ -49,8 +49,8 @@ def test_a_gaussian_table_ends_no_worse_than_one_gaussian(gaussian):
     law = multivariate_normal(rows[train].mean(0), np.cov(rows[train].T, bias=True))
     reference = float(law.logpdf(rows[held]).mean())
     result = json.loads((gaussian.folder / "result.json").read_text())
-    assert result["models"]["one Gaussian"] == pytest.approx(reference, abs=1e-2)
-    assert result["log_density"] == max(result["models"].values()) >= reference - 2e-3
+    assert result["models"]["one Gaussian"] == pytest.approx(reference, abs=5e-3)
+    assert result["log_density"] == max(result["models"].values()) >= reference - 5e-3
     assert result["models"][result["model"]] == result["log_density"]
     assert result["models"]["table model"] < reference, "20 steps are too few for a network"
     # In the units of the columns, row by row.
@@ -122,6 +122,15 @@ def test_the_table_model_is_kept_where_held_out_rows_prefer_it(tmp_path, monkeyp
     result = json.loads((run.folder / "result.json").read_text())
     assert result["model"] == "table model"
     assert result["models"]["table model"] == result["log_density"]
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-170])
+def test_numbers_without_variances_are_left_to_the_table_model(scale, tmp_path):
+    values = np.random.default_rng(0).normal(size=(80, 2)) * [scale, 1]
+    run = km.fit(pd.DataFrame(values, columns=["a", "b"]), out=tmp_path / "run", **SHORT)
+    assert isinstance(run.model(), km.TableModel)
+    result = json.loads((run.folder / "result.json").read_text())
+    assert list(result["models"]) == ["table model"]
 
 
 def test_who_says_which_model_gets_it(tmp_path):

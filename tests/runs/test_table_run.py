@@ -273,7 +273,7 @@ def test_numbers_stay_with_the_mixture_unless_asked(tmp_path):
         ({"target": "nothing"}, "'nothing' is not modelled"),
         ({"columns": ["nothing"]}, "has no column nothing"),
         ({"kinds": {"price": "nonsense"}}, "nonsense"),
-        ({"devices": 2}, "trained by one process"),
+        ({"devices": 0}, "devices=0"),
         ({"width": 0}, "width"),
         ({"exclude": list(shop(1))}, "no column is left"),
     ],

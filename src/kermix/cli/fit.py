@@ -256,16 +256,17 @@ def resume(
     from kermix.runs.fit import ranks_of
     from kermix.runs.fit_run import FitRun
     from kermix.runs.kinds import open_run
+    from kermix.runs.table_run import TableRun
 
     opened = open_run(run)
-    if isinstance(opened, FitRun):
+    if isinstance(opened, FitRun | TableRun):
         before = opened.ranks
         asked = (devices or before[0], nodes or before[1], strategy or before[2])
         if is_rank() and devices is nodes is None:
             asked = (*world_of_environment(), asked[2])
         opened = opened.with_ranks(**ranks_of(*asked))
     elif devices or nodes or strategy:
-        raise OptionError(f"{run}: only a fit of rows is trained by several processes.")
+        raise OptionError(f"{run}: only fits of rows and tables are trained by several processes.")
     train_and_finish(opened, opened.dataset())
 
 

@@ -5,12 +5,14 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.special import logsumexp
 
 from kermix.data.tables.closeness import closest_distances, copies
 from kermix.data.tables.columns import CategoryColumn
 from kermix.data.tables.schema import EncodedTable, Schema
-from kermix.errors import MissingExtraError
+from kermix.errors import MissingExtraError, SampleError
+from kermix.training.mixture_search import gaussian_log_densities
 
 __all__ = ["Pair", "Privacy", "TableQuality", "detection_score", "grouped", "judge_samples"]
 
@@ -197,7 +199,7 @@ def _references(
     found = [("independent columns", _independent(schema, fitted, judged))]
     plain = all(not len(c.atoms) and not c.gaps for c in schema.numbers)
     if len(schema.numbers) == len(schema.modelled) and plain and len(fitted) > len(schema.numbers):
-        found.append(("one Gaussian", _one_gaussian(schema, fitted, judged)))
+        found += _one_gaussian(schema, fitted, judged)
     return found
 
 
@@ -219,16 +221,19 @@ def _independent(schema: Schema, fitted: EncodedTable, judged: EncodedTable) -> 
     return float(total.mean())
 
 
-def _one_gaussian(schema: Schema, fitted: EncodedTable, judged: EncodedTable) -> float:
-    from scipy.stats import multivariate_normal
-
+def _one_gaussian(
+    schema: Schema, fitted: EncodedTable, judged: EncodedTable
+) -> list[tuple[str, float]]:
     values, others = (
-        np.stack([c.map.inverse(t.values[:, q]) for q, c in enumerate(schema.numbers)], 1)
+        torch.from_numpy(
+            np.stack([c.map.inverse(t.values[:, q]) for q, c in enumerate(schema.numbers)], 1)
+        )
         for t in (fitted, judged)
     )
-    covariance = np.cov(values, rowvar=False).reshape(values.shape[1], -1)
-    law = multivariate_normal(values.mean(0), covariance, allow_singular=True)
-    return float(np.mean(law.logpdf(others)))
+    try:
+        return [("one Gaussian", float(gaussian_log_densities(values, others).mean()))]
+    except SampleError:
+        return []  # numbers too large or small to have variances
 
 
 def _privacy(

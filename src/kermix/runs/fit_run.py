@@ -5,10 +5,8 @@ it, and `figure.png` shows data against samples.
 """
 
 import hashlib
-import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,14 +17,14 @@ from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.data.loading import BUILT_IN, Dataset, load
 from kermix.data.tables.table import Source, read_table
 from kermix.distributed import Strategy
-from kermix.distributed.launch import check_ranks, is_rank
+from kermix.distributed.launch import check_ranks
 from kermix.errors import SampleError, ShapeError, TableError
 from kermix.files import write_array
 from kermix.models.mixture.scaled import ScaledModel
 from kermix.reports.fit_report import of_rows, write_fit_report
 from kermix.runs.fit_notes import fit_notes
 from kermix.runs.folder import FIT, check_data, check_trained
-from kermix.runs.run import Numbers, Outcome, Row, Run
+from kermix.runs.run import Numbers, Outcome, Row, Run, has_folder
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Trainer, load_model, make_fabric
@@ -79,7 +77,7 @@ class FitRun(Run):
         split = split_rows(dataset.values, settings.seed)
         settings = settings.for_data(len(split.train))
         check_shares(settings, devices * nodes)
-        main = _is_main(devices, nodes)
+        main = has_folder(devices, nodes)
         _, variances = build_model(split.train, settings, dataset.image)
         if devices * nodes == 1:
             make_fabric(device, precision)  # refused, if it must be, before a folder is made
@@ -106,28 +104,6 @@ class FitRun(Run):
     @classmethod
     def _read_settings(cls, content: dict[str, Any]) -> FitSettings:
         return FitSettings.from_json(content)
-
-    @property
-    def ranks(self) -> tuple[int, int, Strategy]:
-        """Processes on each node, nodes, and how costs are computed over them."""
-        ranks = self.config.get("ranks", {})
-        return ranks.get("devices", 1), ranks.get("nodes", 1), ranks.get("strategy", "auto")
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process is, of those that share the run, the one that has its folder."""
-        devices, nodes, _ = self.ranks
-        return _is_main(devices, nodes)
-
-    def with_ranks(
-        self, devices: int | None = None, nodes: int | None = None, strategy: str | None = None
-    ) -> "FitRun":
-        """The same run, to go on with another number of processes; None keeps what there was."""
-        asked = {"devices": devices, "nodes": nodes, "strategy": strategy}
-        given = {name: value for name, value in asked.items() if value is not None}
-        names = ("devices", "nodes", "strategy")
-        before = dict(zip(names, self.ranks, strict=True))
-        return replace(self, config={**self.config, "ranks": {**before, **given}})
 
     @property
     def image(self) -> tuple[int, int, int] | None:
@@ -293,12 +269,6 @@ def _reference(split: Split, judged: Tensor, log_density: Tensor) -> list[tuple[
     if not clearly_better(log_density.double() - reference):
         rows.append(("warning", "the model is not clearly better than one Gaussian"))
     return rows
-
-
-def _is_main(devices: int, nodes: int) -> bool:
-    if devices * nodes == 1:
-        return True
-    return int(os.environ.get("RANK" if is_rank() else "NODE_RANK", 0)) == 0
 
 
 def _fingerprint(values: Tensor) -> str:

@@ -11,22 +11,24 @@ Kinds of runs (fits of rows, fits of images, classifiers) say in modules of thei
 data, trainer, result and command are.
 """
 
+import os
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 from kermix.distributed import Strategy
+from kermix.distributed.launch import is_rank
 from kermix.reports.provenance import environment, write_json
 from kermix.runs.folder import begin_folder, lasting_source, read_config, write_metrics
 from kermix.runs.lock import locked_run
 from kermix.training.loop import Row, Trainer
 from kermix.version import __version__
 
-__all__ = ["KEPT", "Numbers", "Outcome", "Row", "Run"]
+__all__ = ["KEPT", "Numbers", "Outcome", "Row", "Run", "has_folder"]
 
 KEPT = {True: "data.parquet", False: "data.npy"}  # by whether columns have names
 READING = ("rows", "data_root", "size")
@@ -150,12 +152,24 @@ class Run(ABC):
     @property
     def ranks(self) -> tuple[int, int, Strategy]:
         """Processes on each node, nodes, and how costs are computed over them."""
-        return 1, 1, "auto"
+        ranks = self.config.get("ranks", {})
+        return ranks.get("devices", 1), ranks.get("nodes", 1), ranks.get("strategy", "auto")
 
     @property
     def is_main(self) -> bool:
         """Whether this process is, of those that share the run, the one that has its folder."""
-        return True
+        devices, nodes, _ = self.ranks
+        return has_folder(devices, nodes)
+
+    def with_ranks(
+        self, devices: int | None = None, nodes: int | None = None, strategy: str | None = None
+    ) -> Self:
+        """The same run, to go on with another number of processes; None keeps what there was."""
+        asked = {"devices": devices, "nodes": nodes, "strategy": strategy}
+        given = {name: value for name, value in asked.items() if value is not None}
+        names = ("devices", "nodes", "strategy")
+        before = dict(zip(names, self.ranks, strict=True))
+        return replace(self, config={**self.config, "ranks": {**before, **given}})
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -211,3 +225,10 @@ class Run(ABC):
         if trainer.is_main:
             write_metrics(self.folder, trainer.history, self.reported)
         return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)
+
+
+def has_folder(devices: int, nodes: int) -> bool:
+    """Whether this process is, of so many that share a run, the one that makes its folder."""
+    if devices * nodes == 1:
+        return True
+    return int(os.environ.get("RANK" if is_rank() else "NODE_RANK", 0)) == 0

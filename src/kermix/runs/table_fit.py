@@ -146,10 +146,8 @@ def begin_table_fit(
     contest: bool = False,
 ) -> tuple[TableRun, TableData]:
     """Make the run folder of a fit of the table model; nothing is trained yet."""
-    if ranks["devices"] * ranks["nodes"] > 1:
-        raise OptionError(
-            "The table model is trained by one process; leave out devices and nodes."
-        )
+    if ranks["nodes"] > 1 and table.source is None:
+        raise OptionError("Several nodes read their data: write these to a file first.")
     unused = sorted(set(settings) - TABLE_SETTINGS)
     if unused:
         raise OptionError(
@@ -175,10 +173,10 @@ def begin_table_fit(
         options={} if kept else options,
         notes=(*([f"Fitted by the table model, because {why}."] if why else []),
                *([CONTEST] if contest else []), *table.notes),
-        contest=contest,
+        contest=contest, **ranks,
         frame=table.frame.kind if kept else "pandas",
         form=".parquet" if kept else form_of(source),
     )  # fmt: skip
-    if kept:
+    if kept and run.is_main:
         keep_frame(table.frame, Path(source))
     return run, data

@@ -17,7 +17,7 @@ from kermix.data.tables.frames import Frame, as_frame, taken_rows
 from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import EncodedTable, Schema
-from kermix.errors import OptionError
+from kermix.errors import OptionError, SampleError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.mixture_search import choose_mixture
@@ -53,14 +53,20 @@ def rivals(
     """What the table model has to be better than: the closed-form mixture, and one Gaussian.
 
     The size and kind of the mixture are chosen within the training rows: the rows held out are
-    new to it.
+    new to it. There is none where numbers are too large or too small to have variances.
     """
     fitted, judged = (_matrix(schema, taken_rows(frame, rows)) for rows in (train, held))
     found = []
     for name, size in (("closed-form mixture", None), ("one Gaussian", 1)):
-        kind = "auto" if size is None else "full"
-        chosen = choose_mixture(fitted, size, kind, generator=torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
-        found.append(Rival(name, chosen.mixture, _log_density(schema, chosen.mixture, judged)))
+        kind: Any = "auto" if size is None else "full"
+        generator = torch.Generator().manual_seed(seed)
+        try:
+            mixture = choose_mixture(fitted, size, kind, generator=generator).mixture
+        except SampleError:
+            continue  # numbers too large or small to have variances
+        logs = _log_density(schema, mixture, judged)
+        if np.isfinite(logs.mean()):
+            found.append(Rival(name, mixture, logs))
     return found
 
 

@@ -19,6 +19,8 @@ from kermix.data.tables.frames import Frame, as_frame, taken_rows
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import Schema
 from kermix.data.tables.writing import table_writer
+from kermix.distributed import Strategy
+from kermix.distributed.launch import check_ranks
 from kermix.errors import OptionError, SchemaError
 from kermix.models.table.distribution import ColumnDistribution
 from kermix.models.table.drawing import rows_at_once
@@ -28,7 +30,7 @@ from kermix.reports.provenance import write_json
 from kermix.reports.table_quality import TableQuality, judge_samples
 from kermix.reports.table_report import write_table_report
 from kermix.runs.folder import TABLE, check_data, check_trained
-from kermix.runs.run import Numbers, Outcome, Row, Run
+from kermix.runs.run import Numbers, Outcome, Row, Run, has_folder
 from kermix.runs.table_data import TableData, fingerprint, rows_of
 from kermix.runs.table_mixture import TableMixture, rivals
 from kermix.training.checkpoints import load_checkpoint
@@ -37,6 +39,7 @@ from kermix.training.table_model import (
     TableModelSettings,
     TableModelTask,
     TableRows,
+    check_table_shares,
     table_split,
 )
 
@@ -75,6 +78,9 @@ class TableRun(Run):
         options: Mapping[str, Any] | None = None,
         notes: tuple[str, ...] = (),
         contest: bool = False,
+        devices: int = 1,
+        nodes: int = 1,
+        strategy: Strategy = "auto",
     ) -> "TableRun":
         """Begin a run in a folder that must not exist.
 
@@ -92,11 +98,20 @@ class TableRun(Run):
             notes: What was assumed when it was read.
             contest: Whether a mixture takes the place of the table model where held-out rows
                 prefer it.
+            devices: Processes on each node, among which batches are shared.
+            nodes: Nodes. The folder is made on the first one alone.
+            strategy: Of costs over processes; the table model has none.
         """
+        check_ranks(devices, nodes)
         settings = settings.for_rows(len(data.encoded))
         if target is not None:
             _check_modelled(data.schema, target)
-        make_fabric(device, precision)  # refused, if it must be, before a folder is made
+        if devices * nodes == 1:
+            make_fabric(device, precision)  # refused, if it must be, before a folder is made
+        else:
+            _, train = table_split(len(data.encoded), settings)
+            check_table_shares(settings, len(train), devices * nodes)
+        main = has_folder(devices, nodes)
         run = cls.begin(
             folder,
             source,
@@ -122,10 +137,14 @@ class TableRun(Run):
                     *data.link_notes(),
                     *_few_rows(data, settings),
                 ],
+                "ranks": {"devices": devices, "nodes": nodes, "strategy": strategy},
             },
+            writes=main,
         )
-        data.schema.save(folder / "schema.json")
-        return run
+        if main:
+            data.schema.save(folder / "schema.json")
+        # Processes on other nodes do not see the folder.
+        return replace(run, config={**run.config, "schema": data.schema.to_dict()})
 
     @classmethod
     def _read_settings(cls, content: dict[str, Any]) -> TableModelSettings:
@@ -134,6 +153,8 @@ class TableRun(Run):
     @property
     def schema(self) -> Schema:
         """What the columns are."""
+        if "schema" in self.config:
+            return Schema.from_dict(self.config["schema"])
         return Schema.load(self.folder / "schema.json")
 
     def reading(self, said: Reading) -> Reading:
@@ -177,8 +198,11 @@ class TableRun(Run):
         """A trainer at the last checkpoint, or at the first step if there is none."""
         codes, values = data.linked.tensors()
         task = TableModelTask(data.layout, TableRows(codes, values), self.settings)
-        trainer = Trainer(task, self.config["device"], self.config["precision"])
-        if self.last.exists():
+        devices, nodes, _ = self.ranks
+        trainer = Trainer(
+            task, self.config["device"], self.config["precision"], devices=devices, nodes=nodes
+        )
+        if trainer.main_says(self.last.exists()):
             trainer.load(self.last)
         return trainer
 
@@ -341,7 +365,7 @@ class TableRun(Run):
         chosen = {"model": name, "models": densities} if densities else {}
         write_json(self.folder / "result.json", {**chosen, **quality.as_json()})
         rows = self._numbers(data, quality, outcome, model.n_iter_)
-        if densities:
+        if len(densities) > 1:
             rows.insert(0, ("model", f"{name}, chosen by the log-density of {len(held)} held-out "
                             "rows"))  # fmt: skip
         write_table_report(self, rows, data.schema, data.encoded, samples, quality,
@@ -354,8 +378,8 @@ class TableRun(Run):
         others = rivals(data.schema, data.frame, train, held, self.settings.seed)
         path = self.checkpoints / "mixture.safetensors"
         path.unlink(missing_ok=True)
-        best = max(others, key=lambda rival: rival.log_density.mean())
-        if best.log_density.mean() > own.mean():
+        best = max(others, key=lambda rival: rival.log_density.mean(), default=None)
+        if best is not None and best.log_density.mean() > own.mean():
             frame = self.config["frame"]
             TableMixture(data.schema, best.mixture, frame, best.name).save(path)
         return {TABLE_MODEL: float(own.mean()),

@@ -1,5 +1,6 @@
 """The table model as an estimator: generate, score, condition, complete and predict tables."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
 from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
-from kermix.errors import MissingExtraError, OptionError, RunError, SchemaError
+from kermix.errors import MissingExtraError, OptionError, RunError, SchemaError, TableError
 from kermix.models.table.anchors import find_anchors
 from kermix.models.table.distribution import ColumnDistribution, column_distribution
 from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
@@ -28,7 +29,12 @@ from kermix.models.table.network import ColumnParts, TableNetwork
 from kermix.sklearn.mixture import seed_from
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.loop import Trainer
-from kermix.training.table_model import TableModelSettings, TableModelTask, TableRows
+from kermix.training.table_model import (
+    TableModelSettings,
+    TableModelTask,
+    TableRows,
+    table_split,
+)
 
 try:
     from sklearn.base import BaseEstimator
@@ -137,24 +143,59 @@ class TableModel(BaseEstimator):
             raise SchemaError(
                 "No column can be modelled: " + " ".join(schema.notes() or ["there is none."])
             )
-        target = None if self.target is None else _place(schema, self.target)
+        if self.target is not None:
+            _place(schema, self.target)
         encoded = schema.encode(frame)
-        seed = seed_from(self.random_state)
+        equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
+        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded))
+        return self._trained(schema, layout, frame, encoded, weights)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Go on from the present weights, with other rows of the same columns.
+
+        `steps` steps more are taken, with these rows alone: the model becomes one of them, and
+        forgets others in time. What columns are, and which are equal, stays as :meth:`fit` found
+        it: a value that a category never had and a gap where there was none are refused; a number
+        outside the range is learned from, but samples stay inside it. If no step is better for
+        the new rows that are held out, the weights stay as they were, and `n_iter_` is 0. Rows too
+        few to hold some out (below about fifty) are trained with to the end.
+
+        Args:
+            X: As for :meth:`fit`, which this is before the first fit.
+            y: Not used.
+            sample_weight: As for :meth:`fit`.
+        """
+        if not hasattr(self, "network_"):
+            return self.fit(X, y, sample_weight)
+        frame, weights = _weighted(read_frame(X)[0], sample_weight)
+        encoded = self.schema_.encode(frame, extra=True)
+        if not len(encoded):
+            raise TableError(f"{frame.name}: there are no rows to go on with.")
+        network = copy.deepcopy(self.network_)  # an error leaves the model as it was
+        return self._trained(self.schema_, network.layout, frame, encoded, weights, network)
+
+    def _trained(
+        self,
+        schema: Schema,
+        layout: TableLayout,
+        frame: Frame,
+        encoded: EncodedTable,
+        weights: Tensor | None,
+        network: TableNetwork | None = None,
+    ) -> Self:
         settings = TableModelSettings(
             width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
             learning_rate=self.learning_rate, dropout=self.dropout, average=self.average,
-            patience=self.patience, held_out=self.held_out, seed=seed,
-            target=target, target_share=self.target_share,
+            patience=self.patience, held_out=self.held_out, seed=seed_from(self.random_state),
+            target=None if self.target is None else _place(schema, self.target),
+            target_share=self.target_share,
         ).for_rows(len(encoded))  # fmt: skip
-        equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
-        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded))
         codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
-        trainer = Trainer(
-            TableModelTask(layout, TableRows(codes, values, weights), settings),
-            device=self.device,
-        )
+        rows = TableRows(codes, values, weights)
+        trainer = Trainer(TableModelTask(layout, rows, settings, network), device=self.device)
         trainer.run()
-        kept = trainer.task.best_step or trainer.step
+        judged = len(table_split(len(encoded), settings)[0]) > 0
+        kept = trainer.task.best_step if judged else trainer.step
         return self.with_network(trainer.task.model, schema, trainer.history, kept, encoded.frame)
 
     @property

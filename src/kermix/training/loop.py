@@ -169,6 +169,8 @@ class Trainer(Generic[TaskT]):
                 self._check_finite(torch.stack(losses), kept)
                 if due and self.is_main:
                     self._report(losses[-1], kept, on_report)
+                if due:
+                    self.task.ended = self.main_says(self.task.ended)
                 if folder is not None and self.is_main:
                     self._save_all(folder, due)
                 losses = []

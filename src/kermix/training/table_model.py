@@ -18,7 +18,8 @@ from kermix.training.averaging import RunningAverage
 from kermix.training.schedules import learning_rate
 from kermix.training.task import Forward, Row, Task
 
-__all__ = ["TableModelSettings", "TableModelTask", "TableRows", "table_split"]
+__all__ = ["TableModelSettings", "TableModelTask", "TableRows", "check_table_shares",
+           "table_split"]  # fmt: skip
 
 FEWEST_HELD_OUT, ENOUGH_HELD_OUT, MOST_HELD_OUT = 8, 300, 4096
 LINKS_FIRST = 0.7  # share of rows that see all links
@@ -118,16 +119,25 @@ class TableModelTask(Task):
         layout: Codes and numbers of the table.
         rows: The rows.
         settings: How to train.
+        network: A trained network to go on with, instead of a new one; it is changed, unless no
+            step is better for the rows held out.
     """
 
     model: TableNetwork
     keeps_best = False
 
-    def __init__(self, layout: TableLayout, rows: TableRows, settings: TableModelSettings) -> None:
+    def __init__(
+        self,
+        layout: TableLayout,
+        rows: TableRows,
+        settings: TableModelSettings,
+        network: TableNetwork | None = None,
+    ) -> None:
         self.settings, self._rows = settings, rows
+        self._goes_on = network is not None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            self.model = self.module = TableNetwork(
+            self.model = self.module = network or TableNetwork(
                 layout, settings.width, settings.blocks, settings.components, settings.dropout
             )
         self._held, self._train = table_split(len(rows.codes), settings)
@@ -146,16 +156,14 @@ class TableModelTask(Task):
         self._train, self._held = self._train.to(device), self._held.to(device)
         self._size = min(settings.batch_size, len(self._train))
         if ranks is not None:
-            self._size -= self._size % ranks.size
-            if self._size == 0:
-                raise OptionError(
-                    f"{len(self._train)} rows are too few for {ranks.size} processes."
-                )
+            check_table_shares(settings, len(self._train), ranks.size)
         self._batches = max(1, len(self._train) // self._size)
         # On the device, because masks of whole batches are drawn from it.
         self.generator = torch.Generator(device).manual_seed(settings.seed)
         self._judging = self._judged_subsets(device)
         self.average = RunningAverage(self.model, min(settings.average, settings.steps / 5))
+        if self._goes_on and len(self._held):
+            self._keep(0, self._held_out_loss())
         decayed = [p for p in self.model.parameters() if p.ndim > 1]
         rest = [p for p in self.model.parameters() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": settings.decay},
@@ -193,9 +201,10 @@ class TableModelTask(Task):
         return rows, seen
 
     def loss(self, forward: Forward | None, batch: tuple[Tensor, Tensor], step: int) -> Tensor:
-        """Of the rows of a step that are this process's."""
+        """Of all rows of a step; its gradient is that of this process's rows, times processes."""
         assert forward is not None
         rows, seen = batch
+        total = len(rows)
         masks = self._masks
         scale: Tensor | float = 1.0
         if self._rows.weights is not None:
@@ -209,7 +218,12 @@ class TableModelTask(Task):
         codes, values = self._rows.codes[rows], self._rows.values[rows]
         known = implied(self.model.layout.links, codes, seen)
         parts = forward(codes, values, known, masks)
-        return (self._row_losses(parts, codes, values, seen, known) * scale).mean()
+        losses = self._row_losses(parts, codes, values, seen, known) * scale
+        if self._ranks is None:
+            return losses.mean()
+        # Gradients are averaged over processes, whose shares may differ by a row.
+        share = losses.sum() * (self._ranks.size / total)
+        return share + (self._ranks.sum(share.detach()) / self._ranks.size - share.detach())
 
     def _row_losses(
         self, parts: Any, codes: Tensor, values: Tensor, seen: Tensor, known: Tensor
@@ -266,11 +280,14 @@ class TableModelTask(Task):
         if len(self._held):
             row["metric"] = self._held_out_loss()
             if row["metric"] < self._least:
-                self._least, self._best_step = row["metric"], step
-                self._kept = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+                self._keep(step, row["metric"])
             waited = (step - self._best_step) / self.reports_every
             self.ended = waited >= self.settings.patience
         return row
+
+    def _keep(self, step: int, metric: float) -> None:
+        self._least, self._best_step = metric, step
+        self._kept = {n: p.detach().clone() for n, p in self.model.named_parameters()}
 
     def finish(self) -> None:
         """The best averaged weights, or the last where no rows were held out."""
@@ -313,6 +330,15 @@ class TableModelTask(Task):
                       for n, t in tensors.items() if n.startswith("kept.")}  # fmt: skip
         self._least = math.inf if content["least"] is None else content["least"]
         self._best_step, self.ended = content["best_step"], content["ended"]
+
+
+def check_table_shares(settings: TableModelSettings, rows: int, ranks: int) -> None:
+    """Refuse batches that leave a process without a row."""
+    if min(settings.batch_size, rows) < ranks:
+        raise OptionError(
+            f"batch_size={settings.batch_size} of {rows} rows is shared among {ranks} processes, "
+            "and one is left with nothing; use fewer."
+        )
 
 
 def table_split(rows: int, settings: TableModelSettings) -> tuple[Tensor, Tensor]:
