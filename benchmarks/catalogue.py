@@ -27,6 +27,8 @@ BENCHMARKS = {
     "images": "generators of MNIST, stacked MNIST and CIFAR-10: all costs, MMD, Sinkhorn",
     "tabular": "tables of numbers, against gradient boosting and an MLP",
     "typed-tables": "tables with categories, gaps and times: valid samples, drifts, level, memory",
+    "imputation": "30 % of the cells of real tables filled, against scikit-learn's imputers",
+    "conditional": "conditional densities of eight sets, against NGBoost and xgboost-distribution",
     "regression": "two inverse problems, against a network trained by likelihood",
     "fuzz": "100,000 random calls of the public functions, against independent references",
     "table1": "classification of MNIST and CIFAR-10, the paper's table, against a CNN",

@@ -22,6 +22,7 @@ methods when shares inside intervals are counted.
 """
 
 import argparse
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -34,10 +35,11 @@ from benchmarks.quality import default_path, write_record
 from kermix.errors import MissingExtraError, OptionError
 from kermix.sklearn.table import TableModel
 
-__all__ = ["METHODS", "PUBLISHED", "SETS", "Predicted", "main", "measure_split", "split_of"]
+__all__ = ["METHODS", "PUBLISHED", "SETS", "Predicted", "main", "measure_split", "run", "split_of"]
 
 SETS = ("concrete", "energy", "kin8nm", "naval-propulsion-plant", "power-plant",
         "protein-tertiary-structure", "wine-quality-red", "yacht")  # fmt: skip
+SPLITS = 3
 INTERVALS = (0.5, 0.9, 0.95)
 FEW_VALUES = 10  # rows for each value of a target that has few of them
 OURS = {"target_share": 1.0, "width": 128, "steps": 1000}
@@ -218,29 +220,43 @@ def means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def measured(
+    folder: Path, sets: Sequence[str], methods: Sequence[str], splits: int
+) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """The tables of results, one split of a set after another."""
+    for what, listed, known in (("set", sets, SETS), ("method", methods, METHODS)):
+        unknown = set(listed) - set(known)
+        if unknown:
+            raise OptionError(f"There is no {what} {min(unknown)}; there are {', '.join(known)}.")
+    rows: list[dict[str, Any]] = []
+    for split in range(splits):
+        for name in sets:
+            rows += measure_split(name, folder / "uci" / f"{name}.npz", split, methods)
+            yield {"negative_log_likelihood": summary(rows), "means": means(rows),
+                   "splits": rows}  # fmt: skip
+
+
+def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """All sets, or the smallest; the variable KERMIX_TABLES says where the tables are."""
+    folder = Path(os.environ.get("KERMIX_TABLES", "tables"))
+    sets, splits = (("yacht",), 1) if quick else (SETS, SPLITS)
+    return measured(folder, sets, tuple(METHODS), splits)
+
+
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Run the benchmark and write its result file, split by split."""
     parser = argparse.ArgumentParser("benchmarks.conditional", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--splits", type=int, default=SPLITS)
     parser.add_argument("--out", type=Path, default=default_path("conditional"))
     given = parser.parse_args(arguments)
-    for what, listed, known in (("set", given.sets, SETS), ("method", given.methods, METHODS)):
-        unknown = set(listed.split(",")) - set(known)
-        if unknown:
-            raise OptionError(f"There is no {what} {min(unknown)}; there are {', '.join(known)}.")
-    rows: list[dict[str, Any]] = []
     path: Path = given.out
-    for split in range(given.splits):
-        for name in given.sets.split(","):
-            file = given.data / "uci" / f"{name}.npz"
-            rows += measure_split(name, file, split, given.methods.split(","))
-            tables = {"negative_log_likelihood": summary(rows), "means": means(rows),
-                      "splits": rows}  # fmt: skip
-            path = write_record("conditional", given.out, tables, {"protocol": __doc__},
-                                shown="negative_log_likelihood")  # fmt: skip
+    for tables in measured(given.data, given.sets.split(","), given.methods.split(","),
+                           given.splits):  # fmt: skip
+        path = write_record("conditional", given.out, tables, {"protocol": __doc__},
+                            shown="negative_log_likelihood")  # fmt: skip
     return path
 
 

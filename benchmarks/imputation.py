@@ -19,6 +19,7 @@ fit and the filling.
 """
 
 import argparse
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ from benchmarks.quality import default_path, write_record
 from kermix.errors import OptionError
 from kermix.sklearn.table import TableModel
 
-__all__ = ["TABLES", "coverage", "errors_of", "main", "measure_table", "with_gaps"]
+__all__ = ["TABLES", "coverage", "errors_of", "main", "measure_table", "run", "with_gaps"]
 
 TABLES = {"adult": "adult-train", "magic": "magic", "shoppers": "shoppers"}
 ROWS, SHARE, DRAWS = 10_000, 0.3, 20
@@ -237,10 +238,34 @@ def measure_table(
            **coverage(whole, draws, removed, categories, seed)}  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> Path:
-    """Run the benchmark and write its result file, row by row."""
+def measured(
+    folder: Path, tables: Sequence[str], seeds: Sequence[int], rows: int, settings: dict[str, Any]
+) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """The table of results, row by row."""
     import pandas as pd
 
+    unknown = set(tables) - set(TABLES)
+    if unknown:
+        raise OptionError(f"There is no table {min(unknown)}; there are {', '.join(TABLES)}.")
+    found: list[dict[str, Any]] = []
+    for seed in seeds:
+        for name in tables:
+            table = pd.read_csv(folder / f"{TABLES[name]}.csv.gz")
+            categories = [c for c in CATEGORIES[name] if c in table]
+            for row in measure_table(name, table, categories, seed, settings, rows):
+                found.append(row)
+                yield {"imputation": found}
+
+
+def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """All tables; the environment variable KERMIX_TABLES says where they are."""
+    folder = Path(os.environ.get("KERMIX_TABLES", "tables"))
+    return measured(folder, tuple(TABLES), (0,), 300 if quick else ROWS,
+                    {"steps": 20} if quick else {})  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """Run the benchmark and write its result file, row by row."""
     parser = argparse.ArgumentParser("benchmarks.imputation", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--tables", default=",".join(TABLES))
@@ -249,21 +274,12 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--steps", type=int, help="of our model, if not those of TableModel()")
     parser.add_argument("--out", type=Path, default=default_path("imputation"))
     given = parser.parse_args(arguments)
-    unknown = set(given.tables.split(",")) - set(TABLES)
-    if unknown:
-        raise OptionError(f"There is no table {min(unknown)}; there are {', '.join(TABLES)}.")
     settings = {} if given.steps is None else {"steps": given.steps}
     protocol = {"protocol": __doc__, "rows": given.rows, **settings}
-    found: list[dict[str, Any]] = []
+    seeds = [int(seed) for seed in given.seeds.split(",")]
     path: Path = given.out
-    for seed in map(int, given.seeds.split(",")):
-        for name in given.tables.split(","):
-            table = pd.read_csv(given.data / f"{TABLES[name]}.csv.gz")
-            categories = [c for c in CATEGORIES[name] if c in table]
-            for row in measure_table(name, table, categories, seed, settings, given.rows):
-                found.append(row)
-                path = write_record("imputation", given.out, {"imputation": found}, protocol,
-                                    shown="imputation")  # fmt: skip
+    for tables in measured(given.data, given.tables.split(","), seeds, given.rows, settings):
+        path = write_record("imputation", given.out, tables, protocol, shown="imputation")
     return path
 
 

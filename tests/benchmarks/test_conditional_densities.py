@@ -1,0 +1,75 @@
+"""The benchmark of conditional densities, on small sets and with the peers that are there."""
+
+import json
+
+import numpy as np
+import pytest
+from benchmarks.conditional import main, measure_split, split_of, step_of
+
+from benchmarks import conditional
+from kermix import errors
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        conditional, "OURS", {"target_share": 1.0, "width": 16, "blocks": 1, "steps": 60}
+    )
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(400, 2))
+    target = features[:, 0] + 0.5 * rng.normal(size=400)
+    (tmp_path / "uci").mkdir()
+    splits = {f"test_{k}": np.arange(k * 50, k * 50 + 50) for k in range(2)}
+    for name, y in (("yacht", target), ("wine-quality-red", target.round())):
+        np.savez(tmp_path / "uci" / f"{name}.npz", features=features, target=y, **splits)
+    return tmp_path
+
+
+def test_test_rows_are_those_of_the_split(folder):
+    inputs, target, test, wanted = split_of(folder / "uci" / "yacht.npz", 1)
+    whole = np.load(folder / "uci" / "yacht.npz")
+    assert (test == whole["features"][50:100]).all()
+    assert (wanted == whole["target"][50:100]).all()
+    assert len(inputs) == len(target) == 350
+    with pytest.raises(errors.OptionError, match="no split 2"):
+        split_of(folder / "uci" / "yacht.npz", 2)
+
+
+def test_steps_of_rounded_targets():
+    assert step_of(np.array([3.0, 7.0])) == 1
+    assert step_of(np.array([0.95, 0.951])) == pytest.approx(0.001)
+    assert step_of(np.random.default_rng(0).normal(size=9)) == 0
+
+
+def test_rows_of_our_model(folder):
+    for name in ("yacht", "wine-quality-red"):
+        (row,) = measure_split(name, folder / "uci" / f"{name}.npz", 0, ["kermix"])
+        # The entropy of the target given its inputs, and that of the target alone.
+        assert 0.5 < row["nll"] < 1.7
+        assert row["nll_of_step"] == pytest.approx(row["nll"], abs=0.1)
+        assert 0.7 < row["inside_90"] <= row["inside_95"]
+
+
+@pytest.mark.parametrize(
+    ("method", "package"),
+    [("NGBoost", "ngboost"), ("xgboost-distribution", "xgboost_distribution")],
+)
+def test_rows_of_peers(folder, method, package):
+    pytest.importorskip(package)
+    (row,) = measure_split("yacht", folder / "uci" / "yacht.npz", 0, [method])
+    assert 0.5 < row["nll"] < 1.7
+    assert row["nll_of_step"] == row["nll"]
+
+
+def test_the_command_writes_a_record(folder):
+    out = folder / "out.json"
+    main(["--data", str(folder), "--sets", "yacht", "--methods", "kermix", "--splits", "2",
+          "--out", str(out)])  # fmt: skip
+    tables = json.loads(out.read_text())["tables"]
+    assert [row["split"] for row in tables["splits"]] == [0, 1]
+    (line,) = tables["negative_log_likelihood"]
+    assert line["splits"] == 2
+    assert line["kermix"] == pytest.approx(np.mean([row["nll"] for row in tables["splits"]]))
+    assert tables["means"][0]["nll"] == line["kermix"]
+    with pytest.raises(errors.OptionError, match="flowers"):
+        main(["--data", str(folder), "--sets", "flowers"])
