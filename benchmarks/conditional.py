@@ -42,7 +42,7 @@ SETS = ("concrete", "energy", "kin8nm", "naval-propulsion-plant", "power-plant",
 SPLITS = 3
 INTERVALS = (0.5, 0.9, 0.95)
 FEW_VALUES = 10  # rows for each value of a target that has few of them
-OURS = {"target_share": 1.0, "width": 128, "steps": 1000}
+OURS: dict[str, Any] = {"target_share": 1.0, "width": 128, "steps": 1000}
 PUBLISHED = {  # mean and error of NGBoost's paper (Duan et al., 2020), table 1
     "concrete": (3.04, 0.17), "energy": (0.60, 0.45), "kin8nm": (-0.49, 0.02),
     "naval-propulsion-plant": (-5.34, 0.04), "power-plant": (2.79, 0.11),

@@ -122,3 +122,13 @@ def test_small_things_around_a_table(model):
     whole.fit(pd.DataFrame({"b": [True, False] * 30, "x": np.arange(60) / 7}))
     assert whole.classes_.tolist() == [False, True]
     assert not hasattr(km.TableModel(), "classes_")
+
+
+@pytest.mark.parametrize("what", ["sample", "score_samples", "impute"])
+def test_a_model_of_one_column_says_that_it_knows_no_others(what):
+    table = people(100)
+    model = km.TableModel("size", target_share=1.0, width=8, blocks=1, steps=2, random_state=0)
+    model.fit(table)
+    assert len(model.predict(table.head(3))) == 3
+    with pytest.raises(errors.OptionError, match="size alone"):
+        getattr(model, what)(*([5] if what == "sample" else [table]))

@@ -208,6 +208,15 @@ class TableModel(BaseEstimator):
             return random_state
         return torch.Generator(self._where).manual_seed(seed_from(random_state))
 
+    def _check_whole(self, what: str) -> None:
+        """Refuse what needs the distributions of all columns, if one alone was learned."""
+        check_is_fitted(self, "network_")
+        if self.target_share >= 1:
+            raise OptionError(
+                f"The model has learned {self.target} alone (target_share=1), so it cannot "
+                f"{what}; fit one with a smaller target_share."
+            )
+
     def sample(
         self,
         n_samples: int = 1,
@@ -237,6 +246,7 @@ class TableModel(BaseEstimator):
                 the difference of normal scores for numbers. Neither option is a promise in the
                 sense of differential privacy.
         """
+        self._check_whole("sample rows")
         check_count("n_samples", n_samples, 0)
         generator = self._generator(random_state)
         codes, values, seen = self._given(given, n_samples, inside=True)
@@ -289,7 +299,7 @@ class TableModel(BaseEstimator):
     ) -> Tensor:  # (O, N)
         count = self.orders if orders is None else orders
         check_count("orders", count, 1)
-        check_is_fitted(self, "network_")
+        self._check_whole("score rows")
         frame = read_frame(X)[0]
         encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
         check_seen_before(self.schema_, frame, encoded)
@@ -355,7 +365,7 @@ class TableModel(BaseEstimator):
         """
         if draws is not None:
             check_count("draws", draws, 1)
-        check_is_fitted(self, "network_")
+        self._check_whole("fill gaps")
         frame = read_frame(X)[0]
         encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
         layout, device = self.network_.layout, self._where
