@@ -132,3 +132,14 @@ def test_a_model_of_one_column_says_that_it_knows_no_others(what):
     assert len(model.predict(table.head(3))) == 3
     with pytest.raises(errors.OptionError, match="size alone"):
         getattr(model, what)(*([5] if what == "sample" else [table]))
+
+
+def test_files_are_read_as_their_columns_were_found(tmp_path):
+    """Zip codes without a leading zero in the second file are text there too."""
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    zips = ["01067", "10115", "20095", "80331"]
+    first.write_text("zip,x\n" + "".join(f"{zips[k % 4]},{k / 7:.3f}\n" for k in range(80)))
+    second.write_text("zip,x\n10115,\n80331,2.5\n")
+    model = km.TableModel(width=8, blocks=1, steps=5, random_state=0).fit(first)
+    assert np.isfinite(model.score_samples(second)).all()
+    assert len(model.impute(second)) == 2

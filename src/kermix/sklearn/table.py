@@ -14,6 +14,7 @@ from torch import Tensor
 from kermix.checks import check_count, check_option
 from kermix.data.tables.closeness import KeepAway
 from kermix.data.tables.columns import UNKNOWN, CategoryColumn
+from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
 from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.reading import read_frame
@@ -167,7 +168,7 @@ class TableModel(BaseEstimator):
         """
         if not hasattr(self, "network_"):
             return self.fit(X, y, sample_weight)
-        frame, weights = _weighted(read_frame(X)[0], sample_weight)
+        frame, weights = _weighted(read_frame(X, self._reading(X))[0], sample_weight)
         encoded = self.schema_.encode(frame, extra=True)
         if not len(encoded):
             raise TableError(f"{frame.name}: there are no rows to go on with.")
@@ -207,6 +208,10 @@ class TableModel(BaseEstimator):
         if isinstance(random_state, torch.Generator):
             return random_state
         return torch.Generator(self._where).manual_seed(seed_from(random_state))
+
+    def _reading(self, X: Any) -> Reading | None:
+        """Files are read as the columns were found: codes with leading zeros are text again."""
+        return self.schema_.reading() if isinstance(X, str | Path) else None
 
     def _check_whole(self, what: str) -> None:
         """Refuse what needs the distributions of all columns, if one alone was learned."""
@@ -300,7 +305,7 @@ class TableModel(BaseEstimator):
         count = self.orders if orders is None else orders
         check_count("orders", count, 1)
         self._check_whole("score rows")
-        frame = read_frame(X)[0]
+        frame = read_frame(X, self._reading(X))[0]
         encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
         check_seen_before(self.schema_, frame, encoded)
         layout = self.network_.layout
@@ -366,7 +371,7 @@ class TableModel(BaseEstimator):
         if draws is not None:
             check_count("draws", draws, 1)
         self._check_whole("fill gaps")
-        frame = read_frame(X)[0]
+        frame = read_frame(X, self._reading(X))[0]
         encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
         layout, device = self.network_.layout, self._where
         excluded = torch.zeros(layout.total, dtype=torch.bool, device=device)
