@@ -75,8 +75,7 @@ def find_links(schema: Schema, frame: Frame, codes: np.ndarray) -> tuple[tuple[s
         codes: Its codes, (N, D).
 
     Example:
-        >>> from kermix.data.tables.encoded import EncodedTable
-    from kermix.data.tables.frames import as_frame
+        >>> from kermix.data.tables.frames import as_frame
         >>> rng = np.random.default_rng(0)
         >>> bill = rng.lognormal(size=500).round(4)
         >>> paid = np.where(rng.random(500) < 0.3, bill, rng.lognormal(size=500).round(4))
