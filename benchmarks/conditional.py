@@ -59,7 +59,18 @@ class Predicted(NamedTuple):
     high: np.ndarray  # (N,), and below its end
 
 
-Fit = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float, int], Predicted]
+class Problem(NamedTuple):
+    """Rows to fit, rows to predict, and what their target is rounded to."""
+
+    inputs: np.ndarray
+    target: np.ndarray
+    test: np.ndarray
+    wanted: np.ndarray
+    step: float
+    seed: int
+
+
+Fit = Callable[[Problem], Predicted]
 
 
 def split_of(path: Path, split: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -88,15 +99,9 @@ def _frame(features: np.ndarray, target: np.ndarray | None = None) -> Any:
     return table if target is None else table.assign(y=target)
 
 
-def by_kermix(
-    inputs: np.ndarray,
-    target: np.ndarray,
-    test: np.ndarray,
-    wanted: np.ndarray,
-    step: float,
-    seed: int,
-) -> Predicted:
+def by_kermix(problem: Problem) -> Predicted:
     """Our conditional density."""
+    inputs, target, test, wanted, step, seed = problem
     model = TableModel("y", kinds={"y": "number"}, device="cpu", random_state=seed, **OURS)
     model.fit(_frame(inputs, target))
     encoded = model.schema_.encode(_frame(test, wanted), unseen="unknown", extra=True)
@@ -108,15 +113,9 @@ def by_kermix(
     return Predicted(log_density, found.cdf(wanted - step), found.cdf(wanted))
 
 
-def by_ngboost(
-    inputs: np.ndarray,
-    target: np.ndarray,
-    test: np.ndarray,
-    wanted: np.ndarray,
-    step: float,
-    seed: int,
-) -> Predicted:
+def by_ngboost(problem: Problem) -> Predicted:
     """Natural gradient boosting."""
+    inputs, target, test, wanted, step, seed = problem
     try:
         from ngboost import NGBRegressor
     except ImportError:
@@ -128,15 +127,9 @@ def by_ngboost(
     )
 
 
-def by_xgboost(
-    inputs: np.ndarray,
-    target: np.ndarray,
-    test: np.ndarray,
-    wanted: np.ndarray,
-    step: float,
-    seed: int,
-) -> Predicted:
+def by_xgboost(problem: Problem) -> Predicted:
     """Boosted trees for both parameters of a normal distribution."""
+    inputs, target, test, wanted, step, seed = problem
     try:
         from xgboost_distribution import XGBDistribution
     except ImportError:
@@ -176,7 +169,7 @@ def measure_split(
         start = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = METHODS[method](inputs, target, test, wanted, step, split)
+            found = METHODS[method](Problem(inputs, target, test, wanted, step, split))
         seconds = time.process_time() - start
         of_step = found.log_density
         if few:

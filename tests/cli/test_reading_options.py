@@ -7,9 +7,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from typer.main import get_command
-from typer.testing import CliRunner
 
 import kermix as km
+from commands import kermix
 from kermix.cli.app import COMMANDS, app
 from kermix.cli.output import plain, split_names
 from kermix.errors import KermixError, OptionError, TableError
@@ -28,14 +28,6 @@ OPTIONS = {
 ODD = {"sep": ":", "decimal": ",", "encoding": "cp1252", "header": False}
 SAID = ["--delimiter", ":", "--decimal", ",", "--encoding", "cp1252", "--no-header"]
 TINY = ["--width", "16", "--blocks", "1", "--steps", "4"]
-
-
-def kermix(*arguments):
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    if isinstance(result.exception, KermixError):
-        raise result.exception
-    assert result.exit_code == 0, f"{result.output}\n{result.exception}"
-    return result
 
 
 def table(seed=0, n=80):

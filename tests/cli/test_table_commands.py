@@ -8,9 +8,8 @@ import signal
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from kermix.cli.app import app
+from commands import kermix
 from kermix.data.tables.closeness import closest_distances
 from kermix.errors import KermixError, OptionError, RunError, SchemaError, TableError
 from kermix.runs.table_run import TableRun
@@ -19,15 +18,6 @@ from processes import command
 
 TINY = ["--width", "16", "--blocks", "1", "--steps", "40", "--learning-rate", "0.01"]
 QUICK_MIXTURE = ["--steps", "2", "--refine-steps", "2"]
-
-
-def kermix(*arguments):
-    """Run a command; its error, if it raises one of ours, is raised here."""
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    if isinstance(result.exception, KermixError):
-        raise result.exception
-    assert result.exit_code == 0, f"{result.output}\n{result.exception}"
-    return result
 
 
 def people(rows=300, seed=0):

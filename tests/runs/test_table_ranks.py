@@ -6,25 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import kermix as km
 import rank_checks
-from kermix.cli.app import app
+from commands import kermix
 from kermix.distributed.launch import launch
-from kermix.errors import KermixError, OptionError
+from kermix.errors import OptionError
 from kermix.runs.table_run import TableRun
 from kermix.training.checkpoints import load_checkpoint
 
 TINY = ["--model", "table", "--width", "16", "--blocks", "1", "--learning-rate", "0.01"]
-
-
-def kermix(*arguments):
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    if isinstance(result.exception, KermixError):
-        raise result.exception
-    assert result.exit_code == 0, f"{result.output}\n{result.exception}"
-    return result
 
 
 def assert_same(first, second, tolerance):

@@ -231,11 +231,10 @@ class TableRun(Run):
         load_model(network, tensors)
         device = self.config["device"]
         network = network.eval().to(make_fabric(device, "32-true").device)
-        asked = ("width", "blocks", "steps", "batch_size", "learning_rate", "dropout", "average",
-                 "patience", "held_out")  # fmt: skip
+        known = TableModel().get_params().keys() & settings.as_json().keys() - {"target"}
         model = TableModel(
             self.config["target"], device=device, random_state=settings.seed,
-            **{name: getattr(settings, name) for name in asked},
+            **{name: getattr(settings, name) for name in sorted(known)},
         )  # fmt: skip
         kept = content["best_step"] or content["step"]
         return model.with_network(network, schema, content["history"], kept, self.config["frame"])
