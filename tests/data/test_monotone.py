@@ -123,3 +123,10 @@ def test_a_damaged_map_is_refused(change):
     saved = MonotoneMap.of(np.array([1.0, 2.0, 3.0])).to_dict()
     with pytest.raises(ValueError, match="does not increase"):
         MonotoneMap.from_dict({**saved, **change})
+
+
+def test_large_columns_follow_more_than_one_hump():
+    rng = np.random.default_rng(0)
+    humps = np.concatenate([rng.normal(size=15_000), rng.normal(6, 0.3, 15_000)])
+    assert 16 < len(MonotoneMap.of(humps).knots) <= 80
+    assert len(MonotoneMap.of(humps[::20]).knots) <= 16

@@ -252,3 +252,12 @@ def test_what_is_decoded_is_checked():
             schema.decode(km.EncodedTable(codes, values))
     with pytest.raises(OptionError, match="frame"):
         schema.decode(encoded, "excel")
+
+
+def test_values_that_stand_out_of_their_neighbours_are_atoms():
+    rng = np.random.default_rng(0)
+    paid = np.concatenate([rng.uniform(0, 9000, 9970).round(2), np.full(30, 4500.0)])
+    (column,) = km.Schema.of({"paid": paid}).numbers
+    assert column.atoms.tolist() == [4500.0]
+    (plain,) = km.Schema.of({"paid": paid[:9970]}).numbers
+    assert len(plain.atoms) == 0

@@ -206,3 +206,27 @@ def test_completing_draws_the_other_number_from_its_own_scale():
     _, found = complete(network, codes, values, seen, torch.Generator().manual_seed(0))
     numbers = schema.numbers[1].map.inverse(found[:, 1].double().numpy())
     np.testing.assert_allclose(numbers, table["a"], atol=0.05)
+
+
+def test_columns_of_single_precision_are_copied_too():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=400).astype("float32")})
+    table["b"] = np.where(rng.random(400) < 0.5, table["a"], rng.normal(size=400)).astype(
+        "float32"
+    )
+    model = km.TableModel(width=16, blocks=1, steps=40, random_state=0).fit(table)
+    drawn = model.sample(400, random_state=0)
+    assert (drawn["a"] == drawn["b"]).mean() > 0.3
+    assert drawn["b"].dtype == np.float32
+
+
+def test_a_value_outside_the_range_of_the_other_column_is_not_equal():
+    table = pd.DataFrame(
+        {"a": np.linspace(0.01, 3, 300).round(4), "b": np.linspace(0.01, 1, 300).round(4)}
+    )
+    schema = Schema.of(table)
+    links = linked(schema, [("a", "b")])
+    some = pd.DataFrame({"a": [0.5003, 2.5003], "b": [0.2003, 0.2003]})
+    codes = schema.encode(some).codes
+    codes[:, 1] = -1
+    assert link_codes(schema, links, as_frame(some, "some"), codes)[:, 0].tolist() == [-1, 0]

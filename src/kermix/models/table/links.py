@@ -27,6 +27,7 @@ LEAST_SHARE = 0.01  # of the rows
 LEAST_ROWS = 20
 OVER_CHANCE = 5.0  # times as often as columns would be equal that have nothing to do with another
 LOOKED_AT = 20_000
+DOUBLE = 64  # bits
 GRID = torch.linspace(-6, 6, 385)  # of normal scores
 
 
@@ -182,6 +183,9 @@ def link_codes(
         of = codes[:, [link.first, link.second]]
         # An atom or a gap equals no number, whatever the other cell is.
         found[(of < 0).any(1) & (of <= 0).all(1), k] = -1
+        for value, other in ((first, link.second), (second, link.first)):
+            column = cast(NumberColumn, schema.modelled[other])
+            found[(value < column.low) | (value > column.high), k] = 0  # the other never is
     return found
 
 
@@ -304,7 +308,10 @@ def _copy(
     numbers[~np.asarray(cells.is_null())] = first.numbers(cells, "samples")
     fits = (numbers >= second.low) & (numbers <= second.high)
     if second.decimals is not None:
-        fits &= rounded(np.where(fits, numbers, 0.0), second.decimals) == numbers
+        # In the column's own precision: decimals of single precision are none of double.
+        own = np.float32 if arrays[second.name].type.bit_width < DOUBLE else np.float64
+        near = rounded(np.where(fits, numbers, 0.0), second.decimals)
+        fits &= near.astype(own) == numbers.astype(own)
     chosen = array(rows & fits)
     moved = cells.cast(arrays[second.name].type, safe=False)
     arrays[second.name] = compute.if_else(chosen, moved, arrays[second.name])
