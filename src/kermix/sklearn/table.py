@@ -109,6 +109,7 @@ class TableModel(BaseEstimator):
         held_out: float = 0.05,
         equal_columns: bool = True,
         orders: int = 1,
+        order_share: float = 0.0,
         target_share: float = 0.0,
         device: str = "auto",
         random_state: Any = None,
@@ -126,6 +127,7 @@ class TableModel(BaseEstimator):
         self.held_out = held_out
         self.equal_columns = equal_columns
         self.orders = orders
+        self.order_share = order_share
         self.target_share = target_share
         self.device = device
         self.random_state = random_state
@@ -148,7 +150,7 @@ class TableModel(BaseEstimator):
             _place(schema, self.target)
         encoded = schema.encode(frame)
         equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
-        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded))
+        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded), self.order_share > 0)
         return self._trained(schema, layout, frame, encoded, weights)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -189,7 +191,7 @@ class TableModel(BaseEstimator):
             learning_rate=self.learning_rate, dropout=self.dropout, average=self.average,
             patience=self.patience, held_out=self.held_out, seed=seed_from(self.random_state),
             target=None if self.target is None else _place(schema, self.target),
-            target_share=self.target_share,
+            order_share=self.order_share, target_share=self.target_share,
         ).for_rows(len(encoded))  # fmt: skip
         codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
         rows = TableRows(codes, values, weights)
