@@ -56,7 +56,7 @@ SMALL = {
     "fig-singular-functions": (functions, {"across": 30, "samples": 200}),
     "table-classification": (
         classification,
-        {"seeds": 1, "epochs": 1, "width": 8, "depth": 1, "output_width": 8, "batch_size": 256},
+        {"quick": True, "seeds": 1, "epochs": 1, "width": 8, "depth": 1, "output_width": 8},
     ),
 }
 CLAIMS = {
@@ -68,12 +68,15 @@ FILES = {".png", ".svg", ".json", ".csv"}
 @pytest.fixture(scope="module")
 def artefacts():
     """Each one computed at a size that takes a moment."""
-    return {name: module.run(**options) for name, (module, options) in SMALL.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classification, "QUICK_IMAGES", 300)
+        patch.setattr("kermix.models.mixture.scaled.CENTRES_OF_A_DENSITY", 200)
+        return {name: module.run(**options) for name, (module, options) in SMALL.items()}
 
 
 @pytest.fixture
-def ready(artefacts, monkeypatch):
-    """The command finds the small ones."""
+def ready(artefacts, monkeypatch, undrawn):
+    """The command finds the small ones, whose pictures are drawn in a test of their own."""
     for name, (module, _) in SMALL.items():
         monkeypatch.setattr(module, "run", lambda *_, made=artefacts[name], **__: made)
 
@@ -270,6 +273,7 @@ def test_names_are_in_the_papers_order_once():
     assert chosen([]) == chosen(["all"]) == list(ARTEFACTS)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_claim_that_fails_is_counted_on_the_page(artefacts, tmp_path):
     artefact = artefacts["fig-identity"]
     failed = [replace(c, holds=False) for c in artefact.claims[:2]]
@@ -278,7 +282,7 @@ def test_a_claim_that_fails_is_counted_on_the_page(artefacts, tmp_path):
     assert f"{int(artefact.claims[2].holds)} of 3 claims seen" in page
 
 
-@pytest.mark.usefixtures("offline")
+@pytest.mark.usefixtures("offline", "undrawn")
 def test_cells_of_an_earlier_table_are_taken(tmp_path, artefacts, monkeypatch):
     made = artefacts["table-classification"]
     made.save(tmp_path, quick=True, seconds=1.0)
