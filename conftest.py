@@ -109,6 +109,14 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _few_trees() -> Iterator[None]:
+    # Every fit of a table ends with trees that tell its samples from the data.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kermix.reports.table_quality.TREES", 10)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _power_stays_on() -> Iterator[None]:
     # Waiting for the disk after each checkpoint guards against a power cut, which no test makes;
     # what a killed process has written is there.
