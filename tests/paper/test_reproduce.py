@@ -1,18 +1,22 @@
 """`kermix reproduce`: what it writes, what it says, what it refuses, how it stops."""
 
 import csv
+import io
 import json
 import struct
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image
 from typer.testing import CliRunner
 
 from kermix.cli.app import app
 from kermix.data.images import labelled
 from kermix.errors import DownloadError, ImageError, KermixError, OptionError, RunError
 from kermix.paper import (
+    artefact,
     classification,
     generation,
     identity,
@@ -113,6 +117,13 @@ def test_same_numbers_give_the_same_files(tmp_path):
     for kind in ("svg", "png", "matrices.csv"):
         files = [tmp_path / folder / f"fig-identity.{kind}" for folder in "ab"]
         assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize(("large", "mode"), [(0, "P"), (10**9, "RGBA")])
+def test_large_pictures_have_fewer_colours(large, mode, monkeypatch):
+    monkeypatch.setattr(artefact, "LARGE", large)
+    drawn = artefact._picture(Figure(), "png")
+    assert Image.open(io.BytesIO(drawn)).mode == mode
 
 
 def test_ablations_collapse_even_in_a_short_training():
