@@ -149,7 +149,9 @@ def argn_samples(rows: Any, texts: Sequence[str], job: Job) -> tuple[Any, dict[s
     trained = time.perf_counter()
     drawn = model.sample(len(rows))
     speed = len(rows) / (time.perf_counter() - trained)
-    return drawn.astype({c: rows[c].dtype for c in texts}), {
+    for name in texts:  # "False" is true as a truth value
+        drawn[name] = drawn[name].map({str(value): value for value in rows[name].unique()})
+    return drawn, {
         **job.settings, "training_seconds": trained - start, "sampled_rows_a_second": speed,
     }  # fmt: skip
 
