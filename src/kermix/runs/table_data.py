@@ -27,12 +27,14 @@ class TableData(NamedTuple):
         schema: What its columns are.
         encoded: Its rows.
         layout: How they lie in a network.
+        test: Rows of the same columns that are kept for a test, where a run has one.
     """
 
     frame: Frame
     schema: Schema
     encoded: EncodedTable
     layout: TableLayout
+    test: Frame | None = None
 
     @classmethod
     def of(

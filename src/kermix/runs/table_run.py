@@ -177,8 +177,8 @@ class TableRun(Run):
         own = CsvForm.from_dict(self.config.get("csv"))
         return replace(own, named=True).between(self.config["data"], name)
 
-    def dataset(self) -> TableData:
-        """The table of the run, read again."""
+    def frame(self) -> Frame:
+        """All rows of the run's table, read again."""
         schema, options = self.schema, self.options
         own: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v
                for name, v in options.items() if name != "rows"}  # fmt: skip
@@ -187,9 +187,12 @@ class TableRun(Run):
             # Rows that were in memory: Parquet does not say what they were there.
             types = {c.name: c.type for c in schema.columns}
             frame = replace(frame, types=types)
-        frame = rows_of(frame, options.get("rows"), self.settings.seed)
+        return rows_of(frame, options.get("rows"), self.settings.seed)
+
+    def dataset(self) -> TableData:
+        """The table of the run, read again; refused if it has changed."""
         data = TableData.of(
-            frame, schema, self.config.get("equal", ()), self.config.get("anchors", ())
+            self.frame(), self.schema, self.config.get("equal", ()), self.config.get("anchors", ())
         )
         check_data(self.folder, self.config, fingerprint(data.encoded))
         return data
