@@ -2,19 +2,25 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from kermix.data.tables.closeness import copies
 from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.frames import Frame, taken_rows
+from kermix.data.tables.row_store import RowStore
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.data.tables.writing import WRITABLE, table_writer
 from kermix.models.table.anchors import find_anchors
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import find_links, link_notes, with_link_codes
+from kermix.training.table_model import TableModelSettings, table_split
+from kermix.training.table_rows import StoredRows, TableRows
 
 __all__ = ["TableData", "fingerprint", "form_of", "keep_frame", "rows_of"]
 
@@ -28,6 +34,9 @@ class TableData(NamedTuple):
         encoded: Its rows.
         layout: How they lie in a network.
         test: Rows of the same columns that are kept for a test, where a run has one.
+        stored: All rows, in a file, where memory does not hold them. The table above has some of
+            them then, those held out among them.
+        numbers: Which of the stored rows these are, in their order.
     """
 
     frame: Frame
@@ -35,6 +44,8 @@ class TableData(NamedTuple):
     encoded: EncodedTable
     layout: TableLayout
     test: Frame | None = None
+    stored: RowStore | None = None
+    numbers: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -58,6 +69,42 @@ class TableData(NamedTuple):
         if anchors is None:
             anchors = find_anchors(schema, encoded)
         return cls(frame, schema, encoded, TableLayout.of(schema, equal, anchors))
+
+    @property
+    def rows(self) -> int:
+        """How many rows the whole table has."""
+        return len(self.encoded) if self.stored is None else self.stored.rows
+
+    def fingerprint(self) -> str:
+        """What tells whether the table has changed."""
+        return fingerprint(self.encoded) if self.stored is None else self.stored.fingerprint()
+
+    def to_train(self) -> TableRows | StoredRows:
+        """All rows, as a training takes them."""
+        if self.stored is not None:
+            return StoredRows(self.stored)
+        return TableRows(*self.linked.tensors())
+
+    def split(self, settings: TableModelSettings) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows of the table here are held out, and which are trained with."""
+        held, train = table_split(self.rows, settings)
+        if self.stored is None and isinstance(train, Tensor):
+            return held.numpy(), train.numpy()
+        here = np.arange(self.rows) if self.numbers is None else self.numbers
+        chosen = np.isin(here, held.numpy())
+        return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+
+    def copied(self, rows: EncodedTable) -> float | None:
+        """The share of rows that are copies of stored ones; None where all rows are here."""
+        if self.stored is None:
+            return None
+        # As they are stored: what is equal there has to be equal here.
+        short = replace(rows, values=rows.values.astype(np.float32).astype(np.float64))
+        found = np.zeros(len(rows), bool)
+        for block in self.stored.blocks():
+            own = replace(block, codes=block.codes[:, : self.layout.table_columns])
+            found |= copies(short, own)
+        return float(found.mean())
 
     @property
     def linked(self) -> EncodedTable:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from kermix.data.tables.csv_form import CsvForm
 from kermix.data.tables.csv_look import Reading
+from kermix.data.tables.frames import Frame
 from kermix.data.tables.reading import read_frame
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks
@@ -20,13 +21,13 @@ from kermix.models.table.cells import place_of
 from kermix.runs.folder import TABLE, check_data
 from kermix.runs.run import Numbers, Outcome, Row, has_folder
 from kermix.runs.table_answers import TrainedTable
-from kermix.runs.table_data import TableData, fingerprint, rows_of
+from kermix.runs.table_data import TableData, rows_of
 from kermix.runs.table_results import write_results
+from kermix.runs.table_store import kept_rows, with_store
 from kermix.training.loop import Trainer, make_fabric
 from kermix.training.table_model import (
     TableModelSettings,
     TableModelTask,
-    TableRows,
     check_table_shares,
     table_split,
 )
@@ -81,13 +82,13 @@ class TableRun(TrainedTable):
             strategy: Of costs over processes; the table model has none.
         """
         check_ranks(devices, nodes)
-        settings = settings.for_rows(len(data.encoded))
+        settings = settings.for_rows(data.rows)
         if target is not None:
             place_of(data.schema, target)
         if devices * nodes == 1:
             make_fabric(device, precision)  # refused, if it must be, before a folder is made
         else:
-            _, train = table_split(len(data.encoded), settings)
+            _, train = table_split(data.rows, settings)
             check_table_shares(settings, len(train), devices * nodes)
         main = has_folder(devices, nodes)
         run = cls.begin(
@@ -99,14 +100,15 @@ class TableRun(TrainedTable):
             precision=precision,
             options=options or {},
             facts={
-                "shape": [data.frame.rows, len(data.schema)],
+                "shape": [data.rows, len(data.schema)],
+                "stored": None if data.stored is None else data.stored.to_dict(),
                 "columns": list(data.schema.names),
                 "target": target,
                 "contest": contest,
                 "frame": frame,
                 "form": form,
                 "csv": None if data.frame.form is None else data.frame.form.to_dict(),
-                "fingerprint": fingerprint(data.encoded),
+                "fingerprint": data.fingerprint(),
                 "equal": data.layout.pairs([c.name for c in data.schema.modelled]),
                 "anchors": data.layout.anchor_names([c.name for c in data.schema.numbers]),
                 "notes": [
@@ -160,18 +162,24 @@ class TableRun(TrainedTable):
             frame = replace(frame, types=types)
         return rows_of(frame, options.get("rows"), self.settings.seed)
 
+    def _kept_rows(self) -> Frame:
+        return kept_rows(self.folder, self.schema, Path(self.config["data"]).name)
+
     def dataset(self) -> TableData:
         """The table of the run, read again; refused if it has changed."""
+        stored = self.config.get("stored")
+        frame = self.frame() if stored is None else self._kept_rows()
         data = TableData.of(
-            self.frame(), self.schema, self.config.get("equal", ()), self.config.get("anchors", ())
+            frame, self.schema, self.config.get("equal", ()), self.config.get("anchors", ())
         )
-        check_data(self.folder, self.config, fingerprint(data.encoded))
+        if stored is not None:
+            data = with_store(data, self.folder, stored, self.settings)
+        check_data(self.folder, self.config, data.fingerprint())
         return data
 
     def trainer(self, data: TableData) -> Trainer[TableModelTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
-        codes, values = data.linked.tensors()
-        task = TableModelTask(data.layout, TableRows(codes, values), self.settings)
+        task = TableModelTask(data.layout, data.to_train(), self.settings)
         devices, nodes, _ = self.ranks
         trainer = Trainer(
             task, self.config["device"], self.config["precision"], devices=devices, nodes=nodes
@@ -219,7 +227,7 @@ class TableRun(TrainedTable):
 
 
 def _few_rows(data: TableData, settings: TableModelSettings) -> list[str]:
-    held, _ = table_split(len(data.encoded), settings)
+    held, _ = table_split(data.rows, settings)
     if len(held):
         return []
     return [
