@@ -18,6 +18,7 @@ from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks
 from kermix.errors import OptionError
 from kermix.models.table.cells import place_of
+from kermix.models.table.layout import TableLayout
 from kermix.runs.folder import TABLE, check_data
 from kermix.runs.run import Numbers, Outcome, Row, has_folder
 from kermix.runs.table_answers import TrainedTable
@@ -109,8 +110,7 @@ class TableRun(TrainedTable):
                 "form": form,
                 "csv": None if data.frame.form is None else data.frame.form.to_dict(),
                 "fingerprint": data.fingerprint(),
-                "equal": data.layout.pairs([c.name for c in data.schema.modelled]),
-                "anchors": data.layout.anchor_names([c.name for c in data.schema.numbers]),
+                **data.layout.relations(data.schema),
                 "notes": [
                     *notes,
                     *data.schema.notes(),
@@ -169,9 +169,8 @@ class TableRun(TrainedTable):
         """The table of the run, read again; refused if it has changed."""
         stored = self.config.get("stored")
         frame = self.frame() if stored is None else self._kept_rows()
-        data = TableData.of(
-            frame, self.schema, self.config.get("equal", ()), self.config.get("anchors", ())
-        )
+        schema = self.schema
+        data = TableData.of(frame, schema, TableLayout.with_relations(schema, self.config))
         if stored is not None:
             data = with_store(data, self.folder, stored, self.settings)
         check_data(self.folder, self.config, data.fingerprint())

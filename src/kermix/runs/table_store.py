@@ -159,9 +159,7 @@ def stored_table(
         frame = replace(as_frame(whole, table.look.sample.name), form=_form(table.files),
                         types={c.name: c.type for c in table.schema.columns})  # fmt: skip
         keep_frame(frame, place / SOME)
-        data = TableData.of(frame, table.schema, layout.pairs([c.name for c in
-                            table.schema.modelled]), layout.anchor_names(
-                            [c.name for c in table.schema.numbers]))  # fmt: skip
+        data = TableData.of(frame, table.schema, layout)
         yield data._replace(stored=writer.store, numbers=numbers), place
 
 

@@ -17,6 +17,7 @@ from kermix.data.tables.frames import Frame, as_frame, taken_rows
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.errors import OptionError, RunError, SchemaError
 from kermix.models.table.given import check_seen_before
+from kermix.models.table.layout import TableLayout
 from kermix.reports.provenance import write_json
 from kermix.reports.target_quality import ClassQuality, Predicted, TargetQuality, judge_target
 from kermix.reports.target_report import write_target_report
@@ -43,10 +44,9 @@ class TargetRun(TableRun):
     def dataset(self) -> TableData:
         """The table of the run, read again: rows to train with, and those of the test."""
         target = self.config["target"]
-        train, test = split_for_target(self.frame(), self.schema[target], self.settings.seed)
-        data = TableData.of(
-            train, self.schema, self.config.get("equal", ()), self.config.get("anchors", ())
-        )
+        schema = self.schema
+        train, test = split_for_target(self.frame(), schema[target], self.settings.seed)
+        data = TableData.of(train, schema, TableLayout.with_relations(schema, self.config))
         check_data(self.folder, self.config, fingerprint(data.encoded))
         return data._replace(test=test)
 

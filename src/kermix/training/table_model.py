@@ -74,7 +74,7 @@ class TableModelSettings:
     average: int = 200
     held_out: float = 0.05
     patience: int = 10
-    order_share: float = 0.0
+    order_share: float = 0.3
     target: int | None = None
     target_share: float = 0.0
     seed: int = 0
@@ -114,7 +114,8 @@ class TableModelSettings:
         unknown = sorted(set(content) - {field.name for field in fields(cls)})
         if unknown:
             raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
-        return cls(**content)
+        # Runs before there was an order asked for any columns.
+        return cls(**{"order_share": 0.0, **content})
 
 
 class TableModelTask(Task):
@@ -238,7 +239,7 @@ class TableModelTask(Task):
             scale = weights / weights.mean()
         if self._ranks is not None:
             own = slice(self._ranks.rank, None, self._ranks.size)
-            rows, asked = rows[own], asked[own]
+            rows, asked = rows[own], asked.part(own)
             masks = None if masks is None else masks[:, own]
             scale = scale[own] if isinstance(scale, Tensor) else scale
         codes, values = self._rows.take(rows)
@@ -280,7 +281,7 @@ class TableModelTask(Task):
         looks, held = len(self._judging.seen), len(self._held)
         sums = []
         for begin in range(0, looks, 2048):
-            asked = self._judging[begin : begin + 2048]
+            asked = self._judging.part(slice(begin, begin + 2048))
             part = torch.arange(begin, begin + len(asked.seen), device=codes.device) % held
             block = codes[part], values[part]
             known = implied(self.model.layout.links, block[0], asked.seen)
