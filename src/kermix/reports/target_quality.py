@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from kermix.data.tables.columns import CategoryColumn, NumberColumn
+from kermix.data.tables.columns import CategoryColumn
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.models.table.distribution import ColumnDistribution
+from kermix.reports.table_figures import cell_numbers
 from kermix.reports.table_quality import tree_categories, tree_features
 
 __all__ = ["ClassQuality", "NumberQuality", "Predicted", "TargetQuality", "judge_target"]
@@ -131,7 +132,8 @@ def judge_target(
     if isinstance(column, CategoryColumn):
         return _classes(column, fitted.codes[:, place], predicted, inputs, categories)
     number = schema.numbers.index(column)
-    known = _numbers(column, fitted.codes[:, place], fitted.values[:, number])
+    known = cell_numbers(column, fitted.codes[:, place], fitted.values[:, number])
+    known = known + column.origin
     return _number(known, predicted, inputs, categories)
 
 
@@ -187,13 +189,6 @@ def _number_numbers(found: np.ndarray, truth: np.ndarray) -> tuple[float, float]
     squared = float(((found - truth) ** 2).mean())
     variance = float(truth.var())
     return squared**0.5, 1 - squared / variance if variance > 0 else 0.0
-
-
-def _numbers(column: NumberColumn, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    numbers = np.asarray(column.map.inverse(scores), dtype=np.float64)
-    at = codes > 0
-    numbers[at] = column.atoms[codes[at] - 1]
-    return numbers + column.origin
 
 
 def _tree_chances(

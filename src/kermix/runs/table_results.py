@@ -8,6 +8,7 @@ from kermix.data.tables.csv_form import CsvForm
 from kermix.data.tables.frames import as_frame, taken_rows
 from kermix.data.tables.writing import table_writer
 from kermix.reports.provenance import write_json
+from kermix.reports.table_conditionals import conditionals_of
 from kermix.reports.table_quality import TableQuality, judge_samples
 from kermix.reports.table_report import write_table_report
 from kermix.runs.run import Numbers, Outcome
@@ -59,8 +60,11 @@ def write_results(run: TrainedTable, data: TableData, outcome: Outcome, form: Cs
     if len(densities) > 1:
         rows.insert(0, ("model", f"{name}, chosen by the log-density of {len(held)} held-out "
                         "rows"))  # fmt: skip
+    given = []
+    if not isinstance(model, TableMixture):
+        given = conditionals_of(model, data.schema, data.frame, data.encoded)
     write_table_report(run, rows, data.schema, data.encoded, samples, quality,
-                       outcome.history, name)  # fmt: skip
+                       outcome.history, name, given)  # fmt: skip
     return rows
 
 
