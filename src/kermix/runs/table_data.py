@@ -18,6 +18,7 @@ from kermix.data.tables.writing import WRITABLE, table_writer
 from kermix.models.table.anchors import find_anchors
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import find_links, link_notes, with_link_codes
+from kermix.models.table.twins import find_twins, twin_notes
 from kermix.training.table_model import TableModelSettings, table_split
 from kermix.training.table_rows import StoredRows, TableRows
 
@@ -52,6 +53,7 @@ class TableData(NamedTuple):
         frame: Frame,
         schema: Schema,
         layout: TableLayout | None = None,
+        whole: bool = True,
     ) -> "TableData":
         """A table that matches a schema.
 
@@ -60,11 +62,13 @@ class TableData(NamedTuple):
             schema: What its columns are.
             layout: How columns lie in the network and depend on each other; looked for, if it is
                 not given.
+            whole: Whether the table has all rows, so that columns may be known to be equal in all.
         """
         encoded = schema.encode(frame, name=frame.name, extra=True)
         if layout is None:
-            equal = find_links(schema, frame, encoded.codes)
-            layout = TableLayout.of(schema, equal, find_anchors(schema, encoded))
+            same = find_twins(schema, encoded) if whole else ()
+            equal = find_links(schema, frame, encoded.codes, [b for _, b in same])
+            layout = TableLayout.of(schema, equal, find_anchors(schema, encoded), same=same)
         return cls(frame, schema, encoded, layout)
 
     @property
@@ -109,9 +113,10 @@ class TableData(NamedTuple):
         return with_link_codes(self.schema, self.layout.links, self.frame, self.encoded)
 
     def link_notes(self) -> list[str]:
-        """What is said about columns that are often equal."""
+        """What is said about columns that are always or often equal."""
         codes = self.linked.codes[:, self.layout.table_columns :]
-        return link_notes(self.schema, self.layout.links, codes)
+        return [*twin_notes(self.schema, self.layout.twins),
+                *link_notes(self.schema, self.layout.links, codes)]  # fmt: skip
 
 
 def form_of(source: str) -> str:

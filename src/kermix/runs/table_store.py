@@ -140,7 +140,9 @@ def stored_table(
         beside: A folder that the file may be moved to without copying.
     """
     beside.mkdir(parents=True, exist_ok=True)
-    sample = TableData.of(table.look.sample, table.schema)
+    # What is equal in a sample need not be so in all rows.
+    some_rows = table.look.sample
+    sample = TableData.of(some_rows, table.schema, whole=some_rows.rows == table.look.rows)
     numbers = _judged(table.look.rows, settings)
     with tempfile.TemporaryDirectory(prefix=".rows-", dir=beside) as folder:
         place = Path(folder)

@@ -12,7 +12,6 @@ from kermix.checks import check_count
 from kermix.distributed import Ranks
 from kermix.errors import OptionError
 from kermix.models.table.layout import TableLayout
-from kermix.models.table.links import implied
 from kermix.models.table.network import TableNetwork
 from kermix.training.averaging import RunningAverage
 from kermix.training.schedules import learning_rate
@@ -243,7 +242,7 @@ class TableModelTask(Task):
             masks = None if masks is None else masks[:, own]
             scale = scale[own] if isinstance(scale, Tensor) else scale
         codes, values = self._rows.take(rows)
-        known = implied(self.model.layout.links, codes, asked.seen)
+        known = self.model.layout.implied(codes, asked.seen)
         parts = forward(codes, values, known, masks)
         losses = self._row_losses(parts, codes, values, known, asked.factors) * scale
         if self._ranks is None:
@@ -260,9 +259,11 @@ class TableModelTask(Task):
 
     def _of_target(self, rows: int, device: torch.device) -> Questions:
         target, layout = self.settings.target, self.model.layout
-        hidden = [k == target for k in range(layout.table_columns)]
+        assert target is not None
+        twins = layout.twins_of(target)
+        hidden = [k in twins for k in range(layout.table_columns)]
         # Whether the target equals another column is as unknown as the target itself.
-        hidden += [target in (link.first, link.second) for link in layout.links]
+        hidden += [link.first in twins or link.second in twins for link in layout.links]
         return questions_of(~torch.tensor([hidden], device=device).expand(rows, -1), layout)
 
     def _judged_questions(self, device: torch.device) -> Questions:
@@ -284,7 +285,7 @@ class TableModelTask(Task):
             asked = self._judging.part(slice(begin, begin + 2048))
             part = torch.arange(begin, begin + len(asked.seen), device=codes.device) % held
             block = codes[part], values[part]
-            known = implied(self.model.layout.links, block[0], asked.seen)
+            known = self.model.layout.implied(block[0], asked.seen)
             losses = self._row_losses(self.model(*block, known), *block, known, asked.factors)
             sums.append(losses if weights is None else losses * weights[part])
         self.model.train()
