@@ -88,6 +88,8 @@ def test_from_disk_is_bit_for_bit_what_memory_gives(run, folder):
         assert told[0][name] == pytest.approx(told[1][name], abs=1e-6), name
     assert run.sample(5, seed=3).equals(other.sample(5, seed=3))
     assert any("trained from disk" in note for note in run.notes(None))
+    assert "--from-disk" in run.command()
+    assert "--from-disk" not in other.command()
 
 
 def test_several_files_are_one_table(run, folder):

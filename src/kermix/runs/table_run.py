@@ -201,6 +201,8 @@ class TableRun(TrainedTable):
         parts = ["kermix", "fit", shlex.quote(self.config["data"])]
         if not self.config.get("contest"):
             parts += ["--model", "table"]
+        if self.config.get("stored"):
+            parts += ["--from-disk"]
         if self.config["target"] is not None:
             parts += ["--target", shlex.quote(self.config["target"])]
         parts += self.reading_options()
