@@ -27,6 +27,7 @@ BENCHMARKS = {
     "images": "generators of MNIST, stacked MNIST and CIFAR-10: all costs, MMD, Sinkhorn",
     "tabular": "tables of numbers, against gradient boosting and an MLP",
     "typed-tables": "tables with categories, gaps and times: valid samples, drifts, level, memory",
+    "table-throughput": "rows a second that the table model draws, scores and completes",
     "imputation": "30 % of the cells of real tables filled, against scikit-learn's imputers",
     "conditional": "conditional densities of eight sets, against NGBoost and xgboost-distribution",
     "regression": "two inverse problems, against a network trained by likelihood",

@@ -129,8 +129,10 @@ def test_given_values_are_kept_and_formulas_escaped(folder, tmp_path):
     ("given", "expected"),
     [
         ("sex", "write COLUMN=VALUE"),
-        ("height=3", "write COLUMN=VALUE; there are id, sex"),
-        ("sex=Robot", "no value 'Robot'"),
+        ("height=3", "there is no column height; there are id, sex"),
+        ("sxe=Female", r"there is no column sxe; did you mean sex\?"),
+        ("sex=Robot", "sex never is 'Robot' .*; there are Female, Male"),
+        ("sex=female", r"did you mean Female"),
         ("age=old", "'old' is no number"),
         ("age=400", "outside of the range"),
         ("age=", "without gaps"),
@@ -189,7 +191,16 @@ def test_predictions_are_probabilities_or_quantiles(folder, tmp_path):
     out = tmp_path / "p.csv"
     kermix("predict", folder / "run", tmp_path / "t.csv", "-o", out, "--id", "id")
     found = pd.read_csv(out)
-    assert list(found) == ["id", "size", "size 5%", "size 25%", "size 50%", "size 75%", "size 95%"]
+    assert list(found) == [
+        "id",
+        "size",
+        "size mean",
+        "size 5%",
+        "size 25%",
+        "size 50%",
+        "size 75%",
+        "size 95%",
+    ]
     assert (found["size 5%"] < found["size 95%"]).all()
     assert (found["size"] == found["size 50%"]).all()
 

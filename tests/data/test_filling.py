@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -88,7 +89,7 @@ def test_filled_cells_stay_as_they_are_written(name, ending, block, tmp_path, mo
     form = FORMS[name]
     path = write(tmp_path / f"t{ending}", form)
     frame, _ = read_frame(path)
-    assert frame.form == form
+    assert frame.form == replace(form, truths=("FALSE", "TRUE"))
     new = tmp_path / f"new{ending}"
     with table_writer(new, form=frame.form) as writer:
         for part in filled_text(path, frame, filled_by(frame, NEW), list(NEW)):

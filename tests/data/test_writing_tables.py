@@ -1,11 +1,15 @@
 """Tables written piece by piece, and read again."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 import kermix as km
+from kermix.data.tables.batches import open_files
+from kermix.data.tables.csv_form import CsvForm, truth_words
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.writing import spreadsheet_safe, table_writer
 from kermix.errors import OptionError, TableError
@@ -73,3 +77,25 @@ def test_formulas_are_escaped():
     assert safe.column_names == ["'=a", "n"]
     assert safe["'=a"].to_pylist() == ["'=1+1", "'+x", "'-y", "'@z", "'\tq", "fine", None, "a=b"]
     assert safe["n"].to_pylist() == list(range(8))
+
+
+@pytest.mark.parametrize("words", [("False", "True"), ("FALSE", "TRUE"), ("false", "true")])
+def test_truth_values_are_written_as_they_were(words, tmp_path):
+    member = np.random.default_rng(0).random(60) < 0.4
+    lines = [f"{words[int(m)]},{k}" for k, m in enumerate(member)]
+    lines[0] = ",0"  # a gap comes first
+    text = "\n".join(["member,x", *lines, ""])
+    (tmp_path / "t.csv").write_text(text)
+    frame, _ = read_frame(tmp_path / "t.csv")
+    again = CsvForm.from_dict(json.loads(json.dumps(frame.form.to_dict())))
+    assert again == frame.form == open_files([str(tmp_path / "t.csv")]).parts[0].look.form
+    with table_writer(tmp_path / "out.csv", form=again) as writer:
+        writer.write(pa.table(frame.columns))
+    assert (tmp_path / "out.csv").read_text() == text
+
+
+def test_of_a_word_that_is_not_there_the_other_tells():
+    found = truth_words(pa.array([True, None]), pa.array(["True", None]))
+    assert found == ("False", "True")
+    nothing = truth_words(pa.array([None], pa.bool_()), pa.array([None], pa.string()))
+    assert nothing == ("false", "true")

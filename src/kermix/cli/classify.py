@@ -12,8 +12,8 @@ from rich.console import Console
 
 from kermix.cli.old_options import note_old_names
 from kermix.cli.output import check_output, print_lines, print_notes
-from kermix.cli.reading import AS_FOUND, reads_tables
-from kermix.cli.running import train_and_finish
+from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
+from kermix.cli.running import train_and_finish, typed_options
 from kermix.cli.tables import predict_table, table_run
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
@@ -26,16 +26,27 @@ if TYPE_CHECKING:
 
 __all__ = ["classify", "predict"]
 
+OF_IMAGES = ("model", "patch", "epochs", "depth", "augment", "data_root", "size")
 
+
+@reads_tables
 def classify(
+    context: typer.Context,
     data: Annotated[
         str,
         typer.Argument(
             help="digits (built in), mnist, cifar10, celeba:ATTRIBUTE, or a folder: "
             "train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png, of which a fifth is then "
-            "kept for testing."
+            f"kept for testing; or, with --target, a table ({TABLES})."
         ),
     ] = "digits",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Of a table: the column to predict from all others; a number is a regression.",
+        ),
+    ] = None,
     model: Annotated[
         str, typer.Option(help="gaussian-product, or cnn, a plain network to compare with.")
     ] = "gaussian-product",
@@ -47,10 +58,12 @@ def classify(
     ] = None,
     width: Annotated[
         int | None,
-        typer.Option(help="Features of a position; by default 256, 64 for few images."),
+        typer.Option(
+            help="Features of a position; by default 256, 64 for few images. Of a row: 128."
+        ),
     ] = None,
     depth: Annotated[int | None, typer.Option(help="Number of Gaussian layers.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images in each step.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images or rows in each step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     augment: Annotated[
         bool, typer.Option(help="Whether training images are shifted (cifar10: mirrored too).")
@@ -61,7 +74,8 @@ def classify(
             "--set",
             metavar="NAME=VALUE",
             help="Any other setting, as often as needed: whitening=null, anchors_at=[3], "
-            "rotation=10, cutout=8. All of them are listed in the report.",
+            "rotation=10, cutout=8; of a table steps=2000, dropout=0.2. All of them are listed in "
+            "the report.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same machine: same result.")] = 0,
@@ -72,6 +86,7 @@ def classify(
     size: Annotated[
         int | None, typer.Option(help="Bring all images to this side, in pixels.")
     ] = None,
+    reading: Reading = AS_FOUND,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     precision: Annotated[
         str, typer.Option(help="auto (bf16-mixed on a GPU), 32-true, bf16-mixed.")
@@ -81,26 +96,43 @@ def classify(
         typer.Option(help="Folder of the run, which must not exist. By default runs/NAME."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A first look: a small network, five epochs.")
+        bool, typer.Option("--quick", help="A first look: a small network, few steps.")
     ] = False,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with this run; other options are not looked at.")
     ] = None,
 ) -> None:
-    """Learn the classes of images with a network of Gaussian products, and write a report.
+    """Learn the classes of images, or a column of a table, and write a report.
 
-    Without arguments, scikit-learn's 8 x 8 digits, in under a minute. Each pixel, or the patch
-    around it, is looked at alone; positions meet only in one last exponential. Stop with Ctrl-C at
-    any moment: nothing is lost, and the command to go on is printed.
+    Images, without arguments scikit-learn's 8 x 8 digits, in under a minute: a network of Gaussian
+    products. Each pixel, or the patch around it, is looked at alone; positions meet only in one
+    last exponential. With --target, a column of a table given all others, by the table model: a
+    fifth of the rows is kept for the test. Stop with Ctrl-C at any moment: nothing is lost, and
+    the command to go on is printed.
     """
     from kermix.data.images.labelled import load_labelled
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.folder import check_new_folder, next_free_folder
+    from kermix.runs.kinds import open_run
+    from kermix.runs.target_run import TargetRun
     from kermix.training.classifier_settings import ClassifierSettings
 
     if resume is not None:
-        begun = ClassifyRun.open(resume)
+        begun = open_run(resume)
+        if not isinstance(begun, TargetRun):
+            begun = ClassifyRun.open(resume)
         train_and_finish(begun, begun.dataset())
+        return
+    if _is_table(data, target, reading):
+        typed = typed_options(context)
+        _check_of_tables(data, [name for name in OF_IMAGES if name in typed])
+        own = {"width": width, "batch_size": batch_size, "learning_rate": learning_rate}
+        sizes = {name: value for name, value in own.items() if value is not None}
+        assert target is not None
+        _classify_table(
+            data, target, {**sizes, "seed": seed, **_settings(setting or [])}, reading, out,
+            quick, device, precision,
+        )  # fmt: skip
         return
     chosen: dict[str, Any] = {
         "epochs": epochs, "width": width, "depth": depth, "batch_size": batch_size,
@@ -124,6 +156,47 @@ def classify(
     )  # fmt: skip
     print_notes(run.config["notes"])
     train_and_finish(run, (train, test))
+
+
+def _is_table(data: str, target: str | None, reading: Reading) -> bool:
+    """Whether a table is meant; then there must be a target, and else there must be none."""
+    from kermix.runs.table_fit import is_table
+
+    table = is_table(data, arrays=True)
+    if table and target is None:
+        raise OptionError(f"{data} is a table: name the column to predict, --target COLUMN.")
+    if not table and (target is not None or reading.said()):
+        raise OptionError(f"{data}: --target and how a table is read are for tables, not images.")
+    return table
+
+
+def _check_of_tables(data: str, unused: list[str]) -> None:
+    if unused:
+        option = f"--{unused[0].replace('_', '-')}"
+        raise OptionError(f"{data}: {option} is for images, and this is a table.")
+
+
+def _classify_table(
+    data: str,
+    target: str,
+    settings: dict[str, Any],
+    reading: Reading,
+    out: Path | None,
+    quick: bool,
+    device: str,
+    precision: str,
+) -> None:
+    from kermix.runs.folder import check_new_folder
+    from kermix.runs.target_fit import begin_target_fit
+
+    if out is not None:
+        check_new_folder(out)
+    run, table = begin_target_fit(
+        data, target, folder=out, quick=quick, settings=settings, reading=reading.said(),
+        device=device, precision="32-true" if precision == "auto" else precision,
+    )  # fmt: skip
+    print_notes(run.notes(table))
+    train_and_finish(run, table)
 
 
 @reads_tables
@@ -160,14 +233,14 @@ def predict(
     """Find the classes of images, or a column of a table: what is likely, and how likely it is.
 
     For images, a table of file (or row), class and probability. For a run of the table model, the
-    most likely value of a column with its probabilities, or the median and quantiles of a number.
+    most likely value of a column with its probabilities; of a number median, mean, quantiles.
     """
     from kermix.runs.classify_run import ClassifyRun
-    from kermix.runs.folder import TABLE, kind_of_run
+    from kermix.runs.folder import TABLE, TARGET, kind_of_run
     from kermix.runs.predictions import read_unlabelled
     from kermix.training.loop import make_fabric
 
-    if kind_of_run(run) == TABLE:
+    if kind_of_run(run) in (TABLE, TARGET):
         predict_table(table_run(run), data, out, target, reading, every=chances,
                       id_column=id_column)  # fmt: skip
         return

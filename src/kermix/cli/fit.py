@@ -181,6 +181,14 @@ def fit(
         str | None,
         typer.Option(help="Table model: the column that kermix predict is about."),
     ] = None,
+    from_disk: Annotated[
+        bool | None,
+        typer.Option(
+            "--from-disk/--in-memory",
+            help="Table model: whether rows are encoded into the run's folder and trained from "
+            "there, or held in memory; by default by the memory that is free.",
+        ),
+    ] = None,
     width: Annotated[
         int | None, typer.Option(help="Table model: features of a row; by default 256.")
     ] = None,

@@ -20,7 +20,7 @@ from rich.table import Table
 from kermix.errors import OptionError, RunError
 
 if TYPE_CHECKING:
-    from kermix.runs.run import Run
+    from kermix.runs.run import Run, Shown
 
 __all__ = [
     "INTERRUPTED",
@@ -187,11 +187,15 @@ def resumable(run: "Run") -> Iterator[None]:
         end_stopped_run(run.folder)
 
 
-def show_run(rows: Iterable[tuple[str, str]], folder: Path) -> None:
-    """Show the numbers that a run ends with, and where its report is."""
+def show_run(
+    rows: Iterable[tuple[str, str]], folder: Path, table_below: "Shown | None" = None
+) -> None:
+    """Show the numbers that a run ends with, a table if it has one, and where its report is."""
     console = Console()
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in rows:
-        table.add_row(f"[dim]{name}[/]", value)
+        table.add_row(f"[dim]{name}[/]", escape(value))
     console.print(table)
+    if table_below is not None:
+        print_table(*table_below)
     console.print(f"report: [bold]{folder / 'report.html'}[/]", soft_wrap=True)

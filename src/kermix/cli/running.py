@@ -27,7 +27,7 @@ def train_and_finish(run: "Run", data: Any) -> None:
         if not outcome.finished:
             end_stopped_run(run.folder, outcome.step)
         rows = run.finish(data, outcome)
-    show_run(rows, run.folder)
+    show_run(rows, run.folder, run.table_shown())
 
 
 def typed_options(context: typer.Context) -> dict[str, Any]:

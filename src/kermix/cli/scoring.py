@@ -45,17 +45,20 @@ def score(
     ] = None,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Log-density of each row of DATA under a fitted model, in nats."""
+    """Log-density of each row of DATA under a fitted model, in nats.
+
+    Of a model of one column (kermix classify --target), that of the column given the others.
+    """
     from pyarrow import array, table
 
-    from kermix.runs.folder import IMAGES, TABLE, kind_of_run
+    from kermix.runs.folder import IMAGES, TABLE, TARGET, kind_of_run
 
     kind = kind_of_run(run)
     if kind == IMAGES:
         raise RunError(f"{run}: a model of images has no density to score with.")
     if out is not None:
         check_writable(out)
-    if kind == TABLE:
+    if kind in (TABLE, TARGET):
         named, ids, values = _by_table_model(run, data, reading, id_column, orders)
     else:
         if orders is not None:

@@ -99,7 +99,7 @@ def predict_table(
     every: bool = False,
     id_column: str | None = None,
 ) -> None:
-    """Print or write, for each row, the target's probabilities, or its median and quantiles."""
+    """Print or write, for each row, the target's probabilities, or its median, mean, quantiles."""
     import pyarrow as arrow
 
     if out is not None:
@@ -128,7 +128,9 @@ def _predicted(found: "ColumnDistribution", every: bool) -> dict[str, Any]:
     name = found.column.name
     if found.is_number:
         cells = {f"{name} {share:.0%}": found.quantile_cells(share) for share in QUANTILES}
-        return {name: found.quantile_cells(0.5), **cells}
+        # A time has no mean: the middle between two days is not a number of anything.
+        mean = {} if found.column.kind == "time" else {f"{name} mean": found.mean()}
+        return {name: found.quantile_cells(0.5), **mean, **cells}
     chances = found.filled
     cells = {name: found.most_likely(), "probability": chances.max(1)}
     if every or chances.shape[1] <= FEW_CLASSES:
@@ -138,10 +140,12 @@ def _predicted(found: "ColumnDistribution", every: bool) -> dict[str, Any]:
 
 
 def table_run(folder: Path) -> "TableRun":
-    """The run in a folder, which must be one of the table model."""
+    """The run in a folder, which must be one of the table model, of all columns or of one."""
+    from kermix.runs.folder import TARGET, kind_of_run
     from kermix.runs.table_run import TableRun
+    from kermix.runs.target_run import TargetRun
 
-    return TableRun.open(folder)
+    return (TargetRun if kind_of_run(folder) == TARGET else TableRun).open(folder)
 
 
 def read_rows(
@@ -170,13 +174,15 @@ def parse_given(texts: Sequence[str], schema: "Schema") -> dict[str, Any] | None
     """
     import pyarrow as arrow
 
+    from kermix.models.table.given import nearest
+
     found: dict[str, Any] = {}
     for text in texts:
         names = [name for name in schema.names if text.startswith(f"{name}=")]
         if not names:
-            raise OptionError(
-                f"--given {text}: write COLUMN=VALUE; there are {', '.join(schema.names)}."
-            )
+            name, equals, _ = text.partition("=")
+            told = f"there is no column {name}" if equals else "write COLUMN=VALUE"
+            raise OptionError(f"--given {text}: {told}{nearest(name, schema.names)}")
         name = max(names, key=len)
         if name in found:
             raise OptionError(f"--given {text}: {name} is given twice.")

@@ -17,7 +17,7 @@ from kermix.reports.page import Report
 from kermix.training.classification import ClassifierTask, Evaluation
 from kermix.training.loop import Trainer
 
-__all__ = ["write_report"]
+__all__ = ["class_rows", "write_report"]
 
 SHOWN_ANCHORS, SHOWN_FILTERS = 48, 64
 LARGE_PATCH = 1
@@ -48,7 +48,7 @@ def write_report(
         "Test images by their true class (rows) and the class that was found (columns).",
     )
     page.table(
-        ("class", "test images", "recall", "precision"), _by_class(found.confusion, classes)
+        ("class", "test images", "recall", "precision"), class_rows(found.confusion, classes)
     )
     page.heading("Mistakes")
     shown = mistakes_figure(held_out.images, held_out.labels, chances, classes)
@@ -96,7 +96,8 @@ def _learned(page: Report, trainer: Trainer[ClassifierTask]) -> None:
     )
 
 
-def _by_class(confusion: Tensor, classes: Sequence[str]) -> list[tuple[str, int, str, str]]:
+def class_rows(confusion: Tensor, classes: Sequence[str]) -> list[tuple[str, int, str, str]]:
+    """Each class: how many there are, recall and precision."""
     right, of_class, of_found = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
     return [
         (name, int(of_class[i]), _share(right[i], of_class[i]), _share(right[i], of_found[i]))

@@ -32,6 +32,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .8rem; border-bottom: 1px solid var(--line); text-align: right; }
 th:first-child, td:first-child, .text th, .text td { text-align: left; }
 .text td { vertical-align: top; } .text td:first-child { white-space: nowrap; }
+@media (max-width: 36rem) { figure { overflow-x: auto; }
+  figure img { max-width: none; width: 40rem; } }
 pre { padding: .8rem; border: 1px solid var(--line); border-radius: 4px;
       white-space: pre-wrap; overflow-wrap: anywhere; }
 """

@@ -13,7 +13,7 @@ from kermix.reports.table_quality import GROUPS, Pair, grouped
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["columns_figure", "curve_figure", "pairs_figure"]
+__all__ = ["cell_numbers", "columns_figure", "curve_figure", "pairs_figure", "short"]
 
 ACROSS = 4
 BARS = 8  # values of a category that are shown
@@ -22,21 +22,35 @@ LONGEST = 14  # letters of a value
 MIDDLE = (0.002, 0.998)  # of a column's numbers are shown
 
 
-def columns_figure(schema: Schema, data: EncodedTable, samples: EncodedTable) -> "Figure":
-    """Each column: shares of categories as bars, numbers as histograms; data and samples."""
+def columns_figure(
+    schema: Schema,
+    data: EncodedTable,
+    samples: EncodedTable,
+    differences: Sequence[tuple[str, float]],
+) -> "Figure":
+    """Each column, the most different first: shares as bars, numbers as histograms.
+
+    Args:
+        schema: What the columns are.
+        data: All rows.
+        samples: Rows of a model.
+        differences: How different data and samples are in each column, in the schema's order.
+    """
     count = len(schema.modelled)
     down = -(-count // ACROSS)
     figure = blank_figure(11.0, 2.0 * down + 0.5)
     panels = np.atleast_1d(figure.subplots(down, min(ACROSS, count), squeeze=False)).ravel()
     numbers = {c.name: q for q, c in enumerate(schema.numbers)}
-    for k, (axes, column) in enumerate(zip(panels, schema.modelled, strict=False)):
+    worst = sorted(range(count), key=lambda k: -differences[k][1])
+    for axes, k in zip(panels, worst, strict=False):
+        column = schema.modelled[k]
         codes = data.codes[:, k], samples.codes[:, k]
         if isinstance(column, CategoryColumn):
             _bars(axes, column, *codes)
         else:
             q = numbers[column.name]
             _histogram(axes, column, codes, (data.values[:, q], samples.values[:, q]))
-        axes.set_title(_short(column.name, 28), fontsize=9)
+        axes.set_title(f"{short(column.name, 24)}  {differences[k][1]:.3f}", fontsize=9)
         axes.tick_params(labelsize=7)
         axes.set_yticks([])
         plain_axes(axes)
@@ -54,7 +68,7 @@ def _bars(axes: Any, column: CategoryColumn, data: np.ndarray, samples: np.ndarr
     often = own.argsort(kind="stable")[::-1][:BARS]
     if column.code_count <= BARS:
         often = np.arange(column.code_count)
-    places, names = np.arange(len(often)), [_short(column.code_names[k]) for k in often]
+    places, names = np.arange(len(often)), [short(column.code_names[k]) for k in often]
     shares = [own[often], drawn[often]]
     if len(often) < column.code_count:
         places, names = np.arange(len(often) + 1), [*names, "others"]
@@ -71,7 +85,9 @@ def _histogram(
     codes: tuple[np.ndarray, np.ndarray],
     scores: tuple[np.ndarray, np.ndarray],
 ) -> None:
-    sets = [_numbers(column, c, s) for c, s in zip(codes, scores, strict=True)]
+    missing = -1 if column.missing_code is None else column.missing_code
+    sets = [cell_numbers(column, c[c != missing], s[c != missing])
+            for c, s in zip(codes, scores, strict=True)]  # fmt: skip
     low, high = np.quantile(sets[0], MIDDLE) if len(sets[0]) else (0.0, 1.0)
     if not high > low:
         low, high = low - 0.5, high + 0.5
@@ -101,10 +117,10 @@ def _histogram(
                   va="top", transform=axes.transAxes, color=GREY)  # fmt: skip
 
 
-def _numbers(column: NumberColumn, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    filled = codes != (-1 if column.missing_code is None else column.missing_code)
-    codes, numbers = codes[filled], column.map.inverse(scores[filled])
-    at = codes > 0
+def cell_numbers(column: NumberColumn, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Numbers of encoded cells, atoms among them, inside the column's range."""
+    numbers = np.asarray(column.map.inverse(scores))
+    at = (codes > 0) & (codes <= len(column.atoms))
     numbers[at] = column.atoms[codes[at] - 1]
     return np.asarray(np.clip(numbers, column.low, column.high))
 
@@ -132,8 +148,8 @@ def pairs_figure(
                         aspect="auto")  # fmt: skip
             axes.set_xticks([])
             axes.set_yticks([])
-            axes.set_xlabel(_short(pair.first, 24), fontsize=8)
-            axes.set_ylabel(_short(pair.second, 24), fontsize=8)
+            axes.set_xlabel(short(pair.first, 24), fontsize=8)
+            axes.set_ylabel(short(pair.second, 24), fontsize=8)
             axes.set_title(what, fontsize=9)
     return figure
 
@@ -154,6 +170,7 @@ def curve_figure(history: Sequence[dict[str, float]], held_out: bool) -> "Figure
     return figure
 
 
-def _short(text: str, most: int = LONGEST) -> str:
+def short(text: str, most: int = LONGEST) -> str:
+    """The beginning of a text, as a figure shows it."""
     text = text.replace("$", r"\$")
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -14,7 +14,8 @@ from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.errors import MissingExtraError, SampleError
 from kermix.training.mixture_search import gaussian_log_densities
 
-__all__ = ["Pair", "Privacy", "TableQuality", "detection_score", "grouped", "judge_samples"]
+__all__ = ["Pair", "Privacy", "TableQuality", "detection_score", "grouped", "judge_samples",
+           "tree_categories", "tree_features"]  # fmt: skip
 
 GROUPS = 8  # of a column, where two are looked at together
 MOST_CLASSES = 255  # of a categorical feature, for scikit-learn's trees
@@ -172,20 +173,25 @@ def detection_score(schema: Schema, data: EncodedTable, samples: EncodedTable) -
         return None
     chosen = np.random.default_rng(0).permutation(len(data))[:count]
     features = np.concatenate(
-        [_features(schema, data[chosen]), _features(schema, samples[:count])]
+        [tree_features(schema, data[chosen]), tree_features(schema, samples[:count])]
     )
     labels = np.repeat([0, 1], count)
-    classes = [isinstance(c, CategoryColumn) and c.code_count <= MOST_CLASSES
-               for c in schema.modelled]  # fmt: skip
     trees = HistGradientBoostingClassifier(
-        max_iter=TREES, categorical_features=classes, random_state=0
+        max_iter=TREES, categorical_features=tree_categories(schema), random_state=0
     )
     folds = StratifiedKFold(3, shuffle=True, random_state=0)
     chances = cross_val_predict(trees, features, labels, cv=folds, method="predict_proba")
     return float(1 - (2 * max(roc_auc_score(labels, chances[:, 1]), 0.5) - 1))
 
 
-def _features(schema: Schema, rows: EncodedTable) -> np.ndarray:  # (N, D)
+def tree_categories(schema: Schema) -> list[bool]:
+    """Which modelled columns are categories to scikit-learn's trees."""
+    return [isinstance(c, CategoryColumn) and c.code_count <= MOST_CLASSES
+            for c in schema.modelled]  # fmt: skip
+
+
+def tree_features(schema: Schema, rows: EncodedTable) -> np.ndarray:  # (N, D)
+    """Rows as trees take them: codes of categories, places of numbers, gaps as NaN."""
     found = rows.codes.astype(np.float64)
     places = schema.positions(rows)
     for q, k in enumerate(schema.number_columns):

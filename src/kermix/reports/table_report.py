@@ -7,6 +7,7 @@ from pathlib import Path
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.reports.described import DescribedRun, add_machine
 from kermix.reports.page import Report
+from kermix.reports.table_conditionals import Conditional, conditionals_figure
 from kermix.reports.table_figures import columns_figure, curve_figure, pairs_figure
 from kermix.reports.table_quality import Privacy, TableQuality
 
@@ -25,6 +26,7 @@ def write_table_report(
     quality: TableQuality,
     history: list[dict[str, float]],
     model: str = NETWORK,
+    conditionals: Sequence[Sequence[Conditional]] = (),
 ) -> None:
     """Write `report.html`: numbers, each column, pairs, privacy, how to repeat it.
 
@@ -36,7 +38,8 @@ def write_table_report(
         samples: Rows of the model.
         quality: How good they are.
         history: What was reported in training.
-        model: What the model is called; another than the table model has no conditionals here.
+        model: What the model is called; another than the table model has no conditionals.
+        conditionals: Columns given others, by the model and in the data.
     """
     name = Path(run.config["data"]).name
     what = "Gaussians whose density held-out rows prefer to the table model's, fitted by"
@@ -66,10 +69,19 @@ def write_table_report(
     )
     page.heading("Columns")
     page.figure(
-        columns_figure(schema, data, samples),
-        "Each column: data filled, samples as an outline; categories as two bars. Values beyond "
-        "the ends are counted at the ends.",
+        columns_figure(schema, data, samples, quality.columns),
+        "Each column, those that differ most first, with their difference (see below): data "
+        "filled, samples as an outline; categories as two bars. Values beyond the ends are "
+        "counted at the ends.",
     )
+    if conditionals:
+        page.heading("One column given another")
+        page.figure(
+            conditionals_figure(conditionals),
+            "The pairs of columns that tell most about each other: what one is where the other "
+            "has some value, in the data's rows and by the model, which was given that column "
+            "alone. Categories as two bars, numbers filled and as an outline.",
+        )
     page.heading("What differs most")
     page.text(
         "Total variation between data and samples: 0 if they are alike, 1 if they have nothing in "
@@ -91,7 +103,9 @@ def write_table_report(
     else:
         page.text(
             f"Gradient-boosted trees, three folds: score {quality.detection:.3f}. 1 means that "
-            "they cannot tell samples from data, 0 that they always can."
+            "they cannot tell samples from data, 0 that they always can. Of a sample and a row of "
+            f"the data, they know which is which {1 - quality.detection / 2:.1%} of the time (the "
+            "area under their curve); 50 % is guessing."
         )
     page.heading("Privacy")
     _privacy(page, quality, quality.privacy)

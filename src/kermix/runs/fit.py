@@ -9,6 +9,7 @@ from kermix.checks import check_option
 from kermix.data.loading import IMAGE_SETS, Dataset, load
 from kermix.data.tables.addresses import is_pattern
 from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.table import Source, Table, read_table, table_of_arrow
 from kermix.distributed.launch import check_ranks, is_rank, world_of_environment
@@ -26,10 +27,12 @@ from kermix.runs.table_fit import (
     TypedTable,
     begin_table_fit,
     is_contested,
+    is_table,
     typed_table,
     why_table_model,
 )
 from kermix.runs.table_run import TableRun
+from kermix.runs.table_store import is_large, look_at_large
 from kermix.runs.training import train
 from kermix.training.image_settings import ImageSettings
 from kermix.training.settings import FitSettings
@@ -68,7 +71,9 @@ def fit(
         quick: Whether to take fewer steps and components, for a first look.
         show: Whether to show a progress bar.
         options: `rows`, `data_root` and `size` of data that are read; of tables `columns`,
-            `exclude`, `kinds`, `delimiter`, `decimal`, `encoding`, `header` and `target`;
+            `exclude`, `kinds`, `delimiter`, `decimal`, `encoding`, `header`, `target` and
+            `from_disk` (rows are encoded into the run's folder and trained from there; by default
+            if half of the free memory would not hold them);
             `device`, `precision`, `devices`, `nodes` and `strategy`; and every setting of
             :class:`~kermix.training.settings.FitSettings` (of
             :class:`~kermix.training.image_settings.ImageSettings` for images, of
@@ -125,6 +130,7 @@ def begin_fit(
     nodes: int | None = None,
     strategy: str | None = None,
     target: str | None = None,
+    from_disk: bool | None = None,
     **settings: Any,
 ) -> tuple[FitRun | ImageRun | TableRun, Any]:
     """Make the run folder of a fit; see :func:`fit`. Nothing is trained yet."""
@@ -141,6 +147,15 @@ def begin_fit(
         check_new_folder(folder)  # of several processes, one makes it and the others find it
     reading = {"rows": rows, "data_root": data_root, "size": size}
     asked = settings.get("model") == "table"
+    why_large = _why_large(data, look, rows, settings, from_disk)
+    if why_large is not None:
+        assert isinstance(data, str | Path)
+        return begin_table_fit(
+            look_at_large(data, look, settings.get("seed", 0)), folder=folder, quick=quick,
+            settings={n: v for n, v in settings.items() if n != "model"}, target=target,
+            reading=look, rows=None, device=device, precision=precision, ranks=ranks,
+            why=why_large,
+        )  # fmt: skip
     if asked or look or target is not None or not set(settings) - TO_BOTH - OF_TABLES:
         found = typed_table(data, look, rows, settings.get("seed", 0), asked)
         if found is None and (asked or look or target is not None):
@@ -239,6 +254,29 @@ def _why_table_model(
     if why is None and set(settings) & OF_TABLES:
         return f"{min(set(settings) & OF_TABLES)} is a setting of it"
     return why
+
+
+def _why_large(
+    data: Source,
+    look: Mapping[str, Any],
+    rows: int | None,
+    settings: Mapping[str, Any],
+    from_disk: bool | None,
+) -> str | None:
+    """Why a table is trained from disk, as a sentence; None if it is not."""
+    other = bool(set(settings) - TO_BOTH - OF_TABLES) or settings.get("model", "table") != "table"
+    table = isinstance(data, str | Path) and is_table(data) and rows is None and not other
+    if from_disk and not table:
+        raise OptionError(
+            f"from_disk: {data if isinstance(data, str | Path) else 'what is in memory'} is not "
+            "trained from disk; that is for all rows of a file, by the table model."
+        )
+    if from_disk is False or not table:
+        return None
+    assert isinstance(data, str | Path)
+    if from_disk:
+        return f"{Path(data).name} is read in blocks and trained from disk."
+    return is_large(data, Reading(**{n: v for n, v in look.items() if v is not None}))
 
 
 def _is_contested(found: TypedTable, settings: Mapping[str, Any]) -> bool:

@@ -26,12 +26,13 @@ __all__ = [
 
 WHOLE = ("epoch", "step")
 FIT = "fit"  # the kind of a run whose config does not name one
-IMAGES, CLASSIFY, TABLE = "images", "classify", "table"
+IMAGES, CLASSIFY, TABLE, TARGET = "images", "classify", "table", "target"
 KINDS = {
     FIT: "a fit of rows (kermix fit)",
     IMAGES: "a fit of images (kermix fit)",
     CLASSIFY: "a classifier (kermix classify)",
     TABLE: "a fit of the table model (kermix fit)",
+    TARGET: "a model of one column of a table (kermix classify --target)",
 }
 
 
@@ -83,7 +84,7 @@ def begin_folder(folder: Path) -> None:
 
 
 def kind_of_run(folder: Path) -> str | None:
-    """`"fit"`, `"table"`, `"images"` or `"classify"`; None if the folder is no readable run."""
+    """One of `"fit"`, `"table"`, `"target"`, `"images"`, `"classify"`; None if it is no run."""
     try:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):

@@ -8,10 +8,12 @@ from kermix.runs.folder import FIT, kind_of_run
 from kermix.runs.image_run import ImageRun
 from kermix.runs.run import Run
 from kermix.runs.table_run import TableRun
+from kermix.runs.target_run import TargetRun
 
 __all__ = ["open_run"]
 
-KINDS: dict[str, type[Run]] = {run.kind: run for run in (FitRun, ImageRun, ClassifyRun, TableRun)}
+RUNS: tuple[type[Run], ...] = (FitRun, ImageRun, ClassifyRun, TableRun, TargetRun)
+KINDS = {run.kind: run for run in RUNS}
 
 
 def open_run(folder: Path | str) -> Run:

@@ -28,11 +28,12 @@ from kermix.runs.lock import locked_run
 from kermix.training.loop import Row, Trainer
 from kermix.version import __version__
 
-__all__ = ["KEPT", "Numbers", "Outcome", "Row", "Run", "has_folder"]
+__all__ = ["KEPT", "Numbers", "Outcome", "Row", "Run", "Shown", "has_folder"]
 
 KEPT = {True: "data.parquet", False: "data.npy"}  # by whether columns have names
 READING = ("rows", "data_root", "size")
 Numbers = list[tuple[str, str]]  # what a run ends with, as (name, value) to show
+Shown = tuple[str, list[str], list[list[str]]]  # a table: its title, its columns, its rows
 
 
 class Outcome(NamedTuple):
@@ -188,6 +189,10 @@ class Run(ABC):
     @abstractmethod
     def finish(self, data: Any, outcome: Outcome) -> Numbers:
         """Write results and report; returns the numbers to show."""
+
+    def table_shown(self) -> Shown | None:
+        """A table that follows the numbers on a terminal, if a kind of run has one."""
+        return None
 
     @abstractmethod
     def command(self) -> str:

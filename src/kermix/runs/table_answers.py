@@ -102,6 +102,12 @@ class TrainedTable(Run):
         """What sampling needs to keep away from the rows of the run's table, held out or not."""
         if not deduplicate and min_distance is None:
             return {}
+        if self.config.get("stored"):
+            raise OptionError(
+                f"{self.folder}: the table of this run is larger than memory, and samples cannot "
+                "be kept away from all its rows; give the rows that count to "
+                "TableModel.sample(against=...)."
+            )
         against = self.dataset().encoded
         return {"against": against, "deduplicate": deduplicate, "min_distance": min_distance}
 

@@ -17,12 +17,14 @@ from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import Schema
 from kermix.data.tables.table import Table
+from kermix.distributed.launch import is_rank
 from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
 from kermix.runs.run import KEPT
 from kermix.runs.table_data import TableData, form_of, keep_frame, rows_of
 from kermix.runs.table_mixture import has_densities
 from kermix.runs.table_run import TableRun
+from kermix.runs.table_store import LargeTable, move_into, stored_table
 from kermix.training.table_model import TableModelSettings, table_split
 
 __all__ = ["READING", "TABLE_SETTINGS", "TypedTable", "begin_table_fit", "is_contested",
@@ -131,7 +133,7 @@ def is_contested(table: TypedTable) -> bool:
 
 
 def begin_table_fit(
-    table: TypedTable,
+    table: TypedTable | LargeTable,
     *,
     folder: Path | None,
     quick: bool,
@@ -146,7 +148,7 @@ def begin_table_fit(
     contest: bool = False,
 ) -> tuple[TableRun, TableData]:
     """Make the run folder of a fit of the table model; nothing is trained yet."""
-    if ranks["nodes"] > 1 and table.source is None:
+    if ranks["nodes"] > 1 and isinstance(table, TypedTable) and table.source is None:
         raise OptionError("Several nodes read their data: write these to a file first.")
     unused = sorted(set(settings) - TABLE_SETTINGS)
     if unused:
@@ -156,14 +158,19 @@ def begin_table_fit(
         )
     if not table.schema.modelled:
         raise SchemaError(
-            f"{table.frame.name}: no column can be modelled. " + " ".join(table.schema.notes())
+            f"{_frame(table).name}: no column can be modelled. " + " ".join(table.schema.notes())
         )
     chosen = TableModelSettings()
     if quick:
         chosen = replace(chosen, width=128, blocks=2, steps=300)
     chosen = replace(chosen, **{n: v for n, v in settings.items() if v is not None})
-    data = TableData.of(table.frame, table.schema)
     options = {n: v for n, v in {**reading, "rows": rows}.items() if v not in (None, (), {})}
+    if isinstance(table, LargeTable):
+        return _begin_stored(
+            table, chosen, folder, target=target, options=options, device=device,
+            precision=precision, notes=(*([why] if why else []), *table.notes), **ranks,
+        )  # fmt: skip
+    data = TableData.of(table.frame, table.schema)
     kept = table.source is None
     name = "table" if table.source is None else Path(table.source).name.partition(".")[0]
     folder = folder or next_free_folder(name)
@@ -180,3 +187,25 @@ def begin_table_fit(
     if kept and run.is_main:
         keep_frame(table.frame, Path(source))
     return run, data
+
+
+def _frame(table: TypedTable | LargeTable) -> Frame:
+    return table.frame if isinstance(table, TypedTable) else table.look.sample
+
+
+def _begin_stored(
+    table: LargeTable, settings: TableModelSettings, folder: Path | None, **given: Any
+) -> tuple[TableRun, TableData]:
+    """Begin a run whose rows are in a file of its folder."""
+    if given["nodes"] > 1 or is_rank():
+        raise OptionError(
+            "A table that is trained from disk is encoded in the folder of its run, which other "
+            "nodes do not see: use --devices on one machine, or --in-memory."
+        )
+    folder = folder or next_free_folder(Path(table.source).name.partition(".")[0])
+    with stored_table(table, settings, folder.absolute().parent) as (data, place):
+        run = TableRun.create(
+            folder, table.source, data, settings, frame="pandas", form=form_of(table.source),
+            **given,
+        )  # fmt: skip
+        return run, move_into(folder, place, data)

@@ -8,13 +8,13 @@ from kermix.data.tables.csv_form import CsvForm
 from kermix.data.tables.frames import as_frame, taken_rows
 from kermix.data.tables.writing import table_writer
 from kermix.reports.provenance import write_json
+from kermix.reports.table_conditionals import conditionals_of
 from kermix.reports.table_quality import TableQuality, judge_samples
 from kermix.reports.table_report import write_table_report
 from kermix.runs.run import Numbers, Outcome
 from kermix.runs.table_answers import TrainedTable
 from kermix.runs.table_data import TableData
 from kermix.runs.table_mixture import TableMixture, rivals
-from kermix.training.table_model import table_split
 
 __all__ = ["write_results"]
 
@@ -33,7 +33,7 @@ def write_results(run: TrainedTable, data: TableData, outcome: Outcome, form: Cs
         form: How a text file of samples is written.
     """
     settings = run.settings
-    held, train = (part.numpy() for part in table_split(len(data.encoded), settings))
+    held, train = data.split(settings)
     densities = _contest(run, data, train, np.sort(held)) if run.config.get("contest") else {}
     model = run.model()
     count = min(MOST_JUDGED, max(LEAST_JUDGED, len(data.encoded)))
@@ -46,6 +46,9 @@ def write_results(run: TrainedTable, data: TableData, outcome: Outcome, form: Cs
     judged = np.sort(held if len(held) else train[:MOST_JUDGED])
     log_density = model.score_samples(taken_rows(data.frame, judged))
     quality = judge_samples(data.schema, data.encoded, samples, train, held, log_density)
+    copied = data.copied(samples)
+    if copied is not None:
+        quality = replace(quality, copies=copied)
     name = model.name if isinstance(model, TableMixture) else TABLE_MODEL
     others = [(n, d) for n, d in densities.items() if n != name]
     named = {n for n, _ in others} | {name}
@@ -57,8 +60,11 @@ def write_results(run: TrainedTable, data: TableData, outcome: Outcome, form: Cs
     if len(densities) > 1:
         rows.insert(0, ("model", f"{name}, chosen by the log-density of {len(held)} held-out "
                         "rows"))  # fmt: skip
+    given = []
+    if not isinstance(model, TableMixture):
+        given = conditionals_of(model, data.schema, data.frame, data.encoded)
     write_table_report(run, rows, data.schema, data.encoded, samples, quality,
-                       outcome.history, name)  # fmt: skip
+                       outcome.history, name, given)  # fmt: skip
     return rows
 
 
@@ -91,7 +97,7 @@ def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int
         ("told apart from data", told),
         ("exact copies", f"{quality.copies:.2%} of the samples ({quality.copies_held:.2%} of "
          "held-out rows)"),
-        ("data", f"{data.frame.name}: {data.frame.rows:,} rows, {len(schema)} columns "
+        ("data", f"{data.frame.name}: {data.rows:,} rows, {len(schema)} columns "
          f"({counted})"),
         ("steps", f"{outcome.step}" + (f", of which step {kept} was kept" if kept else "")),
     ]  # fmt: skip

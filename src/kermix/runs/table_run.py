@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from kermix.data.tables.csv_form import CsvForm
 from kermix.data.tables.csv_look import Reading
+from kermix.data.tables.frames import Frame
 from kermix.data.tables.reading import read_frame
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks
@@ -21,13 +22,13 @@ from kermix.models.table.layout import TableLayout
 from kermix.runs.folder import TABLE, check_data
 from kermix.runs.run import Numbers, Outcome, Row, has_folder
 from kermix.runs.table_answers import TrainedTable
-from kermix.runs.table_data import TableData, fingerprint, rows_of
+from kermix.runs.table_data import TableData, rows_of
 from kermix.runs.table_results import write_results
+from kermix.runs.table_store import kept_rows, with_store
 from kermix.training.loop import Trainer, make_fabric
 from kermix.training.table_model import (
     TableModelSettings,
     TableModelTask,
-    TableRows,
     check_table_shares,
     table_split,
 )
@@ -82,13 +83,13 @@ class TableRun(TrainedTable):
             strategy: Of costs over processes; the table model has none.
         """
         check_ranks(devices, nodes)
-        settings = settings.for_rows(len(data.encoded))
+        settings = settings.for_rows(data.rows)
         if target is not None:
             place_of(data.schema, target)
         if devices * nodes == 1:
             make_fabric(device, precision)  # refused, if it must be, before a folder is made
         else:
-            _, train = table_split(len(data.encoded), settings)
+            _, train = table_split(data.rows, settings)
             check_table_shares(settings, len(train), devices * nodes)
         main = has_folder(devices, nodes)
         run = cls.begin(
@@ -100,14 +101,15 @@ class TableRun(TrainedTable):
             precision=precision,
             options=options or {},
             facts={
-                "shape": [data.frame.rows, len(data.schema)],
+                "shape": [data.rows, len(data.schema)],
+                "stored": None if data.stored is None else data.stored.to_dict(),
                 "columns": list(data.schema.names),
                 "target": target,
                 "contest": contest,
                 "frame": frame,
                 "form": form,
                 "csv": None if data.frame.form is None else data.frame.form.to_dict(),
-                "fingerprint": fingerprint(data.encoded),
+                "fingerprint": data.fingerprint(),
                 **data.layout.relations(data.schema),
                 "notes": [
                     *notes,
@@ -148,8 +150,8 @@ class TableRun(TrainedTable):
         own = CsvForm.from_dict(self.config.get("csv"))
         return replace(own, named=True).between(self.config["data"], name)
 
-    def dataset(self) -> TableData:
-        """The table of the run, read again."""
+    def frame(self) -> Frame:
+        """All rows of the run's table, read again."""
         schema, options = self.schema, self.options
         own: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v
                for name, v in options.items() if name != "rows"}  # fmt: skip
@@ -158,15 +160,25 @@ class TableRun(TrainedTable):
             # Rows that were in memory: Parquet does not say what they were there.
             types = {c.name: c.type for c in schema.columns}
             frame = replace(frame, types=types)
-        frame = rows_of(frame, options.get("rows"), self.settings.seed)
+        return rows_of(frame, options.get("rows"), self.settings.seed)
+
+    def _kept_rows(self) -> Frame:
+        return kept_rows(self.folder, self.schema, Path(self.config["data"]).name)
+
+    def dataset(self) -> TableData:
+        """The table of the run, read again; refused if it has changed."""
+        stored = self.config.get("stored")
+        frame = self.frame() if stored is None else self._kept_rows()
+        schema = self.schema
         data = TableData.of(frame, schema, TableLayout.with_relations(schema, self.config))
-        check_data(self.folder, self.config, fingerprint(data.encoded))
+        if stored is not None:
+            data = with_store(data, self.folder, stored, self.settings)
+        check_data(self.folder, self.config, data.fingerprint())
         return data
 
     def trainer(self, data: TableData) -> Trainer[TableModelTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
-        codes, values = data.linked.tensors()
-        task = TableModelTask(data.layout, TableRows(codes, values), self.settings)
+        task = TableModelTask(data.layout, data.to_train(), self.settings)
         devices, nodes, _ = self.ranks
         trainer = Trainer(
             task, self.config["device"], self.config["precision"], devices=devices, nodes=nodes
@@ -189,6 +201,8 @@ class TableRun(TrainedTable):
         parts = ["kermix", "fit", shlex.quote(self.config["data"])]
         if not self.config.get("contest"):
             parts += ["--model", "table"]
+        if self.config.get("stored"):
+            parts += ["--from-disk"]
         if self.config["target"] is not None:
             parts += ["--target", shlex.quote(self.config["target"])]
         parts += self.reading_options()
@@ -214,7 +228,7 @@ class TableRun(TrainedTable):
 
 
 def _few_rows(data: TableData, settings: TableModelSettings) -> list[str]:
-    held, _ = table_split(len(data.encoded), settings)
+    held, _ = table_split(data.rows, settings)
     if len(held):
         return []
     return [

@@ -19,6 +19,7 @@ from kermix.models.table.cells import place_of
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import find_links, with_link_codes
 from kermix.models.table.network import TableNetwork
+from kermix.models.table.twins import check_twins, find_twins
 from kermix.sklearn.mixture import (
     seed_from,  # first: it says what to install if scikit-learn is missing
 )
@@ -64,8 +65,8 @@ class TableModel(TableAnswers, BaseEstimator):
         average: Steps that the running average of the weights reaches back.
         patience: Reports, forty in a training, without progress after which it ends.
         held_out: Share of rows that decide which step is kept; 0 keeps the last.
-        equal_columns: Whether numbers that are often equal, such as a payment and a bill, are
-            found and kept so.
+        equal_columns: Whether columns that are equal in all rows, and numbers that are often
+            equal, such as a payment and a bill, are found and kept so.
         orders: Orders of the chain rule that :meth:`score_samples` averages over.
         device: "auto", "cpu", "cuda", ...
         random_state: Seed, or a NumPy generator of either kind, from which all randomness comes.
@@ -142,8 +143,12 @@ class TableModel(TableAnswers, BaseEstimator):
         if self.target is not None:
             place_of(schema, self.target)
         encoded = schema.encode(frame)
-        equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
-        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded))
+        same: tuple[tuple[str, str], ...] = ()
+        equal: tuple[tuple[str, str], ...] = ()
+        if self.equal_columns:
+            same = find_twins(schema, encoded)
+            equal = find_links(schema, frame, encoded.codes, [b for _, b in same])
+        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded), same=same)
         return self._trained(schema, layout, frame, encoded, weights)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -167,6 +172,7 @@ class TableModel(TableAnswers, BaseEstimator):
         encoded = self.schema_.encode(frame, extra=True)
         if not len(encoded):
             raise TableError(f"{frame.name}: there are no rows to go on with.")
+        check_twins(self.schema_, self.network_.layout.twins, frame, encoded)
         network = copy.deepcopy(self.network_)  # an error leaves the model as it was
         return self._trained(self.schema_, network.layout, frame, encoded, weights, network)
 

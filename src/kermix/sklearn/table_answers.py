@@ -22,6 +22,7 @@ from kermix.models.table.distribution import ColumnDistribution, column_distribu
 from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
 from kermix.models.table.given import check_seen_before
 from kermix.models.table.network import ColumnParts, TableNetwork
+from kermix.models.table.twins import check_twins
 from kermix.sklearn.mixture import (
     seed_from,  # first: it says what to install if scikit-learn is missing
 )
@@ -148,6 +149,7 @@ class TableAnswers:
         encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
         check_seen_before(self.schema_, frame, encoded)
         layout = self.network_.layout
+        check_twins(self.schema_, layout.twins, frame, encoded)
         derivatives = torch.zeros(len(encoded), layout.columns, dtype=torch.float64)
         derivatives[:, list(layout.numbers)] = torch.from_numpy(
             self.schema_.log_derivative(encoded)

@@ -3,7 +3,7 @@
 import math
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from kermix.checks import check_count
 from kermix.distributed import Ranks
 from kermix.errors import OptionError
 from kermix.models.table.layout import TableLayout
-from kermix.models.table.links import implied
 from kermix.models.table.network import TableNetwork
 from kermix.training.averaging import RunningAverage
 from kermix.training.schedules import learning_rate
@@ -21,6 +20,13 @@ from kermix.training.table_questions import (
     ordered_questions,
     questions_of,
     random_questions,
+)
+from kermix.training.table_rows import (
+    LARGEST_SHUFFLE,
+    OtherRows,
+    StoredRows,
+    TableRows,
+    split_rows,
 )
 from kermix.training.task import Forward, Row, Task
 
@@ -111,14 +117,6 @@ class TableModelSettings:
         return cls(**{"order_share": 0.0, **content})
 
 
-class TableRows(NamedTuple):
-    """Rows of a table as tensors."""
-
-    codes: Tensor  # (N, D), int64
-    values: Tensor  # (N, Q), float32
-    weights: Tensor | None = None  # (N,)
-
-
 class TableModelTask(Task):
     """A fit of a table network.
 
@@ -138,18 +136,19 @@ class TableModelTask(Task):
     def __init__(
         self,
         layout: TableLayout,
-        rows: TableRows,
+        rows: TableRows | StoredRows,
         settings: TableModelSettings,
         network: TableNetwork | None = None,
     ) -> None:
-        self.settings, self._rows = settings, rows
+        self.settings = settings
+        self._rows: TableRows | StoredRows = rows
         self._goes_on = network is not None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             self.model = self.module = network or TableNetwork(
                 layout, settings.width, settings.blocks, settings.components, settings.dropout
             )
-        self._held, self._train = table_split(len(rows.codes), settings)
+        self._held, self._train = table_split(rows.rows, settings)
         self._order = torch.arange(0)
         self._least, self._best_step = math.inf, 0
         self._kept: dict[str, Tensor] = {}
@@ -161,14 +160,18 @@ class TableModelTask(Task):
         device, settings = fabric.device, self.settings
         self.model.to(device)
         self._ranks = ranks
-        self._rows = TableRows(*(None if t is None else t.to(device) for t in self._rows))  # type: ignore[arg-type]
-        self._train, self._held = self._train.to(device), self._held.to(device)
+        self._rows = self._rows.to(device)
+        here = self._rows.device
+        self._train, self._held = self._train.to(here), self._held.to(here)
         self._size = min(settings.batch_size, len(self._train))
         if ranks is not None:
             check_table_shares(settings, len(self._train), ranks.size)
         self._batches = max(1, len(self._train) // self._size)
         # On the device, because masks of whole batches are drawn from it.
         self.generator = torch.Generator(device).manual_seed(settings.seed)
+        self._choosing = self.generator
+        if here != device:  # rows are chosen where they are read
+            self._choosing = torch.Generator(here).manual_seed(settings.seed)
         self._judging = self._judged_questions(device)
         self.average = RunningAverage(self.model, min(settings.average, settings.steps / 5))
         if self._goes_on and len(self._held):
@@ -196,15 +199,20 @@ class TableModelTask(Task):
 
     def batch(self, step: int) -> tuple[Tensor, Questions]:  # (n,)
         """Rows of a step, and what they are asked."""
-        place = step % self._batches
-        if place == 0:
-            self._order = torch.randperm(
-                len(self._train), generator=self.generator, device=self._train.device
-            )
-        rows = self._train[self._order[place * self._size : (place + 1) * self._size]]
+        rows = self._train[self._chosen(step)]
         asked = self._questions(len(rows), self.generator)
         self._masks = self.model.dropout_masks(len(rows), self.generator)
         return rows, asked
+
+    def _chosen(self, step: int) -> Tensor:  # (n,)
+        """Which training rows are in a step: the next of a random order, or any of very many."""
+        count, source = len(self._train), self._choosing
+        if count > LARGEST_SHUFFLE:
+            return torch.randint(count, (self._size,), generator=source, device=source.device)
+        place = step % self._batches
+        if place == 0:
+            self._order = torch.randperm(count, generator=source, device=source.device)
+        return self._order[place * self._size : (place + 1) * self._size]
 
     def _questions(self, rows: int, generator: torch.Generator) -> Questions:
         settings, layout, device = self.settings, self.model.layout, generator.device
@@ -233,8 +241,8 @@ class TableModelTask(Task):
             rows, asked = rows[own], asked.part(own)
             masks = None if masks is None else masks[:, own]
             scale = scale[own] if isinstance(scale, Tensor) else scale
-        codes, values = self._rows.codes[rows], self._rows.values[rows]
-        known = implied(self.model.layout.links, codes, asked.seen)
+        codes, values = self._rows.take(rows)
+        known = self.model.layout.implied(codes, asked.seen)
         parts = forward(codes, values, known, masks)
         losses = self._row_losses(parts, codes, values, known, asked.factors) * scale
         if self._ranks is None:
@@ -251,9 +259,11 @@ class TableModelTask(Task):
 
     def _of_target(self, rows: int, device: torch.device) -> Questions:
         target, layout = self.settings.target, self.model.layout
-        hidden = [k == target for k in range(layout.table_columns)]
+        assert target is not None
+        twins = layout.twins_of(target)
+        hidden = [k in twins for k in range(layout.table_columns)]
         # Whether the target equals another column is as unknown as the target itself.
-        hidden += [target in (link.first, link.second) for link in layout.links]
+        hidden += [link.first in twins or link.second in twins for link in layout.links]
         return questions_of(~torch.tensor([hidden], device=device).expand(rows, -1), layout)
 
     def _judged_questions(self, device: torch.device) -> Questions:
@@ -267,7 +277,7 @@ class TableModelTask(Task):
     @torch.no_grad()
     def _held_out_loss(self) -> float:
         self.model.eval()
-        codes, values = self._rows.codes[self._held], self._rows.values[self._held]
+        codes, values = self._rows.take(self._held)
         weights = None if self._rows.weights is None else self._rows.weights[self._held]
         looks, held = len(self._judging.seen), len(self._held)
         sums = []
@@ -275,7 +285,7 @@ class TableModelTask(Task):
             asked = self._judging.part(slice(begin, begin + 2048))
             part = torch.arange(begin, begin + len(asked.seen), device=codes.device) % held
             block = codes[part], values[part]
-            known = implied(self.model.layout.links, block[0], asked.seen)
+            known = self.model.layout.implied(block[0], asked.seen)
             losses = self._row_losses(self.model(*block, known), *block, known, asked.factors)
             sums.append(losses if weights is None else losses * weights[part])
         self.model.train()
@@ -329,12 +339,15 @@ class TableModelTask(Task):
 
     def extras(self) -> dict[str, Tensor]:
         """The order of the epoch, and the best weights."""
-        return {"order": self._order, **{f"kept.{n}": t for n, t in self._kept.items()}}
+        own = {} if self._choosing is self.generator else {"choosing": self._choosing.get_state()}
+        return {"order": self._order, **own, **{f"kept.{n}": t for n, t in self._kept.items()}}
 
     def restore(self, path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
         """Take both from a checkpoint."""
-        device = self._train.device
-        self._order = tensors["order"].to(device)
+        device = self.generator.device
+        self._order = tensors["order"].to(self._rows.device)
+        if "choosing" in tensors:
+            self._choosing.set_state(tensors["choosing"].cpu())
         self._kept = {n.removeprefix("kept."): t.to(device)
                       for n, t in tensors.items() if n.startswith("kept.")}  # fmt: skip
         self._least = math.inf if content["least"] is None else content["least"]
@@ -350,11 +363,9 @@ def check_table_shares(settings: TableModelSettings, rows: int, ranks: int) -> N
         )
 
 
-def table_split(rows: int, settings: TableModelSettings) -> tuple[Tensor, Tensor]:
+def table_split(rows: int, settings: TableModelSettings) -> tuple[Tensor, Tensor | OtherRows]:
     """Numbers of the rows that are held out, and of those to train with."""
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(settings.seed))
-    held = _held_out_rows(settings.held_out, rows)
-    return order[:held], order[held:]
+    return split_rows(rows, _held_out_rows(settings.held_out, rows), settings.seed)
 
 
 def _held_out_rows(share: float, rows: int) -> int:

@@ -7,9 +7,10 @@ from typing import Any
 
 from kermix.data.tables.common import load_pyarrow
 
-__all__ = ["CsvForm", "as_cells", "csv_lines", "name_line"]
+__all__ = ["TRUTHS", "CsvForm", "as_cells", "csv_lines", "name_line", "truth_words"]
 
 ROWS = 65_536  # that are made into text at once
+TRUTHS = ("false", "true")
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class CsvForm:
         encoding: As Python calls it; "utf-8-sig" begins with a mark.
         line_end: Of each row.
         named: Whether the first line holds the names of columns.
+        truths: What is written for no and for yes.
     """
 
     delimiter: str = ","
@@ -29,6 +31,7 @@ class CsvForm:
     encoding: str = "utf-8"
     line_end: str = "\n"
     named: bool = True
+    truths: tuple[str, str] = TRUTHS
 
     def __post_init__(self) -> None:
         if self.delimiter == self.decimal:
@@ -41,7 +44,8 @@ class CsvForm:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any] | None) -> "CsvForm":
         """What was saved, or the usual form."""
-        return cls(**(saved or {}))
+        given = dict(saved or {})
+        return cls(**{**given, "truths": tuple(given.get("truths", TRUTHS))})
 
     def between(self, source: str, target: str) -> "CsvForm":
         r"""The form of a file that comes from another: tabs belong to the ending .tsv.
@@ -92,10 +96,34 @@ def as_cells(column: Any, form: CsvForm) -> Any:
     types = arrow.types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if types.is_boolean(column.type) and form.truths != TRUTHS:
+        return compute.if_else(column, form.truths[1], form.truths[0])
     text = column.cast(arrow.string())
     if form.decimal != "." and (types.is_floating(column.type) or types.is_decimal(column.type)):
         text = compute.replace_substring(text, ".", form.decimal)
     return text
+
+
+def truth_words(read: Any, text: Any) -> tuple[str, str]:
+    """How no and yes are written in a column; of a word that is not there, as the other one is.
+
+    Args:
+        read: Truth values.
+        text: The same cells as they are written.
+
+    Example:
+        >>> import pyarrow
+        >>> truth_words(pyarrow.array([None, True]), pyarrow.array(["", "TRUE"]))
+        ('FALSE', 'TRUE')
+    """
+    from pyarrow import compute
+
+    places = [compute.index(read, value).as_py() for value in (False, True)]
+    words = [text[place].as_py() if place >= 0 else None for place in places]
+    known = next((word for word in words if word is not None), TRUTHS[0])
+    cased = str.upper if known.isupper() else str.title if known.istitle() else str.lower
+    no, yes = (word or cased(usual) for word, usual in zip(words, TRUTHS, strict=True))
+    return no, yes
 
 
 def _quoted(cells: Any, form: CsvForm) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kermix.data.tables.common import is_number, listed
-from kermix.data.tables.csv_form import CsvForm
+from kermix.data.tables.csv_form import TRUTHS, CsvForm
 from kermix.data.tables.written import GAPS
 from kermix.errors import OptionError, TableError
 
@@ -85,12 +85,15 @@ class CsvLook:
     notes: tuple[str, ...]
     line_end: str = "\n"
     mark: bool = False  # whether the file begins with the mark of UTF-8
+    truths: tuple[str, str] = TRUTHS  # how no and yes are written
 
     @property
     def form(self) -> CsvForm:
         """How to write a file like this one."""
         encoding = "utf-8-sig" if self.mark else self.encoding
-        return CsvForm(self.delimiter, self.decimal, encoding, self.line_end, self.named)
+        return CsvForm(
+            self.delimiter, self.decimal, encoding, self.line_end, self.named, self.truths
+        )
 
 
 def look_at_csv(head: bytes, name: str, reading: Reading | None = None) -> CsvLook:

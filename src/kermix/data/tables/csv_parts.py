@@ -13,6 +13,7 @@ import numpy as np
 
 from kermix.data.tables.addresses import opened, size_of
 from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.csv_form import truth_words
 from kermix.data.tables.csv_look import CsvLook, Reading, latin_note, look_at_csv
 from kermix.data.tables.parts import PART_BYTES, Batch, FileLook, Part, floats
 from kermix.data.tables.table import column_numbers
@@ -244,6 +245,8 @@ def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileL
             continue
         if arrow.types.is_boolean(kind):
             kinds.append("bool_")
+            text = _read_csv(block, look, {name: arrow.string()}, [name])
+            look = replace(look, truths=truth_words(table.column(name), text.column(name)))
         elif any(test(kind) for test in tests):
             kinds.append("float64")
         else:

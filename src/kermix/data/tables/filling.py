@@ -7,7 +7,7 @@ from typing import Any
 from kermix.data.tables.columns import family
 from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.csv_files import text_of_file
-from kermix.data.tables.csv_form import CsvForm, as_cells
+from kermix.data.tables.csv_form import CsvForm, as_cells, truth_words
 from kermix.data.tables.frames import Frame
 from kermix.errors import TableError
 
@@ -66,11 +66,8 @@ class _Style:
 
         self.known = True
         if family(read.type) == "truth values":
-            words = {}
-            for value in (True, False):
-                place = compute.index(read, value).as_py()
-                words[value] = text[place].as_py() if place >= 0 else str(value).lower()
-            self.write = lambda cells: compute.if_else(cells, words[True], words[False])
+            no, yes = truth_words(read, text)
+            self.write = lambda cells: compute.if_else(cells, yes, no)
         elif "T" in text.filter(read.is_valid())[0].as_py():
             self.write = lambda cells: compute.replace_substring(
                 as_cells(cells, self.form), " ", "T"

@@ -15,6 +15,7 @@ from kermix.errors import OptionError
 from kermix.models.table.given import encode_some
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import equalize, with_link_codes
+from kermix.models.table.twins import check_twins, same_cells
 
 __all__ = ["Cells", "TableCells", "is_one_row", "place_of"]
 
@@ -71,7 +72,8 @@ class TableCells:
             rows: How many rows there are; None for as many as are given.
             unseen: As for :meth:`kermix.Schema.encode`.
             inside: Whether numbers outside the range of their columns are refused.
-            without: The place of a column whose values do not count.
+            without: The place of a column whose values do not count, nor those of columns that
+                are equal to it in all rows.
         """
         if given is None or (isinstance(given, Mapping) and not given):
             count = 1 if rows is None else rows
@@ -81,8 +83,11 @@ class TableCells:
         if is_one_row(given):
             given = {name: [value] for name, value in given.items()}
         encoded, frame = encode_some(self.schema, given, unseen, inside)
-        if without is not None:
-            encoded.codes[:, without] = UNKNOWN
+        if without is None:
+            check_twins(self.schema, self.layout.twins, frame, encoded)
+        else:
+            # What is equal in all rows would be the answer itself.
+            encoded.codes[:, self.layout.twins_of(without)] = UNKNOWN
         if rows is not None and len(encoded) not in (1, rows):
             raise OptionError(
                 f"given has {len(encoded)} rows for {rows} samples; give 1 or {rows}."
@@ -124,4 +129,5 @@ class TableCells:
     def _equal(self, arrays: dict[str, Any], codes: Tensor, seen: Tensor) -> dict[str, Any]:
         base = self.layout.table_columns
         own, given = codes[:, base:].cpu().numpy(), seen[:, :base].cpu().numpy()
-        return equalize(self.schema, self.layout.links, arrays, own, given)
+        found = equalize(self.schema, self.layout.links, arrays, own, given)
+        return same_cells(self.schema, self.layout.twins, found, given)

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from kermix.models.table.layout import TableLayout
-from kermix.models.table.links import implied, transferred
 from kermix.models.table.network import (
     ColumnParts,
     TableNetwork,
@@ -76,7 +75,7 @@ def _completed(
     codes, values, seen = codes.clone(), values.clone(), seen.clone()
     layout = network.layout
     numbers = layout.number_of_column.to(codes.device)
-    transferred(layout.links, numbers, codes, values, seen)
+    layout.transferred(codes, values, seen)
     # Links come first; seen columns come last, and are never reached.
     if layout.in_order:
         keys = (torch.arange(seen.shape[1], device=codes.device) / seen.shape[1]).repeat(
@@ -103,7 +102,7 @@ def _completed(
         of_number = number >= 0
         values[rows[of_number], number[of_number]] = new_values[of_number]
         seen[rows, at] = True
-        transferred(layout.links, numbers, codes, values, seen)
+        layout.transferred(codes, values, seen)
     return codes, values
 
 
@@ -216,7 +215,7 @@ def chain_log_density(
             for column in order.tolist():
                 if given is not None and bool(given[column]):
                     continue
-                seen = implied(network.layout.links, rows, seen)
+                seen = network.layout.implied(rows, seen)
                 new = counts[:, column] & ~seen[:, column]
                 parts = network(rows, scores, seen)
                 here = network.column_log_likelihood(parts, rows, scores, seen)[:, column]

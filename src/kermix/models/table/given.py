@@ -1,15 +1,18 @@
 """Cells that are given to a table model, as codes and numbers: some columns, checked by name."""
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
-from kermix.data.tables.columns import UNKNOWN, NumberColumn
+from kermix.data.tables.columns import UNKNOWN, CategoryColumn, NumberColumn
+from kermix.data.tables.common import listed
 from kermix.data.tables.frames import Frame, arrow_type, as_frame, typed_array
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError, SchemaError
 
-__all__ = ["check_seen_before", "encode_some"]
+__all__ = ["check_seen_before", "encode_some", "nearest"]
 
 
 def encode_some(
@@ -28,9 +31,11 @@ def encode_some(
     unknown = [n for n in frame.columns if n not in schema.names]
     if unknown:
         raise SchemaError(
-            f"given: there is no column {unknown[0]}; there are {', '.join(schema.names)}."
+            f"given: there is no column {unknown[0]}{nearest(unknown[0], schema.names)}"
         )
     part = Schema(tuple(c for c in schema.columns if c.name in frame.columns), schema.frame)
+    if unseen == "error":
+        _check_values(part, frame)
     found = part.encode(frame, unseen=unseen, name="given")
     _check_constants(schema, frame)
     for column in part.numbers if inside else ():
@@ -40,6 +45,40 @@ def encode_some(
     codes[:, known] = found.codes
     values[:, [c.name in frame.columns for c in schema.numbers]] = found.values
     return EncodedTable(codes, values, found.frame), frame
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """The end of a sentence about a name that is not there: those most like it, or all.
+
+    Example:
+        >>> nearest("Femal", ["Female", "Male"]), nearest("x", ["Female", "Male"])
+        ('; did you mean Female or Male?', '; there are Female, Male')
+    """
+    lower = {n.lower(): n for n in names}
+    near = [lower[n] for n in get_close_matches(name.lower(), lower, 3, 0.6)]
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; there are {listed(names)}"
+
+
+def _check_values(schema: Schema, frame: Frame) -> None:
+    """Refuse values that a category never had, with those that they may stand for."""
+    from pyarrow import compute
+
+    for column in schema.modelled:
+        if not isinstance(column, CategoryColumn) or column.other:
+            continue
+        cells = frame.columns[column.name]
+        try:
+            known = typed_array(list(column.values), cells.type)
+        except (TypeError, ValueError):
+            continue  # refused, with their types, where they are encoded
+        new = cells.filter(compute.invert(compute.is_in(cells, value_set=known))).drop_null()
+        if len(new):
+            raise SchemaError(
+                f"{frame.name}: {column.name} never is {new[0].as_py()!r} in the table that was "
+                f"fitted{nearest(str(new[0].as_py()), [str(v) for v in column.values])}"
+            )
 
 
 def _check_inside(column: NumberColumn, frame: Frame) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.models.table.anchors import anchor_places
-from kermix.models.table.links import Link, linked
+from kermix.models.table.links import Link, implied, linked, transferred
+from kermix.models.table.twins import copy_twins, with_twins
 
 __all__ = ["TableLayout"]
 
@@ -30,6 +31,7 @@ class TableLayout:
             none at all.
         in_order: Whether rows are drawn column after column, rather than each in an order of its
             own.
+        twins: Columns that are equal in all rows: the first of some, and another one.
 
     Example:
         >>> layout = TableLayout((2, 3), (1,), (0.0, 0.0, 0.0, -1.0, 1.0))
@@ -43,6 +45,7 @@ class TableLayout:
     links: tuple[Link, ...] = ()
     anchors: tuple[tuple[int, ...], ...] = ()
     in_order: bool = False
+    twins: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(
@@ -51,6 +54,7 @@ class TableLayout:
         equal: Sequence[tuple[str, str]] = (),
         anchors: Sequence[Sequence[str]] = (),
         in_order: bool = True,
+        same: Sequence[tuple[str, str]] = (),
     ) -> "TableLayout":
         """The layout of a schema's columns.
 
@@ -59,6 +63,7 @@ class TableLayout:
             equal: Pairs that are often equal.
             anchors: For each number, the names of those that it follows closely.
             in_order: Whether rows are drawn column after column.
+            same: Pairs that are equal in all rows.
         """
         counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
         places = []
@@ -72,7 +77,10 @@ class TableLayout:
         places.append(np.zeros(2 * len(links)))
         counts = (*counts, *(2,) * len(links))
         positions = tuple(np.concatenate(places).tolist())
-        return cls(counts, numbers, positions, links, anchor_places(schema, anchors), in_order)
+        names = [column.name for column in schema.modelled]
+        twins = tuple((names.index(a), names.index(b)) for a, b in same)
+        closest = anchor_places(schema, anchors)
+        return cls(counts, numbers, positions, links, closest, in_order, twins)
 
     def relations(self, schema: Schema) -> dict[str, Any]:
         """What :meth:`with_relations` needs besides the schema, as plain names."""
@@ -82,6 +90,7 @@ class TableLayout:
             "equal": [(columns[link.first], columns[link.second]) for link in self.links],
             "anchors": [[numbers[k] for k in row if k >= 0] for row in self.anchors],
             "in_order": self.in_order,
+            "same": [(columns[a], columns[b]) for a, b in self.twins],
         }
 
     @classmethod
@@ -89,8 +98,24 @@ class TableLayout:
         """The layout of a model that was saved; older ones say nothing of relations."""
         return cls.of(
             schema, content.get("equal", ()), content.get("anchors", ()),
-            content.get("in_order", False),
+            content.get("in_order", False), content.get("same", ()),
         )  # fmt: skip
+
+    def implied(self, codes: Tensor, seen: Tensor) -> Tensor:  # (N, D)
+        """Cells that are known once some are seen, because columns are equal."""
+        return with_twins(self.twins, implied(self.links, codes, with_twins(self.twins, seen)))
+
+    def transferred(self, codes: Tensor, values: Tensor, seen: Tensor) -> None:
+        """Fill in such cells, in place."""
+        numbers = self.number_of_column.to(codes.device)
+        copy_twins(self.twins, self.number_of_column, codes, values, seen)
+        transferred(self.links, numbers, codes, values, seen)
+        copy_twins(self.twins, self.number_of_column, codes, values, seen)
+
+    def twins_of(self, place: int) -> list[int]:
+        """Columns that are equal to one in all rows, the column itself among them."""
+        first = next((a for a, b in self.twins if b == place), place)
+        return [first, *(b for a, b in self.twins if a == first)]
 
     @property
     def columns(self) -> int:

@@ -65,7 +65,9 @@ def _moved(source: NumberColumn, target: NumberColumn) -> tuple[float, ...]:
     return tuple(target.map(np.clip(values, target.low, target.high)).tolist())
 
 
-def find_links(schema: Schema, frame: Frame, codes: np.ndarray) -> tuple[tuple[str, str], ...]:
+def find_links(
+    schema: Schema, frame: Frame, codes: np.ndarray, without: Sequence[str] = ()
+) -> tuple[tuple[str, str], ...]:
     """Pairs of numbers that are equal much more often than by chance, a forest of the surest.
 
     Atoms are left aside: they are codes already, and equal ones are no surprise.
@@ -74,6 +76,7 @@ def find_links(schema: Schema, frame: Frame, codes: np.ndarray) -> tuple[tuple[s
         schema: What the columns are.
         frame: The table.
         codes: Its codes, (N, D).
+        without: Columns that are not looked at.
 
     Example:
         >>> from kermix.data.tables.frames import as_frame
@@ -85,7 +88,7 @@ def find_links(schema: Schema, frame: Frame, codes: np.ndarray) -> tuple[tuple[s
         >>> find_links(schema, table, schema.encode(table).codes)
         (('bill', 'paid'),)
     """
-    numbers = [c for c in schema.numbers if _is_plain(c)]
+    numbers = [c for c in schema.numbers if _is_plain(c) and c.name not in without]
     if len(numbers) < 2 or not frame.rows:
         return ()
     # Every so many rows, so that no part of a sorted table is left out.

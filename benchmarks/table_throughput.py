@@ -1,0 +1,116 @@
+"""How many rows a second the table model draws, scores and completes, on adult.
+
+`python -m benchmarks.table_throughput --data FOLDER --device cpu|cuda`: the folder holds
+adult-train.csv.gz (32,561 rows of 15 columns). The model is `TableModel()` as it is but for the
+number of training steps, which its speed does not depend on. Each call is made once before it is
+timed `--repeats` times, and the median counts:
+
+- sample: `sample(rows)`, from nothing to a pandas table; also with two columns given.
+- score: `score_samples(table)`, one order of the chain rule.
+- impute: `impute(table)` of a table without 30 % of its cells; rows, not cells, are counted.
+- predict: `predict_proba(table, "income")`.
+
+`rows_per_second` is by the clock. `rows_per_core_second` counts seconds of the processor instead,
+which other programs on the machine do not add to; a GPU's are not among them.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.quality import default_path, write_record
+from benchmarks.timing import device_name, measure
+from kermix.errors import OptionError
+from kermix.sklearn.table import TableModel
+
+__all__ = ["ROWS", "main", "measured", "run"]
+
+ROWS = {"cpu": 10_000, "cuda": 500_000}
+STEPS, REPEATS, SHARE = 20, 3, 0.3
+
+
+def timed(call: Callable[[], Any], rows: int, repeats: int) -> dict[str, float]:
+    """Rows a second, by the clock and by the processor's seconds."""
+    call()
+    before = time.process_time()
+    found = measure(call, repeats, warmup=0)
+    used = (time.process_time() - before) / repeats
+    return {"rows_per_second": rows / found.seconds, "rows_per_core_second": rows / used,
+            "median_s": found.seconds}  # fmt: skip
+
+
+def with_gaps(table: Any, seed: int = 0) -> Any:
+    """The table without 30 % of its cells, at random."""
+    removed = np.random.default_rng(seed).random(table.shape) < SHARE
+    wide = table.astype({c: float for c in table if table[c].dtype.kind in "iu"})
+    return wide.mask(removed)
+
+
+def measured(
+    folder: Path, device: str, rows: int, repeats: int = REPEATS, steps: int = STEPS
+) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """The table of results, row by row."""
+    import pandas as pd
+
+    path = folder / "adult-train.csv.gz"
+    if not path.is_file():
+        raise OptionError(f"{path}: there is no such file; name the folder that holds it.")
+    adult = pd.read_csv(path)
+    gaps = with_gaps(adult)
+    # Gaps are among the codes, so that tables with gaps can be completed and scored.
+    model = TableModel("income", steps=steps, device=device, random_state=0)
+    model.fit(pd.concat([adult, gaps]))
+    many, holes = (pd.concat([t] * -(-rows // len(t)), ignore_index=True)[:rows]
+                   for t in (adult, gaps))  # fmt: skip
+    given = {"sex": "Female", "age": 40}
+    calls: dict[str, Callable[[], Any]] = {
+        "sample": lambda: model.sample(rows, random_state=1),
+        "sample, two columns given": lambda: model.sample(rows, given=given, random_state=1),
+        "score": lambda: model.score_samples(many),
+        "impute": lambda: model.impute(holes, random_state=1),
+        "predict": lambda: model.predict_proba(many.drop(columns="income")),
+    }
+    parameters = sum(p.numel() for p in model.network_.parameters())
+    base = {"table": "adult", "columns": adult.shape[1], "device": device,
+            "threads": torch.get_num_threads(), "parameters": parameters,
+            "rows": rows}  # fmt: skip
+    found: list[dict[str, Any]] = []
+    for name, call in calls.items():
+        found.append({**base, "call": name, **timed(call, rows, repeats)})
+        yield {"rows_a_second": found}
+
+
+def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """On this machine's device; the environment variable KERMIX_TABLES says where adult is."""
+    folder, device = Path(os.environ.get("KERMIX_TABLES", "tables")), device_name()
+    return measured(folder, device, 500 if quick else ROWS[device], 1 if quick else REPEATS,
+                    2 if quick else STEPS)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """Run the benchmark and write its result file, row by row."""
+    parser = argparse.ArgumentParser("benchmarks.table_throughput", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--device", choices=tuple(ROWS), default=device_name())
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--out", type=Path, default=default_path("table-throughput"))
+    given = parser.parse_args(arguments)
+    rows = given.rows or ROWS[given.device]
+    path: Path = given.out
+    for tables in measured(given.data, given.device, rows, given.repeats, given.steps):
+        path = write_record(
+            "table-throughput", given.out, tables, {"protocol": __doc__}, shown="rows_a_second"
+        )
+    return path
+
+
+if __name__ == "__main__":
+    main()

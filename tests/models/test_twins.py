@@ -1,0 +1,137 @@
+"""Columns that are equal in all rows are so in all that is drawn, filled and asked."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import kermix as km
+from kermix import errors
+from kermix.models.table.layout import TableLayout
+from kermix.models.table.twins import find_twins, with_twins
+
+TINY = {"width": 16, "blocks": 1, "steps": 40, "device": "cpu", "random_state": 0}
+
+
+def shop(rows=400, seed=0):
+    """Prices written twice (with zeros and gaps), towns three times, and a sum often paid."""
+    rng = np.random.default_rng(seed)
+    price = np.where(rng.random(rows) < 0.2, 0.0, rng.lognormal(3, 1, rows))
+    price[rng.random(rows) < 0.1] = np.nan
+    town = rng.choice(["Bonn", "Köln", "Ulm"], rows)
+    paid = np.where(rng.random(rows) < 0.7, price, rng.lognormal(3, 1, rows))
+    return pd.DataFrame({"town": town, "price": price, "city": town, "paid": paid,
+                         "again": price, "place": town,
+                         "n": rng.integers(0, 900, rows)})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model():
+    return km.TableModel(**TINY).fit(shop())
+
+
+def same(a, b):
+    return ((a == b) | (a.isna() & b.isna())).all()
+
+
+def test_all_equal_columns_are_found_and_no_others():
+    table = shop()
+    schema = km.Schema.of(table)
+    wanted = (("town", "city"), ("price", "again"), ("town", "place"))
+    assert find_twins(schema, schema.encode(table)) == wanted
+    wrong = "Ulm" if table["town"][3] != "Ulm" else "Bonn"
+    for column, value in (("again", 7.25), ("city", wrong), ("again", np.nan)):
+        other = table.copy()
+        row = int(np.flatnonzero(table["price"] > 0)[0]) if column == "again" else 3
+        other.loc[row, column] = value
+        schema = km.Schema.of(other)
+        names = [b for _, b in find_twins(schema, schema.encode(other))]
+        assert column not in names
+    few = table.head(10)
+    schema = km.Schema.of(few, kinds={"town": "category", "city": "category"})
+    assert find_twins(schema, schema.encode(few)) == ()
+
+
+def test_samples_are_equal_in_every_row(model):
+    table = model.sample(3000, random_state=1)
+    assert same(table["price"], table["again"])
+    assert same(table["town"], table["city"])
+    assert same(table["town"], table["place"])
+    assert 0.3 < (table["paid"] == table["price"]).mean() < 0.9  # often equal, which is learned
+    given = model.sample(200, given={"place": "Ulm", "again": 12.5}, random_state=2)
+    assert (given["town"] == "Ulm").all()
+    assert (given["city"] == "Ulm").all()
+    assert given["price"].to_numpy() == pytest.approx(12.5)
+    assert same(given["price"], given["again"])
+
+
+def test_no_code_is_learned_for_them(model):
+    layout = model.network_.layout
+    assert [(layout.links[0].first, layout.links[0].second)] == [(1, 3)]
+    assert len(layout.links) == 1
+    assert layout.twins == ((0, 2), (1, 4), (0, 5))
+    assert sorted(layout.twins_of(5)) == [0, 2, 5]
+    assert layout.twins_of(6) == [6]
+
+
+def test_one_seen_is_all_seen():
+    seen = torch.zeros(4, 6, dtype=torch.bool)
+    seen[0, 5] = seen[1, 0] = seen[2, 3] = True
+    found = with_twins(((0, 2), (0, 5)), seen)
+    assert found[:2, [0, 2, 5]].all()
+    assert not found[2, [0, 2, 5]].any()
+    assert not found[3].any()
+    assert seen.sum() == 3  # what was given stays
+
+
+def test_gaps_are_filled_with_the_twin_to_the_letter(model):
+    table = shop(60, seed=4).dropna()
+    gaps = table.astype({"price": float}).copy()
+    gaps.loc[gaps.index[::2], "price"] = np.nan
+    gaps.loc[gaps.index[1::2], "again"] = np.nan
+    gaps.loc[gaps.index[::3], "town"] = None
+    filled = model.impute(gaps)
+    pd.testing.assert_frame_equal(filled, table)
+
+
+def test_the_density_is_that_of_one_of_them(model):
+    table = shop(80, seed=5)
+    one = model.score_samples(table)
+    assert np.isfinite(one).all()
+    less = table.drop(columns=["again", "city", "place"])
+    alone = km.TableModel(**TINY).fit(shop().drop(columns=["again", "city", "place"]))
+    # Two models of the same density: that of the whole row has no part for the copies.
+    assert abs(one.mean() - alone.score_samples(less).mean()) < 2.0
+    wrong = table.copy()
+    wrong.loc[7, "city"] = "Ulm" if table["town"][7] != "Ulm" else "Bonn"
+    with pytest.raises(errors.SchemaError, match=r"row 7: town and city are equal in all rows"):
+        model.score_samples(wrong)
+    with pytest.raises(errors.SchemaError, match="price and again are equal"):
+        model.sample(2, given={"price": 3.0, "again": 4.0})
+
+
+def test_a_twin_does_not_answer_for_a_target(model):
+    known = {"city": "Ulm", "paid": 20.0}
+    with_twin = model.conditional("place", known).probabilities
+    np.testing.assert_array_equal(
+        with_twin, model.conditional("place", {"paid": 20.0}).probabilities
+    )
+    target = km.TableModel("again", target_share=1.0, **TINY).fit(shop())
+    asked = target.conditional("again", shop(20, seed=6)).quantile(0.5)
+    assert np.isfinite(asked).all()
+
+
+def test_saved_and_read_again(model, tmp_path):
+    model.save(tmp_path / "m.safetensors")
+    again = km.TableModel.load(tmp_path / "m.safetensors")
+    assert again.network_.layout.twins == model.network_.layout.twins
+    table = again.sample(100, random_state=3)
+    pd.testing.assert_frame_equal(table, model.sample(100, random_state=3))
+
+
+def test_they_can_be_left_to_the_network():
+    plain = km.TableModel(equal_columns=False, **TINY).fit(shop())
+    assert plain.network_.layout.twins == ()
+    table = plain.sample(500, random_state=1)
+    assert not same(table["town"], table["city"])
+    assert TableLayout.with_relations(plain.schema_, {}).twins == ()
