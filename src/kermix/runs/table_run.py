@@ -227,6 +227,7 @@ class TableRun(Run):
         network = TableNetwork(
             TableLayout.of(schema, self.config.get("equal", ()), self.config.get("anchors", ())),
             settings.width, settings.blocks, settings.components, settings.dropout,
+            settings.members,
         )  # fmt: skip
         load_model(network, tensors)
         device = self.config["device"]

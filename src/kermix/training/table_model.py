@@ -11,11 +11,13 @@ from torch import Tensor
 from kermix.checks import check_count
 from kermix.distributed import Ranks
 from kermix.errors import OptionError
+from kermix.models.table.drawing import rows_at_once
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import implied
 from kermix.models.table.network import TableNetwork
 from kermix.training.averaging import RunningAverage
 from kermix.training.schedules import learning_rate
+from kermix.training.table_calibration import calibrate
 from kermix.training.task import Forward, Row, Task
 
 __all__ = ["TableModelSettings", "TableModelTask", "TableRows", "check_table_shares",
@@ -46,6 +48,7 @@ class TableModelSettings:
         target: Place of a column that the model is about.
         target_share: Share of the rows of a step in which all columns but the target are seen; if
             there are such rows, the target's density alone decides which step is kept.
+        members: Networks whose mixtures are averaged.
         seed: All randomness comes from it.
     """
 
@@ -62,10 +65,12 @@ class TableModelSettings:
     patience: int = 10
     target: int | None = None
     target_share: float = 0.0
+    members: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("width", "blocks", "components", "steps", "batch_size", "patience"):
+        for name in ("width", "blocks", "components", "steps", "batch_size", "patience",
+                     "members"):  # fmt: skip
             check_count(name, getattr(self, name), 1)
         check_count("average", self.average, 0)
         if not 0 <= self.dropout < 1 or not 0 <= self.held_out < 1:
@@ -138,8 +143,9 @@ class TableModelTask(Task):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             self.model = self.module = network or TableNetwork(
-                layout, settings.width, settings.blocks, settings.components, settings.dropout
-            )
+                layout, settings.width, settings.blocks, settings.components, settings.dropout,
+                settings.members,
+            )  # fmt: skip
         self._held, self._train = table_split(len(rows.codes), settings)
         self._order = torch.arange(0)
         self._least, self._best_step = math.inf, 0
@@ -163,6 +169,8 @@ class TableModelTask(Task):
         self._judging = self._judged_subsets(device)
         self.average = RunningAverage(self.model, min(settings.average, settings.steps / 5))
         if self._goes_on and len(self._held):
+            self.model.spread.zero_()
+            self.model.heat.zero_()
             self._keep(0, self._held_out_loss())
         decayed = [p for p in self.model.parameters() if p.ndim > 1]
         rest = [p for p in self.model.parameters() if p.ndim <= 1]
@@ -217,8 +225,12 @@ class TableModelTask(Task):
             scale = scale[own] if isinstance(scale, Tensor) else scale
         codes, values = self._rows.codes[rows], self._rows.values[rows]
         known = implied(self.model.layout.links, codes, seen)
-        parts = forward(codes, values, known, masks)
-        losses = self._row_losses(parts, codes, values, seen, known) * scale
+        parts = forward(codes, values, known, masks, True)
+        codes, values, seen, known = (
+            t.repeat(self.model.members, 1) for t in (codes, values, seen, known)
+        )
+        losses = self._row_losses(parts, codes, values, seen, known)
+        losses = losses.unflatten(0, (self.model.members, -1)).mean(0) * scale
         if self._ranks is None:
             return losses.mean()
         # Gradients are averaged over processes, whose shares may differ by a row.
@@ -229,15 +241,17 @@ class TableModelTask(Task):
         self, parts: Any, codes: Tensor, values: Tensor, seen: Tensor, known: Tensor
     ) -> Tensor:
         found = self.model.column_log_likelihood(parts, codes, values, known)
+        return -(found.masked_fill(known, 0.0) * self._cell_weights(seen)).sum(1)
+
+    def _cell_weights(self, seen: Tensor) -> Tensor:  # (N, D)
+        """What each cell that is not seen counts in the loss of its row."""
         sizes = self.model.layout.table_columns, len(self.model.layout.links)
         columns, links = (
-            some.sum(1) * (some.shape[1] / unseen.sum(1).clamp(min=1))
-            for some, unseen in zip(
-                found.masked_fill(known, 0.0).split(sizes, 1), (~seen).split(sizes, 1), strict=True
-            )
+            (part.shape[1] / (~part).sum(1, keepdim=True).clamp(min=1)).expand(part.shape)
+            for part in seen.split(sizes, 1)
         )
         # The links are a chain of their own, before that of the columns, which few rows ask for.
-        return -columns - links / (1 - LINKS_FIRST)
+        return torch.cat([columns, links / (1 - LINKS_FIRST)], 1)
 
     def _all_but_target(self) -> Tensor:  # (D,)
         target, layout = self.settings.target, self.model.layout
@@ -296,6 +310,26 @@ class TableModelTask(Task):
         elif self.average is not None:
             self.average.copy_to(self.model)
         self.model.eval()
+        if len(self._held):
+            self._calibrate()
+
+    @torch.no_grad()
+    def _calibrate(self) -> None:
+        """By the rows held out, with as many sets of seen columns as fit into memory."""
+        held = len(self._held)
+        draws = max(1, min(len(self._judging), rows_at_once(self.model) // held))
+        some = self._held.repeat(draws)
+        codes, values = self._rows.codes[some], self._rows.values[some]
+        seen = self._judging[:draws].flatten(0, 1)
+        known = implied(self.model.layout.links, codes, seen)
+        self.model.spread.zero_()
+        self.model.heat.zero_()
+        parts = self.model(codes, values, known)
+        weights = self._cell_weights(seen) / draws
+        if self._rows.weights is not None:
+            own = self._rows.weights[some]
+            weights = weights * (own / own.mean()).unsqueeze(1)
+        calibrate(self.model, parts, codes, values, known, weights)
 
     def final(self) -> TableNetwork:
         """The network."""
@@ -350,7 +384,8 @@ def table_split(rows: int, settings: TableModelSettings) -> tuple[Tensor, Tensor
 
 def _held_out_rows(share: float, rows: int) -> int:
     """Few rows decide badly, so of small tables more are held out."""
-    held = min(MOST_HELD_OUT, round(max(share * rows, min(3 * share * rows, ENOUGH_HELD_OUT))))
+    wanted = max(share * rows, min(3 * share * rows, ENOUGH_HELD_OUT, rows / 2))
+    held = min(MOST_HELD_OUT, round(wanted), rows - 1)
     return held if held >= FEWEST_HELD_OUT else 0
 
 

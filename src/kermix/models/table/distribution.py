@@ -1,21 +1,23 @@
 """The distribution of one column, given others: probabilities, quantiles, draws."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.polynomial.hermite_e import hermegauss
 
 from kermix.data.tables.columns import CategoryColumn, NumberColumn, rounded
 from kermix.data.tables.frame_building import build_frame
 from kermix.data.tables.times import time_cells
 from kermix.errors import OptionError
-from kermix.models.table.network import ColumnParts, TableNetwork, bounded, log_scales_of
+from kermix.models.table.network import ColumnParts, TableNetwork, log_scales_of
 
 __all__ = ["ColumnDistribution", "column_distribution"]
 
 HALVINGS = 80
+NODES = 32  # of the quadrature of a Gaussian
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,14 @@ class ColumnDistribution:
         if self.column.has_missing:
             found = found[:, :-1]
         return np.asarray(found / found.sum(1, keepdims=True).clip(min=1e-300))
+
+    def as_number(self, rows: np.ndarray) -> "ColumnDistribution":  # (rows,), bool
+        """The same, but certain to be no atom and no gap in some rows."""
+        if not rows.any():
+            return self
+        number = np.zeros_like(self.probabilities)
+        number[:, 0] = 1.0
+        return replace(self, probabilities=np.where(rows[:, None], number, self.probabilities))
 
     def cdf(self, values: Any) -> np.ndarray:  # (rows,)
         """Probability of at most this value, if the cell is filled; one value for each row.
@@ -150,6 +160,36 @@ class ColumnDistribution:
         codes = self.filled.argmax(1)
         return self.column.decode(codes)
 
+    def mean(self) -> np.ndarray:  # (rows,)
+        r"""The mean of the number's values, if the cell is filled, in the column's units.
+
+        Values lie in the column's range, as samples do. The mean of each Gaussian's values,
+        `E g(m + s Z)` with the map's inverse `g`, is a Gauss-Hermite sum. Of a time it is the
+        number of its steps since the first.
+        """
+        column = self._numbers("mean")
+        return self._mean() + (0 if column.time else column.origin)
+
+    def _mean(self) -> np.ndarray:
+        column = self._numbers("mean")
+        nodes, shares = hermegauss(NODES)
+        shares = shares / shares.sum()
+        weights, means, scales = self._gaussians()
+        inside = np.zeros(len(self))
+        for node, share in zip(nodes, shares, strict=True):
+            values = column.map.inverse(means + scales * node).clip(column.low, column.high)
+            inside += share * (weights * values).sum(1)
+        return np.asarray(self.filled[:, 0] * inside + self.filled[:, 1:] @ column.atoms)
+
+    def most_likely_codes(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """The code of the most likely value, and the normal score of a number's mean."""
+        if isinstance(self.column, NumberColumn):
+            found = self._mean().clip(self.column.low, self.column.high)
+            if self.column.decimals is not None:
+                found = rounded(found, self.column.decimals)
+            return self._coded(found)
+        return self.filled.argmax(1), None
+
     def quantile_cells(self, share: float) -> Any:
         """:meth:`quantile` in the column's own type, as an Arrow array."""
         codes, scores = self._coded(self._quantile(share))
@@ -188,7 +228,7 @@ def column_distribution(
 ) -> ColumnDistribution:
     """The distribution of the column at a place among those that are modelled."""
     first = int(network.layout.offsets[place])
-    logits = bounded(parts.logits[:, first : first + network.layout.counts[place]])
+    logits = parts.logits[:, first : first + network.layout.counts[place]]
     probabilities = logits.double().softmax(1).cpu().numpy()
     if place not in network.layout.numbers:
         return ColumnDistribution(column, probabilities)
