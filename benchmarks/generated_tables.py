@@ -60,8 +60,8 @@ PUBLISHED = [  # by the papers of these generators, in the tables of TabDiff's a
 ]  # fmt: skip
 SPLIT_SEED = 1234
 SETTINGS = {
-    "cuda": {"width": 512, "blocks": 4, "steps": 8000, "learning_rate": 1e-3, "average": 500,
-             "patience": 6},
+    "cuda": {"width": 512, "blocks": 4, "steps": 12_000, "learning_rate": 3e-4, "average": 500,
+             "patience": 6, "order_share": 0.5},
     "cpu": {"width": 256, "blocks": 3, "steps": 2000, "learning_rate": 2e-3},
 }  # fmt: skip
 

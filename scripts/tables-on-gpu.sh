@@ -33,7 +33,9 @@ jobs_of() { # one line for each model
   local seed table choice
   for seed in $SEEDS; do for table in $TABLES; do echo "$WORK/chosen $table $seed"; done; done
   for choice in $CHOICES; do
-    for table in diamonds letter flights; do echo "$WORK/${choice//,/-} $table 0 $choice"; done
+    for seed in ${CHOICE_SEEDS:-0}; do
+      for table in flights diamonds letter; do echo "$WORK/${choice//,/-} $table $seed $choice"; done
+    done
   done
 }
 

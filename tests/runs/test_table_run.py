@@ -80,7 +80,7 @@ def test_samples_are_valid(run):
 
 def test_rows_that_are_streamed_are_the_same(run, monkeypatch):
     monkeypatch.setattr("kermix.models.table.drawing.LARGEST_BLOCK", 16)
-    monkeypatch.setattr("kermix.runs.table_run.BLOCKS_AT_ONCE", 2)
+    monkeypatch.setattr("kermix.runs.table_answers.BLOCKS_AT_ONCE", 2)
     parts = list(run.sample_parts(70, seed=3))
     assert [len(p) for p in parts] == [32, 32, 6]
     whole = run.sample(70, seed=3).drop(columns="order")

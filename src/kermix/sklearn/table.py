@@ -1,8 +1,7 @@
 """The table model as an estimator: generate, score, condition, complete and predict tables."""
 
 import copy
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -11,24 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_option
-from kermix.data.tables.closeness import KeepAway
-from kermix.data.tables.columns import UNKNOWN, CategoryColumn
-from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
-from kermix.data.tables.frames import Frame, as_frame
+from kermix.data.tables.frames import Frame
 from kermix.data.tables.reading import read_frame
-from kermix.data.tables.schema import EncodedTable, Schema, Unseen
-from kermix.errors import MissingExtraError, OptionError, RunError, SchemaError, TableError
+from kermix.data.tables.schema import EncodedTable, Schema
+from kermix.errors import OptionError, RunError, SchemaError, TableError
 from kermix.models.table.anchors import find_anchors
-from kermix.models.table.distribution import ColumnDistribution, column_distribution
-from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
-from kermix.models.table.filling import most_likely_cells
-from kermix.models.table.given import check_seen_before, encode_some
+from kermix.models.table.cells import place_of
 from kermix.models.table.layout import TableLayout
-from kermix.models.table.links import equalize, find_links, with_link_codes
-from kermix.models.table.network import ColumnParts, TableNetwork
-from kermix.sklearn.mixture import seed_from
+from kermix.models.table.links import find_links, with_link_codes
+from kermix.models.table.network import TableNetwork
+from kermix.sklearn.mixture import (
+    seed_from,  # first: it says what to install if scikit-learn is missing
+)
+from kermix.sklearn.table_answers import TableAnswers
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.loop import Trainer
 from kermix.training.table_model import (
@@ -38,20 +32,16 @@ from kermix.training.table_model import (
     table_split,
 )
 
-try:
-    from sklearn.base import BaseEstimator
-    from sklearn.utils.validation import check_is_fitted
-except ImportError:
-    raise MissingExtraError(
-        "The estimators need scikit-learn: pip install 'kermix[fit]'."
-    ) from None
+# isort: split
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
 __all__ = ["TableModel"]
 
 FORMAT, VERSION = "kermix table model", 1
 
 
-class TableModel(BaseEstimator):
+class TableModel(TableAnswers, BaseEstimator):
     """A density of whole rows of a mixed table, which any columns may be the condition of.
 
     One network takes the columns that are seen and returns the mixture of every other one:
@@ -113,6 +103,7 @@ class TableModel(BaseEstimator):
         held_out: float = 0.05,
         equal_columns: bool = True,
         orders: int = 1,
+        order_share: float = 0.0,
         target_share: float = 0.0,
         device: str = "auto",
         random_state: Any = None,
@@ -131,6 +122,7 @@ class TableModel(BaseEstimator):
         self.held_out = held_out
         self.equal_columns = equal_columns
         self.orders = orders
+        self.order_share = order_share
         self.target_share = target_share
         self.device = device
         self.random_state = random_state
@@ -150,10 +142,10 @@ class TableModel(BaseEstimator):
                 "No column can be modelled: " + " ".join(schema.notes() or ["there is none."])
             )
         if self.target is not None:
-            _place(schema, self.target)
+            place_of(schema, self.target)
         encoded = schema.encode(frame)
         equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
-        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded))
+        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded), self.order_share > 0)
         return self._trained(schema, layout, frame, encoded, weights)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -194,8 +186,8 @@ class TableModel(BaseEstimator):
             learning_rate=self.learning_rate, dropout=self.dropout, members=self.members,
             average=self.average,
             patience=self.patience, held_out=self.held_out, seed=seed_from(self.random_state),
-            target=None if self.target is None else _place(schema, self.target),
-            target_share=self.target_share,
+            target=None if self.target is None else place_of(schema, self.target),
+            order_share=self.order_share, target_share=self.target_share,
         ).for_rows(len(encoded))  # fmt: skip
         codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
         rows = TableRows(codes, values, weights)
@@ -204,304 +196,6 @@ class TableModel(BaseEstimator):
         judged = len(table_split(len(encoded), settings)[0]) > 0
         kept = trainer.task.best_step if judged else trainer.step
         return self.with_network(trainer.task.model, schema, trainer.history, kept, encoded.frame)
-
-    @property
-    def _where(self) -> torch.device:
-        check_is_fitted(self, "network_")
-        return self.network_.out.weight.device
-
-    def _generator(self, random_state: Any) -> torch.Generator:
-        if isinstance(random_state, torch.Generator):
-            return random_state
-        return torch.Generator(self._where).manual_seed(seed_from(random_state))
-
-    def _reading(self, X: Any) -> Reading | None:
-        """Files are read as the columns were found: codes with leading zeros are text again."""
-        return self.schema_.reading() if isinstance(X, str | Path) else None
-
-    def _check_whole(self, what: str) -> None:
-        """Refuse what needs the distributions of all columns, if one alone was learned."""
-        check_is_fitted(self, "network_")
-        if self.target_share >= 1:
-            raise OptionError(
-                f"The model has learned {self.target} alone (target_share=1), so it cannot "
-                f"{what}; fit one with a smaller target_share."
-            )
-
-    def sample(
-        self,
-        n_samples: int = 1,
-        *,
-        given: Mapping[str, Any] | Any = None,
-        random_state: Any = None,
-        frame: str | None = None,
-        on_rows: Callable[[int], None] | None = None,
-        against: Any = None,
-        deduplicate: bool = False,
-        min_distance: float | None = None,
-    ) -> Any:
-        """Draw rows, in the kind of table that the model was fitted to.
-
-        Args:
-            n_samples: How many rows.
-            given: Values of some columns, the same for all rows: `{"sex": "Female", "age": 40}`;
-                or a table of such columns with `n_samples` rows.
-            random_state: Seed of the rows.
-            frame: The kind of table: "pandas", "polars", "arrow", "dict" or "array".
-            on_rows: Called with the number of rows that are done, block by block.
-            against: Rows to keep away from, such as the table that was fitted; for the next two.
-            deduplicate: Whether rows that equal one of `against` in all modelled columns are drawn
-                again.
-            min_distance: Rows nearer than this to one of `against` are drawn again. The distance
-                is the report's: the mean over columns of 0 or 1 for categories and gaps, and of
-                the difference of normal scores for numbers. Neither option is a promise in the
-                sense of differential privacy.
-        """
-        self._check_whole("sample rows")
-        check_count("n_samples", n_samples, 0)
-        generator = self._generator(random_state)
-        codes, values, seen = self._given(given, n_samples, inside=True)
-        kind = frame or self._frame
-        check_option("frame", kind, FRAME_KINDS)
-        if not deduplicate and min_distance is None:
-            found = complete(self.network_, codes, values, seen, generator, on_rows=on_rows)
-            return self._decode(*found, seen, kind)
-        drawn = codes.clone(), values.clone()
-
-        def draw(rows: np.ndarray) -> EncodedTable:
-            at = torch.from_numpy(rows).to(self._where)
-            some = complete(self.network_, codes[at], values[at], seen[at], generator)
-            for whole, part in zip(drawn, some, strict=True):
-                whole[at] = part.to(whole.dtype)
-            return self._as_written(*some, seen[at])
-
-        keep = KeepAway(self.schema_, against, deduplicate, min_distance)
-        keep.settle(n_samples, draw, on_rows)
-        return self._decode(*drawn, seen, kind)
-
-    def _as_written(self, codes: Tensor, values: Tensor, seen: Tensor) -> EncodedTable:
-        """Rows as a reader of the table finds them: rounded, and with equal columns equal."""
-        table = as_frame(self._decode(codes, values, seen, "arrow"), "samples")
-        types = {c.name: c.type for c in self.schema_.columns}
-        return self.schema_.encode(replace(table, types=types), extra=True)
-
-    def score_samples(
-        self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None
-    ) -> np.ndarray:  # (N,)
-        """Log-density of each row, in the units of its columns; codes by counting measure.
-
-        A gap in a column that never had one is left open: the row's density is that of its other
-        cells. A value that a category never had is an error.
-        """
-        logs = self._order_scores(X, orders, on_rows)
-        return (torch.logsumexp(logs, 0) - math.log(len(logs))).cpu().numpy()
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-density of the rows."""
-        return float(self.score_samples(X).mean())
-
-    def order_spread(self, X: Any, *, orders: int = 4) -> float:
-        """How much a row's log-density depends on the order: its deviation, mean over rows."""
-        logs = self._order_scores(X, max(2, orders), None)
-        return float(logs.std(0).mean())
-
-    def _order_scores(
-        self, X: Any, orders: int | None, on_rows: Callable[[int], None] | None
-    ) -> Tensor:  # (O, N)
-        count = self.orders if orders is None else orders
-        check_count("orders", count, 1)
-        self._check_whole("score rows")
-        frame = read_frame(X, self._reading(X))[0]
-        encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
-        check_seen_before(self.schema_, frame, encoded)
-        layout = self.network_.layout
-        derivatives = torch.zeros(len(encoded), layout.columns, dtype=torch.float64)
-        derivatives[:, list(layout.numbers)] = torch.from_numpy(
-            self.schema_.log_derivative(encoded)
-        )
-        whole = with_link_codes(self.schema_, layout.links, frame, encoded)
-        codes, values = whole.tensors(self._where)
-        known, codes = codes >= 0, codes.clamp(min=0)
-        # One source for all rows and calls: a mixture over orders is a density then.
-        generator = torch.Generator().manual_seed(0)
-        chosen = orders_of(layout, count, generator)
-        return chain_log_density(
-            self.network_, codes, values, chosen, known=known,
-            derivatives=derivatives.to(self._where), on_rows=on_rows,
-        )  # fmt: skip
-
-    def conditional(
-        self, column: str, given: Mapping[str, Any] | Any = None, *, unseen: Unseen = "error"
-    ) -> ColumnDistribution:
-        """The distribution of a column, given others; one for each row of `given`.
-
-        Args:
-            column: Its name.
-            given: Values of columns, or a table of them; those not named are left open. Given
-                values of `column` itself do not count.
-            unseen: "unknown" leaves cells open that the model cannot know: values that a category
-                never had, and gaps where there were none.
-        """
-        place = _place(self.schema_, column)
-        rows = 1 if given is None or (isinstance(given, Mapping) and _scalars(given)) else None
-        codes, values, seen = self._given(given, rows, unseen, without=place)
-        return column_distribution(
-            self.network_, self._parts(codes, values, seen), place, self.schema_.modelled[place]
-        )
-
-    @torch.no_grad()
-    def _parts(self, codes: Tensor, values: Tensor, seen: Tensor) -> ColumnParts:
-        blocks = torch.arange(len(codes), device=codes.device).split(rows_at_once(self.network_))
-        found = [self.network_(codes[b], values[b], seen[b]) for b in blocks]
-        found = found or [self.network_(codes, values, seen)]
-        return ColumnParts(*(torch.cat(part) for part in zip(*found, strict=True)))
-
-    def impute(
-        self,
-        X: Any,
-        *,
-        draws: int | None = None,
-        random_state: Any = None,
-        on_rows: Callable[[int], None] | None = None,
-    ) -> Any:
-        """Fill the gaps of a table.
-
-        Args:
-            X: A table with gaps.
-            draws: None fills each gap with its most likely value, or the mean of a number's
-                values, given the cells that are filled already. A number returns so many tables,
-                in each of which gaps are drawn at random, jointly: what differs between them is
-                not known.
-            random_state: Seed of the draws.
-            on_rows: Called with the number of rows that are done, block by block.
-        """
-        if draws is not None:
-            check_count("draws", draws, 1)
-        self._check_whole("fill gaps")
-        frame = read_frame(X, self._reading(X))[0]
-        encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
-        layout, device = self.network_.layout, self._where
-        excluded = torch.zeros(layout.total, dtype=torch.bool, device=device)
-        for k, column in enumerate(self.schema_.modelled):
-            if column.missing_code is not None:
-                encoded.codes[encoded.codes[:, k] == column.missing_code, k] = UNKNOWN
-                excluded[int(layout.offsets[k]) + column.missing_code] = True
-        whole = with_link_codes(self.schema_, layout.links, frame, encoded)
-        codes, values = whole.tensors(device)
-        seen, codes = codes >= 0, codes.clamp(min=0)
-        cells = codes, values, seen
-        if draws is None:
-            means = most_likely_cells(self.network_, self.schema_, *cells, on_rows)
-            found = [self._filled(frame, seen, *means)]
-        else:
-            generator = self._generator(random_state)
-            found = [
-                self._filled(frame, seen, *complete(self.network_, *cells, generator,
-                                                    excluded=excluded, on_rows=on_rows))
-                for _ in range(draws)
-            ]  # fmt: skip
-        if frame.kind == "pandas" and hasattr(X, "index"):
-            for table in found:
-                table.index = X.index
-        return found[0] if draws is None else found
-
-    def predict(self, X: Any, target: str | None = None) -> np.ndarray:
-        """The most likely value of the target, or the median of a number, for each row."""
-        return np.asarray(self._of_target(X, target).values())
-
-    def predict_proba(self, X: Any, target: str | None = None) -> np.ndarray:
-        """Probabilities of the target's values, in the order of :meth:`classes`."""
-        found = self._of_target(X, target)
-        if found.is_number:
-            raise OptionError(f"{found.column.name} is a number; use conditional(...).quantile.")
-        return found.filled
-
-    def classes(self, target: str | None = None) -> np.ndarray:
-        """The values of a target, in the order of :meth:`predict_proba`."""
-        check_is_fitted(self, "network_")
-        column = self.schema_.modelled[_place(self.schema_, self._target(target))]
-        if not isinstance(column, CategoryColumn):
-            raise OptionError(f"{column.name} is a number; it has no classes.")
-        codes = np.arange(column.code_count - column.has_missing)
-        frame = build_frame("pandas", {column.name: column.decode(codes)},
-                            {column.name: column.type}, len(codes))  # fmt: skip
-        return np.asarray(frame[column.name])
-
-    @property
-    def classes_(self) -> np.ndarray:
-        """The values of the target that the model was made for, as scikit-learn has them."""
-        if self.target is None:
-            raise AttributeError("The model has no target, and so no classes.")
-        return self.classes()
-
-    def _target(self, target: str | None) -> str:
-        name = self.target if target is None else target
-        if name is None:
-            raise OptionError("Name the column to predict: target='...'.")
-        return name
-
-    def _of_target(self, X: Any, target: str | None) -> ColumnDistribution:
-        check_is_fitted(self, "network_")
-        name = self._target(target)
-        return self.conditional(name, X)
-
-    def _given(
-        self,
-        given: Any,
-        rows: int | None,
-        unseen: Unseen = "error",
-        inside: bool = False,
-        without: int | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        check_is_fitted(self, "network_")
-        layout, device = self.network_.layout, self._where
-        if given is None or (isinstance(given, Mapping) and not given):
-            count = 1 if rows is None else rows
-            codes = torch.zeros(count, layout.columns, dtype=torch.long, device=device)
-            values = torch.zeros(len(codes), len(layout.numbers), device=device)
-            return codes, values, torch.zeros_like(codes, dtype=torch.bool)
-        if isinstance(given, Mapping) and _scalars(given):
-            given = {name: [value] for name, value in given.items()}
-        encoded, frame = encode_some(self.schema_, given, unseen, inside)
-        if without is not None:
-            encoded.codes[:, without] = UNKNOWN
-        encoded = with_link_codes(self.schema_, layout.links, frame, encoded)
-        if rows is not None and len(encoded) not in (1, rows):
-            raise OptionError(
-                f"given has {len(encoded)} rows for {rows} samples; give 1 or {rows}."
-            )
-        codes, values = encoded.tensors(device)
-        seen = codes >= 0
-        if rows is not None and len(codes) != rows:
-            codes, values, seen = (t.expand(rows, -1) for t in (codes, values, seen))
-        return codes.clamp(min=0).contiguous(), values.contiguous(), seen.clone()
-
-    def _filled(self, frame: Frame, seen: Tensor, codes: Tensor, values: Tensor) -> Any:
-        """The caller's table, of which the gaps alone are filled."""
-        from pyarrow import compute
-
-        encoded = self.network_.layout.encoded(codes, values, "arrow")
-        columns, types = dict(frame.columns), dict(frame.types)
-        arrays = self.schema_.decoded_columns(encoded)
-        for column in self.schema_.modelled:
-            cells, found = columns[column.name], arrays[column.name]
-            if cells.null_count == len(cells):
-                columns[column.name], types[column.name] = found, column.type
-            elif cells.null_count:
-                whole = cells.combine_chunks()
-                wide = found.cast(whole.type, safe=False)
-                columns[column.name] = compute.if_else(whole.is_null(), wide, whole)
-        return build_frame(frame.kind, self._equal(columns, codes, seen), types, frame.rows)
-
-    def _decode(self, codes: Tensor, values: Tensor, seen: Tensor, frame: str) -> Any:
-        arrays = self.schema_.decoded_columns(self.network_.layout.encoded(codes, values, frame))
-        types = {c.name: c.type for c in self.schema_.columns if c.name in arrays}
-        return build_frame(frame, self._equal(arrays, codes, seen), types, len(codes))
-
-    def _equal(self, arrays: dict[str, Any], codes: Tensor, seen: Tensor) -> dict[str, Any]:
-        links, base = self.network_.layout.links, self.network_.layout.table_columns
-        own, given = codes[:, base:].cpu().numpy(), seen[:, :base].cpu().numpy()
-        return equalize(self.schema_, links, arrays, own, given)
 
     def save(self, path: str | Path) -> None:
         """Write schema, settings and weights into one file that :meth:`load` reads."""
@@ -551,18 +245,6 @@ class TableModel(BaseEstimator):
         self.feature_names_in_ = np.array(schema.names, dtype=object)
         self._frame = frame
         return self
-
-
-def _scalars(given: Mapping[str, Any]) -> bool:
-    return all(isinstance(v, str) or not hasattr(v, "__len__") for v in given.values())
-
-
-def _place(schema: Schema, name: str) -> int:
-    for place, column in enumerate(schema.modelled):
-        if column.name == name:
-            return place
-    names = ", ".join(c.name for c in schema.modelled)
-    raise OptionError(f"Column {name!r} is not modelled; there are {names}.")
 
 
 def _weighted(frame: Frame, given: Any) -> tuple[Frame, Tensor | None]:

@@ -18,13 +18,18 @@ from kermix.models.table.network import TableNetwork
 from kermix.training.averaging import RunningAverage
 from kermix.training.schedules import learning_rate
 from kermix.training.table_calibration import calibrate
+from kermix.training.table_questions import (
+    Questions,
+    ordered_questions,
+    questions_of,
+    random_questions,
+)
 from kermix.training.task import Forward, Row, Task
 
 __all__ = ["TableModelSettings", "TableModelTask", "TableRows", "check_table_shares",
            "table_split"]  # fmt: skip
 
 FEWEST_HELD_OUT, ENOUGH_HELD_OUT, MOST_HELD_OUT = 8, 300, 4096
-LINKS_FIRST = 0.7  # share of rows that see all links
 LOOKS = 4096  # at held-out rows in a report, with different columns seen
 
 
@@ -45,6 +50,8 @@ class TableModelSettings:
         held_out: Share of rows that decide which step is kept, of small tables up to thrice as
             many; 0 keeps the last.
         patience: Reports without progress after which training ends.
+        order_share: Share of the rows of a step that ask for the next cell, in the order in which
+            rows are drawn, rather than for any that are not seen.
         target: Place of a column that the model is about.
         target_share: Share of the rows of a step in which all columns but the target are seen; if
             there are such rows, the target's density alone decides which step is kept.
@@ -63,6 +70,7 @@ class TableModelSettings:
     average: int = 200
     held_out: float = 0.05
     patience: int = 10
+    order_share: float = 0.0
     target: int | None = None
     target_share: float = 0.0
     members: int = 1
@@ -77,6 +85,8 @@ class TableModelSettings:
             raise OptionError(
                 f"dropout={self.dropout} and held_out={self.held_out} must be shares, below 1."
             )
+        if not 0 <= self.order_share <= 1:
+            raise OptionError(f"order_share={self.order_share} must be a share.")
         if not 0 <= self.target_share <= 1 or (self.target_share > 0 and self.target is None):
             raise OptionError(
                 f"target_share={self.target_share} must be a share, and more than 0 only with a "
@@ -116,9 +126,7 @@ class TableRows(NamedTuple):
 class TableModelTask(Task):
     """A fit of a table network.
 
-    The loss of a row with `m` of `d` columns seen is `d / (d - m)` times the negative
-    log-likelihood of the others, with `m` uniform in `0 ... d - 1`: the mean over orders of the
-    chain rule's negative log-density, without bias.
+    Each row is asked for some of its cells, given others; see `table_questions`.
 
     Args:
         layout: Codes and numbers of the table.
@@ -166,11 +174,10 @@ class TableModelTask(Task):
         self._batches = max(1, len(self._train) // self._size)
         # On the device, because masks of whole batches are drawn from it.
         self.generator = torch.Generator(device).manual_seed(settings.seed)
-        self._judging = self._judged_subsets(device)
+        self._judging = self._judged_questions(device)
         self.average = RunningAverage(self.model, min(settings.average, settings.steps / 5))
         if self._goes_on and len(self._held):
-            self.model.spread.zero_()
-            self.model.heat.zero_()
+            self._forget_calibration()
             self._keep(0, self._held_out_loss())
         decayed = [p for p in self.model.parameters() if p.ndim > 1]
         rest = [p for p in self.model.parameters() if p.ndim <= 1]
@@ -193,25 +200,34 @@ class TableModelTask(Task):
         share = step / self.settings.steps
         return learning_rate(share, self.settings.learning_rate, warmup=0.05)
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:  # (n,), (n, D)
-        """Rows of a step, and which of their columns are seen."""
+    def batch(self, step: int) -> tuple[Tensor, Questions]:  # (n,)
+        """Rows of a step, and what they are asked."""
         place = step % self._batches
         if place == 0:
             self._order = torch.randperm(
                 len(self._train), generator=self.generator, device=self._train.device
             )
         rows = self._train[self._order[place * self._size : (place + 1) * self._size]]
-        seen = random_subsets(len(rows), self.model.layout, self.generator)
-        if self.settings.target_share:
-            chance = torch.rand(len(rows), 1, generator=self.generator, device=seen.device)
-            seen = torch.where(chance < self.settings.target_share, self._all_but_target(), seen)
+        asked = self._questions(len(rows), self.generator)
         self._masks = self.model.dropout_masks(len(rows), self.generator)
-        return rows, seen
+        return rows, asked
 
-    def loss(self, forward: Forward | None, batch: tuple[Tensor, Tensor], step: int) -> Tensor:
+    def _questions(self, rows: int, generator: torch.Generator) -> Questions:
+        settings, layout, device = self.settings, self.model.layout, generator.device
+        asked = random_questions(rows, layout, generator)
+        if settings.order_share:
+            chance = torch.rand(rows, 1, generator=generator, device=device)
+            ordered = ordered_questions(rows, layout, generator)
+            asked = ordered.where(chance < settings.order_share, asked)
+        if settings.target_share:
+            chance = torch.rand(rows, 1, generator=generator, device=device)
+            asked = self._of_target(rows, device).where(chance < settings.target_share, asked)
+        return asked
+
+    def loss(self, forward: Forward | None, batch: tuple[Tensor, Questions], step: int) -> Tensor:
         """Of all rows of a step; its gradient is that of this process's rows, times processes."""
         assert forward is not None
-        rows, seen = batch
+        rows, asked = batch
         total = len(rows)
         masks = self._masks
         scale: Tensor | float = 1.0
@@ -220,17 +236,15 @@ class TableModelTask(Task):
             scale = weights / weights.mean()
         if self._ranks is not None:
             own = slice(self._ranks.rank, None, self._ranks.size)
-            rows, seen = rows[own], seen[own]
+            rows, asked = rows[own], asked[own]
             masks = None if masks is None else masks[:, own]
             scale = scale[own] if isinstance(scale, Tensor) else scale
         codes, values = self._rows.codes[rows], self._rows.values[rows]
-        known = implied(self.model.layout.links, codes, seen)
+        known = implied(self.model.layout.links, codes, asked.seen)
         parts = forward(codes, values, known, masks, True)
-        codes, values, seen, known = (
-            t.repeat(self.model.members, 1) for t in (codes, values, seen, known)
-        )
-        losses = self._row_losses(parts, codes, values, seen, known)
-        losses = losses.unflatten(0, (self.model.members, -1)).mean(0) * scale
+        members = self.model.members
+        told = (t.repeat(members, 1) for t in (codes, values, known, asked.factors))
+        losses = self._row_losses(parts, *told).unflatten(0, (members, -1)).mean(0) * scale
         if self._ranks is None:
             return losses.mean()
         # Gradients are averaged over processes, whose shares may differ by a row.
@@ -238,53 +252,42 @@ class TableModelTask(Task):
         return share + (self._ranks.sum(share.detach()) / self._ranks.size - share.detach())
 
     def _row_losses(
-        self, parts: Any, codes: Tensor, values: Tensor, seen: Tensor, known: Tensor
+        self, parts: Any, codes: Tensor, values: Tensor, known: Tensor, factors: Tensor
     ) -> Tensor:
         found = self.model.column_log_likelihood(parts, codes, values, known)
-        return -(found.masked_fill(known, 0.0) * self._cell_weights(seen)).sum(1)
+        return -(found.masked_fill(known, 0.0) * factors).sum(1)
 
-    def _cell_weights(self, seen: Tensor) -> Tensor:  # (N, D)
-        """What each cell that is not seen counts in the loss of its row."""
-        sizes = self.model.layout.table_columns, len(self.model.layout.links)
-        columns, links = (
-            (part.shape[1] / (~part).sum(1, keepdim=True).clamp(min=1)).expand(part.shape)
-            for part in seen.split(sizes, 1)
-        )
-        # The links are a chain of their own, before that of the columns, which few rows ask for.
-        return torch.cat([columns, links / (1 - LINKS_FIRST)], 1)
-
-    def _all_but_target(self) -> Tensor:  # (D,)
+    def _of_target(self, rows: int, device: torch.device) -> Questions:
         target, layout = self.settings.target, self.model.layout
         hidden = [k == target for k in range(layout.table_columns)]
         # Whether the target equals another column is as unknown as the target itself.
         hidden += [target in (link.first, link.second) for link in layout.links]
-        return ~torch.tensor(hidden, device=self._train.device)
+        return questions_of(~torch.tensor([hidden], device=device).expand(rows, -1), layout)
 
-    def _judged_subsets(self, device: torch.device) -> Tensor:
+    def _judged_questions(self, device: torch.device) -> Questions:
+        held = len(self._held)
         if self.settings.target_share:
-            return self._all_but_target().expand(1, len(self._held), -1)
+            return self._of_target(held, device)
         generator = torch.Generator().manual_seed(self.settings.seed + 1)
-        layout = self.model.layout
-        draws = max(1, LOOKS // max(1, len(self._held)))
-        found = [random_subsets(len(self._held), layout, generator) for _ in range(draws)]
-        return torch.stack(found).to(device)
+        asked = self._questions(held * max(1, LOOKS // max(1, held)), generator)
+        return Questions(*(part.to(device) for part in asked))
 
     @torch.no_grad()
     def _held_out_loss(self) -> float:
         self.model.eval()
         codes, values = self._rows.codes[self._held], self._rows.values[self._held]
         weights = None if self._rows.weights is None else self._rows.weights[self._held]
-        draws, held = self._judging.shape[:2]
-        every = torch.arange(held, device=codes.device).repeat(draws)
+        looks, held = len(self._judging.seen), len(self._held)
         sums = []
-        for part, seen in zip(every.split(2048), self._judging.flatten(0, 1).split(2048),
-                              strict=True):  # fmt: skip
+        for begin in range(0, looks, 2048):
+            asked = self._judging[begin : begin + 2048]
+            part = torch.arange(begin, begin + len(asked.seen), device=codes.device) % held
             block = codes[part], values[part]
-            known = implied(self.model.layout.links, block[0], seen)
-            losses = self._row_losses(self.model(*block, known), *block, seen, known)
+            known = implied(self.model.layout.links, block[0], asked.seen)
+            losses = self._row_losses(self.model(*block, known), *block, known, asked.factors)
             sums.append(losses if weights is None else losses * weights[part])
         self.model.train()
-        scale = draws * (held if weights is None else weights.sum().clamp(min=1e-12))
+        scale = looks / held * (held if weights is None else weights.sum().clamp(min=1e-12))
         return float(torch.cat(sums).sum() / scale)
 
     def report(self, step: int, loss: Tensor) -> Row:
@@ -313,19 +316,22 @@ class TableModelTask(Task):
         if len(self._held):
             self._calibrate()
 
-    @torch.no_grad()
-    def _calibrate(self) -> None:
-        """By the rows held out, with as many sets of seen columns as fit into memory."""
-        held = len(self._held)
-        draws = max(1, min(len(self._judging), rows_at_once(self.model) // held))
-        some = self._held.repeat(draws)
-        codes, values = self._rows.codes[some], self._rows.values[some]
-        seen = self._judging[:draws].flatten(0, 1)
-        known = implied(self.model.layout.links, codes, seen)
+    def _forget_calibration(self) -> None:
         self.model.spread.zero_()
         self.model.heat.zero_()
+
+    @torch.no_grad()
+    def _calibrate(self) -> None:
+        """By the rows held out, with as many questions as fit into memory."""
+        held = len(self._held)
+        looks = held * max(1, min(len(self._judging.seen), rows_at_once(self.model)) // held)
+        asked = self._judging[:looks]
+        some = self._held.repeat(looks // held)
+        codes, values = self._rows.codes[some], self._rows.values[some]
+        known = implied(self.model.layout.links, codes, asked.seen)
+        self._forget_calibration()
         parts = self.model(codes, values, known)
-        weights = self._cell_weights(seen) / draws
+        weights = asked.factors * (held / looks)
         if self._rows.weights is not None:
             own = self._rows.weights[some]
             weights = weights * (own / own.mean()).unsqueeze(1)
@@ -387,25 +393,3 @@ def _held_out_rows(share: float, rows: int) -> int:
     wanted = max(share * rows, min(3 * share * rows, ENOUGH_HELD_OUT, rows / 2))
     held = min(MOST_HELD_OUT, round(wanted), rows - 1)
     return held if held >= FEWEST_HELD_OUT else 0
-
-
-def random_subsets(rows: int, layout: TableLayout, generator: torch.Generator) -> Tensor:  # (N, D)
-    """Which columns are seen in each row: `m` of them, uniform in `0 ... columns - 1`.
-
-    Links come before columns, so most rows see all of them; the others see as many as chance has
-    it, because columns may be given first.
-    """
-    device, columns, links = generator.device, layout.table_columns, len(layout.links)
-    found = _subsets(rows, columns, generator)
-    if not links:
-        return found
-    some = _subsets(rows, links, generator)
-    first = torch.rand(rows, 1, generator=generator, device=device) < LINKS_FIRST
-    return torch.cat([found, some | first], 1)
-
-
-def _subsets(rows: int, columns: int, generator: torch.Generator) -> Tensor:
-    device = generator.device
-    ranks = torch.rand(rows, columns, generator=generator, device=device).argsort(1).argsort(1)
-    count = torch.randint(columns, (rows, 1), generator=generator, device=device)
-    return ranks < count

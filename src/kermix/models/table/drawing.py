@@ -73,6 +73,8 @@ def _completed(
     transferred(layout.links, numbers, codes, values, seen)
     # Links come first; seen columns come last, and are never reached.
     keys = torch.rand(seen.shape, generator=generator, device=codes.device) + 2 * seen
+    if layout.in_order:
+        keys = torch.arange(seen.shape[1], device=codes.device) / seen.shape[1] + 2 * seen
     keys[:, : layout.table_columns] += 1
     order = keys.argsort(1)
     left = (~seen).sum(1)
@@ -145,6 +147,8 @@ def orders_of(layout: TableLayout, count: int, generator: torch.Generator) -> Te
     """
     keys = torch.rand((count + 1) // 2, layout.columns, generator=generator)
     keys = torch.stack([keys, 1 - keys], 1).flatten(0, 1)[:count]
+    if layout.in_order:
+        keys[0] = torch.arange(layout.columns) / layout.columns
     keys[:, : layout.table_columns] += 1
     return keys.argsort(1)
 

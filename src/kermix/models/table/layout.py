@@ -27,6 +27,8 @@ class TableLayout:
             those of the table.
         anchors: For each number, others that its mixture moves with, or -1; empty if there are
             none at all.
+        in_order: Whether rows are drawn column after column, rather than each in an order of its
+            own.
 
     Example:
         >>> layout = TableLayout((2, 3), (1,), (0.0, 0.0, 0.0, -1.0, 1.0))
@@ -39,6 +41,7 @@ class TableLayout:
     positions: tuple[float, ...]
     links: tuple[Link, ...] = ()
     anchors: tuple[tuple[int, ...], ...] = ()
+    in_order: bool = False
 
     @classmethod
     def of(
@@ -46,6 +49,7 @@ class TableLayout:
         schema: Schema,
         equal: Sequence[tuple[str, str]] = (),
         anchors: Sequence[Sequence[str]] = (),
+        in_order: bool = False,
     ) -> "TableLayout":
         """The layout of a schema's columns.
 
@@ -53,6 +57,7 @@ class TableLayout:
             schema: What the columns are.
             equal: Pairs that are often equal.
             anchors: For each number, the names of those that it follows closely.
+            in_order: Whether rows are drawn column after column.
         """
         counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
         places = []
@@ -66,7 +71,7 @@ class TableLayout:
         places.append(np.zeros(2 * len(links)))
         counts = (*counts, *(2,) * len(links))
         positions = tuple(np.concatenate(places).tolist())
-        return cls(counts, numbers, positions, links, anchor_places(schema, anchors))
+        return cls(counts, numbers, positions, links, anchor_places(schema, anchors), in_order)
 
     @property
     def columns(self) -> int:

@@ -1,0 +1,185 @@
+"""What the folder of a trained table model answers: samples, densities, fillings, predictions."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from kermix.data.tables.frames import Frame
+from kermix.data.tables.reading import read_frame
+from kermix.data.tables.schema import Schema
+from kermix.errors import OptionError, SchemaError
+from kermix.models.table.cells import place_of
+from kermix.models.table.distribution import ColumnDistribution
+from kermix.models.table.drawing import rows_at_once
+from kermix.models.table.layout import TableLayout
+from kermix.models.table.network import TableNetwork
+from kermix.runs.folder import check_trained
+from kermix.runs.run import Run
+from kermix.runs.table_mixture import TableMixture
+from kermix.training.checkpoints import load_checkpoint
+from kermix.training.loop import load_model, make_fabric
+
+if TYPE_CHECKING:
+    from kermix.sklearn.table import TableModel
+
+__all__ = ["OnRows", "TrainedTable"]
+
+BLOCKS_AT_ONCE = 8
+ROWS_AT_ONCE = 16_384  # whose conditional distributions are held
+OnRows = Callable[[int], None]
+
+
+class TrainedTable(Run):
+    """The part of :class:`kermix.runs.table_run.TableRun` that asks the trained model."""
+
+    @property
+    def schema(self) -> Schema:
+        """What the columns are."""
+        if "schema" in self.config:
+            return Schema.from_dict(self.config["schema"])
+        return Schema.load(self.folder / "schema.json")
+
+    @property
+    def mixture_file(self) -> Path:
+        """Where the mixture is that was better than the table model, if one was."""
+        return self.checkpoints / "mixture.safetensors"
+
+    def model(self) -> "TableModel | TableMixture":
+        """The trained model, as an estimator; the mixture that was better, if one was."""
+        if self.config.get("contest") and self.mixture_file.exists():
+            return TableMixture.load(self.mixture_file, self.schema, self.config["frame"])
+        return self.table_model()
+
+    def table_model(self) -> "TableModel":
+        """The table model as an estimator, also where a mixture was better."""
+        from kermix.sklearn.table import TableModel
+
+        path = self.checkpoints / "model.safetensors"
+        check_trained(self.folder, path)
+        tensors, content = load_checkpoint(path)
+        settings, schema = self.settings, self.schema
+        network = TableNetwork(
+            TableLayout.of(schema, self.config.get("equal", ()), self.config.get("anchors", ())),
+            settings.width, settings.blocks, settings.components, settings.dropout,
+            settings.members,
+        )  # fmt: skip
+        load_model(network, tensors)
+        device = self.config["device"]
+        network = network.eval().to(make_fabric(device, "32-true").device)
+        known = TableModel().get_params().keys() & settings.as_json().keys() - {"target"}
+        model = TableModel(
+            self.config["target"], device=device, random_state=settings.seed,
+            **{name: getattr(settings, name) for name in sorted(known)},
+        )  # fmt: skip
+        kept = content["best_step"] or content["step"]
+        return model.with_network(network, schema, content["history"], kept, self.config["frame"])
+
+    def sample(
+        self,
+        n: int,
+        seed: int = 0,
+        given: Mapping[str, Any] | Any = None,
+        *,
+        deduplicate: bool = False,
+        min_distance: float | None = None,
+    ) -> Any:
+        """Rows of the model, in the caller's kind of table.
+
+        Args:
+            n: How many.
+            seed: Of the rows.
+            given: Values of some columns; see :meth:`kermix.TableModel.sample`.
+            deduplicate: Whether rows that equal a row of the run's table are drawn again.
+            min_distance: Rows nearer than this to a row of the run's table are drawn again.
+        """
+        model = self.model()
+        away = self._away(deduplicate, min_distance)
+        return model.sample(n, given=given, random_state=_generator(model, seed), **away)
+
+    def _away(self, deduplicate: bool, min_distance: float | None) -> dict[str, Any]:
+        """What sampling needs to keep away from the rows of the run's table, held out or not."""
+        if not deduplicate and min_distance is None:
+            return {}
+        against = self.dataset().encoded
+        return {"against": against, "deduplicate": deduplicate, "min_distance": min_distance}
+
+    def sample_parts(
+        self,
+        n: int,
+        seed: int = 0,
+        given: Mapping[str, Any] | Any = None,
+        *,
+        deduplicate: bool = False,
+        min_distance: float | None = None,
+    ) -> Iterator[Any]:
+        """The same rows as Arrow tables, some ten thousand at a time."""
+        model = self.model()
+        away = self._away(deduplicate, min_distance)
+        generator = _generator(model, seed)
+        size = ROWS_AT_ONCE
+        if not isinstance(model, TableMixture):
+            size = BLOCKS_AT_ONCE * rows_at_once(model.network_)
+        for start in range(0, n, size):
+            rows = min(size, n - start)
+            yield model.sample(rows, given=given, random_state=generator, frame="arrow", **away)
+
+    def score(
+        self, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
+    ) -> Any:  # (N,)
+        """Log-density of each row, in the order of the table; of a pandas table with its index."""
+        values = self.model().score_samples(table, orders=orders, on_rows=on_rows)
+        if not hasattr(table, "iloc"):
+            return values
+        import pandas
+
+        return pandas.Series(values, index=table.index, name="log_density")
+
+    def impute(
+        self,
+        table: Any,
+        *,
+        draws: int | None = None,
+        seed: int = 0,
+        on_rows: OnRows | None = None,
+    ) -> Any:
+        """The table with its gaps filled; see :meth:`kermix.TableModel.impute`."""
+        return self.model().impute(table, draws=draws, random_state=seed, on_rows=on_rows)
+
+    def predict(self, table: Any, target: str | None = None) -> np.ndarray:  # (N,)
+        """The most likely value, or the median of a number, for each row."""
+        found = [np.asarray(part.values()) for part in self.conditionals(table, target)]
+        return np.concatenate(found)
+
+    def conditionals(self, table: Any, target: str | None = None) -> Iterator[ColumnDistribution]:
+        """Distributions of the target given the other cells of each row, part by part.
+
+        Columns that the run does not have are passed over; cells that it cannot know (values that
+        a category never had, gaps where there were none) are left open.
+        """
+        name = self.config["target"] if target is None else target
+        if name is None:
+            raise OptionError("Name the column to predict: target='...'.")
+        model = self.model()
+        place_of(model.schema_, name)
+        frame, _ = read_frame(table)
+        kept = [c.name for c in model.schema_.modelled if c.name in frame.columns and
+                c.name != name]  # fmt: skip
+        if not kept:
+            raise SchemaError(
+                f"{frame.name}: none of the columns that {name} depends on is there "
+                f"({', '.join(model.schema_.names[:12])})."
+            )
+        for start in range(0, frame.rows, ROWS_AT_ONCE):
+            some = {n: frame.columns[n].slice(start, ROWS_AT_ONCE) for n in kept}
+            types = {n: frame.types[n] for n in kept}
+            part = Frame(frame.kind, frame.name, some, types, len(some[kept[0]]))
+            yield model.conditional(name, part, unseen="unknown")
+
+
+def _generator(model: "TableModel | TableMixture", seed: int) -> torch.Generator:
+    if isinstance(model, TableMixture):
+        return torch.Generator().manual_seed(seed)
+    return torch.Generator(model.network_.out.weight.device).manual_seed(seed)

@@ -1,0 +1,276 @@
+"""What a fitted table model answers: samples, densities, conditionals, fillings, predictions."""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.checks import check_count, check_option
+from kermix.data.tables.closeness import KeepAway
+from kermix.data.tables.columns import UNKNOWN, CategoryColumn
+from kermix.data.tables.csv_look import Reading
+from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
+from kermix.data.tables.reading import read_frame
+from kermix.data.tables.schema import EncodedTable, Schema, Unseen
+from kermix.errors import OptionError
+from kermix.models.table.cells import Cells, TableCells, is_one_row, place_of
+from kermix.models.table.distribution import ColumnDistribution, column_distribution
+from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
+from kermix.models.table.filling import most_likely_cells
+from kermix.models.table.given import check_seen_before
+from kermix.models.table.network import ColumnParts, TableNetwork
+from kermix.sklearn.mixture import (
+    seed_from,  # first: it says what to install if scikit-learn is missing
+)
+
+# isort: split
+from sklearn.utils.validation import check_is_fitted
+
+__all__ = ["TableAnswers"]
+
+
+class TableAnswers:
+    """The part of :class:`kermix.TableModel` that needs its schema and network alone."""
+
+    schema_: Schema
+    network_: TableNetwork
+    target: str | None
+    target_share: float
+    orders: int
+    _frame: str  # the kind of table that samples are
+
+    @property
+    def _cells(self) -> TableCells:
+        check_is_fitted(self, "network_")
+        where = self.network_.out.weight.device
+        return TableCells(self.schema_, self.network_.layout, where)
+
+    def _generator(self, random_state: Any) -> torch.Generator:
+        if isinstance(random_state, torch.Generator):
+            return random_state
+        return torch.Generator(self._cells.device).manual_seed(seed_from(random_state))
+
+    def _reading(self, X: Any) -> Reading | None:
+        """Files are read as the columns were found: codes with leading zeros are text again."""
+        return self.schema_.reading() if isinstance(X, str | Path) else None
+
+    def _check_whole(self, what: str) -> None:
+        """Refuse what needs the distributions of all columns, if one alone was learned."""
+        check_is_fitted(self, "network_")
+        if self.target_share >= 1:
+            raise OptionError(
+                f"The model has learned {self.target} alone (target_share=1), so it cannot "
+                f"{what}; fit one with a smaller target_share."
+            )
+
+    def sample(
+        self,
+        n_samples: int = 1,
+        *,
+        given: Mapping[str, Any] | Any = None,
+        random_state: Any = None,
+        frame: str | None = None,
+        on_rows: Callable[[int], None] | None = None,
+        against: Any = None,
+        deduplicate: bool = False,
+        min_distance: float | None = None,
+    ) -> Any:
+        """Draw rows, in the kind of table that the model was fitted to.
+
+        Args:
+            n_samples: How many rows.
+            given: Values of some columns, the same for all rows: `{"sex": "Female", "age": 40}`;
+                or a table of such columns with `n_samples` rows.
+            random_state: Seed of the rows.
+            frame: The kind of table: "pandas", "polars", "arrow", "dict" or "array".
+            on_rows: Called with the number of rows that are done, block by block.
+            against: Rows to keep away from, such as the table that was fitted; for the next two.
+            deduplicate: Whether rows that equal one of `against` in all modelled columns are drawn
+                again.
+            min_distance: Rows nearer than this to one of `against` are drawn again. The distance
+                is the report's: the mean over columns of 0 or 1 for categories and gaps, and of
+                the difference of normal scores for numbers. Neither option is a promise in the
+                sense of differential privacy.
+        """
+        self._check_whole("sample rows")
+        check_count("n_samples", n_samples, 0)
+        generator = self._generator(random_state)
+        cells = self._cells
+        codes, values, seen = cells.given(given, n_samples, inside=True)
+        kind = frame or self._frame
+        check_option("frame", kind, FRAME_KINDS)
+        if not deduplicate and min_distance is None:
+            found = complete(self.network_, codes, values, seen, generator, on_rows=on_rows)
+            return cells.table(*found, seen, kind)
+        drawn = codes.clone(), values.clone()
+
+        def draw(rows: np.ndarray) -> EncodedTable:
+            at = torch.from_numpy(rows).to(cells.device)
+            some = complete(self.network_, codes[at], values[at], seen[at], generator)
+            for whole, part in zip(drawn, some, strict=True):
+                whole[at] = part.to(whole.dtype)
+            return cells.as_written(*some, seen[at])
+
+        keep = KeepAway(self.schema_, against, deduplicate, min_distance)
+        keep.settle(n_samples, draw, on_rows)
+        return cells.table(*drawn, seen, kind)
+
+    def score_samples(
+        self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None
+    ) -> np.ndarray:  # (N,)
+        """Log-density of each row, in the units of its columns; codes by counting measure.
+
+        A gap in a column that never had one is left open: the row's density is that of its other
+        cells. A value that a category never had is an error.
+        """
+        logs = self._order_scores(X, orders, on_rows)
+        return (torch.logsumexp(logs, 0) - math.log(len(logs))).cpu().numpy()
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-density of the rows."""
+        return float(self.score_samples(X).mean())
+
+    def order_spread(self, X: Any, *, orders: int = 4) -> float:
+        """How much a row's log-density depends on the order: its deviation, mean over rows."""
+        logs = self._order_scores(X, max(2, orders), None)
+        return float(logs.std(0).mean())
+
+    def _order_scores(
+        self, X: Any, orders: int | None, on_rows: Callable[[int], None] | None
+    ) -> Tensor:  # (O, N)
+        count = self.orders if orders is None else orders
+        check_count("orders", count, 1)
+        self._check_whole("score rows")
+        frame = read_frame(X, self._reading(X))[0]
+        encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
+        check_seen_before(self.schema_, frame, encoded)
+        layout = self.network_.layout
+        derivatives = torch.zeros(len(encoded), layout.columns, dtype=torch.float64)
+        derivatives[:, list(layout.numbers)] = torch.from_numpy(
+            self.schema_.log_derivative(encoded)
+        )
+        cells = self._cells
+        codes, values, known = cells.tensors(frame, encoded)
+        # One source for all rows and calls: a mixture over orders is a density then.
+        generator = torch.Generator().manual_seed(0)
+        chosen = orders_of(layout, count, generator)
+        return chain_log_density(
+            self.network_, codes, values, chosen, known=known,
+            derivatives=derivatives.to(cells.device), on_rows=on_rows,
+        )  # fmt: skip
+
+    def conditional(
+        self, column: str, given: Mapping[str, Any] | Any = None, *, unseen: Unseen = "error"
+    ) -> ColumnDistribution:
+        """The distribution of a column, given others; one for each row of `given`.
+
+        Args:
+            column: Its name.
+            given: Values of columns, or a table of them; those not named are left open. Given
+                values of `column` itself do not count.
+            unseen: "unknown" leaves cells open that the model cannot know: values that a category
+                never had, and gaps where there were none.
+        """
+        cells, place = self._cells, place_of(self.schema_, column)
+        rows = 1 if given is None or is_one_row(given) else None
+        parts = self._parts(cells.given(given, rows, unseen, without=place))
+        return column_distribution(self.network_, parts, place, self.schema_.modelled[place])
+
+    @torch.no_grad()
+    def _parts(self, cells: Cells) -> ColumnParts:
+        codes, values, seen = cells
+        blocks = torch.arange(len(codes), device=codes.device).split(rows_at_once(self.network_))
+        found = [self.network_(codes[b], values[b], seen[b]) for b in blocks]
+        found = found or [self.network_(codes, values, seen)]
+        return ColumnParts(*(torch.cat(part) for part in zip(*found, strict=True)))
+
+    def impute(
+        self,
+        X: Any,
+        *,
+        draws: int | None = None,
+        random_state: Any = None,
+        on_rows: Callable[[int], None] | None = None,
+    ) -> Any:
+        """Fill the gaps of a table.
+
+        Args:
+            X: A table with gaps.
+            draws: None fills each gap with its most likely value, or the mean of a number's
+                values, given the cells that are filled already. A number returns so many tables,
+                in each of which gaps are drawn at random, jointly: what differs between them is
+                not known.
+            random_state: Seed of the draws.
+            on_rows: Called with the number of rows that are done, block by block.
+        """
+        if draws is not None:
+            check_count("draws", draws, 1)
+        self._check_whole("fill gaps")
+        frame = read_frame(X, self._reading(X))[0]
+        encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
+        layout, cells = self.network_.layout, self._cells
+        excluded = torch.zeros(layout.total, dtype=torch.bool, device=cells.device)
+        for k, column in enumerate(self.schema_.modelled):
+            if column.missing_code is not None:
+                encoded.codes[encoded.codes[:, k] == column.missing_code, k] = UNKNOWN
+                excluded[int(layout.offsets[k]) + column.missing_code] = True
+        given = cells.tensors(frame, encoded)
+        seen = given[2]
+        if draws is None:
+            means = most_likely_cells(self.network_, self.schema_, *given, on_rows)
+            found = [cells.filled(frame, seen, *means)]
+        else:
+            generator = self._generator(random_state)
+            found = [
+                cells.filled(frame, seen, *complete(self.network_, *given, generator,
+                                                    excluded=excluded, on_rows=on_rows))
+                for _ in range(draws)
+            ]  # fmt: skip
+        if frame.kind == "pandas" and hasattr(X, "index"):
+            for table in found:
+                table.index = X.index
+        return found[0] if draws is None else found
+
+    def predict(self, X: Any, target: str | None = None) -> np.ndarray:
+        """The most likely value of the target, or the median of a number, for each row."""
+        return np.asarray(self._of_target(X, target).values())
+
+    def predict_proba(self, X: Any, target: str | None = None) -> np.ndarray:
+        """Probabilities of the target's values, in the order of :meth:`classes`."""
+        found = self._of_target(X, target)
+        if found.is_number:
+            raise OptionError(f"{found.column.name} is a number; use conditional(...).quantile.")
+        return found.filled
+
+    def classes(self, target: str | None = None) -> np.ndarray:
+        """The values of a target, in the order of :meth:`predict_proba`."""
+        check_is_fitted(self, "network_")
+        column = self.schema_.modelled[place_of(self.schema_, self._target(target))]
+        if not isinstance(column, CategoryColumn):
+            raise OptionError(f"{column.name} is a number; it has no classes.")
+        codes = np.arange(column.code_count - column.has_missing)
+        frame = build_frame("pandas", {column.name: column.decode(codes)},
+                            {column.name: column.type}, len(codes))  # fmt: skip
+        return np.asarray(frame[column.name])
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The values of the target that the model was made for, as scikit-learn has them."""
+        if self.target is None:
+            raise AttributeError("The model has no target, and so no classes.")
+        return self.classes()
+
+    def _target(self, target: str | None) -> str:
+        name = self.target if target is None else target
+        if name is None:
+            raise OptionError("Name the column to predict: target='...'.")
+        return name
+
+    def _of_target(self, X: Any, target: str | None) -> ColumnDistribution:
+        check_is_fitted(self, "network_")
+        name = self._target(target)
+        return self.conditional(name, X)
