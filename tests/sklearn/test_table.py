@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,14 +13,15 @@ import kermix as km
 from kermix import errors
 from kermix.models.table.drawing import chain_log_density, orders_of
 from kermix.models.table.layout import TableLayout
+from kermix.models.table.links import Link
 from kermix.models.table.network import TableNetwork
 from kermix.training.loop import Trainer
 from kermix.training.table_model import (
     TableModelSettings,
     TableModelTask,
     TableRows,
-    random_subsets,
 )
+from kermix.training.table_questions import ordered_questions, random_questions
 
 SMALL = {
     "width": 32,
@@ -87,30 +89,51 @@ def test_the_integral_over_numbers_and_codes_is_one():
 
 
 def test_subsets_are_uniform_in_size_and_leave_one_column_unseen():
-    seen = random_subsets(
-        20_000, TableLayout((2,) * 5, (), (0.0,) * 10), torch.Generator().manual_seed(0)
-    )
+    layout = TableLayout((2,) * 5, (), (0.0,) * 10)
+    seen = random_questions(20_000, layout, torch.Generator().manual_seed(0)).seen
     sizes = torch.bincount(seen.sum(1), minlength=6)
     assert int(sizes[5]) == 0
     assert sizes[:5].double().std() < 4 * math.sqrt(20_000 / 5)
     assert seen.double().mean(0) == pytest.approx(0.4 * np.ones(5), abs=0.02)
 
 
-def test_the_loss_is_the_mean_over_orders_without_bias():
-    """Against the chain rule over all orders of three columns."""
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_the_loss_is_a_mean_over_orders_without_bias(share):
+    """Against the chain rule over all orders of three columns, and over that of the table."""
     layout = TableLayout((2, 3, 2), (2,), (0.0,) * 7)
-    rows = TableRows(torch.tensor([[1, 2, 0]]).expand(2000, 3), torch.full((2000, 1), 0.3))
-    settings = TableModelSettings(width=16, blocks=1, held_out=0.0, batch_size=2000, dropout=0.0)
+    rows = TableRows(torch.tensor([[1, 2, 0]]).expand(4000, 3), torch.full((4000, 1), 0.3))
+    settings = TableModelSettings(
+        width=16, blocks=1, held_out=0.0, batch_size=4000, dropout=0.0, order_share=share
+    )
     task = TableModelTask(layout, rows, settings)
     trainer = Trainer(task, device="cpu")
     network = task.model
+    generator = torch.Generator().manual_seed(0)
     for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+        torch.nn.init.normal_(parameter, std=1.0, generator=generator)
     orders = torch.tensor(list(itertools.permutations(range(3))))
     logs = chain_log_density(network, rows.codes[:1], rows.values[:1], orders)
+    wanted = share * float(logs[0]) + (1 - share) * float(logs.mean())
+    assert abs(float(logs[0] - logs.mean())) > 0.2  # so that one order is not as good as all
     loss = task.loss(network, task.batch(0), 0)
     assert trainer.total == settings.steps
-    assert float(loss.detach()) == pytest.approx(-float(logs.mean()), rel=0.03)
+    assert float(loss.detach()) == pytest.approx(-wanted, rel=0.03)
+
+
+def test_rows_are_asked_in_the_order_in_which_they_are_drawn():
+    """Links first, then the columns of the table; what comes next counts alone."""
+    layout = TableLayout((2, 2, 2, 2), (), (0.0,) * 8, links=(Link(0, 1, (), ()),), in_order=True)
+    asked = ordered_questions(400, layout, torch.Generator().manual_seed(0))
+    found = {tuple(seen) for seen in asked.seen.int().tolist()}
+    assert found == {(0, 0, 0, 0), (0, 0, 0, 1), (1, 0, 0, 1), (1, 1, 0, 1)}
+    drawn = orders_of(layout, 3, torch.Generator().manual_seed(0))
+    assert drawn[0].tolist() == [3, 0, 1, 2]
+    following = asked.seen.sum(1)
+    assert (asked.factors.argmax(1) == drawn[0][following]).all()
+    assert (asked.factors.sum(1) == 4).all()
+    assert drawn[1].tolist() == [3, 2, 1, 0]
+    old = orders_of(replace(layout, in_order=False), 64, torch.Generator().manual_seed(0))
+    assert len(old.unique(dim=0)) == 6
 
 
 def test_samples_look_like_the_table(model):

@@ -120,6 +120,21 @@ def test_calibrated_densities_integrate_to_one(members):
     assert mass > 0.01
 
 
+def test_shares_of_a_column_that_depends_on_nothing_stay():
+    network = network_of()
+    codes, values, _ = cells(5)
+    nothing = torch.zeros_like(codes, dtype=torch.bool)
+    with torch.no_grad():
+        before = network.log_likelihood(codes, values, nothing)
+        network.spread.fill_(0.7)
+        network.heat.fill_(0.7)
+        torch.testing.assert_close(network.log_likelihood(codes, values, nothing), before)
+        some = torch.tensor([[True, False]]).expand(5, 2)
+        other = network.log_likelihood(codes, values, some)
+        network.spread.zero_()
+        assert not torch.allclose(network.log_likelihood(codes, values, some), other)
+
+
 def test_several_networks_are_the_mean_of_their_densities():
     network = network_of(3)
     codes, values, _ = cells(200)
@@ -209,7 +224,10 @@ def test_models_are_saved_with_their_calibration_and_read_without_one(tmp_path):
 
 
 def test_going_on_calibrates_anew():
-    model = km.TableModel(width=8, blocks=1, steps=20, random_state=0).fit(noise(200, 0))
+    model = km.TableModel(width=8, blocks=1, steps=20, calibrate=False, random_state=0)
+    model.fit(noise(200, 0))
+    assert float(model.network_.spread.abs().max()) == 0
+    model.set_params(calibrate=True).partial_fit(noise(200, 0))
     first = model.network_.spread.clone()
     model.partial_fit(noise(200, 1))
     assert not torch.equal(model.network_.spread, first)

@@ -16,7 +16,13 @@ def trainer(share, columns=4, rows=400):
     layout = TableLayout((2,) * columns, (), (0.0,) * (2 * columns))
     codes = torch.randint(2, (rows, columns), generator=torch.Generator().manual_seed(0))
     settings = TableModelSettings(
-        width=8, blocks=1, steps=2, batch_size=320, target=2, target_share=share
+        width=8,
+        blocks=1,
+        steps=2,
+        batch_size=320,
+        target=2,
+        target_share=share,
+        order_share=0.0,
     )
     task = TableModelTask(layout, TableRows(codes, torch.zeros(rows, 0)), settings)
     return Trainer(task, device="cpu")
@@ -25,7 +31,7 @@ def trainer(share, columns=4, rows=400):
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_the_share_of_rows_that_see_all_but_the_target(share):
     task = trainer(share).task
-    seen = task.batch(0)[1]
+    seen = task.batch(0)[1].seen
     wanted = torch.tensor([True, True, False, True])
     found = float((seen == wanted).all(1).float().mean())
     by_chance = 1 / 16  # three of four columns are seen by a quarter of the other rows
@@ -33,10 +39,9 @@ def test_the_share_of_rows_that_see_all_but_the_target(share):
 
 
 def test_held_out_rows_are_judged_by_the_target_alone():
-    judged = trainer(0.5).task._judging
-    assert judged.shape[0] == 1
+    judged = trainer(0.5).task._judging.seen
     assert (judged == torch.tensor([True, True, False, True])).all()
-    assert trainer(0.0).task._judging.sum(-1).unique().tolist() == [0, 1, 2, 3]
+    assert trainer(0.0).task._judging.seen.sum(-1).unique().tolist() == [0, 1, 2, 3]
 
 
 def test_a_link_to_the_target_is_not_seen():
@@ -50,8 +55,8 @@ def test_a_link_to_the_target_is_not_seen():
     assert len(layout.links) == 1
     settings = TableModelSettings(target=1, target_share=1.0)
     rows = TableRows(torch.zeros(20, layout.columns, dtype=torch.long), torch.zeros(20, 3))
-    seen = TableModelTask(layout, rows, settings)._all_but_target()
-    assert seen.tolist() == [True, False, True, False]
+    asked = TableModelTask(layout, rows, settings)._questions(3, torch.Generator())
+    assert asked.seen.tolist() == [[True, False, True, False]] * 3
 
 
 def test_a_conditional_density_is_near_the_truth():

@@ -62,7 +62,7 @@ class TrainedTable(Run):
         tensors, content = load_checkpoint(path)
         settings, schema = self.settings, self.schema
         network = TableNetwork(
-            TableLayout.of(schema, self.config.get("equal", ()), self.config.get("anchors", ())),
+            TableLayout.with_relations(schema, self.config),
             settings.width, settings.blocks, settings.components, settings.dropout,
             settings.members,
         )  # fmt: skip

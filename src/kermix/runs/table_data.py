@@ -1,7 +1,6 @@
 """The table of a run: read, looked at, kept beside the run, and recognized again."""
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,23 +38,21 @@ class TableData(NamedTuple):
         cls,
         frame: Frame,
         schema: Schema,
-        equal: Sequence[tuple[str, str]] | None = None,
-        anchors: Sequence[Sequence[str]] | None = None,
+        layout: TableLayout | None = None,
     ) -> "TableData":
         """A table that matches a schema.
 
         Args:
             frame: The table.
             schema: What its columns are.
-            equal: Pairs of columns that are often equal; found, if they are not given.
-            anchors: Numbers that others follow closely, likewise.
+            layout: How columns lie in the network and depend on each other; looked for, if it is
+                not given.
         """
         encoded = schema.encode(frame, name=frame.name, extra=True)
-        if equal is None:
+        if layout is None:
             equal = find_links(schema, frame, encoded.codes)
-        if anchors is None:
-            anchors = find_anchors(schema, encoded)
-        return cls(frame, schema, encoded, TableLayout.of(schema, equal, anchors))
+            layout = TableLayout.of(schema, equal, find_anchors(schema, encoded))
+        return cls(frame, schema, encoded, layout)
 
     @property
     def linked(self) -> EncodedTable:

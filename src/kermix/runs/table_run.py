@@ -17,6 +17,7 @@ from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks
 from kermix.errors import OptionError
 from kermix.models.table.cells import place_of
+from kermix.models.table.layout import TableLayout
 from kermix.runs.folder import TABLE, check_data
 from kermix.runs.run import Numbers, Outcome, Row, has_folder
 from kermix.runs.table_answers import TrainedTable
@@ -107,8 +108,7 @@ class TableRun(TrainedTable):
                 "form": form,
                 "csv": None if data.frame.form is None else data.frame.form.to_dict(),
                 "fingerprint": fingerprint(data.encoded),
-                "equal": data.layout.pairs([c.name for c in data.schema.modelled]),
-                "anchors": data.layout.anchor_names([c.name for c in data.schema.numbers]),
+                **data.layout.relations(data.schema),
                 "notes": [
                     *notes,
                     *data.schema.notes(),
@@ -159,9 +159,7 @@ class TableRun(TrainedTable):
             types = {c.name: c.type for c in schema.columns}
             frame = replace(frame, types=types)
         frame = rows_of(frame, options.get("rows"), self.settings.seed)
-        data = TableData.of(
-            frame, schema, self.config.get("equal", ()), self.config.get("anchors", ())
-        )
+        data = TableData.of(frame, schema, TableLayout.with_relations(schema, self.config))
         check_data(self.folder, self.config, fingerprint(data.encoded))
         return data
 

@@ -50,6 +50,8 @@ class TableModel(TableAnswers, BaseEstimator):
 
     Args:
         target: A column that :meth:`predict` is about; also settable there.
+        order_share: Share of the training that asks for the next column, given those before it,
+            as rows are drawn and scored; the rest asks for any columns, given any others.
         target_share: Share of the training in which all columns but the target are seen: 1 makes
             a conditional density of the target, and nothing else.
         kinds: Kinds of columns by name, where you know better than :meth:`kermix.Schema.of`.
@@ -61,6 +63,8 @@ class TableModel(TableAnswers, BaseEstimator):
         dropout: Share of features left out in training.
         members: Networks whose mixtures are averaged: more probable and better calibrated
             densities, mostly of small tables, for as many times the work.
+        calibrate: Whether, after the training, mixtures are made as wide as the rows held out
+            have it; without such rows they stay as they are.
         average: Steps that the running average of the weights reaches back.
         patience: Reports, forty in a training, without progress after which it ends.
         held_out: Share of rows that decide which step is kept; 0 keeps the last.
@@ -98,12 +102,13 @@ class TableModel(TableAnswers, BaseEstimator):
         learning_rate: float = 2e-3,
         dropout: float = 0.1,
         members: int = 1,
+        calibrate: bool = True,
         average: int = 200,
         patience: int = 10,
         held_out: float = 0.05,
         equal_columns: bool = True,
         orders: int = 1,
-        order_share: float = 0.0,
+        order_share: float = 0.3,
         target_share: float = 0.0,
         device: str = "auto",
         random_state: Any = None,
@@ -117,6 +122,7 @@ class TableModel(TableAnswers, BaseEstimator):
         self.learning_rate = learning_rate
         self.dropout = dropout
         self.members = members
+        self.calibrate = calibrate
         self.average = average
         self.patience = patience
         self.held_out = held_out
@@ -145,7 +151,7 @@ class TableModel(TableAnswers, BaseEstimator):
             place_of(schema, self.target)
         encoded = schema.encode(frame)
         equal = find_links(schema, frame, encoded.codes) if self.equal_columns else ()
-        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded), self.order_share > 0)
+        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded))
         return self._trained(schema, layout, frame, encoded, weights)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -184,7 +190,7 @@ class TableModel(TableAnswers, BaseEstimator):
         settings = TableModelSettings(
             width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
             learning_rate=self.learning_rate, dropout=self.dropout, members=self.members,
-            average=self.average,
+            calibrate=self.calibrate, average=self.average,
             patience=self.patience, held_out=self.held_out, seed=seed_from(self.random_state),
             target=None if self.target is None else place_of(schema, self.target),
             order_share=self.order_share, target_share=self.target_share,
@@ -202,9 +208,7 @@ class TableModel(TableAnswers, BaseEstimator):
         check_is_fitted(self, "network_")
         told = {name: value for name, value in self.get_params().items() if name != "random_state"}
         content = {"format": FORMAT, "version": VERSION, "schema": self.schema_.to_dict(),
-                   "equal": self.network_.layout.pairs([c.name for c in self.schema_.modelled]),
-                   "anchors": self.network_.layout.anchor_names(
-                       [c.name for c in self.schema_.numbers]),
+                   **self.network_.layout.relations(self.schema_),
                    "parameters": told, "frame": self._frame, "n_iter": self.n_iter_}  # fmt: skip
         save_checkpoint(Path(path), dict(self.network_.state_dict()), content)
 
@@ -216,7 +220,7 @@ class TableModel(TableAnswers, BaseEstimator):
             raise RunError(f"{path} holds no table model that this kermix reads.")
         model = cls(**{**content["parameters"], "device": device})
         schema = Schema.from_dict(content["schema"])
-        layout = TableLayout.of(schema, content.get("equal", ()), content.get("anchors", ()))
+        layout = TableLayout.with_relations(schema, content)
         network = TableNetwork(layout, model.width, model.blocks, members=model.members)
         network.load_state_dict(tensors)
         network = network.eval().to(device)

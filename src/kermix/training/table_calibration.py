@@ -2,7 +2,8 @@
 
 Networks are too sure of what they learned by heart. After the training, each column gets two
 numbers: a factor of the standard deviations of its Gaussians, and a temperature of the
-probabilities of its codes, which make held-out rows most likely. The result is a density like any
+probabilities of its codes, which make held-out rows most likely. Both count in full if all other
+columns are seen, less if fewer are, and not at all if none is. The result is a density like any
 other: samples, quantiles and log-densities all come from it.
 """
 
@@ -45,7 +46,9 @@ def calibrate(
 
     def loss() -> Tensor:
         network.spread, network.heat = found
-        cells = network.column_log_likelihood(network.calibrated(parts), codes, values, known)
+        cells = network.column_log_likelihood(
+            network.calibrated(parts, known), codes, values, known
+        )
         pull = sum(PULL * t.double().square().sum() for t in found)
         return pull - (cells.masked_fill(known, 0.0).double() * weights).sum()
 

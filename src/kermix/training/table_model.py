@@ -56,6 +56,7 @@ class TableModelSettings:
         target_share: Share of the rows of a step in which all columns but the target are seen; if
             there are such rows, the target's density alone decides which step is kept.
         members: Networks whose mixtures are averaged.
+        calibrate: Whether mixtures are made as wide as the rows held out have it, after training.
         seed: All randomness comes from it.
     """
 
@@ -70,10 +71,11 @@ class TableModelSettings:
     average: int = 200
     held_out: float = 0.05
     patience: int = 10
-    order_share: float = 0.0
+    order_share: float = 0.3
     target: int | None = None
     target_share: float = 0.0
     members: int = 1
+    calibrate: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -112,7 +114,8 @@ class TableModelSettings:
         unknown = sorted(set(content) - {field.name for field in fields(cls)})
         if unknown:
             raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
-        return cls(**content)
+        # Runs before there was an order asked for any columns.
+        return cls(**{"order_share": 0.0, **content})
 
 
 class TableRows(NamedTuple):
@@ -236,7 +239,7 @@ class TableModelTask(Task):
             scale = weights / weights.mean()
         if self._ranks is not None:
             own = slice(self._ranks.rank, None, self._ranks.size)
-            rows, asked = rows[own], asked[own]
+            rows, asked = rows[own], asked.part(own)
             masks = None if masks is None else masks[:, own]
             scale = scale[own] if isinstance(scale, Tensor) else scale
         codes, values = self._rows.codes[rows], self._rows.values[rows]
@@ -280,7 +283,7 @@ class TableModelTask(Task):
         looks, held = len(self._judging.seen), len(self._held)
         sums = []
         for begin in range(0, looks, 2048):
-            asked = self._judging[begin : begin + 2048]
+            asked = self._judging.part(slice(begin, begin + 2048))
             part = torch.arange(begin, begin + len(asked.seen), device=codes.device) % held
             block = codes[part], values[part]
             known = implied(self.model.layout.links, block[0], asked.seen)
@@ -313,7 +316,7 @@ class TableModelTask(Task):
         elif self.average is not None:
             self.average.copy_to(self.model)
         self.model.eval()
-        if len(self._held):
+        if len(self._held) and self.settings.calibrate:
             self._calibrate()
 
     def _forget_calibration(self) -> None:
@@ -323,15 +326,16 @@ class TableModelTask(Task):
     @torch.no_grad()
     def _calibrate(self) -> None:
         """By the rows held out, with as many questions as fit into memory."""
-        held = len(self._held)
-        looks = held * max(1, min(len(self._judging.seen), rows_at_once(self.model)) // held)
-        asked = self._judging[:looks]
-        some = self._held.repeat(looks // held)
+        looks = min(len(self._judging.seen), rows_at_once(self.model))
+        asked = self._judging.part(slice(looks))
+        every = torch.arange(looks, device=self._held.device) % len(self._held)
+        some = self._held[every]
         codes, values = self._rows.codes[some], self._rows.values[some]
         known = implied(self.model.layout.links, codes, asked.seen)
         self._forget_calibration()
         parts = self.model(codes, values, known)
-        weights = asked.factors * (held / looks)
+        # Looks at a row with other columns seen do not make it several rows.
+        weights = asked.factors * min(1.0, len(self._held) / looks)
         if self._rows.weights is not None:
             own = self._rows.weights[some]
             weights = weights * (own / own.mean()).unsqueeze(1)

@@ -28,7 +28,8 @@ class Questions(NamedTuple):
         pairs = zip(self, other, strict=True)
         return Questions(*(torch.where(chosen, a, b) for a, b in pairs))
 
-    def __getitem__(self, rows: slice) -> "Questions":  # type: ignore[override]
+    def part(self, rows: slice) -> "Questions":
+        """Those of some rows."""
         return Questions(self.seen[rows], self.factors[rows])
 
 

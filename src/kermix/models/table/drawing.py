@@ -37,7 +37,9 @@ def complete(
     excluded: Tensor | None = None,  # (T,), bool
     on_rows: Callable[[int], None] | None = None,
 ) -> Rows:
-    """Fill in the cells that are not seen, column after column, each row in an order of its own.
+    """Fill in the cells that are not seen, column after column.
+
+    Models that were trained in no order do so in one of its own for each row.
 
     Args:
         network: The model.
@@ -72,11 +74,14 @@ def _completed(
     numbers = layout.number_of_column.to(codes.device)
     transferred(layout.links, numbers, codes, values, seen)
     # Links come first; seen columns come last, and are never reached.
-    keys = torch.rand(seen.shape, generator=generator, device=codes.device) + 2 * seen
     if layout.in_order:
-        keys = torch.arange(seen.shape[1], device=codes.device) / seen.shape[1] + 2 * seen
+        keys = (torch.arange(seen.shape[1], device=codes.device) / seen.shape[1]).repeat(
+            len(seen), 1
+        )
+    else:
+        keys = torch.rand(seen.shape, generator=generator, device=codes.device)
     keys[:, : layout.table_columns] += 1
-    order = keys.argsort(1)
+    order = (keys + 2 * seen).argsort(1)
     left = (~seen).sum(1)
     for step in range(int(left.max()) if len(left) else 0):
         rows = ((left > step) & ~seen.gather(1, order[:, step : step + 1])[:, 0]).nonzero()[:, 0]
@@ -141,14 +146,15 @@ def _gumbel(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def orders_of(layout: TableLayout, count: int, generator: torch.Generator) -> Tensor:  # (O, D)
-    """Random orders of columns, each followed by its reverse, so that two of them differ.
+    """The order in which rows are drawn, if there is one, and random ones.
 
-    Links come first: what is equal has no density of its own.
+    Each is followed by its reverse, so that two of them differ. Links come first: what is equal
+    has no density of its own.
     """
     keys = torch.rand((count + 1) // 2, layout.columns, generator=generator)
-    keys = torch.stack([keys, 1 - keys], 1).flatten(0, 1)[:count]
     if layout.in_order:
         keys[0] = torch.arange(layout.columns) / layout.columns
+    keys = torch.stack([keys, 1 - keys], 1).flatten(0, 1)[:count]
     keys[:, : layout.table_columns] += 1
     return keys.argsort(1)
 

@@ -1,8 +1,9 @@
 """How the codes and numbers of a table lie in the inputs and outputs of a network."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,7 +50,7 @@ class TableLayout:
         schema: Schema,
         equal: Sequence[tuple[str, str]] = (),
         anchors: Sequence[Sequence[str]] = (),
-        in_order: bool = False,
+        in_order: bool = True,
     ) -> "TableLayout":
         """The layout of a schema's columns.
 
@@ -73,6 +74,24 @@ class TableLayout:
         positions = tuple(np.concatenate(places).tolist())
         return cls(counts, numbers, positions, links, anchor_places(schema, anchors), in_order)
 
+    def relations(self, schema: Schema) -> dict[str, Any]:
+        """What :meth:`with_relations` needs besides the schema, as plain names."""
+        columns = [column.name for column in schema.modelled]
+        numbers = [column.name for column in schema.numbers]
+        return {
+            "equal": [(columns[link.first], columns[link.second]) for link in self.links],
+            "anchors": [[numbers[k] for k in row if k >= 0] for row in self.anchors],
+            "in_order": self.in_order,
+        }
+
+    @classmethod
+    def with_relations(cls, schema: Schema, content: Mapping[str, Any]) -> "TableLayout":
+        """The layout of a model that was saved; older ones say nothing of relations."""
+        return cls.of(
+            schema, content.get("equal", ()), content.get("anchors", ()),
+            content.get("in_order", False),
+        )  # fmt: skip
+
     @property
     def columns(self) -> int:
         """Columns that the network models, links among them."""
@@ -82,10 +101,6 @@ class TableLayout:
     def table_columns(self) -> int:
         """Columns of the table."""
         return len(self.counts) - len(self.links)
-
-    def pairs(self, names: Sequence[str]) -> list[tuple[str, str]]:
-        """Linked columns by their names."""
-        return [(names[link.first], names[link.second]) for link in self.links]
 
     @property
     def total(self) -> int:
@@ -108,10 +123,6 @@ class TableLayout:
         found = torch.full((self.columns,), -1)
         found[list(self.numbers)] = torch.arange(len(self.numbers))
         return found
-
-    def anchor_names(self, names: Sequence[str]) -> list[list[str]]:
-        """Anchors by the names of the numbers."""
-        return [[names[k] for k in row if k >= 0] for row in self.anchors]
 
     def encoded(self, codes: Tensor, values: Tensor, frame: str) -> EncodedTable:
         """Tensors as a table that a schema decodes."""

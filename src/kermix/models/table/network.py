@@ -147,15 +147,19 @@ class TableNetwork(nn.Module):
         ]
         if apart:
             return ColumnParts(*(torch.cat(part) for part in zip(*found, strict=True)))
-        return self.calibrated(found[0] if len(found) == 1 else self._averaged(found))
+        return self.calibrated(found[0] if len(found) == 1 else self._averaged(found), seen)
 
-    def calibrated(self, parts: ColumnParts) -> ColumnParts:
-        """Wider or narrower Gaussians, and flatter or steeper probabilities, column by column."""
-        cooled = (-self.heat)[self.segments].exp()
-        return parts._replace(
-            logits=parts.logits * cooled,
-            log_scales=parts.log_scales + self.spread[:, None],
-        )
+    def calibrated(self, parts: ColumnParts, seen: Tensor) -> ColumnParts:  # (N, D), bool
+        """Wider or narrower Gaussians, and flatter or steeper probabilities, column by column.
+
+        By as much as columns are seen: what depends on no other is not learned by heart, and
+        shares of categories, above all of rare ones, stay as they are.
+        """
+        columns = self.layout.table_columns
+        share = seen[:, :columns].sum(1, keepdim=True) / max(1, columns - 1)
+        cooled = torch.exp(-share * self.heat)[:, self.segments]
+        wider = (share * self.spread).unsqueeze(-1)
+        return parts._replace(logits=parts.logits * cooled, log_scales=parts.log_scales + wider)
 
     def _averaged(self, found: list[ColumnParts]) -> ColumnParts:
         """The mean of densities: of probabilities, and of Gaussians by their member's weight."""
