@@ -211,7 +211,8 @@ def test_samples_quantiles_and_densities_are_those_of_one_mixture():
 
 def test_models_are_saved_with_their_calibration_and_read_without_one(tmp_path):
     table = noise(200, 0)
-    model = km.TableModel(width=8, blocks=1, steps=20, members=2, random_state=0).fit(table)
+    model = km.TableModel(width=8, blocks=1, steps=20, members=2, calibrate=True, random_state=0)
+    model.fit(table)
     assert float(model.network_.spread.abs().max()) > 0
     model.save(tmp_path / "model")
     again = km.TableModel.load(tmp_path / "model")
@@ -224,9 +225,8 @@ def test_models_are_saved_with_their_calibration_and_read_without_one(tmp_path):
 
 
 def test_going_on_calibrates_anew():
-    model = km.TableModel(width=8, blocks=1, steps=20, calibrate=False, random_state=0)
-    model.fit(noise(200, 0))
-    assert float(model.network_.spread.abs().max()) == 0
+    model = km.TableModel(width=8, blocks=1, steps=20, random_state=0).fit(noise(200, 0))
+    assert float(model.network_.spread.abs().max()) == 0  # there is no target
     model.set_params(calibrate=True).partial_fit(noise(200, 0))
     first = model.network_.spread.clone()
     model.partial_fit(noise(200, 1))

@@ -64,7 +64,8 @@ class TableModel(TableAnswers, BaseEstimator):
         members: Networks whose mixtures are averaged: more probable and better calibrated
             densities, mostly of small tables, for as many times the work.
         calibrate: Whether, after the training, mixtures are made as wide as the rows held out
-            have it; without such rows they stay as they are.
+            have it. By default that of the target is if `target_share` is above 0; true is for
+            all columns. Without rows held out they stay as they are.
         average: Steps that the running average of the weights reaches back.
         patience: Reports, forty in a training, without progress after which it ends.
         held_out: Share of rows that decide which step is kept; 0 keeps the last.
@@ -102,7 +103,7 @@ class TableModel(TableAnswers, BaseEstimator):
         learning_rate: float = 2e-3,
         dropout: float = 0.1,
         members: int = 1,
-        calibrate: bool = True,
+        calibrate: bool | None = None,
         average: int = 200,
         patience: int = 10,
         held_out: float = 0.05,

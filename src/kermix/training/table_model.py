@@ -56,7 +56,9 @@ class TableModelSettings:
         target_share: Share of the rows of a step in which all columns but the target are seen; if
             there are such rows, the target's density alone decides which step is kept.
         members: Networks whose mixtures are averaged.
-        calibrate: Whether mixtures are made as wide as the rows held out have it, after training.
+        calibrate: Whether mixtures are made as wide as the rows held out have it, after training;
+            None if the target's density alone decides. The noise of many columns' factors is as
+            large as their gain.
         seed: All randomness comes from it.
     """
 
@@ -75,7 +77,7 @@ class TableModelSettings:
     target: int | None = None
     target_share: float = 0.0
     members: int = 1
-    calibrate: bool = True
+    calibrate: bool | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -316,7 +318,8 @@ class TableModelTask(Task):
         elif self.average is not None:
             self.average.copy_to(self.model)
         self.model.eval()
-        if len(self._held) and self.settings.calibrate:
+        wanted = self.settings.calibrate
+        if len(self._held) and (self.settings.target_share > 0 if wanted is None else wanted):
             self._calibrate()
 
     def _forget_calibration(self) -> None:
