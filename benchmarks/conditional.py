@@ -257,7 +257,8 @@ def measured(
             jobs.append((name, folder / "uci" / f"{name}.npz", split, left))
     for found in _results([job for job in jobs if job[-1]], processes):
         rows += found
-        rows.sort(key=lambda row: (row["split"], SETS.index(row["set"])))
+        rows.sort(key=lambda row: (row["split"], SETS.index(row["set"]),
+                                   tuple(METHODS).index(row["method"])))  # fmt: skip
         yield {"negative_log_likelihood": summary(rows), "means": means(rows),
                "splits": rows}  # fmt: skip
 
