@@ -7,9 +7,10 @@ demo: .venv/ready
 	$(BIN)/kermix fit --quick
 
 # One thread for each of the two processes: more of them than cores wait for each other. Each takes
-# a half of the tests in their order, so that what a module shares is made once.
+# a half of the tests in their order, so that what a module shares is made once. Compiled tests are
+# kept for the next time, whatever the environment says.
 test: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/ready
 	$(BIN)/ruff check .

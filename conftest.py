@@ -1,5 +1,8 @@
 """Names that examples in docstrings may use, what holds for all tests, the switch of slow ones."""
 
+import functools
+import gc
+import importlib
 import importlib.util
 import os
 import signal
@@ -15,6 +18,18 @@ import kermix
 collect_ignore = ["tests/fixtures"]  # what wrote them belongs to older versions
 if not importlib.util.find_spec("triton"):
     collect_ignore.append("src/kermix/kernels/means_triton.py")
+COARSE = 50  # dots per inch
+
+# A million objects of imported modules stay for good: looking for garbage among them again and
+# again takes a tenth of the time.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on, garbage is looked for among what the tests make."""
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,6 +55,41 @@ def _interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_server() -> Iterator[None]:
+    # Ranks are copies of the server that tests have for other processes.
+    from processes import PRELOADED
+
+    with pytest.MonkeyPatch.context() as patch:
+        launch = importlib.import_module("kermix.distributed.launch")
+        patch.setattr(launch, "PRELOADED", PRELOADED)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _coarse_pictures() -> Iterator[None]:
+    # Everything is drawn, with a ninth of the pixels, in two thirds of the time.
+    from matplotlib.figure import Figure
+
+    drawn = Figure.savefig
+
+    @functools.wraps(drawn)
+    def coarse(figure: Figure, *arguments: Any, **options: Any) -> None:
+        drawn(figure, *arguments, **{**options, "dpi": COARSE})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", coarse)
+        yield
+
+
+@pytest.fixture
+def whole_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures have all their pixels, for tests that look at them."""
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(Figure, "savefig", Figure.savefig.__wrapped__)
+
+
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made but not drawn, which takes most of the time of a short run.
@@ -56,6 +106,14 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
             where.write(b"")
 
     monkeypatch.setattr(Figure, "savefig", blank)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_trees() -> Iterator[None]:
+    # Every fit of a table ends with trees that tell its samples from the data.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kermix.reports.table_quality.TREES", 10)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,7 +1,7 @@
 """Processes that tests stop, kill or wait for: copies of a server that has read the modules once.
 
 A new interpreter would spend seconds with reading torch and Lightning. The server is that of
-`kermix.distributed.launch`, so that both read the same modules.
+`kermix.distributed.launch`, which `conftest.py` gives the same modules to read.
 """
 
 import contextlib
@@ -13,7 +13,12 @@ from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
-PRELOADED = import_module("kermix.distributed.launch").PRELOADED  # the package has such a function
+PRELOADED = [
+    *import_module("kermix.distributed.launch").PRELOADED,  # the package has such a function
+    # What the copies would else read one by one: the commands, and what they work with.
+    "kermix.cli.app", "kermix.runs.fit", "kermix.sklearn.table", "pyarrow.parquet", "pydantic",
+    "safetensors.torch", "sklearn.datasets", "sklearn.ensemble", "typer.rich_utils",
+]  # fmt: skip
 
 
 class Process:

@@ -356,21 +356,21 @@ def fit_settings(name):
 
     common = {
         "components": 9,
-        "steps": 10,
-        "refine_steps": 5,
+        "steps": 6,
+        "refine_steps": 3,
         "batch_size": 33,
         "refine_batch_size": 33,
     }
     return FitSettings(**{**common, **FITS[name]})
 
 
-STOPPED = ("mixture svd", "generator svd")
+STOPPED, STOP_AT = ("mixture svd", "generator svd"), 4
 
 
 def all_fits(folder):
     """Over two ranks: to the end; stopped in the middle; what one process stopped, to the end."""
     first = fits(folder / "two", 2)
-    fits(folder / "stopped by two", 2, STOPPED, 8)
+    fits(folder / "stopped by two", 2, STOPPED, STOP_AT)
     return first, fits(folder / "stopped by one", 2, STOPPED)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,6 +29,12 @@ def digits(tmp_path_factory):
         head = struct.pack(">2i", 0x801, 100)
         (root / "mnist" / f"{part}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
     return root
+
+
+@pytest.fixture(autouse=True)
+def _quicker(monkeypatch):
+    small = {"encoder_steps": 3, "steps": 2, "batch_size": 40, "width": 8, "hidden": 16}
+    monkeypatch.setitem(SCALES, "quick", replace(SCALES["quick"], settings=small, most=120))
 
 
 def bench(digits, folder, task, methods):

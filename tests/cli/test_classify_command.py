@@ -348,8 +348,9 @@ def test_the_cnn_has_a_run_too(pictures, tmp_path):
     assert "Patch filters" not in (run / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_ctrl_c_saves_and_the_resumed_run_ends_as_if_it_had_not_stopped(pictures, tmp_path):
-    options = [pictures, *SMALL, "--epochs", "30", "--batch-size", "4"]
+    options = [pictures, *SMALL, "--epochs", "20", "--batch-size", "4"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     with command("classify", *options, "--out", stopped) as process:
         process.wait_for((stopped / "checkpoint" / "last.safetensors").exists)

@@ -201,6 +201,7 @@ LONG = ["ring8", "--steps", "100", "--refine-steps", "40", "--components", "16",
         "32", "--rows", "300"]  # fmt: skip
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_killed_and_resumed_ends_with_the_same_weights(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     with command("fit", *LONG, "--out", killed) as process:
@@ -221,6 +222,7 @@ def test_killed_and_resumed_ends_with_the_same_weights(tmp_path):
     assert (whole / "metrics.csv").read_text() == (killed / "metrics.csv").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     with command("fit", *LONG, "--out", tmp_path / "run") as process:
         process.wait_for(lambda: saved(tmp_path / "run"))

@@ -194,6 +194,7 @@ def test_predictions_are_probabilities_or_quantiles(folder, tmp_path):
     assert (found["size"] == found["size 50%"]).all()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_killed_and_resumed_ends_with_the_same_weights(folder, tmp_path):
     killed, whole = tmp_path / "killed", folder / "run"
     fit = ["fit", folder / "people.csv.gz", *TINY, "--target", "size"]

@@ -1,18 +1,22 @@
 """`kermix reproduce`: what it writes, what it says, what it refuses, how it stops."""
 
 import csv
+import io
 import json
 import struct
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image
 from typer.testing import CliRunner
 
 from kermix.cli.app import app
 from kermix.data.images import labelled
 from kermix.errors import DownloadError, ImageError, KermixError, OptionError, RunError
 from kermix.paper import (
+    artefact,
     classification,
     generation,
     identity,
@@ -56,7 +60,7 @@ SMALL = {
     "fig-singular-functions": (functions, {"across": 30, "samples": 200}),
     "table-classification": (
         classification,
-        {"seeds": 1, "epochs": 1, "width": 8, "depth": 1, "output_width": 8, "batch_size": 256},
+        {"quick": True, "seeds": 1, "epochs": 1, "width": 8, "depth": 1, "output_width": 8},
     ),
 }
 CLAIMS = {
@@ -68,12 +72,15 @@ FILES = {".png", ".svg", ".json", ".csv"}
 @pytest.fixture(scope="module")
 def artefacts():
     """Each one computed at a size that takes a moment."""
-    return {name: module.run(**options) for name, (module, options) in SMALL.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classification, "QUICK_IMAGES", 300)
+        patch.setattr("kermix.models.mixture.scaled.CENTRES_OF_A_DENSITY", 200)
+        return {name: module.run(**options) for name, (module, options) in SMALL.items()}
 
 
 @pytest.fixture
-def ready(artefacts, monkeypatch):
-    """The command finds the small ones."""
+def ready(artefacts, monkeypatch, undrawn):
+    """The command finds the small ones, whose pictures are drawn in a test of their own."""
     for name, (module, _) in SMALL.items():
         monkeypatch.setattr(module, "run", lambda *_, made=artefacts[name], **__: made)
 
@@ -110,6 +117,13 @@ def test_same_numbers_give_the_same_files(tmp_path):
     for kind in ("svg", "png", "matrices.csv"):
         files = [tmp_path / folder / f"fig-identity.{kind}" for folder in "ab"]
         assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize(("large", "mode"), [(0, "P"), (10**9, "RGBA")])
+def test_large_pictures_have_fewer_colours(large, mode, monkeypatch):
+    monkeypatch.setattr(artefact, "LARGE", large)
+    drawn = artefact._picture(Figure(), "png")
+    assert Image.open(io.BytesIO(drawn)).mode == mode
 
 
 def test_ablations_collapse_even_in_a_short_training():
@@ -270,6 +284,7 @@ def test_names_are_in_the_papers_order_once():
     assert chosen([]) == chosen(["all"]) == list(ARTEFACTS)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_claim_that_fails_is_counted_on_the_page(artefacts, tmp_path):
     artefact = artefacts["fig-identity"]
     failed = [replace(c, holds=False) for c in artefact.claims[:2]]
@@ -278,7 +293,7 @@ def test_a_claim_that_fails_is_counted_on_the_page(artefacts, tmp_path):
     assert f"{int(artefact.claims[2].holds)} of 3 claims seen" in page
 
 
-@pytest.mark.usefixtures("offline")
+@pytest.mark.usefixtures("offline", "undrawn")
 def test_cells_of_an_earlier_table_are_taken(tmp_path, artefacts, monkeypatch):
     made = artefacts["table-classification"]
     made.save(tmp_path, quick=True, seconds=1.0)

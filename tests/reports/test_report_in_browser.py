@@ -61,6 +61,7 @@ def test_long_code_and_wide_tables_do_not_make_the_page_wider(width, tmp_path):
     assert "hidden code 0" in console[1]
 
 
+@pytest.mark.usefixtures("whole_pictures")
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize("title", CASES)
 def test_report_shows_its_pictures_and_asks_for_nothing(title, tmp_path):

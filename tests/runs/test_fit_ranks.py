@@ -47,7 +47,7 @@ def assert_same_fits(found, expected):
 def test_trajectory_does_not_depend_on_the_number_of_processes(tmp_path):
     expected = rank_checks.fits(tmp_path / "one", 1)
     stopped = rank_checks.STOPPED
-    rank_checks.fits(tmp_path / "stopped by one", 1, stopped, 8)
+    rank_checks.fits(tmp_path / "stopped by one", 1, stopped, rank_checks.STOP_AT)
     whole, resumed = launch(rank_checks.all_fits, tmp_path, devices=2)
     assert set(whole) == set(expected)
     assert set(resumed) == set(stopped)
@@ -76,6 +76,7 @@ def interrupt_when_saved(folder):
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_command_with_devices_is_interrupted_and_resumed_alone(tmp_path):
     # Here, because ranks are copies of a server that this process has already.
     watcher = threading.Thread(target=interrupt_when_saved, args=(tmp_path / "run",))

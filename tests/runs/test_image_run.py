@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from kermix.errors import OptionError, RunError
 from kermix.runs.image_run import ImageRun
 from kermix.runs.kinds import open_run
 from kermix.training.checkpoints import load_checkpoint
+from kermix.training.image_settings import ImageSettings
 
 SHORT = ["--quick", "--encoder-steps", "8", "--steps", "6", "--batch-size", "12", "--code", "3",
          "--device", "cpu"]  # fmt: skip
@@ -22,6 +24,15 @@ SHORT = ["--quick", "--encoder-steps", "8", "--steps", "6", "--batch-size", "12"
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("KERMIX_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_networks():
+    # Checkpoints of 15 MB after each step take most of the time else.
+    quick = ImageSettings.quick
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ImageSettings, "quick", lambda s: replace(quick(s), width=8, hidden=32))
+        yield
 
 
 def write_squares(folder, classes=("circle", "square"), count=12, side=20):
@@ -137,6 +148,7 @@ def test_faces_from_reading_to_report(tmp_path):
     kermix("sample", tmp_path / "smile", "-n", 4, "--label", "Smiling", "-o", tmp_path / "s.png")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_folder_of_mixed_sizes_and_modes(tmp_path):
     folder = tmp_path / "mixed"
     write_squares(folder, ("all",), 10)

@@ -19,6 +19,7 @@ __all__ = ["Pair", "Privacy", "TableQuality", "detection_score", "grouped", "jud
 GROUPS = 8  # of a column, where two are looked at together
 MOST_CLASSES = 255  # of a categorical feature, for scikit-learn's trees
 LEAST_CLASSIFIED = 30
+TREES = 100
 NEAREST_ROWS, AMONG = 500, 10_000
 CENTRES = 1000  # of the kernel density of one column
 SHOWN_PAIRS = 10
@@ -176,7 +177,9 @@ def detection_score(schema: Schema, data: EncodedTable, samples: EncodedTable) -
     labels = np.repeat([0, 1], count)
     classes = [isinstance(c, CategoryColumn) and c.code_count <= MOST_CLASSES
                for c in schema.modelled]  # fmt: skip
-    trees = HistGradientBoostingClassifier(categorical_features=classes, random_state=0)
+    trees = HistGradientBoostingClassifier(
+        max_iter=TREES, categorical_features=classes, random_state=0
+    )
     folds = StratifiedKFold(3, shuffle=True, random_state=0)
     chances = cross_val_predict(trees, features, labels, cv=folds, method="predict_proba")
     return float(1 - (2 * max(roc_auc_score(labels, chances[:, 1]), 0.5) - 1))
