@@ -73,3 +73,26 @@ def test_the_command_writes_a_record(folder):
     assert tables["means"][0]["nll"] == line["kermix"]
     with pytest.raises(errors.OptionError, match="flowers"):
         main(["--data", str(folder), "--sets", "flowers"])
+
+
+def test_rows_of_an_earlier_record_are_kept_and_others_added(folder):
+    out = folder / "out.json"
+    base = ["--data", str(folder), "--sets", "yacht", "--methods", "kermix", "--out", str(out)]
+    main([*base, "--splits", "1"])
+    record = json.loads(out.read_text())
+    (row,) = record["tables"]["splits"]
+    assert row.pop("test_rows") == 50  # records of earlier versions do not have it
+    row["nll"] = 123.0
+    other = {**row, "method": "NGBoost", "nll": 7.0}
+    record["tables"]["splits"] = [row, other]
+    out.write_text(json.dumps(record))
+    main([*base, "--splits", "2", "--keep", "NGBoost"])
+    again = json.loads(out.read_text())
+    rows = {(r["method"], r["split"]): r for r in again["tables"]["splits"]}
+    assert set(rows) == {("NGBoost", 0), ("kermix", 0), ("kermix", 1)}
+    assert rows["NGBoost", 0]["nll"] == 7
+    assert rows["kermix", 0]["nll"] < 2
+    assert again["protocol"]["kept"].startswith("NGBoost: 1 rows of")
+    (line,) = [m for m in again["tables"]["means"] if m["method"] == "kermix"]
+    assert line["test_rows"] == 100
+    assert line["inside_90, error"] == pytest.approx(0.03)

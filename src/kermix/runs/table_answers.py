@@ -64,6 +64,7 @@ class TrainedTable(Run):
         network = TableNetwork(
             TableLayout.with_relations(schema, self.config),
             settings.width, settings.blocks, settings.components, settings.dropout,
+            settings.members,
         )  # fmt: skip
         load_model(network, tensors)
         device = self.config["device"]

@@ -62,6 +62,11 @@ class TableModel(TableAnswers, BaseEstimator):
         batch_size: Rows in each step.
         learning_rate: Peak learning rate.
         dropout: Share of features left out in training.
+        members: Networks whose mixtures are averaged: more probable and better calibrated
+            densities, mostly of small tables, for as many times the work.
+        calibrate: Whether, after the training, mixtures are made as wide as the rows held out
+            have it. By default that of the target is if `target_share` is above 0; true is for
+            all columns. Without rows held out they stay as they are.
         average: Steps that the running average of the weights reaches back.
         patience: Reports, forty in a training, without progress after which it ends.
         held_out: Share of rows that decide which step is kept; 0 keeps the last.
@@ -98,6 +103,8 @@ class TableModel(TableAnswers, BaseEstimator):
         batch_size: int = 2048,
         learning_rate: float = 2e-3,
         dropout: float = 0.1,
+        members: int = 1,
+        calibrate: bool | None = None,
         average: int = 200,
         patience: int = 10,
         held_out: float = 0.05,
@@ -116,6 +123,8 @@ class TableModel(TableAnswers, BaseEstimator):
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.dropout = dropout
+        self.members = members
+        self.calibrate = calibrate
         self.average = average
         self.patience = patience
         self.held_out = held_out
@@ -187,7 +196,8 @@ class TableModel(TableAnswers, BaseEstimator):
     ) -> Self:
         settings = TableModelSettings(
             width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
-            learning_rate=self.learning_rate, dropout=self.dropout, average=self.average,
+            learning_rate=self.learning_rate, dropout=self.dropout, members=self.members,
+            calibrate=self.calibrate, average=self.average,
             patience=self.patience, held_out=self.held_out, seed=seed_from(self.random_state),
             target=None if self.target is None else place_of(schema, self.target),
             order_share=self.order_share, target_share=self.target_share,
@@ -218,7 +228,7 @@ class TableModel(TableAnswers, BaseEstimator):
         model = cls(**{**content["parameters"], "device": device})
         schema = Schema.from_dict(content["schema"])
         layout = TableLayout.with_relations(schema, content)
-        network = TableNetwork(layout, model.width, model.blocks)
+        network = TableNetwork(layout, model.width, model.blocks, members=model.members)
         network.load_state_dict(tensors)
         network = network.eval().to(device)
         return model.with_network(network, schema, [], content["n_iter"], content["frame"])

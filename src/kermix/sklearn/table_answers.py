@@ -20,6 +20,7 @@ from kermix.errors import OptionError
 from kermix.models.table.cells import Cells, TableCells, is_one_row, place_of
 from kermix.models.table.distribution import ColumnDistribution, column_distribution
 from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
+from kermix.models.table.filling import most_likely_cells
 from kermix.models.table.given import check_seen_before
 from kermix.models.table.network import ColumnParts, TableNetwork
 from kermix.models.table.twins import check_twins
@@ -201,9 +202,10 @@ class TableAnswers:
 
         Args:
             X: A table with gaps.
-            draws: None fills each gap with its most likely value (a number's mean). A number
-                returns so many tables, in each of which gaps are drawn at random, jointly: what
-                differs between them is not known.
+            draws: None fills each gap with its most likely value, or the mean of a number's
+                values, given the cells that are filled already. A number returns so many tables,
+                in each of which gaps are drawn at random, jointly: what differs between them is
+                not known.
             random_state: Seed of the draws.
             on_rows: Called with the number of rows that are done, block by block.
         """
@@ -218,14 +220,18 @@ class TableAnswers:
             if column.missing_code is not None:
                 encoded.codes[encoded.codes[:, k] == column.missing_code, k] = UNKNOWN
                 excluded[int(layout.offsets[k]) + column.missing_code] = True
-        codes, values, seen = cells.tensors(frame, encoded)
-        generator = self._generator(random_state)
-        found = [
-            cells.filled(frame, seen, *complete(self.network_, codes, values, seen, generator,
-                                                excluded=excluded, most_likely=draws is None,
-                                                on_rows=on_rows))
-            for _ in range(draws or 1)
-        ]  # fmt: skip
+        given = cells.tensors(frame, encoded)
+        seen = given[2]
+        if draws is None:
+            means = most_likely_cells(self.network_, self.schema_, *given, on_rows)
+            found = [cells.filled(frame, seen, *means)]
+        else:
+            generator = self._generator(random_state)
+            found = [
+                cells.filled(frame, seen, *complete(self.network_, *given, generator,
+                                                    excluded=excluded, on_rows=on_rows))
+                for _ in range(draws)
+            ]  # fmt: skip
         if frame.kind == "pandas" and hasattr(X, "index"):
             for table in found:
                 table.index = X.index

@@ -11,10 +11,12 @@ from torch import Tensor
 from kermix.checks import check_count
 from kermix.distributed import Ranks
 from kermix.errors import OptionError
+from kermix.models.table.drawing import rows_at_once
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.network import TableNetwork
 from kermix.training.averaging import RunningAverage
 from kermix.training.schedules import learning_rate
+from kermix.training.table_calibration import calibrate
 from kermix.training.table_questions import (
     Questions,
     ordered_questions,
@@ -59,6 +61,10 @@ class TableModelSettings:
         target: Place of a column that the model is about.
         target_share: Share of the rows of a step in which all columns but the target are seen; if
             there are such rows, the target's density alone decides which step is kept.
+        members: Networks whose mixtures are averaged.
+        calibrate: Whether mixtures are made as wide as the rows held out have it, after training;
+            None if the target's density alone decides. The noise of many columns' factors is as
+            large as their gain.
         seed: All randomness comes from it.
     """
 
@@ -76,10 +82,13 @@ class TableModelSettings:
     order_share: float = 0.3
     target: int | None = None
     target_share: float = 0.0
+    members: int = 1
+    calibrate: bool | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("width", "blocks", "components", "steps", "batch_size", "patience"):
+        for name in ("width", "blocks", "components", "steps", "batch_size", "patience",
+                     "members"):  # fmt: skip
             check_count(name, getattr(self, name), 1)
         check_count("average", self.average, 0)
         if not 0 <= self.dropout < 1 or not 0 <= self.held_out < 1:
@@ -146,8 +155,9 @@ class TableModelTask(Task):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             self.model = self.module = network or TableNetwork(
-                layout, settings.width, settings.blocks, settings.components, settings.dropout
-            )
+                layout, settings.width, settings.blocks, settings.components, settings.dropout,
+                settings.members,
+            )  # fmt: skip
         self._held, self._train = table_split(rows.rows, settings)
         self._order = torch.arange(0)
         self._least, self._best_step = math.inf, 0
@@ -175,6 +185,7 @@ class TableModelTask(Task):
         self._judging = self._judged_questions(device)
         self.average = RunningAverage(self.model, min(settings.average, settings.steps / 5))
         if self._goes_on and len(self._held):
+            self._forget_calibration()
             self._keep(0, self._held_out_loss())
         decayed = [p for p in self.model.parameters() if p.ndim > 1]
         rest = [p for p in self.model.parameters() if p.ndim <= 1]
@@ -243,8 +254,10 @@ class TableModelTask(Task):
             scale = scale[own] if isinstance(scale, Tensor) else scale
         codes, values = self._rows.take(rows)
         known = self.model.layout.implied(codes, asked.seen)
-        parts = forward(codes, values, known, masks)
-        losses = self._row_losses(parts, codes, values, known, asked.factors) * scale
+        parts = forward(codes, values, known, masks, True)
+        members = self.model.members
+        told = (t.repeat(members, 1) for t in (codes, values, known, asked.factors))
+        losses = self._row_losses(parts, *told).unflatten(0, (members, -1)).mean(0) * scale
         if self._ranks is None:
             return losses.mean()
         # Gradients are averaged over processes, whose shares may differ by a row.
@@ -315,6 +328,31 @@ class TableModelTask(Task):
         elif self.average is not None:
             self.average.copy_to(self.model)
         self.model.eval()
+        wanted = self.settings.calibrate
+        if len(self._held) and (self.settings.target_share > 0 if wanted is None else wanted):
+            self._calibrate()
+
+    def _forget_calibration(self) -> None:
+        self.model.spread.zero_()
+        self.model.heat.zero_()
+
+    @torch.no_grad()
+    def _calibrate(self) -> None:
+        """By the rows held out, with as many questions as fit into memory."""
+        looks = min(len(self._judging.seen), rows_at_once(self.model))
+        asked = self._judging.part(slice(looks))
+        every = torch.arange(looks, device=self._held.device) % len(self._held)
+        some = self._held[every]
+        codes, values = self._rows.take(some)
+        known = self.model.layout.implied(codes, asked.seen)
+        self._forget_calibration()
+        parts = self.model(codes, values, known)
+        # Looks at a row with other columns seen do not make it several rows.
+        weights = asked.factors * min(1.0, len(self._held) / looks)
+        if self._rows.weights is not None:
+            own = self._rows.weights[some]
+            weights = weights * (own / own.mean()).unsqueeze(1)
+        calibrate(self.model, parts, codes, values, known, weights)
 
     def final(self) -> TableNetwork:
         """The network."""
@@ -370,5 +408,6 @@ def table_split(rows: int, settings: TableModelSettings) -> tuple[Tensor, Tensor
 
 def _held_out_rows(share: float, rows: int) -> int:
     """Few rows decide badly, so of small tables more are held out."""
-    held = min(MOST_HELD_OUT, round(max(share * rows, min(3 * share * rows, ENOUGH_HELD_OUT))))
+    wanted = max(share * rows, min(3 * share * rows, ENOUGH_HELD_OUT, rows / 2))
+    held = min(MOST_HELD_OUT, round(wanted), rows - 1)
     return held if held >= FEWEST_HELD_OUT else 0

@@ -1,22 +1,23 @@
 """The distribution of one column, given others: probabilities, quantiles, draws."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.polynomial.hermite_e import hermegauss
 
 from kermix.data.tables.columns import CategoryColumn, NumberColumn, rounded
 from kermix.data.tables.frame_building import build_frame
 from kermix.data.tables.times import time_cells
 from kermix.errors import OptionError
-from kermix.models.table.network import ColumnParts, TableNetwork, bounded, log_scales_of
+from kermix.models.table.network import ColumnParts, TableNetwork, log_scales_of
 
 __all__ = ["ColumnDistribution", "column_distribution"]
 
 HALVINGS = 80
-NODES = 40  # of the quadrature by which means are found
+NODES = 32  # of the quadrature of a Gaussian
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +60,14 @@ class ColumnDistribution:
         if self.column.has_missing:
             found = found[:, :-1]
         return np.asarray(found / found.sum(1, keepdims=True).clip(min=1e-300))
+
+    def as_number(self, rows: np.ndarray) -> "ColumnDistribution":  # (rows,), bool
+        """The same, but certain to be no atom and no gap in some rows."""
+        if not rows.any():
+            return self
+        number = np.zeros_like(self.probabilities)
+        number[:, 0] = 1.0
+        return replace(self, probabilities=np.where(rows[:, None], number, self.probabilities))
 
     def cdf(self, values: Any) -> np.ndarray:  # (rows,)
         """Probability of at most this value, if the cell is filled; one value for each row.
@@ -127,23 +136,6 @@ class ColumnDistribution:
             high = rounded(high, column.decimals)
         return high
 
-    def mean(self) -> np.ndarray:  # (rows,)
-        """The mean if the cell is filled, in the column's units: the least squared error.
-
-        Each Gaussian is integrated through the map to the column's units, in which skewed columns
-        have means far from where the scores' mean lies; values stay inside the column's range.
-        """
-        column = self._numbers("mean")
-        if column.time:
-            raise OptionError(f"Column {column.name} is a time: it has quantiles and no mean.")
-        weights, means, scales = self._gaussians()
-        nodes, shares = np.polynomial.hermite_e.hermegauss(NODES)
-        scores = means[..., None] + scales[..., None] * nodes
-        values = np.clip(column.map.inverse(scores.ravel()), column.low, column.high)
-        inside = (values.reshape(scores.shape) @ (shares / shares.sum()) * weights).sum(1)
-        filled = self.filled
-        return np.asarray(filled[:, 0] * inside + filled[:, 1:] @ column.atoms + column.origin)
-
     def interval(self, share: float) -> tuple[np.ndarray, np.ndarray]:
         """The middle that holds this share: its lower and its upper end."""
         return self.quantile((1 - share) / 2), self.quantile((1 + share) / 2)
@@ -167,6 +159,37 @@ class ColumnDistribution:
             return self.quantile_cells(0.5)
         codes = self.filled.argmax(1)
         return self.column.decode(codes)
+
+    def mean(self) -> np.ndarray:  # (rows,)
+        r"""The mean of the number's values, if the cell is filled, in the column's units.
+
+        Values lie in the column's range, as samples do. The mean of each Gaussian's values,
+        `E g(m + s Z)` with the map's inverse `g`, is a Gauss-Hermite sum.
+        """
+        column = self._numbers("mean")
+        if column.time:
+            raise OptionError(f"Column {column.name} is a time: it has quantiles and no mean.")
+        return self._mean() + column.origin
+
+    def _mean(self) -> np.ndarray:
+        column = self._numbers("mean")
+        nodes, shares = hermegauss(NODES)
+        shares = shares / shares.sum()
+        weights, means, scales = self._gaussians()
+        inside = np.zeros(len(self))
+        for node, share in zip(nodes, shares, strict=True):
+            values = column.map.inverse(means + scales * node).clip(column.low, column.high)
+            inside += share * (weights * values).sum(1)
+        return np.asarray(self.filled[:, 0] * inside + self.filled[:, 1:] @ column.atoms)
+
+    def most_likely_codes(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """The code of the most likely value, and the normal score of a number's mean."""
+        if isinstance(self.column, NumberColumn):
+            found = self._mean().clip(self.column.low, self.column.high)
+            if self.column.decimals is not None:
+                found = rounded(found, self.column.decimals)
+            return self._coded(found)
+        return self.filled.argmax(1), None
 
     def quantile_cells(self, share: float) -> Any:
         """:meth:`quantile` in the column's own type, as an Arrow array."""
@@ -206,7 +229,7 @@ def column_distribution(
 ) -> ColumnDistribution:
     """The distribution of the column at a place among those that are modelled."""
     first = int(network.layout.offsets[place])
-    logits = bounded(parts.logits[:, first : first + network.layout.counts[place]])
+    logits = parts.logits[:, first : first + network.layout.counts[place]]
     probabilities = logits.double().softmax(1).cpu().numpy()
     if place not in network.layout.numbers:
         return ColumnDistribution(column, probabilities)

@@ -9,7 +9,6 @@ from kermix.models.table.layout import TableLayout
 from kermix.models.table.network import (
     ColumnParts,
     TableNetwork,
-    bounded,
     log_scales_of,
 )
 
@@ -22,7 +21,7 @@ NUMBERS_AT_ONCE = 32_000_000
 
 def rows_at_once(network: TableNetwork) -> int:
     """Rows whose outputs are held at a time: some 100 MB of them."""
-    wide = network.out.out_features + network.layout.total
+    wide = network.members * network.out.out_features + network.layout.total
     return max(1, min(LARGEST_BLOCK, NUMBERS_AT_ONCE // max(1, wide)))
 
 
@@ -35,7 +34,6 @@ def complete(
     generator: torch.Generator,
     *,
     excluded: Tensor | None = None,  # (T,), bool
-    most_likely: bool = False,
     on_rows: Callable[[int], None] | None = None,
 ) -> Rows:
     """Fill in the cells that are not seen, column after column.
@@ -49,13 +47,12 @@ def complete(
         seen: Which cells are given.
         generator: Source of random numbers, on the device of the rows.
         excluded: Codes that are never drawn, such as "missing" when gaps are filled.
-        most_likely: Whether each cell gets its most likely value rather than a random one.
         on_rows: Called with the number of rows that are done, block by block.
     """
     parts = []
     for rows in torch.arange(len(codes), device=codes.device).split(rows_at_once(network)):
         block = codes[rows], values[rows], seen[rows]
-        parts.append(_completed(network, *block, generator, excluded, most_likely))
+        parts.append(_completed(network, *block, generator, excluded))
         if on_rows is not None:
             on_rows(len(rows))
     if not parts:
@@ -70,7 +67,6 @@ def _completed(
     seen: Tensor,
     generator: torch.Generator,
     excluded: Tensor | None,
-    most_likely: bool,
 ) -> Rows:
     codes, values, seen = codes.clone(), values.clone(), seen.clone()
     layout = network.layout
@@ -94,9 +90,7 @@ def _completed(
         parts = network(codes[rows], values[rows], seen[rows])
         linked = network.linked_numbers(codes[rows], seen[rows])
         certain = None if linked is None else linked.gather(1, at[:, None])
-        new_codes, new_values = draw_cells(
-            network, parts, at, generator, excluded, most_likely, certain
-        )
+        new_codes, new_values = draw_cells(network, parts, at, generator, excluded, certain)
         codes[rows, at] = new_codes
         number = numbers[at]
         of_number = number >= 0
@@ -112,7 +106,6 @@ def draw_cells(
     columns: Tensor,  # (N,)
     generator: torch.Generator,
     excluded: Tensor | None = None,
-    most_likely: bool = False,
     certain: Tensor | None = None,  # (N, 1), bool
 ) -> tuple[Tensor, Tensor]:  # (N,), (N,)
     """A code, and a number that counts where the code is 0, for one column of each row.
@@ -123,19 +116,16 @@ def draw_cells(
         columns: The column of each row.
         generator: Source of random numbers.
         excluded: Codes that are never drawn.
-        most_likely: Whether each cell gets its most likely value rather than a random one.
         certain: Where a link says that the cell is a number.
     """
-    logits = bounded(parts.logits)
     closed = network.segments != columns.unsqueeze(1)
     if excluded is not None:
         closed = closed | excluded
     if certain is not None:
-        others = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device)
+        others = torch.ones(len(network.segments), dtype=torch.bool, device=closed.device)
         others[network.offsets] = False
         closed = closed | (certain & others)
-    if not most_likely:
-        logits = logits + _gumbel(logits, generator)
+    logits = parts.logits + _gumbel(parts.logits, generator)
     codes = logits.masked_fill(closed, -torch.inf).argmax(1) - network.offsets[columns]
     number = network.layout.number_of_column.to(columns.device)[columns].clamp(min=0)
     if not len(network.layout.numbers):
@@ -143,13 +133,9 @@ def draw_cells(
     rows = torch.arange(len(codes), device=codes.device)
     weights, means = parts.weights[rows, number], parts.means[rows, number]
     scales = log_scales_of(parts)[rows, number].exp()
-    if most_likely:
-        # The mean: the middle of what the value may be, and less of a jump than a mode.
-        values = (weights.softmax(-1) * means).sum(-1)
-    else:
-        chosen = (weights + _gumbel(weights, generator)).argmax(-1, keepdim=True)
-        noise = torch.randn(len(codes), generator=generator, device=codes.device)
-        values = (means.gather(1, chosen) + scales.gather(1, chosen) * noise[:, None]).squeeze(1)
+    chosen = (weights + _gumbel(weights, generator)).argmax(-1, keepdim=True)
+    noise = torch.randn(len(codes), generator=generator, device=codes.device)
+    values = (means.gather(1, chosen) + scales.gather(1, chosen) * noise[:, None]).squeeze(1)
     return codes, torch.where(codes == 0, values, 0.0)
 
 

@@ -7,7 +7,7 @@ Trained on random subsets, it is a density of whole rows in any order of the cha
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ class ColumnParts(NamedTuple):
     """What a network returns for all columns of each row.
 
     Attributes:
-        logits: Of the codes, (N, T); at most 25 in size.
+        logits: Of the codes, (N, T); bounded.
         weights: Logarithms of the weights of the Gaussians of each number, (N, Q, K).
         means: Their means.
         log_scales: Logarithms of their standard deviations.
@@ -48,6 +48,7 @@ class TableNetwork(nn.Module):
         blocks: Residual blocks.
         components: Gaussians of a number's mixture.
         dropout: Share of features that a block leaves out in training.
+        members: Networks of this kind, whose mixtures are averaged.
 
     Example:
         >>> network = TableNetwork(TableLayout((2, 1), (1,), (0.0,) * 3), width=8, blocks=1)
@@ -64,6 +65,8 @@ class TableNetwork(nn.Module):
     membership: Tensor
     anchors: Tensor
     anchored: Tensor
+    spread: Tensor
+    heat: Tensor
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class TableNetwork(nn.Module):
         blocks: int = 3,
         components: int = 12,
         dropout: float = 0.1,
+        members: int = 1,
     ) -> None:
         super().__init__()
         self.layout, self.components, self.dropout = layout, components, dropout
@@ -105,13 +109,25 @@ class TableNetwork(nn.Module):
             _, _, means, log_scales = self._parts(self.out.bias)
             means.copy_(torch.linspace(-2, 2, components))
             log_scales.fill_(math.log(0.5))
+        # Found on held-out rows after the training; see `calibration`.
+        self.register_buffer("spread", torch.zeros(numbers))
+        self.register_buffer("heat", torch.zeros(layout.columns))
+        self.others = nn.ModuleList(
+            TableNetwork(layout, width, blocks, components, dropout) for _ in range(members - 1)
+        )
+
+    @property
+    def members(self) -> int:
+        """Networks whose mixtures are averaged, this one among them."""
+        return 1 + len(self.others)
 
     def forward(
         self,
         codes: Tensor,  # (N, D)
         values: Tensor,  # (N, Q)
         seen: Tensor,  # (N, D), bool
-        masks: Tensor | None = None,  # (blocks, N, width)
+        masks: Tensor | None = None,  # (members * blocks, N, width)
+        apart: bool = False,
     ) -> ColumnParts:
         """Mixtures of all columns, from those that are seen.
 
@@ -120,7 +136,47 @@ class TableNetwork(nn.Module):
             values: Normal scores of the numbers, likewise.
             seen: Which cells count.
             masks: What :meth:`dropout_masks` drew, in training.
+            apart: Whether the mixtures of all members come one after another, (members * N, ...),
+                each as its network has them, for training.
         """
+        networks = [self, *self.others]
+        parts = [None] * len(networks) if masks is None else masks.chunk(len(networks))
+        found = [
+            network._mixtures(codes, values, seen, mask)
+            for network, mask in zip(networks, parts, strict=True)
+        ]
+        if apart:
+            return ColumnParts(*(torch.cat(part) for part in zip(*found, strict=True)))
+        return self.calibrated(found[0] if len(found) == 1 else self._averaged(found), seen)
+
+    def calibrated(self, parts: ColumnParts, seen: Tensor) -> ColumnParts:  # (N, D), bool
+        """Wider or narrower Gaussians, and flatter or steeper probabilities, column by column.
+
+        By as much as columns are seen: what depends on no other is not learned by heart, and
+        shares of categories, above all of rare ones, stay as they are.
+        """
+        columns = self.layout.table_columns
+        share = seen[:, :columns].sum(1, keepdim=True) / max(1, columns - 1)
+        cooled = torch.exp(-share * self.heat)[:, self.segments]
+        wider = (share * self.spread).unsqueeze(-1)
+        return parts._replace(logits=parts.logits * cooled, log_scales=parts.log_scales + wider)
+
+    def _averaged(self, found: list[ColumnParts]) -> ColumnParts:
+        """The mean of densities: of probabilities, and of Gaussians by their member's weight."""
+        logits = torch.stack([part.logits for part in found])  # (M, N, T)
+        logits = logits - (logits.exp() @ self.membership).log()[..., self.segments]
+        number = logits[..., self.offsets[self.numbers], None]  # (M, N, Q, 1)
+        weights = torch.stack([part.weights for part in found]).log_softmax(-1) + number
+        means, log_scales = ([part[k] for part in found] for k in (2, 3))
+        return ColumnParts(
+            torch.logsumexp(logits, 0), torch.cat(list(weights), -1), torch.cat(means, -1),
+            torch.cat(log_scales, -1),
+        )  # fmt: skip
+
+    def _mixtures(
+        self, codes: Tensor, values: Tensor, seen: Tensor, masks: Tensor | None
+    ) -> ColumnParts:
+        """What this member alone returns."""
         at = torch.where(seen, codes + self.offsets, self.layout.total)
         features = functional.embedding_bag(
             at, self.codes.weight, mode="sum", padding_idx=self.layout.total
@@ -138,11 +194,20 @@ class TableNetwork(nn.Module):
             features = block(features, None if masks is None else masks[number])
         features = self.norm(features)
         parts = self._parts(self.out(features).float())
+        parts = parts._replace(logits=bounded(parts.logits))
         if self.follow is None:
             return parts
         factors = self.follow(features).float().unflatten(-1, (-1, self.components, ANCHORS))
         near = (place * there)[:, self.anchors] * self.anchored  # (N, Q, A)
         return parts._replace(means=parts.means + (factors * near.unsqueeze(2)).sum(-1))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *more: Any, **named: Any
+    ) -> None:
+        # Networks of earlier versions were not calibrated.
+        for name in ("spread", "heat"):
+            state_dict.setdefault(prefix + name, getattr(self, name))
+        super()._load_from_state_dict(state_dict, prefix, *more, **named)
 
     def dropout_masks(self, rows: int, generator: torch.Generator) -> Tensor | None:
         """Factors of the features of each block: none, or what keeps their mean.
@@ -152,7 +217,7 @@ class TableNetwork(nn.Module):
         """
         if not self.dropout:
             return None
-        shape = (len(self.blocks), rows, self.norm.normalized_shape[0])
+        shape = (self.members * len(self.blocks), rows, self.norm.normalized_shape[0])
         uniform = torch.rand(shape, generator=generator, device=generator.device)
         return (uniform >= self.dropout) / (1 - self.dropout)
 
@@ -180,9 +245,8 @@ class TableNetwork(nn.Module):
     ) -> Tensor:  # (N, D)
         """Log-likelihood of each cell under its column's mixture, given those that are seen."""
         with torch.autocast(values.device.type, enabled=False):
-            logits = bounded(parts.logits)
-            sums = logits.exp() @ self.membership
-            found = logits.gather(1, codes + self.offsets) - sums.log()
+            sums = parts.logits.exp() @ self.membership
+            found = parts.logits.gather(1, codes + self.offsets) - sums.log()
             certain = self.linked_numbers(codes, seen)
             if certain is not None:
                 found = found.masked_fill(certain, 0.0)

@@ -1,0 +1,79 @@
+"""The most likely value of each cell that is not seen: its category, or its number's mean."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kermix.data.tables.schema import Schema
+from kermix.models.table.distribution import column_distribution
+from kermix.models.table.drawing import Rows, rows_at_once
+from kermix.models.table.links import transferred
+from kermix.models.table.network import ColumnParts, TableNetwork
+
+__all__ = ["most_likely_cells"]
+
+
+@torch.no_grad()
+def most_likely_cells(
+    network: TableNetwork,
+    schema: Schema,
+    codes: Tensor,  # (N, D)
+    values: Tensor,  # (N, Q)
+    seen: Tensor,  # (N, D), bool
+    on_rows: Callable[[int], None] | None = None,
+) -> Rows:
+    """Fill in the cells that are not seen, each given those that are.
+
+    A category gets its most likely value, which is wrong least often, and a number the mean of
+    its values, whose squared error is least; both without those that other gaps are filled with,
+    because these are no knowledge. Whether linked columns are equal is decided first.
+
+    Args:
+        network: The model.
+        schema: What its columns are.
+        codes: Codes of all columns; those that are not seen do not count.
+        values: Normal scores, likewise.
+        seen: Which cells are given.
+        on_rows: Called with the number of rows that are done, block by block.
+    """
+    codes, values, seen = codes.clone(), values.clone(), seen.clone()
+    for rows in torch.arange(len(codes), device=codes.device).split(rows_at_once(network)):
+        block = codes[rows], values[rows], seen[rows]
+        codes[rows], values[rows] = _filled(network, schema, *block)
+        if on_rows is not None:
+            on_rows(len(rows))
+    return codes, values
+
+
+def _filled(
+    network: TableNetwork, schema: Schema, codes: Tensor, values: Tensor, seen: Tensor
+) -> Rows:
+    layout, device = network.layout, codes.device
+    numbers = layout.number_of_column.to(device)
+    transferred(layout.links, numbers, codes, values, seen)
+    for place in range(layout.table_columns, layout.columns):
+        at = (~seen[:, place]).nonzero().flatten()
+        if not len(at):
+            continue
+        first = int(layout.offsets[place])
+        logits = network(codes[at], values[at], seen[at]).logits[:, first : first + 2]
+        codes[at, place] = logits.argmax(1)
+        seen[at, place] = True
+        transferred(layout.links, numbers, codes, values, seen)
+    gaps = ~seen[:, : layout.table_columns]
+    at = gaps.any(1).nonzero().flatten()
+    parts = network(codes[at], values[at], seen[at])
+    certain = network.linked_numbers(codes[at], seen[at])
+    for place, column in enumerate(schema.modelled):
+        own = gaps[at, place]
+        if not own.any():
+            continue
+        found = column_distribution(network, ColumnParts(*(p[own] for p in parts)), place, column)
+        if certain is not None:
+            found = found.as_number(certain[own, place].cpu().numpy())
+        new_codes, scores = found.most_likely_codes()
+        codes[at[own], place] = torch.from_numpy(new_codes).to(device)
+        if scores is not None:
+            values[at[own], numbers[place]] = torch.from_numpy(scores).to(values)
+    return codes, values
