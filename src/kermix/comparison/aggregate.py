@@ -22,7 +22,7 @@ from kermix.comparison.aggregate_result import (
 )
 from kermix.comparison.column_places import ColumnPlace, places_of_columns
 from kermix.comparison.column_scores import ColumnScores, PairScores
-from kermix.comparison.kernel_family import Form, Scaling, kernel_members
+from kermix.comparison.kernel_family import Kernels, kernel_members
 from kermix.comparison.permutation import own_generator, pvalues
 from kermix.comparison.sources import read_sources
 from kermix.comparison.units import Units, smallest_pvalue
@@ -39,8 +39,14 @@ MOST_PAIRS = 300
 PAIRS_AT_ONCE = 32
 COLUMNS_AT_ONCE = 64
 DIGITS = 1e-9  # statistics that agree to so many digits are equal
-FORMS: tuple[tuple[Form, int], ...] = (("Gaussian", 5), ("Laplace", 3))  # and bandwidths
-RIDGES = (math.inf, 1e-2, 1e-3, 1e-4)
+FAMILY: tuple[Kernels, ...] = (
+    Kernels("Gaussian", "as given", 4),
+    Kernels("Gaussian", "standardized", 4),
+    Kernels("Laplace", "normal scores", 3),
+)
+MIXED_FAMILY = (Kernels("Gaussian", "as given", 5), Kernels("Laplace", "as given", 3))
+COARSE_RIDGE, RIDGES_OF_A_ROW, SMALLEST_RIDGE = 0.1, (5.0, 0.5), 1e-5
+OF_COLUMNS = OF_PAIRS = 0.1  # weights of these parts of the family; kernels have the rest
 POWER = 0.8
 
 
@@ -119,21 +125,24 @@ def aggregate_rows(
     single = _columns(units, scores)
     pairs = _pairs_to_look_at(units, scores)
     double = _pairs(units, scores, pairs)
-    scalings: tuple[Scaling, ...] = ("standardized", "normal scores")
-    if mixed is not None or layout is not None:
-        scalings = ("as given",)
-    family = [("columns, each by itself", _maximum(single))]
-    if len(pairs):
-        family.append(("pairs of columns", _maximum(double)))
-    for member in kernel_members(
-        units, scalings, (("Gaussian", 5), ("Laplace", 3)), RIDGES, layout
-    ):
-        family.append((member.name, standardized(member.values[None])[0]))
-    names = [name for name, _ in family]
-    table = torch.stack([values for _, values in family])
-    total = _settled(combined(table))
+    family = MIXED_FAMILY if layout is not None else FAMILY
+    if pooled.shape[1] == 1:
+        family = tuple(f for f in family if f.scaling != "as given" or layout is not None)
+    members = list(kernel_members(units, family, _ridges(sum(units.used)), layout))
+    parts = [
+        (1 - OF_COLUMNS - OF_PAIRS, _evidence(torch.stack([m.values for m in members])))
+        if members else (0.0, single[:0]),
+        (OF_COLUMNS, single),
+        (OF_PAIRS, double),
+    ]  # fmt: skip
+    total = _settled(
+        torch.stack([math.log(share) + _mean(part) for share, part in parts if len(part)])
+        .logsumexp(0)
+    )  # fmt: skip
+    names = [m.name for m in members] + ["single columns"] + ["pairs of columns"] * bool(pairs)
+    table = torch.cat([parts[0][1], *(_mean(part)[None] for _, part in parts[1:] if len(part))])
     sizes = n, len(pooled) - n
-    own, corrected = pvalues(table)[:, 0], _corrected(table)
+    own, corrected = pvalues(_settled(table))[:, 0], _corrected(table)
     rank = corrected.add(own * 1e-6).argsort(stable=True).tolist()
     names_of = [p.name for p in places]
     return AggregateTest(
@@ -158,34 +167,33 @@ def aggregate_rows(
     )  # fmt: skip
 
 
-def standardized(statistics: Tensor) -> Tensor:  # (..., P) -> (..., P)
-    """Statistics on one scale: cube roots, in standard deviations from their mean.
+def _evidence(statistics: Tensor) -> Tensor:  # (..., P) -> (..., P)
+    r"""Statistics on one scale, :math:`z |z| / 2`, with cube roots `z` of mean 0 and variance 1.
 
     Cube roots of quadratic forms are nearly normal (Wilson and Hilferty), so that the largest of
     several is not always that with the longest tail.
     """
     roots = _settled(statistics).clamp(min=0) ** (1 / 3)
     spread, centre = torch.std_mean(roots, -1, correction=0, keepdim=True)
-    largest = roots.amax(-1, keepdim=True)
-    return torch.where(spread > DIGITS * largest, (roots - centre) / spread.clamp(min=1e-300), 0.0)
+    apart = spread > DIGITS * roots.amax(-1, keepdim=True)
+    scores = torch.where(apart, (roots - centre) / spread.clamp(min=1e-300), 0.0)
+    return scores * scores.abs() / 2
 
 
-def combined(table: Tensor) -> Tensor:  # (M, P) -> (P,)
-    """One statistic from several on one scale."""
-    return table.amax(0)
+def _mean(evidence: Tensor) -> Tensor:  # (M, P) -> (P,)
+    r"""The logarithm of the mean of :math:`e^{z |z| / 2}`, which is ruled by its largest terms."""
+    return evidence.logsumexp(0) - math.log(len(evidence))
+
+
+def _ridges(rows: int) -> tuple[float, ...]:
+    """One for coarse structure; others that keep as many features as rows can tell of."""
+    return COARSE_RIDGE, *(max(SMALLEST_RIDGE, r / rows) for r in RIDGES_OF_A_ROW)
 
 
 def _settled(statistics: Tensor) -> Tensor:
     """Statistics to so many digits of the largest that rounding does not tell labellings apart."""
     unit = statistics.abs().amax(-1, keepdim=True) * DIGITS
     return torch.where(unit > 0, (statistics / unit.clamp(min=1e-300)).round() * unit, 0.0)
-
-
-def _maximum(table: Tensor) -> Tensor:  # (C, P) -> (P,)
-    """The largest of several, on the scale of one."""
-    values = table.amax(0)
-    spread, centre = torch.std_mean(values, -1, correction=0)
-    return (values - centre) / spread if spread > DIGITS else torch.zeros_like(values)
 
 
 def _corrected(table: Tensor) -> Tensor:  # (M, P) -> (M,)
@@ -206,7 +214,7 @@ def _ranked(table: Tensor) -> list[tuple[int, float, float, float]]:
 
 
 def _columns(units: Units, scores: Sequence[ColumnScores]) -> Tensor:  # (C, P)
-    """Each column by itself: the largest of its nested statistics."""
+    """The evidence of each column by itself, from its nested statistics."""
     found = []
     for start in range(0, len(scores), COLUMNS_AT_ONCE):
         some = scores[start : start + COLUMNS_AT_ONCE]
@@ -218,17 +226,17 @@ def _columns(units: Units, scores: Sequence[ColumnScores]) -> Tensor:  # (C, P)
         means = units.means(together, max(1, sum(widths)))
         squares = (units.signed @ means).square().mT  # (q, P)
         for column, part in zip(some, squares.split(widths), strict=True):
-            found.append(_largest_nested(column, part))
+            found.append(_nested(column, part))
     return torch.stack(found)
 
 
-def _largest_nested(column: ColumnScores, squares: Tensor) -> Tensor:  # (q, P) -> (P,)
+def _nested(column: ColumnScores, squares: Tensor) -> Tensor:  # (q, P) -> (P,)
     nested = [squares[:k].sum(0) for k in column.nested]
     if column.gap > 0:
         nested.append(squares[-1])
     if not nested:
         return squares.new_zeros(squares.shape[1])
-    return standardized(torch.stack(nested)).amax(0)
+    return _mean(_evidence(torch.stack(nested)))
 
 
 def _pairs_to_look_at(units: Units, scores: Sequence[ColumnScores]) -> list[tuple[int, int]]:
@@ -247,7 +255,7 @@ def _pairs_to_look_at(units: Units, scores: Sequence[ColumnScores]) -> list[tupl
 def _pairs(
     units: Units, scores: Sequence[ColumnScores], pairs: Sequence[tuple[int, int]]
 ) -> Tensor:  # (pairs, P)
-    """Each pair beyond its single columns: the first product, or all of them."""
+    """The evidence of each pair beyond its single columns: the first product, and all of them."""
     found = []
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
         some = PairScores(scores, pairs[start : start + PAIRS_AT_ONCE])
@@ -255,7 +263,7 @@ def _pairs(
         left = some.beyond(means, units.reference, units.shares)
         squares = (units.signed @ left.flatten(1)).square().mT.unflatten(0, left.shape[1:])
         both = torch.stack([squares[:, 0], squares.sum(1)])
-        found.append(standardized(both).amax(0))
+        found.append(_mean(_evidence(both)))
     return torch.cat(found) if found else units.signed.new_zeros(0, len(units.signed))
 
 

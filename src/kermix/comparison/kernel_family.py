@@ -10,7 +10,7 @@ coarse. Features come from landmarks, which are distinct pooled rows.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from kermix.comparison.units import Units
 from kermix.kernels.distances import Layout, mismatches, numbers_of, squared_distances
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
 
-__all__ = ["Form", "KernelMember", "Scaling", "kernel_members"]
+__all__ = ["KernelMember", "Kernels", "kernel_members"]
 
 Scaling = Literal["as given", "standardized", "normal scores"]
 Form = Literal["Gaussian", "Laplace"]
@@ -47,10 +47,17 @@ class KernelMember:
         return f"{self.kernel} kernel of {self.bandwidth:.3g}, {self.scaling}: {what}"
 
 
+class Kernels(NamedTuple):
+    """Kernels of one form, of numbers scaled in one way, at several bandwidths."""
+
+    form: Form
+    scaling: Scaling
+    bandwidths: int
+
+
 def kernel_members(
     units: Units,
-    scalings: Sequence[Scaling],
-    forms: Sequence[tuple[Form, int]],
+    family: Sequence[Kernels],
     ridges: Sequence[float],
     layout: Layout | None = None,
 ) -> Iterator[KernelMember]:
@@ -58,26 +65,19 @@ def kernel_members(
 
     Args:
         units: Rows with their labels.
-        scalings: Of the numbers.
-        forms: Kernels, each with the number of its bandwidths.
+        family: The kernels.
         ridges: Of the whitening, relative to the kernel's diagonal.
         layout: Which columns are codes.
     """
-    for scaling in scalings:
-        scale = _scaling(scaling, units.reference, units.shares, layout)
-        for form, count in forms:
-            yield from _members(units, scaling, scale, form, count, ridges, layout)
+    for kernels in family:
+        yield from _members(units, kernels, ridges, layout)
 
 
 def _members(
-    units: Units,
-    scaling: Scaling,
-    scale: Callable[[Tensor], Tensor],
-    form: Form,
-    count: int,
-    ridges: Sequence[float],
-    layout: Layout | None,
+    units: Units, kernels: Kernels, ridges: Sequence[float], layout: Layout | None
 ) -> Iterator[KernelMember]:
+    form, scaling, count = kernels
+    scale = _scaling(scaling, units.reference, units.shares, layout)
     rank = LANDMARKS if units.blocks is None else LANDMARKS_OF_BLOCKS
     distinct = units.reference[distinct_rows(units.reference)[0]]
     landmarks = scale(distinct[symmetric_subset(distinct, rank)])
@@ -93,14 +93,14 @@ def _members(
     of_reference = distances(units.reference)
     width = len(landmarks)
 
-    def kernels(rows: Tensor) -> Tensor:
+    def all_kernels(rows: Tensor) -> Tensor:
         found = distances(rows)
         return torch.cat([_kernel(found, form, b) for b in grid], 1)
 
     if units.blocks is None and units.rows is units.reference:
         of_units = None
     else:
-        of_units = units.means(kernels, width * len(grid)).split(width, 1)
+        of_units = units.means(all_kernels, width * len(grid)).split(width, 1)
     for k, bandwidth in enumerate(grid):
         basis = _whitening(_kernel(apart, form, bandwidth))
         reference = _kernel(of_reference, form, bandwidth) @ basis
