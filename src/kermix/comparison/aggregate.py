@@ -19,7 +19,7 @@ from kermix.comparison.aggregate_result import (
     FamilyStatistic,
     PairTest,
 )
-from kermix.comparison.column_places import ColumnPlace, places_of_columns
+from kermix.comparison.column_places import ColumnPlace, places_of_columns, places_of_names
 from kermix.comparison.column_scores import ColumnScores
 from kermix.comparison.column_tests import column_evidence, pair_evidence, pairs_to_look_at
 from kermix.comparison.evidence import (
@@ -34,7 +34,6 @@ from kermix.comparison.permutation import own_generator, pvalues
 from kermix.comparison.sources import read_sources
 from kermix.comparison.units import Units, smallest_pvalue
 from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.mixed_rows import MixedRows
 from kermix.data.tables.table import Source
 from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
@@ -84,9 +83,12 @@ def aggregate_test(
     read = read_sources([a, b], reading or Reading())
     first, second = read.tables
     pooled = torch.cat([first.values.double(), second.values.double()])
+    mixed = read.mixed
+    places = places_of_names(first.columns) if mixed is None else places_of_columns(mixed)
+    layout = None if mixed is None else mixed.layout
     return aggregate_rows(
-        pooled, len(first), columns=first.columns, mixed=read.mixed, permutations=permutations,
-        seed=seed, level=level,
+        pooled, len(first), places=places, layout=layout, permutations=permutations, seed=seed,
+        level=level,
     )  # fmt: skip
 
 
@@ -95,8 +97,7 @@ def aggregate_rows(
     pooled: Tensor,  # (n + m, d)
     n: int,
     *,
-    columns: Sequence[str] | None = None,
-    mixed: MixedRows | None = None,
+    places: Sequence[ColumnPlace] | None = None,
     layout: Layout | None = None,
     permutations: int = PERMUTATIONS,
     seed: int | torch.Generator = 0,
@@ -109,9 +110,8 @@ def aggregate_rows(
     Args:
         pooled: Numbers as they are, or mixed rows.
         n: How many rows are of the first sample.
-        columns: Names of columns of numbers.
-        mixed: How mixed rows were made.
-        layout: Which columns are codes, where there is no `mixed`.
+        places: The columns, and where the rows hold them; by default one each, named x0, x1, ...
+        layout: Which columns of the rows are codes, if any; see :class:`~kermix.kernels.mixed`.
         permutations: How many random labellings.
         seed: Of the labellings.
         level: Of the verdict.
@@ -121,8 +121,9 @@ def aggregate_rows(
     check_count("permutations", permutations)
     if not 0 < level < 1:
         raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
-    places = _places(pooled.shape[1], columns, mixed, layout)
-    layout = layout if mixed is None else mixed.layout
+    if places is None:
+        names = [f"x{k}" for k in range(pooled.shape[1])]
+        places = places_of_names(names, 0 if layout is None else layout.codes)
     generator = own_generator(seed)
     units = Units.of(pooled.double(), n, permutations, generator, groups=groups, weights=weights)
     scores = [ColumnScores.of(place, units.reference, units.shares) for place in places]
@@ -183,19 +184,6 @@ def aggregate_rows(
 def _ridges(rows: int) -> tuple[float, ...]:
     """One for coarse structure; others that keep as many features as rows can tell of."""
     return COARSE_RIDGE, *(max(SMALLEST_RIDGE, r / rows) for r in RIDGES_OF_A_ROW)
-
-
-def _places(
-    width: int, columns: Sequence[str] | None, mixed: MixedRows | None, layout: Layout | None
-) -> tuple[ColumnPlace, ...]:
-    if mixed is not None:
-        return places_of_columns(mixed)
-    codes = 0 if layout is None else layout.codes
-    names = [f"x{k}" for k in range(width)] if columns is None else columns
-    return tuple(
-        ColumnPlace(names[k], k, None) if k < width - codes else ColumnPlace(names[k], None, k)
-        for k in range(width)
-    )
 
 
 def _smallest(
