@@ -18,7 +18,8 @@ from kermix.comparison.column_places import ColumnPlace
 
 __all__ = ["ColumnScores", "PairScores", "legendre"]
 
-ORDER = 8
+NESTED = (1, 2, 4, 8)
+ORDER = NESTED[-1]
 FEW_VALUES = 8
 VALUES_OF_CATEGORIES = 64
 FIRST = 2  # scores of a column that products are made of
@@ -69,12 +70,27 @@ class ColumnScores:
         return cls(place, None, None, values[order], weights[order].sqrt(), gap)
 
     @property
-    def nested(self) -> tuple[int, ...]:
-        """How many of the scores, from the first on, make a statistic each."""
+    def informative(self) -> bool:
+        """Whether the column has more than one value."""
+        return self.ordered is not None or len(self.values) > 0 or self.gap > 0
+
+    def statistics(self, squares: Tensor) -> Tensor:  # (q, P) -> (k, P)
+        """Statistics from squared differences of mean scores.
+
+        Of a number: sums of the first 1, 2, 4 and all. Of a category: Pearson's, and the sum of
+        squared differences of shares. Of gaps: that of their share.
+        """
+        known = squares[:-1] if self.gap > 0 else squares
+        found = []
         if self.ordered is not None:
-            return (1, 2, 4, ORDER)
-        count = len(self.values)
-        return (1, count) if count > 2 else (count,) if count else ()
+            found += [known[:k].sum(0) for k in NESTED]
+        elif len(self.values):
+            found.append(known.sum(0))
+            if len(self.values) > 2:
+                found.append(self.roots.square() @ known)
+        if self.gap > 0:
+            found.append(squares[-1])
+        return torch.stack(found) if found else squares.new_zeros(1, squares.shape[1])
 
     def __call__(self, rows: Tensor) -> Tensor:  # (N, d) -> (N, q)
         """Scores of rows; the last one is of gaps, where there are any."""

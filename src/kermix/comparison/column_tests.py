@@ -18,7 +18,7 @@ COLUMNS_AT_ONCE = 64
 
 
 def column_evidence(units: Units, scores: Sequence[ColumnScores]) -> Tensor:  # (C, P)
-    """The evidence of each column by itself, from its nested statistics."""
+    """The evidence of each column by itself, from its statistics."""
     found = []
     for start in range(0, len(scores), COLUMNS_AT_ONCE):
         some = scores[start : start + COLUMNS_AT_ONCE]
@@ -30,22 +30,13 @@ def column_evidence(units: Units, scores: Sequence[ColumnScores]) -> Tensor:  # 
         means = units.means(together, max(1, sum(widths)))
         squares = (units.signed @ means).square().mT  # (q, P)
         for column, part in zip(some, squares.split(widths), strict=True):
-            found.append(_nested(column, part))
+            found.append(mean_evidence(evidence(column.statistics(part))))
     return torch.stack(found)
-
-
-def _nested(column: ColumnScores, squares: Tensor) -> Tensor:  # (q, P) -> (P,)
-    nested = [squares[:k].sum(0) for k in column.nested]
-    if column.gap > 0:
-        nested.append(squares[-1])
-    if not nested:
-        return squares.new_zeros(squares.shape[1])
-    return mean_evidence(evidence(torch.stack(nested)))
 
 
 def pairs_to_look_at(units: Units, scores: Sequence[ColumnScores]) -> list[tuple[int, int]]:
     """All pairs, or those whose ranks or codes depend most on each other in the pooled rows."""
-    told = [k for k, s in enumerate(scores) if s.nested]
+    told = [k for k, s in enumerate(scores) if s.informative]
     if len(told) * (len(told) - 1) // 2 <= MOST_PAIRS:
         return list(combinations(told, 2))
     first = torch.stack([scores[k](units.reference)[:, 0] for k in told], 1)
