@@ -239,7 +239,7 @@ def test_products_beyond_single_columns():
     shares = torch.full((200,), 1 / 200).double()
     columns = [ColumnScores.of(p, rows, shares) for p in places_of_names(["a", "b"])]
     pair = PairScores(columns, [(0, 1)])
-    left = pair.beyond(pair(rows), rows, shares)[:, 0]
+    left = pair.beyond(pair(rows), pair(rows), shares)[:, 0]
     main = torch.cat([c(rows)[:, :4] for c in columns], 1)
     assert (left.mT @ (main - main.mean(0))).abs().max() / 200 < 1e-6
     assert_close(left.square().mean(0), torch.ones(4).double(), atol=1e-6, rtol=0)

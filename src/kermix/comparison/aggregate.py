@@ -49,7 +49,7 @@ FAMILY: tuple[Kernels, ...] = (
 MIXED_FAMILY = (Kernels("Gaussian", "as given", 5), Kernels("Laplace", "as given", 3))
 COARSE_RIDGE, RIDGES_OF_A_ROW, SMALLEST_RIDGE = 0.1, (5.0, 0.5), 1e-5
 # Weights of the parts of the family.
-OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS = 0.4, 0.4, 0.1, 0.1
+OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS = 0.45, 0.45, 0.05, 0.05
 POWER = 0.8
 
 

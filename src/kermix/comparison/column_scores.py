@@ -70,6 +70,11 @@ class ColumnScores:
         return cls(place, None, None, values[order], weights[order].sqrt(), gap)
 
     @property
+    def width(self) -> int:
+        """How many scores there are."""
+        return (ORDER if self.ordered is not None else len(self.values)) + (self.gap > 0)
+
+    @property
     def informative(self) -> bool:
         """Whether the column has more than one value."""
         return self.ordered is not None or len(self.values) > 0 or self.gap > 0
@@ -103,13 +108,18 @@ class ColumnScores:
                 found = torch.cat([found, missing.to(found) / self.gap], 1)
         return found
 
-    def _known(self, rows: Tensor) -> Tensor:
+    def first(self, rows: Tensor) -> Tensor:  # (N, d) -> (N,)
+        """The first score alone, whether or not a number is missing."""
+        found = self._known(rows, 1)
+        return found[:, 0] if found.shape[1] else rows.new_zeros(len(rows))
+
+    def _known(self, rows: Tensor, order: int = ORDER) -> Tensor:
         place = self.place
         at = place.codes if place.numbers is None else place.numbers
         column = rows[:, at].contiguous()
         if self.ordered is None or self.below is None:
             return (column[:, None] == self.values).to(rows) / self.roots
-        return legendre(2 * middle_ranks(column, self.ordered, self.below) - 1, ORDER)
+        return legendre(2 * middle_ranks(column, self.ordered, self.below) - 1, order)
 
 
 def middle_ranks(column: Tensor, ordered: Tensor, below: Tensor) -> Tensor:
@@ -156,14 +166,15 @@ class PairScores:
             parts.append(torch.cat([products, main[i], main[j]], 1))
         return torch.stack(parts, 1).flatten(1)
 
-    def beyond(self, means: Tensor, reference: Tensor, shares: Tensor) -> Tensor:
+    def beyond(self, means: Tensor, known: Tensor, shares: Tensor) -> Tensor:
         """What is left of mean products (R, pairs * width): (R, pairs, products), of variance 1.
 
-        The prediction is the linear regression among the reference rows.
+        The prediction is the linear regression among the reference rows, of which `known` are
+        the scores, (S, pairs * width).
         """
         shape = len(self.pairs), self.width
         count = FIRST * FIRST
-        known = self(reference).unflatten(1, shape)  # (S, pairs, width)
+        known = known.unflatten(1, shape)
         centre = torch.einsum("s,spw->pw", shares, known)
         known = known - centre
         product = torch.einsum("s,spw,spv->pwv", shares, known, known)

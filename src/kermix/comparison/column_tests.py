@@ -22,7 +22,7 @@ def column_evidence(units: Units, scores: Sequence[ColumnScores]) -> Tensor:  # 
     found = []
     for start in range(0, len(scores), COLUMNS_AT_ONCE):
         some = scores[start : start + COLUMNS_AT_ONCE]
-        widths = [s(units.reference[:1]).shape[1] for s in some]
+        widths = [s.width for s in some]
 
         def together(rows: Tensor, some: Sequence[ColumnScores] = some) -> Tensor:
             return torch.cat([s(rows) for s in some], 1)
@@ -39,9 +39,9 @@ def pairs_to_look_at(units: Units, scores: Sequence[ColumnScores]) -> list[tuple
     told = [k for k, s in enumerate(scores) if s.informative]
     if len(told) * (len(told) - 1) // 2 <= MOST_PAIRS:
         return list(combinations(told, 2))
-    first = torch.stack([scores[k](units.reference)[:, 0] for k in told], 1)
-    first = (first - units.shares @ first) * units.shares.sqrt()[:, None]
-    products = (first.mT @ first).float().triu(1).abs()
+    first = torch.stack([scores[k].first(units.reference) for k in told], 1)
+    first = ((first - units.shares @ first) * units.shares.sqrt()[:, None]).float()
+    products = (first.mT @ first).triu(1).abs()
     best = products.flatten().topk(MOST_PAIRS).indices
     rows, columns = best // len(told), best % len(told)
     return sorted((told[i], told[j]) for i, j in zip(rows.tolist(), columns.tolist(), strict=True))
@@ -55,7 +55,8 @@ def pair_evidence(
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
         some = PairScores(scores, pairs[start : start + PAIRS_AT_ONCE])
         means = units.means(some, len(some.pairs) * some.width)
-        left = some.beyond(means, units.reference, units.shares)
+        known = means if units.rows is units.reference else some(units.reference)
+        left = some.beyond(means, known, units.shares)
         squares = (units.signed @ left.flatten(1)).square().mT.unflatten(0, left.shape[1:])
         both = torch.stack([squares[:, 0], squares.sum(1)])
         found.append(mean_evidence(evidence(both)))

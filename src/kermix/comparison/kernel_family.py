@@ -18,7 +18,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.comparison.column_scores import middle_ranks
 from kermix.comparison.units import Units
 from kermix.kernels.distances import Layout, mismatches, numbers_of, squared_distances
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
@@ -241,19 +240,15 @@ def _scaling(
         spread = (shares @ (numbers - centre).square()).sqrt()
         spread = torch.where(spread > NEGLIGIBLE * numbers.abs().amax(0), spread, 1.0)
         return lambda rows: torch.cat([(rows[:, :count] - centre) / spread, rows[:, count:]], 1)
-    tables = []
-    for column in numbers.mT:
-        values, index = torch.unique(column, return_inverse=True)
-        weights = shares.new_zeros(len(values)).index_add_(0, index, shares)
-        tables.append((values, (weights.cumsum(0) - weights / 2) / weights.sum()))
+    ordered, order = numbers.mT.contiguous().sort(1)
+    below = torch.nn.functional.pad(shares[order].cumsum(1), (1, 0))
     edge = 0.5 / len(reference)
 
     def scores(rows: Tensor) -> Tensor:
-        found = [
-            middle_ranks(column.contiguous(), *table)
-            for column, table in zip(rows[:, :count].mT, tables, strict=True)
-        ]
-        normal = torch.special.ndtri(torch.stack(found, 1).clamp(edge, 1 - edge))
-        return torch.cat([normal, rows[:, count:]], 1)
+        column = rows[:, :count].mT.contiguous()
+        ends = (torch.searchsorted(ordered, column, right=right) for right in (False, True))
+        first, last = (below.gather(1, end) for end in ends)
+        normal = torch.special.ndtri(((first + last) / 2).clamp(edge, 1 - edge))
+        return torch.cat([normal.mT, rows[:, count:]], 1)
 
     return scores
