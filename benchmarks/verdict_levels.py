@@ -4,9 +4,10 @@
 cells or for fewer seconds. Beside the verdict's p-value each cell has the smallest corrected
 p-value of all columns and of all pairs: the chance that any of them is named. Judged and measured
 again as in :mod:`benchmarks.levels`. Sizes lie on both sides of every switch: 4000 rows (then
-blocks change sides), 8000 (then features come from some of the rows), 400 distinct rows (then from
-some of these), 8 values of a column (then it has ranks), 300 pairs of columns (then some are left
-out), and so few rows that all labellings are tried.
+blocks change sides), 8000 (then features come from some of the rows), 300 distinct rows (then from
+some of these), 8 values of a column (then it has ranks), a ratio of 1.25 of the columns' spreads
+(then they are also taken as given), 300 pairs of columns (then some are left out), and so few rows
+that all labellings are tried.
 """
 
 import argparse
@@ -106,8 +107,8 @@ CELLS = (
     _cell("100 v 100, lognormal", (100, 100), 10, source="lognormal"),
     _cell("60 v 90, Cauchy", (60, 90), 3, source="Cauchy"),
     _cell("200 v 200, clusters", (200, 200), 2, source="four clusters"),
-    _cell("199 v 201, 400 rows", (199, 201), 4),
-    _cell("200 v 201, 401 rows", (200, 201), 4),
+    _cell("149 v 151, 300 rows", (149, 151), 4),
+    _cell("150 v 151, 301 rows", (150, 151), 4),
     _cell("150 v 50, 26 columns", (150, 50), 26, budget=500),
     _cell("500 v 500", (500, 500), 10, budget=900),
     _cell("80 v 60, binary", (80, 60), 6, source="binary", why=TIES),

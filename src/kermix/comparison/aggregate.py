@@ -47,6 +47,7 @@ FAMILY: tuple[Kernels, ...] = (
     Kernels("Laplace", "normal scores", 3),
 )
 MIXED_FAMILY = (Kernels("Gaussian", "as given", 5), Kernels("Laplace", "as given", 3))
+ONE_SCALE = 1.25  # largest ratio of the spreads of columns
 COARSE_RIDGE, RIDGES_OF_A_ROW, SMALLEST_RIDGE = 0.1, (5.0, 0.5), 1e-5
 # Weights of the parts of the family.
 OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS = 0.45, 0.45, 0.05, 0.05
@@ -130,9 +131,7 @@ def aggregate_rows(
     single = column_evidence(units, scores)
     pairs = pairs_to_look_at(units, scores)
     double = pair_evidence(units, scores, pairs)
-    family = MIXED_FAMILY if layout is not None else FAMILY
-    if pooled.shape[1] == 1:
-        family = tuple(f for f in family if f.scaling != "as given" or layout is not None)
+    family = MIXED_FAMILY if layout is not None else _family(units)
     members = list(kernel_members(units, family, _ridges(sum(units.used)), layout))
     by_moment = [
         [m for m in members if m.moment == moment] for moment in ("mean", "second moments")
@@ -179,6 +178,15 @@ def aggregate_rows(
         statistic=float(total[0]),
         null=total[1:],
     )  # fmt: skip
+
+
+def _family(units: Units) -> tuple[Kernels, ...]:
+    """Kernels of numbers; where all columns are on one scale, that they are given on is enough."""
+    centre = units.shares @ units.reference
+    spread = (units.shares @ (units.reference - centre).square()).sqrt()
+    if bool(spread.amax() <= ONE_SCALE * spread.amin()):
+        return tuple(f for f in FAMILY if f.scaling != "as given")
+    return FAMILY
 
 
 def _ridges(rows: int) -> tuple[float, ...]:

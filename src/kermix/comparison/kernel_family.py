@@ -27,7 +27,7 @@ __all__ = ["KernelMember", "Kernels", "kernel_members"]
 Scaling = Literal["as given", "standardized", "normal scores"]
 Form = Literal["Gaussian", "Laplace"]
 
-LANDMARKS, LANDMARKS_OF_BLOCKS = 400, 200
+LANDMARKS, LANDMARKS_OF_BLOCKS = 300, 200
 NEGLIGIBLE = 1e-10
 LEADING = (30, 60)  # features whose second moments are looked at
 WHITENING = 1e-3  # of these
