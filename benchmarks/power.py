@@ -1,127 +1,64 @@
-"""Power and level of two-sample tests, beside hyppo's tests on the same samples.
+"""Power of two-sample tests, ours beside others on the same samples.
 
-`python -m benchmarks.power` writes `results/bench/power-<machine>.json`.
+`python -m benchmarks.power` writes `results/bench/power-<machine>.json`, again whenever a part
+ends, so that a run that is cut keeps what it has; `--processes` for several of one thread each.
+Peers that are not installed are left out.
 """
 
 import argparse
-import gzip
+import importlib.util
 import json
+import multiprocessing
+import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.permutation import four_gaussians
+from benchmarks.power_problems import PUBLISHED, Problem, problems
+from kermix.comparison.aggregate import aggregate_rows
 from kermix.comparison.twosample import two_sample_test, variance_grid
+from kermix.kernels.distances import Layout, numbers_of
 from kermix.kernels.gaussian import bandwidth
 from kermix.kernels.others import LaplaceKernel
 from kermix.reports.provenance import environment, machine_name, write_json
 
-__all__ = ["CASES", "METHODS", "run"]
+__all__ = ["CASES", "METHODS", "merged", "rejection_rates", "run"]
 
 LEVEL = 0.05
-Pair = tuple[Tensor, Tensor]
-
-# Rejection rates published for these protocols, from benchmarks.md.
-PUBLISHED: dict[str, dict[str, float]] = {
-    "mixture sd=0.5": {"MMD-FUSE": 0.995, "MMDAgg": 0.995},
-    "mixture sd=0.6": {"MMD-FUSE": 0.945, "MMDAgg": 0.915},
-    "mixture sd=0.7": {"MMD-FUSE": 0.51, "MMDAgg": 0.46},
-    "mixture sd=1.6": {"MMD-FUSE": 0.635, "MMDAgg": 0.675},
-    "mixture sd=2.0": {"MMD-FUSE": 0.905, "MMDAgg": 0.945},
-    "mnist Q1": {"MMDAgg": 1.0},
-    "mnist Q2": {"MMDAgg": 0.988},
-    "mnist Q3": {"MMDAgg": 0.408},
-    "mnist Q4": {"MMDAgg": 0.358},
-    "mnist Q5": {"MMDAgg": 0.058},
-    "blobs 10": {"RJSD": 0.36, "MMD-D": 0.152},
-    "blobs 20": {"RJSD": 0.914, "MMD-D": 0.461},
-    "blobs 40": {"RJSD": 1.0, "MMD-D": 0.971},
-}
-DIGITS = ((1, 3, 5, 7, 9), (0,), (2,), (4,), (6,))
+PERMUTATIONS = 500
+PART = 10  # repetitions at a time
+Method = Callable[[Tensor, Tensor, Layout | None, int], float]
 
 
-def blobs(n: int, correlated: bool, generator: torch.Generator) -> Tensor:  # (n, 2)
-    """Nine Gaussians on {0, 1, 2}^2 of variance 0.03; `correlated`: each with its own tilt."""
-    tilt = torch.tensor([*(-0.02 - 0.002 * k for k in range(4)), 0.0,
-                         *(0.02 + 0.002 * k for k in range(4))])  # fmt: skip
-    state = torch.randint(9, (n,), generator=generator)
-    covariance = 0.03 * torch.eye(2).expand(9, 2, 2).clone()
-    if correlated:
-        covariance[:, 0, 1] = covariance[:, 1, 0] = tilt
-    noise = torch.randn(n, 2, 1, generator=generator)
-    shift = (torch.linalg.cholesky(covariance)[state] @ noise).squeeze(-1)
-    return torch.stack([state // 3, state % 3], 1) + shift
+def _aggregate(x: Tensor, y: Tensor, layout: Layout | None, seed: int) -> float:
+    pooled = torch.cat([x, y])
+    found = aggregate_rows(pooled, len(x), layout=layout, permutations=PERMUTATIONS, seed=seed)
+    return found.pvalue
 
 
-def _mixtures(sd: float, generator: torch.Generator) -> Pair:
-    return four_gaussians(500, 1.0, generator), four_gaussians(500, sd, generator)
-
-
-def _blob_pair(n: int, correlated: bool, generator: torch.Generator) -> Pair:
-    return blobs(n, False, generator), blobs(n, correlated, generator)
-
-
-def _mnist(folder: Path) -> tuple[Tensor, Tensor]:
-    """Images averaged to 7 x 7, in [0, 1], and labels, of the 60,000 training images."""
-    with gzip.open(folder / "train-images-idx3-ubyte.gz") as file:
-        images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 7, 4, 7, 4)
-    with gzip.open(folder / "train-labels-idx1-ubyte.gz") as file:
-        labels = np.frombuffer(file.read(), np.uint8, offset=8)
-    small = torch.from_numpy(images.mean((2, 4)) / 255).float().reshape(-1, 49)
-    return small, torch.from_numpy(labels.astype(np.int64))
-
-
-def _cases(folder: Path | None) -> Iterator[tuple[str, str, Callable[[torch.Generator], Pair]]]:
-    """Name, sample sizes in words, and a function that draws a pair of samples."""
-    for sd in (1.0, 0.5, 0.6, 0.7, 1.6, 2.0):
-        name = "mixture null" if sd == 1 else f"mixture sd={sd}"
-        yield name, "n=m=500", partial(_mixtures, sd)
-    for count in (10, 20, 40):
-        n = 9 * count
-        yield (
-            f"blobs {count}",
-            f"n=m={n}, {count} expected in each of 9 blobs, no training set",
-            partial(_blob_pair, n, True),
-        )
-    yield "blobs null", "n=m=180", partial(_blob_pair, 180, False)
-    if folder is None or not folder.is_dir():
-        return
-    images, labels = _mnist(folder)
-
-    def drawn(allowed: Tensor, generator: torch.Generator) -> Tensor:
-        return images[allowed[torch.randperm(len(allowed), generator=generator)[:500]]]
-
-    def pair(allowed: Tensor, generator: torch.Generator) -> Pair:
-        return drawn(every, generator), drawn(allowed, generator)
-
-    every = torch.arange(len(labels))
-    digits: tuple[int, ...] = ()
-    for k, added in enumerate(DIGITS, start=1):
-        digits = (*digits, *added)
-        chosen = torch.isin(labels, torch.tensor(digits)).nonzero()[:, 0]
-        yield f"mnist Q{k}", "n=m=500", partial(pair, chosen)
-    yield "mnist null", "n=m=500", partial(pair, every)
-
-
-def _hyppo(name: str) -> Callable[[Tensor, Tensor, int], float]:
-    def test(x: Tensor, y: Tensor, seed: int) -> float:
-        from hyppo import ksample
-
-        del seed
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            # Its default for such sample sizes: a p-value from a chi-square approximation.
-            return float(getattr(ksample, name)().test(x.double().numpy(), y.double().numpy())[1])
+def _cost(cost: Any) -> Method:
+    def test(x: Tensor, y: Tensor, layout: Layout | None, seed: int) -> float:
+        return two_sample_test(x, y, cost, seed=seed, layout=layout).pvalue
 
     return test
+
+
+def _median_mmd(x: Tensor, y: Tensor, layout: Layout | None, seed: int) -> float:
+    variance = float(bandwidth(torch.cat([x, y]), layout=layout))
+    return two_sample_test(x, y, "mmd", variance, seed=seed, layout=layout).pvalue
+
+
+def _laplace_mmd(x: Tensor, y: Tensor, layout: Layout | None, seed: int) -> float:
+    x, y = one_hot(x, y, layout)
+    return two_sample_test(x, y, "mmd", kernel=laplace_kernels(x, y), seed=seed).pvalue
 
 
 def laplace_kernels(x: Tensor, y: Tensor) -> list[LaplaceKernel]:
@@ -129,70 +66,191 @@ def laplace_kernels(x: Tensor, y: Tensor) -> list[LaplaceKernel]:
     return [LaplaceKernel(2 * v**0.5) for v in variance_grid(torch.cat([x, y]))]
 
 
-PERMUTATIONS = 500
-METHODS: dict[str, Callable[[Tensor, Tensor, int], float]] = {
-    "kermix svd": lambda x, y, s: two_sample_test(x, y, "svd", seed=s).pvalue,
-    "kermix mmd": lambda x, y, s: two_sample_test(x, y, "mmd", seed=s).pvalue,
-    "kermix energy": lambda x, y, s: two_sample_test(x, y, "energy", seed=s).pvalue,
-    "median-heuristic mmd": lambda x, y, s: (
-        two_sample_test(x, y, "mmd", float(bandwidth(torch.cat([x, y]))), seed=s).pvalue
-    ),
-    "laplace mmd": lambda x, y, s: (
-        two_sample_test(x, y, "mmd", kernel=laplace_kernels(x, y), seed=s).pvalue
-    ),
+def one_hot(x: Tensor, y: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
+    """Rows for tests that know no codes."""
+    if layout is None:
+        return x, y
+    pooled = torch.cat([x, y])
+    parts = [numbers_of(pooled, layout)]
+    for column in pooled[:, parts[0].shape[1] :].mT:
+        values = torch.unique(column)
+        parts.append((column[:, None] == values).to(pooled))
+    wide = torch.cat(parts, 1)
+    return wide[: len(x)], wide[len(x) :]
+
+
+def _hyppo(name: str) -> Method:
+    def test(x: Tensor, y: Tensor, layout: Layout | None, seed: int) -> float:
+        from hyppo import ksample
+
+        del seed
+        a, b = (t.double().numpy() for t in one_hot(x, y, layout))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # Its default for such sample sizes: a p-value from a chi-square approximation.
+            return float(getattr(ksample, name)().test(a, b)[1])
+
+    return test
+
+
+def _columns(x: Tensor, y: Tensor, layout: Layout | None, seed: int) -> float:
+    """Kolmogorov and Smirnov's test of each column, times the number of columns."""
+    from scipy import stats
+
+    del seed
+    a, b = (t.double().numpy() for t in one_hot(x, y, layout))
+    found = [stats.ks_2samp(p, q).pvalue for p, q in zip(a.T, b.T, strict=True)]
+    return min(1.0, len(found) * float(min(found)))
+
+
+def _classifier(x: Tensor, y: Tensor, layout: Layout | None, seed: int) -> float:
+    """Whether boosted trees trained on half of the rows tell the sides of the others apart."""
+    from scipy import stats
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    rows = torch.cat(one_hot(x, y, layout)).double().numpy()
+    sides = np.arange(len(rows)) < len(x)
+    order = np.random.default_rng(seed).permutation(len(rows))
+    train, test = order[: len(order) // 2], order[len(order) // 2 :]
+    model = HistGradientBoostingClassifier(max_iter=50, random_state=seed)
+    scores = model.fit(rows[train], sides[train]).predict_proba(rows[test])[:, 1]
+    found = stats.mannwhitneyu(
+        scores[sides[test]], scores[~sides[test]], alternative="greater", method="asymptotic"
+    )
+    return float(found.pvalue)
+
+
+METHODS: dict[str, Method] = {
+    "kermix": _aggregate,
+    "kermix svd": _cost("svd"),
+    "kermix mmd": _cost("mmd"),
+    "kermix energy": _cost("energy"),
+    "median-heuristic mmd": _median_mmd,
+    "laplace mmd": _laplace_mmd,
+    "scipy KS of columns": _columns,
+    "boosted trees": _classifier,
     "hyppo MMD": _hyppo("MMD"),
     "hyppo Energy": _hyppo("Energy"),
 }
-CASES = tuple(name for name, _, _ in _cases(None)) + tuple(
-    f"mnist {q}" for q in ("Q1", "Q2", "Q3", "Q4", "Q5", "null")
-)
+NEEDED = {"scipy": "scipy", "boosted": "sklearn", "hyppo": "hyppo"}
+CASES = tuple(p.name for p in problems())
+
+
+def installed(methods: Iterable[str]) -> tuple[str, ...]:
+    """Those methods whose packages are there."""
+    return tuple(
+        m
+        for m in methods
+        if m.split()[0] not in NEEDED or importlib.util.find_spec(NEEDED[m.split()[0]])
+    )
+
+
+class Part(NamedTuple):
+    """Some repetitions of one case."""
+
+    case: str
+    repetitions: range
+    methods: tuple[str, ...]
+    mnist: Path | None
+    tables: Path | None
+
+
+def measured(part: Part) -> dict[str, dict[int, tuple[float, float]]]:
+    """p-values and seconds of each method by repetition."""
+    (problem,) = (p for p in problems(part.mnist, part.tables) if p.name == part.case)
+    found: dict[str, dict[int, tuple[float, float]]] = {m: {} for m in part.methods}
+    for repetition in part.repetitions:
+        x, y = problem.draw(torch.Generator().manual_seed(repetition))
+        for method in part.methods:
+            began = time.perf_counter()
+            pvalue = METHODS[method](x, y, problem.layout, repetition)
+            found[method][repetition] = pvalue, time.perf_counter() - began
+    return found
 
 
 def rejection_rates(
     repetitions: int = 100,
-    cases: tuple[str, ...] = CASES,
-    methods: tuple[str, ...] = tuple(METHODS),
+    cases: Iterable[str] = CASES,
+    methods: Iterable[str] = tuple(METHODS),
     mnist: Path | None = None,
-    progress: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
-    """Rejection rates at level 0.05 of every method on every case, from the same samples."""
-    rows = []
-    for name, sizes, draw in _cases(mnist):
-        if name not in cases:
-            continue
-        values: dict[str, list[float]] = {method: [] for method in methods}
-        seconds = dict.fromkeys(methods, 0.0)
-        for repetition in range(repetitions):
-            x, y = draw(torch.Generator().manual_seed(repetition))
-            for method in methods:
-                began = time.perf_counter()
-                values[method].append(METHODS[method](x, y, repetition))
-                seconds[method] += time.perf_counter() - began
-        shares = {m: sum(p <= LEVEL for p in v) / len(v) for m, v in values.items()}
-        rows.append(
-            {
-                "case": name,
-                "sizes": sizes,
-                "repetitions": repetitions,
-                "rejected": shares,
-                "published": PUBLISHED.get(name, {}),
-                "seconds": {m: s / repetitions for m, s in seconds.items()},
-                "pvalues": values,
-            }
-        )
-        progress(f"{name:16}" + "".join(f"  {m} {share:.3f}" for m, share in shares.items()))
-    return {"level": LEVEL, "permutations": PERMUTATIONS, "seeds": "repetition", "rows": rows}
+    tables: Path | None = None,
+    processes: int = 1,
+    seconds: float = float("inf"),
+) -> Iterator[dict[str, Any]]:
+    """Rows of what is known so far, each time a part has ended.
+
+    Args:
+        repetitions: Of each case.
+        cases: Which.
+        methods: Which; those that are not installed are left out.
+        mnist: Folder of the four IDX files.
+        tables: Folder of the real tables.
+        processes: How many run at a time.
+        seconds: No part is begun after these.
+    """
+    began = time.perf_counter()
+    known = {p.name: p for p in problems(mnist, tables)}
+    chosen = [known[c] for c in cases if c in known]
+    used = installed(methods)
+    starts = range(0, repetitions, PART)
+    parts = iter([
+        Part(p.name, range(s, min(s + PART, repetitions)), used, mnist, tables)
+        for s in starts for p in chosen
+    ])  # fmt: skip
+    found: dict[str, dict[str, dict[int, tuple[float, float]]]] = {}
+
+    def add(part: Part, result: dict[str, dict[int, tuple[float, float]]]) -> dict[str, Any]:
+        row = found.setdefault(part.case, {m: {} for m in used})
+        for method, values in result.items():
+            row[method] |= values
+        rows = [_row(known[case], of_case) for case, of_case in found.items()]
+        return {"level": LEVEL, "permutations": PERMUTATIONS, "seeds": "repetition", "rows": rows}
+
+    if processes == 1:
+        for part in parts:
+            yield add(part, measured(part))
+            if time.perf_counter() - began > seconds:
+                return
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,)) as pool:
+        running: dict[Future[Any], Part] = {}
+        while True:
+            while len(running) < processes + 2 and time.perf_counter() - began < seconds:
+                if (part := next(parts, None)) is None:
+                    break
+                running[pool.submit(measured, part)] = part
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield add(running.pop(future), future.result())
 
 
-def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
-    """Tables of rejection rates, without MNIST, which needs its files."""
-    cases = CASES[:1] if quick else tuple(c for c in CASES if not c.startswith("mnist"))
-    rates = rejection_rates(5 if quick else 100, cases)["rows"]
+def _row(problem: Problem, of_case: dict[str, dict[int, tuple[float, float]]]) -> dict[str, Any]:
+    values = {m: [p for _, (p, _) in sorted(v.items())] for m, v in of_case.items() if v}
     return {
-        "rejected_at_0.05": [
-            {"case": r["case"], "repetitions": r["repetitions"], **r["rejected"]} for r in rates
-        ]
-    }
+        "case": problem.name,
+        "sizes": problem.sizes,
+        "repetitions": min(len(v) for v in values.values()),
+        "rejected": {m: sum(p <= LEVEL for p in v) / len(v) for m, v in values.items()},
+        "published": PUBLISHED.get(problem.name, {}),
+        "seconds": {
+            m: sum(s for _, s in v.values()) / len(v) for m, v in of_case.items() if v
+        },
+        "pvalues": values,
+    }  # fmt: skip
+
+
+def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """Tables of rejection rates, without MNIST and real tables, which need their files."""
+    found = rejection_rates(3 if quick else 100, CASES[:1] if quick else CASES)
+    for rates in found:
+        yield {
+            "rejected_at_0.05": [
+                {"case": r["case"], "repetitions": r["repetitions"], **r["rejected"]}
+                for r in rates["rows"]
+            ]
+        }
 
 
 def merged(before: dict[str, Any] | None, row: dict[str, Any]) -> dict[str, Any]:
@@ -203,8 +261,9 @@ def merged(before: dict[str, Any] | None, row: dict[str, Any]) -> dict[str, Any]
     if before is None or before["repetitions"] != row["repetitions"]:
         return row
     kept = [m for m in before["rejected"] if m not in row["rejected"]]
-    if not kept:
+    if not kept or before.get("sizes") != row.get("sizes"):
         return row
+    row = dict(row)
     for column in ("rejected", "seconds", "pvalues"):
         row[column] = {**{m: before[column][m] for m in kept}, **row[column]}
     known = before.get("commits", {})
@@ -213,33 +272,40 @@ def merged(before: dict[str, Any] | None, row: dict[str, Any]) -> dict[str, Any]
 
 
 def main() -> None:
-    """Run everything and write the result file, after each case what there is so far."""
+    """Run everything and write the result file, after each part what there is so far."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=100)
-    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--cases", default="", help="by commas: how their names begin")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--mnist", type=Path, default=None, help="folder of the four IDX files")
+    parser.add_argument("--tables", type=Path, default=None, help="folder of the real tables")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="for the whole run")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     asked = parser.parse_args()
-
-    def say(line: str) -> None:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-
+    starts = tuple(asked.cases.split(","))
+    cases = [p.name for p in problems(asked.mnist, asked.tables) if p.name.startswith(starts)]
     path = asked.out / f"power-{machine_name()}.json"
     # A long run can be made in parts: what was measured before and is not asked for stays.
     before = json.loads(path.read_text()) if path.is_file() else {}
     result: dict[str, Any] = {**before, "environment": environment()}
-    cases, methods = asked.cases.split(","), tuple(asked.methods.split(","))
-    rows = {row["case"]: row for row in before.get("power", {}).get("rows", [])}
-    for case in cases:
-        part = rejection_rates(asked.repetitions, (case,), methods, asked.mnist, say)
-        commit = result["environment"]["commit"]
-        for row in part["rows"]:
-            rows[case] = merged(rows.get(case), {**row, "commit": commit})
-        result["power"] = {**part, "rows": list(rows.values())}
+    commit = result["environment"]["commit"]
+    old = {row["case"]: row for row in before.get("power", {}).get("rows", [])}
+    rates: dict[str, Any] = {"rows": []}
+    for rates in rejection_rates(
+        asked.repetitions, cases, asked.methods.split(","), asked.mnist, asked.tables,
+        asked.processes, asked.seconds,
+    ):  # fmt: skip
+        rows = {
+            row["case"]: merged(old.get(row["case"]), {**row, "commit": commit})
+            for row in rates["rows"]
+        }
+        result["power"] = {**rates, "rows": list({**old, **rows}.values())}
         write_json(path, result)
-    say(f"Results: {path}")
+    for row in rates["rows"]:
+        shares = "".join(f"  {m} {share:.3f}" for m, share in row["rejected"].items())
+        sys.stdout.write(f"{row['case']:24} {row['repetitions']:4}{shares}\n")
+    sys.stdout.write(f"Results: {path}\n")
 
 
 if __name__ == "__main__":

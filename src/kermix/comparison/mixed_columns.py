@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kermix.comparison.blocks import Blocks, line_energy, line_energy_of_rows
+from kermix.comparison.column_places import places_of_columns
 from kermix.comparison.result import ColumnDifference
 from kermix.comparison.twosample import ranked
 from kermix.data.tables.columns import CategoryColumn, Column, NumberColumn
@@ -64,18 +65,14 @@ def mixed_column_differences(
 
 
 def _columns(pooled: Tensor, maker: MixedRows) -> Iterator[_Parts]:
-    numbers = iter(range(len(maker.schema.numbers)))
-    categories = iter(range(len(maker.schema.numbers), pooled.shape[1]))
-    first_mark = pooled.shape[1] - int(maker.marked.sum())
-    marks = iter(range(first_mark, pooled.shape[1]))
-    for column in maker.schema.modelled:
-        if isinstance(column, NumberColumn):
-            k = next(numbers)
-            gaps = pooled[:, next(marks)].long() if maker.marked[k] else None
-            yield _Parts(column, pooled[:, k], gaps, ("(present)", "(missing)"))
+    for column, place in zip(maker.schema.modelled, places_of_columns(maker), strict=True):
+        codes = None if place.codes is None else pooled[:, place.codes].long()
+        if place.numbers is not None:
+            scores = pooled[:, place.numbers]
+            yield _Parts(column, scores, codes, ("(present)", "(missing)"))
         else:
             assert isinstance(column, CategoryColumn)
-            codes = pooled[:, next(categories)].long()
+            assert codes is not None
             names = (*column.code_names, "(unknown)")
             yield _Parts(column, None, torch.where(codes < 0, len(names) - 1, codes), names)
 

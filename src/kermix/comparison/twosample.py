@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_option, check_pair, check_weights
+from kermix.comparison.aggregate import aggregate_rows
+from kermix.comparison.aggregate_result import AggregateTest
 from kermix.comparison.permutation import combined, labellings, own_generator, pvalues, tied
 from kermix.comparison.pooled import pooled_features
 from kermix.comparison.statistics import (
@@ -69,13 +71,14 @@ class TwoSampleResult:
     method: str
     null: Tensor = field(repr=False, compare=False)  # (permutations,)
     kernels: tuple[str, ...] = ()  # in place of variances, if kernels were given
+    aggregate: AggregateTest | None = None  # what the test without a cost found
 
 
 @torch.no_grad()
 def two_sample_test(
     x: Tensor,  # (N, d)
     y: Tensor,  # (M, d)
-    cost: TestCost = "svd",
+    cost: TestCost | None = None,
     variances: Sequence[float] | float | Literal["auto"] = "auto",
     permutations: int = 500,
     *,
@@ -89,6 +92,12 @@ def two_sample_test(
     layout: Layout | None = None,
 ) -> TwoSampleResult:
     r"""Test by permutation whether `x` and `y` come from one distribution.
+
+    Without a cost, an aggregate of many statistics (kernels of all columns at several bandwidths,
+    single columns, pairs of columns) gives one p-value; see
+    :func:`~kermix.comparison.aggregate.aggregate_rows`, whose result is in `aggregate`. It has no
+    setting of its own: with `variances`, a `kernel`, a `form` or a `ridge` but no cost, the cost
+    is `"svd"`.
 
     The p-value is :math:`(1 + \#\{T_b \ge T\}) / (1 + B)` over `B` random exchanges of labels, so
     under the null hypothesis it is at most :math:`\alpha` with probability at most :math:`\alpha`,
@@ -117,7 +126,7 @@ def two_sample_test(
     first, as in the matrix cost and Property 9: fine structure then counts as much as coarse,
     which is where their power against differences of shape comes from. With `ridge=None` the
     features are those of the kernel. Against a shift of the mean, heavy tails and in small tables
-    of real data `"energy"` and `"mmd"` have far more power than the default.
+    of real data `"energy"` and `"mmd"` have far more power than these three.
 
     Whatever is chosen from the data (variances, landmarks, features) depends on the rows of both
     samples together, and neither on their labels nor on their order; statistics that differ by
@@ -126,7 +135,7 @@ def two_sample_test(
     Args:
         x: One sample.
         y: The other.
-        cost: Which statistic.
+        cost: Which statistic; None for the aggregate.
         variances: One or several variances, or `"auto"`: :func:`variance_grid`.
         permutations: How many random labellings.
         seed: Seed of the permutations, or a generator.
@@ -154,6 +163,10 @@ def two_sample_test(
         >>> two_sample_test(x, y + 1).pvalue < 0.01, two_sample_test(x, y).pvalue > 0.05
         (True, True)
     """
+    asked = (isinstance(variances, str), kernel is None, form == "local", ridge == "auto")
+    if cost is None and all(asked):
+        return _aggregate(x, y, permutations, seed, groups, weights_x, weights_y, layout)
+    cost = "svd" if cost is None else cost
     check_option("cost", cost, COSTS)
     check_option("form", form, ("local", "exact"))
     kernels = _given_kernels(kernel, cost, variances)
@@ -161,12 +174,7 @@ def two_sample_test(
         ridge = None if any(isinstance(k, PointKernel) for k in kernels) else GAUSSIAN_RIDGE
     if ridge is not None:
         checked_ridge(ridge)
-    check_pair(x, y)
-    if x.ndim != 2 or y.ndim != 2:
-        raise ShapeError(
-            f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; a test compares two sets "
-            "of points, each of shape (points, dimension)."
-        )
+    _check_sets(x, y)
     with torch.autocast(x.device.type, enabled=False):
         generator = own_generator(seed)
         labels = labellings(len(x), len(y), permutations, generator, groups).to(x.device)
@@ -187,6 +195,52 @@ def two_sample_test(
         )
         found = ranked(list(values), cost, grid, sizes, named, noises, orders)
         return replace(found, kernels=tuple(str(k) for k in kernels))
+
+
+def _check_sets(x: Tensor, y: Tensor) -> None:
+    check_pair(x, y)
+    if x.ndim != 2 or y.ndim != 2:
+        raise ShapeError(
+            f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; a test compares two sets "
+            "of points, each of shape (points, dimension)."
+        )
+
+
+def _aggregate(
+    x: Tensor,
+    y: Tensor,
+    permutations: int,
+    seed: Seed,
+    groups: tuple[Tensor, Tensor] | None,
+    weights_x: Tensor | None,
+    weights_y: Tensor | None,
+    layout: Layout | None,
+) -> TwoSampleResult:
+    _check_sets(x, y)
+    found = aggregate_rows(
+        torch.cat([x.cpu().double(), y.cpu().double()]),
+        len(x),
+        layout=layout,
+        permutations=permutations,
+        seed=seed,
+        groups=groups,
+        weights=_pooled_weights(x, y, weights_x, weights_y),
+    )
+    return TwoSampleResult(
+        statistic=found.statistic,
+        pvalue=found.pvalue,
+        cost="aggregate",
+        variances=(),
+        statistics=tuple(s.statistic for s in found.statistics),
+        pvalues=tuple(s.pvalue for s in found.statistics),
+        permutations=found.permutations,
+        n=len(x),
+        m=len(y),
+        method=found.method,
+        null=found.null,
+        kernels=tuple(s.name for s in found.statistics),
+        aggregate=found,
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,207 @@
+r"""One test from many statistics: kernels of all columns, columns alone, and pairs of columns.
+
+All statistics are computed for the same labellings, brought to one scale by their own distribution
+over these, and combined into one number for each labelling; the p-value is the rank of the given
+labelling's number. Whatever is chosen from the data depends on the pooled rows alone. So the
+p-value is exact, however many statistics are looked at.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kermix.checks import check_count
+from kermix.comparison.aggregate_result import (
+    AggregateTest,
+    ColumnTest,
+    FamilyStatistic,
+    PairTest,
+)
+from kermix.comparison.column_places import ColumnPlace, places_of_columns, places_of_names
+from kermix.comparison.column_scores import ColumnScores
+from kermix.comparison.column_tests import column_evidence, pair_evidence, pairs_to_look_at
+from kermix.comparison.evidence import (
+    corrected_pvalues,
+    evidence,
+    mean_evidence,
+    ranked_rows,
+    settled,
+)
+from kermix.comparison.kernel_family import Kernels, kernel_members
+from kermix.comparison.permutation import own_generator, pvalues
+from kermix.comparison.sources import read_sources
+from kermix.comparison.units import Units, smallest_pvalue
+from kermix.data.tables.csv_look import Reading
+from kermix.data.tables.table import Source
+from kermix.errors import OptionError
+from kermix.kernels.distances import Layout
+
+__all__ = ["aggregate_rows", "aggregate_test"]
+
+PERMUTATIONS = 500
+FAMILY: tuple[Kernels, ...] = (
+    Kernels("Gaussian", "as given", 4),
+    Kernels("Gaussian", "standardized", 4),
+    Kernels("Laplace", "normal scores", 3),
+)
+MIXED_FAMILY = (Kernels("Gaussian", "as given", 5), Kernels("Laplace", "as given", 3))
+ONE_SCALE = 1.25  # largest ratio of the spreads of columns
+COARSE_RIDGE, RIDGES_OF_A_ROW, SMALLEST_RIDGE = 0.1, (5.0, 0.5), 1e-5
+# Weights of the parts of the family.
+OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS = 0.45, 0.45, 0.05, 0.05
+POWER = 0.8
+
+
+def aggregate_test(
+    a: Source,
+    b: Source,
+    *,
+    permutations: int = PERMUTATIONS,
+    seed: int | torch.Generator = 0,
+    level: float = 0.05,
+    reading: Reading | None = None,
+) -> AggregateTest:
+    r"""Test by permutation whether two data sets come from one distribution.
+
+    Args:
+        a: A tensor, an array, a table or a file, as :func:`kermix.compare` takes them.
+        b: The other.
+        permutations: How many random labellings; all there are, if these are fewer.
+        seed: Of the labellings.
+        level: Below which p-values the sets are called different.
+        reading: Which columns of tables are read, and how.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> x, y = torch.randn(2, 100, 3, generator=generator)
+        >>> y[:, 1] += 1
+        >>> found = aggregate_test(x, y, permutations=199)
+        >>> found.pvalue, found.columns[0].column, found.different
+        (0.005, 'x1', True)
+    """
+    read = read_sources([a, b], reading or Reading())
+    first, second = read.tables
+    pooled = torch.cat([first.values.double(), second.values.double()])
+    mixed = read.mixed
+    places = places_of_names(first.columns) if mixed is None else places_of_columns(mixed)
+    layout = None if mixed is None else mixed.layout
+    return aggregate_rows(
+        pooled, len(first), places=places, layout=layout, permutations=permutations, seed=seed,
+        level=level,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def aggregate_rows(
+    pooled: Tensor,  # (n + m, d)
+    n: int,
+    *,
+    places: Sequence[ColumnPlace] | None = None,
+    layout: Layout | None = None,
+    permutations: int = PERMUTATIONS,
+    seed: int | torch.Generator = 0,
+    level: float = 0.05,
+    groups: tuple[Tensor, Tensor] | None = None,
+    weights: Tensor | None = None,  # (n + m,)
+) -> AggregateTest:
+    """The test of encoded rows, those of the first sample first.
+
+    Args:
+        pooled: Numbers as they are, or mixed rows.
+        n: How many rows are of the first sample.
+        places: The columns, and where the rows hold them; by default one each, named x0, x1, ...
+        layout: Which columns of the rows are codes, if any; see :class:`~kermix.kernels.mixed`.
+        permutations: How many random labellings.
+        seed: Of the labellings.
+        level: Of the verdict.
+        groups: Groups of the rows of both samples, which change sides as a whole.
+        weights: Weights of all rows on one scale; a row keeps its weight on either side.
+    """
+    check_count("permutations", permutations)
+    if not 0 < level < 1:
+        raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
+    if places is None:
+        names = [f"x{k}" for k in range(pooled.shape[1])]
+        places = places_of_names(names, 0 if layout is None else layout.codes)
+    generator = own_generator(seed)
+    units = Units.of(pooled.double(), n, permutations, generator, groups=groups, weights=weights)
+    scores = [ColumnScores.of(place, units.reference, units.shares) for place in places]
+    single = column_evidence(units, scores)
+    pairs = pairs_to_look_at(units, scores)
+    double = pair_evidence(units, scores, pairs)
+    family = MIXED_FAMILY if layout is not None else _family(units)
+    members = list(kernel_members(units, family, _ridges(sum(units.used)), layout))
+    by_moment = [
+        [m for m in members if m.moment == moment] for moment in ("mean", "second moments")
+    ]
+    of_kernels = [
+        evidence(torch.stack([m.values for m in some])) if some else single[:0]
+        for some in by_moment
+    ]
+    of_columns = [single, double]
+    shares = OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS
+    total = settled(
+        torch.stack(
+            [
+                math.log(share) + mean_evidence(part)
+                for share, part in zip(shares, (*of_kernels, *of_columns), strict=True)
+                if len(part)
+            ]
+        ).logsumexp(0)
+    )
+    names = [m.name for some in by_moment for m in some]
+    names += ["single columns", *(["pairs of columns"] if pairs else [])]
+    table = torch.cat([*of_kernels, *(mean_evidence(p)[None] for p in of_columns if len(p))])
+    sizes = n, len(pooled) - n
+    own, corrected = pvalues(settled(table))[:, 0], corrected_pvalues(table)
+    rank = corrected.add(own * 1e-6).argsort(stable=True).tolist()
+    names_of = [p.name for p in places]
+    return AggregateTest(
+        pvalue=float(pvalues(total)[0]),
+        level=float(level),
+        statistics=tuple(
+            FamilyStatistic(names[k], float(table[k, 0]), float(own[k]), float(corrected[k]))
+            for k in rank
+        ),
+        columns=tuple(ColumnTest(names_of[k], *rest) for k, *rest in ranked_rows(single)),
+        pairs=tuple(
+            PairTest((names_of[pairs[k][0]], names_of[pairs[k][1]]), *rest)
+            for k, *rest in ranked_rows(double)
+        ),
+        permutations=len(total) - 1,
+        rows_used=units.used,
+        smallest_pvalue=_smallest(sizes, permutations, groups),
+        detectable_shift=_detectable_shift(units.used, level, len(places)),
+        method=units.told,
+        statistic=float(total[0]),
+        null=total[1:],
+    )  # fmt: skip
+
+
+def _family(units: Units) -> tuple[Kernels, ...]:
+    """Kernels of numbers; where all columns are on one scale, that they are given on is enough."""
+    centre = units.shares @ units.reference
+    spread = (units.shares @ (units.reference - centre).square()).sqrt()
+    if bool(spread.amax() <= ONE_SCALE * spread.amin()):
+        return tuple(f for f in FAMILY if f.scaling != "as given")
+    return FAMILY
+
+
+def _ridges(rows: int) -> tuple[float, ...]:
+    """One for coarse structure; others that keep as many features as rows can tell of."""
+    return COARSE_RIDGE, *(max(SMALLEST_RIDGE, r / rows) for r in RIDGES_OF_A_ROW)
+
+
+def _smallest(
+    sizes: tuple[int, int], permutations: int, groups: tuple[Tensor, Tensor] | None
+) -> float:
+    if groups is not None:
+        sizes = len(torch.unique(groups[0])), len(torch.unique(groups[1]))
+    return smallest_pvalue(*sizes, permutations)
+
+
+def _detectable_shift(sizes: tuple[int, int], level: float, columns: int) -> float:
+    tails = torch.special.ndtri(torch.tensor([1 - level / (2 * max(1, columns)), POWER]).double())
+    return float(tails.sum()) * math.sqrt(1 / sizes[0] + 1 / sizes[1])

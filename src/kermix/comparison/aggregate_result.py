@@ -1,0 +1,90 @@
+"""What the aggregate test found."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+__all__ = ["AggregateTest", "ColumnTest", "FamilyStatistic", "PairTest"]
+
+
+@dataclass(frozen=True)
+class FamilyStatistic:
+    """One statistic of the family.
+
+    Attributes:
+        name: Which kernel of which columns, or which columns.
+        statistic: Its evidence, :math:`z |z| / 2`, with `z` in standard deviations above its mean
+            over all labellings, after a cube root that makes it nearly normal.
+        pvalue: Of this statistic by itself, right only if it alone had been looked at.
+        corrected: The same, with all statistics of the family looked at.
+    """
+
+    name: str
+    statistic: float
+    pvalue: float
+    corrected: float
+
+
+@dataclass(frozen=True)
+class ColumnTest:
+    """How one column differs by itself; `corrected` for the number of columns."""
+
+    column: str
+    statistic: float
+    pvalue: float
+    corrected: float
+
+
+@dataclass(frozen=True)
+class PairTest:
+    """How two columns differ beyond what each does; `corrected` for the number of pairs."""
+
+    columns: tuple[str, str]
+    statistic: float
+    pvalue: float
+    corrected: float
+
+
+@dataclass(frozen=True)
+class AggregateTest:
+    """What the test found; `pvalue` is the number to look at.
+
+    Attributes:
+        pvalue: One p-value, right although many statistics were looked at.
+        level: Below which sets are called different.
+        statistics: Those of the family, the most significant first.
+        columns: Each column by itself, the most different first, corrected by the maximum over
+            all columns under the same labellings (Westfall and Young).
+        pairs: Pairs of columns, likewise.
+        permutations: How many labellings beside the given one.
+        rows_used: How many rows of each side took part.
+        smallest_pvalue: The smallest p-value that so many rows and permutations can give.
+        detectable_shift: The shift of one column, in its standard deviations, that a test of
+            this level and as many columns finds in four of five cases.
+        method: How labels were exchanged.
+        statistic: What was combined of the family.
+        null: The same of the other labellings.
+    """
+
+    pvalue: float
+    level: float
+    statistics: tuple[FamilyStatistic, ...]
+    columns: tuple[ColumnTest, ...]
+    pairs: tuple[PairTest, ...]
+    permutations: int
+    rows_used: tuple[int, int]
+    smallest_pvalue: float
+    detectable_shift: float
+    method: str
+    statistic: float
+    null: Tensor = field(repr=False, compare=False)  # (permutations,)
+
+    @property
+    def different(self) -> bool:
+        """Whether the sets differ at the level."""
+        return self.pvalue <= self.level
+
+    @property
+    def too_few_rows(self) -> bool:
+        """Whether no data of so few rows could give a p-value at the level."""
+        return self.smallest_pvalue > self.level
