@@ -7,13 +7,13 @@
 set -u
 DATA=$1 OUT=$2 LIMIT=${3:-600}
 TABLES=${TABLES-default beijing adult magic shoppers} PEER_TABLES=${PEER_TABLES-adult magic shoppers}
-PAIRS=$(($(getconf _NPROCESSORS_ONLN) / 2)) MINUTES=${MINUTES:-6} PYTHON=${PYTHON:-python3}
+PAIRS=$(($(getconf _NPROCESSORS_ONLN) / 2)) MINUTES=${MINUTES:-6} STEPS=${STEPS-} PYTHON=${PYTHON:-python3}
 mkdir -p "$OUT"
-export OMP_NUM_THREADS=2 PYTHONPATH=${PYTHONPATH:-src:.} DATA OUT PYTHON MINUTES PAIRS
+export OMP_NUM_THREADS=2 PYTHONPATH=${PYTHONPATH:-src:.} DATA OUT PYTHON MINUTES PAIRS STEPS
 
 one() { # method, table, number of the job
   local first=$((2 * ($3 % PAIRS))) changes=()
-  [ "$1" = kermix ] || changes=(--set "max_training_time=$MINUTES")
+  if [ "$1" = kermix ]; then changes=(${STEPS:+--set "steps=$STEPS"}); else changes=(--set "max_training_time=$MINUTES"); fi
   taskset -c "$first,$((first + 1))" "$PYTHON" -m benchmarks.generated_tables train --method "$1" \
     --data "$DATA" --out "$OUT" --tables "$2" "${changes[@]}" > "$OUT/$1-$2.log" 2>&1
   echo "$1 $2: exit $?"
