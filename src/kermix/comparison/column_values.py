@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.comparison.column_places import ColumnPlace, places_of_columns
+from kermix.comparison.column_places import ColumnPlace, places_of_columns, places_of_names
 from kermix.data.tables.columns import CategoryColumn, NumberColumn, rounded
 from kermix.data.tables.mixed_rows import MixedRows
 from kermix.kernels.distances import Layout
@@ -81,7 +81,7 @@ class ComparedRows:
         """Where the rows hold each of the user's columns."""
         if self.mixed is not None:
             return places_of_columns(self.mixed)
-        return tuple(ColumnPlace(name, k, None) for k, name in enumerate(self.names))
+        return places_of_names(self.names)
 
     def column(self, name: str, rows: Tensor | None = None) -> ColumnValues:
         """One column of all rows, or of some."""

@@ -40,7 +40,7 @@ class JudgementTask:
         rows, n = self.rows, self.rows.n
         pooled = rows.pooled.double()
         test = aggregate_rows(
-            pooled, n, columns=rows.names, mixed=rows.mixed, permutations=self.permutations,
+            pooled, n, places=rows.places, layout=rows.layout, permutations=self.permutations,
             seed=self.seed, level=self.level,
         )  # fmt: skip
         apart = tell_apart(pooled, n, rows.places, rows.layout, own_generator(self.seed))

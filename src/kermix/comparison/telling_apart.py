@@ -132,7 +132,7 @@ def _features(
     single = []
     for place in places:
         column = ColumnScores.of(place, rows, shares)
-        if column.nested or column.gap > 0:
+        if column.informative:
             found = column(rows)
             kept = found[:, :each]
             if column.gap > 0 and found.shape[1] > each:

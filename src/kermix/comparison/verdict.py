@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["ColumnVerdict", "PairVerdict", "Verdict"]
+__all__ = ["ColumnVerdict", "PairVerdict", "Verdict", "auc_text"]
 
 NAMED_COLUMNS, NAMED_PAIRS = 3, 1  # in the sentence
 
@@ -29,6 +29,12 @@ class ColumnVerdict:
     short: str
     change: str
     difference: float
+
+    def told(self, level: float) -> str:
+        """What changed, if the column differs at a level."""
+        if self.pvalue > level:
+            return "no clear difference"
+        return f"{self.short}: {self.change}"
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class Verdict:
         if self.effect is None or self.interval is None:
             return f"They differ ({p})."
         low, high = self.interval
-        shown = f"AUC {self.effect:.2f} ({low:.2f} to {high:.2f}; 0.5 is chance)"
+        shown = f"AUC {auc_text(self.effect)} ({auc_text(low)} to {auc_text(high)}; 0.5 is chance)"
         if low <= 0.5:
             return f"They differ ({p}), but a classifier does not tell their rows apart: {shown}."
         return f"They differ ({p}): a classifier tells their rows apart with {shown}."
@@ -139,6 +145,13 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON, the sentence first."""
         return {"sentence": self.sentence(), **asdict(self)}
+
+
+def auc_text(area: float) -> str:
+    """Two digits, and more where it would look like 1 and is not."""
+    if area < 0.99:
+        return f"{area:.2f}"
+    return f"{area:.3f}" if area < 0.999 else f"{min(area, 0.9999):.4f}" if area < 1 else "1"
 
 
 def _listed(parts: Sequence[str]) -> str:

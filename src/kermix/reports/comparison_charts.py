@@ -39,10 +39,11 @@ def column_chart(values: ColumnValues, n: int) -> str:
             order[-1] = moved
     shown = [names[k] for k in order]
     shares = [one[order], two[order]]
+    rest = ""
     if len(seen) > BARS:
-        shown.append(f"{len(seen) - len(order)} others")
-        shares = [np.append(s, 1 - s.sum()) for s in shares]
-    return bars_svg(shown, shares[0].tolist(), shares[1].tolist(), about)
+        left = [f"{100 * (1 - s.sum()):.0f} %" for s in shares]
+        rest = f"and {len(seen) - len(order)} others: {left[0]}, {left[1]}"
+    return bars_svg(shown, shares[0].tolist(), shares[1].tolist(), about, rest)
 
 
 def _histogram(values: ColumnValues, n: int, about: str) -> str:
@@ -54,8 +55,9 @@ def _histogram(values: ColumnValues, n: int, about: str) -> str:
         low, high = float(both.min()), float(both.max())
     logarithmic = low > 0 and high > SKEWED * middle and values.kind == "number"
     edges = np.geomspace(low, high, BINS + 1) if logarithmic else np.linspace(low, high, BINS + 1)
-    if not logarithmic and (both == np.round(both)).all() and high - low < BINS:
-        edges = np.arange(np.floor(low), np.ceil(high) + 2) - 0.5
+    if not logarithmic and (both == np.round(both)).all():
+        step = max(1, round((high - low) / BINS))
+        edges = np.arange(np.floor(low), high + step + 1, step) - 0.5
     shares = [np.histogram(side, edges)[0] / max(1, len(side)) for side in sides]
     half = float(np.sqrt(edges[0] * edges[-1]) if logarithmic else (edges[0] + edges[-1]) / 2)
     ends = (
