@@ -15,6 +15,8 @@ from kermix.comparison.verdict import ColumnVerdict, PairVerdict, Verdict
 
 __all__ = ["Judgement", "JudgementTask", "judge_sketches"]
 
+MANY_COLUMNS = 300
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -62,6 +64,8 @@ class JudgementTask:
         return Judgement(verdict, apart)
 
     def _column(self, found: ColumnTest) -> ColumnVerdict:
+        if found.corrected > self.level and len(self.rows.names) > MANY_COLUMNS:
+            return ColumnVerdict(found.column, found.corrected, "", "", "")
         values, n = self.rows.column(found.column), self.rows.n
         change = change_of(values, n)
         return ColumnVerdict(
@@ -71,7 +75,7 @@ class JudgementTask:
 
 
 def _most_different(column: ColumnVerdict) -> tuple[float, float]:
-    return column.pvalue, -column.difference
+    return column.pvalue, -(column.difference or 0.0)
 
 
 def judge_sketches(

@@ -21,6 +21,8 @@ class ColumnVerdict:
         change: The same with numbers.
         difference: Total variation between both samples' shares of at most twenty groups of the
             column's values: 0 if they are the same, 1 if they have no value in common.
+
+    Of many hundred columns, those that do not differ have no words and no difference.
     """
 
     column: str
@@ -28,7 +30,7 @@ class ColumnVerdict:
     kind: str
     short: str
     change: str
-    difference: float
+    difference: float | None = None
 
     def told(self, level: float) -> str:
         """What changed, if the column differs at a level."""
