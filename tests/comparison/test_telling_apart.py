@@ -34,11 +34,13 @@ def test_areas_are_those_of_scikit_learn_and_variances_those_of_all_pairs():
 
 
 def test_intervals_cover_one_half_for_samples_of_one_distribution():
-    found = [told(normal(30, 2, seed=2 * k), normal(40, 2, seed=2 * k + 1), k) for k in range(60)]
+    found = [told(normal(60, 1, seed=2 * k), normal(60, 1, seed=2 * k + 1), k) for k in range(80)]
     areas = torch.tensor([f.auc for f in found])
     covered = sum(f.interval[0] <= 0.5 <= f.interval[1] for f in found)
-    assert covered >= 51  # 95 % of 60 are 57; fewer than 51 have a probability of 0.1 %
-    assert abs(areas.mean() - 0.5) < 4 * areas.std() / math.sqrt(60)
+    # 76 are to be expected, fewer than 71 have a probability of 0.8 %. Were folds independent, as
+    # the usual variance takes them to be, some 66 would cover it.
+    assert covered >= 71
+    assert abs(areas.mean() - 0.5) < 4 * areas.std() / math.sqrt(80)
 
 
 def test_a_shift_is_told_as_well_as_it_can_be():

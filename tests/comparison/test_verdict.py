@@ -174,3 +174,11 @@ def test_numbers_as_text():
         "0.50", "0.99", "0.994", "0.9999", "1"
     ]  # fmt: skip
     assert number_text(-0.00001) == "-1e-05"
+
+
+def test_categories_alone_have_no_standard_deviations():
+    rng = np.random.default_rng(0)
+    first, second = (pd.DataFrame({"a": rng.choice(["x", "y"], 200)}) for _ in range(2))
+    verdict = km.compare(first, second, permutations=99).verdict
+    points = 50 * verdict.detectable_shift
+    assert f"gaining or losing {points:.2g} percentage points would" in verdict.sentence()

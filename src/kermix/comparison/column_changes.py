@@ -10,7 +10,7 @@ from kermix.comparison.column_values import ColumnValues, sides_of
 __all__ = ["Change", "change_of", "difference_of", "groups_of"]
 
 FEW_VALUES = 8
-CLEAR = 3.0  # standard deviations
+CLEAR = 2.0  # standard deviations
 PARTS = {"middle half": (0.25, 0.75), "middle nine tenths": (0.05, 0.95)}
 GROUPS = 20
 
@@ -112,8 +112,10 @@ def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[flo
         what, middles = "mean", [float(side.mean()) for side in (a, b)]
     words = ("later", "earlier") if values.kind == "time" else ("higher", "lower")
     shown = [values.shown(v) for v in middles]
-    if abs(place) < CLEAR and max(abs(place), abs(spread)) < CLEAR:
-        return abs(place), Change("another shape", f"{what} {shown[0]} -> {shown[1]}")
+    if abs(place) < CLEAR:
+        same = np.array_equal(np.sort(a), np.sort(b))
+        word = "the same" if same else "another shape"
+        return abs(place), Change(word, f"{what} {shown[0]} -> {shown[1]}")
     return abs(place), Change(words[0 if place > 0 else 1], f"{what} {shown[0]} -> {shown[1]}")
 
 

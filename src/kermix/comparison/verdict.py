@@ -105,10 +105,8 @@ class Verdict:
             )
         p = f"p = {self.pvalue:.2g}"
         if not self.different:
-            shift = "" if self.detectable_shift is None else (
-                f"; shifts of {self.detectable_shift:.2g} standard deviations or more in one "
-                "column would have been found in four of five cases"
-            )  # fmt: skip
+            told = self._detectable()
+            shift = f"; {told} would have been found in four of five cases" if told else ""
             return f"No difference found at level {self.level:g} ({p}){shift}."
         if self.effect is None or self.interval is None:
             return f"They differ ({p})."
@@ -117,6 +115,17 @@ class Verdict:
         if low <= 0.5:
             return f"They differ ({p}), but a classifier does not tell their rows apart: {shown}."
         return f"They differ ({p}): a classifier tells their rows apart with {shown}."
+
+    def _detectable(self) -> str:
+        """The smallest change that so many rows show, in words."""
+        if self.detectable_shift is None:
+            return ""
+        if self.columns and all(c.kind == "category" for c in self.columns):
+            points = 50 * self.detectable_shift  # the standard deviation of a share of one half
+            if points >= 50:
+                return ""
+            return f"a common value gaining or losing {points:.2g} percentage points"
+        return f"shifts of {self.detectable_shift:.2g} standard deviations or more in one column"
 
     def where(self) -> str:
         """Which columns and pairs of columns differ most, if any does."""

@@ -139,7 +139,7 @@ def _rows_and_scores(
     page.heading("The score behind the AUC")
     page.raw(_legend(result.names))
     second = (apart.chosen >= rows.n).numpy()
-    chart = score_chart(apart.scores.numpy(), second)
+    chart = score_chart(apart.scores.numpy(), second, result.names)
     page.raw(f'<div class="cards">{_card("", "scores of unseen rows", chart, True)}</div>')
 
 

@@ -48,7 +48,7 @@ def area_svg(
     ]
     for place, text in ticks:
         anchor = "start" if place < 0.15 else "end" if place > 0.85 else "middle"
-        body.append(_text(place * WIDE, TALL - 4, text, anchor))
+        body.append(_text(place * WIDE, TALL - 4, text, anchor, most=60 // len(ticks)))
     return _svg(WIDE, TALL, body, about)
 
 
