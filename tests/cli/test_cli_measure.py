@@ -40,33 +40,67 @@ def invoke(*arguments):
     return result.output
 
 
-def test_compare_prints_a_table_and_ends_with_the_place_of_the_report(folder, tmp_path):
+MANY = ["--permutations", "39", "--bootstrap", "2"]
+
+
+def test_compare_begins_with_the_answer_and_ends_with_the_place_of_the_report(folder, tmp_path):
     page = tmp_path / "page.html"
-    output = invoke("compare", folder / "a.npy", folder / "b.npy", *FAST, "--report", page)
-    assert "SVD cost" in output
+    output = invoke("compare", folder / "a.npy", folder / "b.npy", *MANY, "--report", page)
+    assert output.startswith("They differ (p = 0.025): a classifier tells their rows apart with")
+    assert "SVD cost" not in output
     assert output.strip().splitlines()[-1].startswith("Report: ")
     text = page.read_text()
-    assert text.count("<img") == 3
-    assert "Where they differ" in text
+    assert text.index("They differ") < text.index("Columns, the most different first")
+    assert text.count("<svg") == 1 + 2 + 1 + 1  # AUC, columns, the pair, scores
+    assert "Typical of a.npy" in text
+    assert "<img" not in text
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_compare_ranks_rows_and_columns_of_tables(folder, tmp_path):
+def test_details_are_printed_and_folded_on_the_page(folder, tmp_path):
     page = tmp_path / "page.html"
-    output = invoke("compare", folder / "a.csv", folder / "b.csv", *FAST, "--report", page)
-    assert "Which columns differ most" in output
-    assert "Rows most typical of a.csv alone" in page.read_text()
+    output = invoke("compare", folder / "a.npy", folder / "b.npy", *MANY, "--report", page,
+                    "--details")  # fmt: skip
+    assert output.index("They differ") < output.index("SVD cost")
+    assert "Energy distances of columns" in output
+    text = page.read_text()
+    assert text.count("<img") == 3
+    assert text.index("<details>") < text.index("<img")
+
+
+def test_the_status_says_whether_they_differ(folder):
+    a, b = str(folder / "a.npy"), str(folder / "b.npy")
+    for other, level, status in ((b, "0.05", 3), (b, "0.01", 0), (a, "0.05", 0)):
+        result = CliRunner().invoke(
+            app, ["compare", a, other, *MANY, "--fail-if-different", "--level", level]
+        )
+        assert result.exit_code == status, (other, level, result.output)
+    result = CliRunner().invoke(app, ["compare", a, b, *MANY])
+    assert result.exit_code == 0
+
+
+def test_json_has_the_verdict_first(folder):
+    content = json.loads(invoke("compare", folder / "a.npy", folder / "b.npy", *MANY, "--json"))
+    assert next(iter(content)) == "verdict"
+    verdict = content["verdict"]
+    assert verdict["different"] is True
+    assert verdict["sentence"].startswith("They differ")
+    assert 0.5 < verdict["interval"][0] < verdict["effect"] < verdict["interval"][1] < 1
+    assert {c["column"] for c in verdict["columns"]} == {"x0", "x1"}
+    assert all(c["short"] == "higher" for c in verdict["columns"])
+    assert "measures" not in content
 
 
 def test_compare_on_a_line_with_one_variance(folder, tmp_path):
     page = tmp_path / "page.html"
     invoke("compare", folder / "line.npy", folder / "line.npy", "-v", "0.1", *FAST,
-           "--report", page)  # fmt: skip
+           "--report", page, "--details")  # fmt: skip
     assert page.read_text().count("<img") == 2
 
 
 def test_json_is_pure(folder, tmp_path):
-    output = invoke("compare", folder / "a.npy", folder / "b.npy", "-v", "0.1,1", *FAST, "--json")
+    output = invoke("compare", folder / "a.npy", folder / "b.npy", "-v", "0.1,1", *FAST, "--json",
+                    "--details")  # fmt: skip
     content = json.loads(output)
     assert content["variances"] == [0.1, 1.0]
     page = tmp_path / "page.html"
@@ -105,7 +139,8 @@ def test_tables_break_no_word_in_80_columns(folder, tmp_path, monkeypatch):
     for name in ("a", "b"):
         rows = (folder / f"{name}.csv").read_text().partition("\n")[2]
         (tmp_path / f"{name}.csv").write_text(f"{names}\n{rows}")
-    output = invoke("compare", tmp_path / "a.csv", tmp_path / "b.csv", "--permutations", "200")
+    output = invoke("compare", tmp_path / "a.csv", tmp_path / "b.csv", "--permutations", "200",
+                    "--details")  # fmt: skip
     words = output.split()
     for word in (*names.split(","), *TITLES["cauchy_schwarz"].split(), "variance", "distance"):
         assert word in words
@@ -115,7 +150,7 @@ def test_tables_break_no_word_in_80_columns(folder, tmp_path, monkeypatch):
 
 
 def test_a_set_is_at_distance_zero_of_itself(folder):
-    output = invoke("compare", folder / "a.csv", folder / "a.csv", *FAST)
+    output = invoke("compare", folder / "a.csv", folder / "a.csv", *FAST, "--details")
     line = next(line for line in output.splitlines() if line.startswith("energy distance"))
     assert line.split()[2] == "0"
     assert "-0" not in output.split()

@@ -54,12 +54,16 @@ def test_every_measure_has_an_error_bar_and_a_pvalue(result):
 
 
 def test_it_prints_as_a_table_and_becomes_json(result):
-    text = str(result)
+    assert str(result).startswith("They differ (p = 0.02): a classifier tells their rows apart")
+    assert "SVD cost" not in str(result)
+    text = result.details()
     assert "SVD cost" in text
     assert "Bures distance" in text
     assert "random parts of the rows" in text
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert len(content["measures"]) == 15
+    assert content["verdict"]["different"] is True
+    assert "measures" not in result.to_dict(details=False)
     assert content["tests"]["svd"]["pvalue"] <= 1
 
 

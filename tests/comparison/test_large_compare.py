@@ -15,7 +15,7 @@ from kermix.comparison.permutation import own_generator
 from kermix.comparison.statistics import energy_statistic
 from kermix.costs.baselines import energy_distance, mmd_squared
 
-compare_module = sys.modules["kermix.comparison.compare"]
+details_module = sys.modules["kermix.comparison.details"]
 
 
 def test_blocks_hold_every_row_once():
@@ -68,7 +68,7 @@ def test_nothing_jumps_where_rows_are_drawn(monkeypatch, sizes, d, v):
     """The last row of either side beyond the limit is left out, and little changes."""
     x, y = normal(sizes[0], d, seed=0), normal(sizes[1], d, seed=1) + 0.3
     everything = km.compare(x, y, v, permutations=0, bootstrap=8)
-    monkeypatch.setattr(compare_module, "PAIRS_UP_TO", sizes[0] - 1)
+    monkeypatch.setattr(details_module, "PAIRS_UP_TO", sizes[0] - 1)
     drawn = km.compare(x, y, v, permutations=0, bootstrap=8)
     assert f"{sizes[0] - 1} and {sizes[1]} rows drawn at random" in " ".join(drawn.notes)
     for one, other in zip(everything.measures, drawn.measures, strict=True):
@@ -79,8 +79,8 @@ def test_nothing_jumps_where_rows_are_drawn(monkeypatch, sizes, d, v):
 
 
 def test_measures_say_of_how_many_rows_they_are_and_are_exactly_that(monkeypatch):
-    monkeypatch.setattr(compare_module, "PAIRS_UP_TO", 50)
-    monkeypatch.setattr(compare_module, "MEANS_UP_TO", 120)
+    monkeypatch.setattr(details_module, "PAIRS_UP_TO", 50)
+    monkeypatch.setattr(details_module, "MEANS_UP_TO", 120)
     x, y = normal(130, 3, seed=0), normal(30, 3, seed=1) + 1
     found = km.compare(x, y, 0.2, permutations=19)
     assert found.used == (130, 30)
@@ -188,8 +188,8 @@ def test_level(monkeypatch):
 
 def test_a_small_shift_is_found_in_many_rows(monkeypatch):
     """0.05 deviations in ten columns: missed by some hundred rows, found by a hundred thousand."""
-    monkeypatch.setattr(compare_module, "PAIRS_UP_TO", 300)
-    monkeypatch.setattr(compare_module, "MEANS_UP_TO", 300)
+    monkeypatch.setattr(details_module, "PAIRS_UP_TO", 300)
+    monkeypatch.setattr(details_module, "MEANS_UP_TO", 300)
     x, y = np.random.default_rng(0).normal(size=(2, 100_000, 10)).astype(np.float32)
     y += 0.05
     few = km.compare(x, y, 0.5, max_points=300, permutations=39, bootstrap=0)

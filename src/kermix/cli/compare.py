@@ -9,21 +9,25 @@ from kermix.cli.output import (
     check_output,
     parse_variances,
     print_json,
+    print_sentence,
     print_table,
     save_page,
 )
 from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
 from kermix.comparison.compare import compare
 from kermix.comparison.drift import drift
+from kermix.comparison.result import COLUMN_HEADS, MEASURE_HEADS, Comparison
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
-from kermix.reports.comparison_report import COLUMNS, column_rows, comparison_report
+from kermix.reports.comparison_costs import HOW_TO_READ, column_rows
+from kermix.reports.comparison_report import comparison_report
 from kermix.reports.drift_report import DRIFT_COLUMNS, drift_report
 from kermix.sketches.sketch import Sketch
 
 __all__ = ["command"]
 
-MOST_COLUMNS = 20  # that are printed; the report has all
+MOST_COLUMNS, MOST_DETAILS = 10, 20  # that are printed; the report has all
+DIFFERENT = 3  # status of --fail-if-different
 
 
 @reads_tables
@@ -53,14 +57,34 @@ def command(
     bootstrap: Annotated[
         int, typer.Option(help="Groups of rows left out to find error bars; 0 for none.")
     ] = 20,
-    permutations: Annotated[int, typer.Option(help="Permutations behind each p-value.")] = 200,
+    permutations: Annotated[
+        int | None,
+        typer.Option(
+            help="Permutations behind each p-value. [500 for the verdict, 200 for each cost]"
+        ),
+    ] = None,
+    level: Annotated[
+        float, typer.Option(help="At which p-values the sets are called different.")
+    ] = 0.05,
+    fail_if_different: Annotated[
+        bool,
+        typer.Option(
+            "--fail-if-different", help=f"End with the status {DIFFERENT} if the sets differ."
+        ),
+    ] = False,
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details", help="Also every cost, at each variance, with error bars and p-values."
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     report_path: Annotated[
         Path | None, typer.Option("--report", help="Write a page with pictures to this file.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Compare two data sets: every cost, error bars, p-values, and where they differ.
+    """Do two data sets differ, how much, and where? One sentence, and the columns behind it.
 
     With a folder of sketches, one a day say: how far each is from the first and from the one
     before.
@@ -81,24 +105,47 @@ def command(
         second,
         standardize="auto" if standardize is None else standardize,
         max_points=max_points,
+        level=level,
         bootstrap=bootstrap,
         permutations=permutations,
         seed=seed,
         **options,
     )
+    if fail_if_different and not result.has_verdict:
+        raise OptionError("--fail-if-different needs a verdict: leave out --permutations 0.")
+    whole = details or not result.has_verdict or result.compared is None
     if as_json:
-        print_json(result.to_dict())
+        print_json(result.to_dict(details=whole))
     else:
-        title = f"{result.names[0]} and {result.names[1]}"
-        print_table(title, COLUMNS, result.rows(), result.notes)
-        if len(result.column_differences) > 1:
-            heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second",
-                     "what changed")  # fmt: skip
-            rows = column_rows(result)[:MOST_COLUMNS]
-            shown = [[c if isinstance(c, str) else f"{c:.4g}" for c in row] for row in rows]
-            print_table("\nWhich columns differ most", heads, shown)
+        _print(result, whole)
     if report_path is not None:
-        save_page(comparison_report(result).save, report_path, quiet=as_json)
+        save_page(comparison_report(result, costs=whole).save, report_path, quiet=as_json)
+    if fail_if_different and result.verdict.different:
+        raise typer.Exit(DIFFERENT)
+
+
+def _print(result: Comparison, whole: bool) -> None:
+    title = f"{result.names[0]} and {result.names[1]}"
+    if result.has_verdict:
+        print_sentence(result.verdict.headline(), result.verdict.where())
+        if rows := result.column_rows(MOST_COLUMNS):
+            more = len(result.verdict.columns) - len(rows)
+            notes = [f"... and {more} more columns: --json, --report"] * (more > 0)
+            print_sentence("", " ")
+            print_table("", COLUMN_HEADS, rows, notes)
+            print_sentence("", " ")
+        if not whole:
+            print_sentence("", "\n".join([*result.reading_notes, "Every cost: --details"]))
+    if not whole:
+        return
+    print_table(title, MEASURE_HEADS, result.rows(), result.notes)
+    print_sentence("", HOW_TO_READ)
+    if len(result.column_differences) > 1:
+        heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second",
+                 "what changed")  # fmt: skip
+        rows_of_columns = column_rows(result)[:MOST_DETAILS]
+        shown = [[c if isinstance(c, str) else f"{c:.4g}" for c in row] for row in rows_of_columns]
+        print_table("\nEnergy distances of columns", heads, shown)
 
 
 def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:

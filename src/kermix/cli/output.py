@@ -31,6 +31,7 @@ __all__ = [
     "print_json",
     "print_lines",
     "print_notes",
+    "print_sentence",
     "print_table",
     "resumable",
     "save_page",
@@ -93,6 +94,15 @@ def print_table(
     console.print(table)
     for note in notes:
         console.print(plain(note), markup=False, highlight=False)
+
+
+def print_sentence(main: str, rest: str = "") -> None:
+    """Print an answer in bold, and what else there is to say in a line of its own."""
+    console = Console()
+    if main:
+        console.print(f"[bold]{escape(plain(main))}[/]", highlight=False)
+    if rest:
+        console.print(escape(plain(rest)), highlight=False)
 
 
 def print_lines(lines: Sequence[str]) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from kermix.comparison.judging import judge_sketches
 from kermix.comparison.mean_test import MeanTest, mean_test
-from kermix.comparison.result import Comparison, Measure
+from kermix.comparison.result import TITLES, Comparison, Details, Known, Measure
 from kermix.costs.functions import matrix_cost, scalar_cost, svd_cost, vector_cost
 from kermix.costs.primal import fidelity
 from kermix.errors import OptionError, SketchError
@@ -18,6 +19,7 @@ from kermix.sketches.sketch import Sketch, check_comparable
 __all__ = ["Drift", "DriftStep", "MeanTest", "compare_sketches", "drift", "is_sketch", "mean_test"]
 
 SUFFIX = ".sketch"
+WIDEST = 0.1  # certificate, from end to end, that is shown whatever the difference is
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,11 @@ def is_sketch(source: object) -> bool:
 
 
 @torch.no_grad()
-def compare_sketches(x: Any, y: Any) -> Comparison:
-    """Sketches go to the costs as they are: they know their kernel and carry a certificate."""
+def compare_sketches(x: Any, y: Any, level: float = 0.05) -> Comparison:
+    """Sketches go to the costs as they are: they know their kernel and carry a certificate.
+
+    A cost whose certificate is wider than the difference that it shows is left out, with a note.
+    """
     if not (is_sketch(x) and is_sketch(y)):
         raise OptionError(
             "A sketch is compared with a sketch: sketch the other data set first, with "
@@ -75,7 +80,7 @@ def compare_sketches(x: Any, y: Any) -> Comparison:
     names = tuple(Path(s).name if isinstance(s, str | Path) else k
                   for s, k in ((x, "x"), (y, "y")))  # fmt: skip
     x, y = (Sketch.load(s) if isinstance(s, str | Path) else s for s in (x, y))
-    measures = []
+    measures, refused = [], []
     costs: dict[str, Any] = {
         "svd": svd_cost,
         "matrix": matrix_cost,
@@ -87,14 +92,23 @@ def compare_sketches(x: Any, y: Any) -> Comparison:
         normalized, info = cost.with_info(x, y, None, normalized=True)
         bound = getattr(info, "error_bound", None)
         error = None if bound is None else float(bound)
+        if error is not None and not 2 * error <= max(1 - float(normalized), WIDEST):
+            refused.append(
+                f"{TITLES[name]}: no number, because its certificate, +- {error:.2g}, is wider "
+                f"than the difference that it shows, {max(0.0, 1 - float(normalized)):.2g}; the "
+                "features leave out too much of the kernel. Take more landmarks (--rank), or a "
+                "larger variance."
+            )
+            continue
         measures.append(Measure(name, None, value, float(normalized), error))
     measures.append(Measure("bures", None, _bures(x, y)))
-    scalar = measures[3].normalized
+    scalar = next((m.normalized for m in measures if m.name == "scalar"), None)
     if scalar:
         measures.append(Measure("cauchy_schwarz", None, max(0.0, -math.log(scalar))))
     test = mean_test(x, y)
     measures.append(Measure("mmd", None, test.mmd, None, None, test.if_same, test.pvalue))
     notes = [
+        *refused,
         f"{x.feature_map.kernel}, {x.feature_map.rank} features.",
         "+- of sketches is the certificate: a bound, not a standard error. The Bures distance is "
         "that of the part of the kernel that the features hold.",
@@ -102,16 +116,16 @@ def compare_sketches(x: Any, y: Any) -> Comparison:
         if test.note is None
         else f"p: {test.note}",
     ]
+    rows = x.count, y.count
     return Comparison(
         names=(names[0], names[1]),
-        sizes=(x.count, y.count),
-        used=(x.count, y.count),
+        sizes=rows,
+        used=rows,
         columns=() if x.origin is None else x.origin.columns,
         variances=(),
-        measures=tuple(measures),
-        tests={},
-        column_differences=(),
-        notes=tuple(notes),
+        reading_notes=(),
+        _details=Known(Details(tuple(measures), {}, (), tuple(notes))),
+        _judge=Known(judge_sketches(test, (names[0], names[1]), rows, level)),
     )
 
 

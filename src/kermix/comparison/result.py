@@ -1,17 +1,30 @@
-"""What a comparison found: measures, tests, columns; it prints as a table and becomes JSON."""
+"""What a comparison found: a verdict, and on demand every measure; it prints and becomes JSON."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from kermix.comparison.column_values import ComparedRows
+from kermix.comparison.judging import Judgement
 from kermix.comparison.pooled import bures_witness, pooled_features
 from kermix.comparison.twosample import TwoSampleResult
+from kermix.comparison.verdict import Verdict
 from kermix.errors import OptionError
 from kermix.kernels.mixed import Layout, mixed_kernel
 
-__all__ = ["TITLES", "ColumnDifference", "Comparison", "Measure"]
+__all__ = [
+    "TITLES",
+    "ColumnDifference",
+    "Comparison",
+    "Details",
+    "Known",
+    "Measure",
+    "aligned",
+]
 
 TITLES = {
     "svd": "SVD cost",
@@ -23,6 +36,9 @@ TITLES = {
     "mmd": "MMD",
     "energy": "energy distance",
 }
+MEASURE_HEADS = ("measure", "variance", "value", "in [0, 1]", "+-", "if same", "p")
+COLUMN_HEADS = ("column", "p, corrected", "what changed")
+SHOWN_COLUMNS = 10
 
 
 @dataclass(frozen=True)
@@ -73,11 +89,58 @@ class ColumnDifference:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What :func:`compare` found. It prints as a table.
+class Details:
+    """Every measure, and the tests and columns behind them.
 
     `x` and `y` are the points that were used, or 1000 of them drawn at random, with columns scaled
-    if they were; :meth:`raw` brings them back to the units of the data.
+    if they were; sketches have none.
+    """
+
+    measures: tuple[Measure, ...]
+    tests: dict[str, TwoSampleResult]
+    column_differences: tuple[ColumnDifference, ...]
+    notes: tuple[str, ...]
+    x: Tensor | None = field(default=None, repr=False, compare=False)
+    y: Tensor | None = field(default=None, repr=False, compare=False)
+
+
+Found = TypeVar("Found", covariant=True)
+
+
+class Task(Protocol[Found]):
+    """Something that is found when somebody asks for it."""
+
+    def find(self) -> Found:
+        """Find it."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Something that is known already."""
+
+    found: Any
+
+    def find(self) -> Any:
+        """It is there."""
+        return self.found
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """What :func:`compare` found. It prints as its verdict and the columns that differ.
+
+    The verdict, and every cost with its error bar and p-value (`measures`, `tests`,
+    `column_differences`, :meth:`rows`, :meth:`details`), are each computed when they are first
+    asked for, and kept.
+
+    Attributes:
+        names: Of the two sets.
+        sizes: How many rows they have.
+        used: How many of them are looked at.
+        columns: Names of the columns.
+        variances: Of the kernels of the costs.
+        reading_notes: What was assumed and left out when the sets were read.
+        compared: The rows; None for sketches.
     """
 
     names: tuple[str, str]
@@ -85,25 +148,87 @@ class Comparison:
     used: tuple[int, int]
     columns: tuple[str, ...]
     variances: tuple[float, ...]
-    measures: tuple[Measure, ...]
-    tests: dict[str, TwoSampleResult]
-    column_differences: tuple[ColumnDifference, ...]
-    notes: tuple[str, ...]
-    x: Tensor | None = field(default=None, repr=False, compare=False)
-    y: Tensor | None = field(default=None, repr=False, compare=False)
+    reading_notes: tuple[str, ...]
+    _details: Task[Details] = field(repr=False, compare=False)
+    _judge: Task[Judgement] | None = field(default=None, repr=False, compare=False)
+    compared: ComparedRows | None = field(default=None, repr=False, compare=False)
     _scale: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
     _layout: Layout | None = field(default=None, repr=False, compare=False)
 
+    @cached_property
+    def judgement(self) -> Judgement:
+        """The verdict, and the classifier behind it."""
+        if self._judge is None:
+            raise OptionError("permutations=0: without permutations there is no verdict.")
+        return self._judge.find()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the sets differ, how much, and where."""
+        return self.judgement.verdict
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether there is one: not without permutations."""
+        return self._judge is not None
+
+    @cached_property
+    def found(self) -> Details:
+        """Every measure, and what is behind them."""
+        return self._details.find()
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Every measure at each variance."""
+        return self.found.measures
+
+    @property
+    def tests(self) -> dict[str, TwoSampleResult]:
+        """A permutation test for each cost."""
+        return self.found.tests
+
+    @property
+    def column_differences(self) -> tuple[ColumnDifference, ...]:
+        """Energy distances of each column, the largest first."""
+        return self.found.column_differences
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, left out and drawn."""
+        return (*self.reading_notes, *self.found.notes)
+
+    @property
+    def x(self) -> Tensor | None:
+        """Points of the first set, at most 1000; :meth:`raw` has them in the data's units."""
+        return self.found.x
+
+    @property
+    def y(self) -> Tensor | None:
+        """Points of the second set."""
+        return self.found.y
+
     def __str__(self) -> str:
-        header = ("measure", "variance", "value", "in [0, 1]", "+-", "if same", "p")
-        rows = [[str(cell) for cell in row] for row in (header, *self.rows())]
-        widths = [max(len(row[k]) for row in rows) for k in range(len(header))]
-        lines = [
-            "  ".join(c.ljust(w) if k == 0 else c.rjust(w)
-                      for k, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
-            for row in rows
-        ]  # fmt: skip
-        return "\n".join([*lines, *self.notes])
+        if not self.has_verdict:
+            return self.details()
+        lines = [self.verdict.sentence()]
+        if self.compared is None:
+            return "\n".join([*lines, "", self.details()])
+        if rows := self.column_rows(SHOWN_COLUMNS):
+            lines += ["", *aligned((COLUMN_HEADS, *rows))]
+            more = len(self.verdict.columns) - len(rows)
+            lines += [f"... and {more} more columns, in .verdict.columns"] * (more > 0)
+        return "\n".join([*lines, "", *self.reading_notes, "Every cost: .details()"])
+
+    __repr__ = __str__
+
+    def column_rows(self, most: int | None = None) -> list[list[str]]:
+        """Columns by themselves, the most different first: name, corrected p, what changed."""
+        level = self.verdict.level
+        return [[c.column, f"{c.pvalue:.2g}", c.told(level)] for c in self.verdict.columns[:most]]
+
+    def details(self) -> str:
+        """Every measure and variance as a table, with notes."""
+        return "\n".join([*aligned((MEASURE_HEADS, *self.rows())), *self.notes])
 
     def rows(self) -> list[list[str]]:
         """The table: one line for each measure and variance, as text."""
@@ -161,21 +286,36 @@ class Comparison:
         by_p = zip(self.tests["svd"].pvalues, self.variances, strict=True)
         return min(by_p, key=lambda pair: pair[0])[1]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the points, ready for JSON."""
+    def to_dict(self, details: bool = True) -> dict[str, Any]:
+        """Everything but the points, ready for JSON; without details, the verdict alone."""
+        found: dict[str, Any] = {
+            "verdict": self.verdict.to_dict() if self.has_verdict else None,
+            "names": self.names,
+            "rows": self.sizes,
+            "rows_used": self.used,
+            "columns": self.columns,
+            "notes": self.notes if details else self.reading_notes,
+        }
+        if not details:
+            return found
         tests = {
             name: {k: getattr(t, k) for k in ("statistic", "pvalue", "variances", "statistics",
                                               "pvalues", "permutations", "n", "m", "method")}
             for name, t in self.tests.items()
         }  # fmt: skip
-        return {
-            "names": self.names,
-            "rows": self.sizes,
-            "rows_used": self.used,
-            "columns": self.columns,
+        return found | {
             "variances": self.variances,
             "measures": [asdict(m) for m in self.measures],
             "tests": tests,
             "column_differences": [c.to_dict() for c in self.column_differences],
-            "notes": self.notes,
         }
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table, the first column to the left and the others to the right."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return [
+        "  ".join(c.ljust(w) if k == 0 else c.rjust(w)
+                  for k, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]  # fmt: skip

@@ -1,108 +1,193 @@
-"""The page of a comparison of two data sets."""
+"""The page of a comparison of two data sets: the verdict, where they differ, and every cost."""
 
-from typing import TYPE_CHECKING
+import html
 
+import numpy as np
 import torch
-from torch import Tensor
 
+from kermix.comparison.column_values import ComparedRows
 from kermix.comparison.result import Comparison
-from kermix.reports import figures as plots
-from kermix.reports.grids import grid_over
+from kermix.comparison.telling_apart import ToldApart
+from kermix.comparison.typical import TypicalRows, typical_rows
+from kermix.comparison.verdict import ColumnVerdict, Verdict, auc_text
+from kermix.reports.comparison_charts import column_chart, pair_chart, score_chart
+from kermix.reports.comparison_costs import add_costs
 from kermix.reports.page import Report
+from kermix.reports.small_charts import gauge_svg
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+__all__ = ["comparison_report"]
 
-__all__ = ["COLUMNS", "column_rows", "comparison_report"]
+MOST_COLUMNS = 40
+MOST_PAIRS = 4
+DRAWN_ROWS = 50_000  # of a side
 
-COLUMNS = ("measure", "variance", "value", "in [0, 1]", "+-", "if same", "p")
 
+def comparison_report(result: Comparison, costs: bool = True) -> Report:
+    """The page: the verdict, columns, pairs, typical rows, and below a fold every cost.
 
-def comparison_report(result: Comparison) -> Report:
-    """The page: the table, values against variance, the samples, and where they differ."""
+    Args:
+        result: What was found.
+        costs: Whether the costs are on it; they take much longer than the rest.
+    """
     one, two = result.names
     page = Report(
         f"{one} and {two}",
-        f"{result.sizes[0]} and {result.sizes[1]} rows, {len(result.columns)} columns; "
-        f"{result.used[0]} and {result.used[1]} rows used.",
+        f"{result.sizes[0]:,} and {result.sizes[1]:,} rows, {len(result.columns)} columns.",
     )
-    page.table(COLUMNS, result.rows())
-    for note in result.notes:
+    if result.has_verdict:
+        _verdict(page, result.verdict)
+        if result.compared is not None:
+            _where(page, result, result.compared)
+        page.heading("How this was found")
+        page.text(_method(result.verdict))
+    for note in result.reading_notes:
         page.text(note)
-    if len(result.variances) > 1:
-        page.heading("Values against variance")
-        page.figure(_against_variance(result), "Normalized costs with one standard error; dotted: "
-                    "the average if both sets were one. The further apart, the more they "
-                    "differ.")  # fmt: skip
-    if result.x is None or result.y is None:
+    if result.has_verdict and not costs:
+        page.text("Every cost of the paper is added by --details.")
         return page
-    page.heading("Where they differ")
-    d = len(result.columns)
-    if d <= 2 and not result.mixed:
-        _maps(page, result, result.x, result.y)
-    else:
-        names = [c.column for c in result.column_differences]
-        page.figure(plots.witness_bars(names, [c.distance for c in result.column_differences]),
-                    "Columns by how much they differ on their own.")  # fmt: skip
-        page.table(
-            ("column", "energy distance / sd", "p", f"mean of {one}", f"mean of {two}",
-             "what changed"),
-            column_rows(result),
-        )  # fmt: skip
-        if result.mixed:
-            return page
-        best = [result.columns.index(name) for name in names[:2]]
-        page.figure(
-            plots.samples(result.raw(result.x)[:, best], result.raw(result.y)[:, best],
-                          labels=(one, two), axes_labels=names[:2]),
-            "The two columns that differ most.",
-        )  # fmt: skip
-    _rows(page, result, result.x, result.y)
+    with page.fold("Every cost of the paper, with error bars, and what it reads for equal sets",
+                   opened=not result.has_verdict):  # fmt: skip
+        add_costs(page, result)
     return page
 
 
-def column_rows(result: Comparison) -> list[list[str | float]]:
-    """How each column differs: name, distance, p-value, the two means, and what changed."""
-    return [
-        [c.column, c.distance, *("" if v is None else v for v in (c.pvalue, c.mean_x, c.mean_y)),
-         c.change]
-        for c in result.column_differences
+def _verdict(page: Report, verdict: Verdict) -> None:
+    if verdict.pvalue is None:
+        kind, answer = "unsure", "No verdict"
+    elif verdict.too_few_rows:
+        kind, answer = "unsure", "Too few rows to say"
+    elif verdict.different:
+        kind, answer = "different", "They differ"
+    else:
+        kind, answer = "same", "No difference found"
+    shown = [f'<p class="answer">{answer}</p>', f"<p>{html.escape(verdict.headline())}</p>"]
+    if verdict.effect is not None and verdict.interval is not None and verdict.different:
+        low, high = verdict.interval
+        about = f"AUC {auc_text(verdict.effect)}, {auc_text(low)} to {auc_text(high)}"
+        shown.append(gauge_svg(verdict.effect, verdict.interval, auc_text(verdict.effect), about))
+    if where := verdict.where():
+        shown.append(f"<p>{html.escape(where)}</p>")
+    page.raw(f'<div class="verdict {kind}">{"".join(shown)}</div>')
+
+
+def _where(page: Report, result: Comparison, rows: ComparedRows) -> None:
+    verdict, apart = result.verdict, result.judgement.apart
+    drawn, n = _drawn(rows)
+    count = len(verdict.different_columns)
+    page.heading("Columns, the most different first")
+    page.raw(_legend(result.names))
+    page.text(
+        f"{count or 'None'} of {len(verdict.columns)} columns differ by themselves (p corrected "
+        f"for their number, at level {verdict.level:g}). The outermost 1 % of numbers is not "
+        "drawn."
+    )
+    cards = [
+        _card(c.column, _column_line(c, verdict.level),
+              column_chart(rows.column(c.column, drawn), n), c.pvalue <= verdict.level)
+        for c in verdict.columns[:MOST_COLUMNS]
     ]  # fmt: skip
+    page.raw(f'<div class="cards">{"".join(cards)}</div>')
+    if more := verdict.columns[MOST_COLUMNS:]:
+        page.text(f"And {len(more)} more columns, which differ less.")
+    _pairs(page, result, rows, drawn, n)
+    if apart is not None:
+        _rows_and_scores(page, result, rows, apart)
 
 
-def _against_variance(result: Comparison) -> "Figure":
-    names = ("svd", "matrix", "vector", "scalar")
-    by_name = {n: [m for m in result.measures if m.name == n] for n in names}
-    return plots.cost_against_variance(
-        result.variances,
-        {n: [m.normalized for m in ms] for n, ms in by_name.items()},
-        errors={n: [m.error or 0.0 for m in ms] for n, ms in by_name.items()},
-        if_same={n: [m.if_same for m in ms] for n, ms in by_name.items()
-                 if ms[0].if_same is not None},
-    )  # fmt: skip
+def _column_line(column: ColumnVerdict, level: float) -> str:
+    told = column.told(level).replace("->", "\N{RIGHTWARDS ARROW}")
+    return f"{told} (p = {column.pvalue:.2g})"
 
 
-def _maps(page: Report, result: Comparison, x: Tensor, y: Tensor) -> None:
-    x, y = result.raw(x), result.raw(y)
-    labels = result.names
-    page.figure(plots.samples(x, y, labels=labels, axes_labels=result.columns), "The samples.")
-    grid, shape = grid_over(torch.cat([x, y]), margin=0.05)
-    page.figure(
-        plots.witness_map(grid, result.witness(grid), shape=shape, labels=labels),
-        f"Witness of the SVD cost at variance {result.sharpest_variance:.3g}: positive where "
-        f"{labels[0]} has more mass, negative where {labels[1]} has.",
+def _pairs(
+    page: Report, result: Comparison, rows: ComparedRows, drawn: torch.Tensor, n: int
+) -> None:
+    """The two-column views that show most: pairs that differ together, else the worst columns."""
+    verdict = result.verdict
+    pairs = [(p.columns, f"together, beyond each alone: p = {p.pvalue:.2g}")
+             for p in verdict.different_pairs[:MOST_PAIRS]]  # fmt: skip
+    clear = [c.column for c in verdict.different_columns]
+    if not pairs and len(clear) > 1:
+        pairs = [((clear[0], clear[1]), "the two columns that differ most")]
+    if not pairs:
+        return
+    page.heading("Two columns together")
+    page.raw(_legend(result.names))
+    page.text("Each cell has the colour of the set that has more of its rows there; pale cells "
+              "are shared, white ones nearly empty. Cells hold equally many rows across, and "
+              "up.")  # fmt: skip
+    cards = [
+        _card(f"{a} with {b}", line,
+              pair_chart(rows.column(a, drawn), rows.column(b, drawn), n), True)
+        for (a, b), line in pairs
+    ]  # fmt: skip
+    page.raw(f'<div class="cards">{"".join(cards)}</div>')
+
+
+def _rows_and_scores(
+    page: Report, result: Comparison, rows: ComparedRows, apart: ToldApart
+) -> None:
+    if not result.verdict.different or apart.interval[0] <= 0.5:
+        return
+    page.heading("Typical rows")
+    page.text("Rows that the classifier is surest of without having seen them, and that lie in "
+              "the middle of such rows; with the columns that speak most for them.")  # fmt: skip
+    numbered = result.sizes == result.used
+    for name, found in zip(result.names, typical_rows(rows, apart), strict=True):
+        page.text(f"Typical of {name}, and not of the other:")
+        _typical(page, found, numbered)
+    page.heading("The score behind the AUC")
+    page.raw(_legend(result.names))
+    second = (apart.chosen >= rows.n).numpy()
+    chart = score_chart(apart.scores.numpy(), second, result.names)
+    page.raw(f'<div class="cards">{_card("", "scores of unseen rows", chart, True)}</div>')
+
+
+def _typical(page: Report, found: TypicalRows, numbered: bool) -> None:
+    heads = (["row"] if numbered else []) + list(found.columns)
+    lines = [
+        ([str(row)] if numbered else []) + list(cells)
+        for row, cells in zip(found.rows, found.cells, strict=True)
+    ]
+    page.table(heads, lines)
+
+
+def _method(verdict: Verdict) -> str:
+    if verdict.effect is None:
+        return f"p-value: {verdict.method}."
+    return (
+        f"p-value: {verdict.method}; one number for kernels of all columns, single columns and "
+        "pairs of columns together. AUC: ridge regression on scores of columns and kernel "
+        "features, five folds, each row scored by a classifier that has not seen it: "
+        f"{auc_text(verdict.effect)}, 95 % interval {_ends(verdict)}. Another classifier may tell "
+        "the sets apart better."
     )
 
 
-def _rows(page: Report, result: Comparison, x: Tensor, y: Tensor) -> None:
-    """The rows at which the witness is largest, on either side."""
-    for name, points, sign in ((result.names[0], x, 1.0), (result.names[1], y, -1.0)):
-        raw = result.raw(points)
-        witness = result.witness(raw)
-        order = (sign * witness).argsort(descending=True)[:8].tolist()
-        page.text(f"Rows most typical of {name} alone:")
-        shown = list(result.columns[:8])
-        page.table(
-            ["witness", *shown],
-            [[float(witness[i]), *raw[i, : len(shown)].tolist()] for i in order],
-        )
+def _ends(verdict: Verdict) -> str:
+    low, high = verdict.interval or (0.0, 1.0)
+    return f"{auc_text(low)} to {auc_text(high)}"
+
+
+def _drawn(rows: ComparedRows) -> tuple[torch.Tensor, int]:
+    """At most so many rows of each side, evenly spaced, and how many are of the first."""
+    sides = [
+        np.linspace(start, stop - 1, min(DRAWN_ROWS, stop - start)).round().astype(np.int64)
+        for start, stop in ((0, rows.n), (rows.n, len(rows.pooled)))
+    ]
+    return torch.from_numpy(np.concatenate(sides)), len(sides[0])
+
+
+def _legend(names: tuple[str, str]) -> str:
+    one, two = (html.escape(name) for name in names)
+    return (
+        f'<p class="legend"><span class="swatch1"></span> {one} '
+        f'<span class="swatch2"></span> {two}</p>'
+    )
+
+
+def _card(title: str, line: str, chart: str, clear: bool) -> str:
+    head = f"<h3>{html.escape(title)}</h3>" if title else ""
+    return (
+        f'<div class="card{"" if clear else " dim"}">{head}<p>{html.escape(line)}</p>{chart}</div>'
+    )

@@ -3,11 +3,13 @@
 import base64
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kermix.files import whole_file
+from kermix.reports.small_charts import CHART_STYLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +29,7 @@ h1 { margin-bottom: 0; } h2 { margin-top: 2.5rem; }
 .lead, figcaption { color: var(--quiet); }
 figure { margin: 1rem 0; } img { max-width: 100%; height: auto; background: #fff;
          border-radius: 4px; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .8rem; border-bottom: 1px solid var(--line); text-align: right; }
 th:first-child, td:first-child, .text th, .text td { text-align: left; }
@@ -36,6 +38,21 @@ th:first-child, td:first-child, .text th, .text td { text-align: left; }
   figure img { max-width: none; width: 40rem; } }
 pre { padding: .8rem; border: 1px solid var(--line); border-radius: 4px;
       white-space: pre-wrap; overflow-wrap: anywhere; }
+.verdict { border-left: .5rem solid var(--line); padding: .2rem 1.2rem; margin: 1.5rem 0;
+           font-size: 1.15rem; }
+.verdict.different { border-color: var(--two); } .verdict.same { border-color: #009E73; }
+.verdict .answer { font-size: 2.4rem; font-weight: 700; line-height: 1.15; margin: .4rem 0; }
+.verdict svg { max-width: 26rem; }
+.cards { display: grid; gap: 1.4rem;
+         grid-template-columns: repeat(auto-fill, minmax(16rem, 1fr)); }
+.card h3 { margin: 0; font-size: 1rem; overflow-wrap: anywhere; }
+.card p { margin: 0 0 .3rem; font-size: .85rem; color: var(--quiet); overflow-wrap: anywhere; }
+.card.dim h3 { font-weight: 400; color: var(--quiet); } .card.dim svg { opacity: .6; }
+.legend span { display: inline-block; width: 1rem; height: .8rem; margin-left: .8rem; }
+.legend .swatch1 { background: var(--one); opacity: .6; margin-left: 0; }
+.legend .swatch2 { border: 2px solid var(--two); box-sizing: border-box; }
+details { margin-top: 2.5rem; border-top: 1px solid var(--line); }
+summary { cursor: pointer; padding: .8rem 0; font-weight: 600; }
 """
 
 
@@ -52,6 +69,17 @@ class Report:
         self._body = [f"<h1>{html.escape(title)}</h1>"]
         if lead:
             self._body.append(f'<p class="lead">{html.escape(lead)}</p>')
+
+    def raw(self, markup: str) -> None:
+        """Add HTML as it is; whoever calls has escaped the text in it."""
+        self._body.append(markup)
+
+    @contextmanager
+    def fold(self, summary: str, opened: bool = False) -> Iterator[None]:
+        """What is added inside is shown when its summary is clicked."""
+        self.raw(f"<details{' open' * opened}><summary>{html.escape(summary)}</summary>")
+        yield
+        self.raw("</details>")
 
     def heading(self, text: str) -> None:
         """Begin a section."""
@@ -105,7 +133,7 @@ class Report:
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f'<link rel="icon" href="data:,"><title>{html.escape(self.title)}</title>'
-            f"<style>{STYLE}</style></head><body>{''.join(self._body)}</body></html>\n"
+            f"<style>{STYLE}{CHART_STYLE}</style></head><body>{''.join(self._body)}</body></html>\n"
         )
         with whole_file(path) as part:
             part.write_text(page, encoding="utf-8")

@@ -1,0 +1,141 @@
+"""What changed in a column from the first sample to the second, in words."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from kermix.comparison.column_values import ColumnValues, sides_of
+
+__all__ = ["Change", "change_of", "difference_of", "groups_of"]
+
+FEW_VALUES = 8
+CLEAR = 2.0  # standard deviations
+PARTS = {"middle half": (0.25, 0.75), "middle nine tenths": (0.05, 0.95)}
+GROUPS = 20
+
+
+class Change(NamedTuple):
+    """What changed most: in two words, and with its numbers."""
+
+    short: str
+    told: str
+
+
+def change_of(values: ColumnValues, n: int) -> Change:
+    """What changed most in a column: its place, its spread, a share, or its gaps.
+
+    Example:
+        >>> numbers = np.concatenate([np.arange(100.0), np.arange(100.0) + 50])
+        >>> change_of(ColumnValues("x", "number", numbers), 100)
+        Change(short='higher', told='median 49.5 -> 99.5')
+    """
+    if values.codes is not None:
+        shares = [np.bincount(c, minlength=len(values.names)) / len(c)
+                  for c in sides_of(values.codes, n)]  # fmt: skip
+        return _share(values.names, *shares)
+    assert values.numbers is not None
+    sides = sides_of(values.numbers, n)
+    filled = [side[~np.isnan(side)] for side in sides]
+    gaps = [1 - len(f) / len(s) for f, s in zip(filled, sides, strict=True)]
+    of_gaps = _gap_change(gaps, (len(sides[0]), len(sides[1])))
+    if not len(filled[0]) or not len(filled[1]):
+        return of_gaps[1]
+    found = _of_numbers(values, *filled)
+    if of_gaps[0] < CLEAR:
+        return found[1]
+    first, then = (found, of_gaps) if found[0] >= of_gaps[0] else (of_gaps, found)
+    return Change(first[1].short, f"{first[1].told}; {then[1].short}, {then[1].told}")
+
+
+def groups_of(values: ColumnValues, most: int = GROUPS) -> tuple[np.ndarray, int]:  # (N,)
+    """A group for each row, and how many there are: common values, ranges, and gaps.
+
+    Categories beyond the most common share the last group; ranges hold equally many rows.
+    """
+    if values.codes is not None:
+        counts = np.bincount(values.codes, minlength=len(values.names))
+        order = np.argsort(-counts, kind="stable")
+        group = np.empty(len(order), np.int64)
+        group[order] = np.minimum(np.arange(len(order)), most - 1)
+        return group[values.codes], min(most, len(order))
+    assert values.numbers is not None
+    gaps = np.isnan(values.numbers)
+    filled = values.numbers[~gaps]
+    found = np.zeros(len(gaps), np.int64)
+    if len(filled):
+        edges = np.unique(np.quantile(filled, np.linspace(0, 1, most)[1:-1]))
+        found[~gaps] = np.searchsorted(edges, filled, side="right")
+        if len(distinct := np.unique(filled[:100_000])) < most:
+            found[~gaps] = np.searchsorted(distinct, filled).clip(max=len(distinct) - 1)
+    found[gaps] = most - 1
+    return found, most
+
+
+def difference_of(values: ColumnValues, n: int) -> float:
+    """Total variation between both samples' shares of groups of values."""
+    group, count = groups_of(values)
+    a, b = (np.bincount(g, minlength=count) / len(g) for g in sides_of(group, n))
+    return float(np.abs(a - b).sum() / 2)
+
+
+def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[float, Change]:
+    """How clear the change is, in standard deviations, and what it is."""
+    both = np.concatenate([a, b])
+    distinct, index = np.unique(both, return_inverse=True)
+    unit = math.sqrt(1 / len(a) + 1 / len(b))
+    if len(distinct) == 1:
+        return 0.0, Change("the same", f"always {values.shown(float(distinct[0]))}")
+    counts = np.bincount(index)
+    ranks = ((np.cumsum(counts) - counts / 2) / len(both))[index]
+    if len(distinct) <= FEW_VALUES:
+        shares = [np.bincount(side, minlength=len(distinct)) / len(side)
+                  for side in sides_of(index, len(a))]  # fmt: skip
+        spread = ranks.std()
+        clear = abs(ranks[: len(a)].mean() - ranks[len(a) :].mean()) / max(spread * unit, 1e-12)
+        return clear, _share([values.shown(float(v)) for v in distinct], *shares)
+    spreads = (ranks - ranks.mean()) ** 2
+    place, spread = (
+        (part[len(a) :].mean() - part[: len(a)].mean()) / max(part.std() * unit, 1e-12)
+        for part in (ranks, spreads)
+    )
+    middles = [float(np.median(side)) for side in (a, b)]
+    if abs(spread) > max(abs(place), CLEAR) and values.kind != "time":
+        word = "more spread" if spread > 0 else "less spread"
+        for what, quantiles in PARTS.items():
+            ends = [np.quantile(side, quantiles) for side in (a, b)]
+            wide = [f"{values.shown(low)} to {values.shown(high)}" for low, high in ends]
+            if wide[0] != wide[1]:
+                return abs(spread), Change(word, f"{what} {wide[0]} -> {wide[1]}")
+    what = "median"
+    if values.shown(middles[0]) == values.shown(middles[1]):
+        what, middles = "mean", [float(side.mean()) for side in (a, b)]
+    words = ("later", "earlier") if values.kind == "time" else ("higher", "lower")
+    shown = [values.shown(v) for v in middles]
+    if abs(place) < CLEAR:
+        same = np.array_equal(np.sort(a), np.sort(b))
+        word = "the same" if same else "another shape"
+        return abs(place), Change(word, f"{what} {shown[0]} -> {shown[1]}")
+    return abs(place), Change(words[0 if place > 0 else 1], f"{what} {shown[0]} -> {shown[1]}")
+
+
+def _share(names: list[str] | tuple[str, ...], a: np.ndarray, b: np.ndarray) -> Change:
+    """The value whose share changed most; of two, that which grew."""
+    moved = b - a
+    k = int(np.argmax(np.abs(moved) + 1e-9 * (moved > 0)))
+    return Change(
+        f"{'more' if moved[k] > 0 else 'fewer'} {names[k]}" if moved[k] else "the same",
+        f"{_percent(a[k])} -> {_percent(b[k])}",
+    )
+
+
+def _gap_change(gaps: list[float], sizes: tuple[int, int]) -> tuple[float, Change]:
+    share = (gaps[0] * sizes[0] + gaps[1] * sizes[1]) / sum(sizes)
+    unit = math.sqrt(max(share * (1 - share), 1e-12) * (1 / sizes[0] + 1 / sizes[1]))
+    word = "more gaps" if gaps[1] > gaps[0] else "fewer gaps"
+    told = f"{_percent(gaps[0])} -> {_percent(gaps[1])}"
+    return abs(gaps[1] - gaps[0]) / unit, Change(word if gaps[0] != gaps[1] else "the same", told)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %" if share < 0.995 or share == 1 else f"{100 * share:.4g} %"

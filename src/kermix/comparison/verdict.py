@@ -1,0 +1,171 @@
+"""The verdict of a comparison: one sentence, and the numbers it is made of."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["ColumnVerdict", "PairVerdict", "Verdict", "auc_text"]
+
+NAMED_COLUMNS, NAMED_PAIRS = 3, 1  # in the sentence
+
+
+@dataclass(frozen=True)
+class ColumnVerdict:
+    """One column by itself.
+
+    Attributes:
+        column: Its name.
+        pvalue: Of a test of this column, corrected for the number of columns.
+        kind: "number", "time" or "category".
+        short: What changed most from the first sample to the second, in two words.
+        change: The same with numbers.
+        difference: Total variation between both samples' shares of at most twenty groups of the
+            column's values: 0 if they are the same, 1 if they have no value in common.
+
+    Of many hundred columns, those that do not differ have no words and no difference.
+    """
+
+    column: str
+    pvalue: float
+    kind: str
+    short: str
+    change: str
+    difference: float | None = None
+
+    def told(self, level: float) -> str:
+        """What changed, if the column differs at a level."""
+        if self.pvalue > level:
+            return "no clear difference"
+        return f"{self.short}: {self.change}"
+
+
+@dataclass(frozen=True)
+class PairVerdict:
+    """Two columns together, beyond what each does; `pvalue` corrected for the number of pairs."""
+
+    columns: tuple[str, str]
+    pvalue: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether two data sets differ, how much, and where. It prints as one sentence.
+
+    Attributes:
+        different: Whether they differ at the level.
+        pvalue: One p-value, right although many statistics were looked at; None if sketches have
+            none.
+        level: At which the sets are called different.
+        effect: AUC of a classifier that tells their rows apart, on rows that it has not seen: the
+            probability that it gives a row of the second set a higher score than one of the
+            first. 0.5 if it cannot, 1 if it always can. Better classifiers may exist, so the sets
+            differ at least so much. None where there are fewer than ten rows of a side, or
+            sketches.
+        interval: Of 95 % for the AUC of this classifier.
+        columns: Each column by itself, the most different first: by p-value, and columns of one
+            p-value by their difference.
+        pairs: Pairs of columns, likewise.
+        names: Of the two sets.
+        rows: How many rows each set has.
+        too_few_rows: Whether so few rows cannot give a p-value at the level, whatever they are.
+        smallest_pvalue: The smallest that so many rows and permutations can give.
+        detectable_shift: The shift of one column, in its standard deviations, that is found in
+            four of five cases.
+        method: How the p-value was found.
+    """
+
+    different: bool
+    pvalue: float | None
+    level: float
+    effect: float | None
+    interval: tuple[float, float] | None
+    columns: tuple[ColumnVerdict, ...]
+    pairs: tuple[PairVerdict, ...]
+    names: tuple[str, str]
+    rows: tuple[int, int]
+    too_few_rows: bool = False
+    smallest_pvalue: float | None = None
+    detectable_shift: float | None = None
+    method: str = ""
+
+    def sentence(self) -> str:
+        """The answer in one sentence or two."""
+        return f"{self.headline()} {self.where()}".strip()
+
+    __str__ = sentence
+
+    def headline(self) -> str:
+        """Whether they differ, and how much."""
+        if self.pvalue is None:
+            return f"No verdict: {self.method}"
+        if self.too_few_rows:
+            return (
+                f"Too few rows to say: with {self.rows[0]} and {self.rows[1]} rows no p-value can "
+                f"fall below {self.smallest_pvalue:.2g}."
+            )
+        p = f"p = {self.pvalue:.2g}"
+        if not self.different:
+            told = self._detectable()
+            shift = f"; {told} would have been found in four of five cases" if told else ""
+            return f"No difference found at level {self.level:g} ({p}){shift}."
+        if self.effect is None or self.interval is None:
+            return f"They differ ({p})."
+        low, high = self.interval
+        shown = f"AUC {auc_text(self.effect)} ({auc_text(low)} to {auc_text(high)}; 0.5 is chance)"
+        if low <= 0.5:
+            return f"They differ ({p}), but a classifier does not tell their rows apart: {shown}."
+        return f"They differ ({p}): a classifier tells their rows apart with {shown}."
+
+    def _detectable(self) -> str:
+        """The smallest change that so many rows show, in words."""
+        if self.detectable_shift is None:
+            return ""
+        if self.columns and all(c.kind == "category" for c in self.columns):
+            points = 50 * self.detectable_shift  # the standard deviation of a share of one half
+            if points >= 50:
+                return ""
+            return f"a common value gaining or losing {points:.2g} percentage points"
+        return f"shifts of {self.detectable_shift:.2g} standard deviations or more in one column"
+
+    def where(self) -> str:
+        """Which columns and pairs of columns differ most, if any does."""
+        if not self.different or not self.columns:
+            return ""
+        found = [
+            f"{c.column} ({c.short})" for c in self.different_columns[:NAMED_COLUMNS]
+        ] + [
+            f"{p.columns[0]} with {p.columns[1]} together"
+            for p in self.different_pairs[:NAMED_PAIRS]
+        ]  # fmt: skip
+        if not found:
+            return "No column or pair of columns stands out by itself."
+        more = max(0, len(self.different_columns) - NAMED_COLUMNS)
+        rest = "" if not more else f"; {more} more column{'s differ' if more > 1 else ' differs'}"
+        return f"Most different, from {self.names[0]} to {self.names[1]}: {_listed(found)}{rest}."
+
+    @property
+    def different_columns(self) -> tuple[ColumnVerdict, ...]:
+        """Columns whose corrected p-value is at the level."""
+        return tuple(c for c in self.columns if c.pvalue <= self.level)
+
+    @property
+    def different_pairs(self) -> tuple[PairVerdict, ...]:
+        """Pairs of columns whose corrected p-value is at the level."""
+        return tuple(p for p in self.pairs if p.pvalue <= self.level)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, the sentence first."""
+        return {"sentence": self.sentence(), **asdict(self)}
+
+
+def auc_text(area: float) -> str:
+    """Two digits, and more where it would look like 1 and is not."""
+    if area < 0.99:
+        return f"{area:.2f}"
+    return f"{area:.3f}" if area < 0.999 else f"{min(area, 0.9999):.4f}" if area < 1 else "1"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    if len(parts) < 3:
+        return " and ".join(parts)
+    return f"{', '.join(parts[:-1])}, and {parts[-1]}"
