@@ -71,7 +71,8 @@ class Verdict:
         smallest_pvalue: The smallest that so many rows and permutations can give.
         detectable_shift: The shift of one column, in its standard deviations, that is found in
             four of five cases.
-        method: How the p-value was found.
+        method: How the p-value was found, or why there is none.
+        note: What else to know, of sketches.
     """
 
     different: bool
@@ -87,17 +88,18 @@ class Verdict:
     smallest_pvalue: float | None = None
     detectable_shift: float | None = None
     method: str = ""
+    note: str = ""
 
     def sentence(self) -> str:
         """The answer in one sentence or two."""
-        return f"{self.headline()} {self.where()}".strip()
+        return " ".join(filter(None, (self.headline(), self.where(), self.note)))
 
     __str__ = sentence
 
     def headline(self) -> str:
         """Whether they differ, and how much."""
         if self.pvalue is None:
-            return f"No verdict: {self.method}"
+            return f"No verdict: {self.method.removeprefix('none, ')}"
         if self.too_few_rows:
             return (
                 f"Too few rows to say: with {self.rows[0]} and {self.rows[1]} rows no p-value can "
