@@ -140,7 +140,8 @@ def _print(result: Comparison, whole: bool) -> None:
     if not whole:
         return
     print_table(title, MEASURE_HEADS, result.rows(), result.notes)
-    print_sentence("", HOW_TO_READ)
+    if result.compared is not None:
+        print_sentence("", HOW_TO_READ)
     if len(result.column_differences) > 1:
         heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second",
                  "what changed")  # fmt: skip

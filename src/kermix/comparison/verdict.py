@@ -7,6 +7,7 @@ from typing import Any
 __all__ = ["ColumnVerdict", "PairVerdict", "Verdict", "auc_text"]
 
 NAMED_COLUMNS, NAMED_PAIRS = 3, 1  # in the sentence
+SMALL = 1e-6  # a p-value whose digits tell nothing more
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Verdict:
                 f"Too few rows to say: with {self.rows[0]} and {self.rows[1]} rows no p-value can "
                 f"fall below {self.smallest_pvalue:.2g}."
             )
-        p = f"p = {self.pvalue:.2g}"
+        p = f"p = {self.pvalue:.2g}" if self.pvalue >= SMALL else f"p < {SMALL:g}"
         if not self.different:
             told = self._detectable()
             shift = f"; {told} would have been found in four of five cases" if told else ""
