@@ -92,11 +92,10 @@ def judge_sketches(
         pairs=(),
         names=names,
         rows=rows,
-        method=(
-            "test of equal kernel means, from the sketches' own covariances; sketches hold no "
-            "rows, so there is no AUC"
-            if test.note is None
-            else test.note
+        method=test.note or "equal kernel means, from the sketches' own covariances",
+        note=(
+            "It is the means of the kernel that were compared; sketches hold no rows, so there is "
+            "no AUC, and nothing is said of columns."
         ),
     )
     return Judgement(verdict, None)

@@ -7,6 +7,7 @@ from typing import Any
 __all__ = ["ColumnVerdict", "PairVerdict", "Verdict", "auc_text"]
 
 NAMED_COLUMNS, NAMED_PAIRS = 3, 1  # in the sentence
+SMALL = 1e-6  # a p-value whose digits tell nothing more
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class Verdict:
         smallest_pvalue: The smallest that so many rows and permutations can give.
         detectable_shift: The shift of one column, in its standard deviations, that is found in
             four of five cases.
-        method: How the p-value was found.
+        method: How the p-value was found, or why there is none.
+        note: What else to know, of sketches.
     """
 
     different: bool
@@ -87,23 +89,24 @@ class Verdict:
     smallest_pvalue: float | None = None
     detectable_shift: float | None = None
     method: str = ""
+    note: str = ""
 
     def sentence(self) -> str:
         """The answer in one sentence or two."""
-        return f"{self.headline()} {self.where()}".strip()
+        return " ".join(filter(None, (self.headline(), self.where(), self.note)))
 
     __str__ = sentence
 
     def headline(self) -> str:
         """Whether they differ, and how much."""
         if self.pvalue is None:
-            return f"No verdict: {self.method}"
+            return f"No verdict: {self.method.removeprefix('none, ')}"
         if self.too_few_rows:
             return (
                 f"Too few rows to say: with {self.rows[0]} and {self.rows[1]} rows no p-value can "
                 f"fall below {self.smallest_pvalue:.2g}."
             )
-        p = f"p = {self.pvalue:.2g}"
+        p = f"p = {self.pvalue:.2g}" if self.pvalue >= SMALL else f"p < {SMALL:g}"
         if not self.different:
             told = self._detectable()
             shift = f"; {told} would have been found in four of five cases" if told else ""

@@ -67,6 +67,8 @@ def _verdict(page: Report, verdict: Verdict) -> None:
         shown.append(gauge_svg(verdict.effect, verdict.interval, auc_text(verdict.effect), about))
     if where := verdict.where():
         shown.append(f"<p>{html.escape(where)}</p>")
+    if verdict.note:
+        shown.append(f"<p>{html.escape(verdict.note)}</p>")
     page.raw(f'<div class="verdict {kind}">{"".join(shown)}</div>')
 
 
