@@ -17,6 +17,7 @@ from benchmarks.levels import Part, Tally, judged, measured, parts_of, tables, w
 from benchmarks.levels_cells import CELLS, QUICK, Cell
 from benchmarks.levels_data import GROUPINGS, SOURCES, WEIGHTINGS, draw
 from benchmarks.levels_questions import compared, sketches, two_samples
+from benchmarks.verdict_levels import CELLS as VERDICT_CELLS
 
 import kermix as km
 from benchmarks import levels
@@ -145,7 +146,7 @@ def test_cells_cover_what_they_should():
     assert "levels" in BENCHMARKS
     assert len({cell.name for cell in CELLS}) == len(CELLS) >= 40
     assert set(QUICK) <= {cell.name for cell in CELLS}
-    assert {cell.source for cell in CELLS} == set(SOURCES)
+    assert {cell.source for cell in (*CELLS, *VERDICT_CELLS)} == set(SOURCES)
     assert {cell.weights for cell in CELLS} == {"", *WEIGHTINGS}
     assert {cell.groups for cell in CELLS} == {"", *GROUPINGS}
 
@@ -154,8 +155,9 @@ def test_cells_cover_what_they_should():
 def test_sides_are_exchangeable_by_construction(source):
     """Rows of the two sides have equal laws: here, equal shares above the pooled median."""
     generator = torch.Generator().manual_seed(0)
-    data = draw(source, (4000, 1000), 2, generator)
-    assert (data.x.shape, data.y.shape, data.more(3).shape) == ((4000, 2), (1000, 2), (3, 2))
+    d = 6 if source == "four numbers and two codes" else 2
+    data = draw(source, (4000, 1000), d, generator)
+    assert (data.x.shape, data.y.shape, data.more(3).shape) == ((4000, d), (1000, d), (3, d))
     median = torch.cat([data.x, data.y])[:, 0].median()
     shares = [(side[:, 0] > median).double().mean() for side in (data.x, data.y)]
     assert abs(shares[0] - shares[1]) < 4 * 0.5 * (1 / 4000 + 1 / 1000) ** 0.5

@@ -10,6 +10,7 @@ import pytest
 import kermix as km
 from cases import normal
 from kermix.comparison import details
+from kermix.comparison.aggregate import aggregate_test
 from kermix.comparison.column_changes import change_of, difference_of
 from kermix.comparison.column_values import ColumnValues, number_text
 from kermix.comparison.verdict import auc_text
@@ -186,3 +187,18 @@ def test_categories_alone_have_no_standard_deviations():
     verdict = km.compare(first, second, permutations=99).verdict
     points = 50 * verdict.detectable_shift
     assert f"gaining or losing {points:.2g} percentage points would" in verdict.sentence()
+
+
+def test_no_column_differs_where_the_sets_do_not():
+    """In a twentieth of equal sets some column's own test would name one."""
+    rng = np.random.default_rng(0)
+    own = 0
+    for seed in range(12):
+        x, y = rng.normal(size=(2, 30, 3))
+        test = aggregate_test(x, y, permutations=99, seed=seed)
+        verdict = km.compare(x, y, permutations=99, seed=seed).verdict
+        assert verdict.pvalue == test.pvalue
+        parts = [*verdict.columns, *verdict.pairs]
+        assert min(part.pvalue for part in parts) >= verdict.pvalue
+        own += min(column.corrected for column in test.columns) < test.pvalue
+    assert own > 1  # so that it makes a difference

@@ -52,24 +52,27 @@ class JudgementTask:
             level=test.level,
             effect=None if apart is None else apart.auc,
             interval=None if apart is None else apart.interval,
-            columns=tuple(sorted(map(self._column, test.columns), key=_most_different)),
-            pairs=tuple(PairVerdict(p.columns, p.corrected) for p in test.pairs),
+            columns=tuple(sorted(
+                (self._column(column, max(column.corrected, test.pvalue))
+                 for column in test.columns), key=_most_different)),
+            pairs=tuple(PairVerdict(pair.columns, max(pair.corrected, test.pvalue))
+                        for pair in test.pairs),
             names=self.names,
             rows=(n, len(pooled) - n),
             too_few_rows=test.too_few_rows,
             smallest_pvalue=test.smallest_pvalue,
             detectable_shift=test.detectable_shift,
             method=f"permutation test, {test.permutations} labellings: {test.method}",
-        )
+        )  # fmt: skip
         return Judgement(verdict, apart)
 
-    def _column(self, found: ColumnTest) -> ColumnVerdict:
-        if found.corrected > self.level and len(self.rows.names) > MANY_COLUMNS:
-            return ColumnVerdict(found.column, found.corrected, "", "", "")
+    def _column(self, found: ColumnTest, pvalue: float) -> ColumnVerdict:
+        if pvalue > self.level and len(self.rows.names) > MANY_COLUMNS:
+            return ColumnVerdict(found.column, pvalue, "", "", "")
         values, n = self.rows.column(found.column), self.rows.n
         change = change_of(values, n)
         return ColumnVerdict(
-            found.column, found.corrected, values.kind, change.short, change.told,
+            found.column, pvalue, values.kind, change.short, change.told,
             difference_of(values, n),
         )  # fmt: skip
 

@@ -16,7 +16,8 @@ class ColumnVerdict:
 
     Attributes:
         column: Its name.
-        pvalue: Of a test of this column, corrected for the number of columns.
+        pvalue: Of a test of this column, corrected for the number of columns, and never below that
+            of the verdict: where sets are not called different, no column is.
         kind: "number", "time" or "category".
         short: What changed most from the first sample to the second, in two words.
         change: The same with numbers.
@@ -42,7 +43,7 @@ class ColumnVerdict:
 
 @dataclass(frozen=True)
 class PairVerdict:
-    """Two columns together, beyond what each does; `pvalue` corrected for the number of pairs."""
+    """Two columns together, beyond what each does; `pvalue` is corrected as that of columns."""
 
     columns: tuple[str, str]
     pvalue: float
