@@ -135,3 +135,36 @@ def test_they_can_be_left_to_the_network():
     table = plain.sample(500, random_state=1)
     assert not same(table["town"], table["city"])
     assert TableLayout.with_relations(plain.schema_, {}).twins == ()
+
+
+def test_one_of_equal_columns_says_as_much_as_both(model):
+    both = model.conditional("paid", {"price": 20.0, "again": 20.0}).quantile(0.5)
+    for name in ("price", "again"):
+        assert model.conditional("paid", {name: 20.0}).quantile(0.5) == both
+    with pytest.raises(errors.SchemaError, match="price and again are equal"):
+        model.conditional("paid", {"price": 20.0, "again": 30.0})
+
+
+def test_gaps_of_equal_columns_are_filled_with_one_value(model):
+    table = shop(60, seed=3).astype({"n": float})
+    table.loc[:19, ["price", "again", "town", "city", "place"]] = np.nan
+    table.loc[20:29, ["again", "paid"]] = np.nan
+    filled = model.impute(table)
+    assert not filled.isna().any().any()
+    assert same(filled["price"], filled["again"])
+    assert same(filled["town"], filled["city"])
+    assert same(filled["town"], filled["place"])
+    # What a number is filled with does not depend on which of two equal columns is known.
+    other = table.rename(columns={"price": "again", "again": "price"})[table.columns]
+    np.testing.assert_array_equal(model.impute(other)["paid"], filled["paid"])
+
+
+def test_what_is_asked_for_need_not_be_known():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=200), "c": rng.choice(["a", "b"], 200)})
+    model = km.TableModel(**TINY).fit(table)
+    for name in ("x", "c"):
+        empty = table.head(3).assign(**{name: None})
+        full = table.head(3)
+        assert (model.predict(empty, name) == model.predict(full, name)).all()
+    assert len(model.conditional("x", {"x": 1.0})) == 1

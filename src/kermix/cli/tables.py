@@ -11,6 +11,7 @@ from rich.console import Console
 
 from kermix.cli.output import check_output, plain, print_lines, print_notes
 from kermix.cli.reading import AS_FOUND, reads_tables
+from kermix.data.tables.common import listed
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError, TableError
 
@@ -113,6 +114,11 @@ def predict_table(
             start += len(found)
             tables.append(arrow.table({named: rows, **_predicted(found, every)}))
             on_rows(len(found))
+    missing = run.missing_columns(frame, target)
+    if missing:
+        say(
+            f"{frame.name} has no {listed(missing)}: left open. {run.told_of_open_cells()}".strip()
+        )
     if out is not None:
         write_tables(out, tables)
         say(f"{frame.rows} predictions in {out}")

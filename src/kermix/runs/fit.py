@@ -318,6 +318,12 @@ def _row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) ->
             f"{dataset.name}: model='codes' and 'code-mixture', {', '.join(OF_IMAGES)} are for "
             "square images of at least 16 pixels (size brings them to one size)."
         )
+    unused = sorted(set(settings) & OF_TABLES)
+    if unused:
+        raise OptionError(
+            f"{dataset.name}: {unused[0]} is a setting of the table model, and no column that "
+            "varies is there for it."
+        )
     chosen = FitSettings(**{name: value for name, value in settings.items() if value is not None})
     unsaid = "model" not in settings and not settings.get("refine_steps")
     if unsaid and dataset.image is not None and chosen.cost != "likelihood":

@@ -159,6 +159,21 @@ class TrainedTable(Run):
         found = [np.asarray(part.values()) for part in self.conditionals(table, target)]
         return np.concatenate(found)
 
+    def missing_columns(self, frame: Frame, target: str | None = None) -> list[str]:
+        """Columns that the target is predicted from, and that a table does not have."""
+        name = self.config["target"] if target is None else target
+        names = [column.name for column in self.schema.modelled]
+        return [n for n in names if n != name and n not in frame.columns]
+
+    def told_of_open_cells(self) -> str:
+        """What cells that are left open mean for predictions; nothing, if they were trained with."""
+        if self.settings.target_share < 1:
+            return ""
+        return (
+            "The model was trained with all columns seen, so its intervals and probabilities are "
+            "too sure here; kermix fit --target learns with some left open."
+        )
+
     def conditionals(self, table: Any, target: str | None = None) -> Iterator[ColumnDistribution]:
         """Distributions of the target given the other cells of each row, part by part.
 

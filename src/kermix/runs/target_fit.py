@@ -92,12 +92,21 @@ def _target(schema: Schema, name: str, frame: Frame) -> CategoryColumn | NumberC
         )
     column = schema[name]
     if isinstance(column, LeftOutColumn):
+        if column.what == "constant":
+            raise OptionError(
+                f"{frame.name}: {name} has one value in all rows, or none, so there is nothing to "
+                "predict."
+            )
         why = f" ({column.reason})" if column.reason else ""
         raise OptionError(
             f"{frame.name}: {name} is a {column.what}{why}, which cannot be predicted; if it is "
             f"something else, say --kind {name}=category or --kind {name}=number."
         )
     assert isinstance(column, CategoryColumn | NumberColumn)
+    if isinstance(column, CategoryColumn) and len(column.values) < 2:
+        raise OptionError(
+            f"{frame.name}: {name} has one value in all rows, so there is nothing to predict."
+        )
     if isinstance(column, NumberColumn) and column.time:
         raise OptionError(
             f"{frame.name}: {name} is a time, which has no classes and no error in units of its "

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kermix.data.tables.columns import UNKNOWN
 from kermix.data.tables.frame_building import build_frame
 from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
@@ -15,7 +14,7 @@ from kermix.errors import OptionError
 from kermix.models.table.given import encode_some
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import equalize, with_link_codes
-from kermix.models.table.twins import check_twins, same_cells
+from kermix.models.table.twins import check_twins, copy_twins, same_cells
 
 __all__ = ["Cells", "TableCells", "is_one_row", "place_of"]
 
@@ -82,17 +81,17 @@ class TableCells:
             return codes, values, torch.zeros_like(codes, dtype=torch.bool)
         if is_one_row(given):
             given = {name: [value] for name, value in given.items()}
-        encoded, frame = encode_some(self.schema, given, unseen, inside)
-        if without is None:
-            check_twins(self.schema, self.layout.twins, frame, encoded)
-        else:
-            # What is equal in all rows would be the answer itself.
-            encoded.codes[:, self.layout.twins_of(without)] = UNKNOWN
+        # What is equal in all rows would be the answer itself.
+        open_ones = [] if without is None else self.layout.twins_of(without)
+        names = [self.schema.modelled[k].name for k in open_ones]
+        encoded, frame = encode_some(self.schema, given, unseen, inside, names)
+        check_twins(self.schema, self.layout.twins, frame, encoded)
         if rows is not None and len(encoded) not in (1, rows):
             raise OptionError(
                 f"given has {len(encoded)} rows for {rows} samples; give 1 or {rows}."
             )
         codes, values, seen = self.tensors(frame, encoded)
+        copy_twins(self.layout.twins, self.layout.number_of_column, codes, values, seen)
         if rows is not None and len(codes) != rows:
             codes, values, seen = (t.expand(rows, -1) for t in (codes, values, seen))
         return codes.contiguous(), values.contiguous(), seen.clone()

@@ -8,8 +8,8 @@ from torch import Tensor
 from kermix.data.tables.schema import Schema
 from kermix.models.table.distribution import column_distribution
 from kermix.models.table.drawing import Rows, rows_at_once
-from kermix.models.table.links import transferred
 from kermix.models.table.network import ColumnParts, TableNetwork
+from kermix.models.table.twins import copy_twins
 
 __all__ = ["most_likely_cells"]
 
@@ -51,7 +51,7 @@ def _filled(
 ) -> Rows:
     layout, device = network.layout, codes.device
     numbers = layout.number_of_column.to(device)
-    transferred(layout.links, numbers, codes, values, seen)
+    layout.transferred(codes, values, seen)
     for place in range(layout.table_columns, layout.columns):
         at = (~seen[:, place]).nonzero().flatten()
         if not len(at):
@@ -60,7 +60,7 @@ def _filled(
         logits = network(codes[at], values[at], seen[at]).logits[:, first : first + 2]
         codes[at, place] = logits.argmax(1)
         seen[at, place] = True
-        transferred(layout.links, numbers, codes, values, seen)
+        layout.transferred(codes, values, seen)
     gaps = ~seen[:, : layout.table_columns]
     at = gaps.any(1).nonzero().flatten()
     parts = network(codes[at], values[at], seen[at])
@@ -76,4 +76,9 @@ def _filled(
         codes[at[own], place] = torch.from_numpy(new_codes).to(device)
         if scores is not None:
             values[at[own], numbers[place]] = torch.from_numpy(scores).to(values)
+    # Two gaps that are equal in all rows have one value: that of the first.
+    known = torch.ones_like(seen)
+    for _, second in layout.twins:
+        known[:, second] = seen[:, second]
+    copy_twins(layout.twins, layout.number_of_column, codes, values, known)
     return codes, values

@@ -1,6 +1,7 @@
 """Cells that are given to a table model, as codes and numbers: some columns, checked by name."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,7 +17,11 @@ __all__ = ["check_seen_before", "encode_some", "nearest"]
 
 
 def encode_some(
-    schema: Schema, table: Any, unseen: Unseen = "error", inside: bool = False
+    schema: Schema,
+    table: Any,
+    unseen: Unseen = "error",
+    inside: bool = False,
+    without: Sequence[str] = (),
 ) -> tuple[EncodedTable, Frame]:
     """Codes and numbers of a table that has some of the columns (-1 elsewhere), and the table.
 
@@ -25,14 +30,20 @@ def encode_some(
         table: Some of its columns.
         unseen: As for :meth:`kermix.Schema.encode`.
         inside: Whether numbers outside the range of their columns are refused.
+        without: Columns whose cells do not count, and are not looked at.
     """
     frame = as_frame(table, "given")
-    known = np.array([c.name in frame.columns for c in schema.modelled])
     unknown = [n for n in frame.columns if n not in schema.names]
     if unknown:
         raise SchemaError(
             f"given: there is no column {unknown[0]}{nearest(unknown[0], schema.names)}"
         )
+    frame = replace(frame, columns={n: c for n, c in frame.columns.items() if n not in without})
+    known = np.array([c.name in frame.columns for c in schema.modelled])
+    if not known.any():
+        _check_constants(schema, frame)
+        codes = np.full((frame.rows, len(known)), UNKNOWN, np.int64)
+        return EncodedTable(codes, np.zeros((frame.rows, len(schema.numbers))), frame.kind), frame
     part = Schema(tuple(c for c in schema.columns if c.name in frame.columns), schema.frame)
     if unseen == "error":
         _check_values(part, frame)
