@@ -18,7 +18,7 @@ __all__ = ["MonitorFeatures"]
 
 SCORES_OF_A_NUMBER = 4
 MOST_SCORES = 256  # of all columns together, if that leaves each at least one
-KERNEL_FEATURES = 48
+KERNEL_FEATURES = 32
 ROWS_OF_A_FEATURE = 8  # fewer rows have fewer kernel features
 ROWS_AT_ONCE = 2**14
 

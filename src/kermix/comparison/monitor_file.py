@@ -32,7 +32,7 @@ def write_monitor(
 ) -> None:
     """Write arrays and a JSON header as one `.npz` in one step."""
     header = {"format": FORMAT, "version": VERSION, **facts}
-    arrays = {"rows": rows.numpy(), "sums": sums.numpy()}
+    arrays: dict[str, Any] = {"rows": rows.numpy(), "sums": sums.numpy()}
     if calibration is not None:
         header["threshold"] = calibration.threshold
         header["mean_run_length"] = calibration.mean_run_length

@@ -17,11 +17,11 @@ from kermix.comparison.memories import Memories
 
 __all__ = ["Calibration", "calibrate"]
 
-POOL = 8192  # blocks that simulated batches are put together from
+POOL = 4096  # blocks that simulated batches are put together from
 BLOCKS = 4  # of a batch
 NORMAL_FROM = 1000  # rows of a block whose mean is as good as normal
-BATCHES = 120_000  # of all streams that last as long as was asked
-FEWEST_STREAMS, MOST_STREAMS = 400, 1500
+BATCHES = 60_000  # of all streams that last as long as was asked
+FEWEST_STREAMS, MOST_STREAMS = 400, 800
 TIMES_LONGER = 4  # streams are followed so many times the run length
 MOST_STEPS = 10_000
 SCALING_STEPS, SCALING_STREAMS = 64, 400
