@@ -19,7 +19,7 @@ BENCHMARKS = {
     "memory": "peak memory of a cost with its gradient, against the number of points",
     "permutation": "speed of a permutation test, against a loop and hyppo",
     "power": "two-sample tests: rejection rates, against hyppo",
-    "drift-monitor": "run length of drift monitors without drift, delay with it, and alibi-detect's",
+    "drift-monitor": "drift monitors: run length without drift, delay with it; alibi-detect",
     "errorbars": "error bars of compare, against the scatter of repeated samples",
     "levels": "every public test under the null: rejection rates at level 0.05",
     "scaling": "one cost over 1, 2 and 4 processes, against the cost model's prediction",

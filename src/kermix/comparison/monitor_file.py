@@ -48,7 +48,7 @@ def read_monitor(
     if not path.is_file():
         raise RunError(f"{path}: there is no such file.")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(str(arrays.pop("header")))
         if header.get("format") != FORMAT or header.get("version") != VERSION:
