@@ -48,7 +48,7 @@ def test_the_first_line_is_the_answer_and_periods_are_in_the_order_of_the_calend
 ):
     page = tmp_path / "page.html"
     output = invoke(folder / "flights.csv", "--by", "month", *FAST, "-o", page)
-    assert output.startswith("2 of 3 months differ from January, first March: most in late.\n")
+    assert output.startswith("2 of 3 months differ from January, first in March: most in late.\n")
     places = [output.index(f"\n{name} ") for name in MONTHS]
     assert places == sorted(places)
     assert "Left aside, because they only tell the period again: day, number." in output
@@ -62,7 +62,7 @@ def test_the_first_line_is_the_answer_and_periods_are_in_the_order_of_the_calend
 
 def test_json_has_every_number(folder):
     found = json.loads(invoke(folder / "flights.csv", "--by", "number", *FAST, "--json"))
-    assert found["sentence"].startswith("2 of 3 periods differ from 1, first 3: most in late")
+    assert found["sentence"].startswith("2 of 3 periods differ from 1, first in 3: most in late")
     assert [p["period"] for p in found["periods"]] == ["2", "3", "4"]
     assert [p["different"] for p in found["periods"]] == [False, True, True]
     own = [p["own_pvalue"] for p in found["periods"]]
@@ -89,7 +89,7 @@ def test_dates_are_cut_and_another_reference_is_taken(folder):
     )
     assert found["reference"] == "2024-04"
     assert [p["period"] for p in found["periods"]] == ["2024-01", "2024-02", "2024-03"]
-    assert found["sentence"].startswith("2 of 3 months differ from 2024-04, first 2024-01")
+    assert found["sentence"].startswith("2 of 3 months differ from 2024-04, first in 2024-01")
     assert "Dates of day are cut by month; --every says otherwise." in found["notes"]
     assert "Of larger periods 60 rows used, drawn at random." in found["notes"]
     weeks = read_periods(folder / "flights.csv", "day", "week", Reading())
@@ -102,7 +102,7 @@ def test_files_of_a_folder_are_periods(flights, tmp_path):
         part = flights[flights["number"] == k + 1][["late", "dest"]]
         part.to_csv(tmp_path / f"{name}.csv", index=False)
     found = json.loads(invoke(tmp_path, *FAST, "--json"))
-    assert found["sentence"] == "1 of 2 files differs from part1, part10: most in late."
+    assert found["sentence"] == "1 of 2 files differs from part1: part10, most in late."
     both = json.loads(invoke(tmp_path, *FAST, "--json", "--by", "dest"))
     assert both["sentence"] == "SFO does not differ from LAX at level 0.05."
 
@@ -178,9 +178,9 @@ def test_sentences_count_periods():
 
     assert sentence(period("b", True)) == "b differs from a."
     assert sentence(period("b", False)) == "b does not differ from a at level 0.05."
-    assert sentence(period("b", True), period("c", False)) == "1 of 2 weeks differs from a, b."
+    assert sentence(period("b", True), period("c", False)) == "1 of 2 weeks differs from a: b."
     assert sentence(period("b", True), period("c", True)) == (
-        "2 of 2 weeks differ from a, first b."
+        "2 of 2 weeks differ from a, first in b."
     )
     assert sentence(period("b", False, True)) == (
         "Too few rows to say whether any week differs from a."

@@ -109,12 +109,15 @@ class PeriodDrift:
             if total == 1:
                 which = f"{judged[0].period} does not differ"
             return f"{which} from {self.reference} at level {self.level:g}.{left}"
-        where = f": most in {', '.join(self.moved[:NAMED])}" if self.moved else ""
+        most = f"most in {', '.join(self.moved[:NAMED])}" if self.moved else ""
+        where = f": {most}" if most else ""
         which = f"{count} of {total} {self._plural(total)} differ{'s' * (count == 1)}"
         if total == 1:
             return f"{judged[0].period} differs from {self.reference}{where}.{left}"
-        first = f"first {self.different[0].period}" if count > 1 else self.different[0].period
-        return f"{which} from {self.reference}, {first}{where}.{left}"
+        first = self.different[0].period
+        if count == 1:
+            return f"{which} from {self.reference}: {first}{', ' * bool(most)}{most}.{left}"
+        return f"{which} from {self.reference}, first in {first}{where}.{left}"
 
     def _plural(self, count: int) -> str:
         return self.noun if count == 1 else f"{self.noun}s"
@@ -188,7 +191,7 @@ def drift_over_time(
         >>> found = km.drift_over_time({"x": x + (torch.arange(400) >= 200), "month": month},
         ...                            "month")
         >>> found.sentence()
-        '1 of 2 months differs from jan, mar: most in x.'
+        '1 of 2 months differs from jan: mar, most in x.'
     """
     if not 0 < level < 1:
         raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")

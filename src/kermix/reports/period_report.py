@@ -7,9 +7,9 @@ from kermix.reports.page import Report
 
 __all__ = ["period_report"]
 
-WIDE, TALL = 640, 250
-LEFT, TOP, FLOOR = 34, 14, 190
-MOST_LABELS = 16
+WIDE, TALL = 460, 215
+LEFT, TOP, FLOOR = 30, 10, 160
+MOST_LABELS = 12
 COLUMNS_OF_A_PERIOD = 5
 COLOURS = {"different": "var(--two)", "no difference": "#009E73", "too few rows": "var(--quiet)"}
 
@@ -27,13 +27,13 @@ def period_report(found: PeriodDrift, title: str) -> Report:
     page.raw(f'<div class="verdict {kind}"><p class="answer">{answer}</p>'
              f"<p>{html.escape(found.sentence())}</p></div>")  # fmt: skip
     page.heading(f"How well each {found.noun} is told from {found.reference}")
-    page.raw(_legend() + periods_svg(found))
+    page.raw(f'{_legend()}<div style="max-width:46rem">{periods_svg(found)}</div>')
     page.text("AUC of a classifier on rows that it has not seen, with its interval of 95 %: 0.5 "
               "is chance, 1 is always. The colour is that of the verdict, which a permutation "
               f"test gives at level {found.level:g}, corrected for the number of "
               f"{found.noun}s.")  # fmt: skip
     page.heading(f"{found.noun.capitalize()}s")
-    page.table(PERIOD_HEADS, found.table(intervals=True), text=True)
+    page.table(PERIOD_HEADS[:-1], [line[:-1] for line in found.table(intervals=True)])
     if found.different:
         page.heading("What changed")
         page.table(
