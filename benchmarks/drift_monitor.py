@@ -33,7 +33,7 @@ LONGEST = 20  # times the run length that was asked for; streams end there
 STEPS_AT_ONCE = 32
 QUIET = 10  # batches before the drift
 DELAY_STREAMS = 400
-PEER_REFERENCES, PEER_STREAMS_OF_A_REFERENCE = 8, 5
+PEER_REFERENCES, PEER_STREAMS_OF_A_REFERENCE = 4, 10
 
 Draw = Callable[[int, torch.Generator], Tensor]
 
@@ -71,7 +71,7 @@ def _skewed(count: int, generator: torch.Generator) -> Tensor:
 SETTINGS = (
     Setting("five normal columns", _normal, 1000, 20, 50),
     Setting("skewed, counts and rare marks", _skewed, 2000, 50, 50),
-    Setting("five normal columns, long memory", _normal, 4000, 25, 100),
+    Setting("five normal columns, long memory", _normal, 4000, 25, 60),
 )
 DRIFTS = (
     Drift("mean + 0.25 sd", 0.25, 1.0),

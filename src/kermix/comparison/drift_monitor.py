@@ -264,7 +264,8 @@ class DriftMonitor:
                     "update the monitor first."
                 )
             self._calibration = calibrate(
-                self._features(self._rows),
+                self._features.of_others(self._rows),
+                len(self._rows),
                 self._features.weights,
                 len(self.columns),
                 self.batch_size,

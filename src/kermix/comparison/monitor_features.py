@@ -19,7 +19,8 @@ __all__ = ["MonitorFeatures"]
 SCORES_OF_A_NUMBER = 4
 MOST_SCORES = 256  # of all columns together, if that leaves each at least one
 KERNEL_FEATURES = 32
-ROWS_OF_A_FEATURE = 8  # fewer rows have fewer kernel features
+LANDMARK_EVERY = 4  # landmarks are chosen among every fourth row of the reference
+ROWS_OF_A_FEATURE = 16  # fewer rows have fewer kernel features
 ROWS_AT_ONCE = 2**14
 
 
@@ -67,9 +68,12 @@ class MonitorFeatures:
         grid = variance_grid(points, 4, layout)
         rank = max(2, min(KERNEL_FEATURES, len(rows) // ROWS_OF_A_FEATURE))
         kernels = tuple(
-            nystrom_features(points, mixed_kernel(points, layout, v), rank, 1e-4, candidates=1000)
+            nystrom_features(
+                points[::LANDMARK_EVERY], mixed_kernel(points, layout, v), rank, 1e-4,
+                candidates=1000,
+            )
             for v in sorted({grid[len(grid) // 4], grid[-1]})
-        )
+        )  # fmt: skip
         found = replace(found, kernels=kernels)
         parts = found._parts(rows[:1])
         weights = rows.new_zeros(sum(p.shape[1] for p in parts), len(parts))
@@ -89,6 +93,14 @@ class MonitorFeatures:
         return torch.cat([
             torch.cat(self._parts(some), 1) - self.centre for some in rows.split(ROWS_AT_ONCE)
         ])  # fmt: skip
+
+    def of_others(self, rows: Tensor) -> Tensor:  # (N, d) -> (M, q)
+        """Features of the rows of the reference that landmarks were not chosen from, of mean 0.
+
+        Landmarks are rows that stand out, and kernel features vary more there than elsewhere.
+        """
+        found = self(rows[torch.arange(len(rows)) % LANDMARK_EVERY > 0])
+        return found - found.mean(0)
 
     def mean(self, rows: Tensor) -> Tensor:  # (q,)
         """Mean features of rows."""

@@ -70,7 +70,8 @@ def combined(scores: Tensor, columns: int) -> Tensor:  # (..., memories, parts) 
 
 @torch.no_grad()
 def calibrate(
-    features: Tensor,  # (N, q), of mean 0
+    features: Tensor,  # (M, q), of mean 0
+    reference_rows: int,
     weights: Tensor,  # (q, parts)
     columns: int,
     batch_size: int,
@@ -81,7 +82,8 @@ def calibrate(
     """The threshold for a mean run length, and the scale of every statistic.
 
     Args:
-        features: Of the rows of the reference.
+        features: Of rows of the reference.
+        reference_rows: How many rows the reference has.
         weights: Of their squares in the statistic of each part.
         columns: How many parts are single columns; they come first.
         batch_size: Rows of a batch.
@@ -89,7 +91,7 @@ def calibrate(
         expected: Mean number of batches until the first alarm where nothing drifts.
         generator: Of everything random.
     """
-    world = _World(features.float(), batch_size, generator)
+    world = _World(features.float(), reference_rows, batch_size, generator)
     weights = weights.float()
     few = _statistics(world, weights, memories, SCALING_STREAMS)
     roots = torch.stack([next(few).clamp(min=0) ** (1 / 3) for _ in range(SCALING_STEPS)])
@@ -122,8 +124,10 @@ def calibrate(
 class _World:
     """The reference as if it were everything: batches and references drawn from it."""
 
-    def __init__(self, features: Tensor, batch_size: int, generator: torch.Generator) -> None:
-        self.rows = len(features)
+    def __init__(
+        self, features: Tensor, rows: int, batch_size: int, generator: torch.Generator
+    ) -> None:
+        self.rows = rows
         self.batch_size = batch_size
         self.generator = generator
         covariance = (features.mT @ features).double() / len(features)
@@ -140,7 +144,7 @@ class _World:
             return self._normal(POOL) * math.sqrt(size)
         found = features.new_zeros(POOL, features.shape[1])
         for _ in range(size):
-            chosen = torch.randint(self.rows, (POOL,), generator=self.generator)
+            chosen = torch.randint(len(features), (POOL,), generator=self.generator)
             found += features[chosen]
         return found
 
