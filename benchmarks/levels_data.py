@@ -139,6 +139,15 @@ def _clusters(count: int, d: int, generator: Generator) -> Tensor:
     return _normal(count, d, generator) + 20.0 * state[:, None]
 
 
+def _mixed(count: int, d: int, generator: Generator) -> Tensor:
+    """Four numbers, the last of few values, and two codes that depend on each other."""
+    rows = _normal(count, d, generator)
+    rows[:, 3] = rows[:, 3].round()
+    rows[:, 4] = torch.randint(3, (count,), generator=generator).double()
+    rows[:, 5] = (rows[:, 4] + torch.randint(2, (count,), generator=generator)) % 3
+    return rows
+
+
 SOURCES: dict[str, Source] = {
     "normal": _normal,
     "integers 0 to 3": _integers,
@@ -153,6 +162,7 @@ SOURCES: dict[str, Source] = {
     "one column of Unix seconds": _unix_seconds,
     "each row about four times": _duplicates,
     "four clusters": _clusters,
+    "four numbers and two codes": _mixed,
 }
 
 

@@ -19,7 +19,16 @@ from benchmarks.levels_data import Draw
 from kermix.comparison.drift import drift, mean_test
 from kermix.errors import KermixError
 
-__all__ = ["COSTS", "Answers", "Question", "compared", "files", "sketches", "two_samples"]
+__all__ = [
+    "COSTS",
+    "Answers",
+    "Question",
+    "asked",
+    "compared",
+    "files",
+    "sketches",
+    "two_samples",
+]
 
 Answers = dict[str, float | str | None]
 Question = Callable[[Draw, int, int], Answers]  # data, permutations, seed
@@ -93,7 +102,7 @@ def _two_samples(
                 answers |= {f"{name}, finest": singles[0], f"{name}, coarsest": singles[-1]}
             return answers
 
-        answers |= _asked(name, pvalues)
+        answers |= asked(name, pvalues)
     return answers
 
 
@@ -130,7 +139,7 @@ def _compared(
                 answers[f"{prefix} column {int(k)}"] = columns[names[int(k)]]
         return answers
 
-    return _asked(prefix, pvalues)
+    return asked(prefix, pvalues)
 
 
 def _sketches(
@@ -164,7 +173,7 @@ def _sketches(
             **_of_measures(f"{prefix} compare", km.compare(first, second)),
         }
 
-    return _asked(prefix, pvalues)
+    return asked(prefix, pvalues)
 
 
 def _files(data: Draw, permutations: int, seed: int) -> Answers:
@@ -179,7 +188,7 @@ def _files(data: Draw, permutations: int, seed: int) -> Answers:
             second = km.sketch_files(paths[1], landmarks_from=first)
         return _of_measures("sketched files: compare", km.compare(first, second))
 
-    return _asked("sketched files", pvalues)
+    return asked("sketched files", pvalues)
 
 
 def _of_measures(prefix: str, found: Any) -> Answers:
@@ -188,7 +197,8 @@ def _of_measures(prefix: str, found: Any) -> Answers:
     return answers or {prefix: None}
 
 
-def _asked(name: str, call: Callable[[], Answers]) -> Answers:
+def asked(name: str, call: Callable[[], Answers]) -> Answers:
+    """What a call answers: p-values, None if it refuses, or the error it should not raise."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,25 +1,45 @@
-"""The power benchmark runs, counts rejections, and knows its cases."""
+"""The power benchmark runs, counts rejections, and draws what the published code draws."""
+
+import math
 
 import torch
 from benchmarks.permutation import four_gaussians, run
-from benchmarks.power import CASES, PUBLISHED, blobs, laplace_kernels, merged, rejection_rates
+from benchmarks.power import (
+    CASES,
+    METHODS,
+    installed,
+    laplace_kernels,
+    merged,
+    one_hot,
+    rejection_rates,
+)
+from benchmarks.power_problems import PUBLISHED, blobs, perturbed_uniform, problems
+
+from kermix.kernels.distances import Layout
 
 
 def test_one_repetition_of_one_case():
-    result = rejection_rates(1, ("blobs 10",), ("kermix svd", "kermix energy"))
+    (result,) = rejection_rates(1, ("blobs 10",), ("kermix svd", "kermix energy", "boosted trees"))
     (row,) = result["rows"]
     assert row["case"] == "blobs 10"
-    assert "n=m=90" in row["sizes"]
-    assert set(row["rejected"]) == {"kermix svd", "kermix energy"}
+    assert "n=m=180" in row["sizes"]
+    assert set(row["rejected"]) == {"kermix svd", "kermix energy", "boosted trees"}
     assert all(0 < p <= 1 for values in row["pvalues"].values() for p in values)
+
+
+def test_categories_reach_every_method():
+    (problem,) = (p for p in problems() if p.name == "categories")
+    x, y = problem.draw(torch.Generator().manual_seed(0))
+    for name in installed(METHODS):
+        assert 0 < METHODS[name](x[:40], y[:40], problem.layout, 0) <= 1, name
+    wide, _ = one_hot(x, y, Layout(4, 2.7, 4))
+    assert wide.shape == (300, 16)
+    assert (wide.sum(1) == 4).all()
 
 
 def test_the_laplace_test_has_the_scales_of_the_gaussian_one():
     x, y = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0))
-    kernels = laplace_kernels(x, y)
-    assert len(kernels) == 6
-    result = rejection_rates(2, ("blobs null",), ("laplace mmd",))
-    assert set(result["rows"][0]["rejected"]) == {"laplace mmd"}
+    assert len(laplace_kernels(x, y)) == 6
 
 
 def test_methods_are_added_to_a_row_of_the_same_samples():
@@ -36,7 +56,8 @@ def test_methods_are_added_to_a_row_of_the_same_samples():
 
 
 def test_every_published_number_belongs_to_a_case():
-    assert set(PUBLISHED) <= set(CASES)
+    with_files = {f"mnist Q{k}" for k in range(1, 6)}
+    assert set(PUBLISHED) <= set(CASES) | with_files
 
 
 def test_the_samples_are_what_the_protocol_says():
@@ -44,9 +65,25 @@ def test_the_samples_are_what_the_protocol_says():
     points = four_gaussians(4000, 0.5, generator)
     fourth = points[(points < 0).all(1)]
     assert abs(fourth.std(0).mean() - 0.5) < 0.03
-    tilted = blobs(4000, True, generator)
+    tilted = blobs(20_000, True, generator)
     first = tilted[(tilted < 0.5).all(1)]
-    assert torch.corrcoef(first.T)[0, 1] < -0.4
+    matrix = torch.tensor([[0.03, -0.02], [-0.02, 0.03]])
+    lower = torch.linalg.cholesky(matrix)
+    # Rows are z @ L: the covariance is L'L and not LL'.
+    torch.testing.assert_close(torch.cov(first.T), lower.T @ lower, atol=2e-3, rtol=0)
+
+
+def test_perturbed_uniforms_have_their_bumps():
+    rows = perturbed_uniform(100_000, 1, 0.4, torch.Generator().manual_seed(1))[:, 0]
+    share = torch.histc(rows, 4, 0, 1) / len(rows)
+    # Two bumps, up and down or down and up, on each half; each adds its integral to a quarter.
+    places = torch.linspace(-1, 1, 20_003, dtype=torch.float64)[1:-1]
+    bump = float(torch.exp(1 - 1 / (1 - places.square())).sum() * (2 / 20_002)) * 0.4 / 8
+    assert ((share - 0.25).abs() - bump).abs().max() < 0.005
+    assert math.isclose(float(share[:2].sum()), 0.5, abs_tol=0.01)
+    flat = perturbed_uniform(4000, 2, 0.0, torch.Generator().manual_seed(1))
+    assert flat.shape == (4000, 2)
+    assert 0 <= flat.min() <= flat.max() <= 1
 
 
 def test_speed_compares_each_test_with_a_loop():

@@ -63,7 +63,7 @@ def test_power_where_the_median_heuristic_has_none():
     for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
         x, y = four_gaussians(300, 1.0, generator), four_gaussians(300, 0.5, generator)
-        svd += km.two_sample_test(x, y, permutations=39).pvalue <= 0.05
+        svd += km.two_sample_test(x, y, "svd", permutations=39).pvalue <= 0.05
         v = float(km.bandwidth(torch.cat([x, y])))
         median += km.two_sample_test(x, y, "mmd", v, permutations=39).pvalue <= 0.05
     assert svd >= 5

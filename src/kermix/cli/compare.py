@@ -127,19 +127,21 @@ def command(
 def _print(result: Comparison, whole: bool) -> None:
     title = f"{result.names[0]} and {result.names[1]}"
     if result.has_verdict:
-        print_sentence(result.verdict.headline(), result.verdict.where())
+        verdict = result.verdict
+        print_sentence(verdict.headline(), f"{verdict.where()}{verdict.note}")
         if rows := result.column_rows(MOST_COLUMNS):
             more = len(result.verdict.columns) - len(rows)
             notes = [f"... and {more} more columns: --json, --report"] * (more > 0)
-            print_sentence("", " ")
+            print_sentence()
             print_table("", COLUMN_HEADS, rows, notes)
-            print_sentence("", " ")
+            print_sentence()
         if not whole:
             print_sentence("", "\n".join([*result.reading_notes, "Every cost: --details"]))
     if not whole:
         return
     print_table(title, MEASURE_HEADS, result.rows(), result.notes)
-    print_sentence("", HOW_TO_READ)
+    if result.compared is not None:
+        print_sentence("", HOW_TO_READ)
     if len(result.column_differences) > 1:
         heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second",
                  "what changed")  # fmt: skip

@@ -96,9 +96,11 @@ def print_table(
         console.print(plain(note), markup=False, highlight=False)
 
 
-def print_sentence(main: str, rest: str = "") -> None:
-    """Print an answer in bold, and what else there is to say in a line of its own."""
+def print_sentence(main: str = "", rest: str = "") -> None:
+    """Print an answer in bold, and what else there is to say in a line of its own; or nothing."""
     console = Console()
+    if not main and not rest:
+        console.print()
     if main:
         console.print(f"[bold]{escape(plain(main))}[/]", highlight=False)
     if rest:

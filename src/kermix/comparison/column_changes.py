@@ -10,7 +10,7 @@ from kermix.comparison.column_values import ColumnValues, sides_of
 __all__ = ["Change", "change_of", "difference_of", "groups_of"]
 
 FEW_VALUES = 8
-CLEAR = 3.0  # standard deviations
+CLEAR = 2.0  # standard deviations
 PARTS = {"middle half": (0.25, 0.75), "middle nine tenths": (0.05, 0.95)}
 GROUPS = 20
 
@@ -44,8 +44,8 @@ def change_of(values: ColumnValues, n: int) -> Change:
     found = _of_numbers(values, *filled)
     if of_gaps[0] < CLEAR:
         return found[1]
-    first, then = (of_gaps, found) if of_gaps[0] > found[0] else (found, of_gaps)
-    return Change(first[1].short, "; ".join(filter(None, (first[1].told, then[1].told))))
+    first, then = (found, of_gaps) if found[0] >= of_gaps[0] else (of_gaps, found)
+    return Change(first[1].short, f"{first[1].told}; {then[1].short}, {then[1].told}")
 
 
 def groups_of(values: ColumnValues, most: int = GROUPS) -> tuple[np.ndarray, int]:  # (N,)
@@ -112,8 +112,10 @@ def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[flo
         what, middles = "mean", [float(side.mean()) for side in (a, b)]
     words = ("later", "earlier") if values.kind == "time" else ("higher", "lower")
     shown = [values.shown(v) for v in middles]
-    if abs(place) < CLEAR and max(abs(place), abs(spread)) < CLEAR:
-        return abs(place), Change("another shape", f"{what} {shown[0]} -> {shown[1]}")
+    if abs(place) < CLEAR:
+        same = np.array_equal(np.sort(a), np.sort(b))
+        word = "the same" if same else "another shape"
+        return abs(place), Change(word, f"{what} {shown[0]} -> {shown[1]}")
     return abs(place), Change(words[0 if place > 0 else 1], f"{what} {shown[0]} -> {shown[1]}")
 
 
@@ -123,7 +125,7 @@ def _share(names: list[str] | tuple[str, ...], a: np.ndarray, b: np.ndarray) -> 
     k = int(np.argmax(np.abs(moved) + 1e-9 * (moved > 0)))
     return Change(
         f"{'more' if moved[k] > 0 else 'fewer'} {names[k]}" if moved[k] else "the same",
-        f"{names[k]} {_percent(a[k])} -> {_percent(b[k])}",
+        f"{_percent(a[k])} -> {_percent(b[k])}",
     )
 
 
@@ -131,7 +133,7 @@ def _gap_change(gaps: list[float], sizes: tuple[int, int]) -> tuple[float, Chang
     share = (gaps[0] * sizes[0] + gaps[1] * sizes[1]) / sum(sizes)
     unit = math.sqrt(max(share * (1 - share), 1e-12) * (1 / sizes[0] + 1 / sizes[1]))
     word = "more gaps" if gaps[1] > gaps[0] else "fewer gaps"
-    told = f"gaps {_percent(gaps[0])} -> {_percent(gaps[1])}"
+    told = f"{_percent(gaps[0])} -> {_percent(gaps[1])}"
     return abs(gaps[1] - gaps[0]) / unit, Change(word if gaps[0] != gaps[1] else "the same", told)
 
 

@@ -1,11 +1,12 @@
 """Where encoded rows hold each of the user's columns."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kermix.data.tables.columns import NumberColumn
 from kermix.data.tables.mixed_rows import MixedRows
 
-__all__ = ["ColumnPlace", "places_of_columns"]
+__all__ = ["ColumnPlace", "places_of_columns", "places_of_names"]
 
 
 class ColumnPlace(NamedTuple):
@@ -34,3 +35,17 @@ def places_of_columns(maker: MixedRows) -> tuple[ColumnPlace, ...]:
         else:
             found.append(ColumnPlace(column.name, None, next(categories)))
     return tuple(found)
+
+
+def places_of_names(names: Sequence[str], codes: int = 0) -> tuple[ColumnPlace, ...]:
+    """One place for each column of the rows, the last ones with codes.
+
+    Example:
+        >>> places_of_names(["height", "colour"], codes=1)[1]
+        ColumnPlace(name='colour', numbers=None, codes=1)
+    """
+    numbers = len(names) - codes
+    return tuple(
+        ColumnPlace(name, k, None) if k < numbers else ColumnPlace(name, None, k)
+        for k, name in enumerate(names)
+    )

@@ -18,7 +18,8 @@ from kermix.comparison.column_places import ColumnPlace
 
 __all__ = ["ColumnScores", "PairScores", "legendre"]
 
-ORDER = 8
+NESTED = (1, 2, 4, 8)
+ORDER = NESTED[-1]
 FEW_VALUES = 8
 VALUES_OF_CATEGORIES = 64
 FIRST = 2  # scores of a column that products are made of
@@ -69,12 +70,32 @@ class ColumnScores:
         return cls(place, None, None, values[order], weights[order].sqrt(), gap)
 
     @property
-    def nested(self) -> tuple[int, ...]:
-        """How many of the scores, from the first on, make a statistic each."""
+    def width(self) -> int:
+        """How many scores there are."""
+        return (ORDER if self.ordered is not None else len(self.values)) + (self.gap > 0)
+
+    @property
+    def informative(self) -> bool:
+        """Whether the column has more than one value."""
+        return self.ordered is not None or len(self.values) > 0 or self.gap > 0
+
+    def statistics(self, squares: Tensor) -> Tensor:  # (q, P) -> (k, P)
+        """Statistics from squared differences of mean scores.
+
+        Of a number: sums of the first 1, 2, 4 and all. Of a category: Pearson's, and the sum of
+        squared differences of shares. Of gaps: that of their share.
+        """
+        known = squares[:-1] if self.gap > 0 else squares
+        found = []
         if self.ordered is not None:
-            return (1, 2, 4, ORDER)
-        count = len(self.values)
-        return (1, count) if count > 2 else (count,) if count else ()
+            found += [known[:k].sum(0) for k in NESTED]
+        elif len(self.values):
+            found.append(known.sum(0))
+            if len(self.values) > 2:
+                found.append(self.roots.square() @ known)
+        if self.gap > 0:
+            found.append(squares[-1])
+        return torch.stack(found) if found else squares.new_zeros(1, squares.shape[1])
 
     def __call__(self, rows: Tensor) -> Tensor:  # (N, d) -> (N, q)
         """Scores of rows; the last one is of gaps, where there are any."""
@@ -87,13 +108,18 @@ class ColumnScores:
                 found = torch.cat([found, missing.to(found) / self.gap], 1)
         return found
 
-    def _known(self, rows: Tensor) -> Tensor:
+    def first(self, rows: Tensor) -> Tensor:  # (N, d) -> (N,)
+        """The first score alone, whether or not a number is missing."""
+        found = self._known(rows, 1)
+        return found[:, 0] if found.shape[1] else rows.new_zeros(len(rows))
+
+    def _known(self, rows: Tensor, order: int = ORDER) -> Tensor:
         place = self.place
         at = place.codes if place.numbers is None else place.numbers
         column = rows[:, at].contiguous()
         if self.ordered is None or self.below is None:
             return (column[:, None] == self.values).to(rows) / self.roots
-        return legendre(2 * middle_ranks(column, self.ordered, self.below) - 1, ORDER)
+        return legendre(2 * middle_ranks(column, self.ordered, self.below) - 1, order)
 
 
 def middle_ranks(column: Tensor, ordered: Tensor, below: Tensor) -> Tensor:
@@ -140,14 +166,15 @@ class PairScores:
             parts.append(torch.cat([products, main[i], main[j]], 1))
         return torch.stack(parts, 1).flatten(1)
 
-    def beyond(self, means: Tensor, reference: Tensor, shares: Tensor) -> Tensor:
+    def beyond(self, means: Tensor, known: Tensor, shares: Tensor) -> Tensor:
         """What is left of mean products (R, pairs * width): (R, pairs, products), of variance 1.
 
-        The prediction is the linear regression among the reference rows.
+        The prediction is the linear regression among the reference rows, of which `known` are
+        the scores, (S, pairs * width).
         """
         shape = len(self.pairs), self.width
         count = FIRST * FIRST
-        known = self(reference).unflatten(1, shape)  # (S, pairs, width)
+        known = known.unflatten(1, shape)
         centre = torch.einsum("s,spw->pw", shares, known)
         known = known - centre
         product = torch.einsum("s,spw,spv->pwv", shares, known, known)

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.comparison.column_places import ColumnPlace, places_of_columns
+from kermix.comparison.column_places import ColumnPlace, places_of_columns, places_of_names
 from kermix.data.tables.columns import CategoryColumn, NumberColumn, rounded
 from kermix.data.tables.mixed_rows import MixedRows
 from kermix.kernels.distances import Layout
@@ -76,16 +77,20 @@ class ComparedRows:
         """Which columns of the rows are codes."""
         return None if self.mixed is None else self.mixed.layout
 
-    @property
+    @cached_property
     def places(self) -> tuple[ColumnPlace, ...]:
         """Where the rows hold each of the user's columns."""
         if self.mixed is not None:
             return places_of_columns(self.mixed)
-        return tuple(ColumnPlace(name, k, None) for k, name in enumerate(self.names))
+        return places_of_names(self.names)
+
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        return {name: k for k, name in enumerate(self.names)}
 
     def column(self, name: str, rows: Tensor | None = None) -> ColumnValues:
         """One column of all rows, or of some."""
-        k = self.names.index(name)
+        k = self._order[name]
         place = self.places[k]
         chosen = self.pooled if rows is None else self.pooled[rows]
         if self.mixed is None:

@@ -19,7 +19,7 @@ from kermix.sketches.sketch import Sketch, check_comparable
 __all__ = ["Drift", "DriftStep", "MeanTest", "compare_sketches", "drift", "is_sketch", "mean_test"]
 
 SUFFIX = ".sketch"
-WIDEST_CERTIFICATE = 0.05  # that is shown whatever the difference is
+WIDEST = 0.1  # certificate, from end to end, that is shown whatever the difference is
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def compare_sketches(x: Any, y: Any, level: float = 0.05) -> Comparison:
         normalized, info = cost.with_info(x, y, None, normalized=True)
         bound = getattr(info, "error_bound", None)
         error = None if bound is None else float(bound)
-        if error is not None and not error <= max(1 - float(normalized), WIDEST_CERTIFICATE):
+        if error is not None and not 2 * error <= max(1 - float(normalized), WIDEST):
             refused.append(
                 f"{TITLES[name]}: no number, because its certificate, +- {error:.2g}, is wider "
                 f"than the difference that it shows, {max(0.0, 1 - float(normalized)):.2g}; the "

@@ -15,6 +15,8 @@ from kermix.comparison.verdict import ColumnVerdict, PairVerdict, Verdict
 
 __all__ = ["Judgement", "JudgementTask", "judge_sketches"]
 
+MANY_COLUMNS = 300
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -40,7 +42,7 @@ class JudgementTask:
         rows, n = self.rows, self.rows.n
         pooled = rows.pooled.double()
         test = aggregate_rows(
-            pooled, n, columns=rows.names, mixed=rows.mixed, permutations=self.permutations,
+            pooled, n, places=rows.places, layout=rows.layout, permutations=self.permutations,
             seed=self.seed, level=self.level,
         )  # fmt: skip
         apart = tell_apart(pooled, n, rows.places, rows.layout, own_generator(self.seed))
@@ -62,6 +64,8 @@ class JudgementTask:
         return Judgement(verdict, apart)
 
     def _column(self, found: ColumnTest) -> ColumnVerdict:
+        if found.corrected > self.level and len(self.rows.names) > MANY_COLUMNS:
+            return ColumnVerdict(found.column, found.corrected, "", "", "")
         values, n = self.rows.column(found.column), self.rows.n
         change = change_of(values, n)
         return ColumnVerdict(
@@ -71,7 +75,7 @@ class JudgementTask:
 
 
 def _most_different(column: ColumnVerdict) -> tuple[float, float]:
-    return column.pvalue, -column.difference
+    return column.pvalue, -(column.difference or 0.0)
 
 
 def judge_sketches(
@@ -88,11 +92,10 @@ def judge_sketches(
         pairs=(),
         names=names,
         rows=rows,
-        method=(
-            "test of equal kernel means, from the sketches' own covariances; sketches hold no "
-            "rows, so there is no AUC"
-            if test.note is None
-            else test.note
+        method=test.note or "equal kernel means, from the sketches' own covariances",
+        note=(
+            "It is the means of the kernel that were compared; sketches hold no rows, so there is "
+            "no AUC, and nothing is said of columns."
         ),
     )
     return Judgement(verdict, None)

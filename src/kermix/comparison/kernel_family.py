@@ -1,21 +1,23 @@
-r"""Kernels of all columns together, over a grid of bandwidths and of ridges.
+r"""Kernels of all columns together, over a grid of bandwidths: means and second moments.
 
 With features :math:`\phi` of a kernel that are uncorrelated over the pooled rows, their variances
-:math:`\lambda_i` and the difference :math:`\delta` of their means on both sides, statistics are
-:math:`\sum_i \delta_i^2 / (\lambda_i + \epsilon)`: for large :math:`\epsilon` the maximum mean
-discrepancy, for small the kernel Fisher discriminant, in which fine structure counts as much as
-coarse. Features come from landmarks, which are distinct pooled rows.
+:math:`\lambda_i` and the difference :math:`\delta` of their means on both sides, the statistics of
+the mean are :math:`\sum_i \delta_i^2 / (\lambda_i + \epsilon)`: for large :math:`\epsilon` nearly
+the maximum mean discrepancy, for small the kernel Fisher discriminant, in which fine structure
+counts as much as coarse. Those of the second moments are the local form of the SVD cost (the Bures
+metric, see :func:`kermix.two_sample_test`) of the constant and the leading features, whitened.
+Features come from landmarks, which are distinct pooled rows.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kermix.comparison.column_scores import middle_ranks
 from kermix.comparison.units import Units
 from kermix.kernels.distances import Layout, mismatches, numbers_of, squared_distances
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
@@ -25,8 +27,10 @@ __all__ = ["KernelMember", "Kernels", "kernel_members"]
 Scaling = Literal["as given", "standardized", "normal scores"]
 Form = Literal["Gaussian", "Laplace"]
 
-LANDMARKS, LANDMARKS_OF_BLOCKS = 400, 200
+LANDMARKS, LANDMARKS_OF_BLOCKS = 300, 200
 NEGLIGIBLE = 1e-10
+LEADING = (30, 60)  # features whose second moments are looked at
+WHITENING = 1e-3  # of these
 MEAN_OF_DISTANCE = 2 / math.sqrt(math.pi)  # of two numbers of unit variance; its square's is 2
 
 
@@ -37,14 +41,15 @@ class KernelMember:
     kernel: Form
     scaling: Scaling
     bandwidth: float  # distance at which the kernel is 1/e
-    ridge: float  # infinity: the maximum mean discrepancy
+    moment: Literal["mean", "second moments"]
+    detail: str
     values: Tensor  # (P,)
 
     @property
     def name(self) -> str:
         """In words."""
-        what = "mean" if math.isinf(self.ridge) else f"whitened mean, ridge {self.ridge:g}"
-        return f"{self.kernel} kernel of {self.bandwidth:.3g}, {self.scaling}: {what}"
+        kernel = f"{self.kernel} kernel of {self.bandwidth:.3g}, columns {self.scaling}"
+        return f"{kernel}: {self.moment}, {self.detail}"
 
 
 class Kernels(NamedTuple):
@@ -81,39 +86,105 @@ def _members(
     rank = LANDMARKS if units.blocks is None else LANDMARKS_OF_BLOCKS
     distinct = units.reference[distinct_rows(units.reference)[0]]
     landmarks = scale(distinct[symmetric_subset(distinct, rank)])
+    apart = _distances(form, landmarks, landmarks, layout)
+    apart.fill_diagonal_(0.0)
+    reference = _distances(form, scale(units.reference), landmarks, layout)
+    grid = _bandwidths(apart, form, count)
 
     def distances(rows: Tensor) -> Tensor:
         return _distances(form, scale(rows), landmarks, layout)
 
-    apart = _distances(form, landmarks, landmarks, layout)
-    apart.fill_diagonal_(0.0)
-    grid = _bandwidths(apart, form, count)
-    if not grid:
+    features = [
+        _Features.of(_kernel(apart, form, b), _kernel(reference, form, b), units.shares)
+        for b in grid
+    ]
+    kernels_of = [partial(_kernel, form=form, bandwidth=b) for b in grid]
+    moments = _moments(units, features, distances, kernels_of)
+    for bandwidth, of, (first, second) in zip(grid, features, moments, strict=True):
+        squares = (units.signed @ first).square()
+        for ridge in ridges:
+            values = squares @ (1 / (of.variances + ridge))
+            yield KernelMember(form, scaling, bandwidth, "mean", f"ridge {ridge:g}", values)
+        squares = (units.signed @ second).square()
+        for leading in LEADING:
+            values = squares @ of.second_weights(leading)
+            detail = f"{leading} features"
+            yield KernelMember(form, scaling, bandwidth, "second moments", detail, values)
+
+
+@dataclass(frozen=True)
+class _Features:
+    """Uncorrelated features, those of the largest variances first: `kernel @ basis - centre`."""
+
+    basis: Tensor  # (L, r)
+    centre: Tensor  # (r,)
+    variances: Tensor  # (r,)
+    reference: Tensor  # (S, L), of the kernel
+
+    @classmethod
+    def of(cls, gram: Tensor, reference: Tensor, shares: Tensor) -> "_Features":
+        basis = _whitening(gram)
+        found = reference @ basis
+        centre = shares @ found
+        weighted = (found - centre) * shares.sqrt()[:, None]
+        variances, rotation = torch.linalg.eigh(weighted.mT @ weighted)
+        rotation = rotation.flip(1)
+        return cls(basis @ rotation, centre @ rotation, variances.flip(0).clamp(min=0), reference)
+
+    @property
+    def leading(self) -> int:
+        """How many features there are beside the constant whose second moments are looked at."""
+        return min(LEADING[-1] - 1, len(self.variances))
+
+    def products(self, kernel: Tensor) -> Tensor:  # (N, L) -> (N, 1 + leading)
+        """The constant and the whitened leading features, of which second moments are made."""
+        count = self.leading
+        found = (kernel @ self.basis[:, :count] - self.centre[:count]) * (
+            self.variances[:count] + WHITENING
+        ).rsqrt()
+        return torch.cat([found.new_ones(len(found), 1), found], 1)
+
+    def second_weights(self, leading: int) -> Tensor:
+        """Weights of the squares of second moments, as :func:`_pairs` orders them."""
+        whitened = self.variances[: self.leading]
+        moments = torch.cat([whitened.new_ones(1), whitened / (whitened + WHITENING)])
+        i, j = _pairs(len(moments))
+        weights = torch.where(i == j, 1.0, 2.0) / (moments[i] + moments[j]).clamp(min=NEGLIGIBLE)
+        return torch.where((i < leading) & (j < leading), weights, 0.0)
+
+
+def _pairs(count: int) -> tuple[Tensor, Tensor]:
+    i, j = torch.triu_indices(count, count)
+    return i, j
+
+
+def _moments(
+    units: Units,
+    features: Sequence[_Features],
+    distances: Callable[[Tensor], Tensor],
+    kernels: Sequence[Callable[[Tensor], Tensor]],
+) -> Iterator[tuple[Tensor, Tensor]]:  # (R, r), (R, pairs)
+    """First and second moments of the features of each unit, for each kernel."""
+    if units.blocks is None:
+        same = units.rows is units.reference
+        apart = None if same else distances(units.rows)
+        for of, kernel in zip(features, kernels, strict=True):
+            found = of.reference if apart is None else kernel(apart)
+            products = of.products(found)
+            i, j = _pairs(products.shape[1])
+            yield found @ of.basis - of.centre, products[:, i] * products[:, j]
         return
-    of_reference = distances(units.reference)
-    width = len(landmarks)
-
-    def all_kernels(rows: Tensor) -> Tensor:
-        found = distances(rows)
-        return torch.cat([_kernel(found, form, b) for b in grid], 1)
-
-    if units.blocks is None and units.rows is units.reference:
-        of_units = None
-    else:
-        of_units = units.means(all_kernels, width * len(grid)).split(width, 1)
-    for k, bandwidth in enumerate(grid):
-        basis = _whitening(_kernel(apart, form, bandwidth))
-        reference = _kernel(of_reference, form, bandwidth) @ basis
-        centre = units.shares @ reference
-        apart_from = (reference - centre) * units.shares.sqrt()[:, None]
-        variances, rotation = torch.linalg.eigh(apart_from.mT @ apart_from)
-        features = reference if of_units is None else of_units[k] @ basis
-        difference = units.signed @ ((features - centre) @ rotation)
-        squares = difference.square()
-        weights = 1 / (variances.clamp(min=0)[:, None] + variances.new_tensor(ridges))
-        weights = torch.where(torch.isfinite(variances.new_tensor(ridges)), weights, 1.0)
-        for ridge, values in zip(ridges, (squares @ weights).mT, strict=True):
-            yield KernelMember(form, scaling, bandwidth, ridge, values)
+    sums: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in features]
+    for rows in units.chunks(len(features[0].basis) if features else 1):
+        apart = distances(rows.flatten(0, 1))
+        for of, kernel, (firsts, seconds) in zip(features, kernels, sums, strict=True):
+            found = kernel(apart)
+            products = of.products(found).unflatten(0, rows.shape[:2])
+            i, j = _pairs(products.shape[2])
+            firsts.append(found.unflatten(0, rows.shape[:2]).mean(1))
+            seconds.append((products.mT @ products / rows.shape[1])[:, i, j])
+    for of, (firsts, seconds) in zip(features, sums, strict=True):
+        yield torch.cat(firsts) @ of.basis - of.centre, torch.cat(seconds)
 
 
 def _kernel(distances: Tensor, form: Form, bandwidth: float) -> Tensor:
@@ -169,19 +240,15 @@ def _scaling(
         spread = (shares @ (numbers - centre).square()).sqrt()
         spread = torch.where(spread > NEGLIGIBLE * numbers.abs().amax(0), spread, 1.0)
         return lambda rows: torch.cat([(rows[:, :count] - centre) / spread, rows[:, count:]], 1)
-    tables = []
-    for column in numbers.mT:
-        values, index = torch.unique(column, return_inverse=True)
-        weights = shares.new_zeros(len(values)).index_add_(0, index, shares)
-        tables.append((values, (weights.cumsum(0) - weights / 2) / weights.sum()))
+    ordered, order = numbers.mT.contiguous().sort(1)
+    below = torch.nn.functional.pad(shares[order].cumsum(1), (1, 0))
     edge = 0.5 / len(reference)
 
     def scores(rows: Tensor) -> Tensor:
-        found = [
-            middle_ranks(column.contiguous(), *table)
-            for column, table in zip(rows[:, :count].mT, tables, strict=True)
-        ]
-        normal = torch.special.ndtri(torch.stack(found, 1).clamp(edge, 1 - edge))
-        return torch.cat([normal, rows[:, count:]], 1)
+        column = rows[:, :count].mT.contiguous()
+        ends = (torch.searchsorted(ordered, column, right=right) for right in (False, True))
+        first, last = (below.gather(1, end) for end in ends)
+        normal = torch.special.ndtri(((first + last) / 2).clamp(edge, 1 - edge))
+        return torch.cat([normal.mT, rows[:, count:]], 1)
 
     return scores

@@ -120,27 +120,17 @@ def _middle_ranks(values: Tensor) -> Tensor:  # (..., n), in 0.5 .. n - 0.5
     ordered = values.sort(-1).values
     below = torch.searchsorted(ordered, values.contiguous())
     upto = torch.searchsorted(ordered, values.contiguous(), right=True)
-    return (below + upto) / 2
+    return (below + upto).double() / 2
 
 
 def _features(
     rows: Tensor, places: Sequence[ColumnPlace], layout: Layout | None
 ) -> Tensor | None:  # (N, q), float64
     """Scores of each column, and features of the kernel of all: each part of total variance 1."""
-    shares = rows.new_full((len(rows),), 1 / len(rows))
-    each = max(1, MOST_SCORES // max(1, len(places)))
-    single = []
-    for place in places:
-        column = ColumnScores.of(place, rows, shares)
-        if column.nested or column.gap > 0:
-            found = column(rows)
-            kept = found[:, :each]
-            if column.gap > 0 and found.shape[1] > each:
-                kept = torch.cat([kept[:, :-1], found[:, -1:]], 1)
-            single.append(kept.clamp(-FURTHEST_SCORE, FURTHEST_SCORE))
-    if not single:
+    single = _scores_of_columns(rows, places, layout)
+    if single is None:
         return None
-    parts = [torch.cat(single, 1)]
+    parts = [single]
     ranked = _as_normal(rows, layout)
     grid = variance_grid(ranked, 4, layout)
     seed = 0
@@ -156,6 +146,28 @@ def _features(
         part = part - part.mean(0)
         scaled.append(part / part.square().sum(1).mean().sqrt().clamp(min=1e-12))
     return torch.cat(scaled, 1)
+
+
+def _scores_of_columns(
+    rows: Tensor, places: Sequence[ColumnPlace], layout: Layout | None
+) -> Tensor | None:  # (N, q)
+    """Some hundred scores of all columns; ranks alone of very many."""
+    each = max(1, MOST_SCORES // max(1, len(places)))
+    if layout is None and each == 1:
+        ranks = (_middle_ranks(rows.mT.contiguous()).mT / len(rows) - 0.5).double()
+        return ranks if bool(ranks.any()) else None
+    shares = rows.new_full((len(rows),), 1 / len(rows))
+    found = []
+    for place in places:
+        column = ColumnScores.of(place, rows, shares)
+        if not column.informative:
+            continue
+        scores = column(rows)
+        if scores.shape[1] > each:
+            last = scores[:, -1:] if column.gap > 0 else scores[:, each - 1 : each]
+            scores = torch.cat([scores[:, : each - 1], last], 1)
+        found.append(scores.clamp(-FURTHEST_SCORE, FURTHEST_SCORE))
+    return torch.cat(found, 1) if found else None
 
 
 def _as_normal(rows: Tensor, layout: Layout | None) -> Tensor:

@@ -16,6 +16,7 @@ __all__ = ["TypicalRows", "typical_rows"]
 TOP = 0.1  # share of a sample's rows, by their score
 GROUPS = 10
 HALF_A_ROW = 0.5
+OUTSIDE, FAR = 0.0025, 4.0  # share of a column's values at either end; what one adds
 UNIFORM_SPREAD = 12**0.5  # makes a uniform distribution one of variance 1
 
 
@@ -72,13 +73,14 @@ def _nearest(compared: ComparedRows, chosen: Tensor, weights: Tensor, count: int
     distances = rows.new_zeros(len(rows))
     for place in compared.places:
         if place.numbers is not None:
-            whole = compared.pooled[:, place.numbers].double()
-            column = rows[:, place.numbers]
-            if compared.mixed is None:  # ranks, whatever the units and outliers are
-                ordered = whole.sort().values
-                below = torch.searchsorted(ordered, column.contiguous()).double()
-                column = UNIFORM_SPREAD * below / len(ordered)
-            distances += (column - weights @ column).square()
+            ordered = compared.pooled[:, place.numbers].double().sort().values
+            column = rows[:, place.numbers].contiguous()
+            ends = ordered[[int(OUTSIDE * len(ordered)), -1 - int(OUTSIDE * len(ordered))]]
+            below = torch.searchsorted(ordered, column).double()
+            ranks = UNIFORM_SPREAD * below / len(ordered)
+            distances += (ranks - weights @ ranks).square()
+            # Ranks do not tell how far out the outermost values are.
+            distances += FAR * ((column < ends[0]) | (column > ends[1]))
         if place.codes is not None:
             codes = rows[:, place.codes]
             shares = (codes[:, None] == codes).double() @ weights

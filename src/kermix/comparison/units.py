@@ -6,7 +6,7 @@ their values alone, so that all labellings are treated alike.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -98,16 +98,21 @@ class Units:
         shares = total[chosen] / total[chosen].sum()
         return cls(distinct, a - b, distinct[chosen], shares, None, (n, m))
 
+    def chunks(self, width: int) -> Iterator[Tensor]:  # (b, s, d) each
+        """Rows of some blocks at a time, so few that their features find room."""
+        assert self.blocks is not None
+        together = max(1, NUMBERS_AT_ONCE // (width * self.blocks.size))
+        for index in self.blocks.rows.split(together):
+            yield self.rows[index]
+
     def means(self, features: Callable[[Tensor], Tensor], width: int) -> Tensor:  # (R, width)
         """Mean features of each unit; `features` is asked about some rows at a time."""
         if self.blocks is None:
             at_once = max(1, NUMBERS_AT_ONCE // width)
             return torch.cat([features(rows) for rows in self.rows.split(at_once)])
-        size = self.blocks.size
-        together = max(1, NUMBERS_AT_ONCE // (width * size))
         return torch.cat([
-            features(self.rows[index.flatten()]).unflatten(0, index.shape).mean(1)
-            for index in self.blocks.rows.split(together)
+            features(rows.flatten(0, 1)).unflatten(0, rows.shape[:2]).mean(1)
+            for rows in self.chunks(width)
         ])  # fmt: skip
 
     @property

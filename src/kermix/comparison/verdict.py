@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["ColumnVerdict", "PairVerdict", "Verdict"]
+__all__ = ["ColumnVerdict", "PairVerdict", "Verdict", "auc_text"]
 
 NAMED_COLUMNS, NAMED_PAIRS = 3, 1  # in the sentence
+SMALL = 1e-6  # a p-value whose digits tell nothing more
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class ColumnVerdict:
         change: The same with numbers.
         difference: Total variation between both samples' shares of at most twenty groups of the
             column's values: 0 if they are the same, 1 if they have no value in common.
+
+    Of many hundred columns, those that do not differ have no words and no difference.
     """
 
     column: str
@@ -28,7 +31,13 @@ class ColumnVerdict:
     kind: str
     short: str
     change: str
-    difference: float
+    difference: float | None = None
+
+    def told(self, level: float) -> str:
+        """What changed, if the column differs at a level."""
+        if self.pvalue > level:
+            return "no clear difference"
+        return f"{self.short}: {self.change}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,8 @@ class Verdict:
         smallest_pvalue: The smallest that so many rows and permutations can give.
         detectable_shift: The shift of one column, in its standard deviations, that is found in
             four of five cases.
-        method: How the p-value was found.
+        method: How the p-value was found, or why there is none.
+        note: What else to know, of sketches.
     """
 
     different: bool
@@ -79,36 +89,46 @@ class Verdict:
     smallest_pvalue: float | None = None
     detectable_shift: float | None = None
     method: str = ""
+    note: str = ""
 
     def sentence(self) -> str:
         """The answer in one sentence or two."""
-        return f"{self.headline()} {self.where()}".strip()
+        return " ".join(filter(None, (self.headline(), self.where(), self.note)))
 
     __str__ = sentence
 
     def headline(self) -> str:
         """Whether they differ, and how much."""
         if self.pvalue is None:
-            return f"No verdict: {self.method}"
+            return f"No verdict: {self.method.removeprefix('none, ')}"
         if self.too_few_rows:
             return (
                 f"Too few rows to say: with {self.rows[0]} and {self.rows[1]} rows no p-value can "
                 f"fall below {self.smallest_pvalue:.2g}."
             )
-        p = f"p = {self.pvalue:.2g}"
+        p = f"p = {self.pvalue:.2g}" if self.pvalue >= SMALL else f"p < {SMALL:g}"
         if not self.different:
-            shift = "" if self.detectable_shift is None else (
-                f"; shifts of {self.detectable_shift:.2g} standard deviations or more in one "
-                "column would have been found in four of five cases"
-            )  # fmt: skip
+            told = self._detectable()
+            shift = f"; {told} would have been found in four of five cases" if told else ""
             return f"No difference found at level {self.level:g} ({p}){shift}."
         if self.effect is None or self.interval is None:
             return f"They differ ({p})."
         low, high = self.interval
-        shown = f"AUC {self.effect:.2f} ({low:.2f} to {high:.2f}; 0.5 is chance)"
+        shown = f"AUC {auc_text(self.effect)} ({auc_text(low)} to {auc_text(high)}; 0.5 is chance)"
         if low <= 0.5:
             return f"They differ ({p}), but a classifier does not tell their rows apart: {shown}."
         return f"They differ ({p}): a classifier tells their rows apart with {shown}."
+
+    def _detectable(self) -> str:
+        """The smallest change that so many rows show, in words."""
+        if self.detectable_shift is None:
+            return ""
+        if self.columns and all(c.kind == "category" for c in self.columns):
+            points = 50 * self.detectable_shift  # the standard deviation of a share of one half
+            if points >= 50:
+                return ""
+            return f"a common value gaining or losing {points:.2g} percentage points"
+        return f"shifts of {self.detectable_shift:.2g} standard deviations or more in one column"
 
     def where(self) -> str:
         """Which columns and pairs of columns differ most, if any does."""
@@ -139,6 +159,13 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON, the sentence first."""
         return {"sentence": self.sentence(), **asdict(self)}
+
+
+def auc_text(area: float) -> str:
+    """Two digits, and more where it would look like 1 and is not."""
+    if area < 0.99:
+        return f"{area:.2f}"
+    return f"{area:.3f}" if area < 0.999 else f"{min(area, 0.9999):.4f}" if area < 1 else "1"
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -39,10 +39,11 @@ def column_chart(values: ColumnValues, n: int) -> str:
             order[-1] = moved
     shown = [names[k] for k in order]
     shares = [one[order], two[order]]
+    rest = ""
     if len(seen) > BARS:
-        shown.append(f"{len(seen) - len(order)} others")
-        shares = [np.append(s, 1 - s.sum()) for s in shares]
-    return bars_svg(shown, shares[0].tolist(), shares[1].tolist(), about)
+        left = [f"{100 * (1 - s.sum()):.0f} %" for s in shares]
+        rest = f"and {len(seen) - len(order)} others: {left[0]}, {left[1]}"
+    return bars_svg(shown, shares[0].tolist(), shares[1].tolist(), about, rest)
 
 
 def _histogram(values: ColumnValues, n: int, about: str) -> str:
@@ -52,17 +53,18 @@ def _histogram(values: ColumnValues, n: int, about: str) -> str:
     low, middle, high = np.quantile(both, (MIDDLE[0], 0.5, MIDDLE[1]))
     if not high > low:
         low, high = float(both.min()), float(both.max())
+    whole = False
     logarithmic = low > 0 and high > SKEWED * middle and values.kind == "number"
     edges = np.geomspace(low, high, BINS + 1) if logarithmic else np.linspace(low, high, BINS + 1)
-    if not logarithmic and (both == np.round(both)).all() and high - low < BINS:
-        edges = np.arange(np.floor(low), np.ceil(high) + 2) - 0.5
+    if not logarithmic and (both == np.round(both)).all():
+        step = max(1, round((high - low) / BINS))
+        edges = np.arange(np.floor(low), high + step + 1, step) - 0.5
+        whole = True
     shares = [np.histogram(side, edges)[0] / max(1, len(side)) for side in sides]
     half = float(np.sqrt(edges[0] * edges[-1]) if logarithmic else (edges[0] + edges[-1]) / 2)
-    ends = (
-        max(float(edges[0]), float(both.min())),
-        half,
-        min(float(edges[-1]), float(both.max())),
-    )
+    ends = np.array([max(edges[0], both.min()), half, min(edges[-1], both.max())])
+    if whole:
+        ends = np.floor(ends + np.array([0.5, 0.0, 0.0]))
     ticks = [(place, _tick(values, end)) for place, end in zip((0.0, 0.5, 1.0), ends, strict=True)]
     if logarithmic:
         ticks[1] = (0.5, f"{ticks[1][1]} (log)")
@@ -126,7 +128,7 @@ def _group_ticks(
     return [((k + 0.5) / count, texts[k]) for k in shown]
 
 
-def score_chart(scores: np.ndarray, second: np.ndarray) -> str:
+def score_chart(scores: np.ndarray, second: np.ndarray, names: tuple[str, str]) -> str:
     """Held-out scores of the classifier, of both samples."""
     low, high = np.quantile(scores, (0.005, 0.995))
     edges = np.linspace(low, high, BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
@@ -134,5 +136,5 @@ def score_chart(scores: np.ndarray, second: np.ndarray) -> str:
         np.histogram(np.clip(scores[side], edges[0], edges[-1]), edges)[0] / max(1, side.sum())
         for side in (~second, second)
     ]
-    ticks = [(0.0, "like the first"), (1.0, "like the second")]
+    ticks = [(0.0, f"like {names[0]}"), (1.0, f"like {names[1]}")]
     return area_svg(shares[0], shares[1], ticks, "Held-out scores of both samples")

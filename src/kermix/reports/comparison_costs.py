@@ -39,13 +39,13 @@ MIDDLE = (0.01, 0.99)  # of the rows are inside the maps
 def add_costs(page: Report, result: Comparison) -> None:
     """Every measure, how to read it, and its picture; the witness of rows that can be drawn."""
     page.text(HOW_TO_READ)
-    page.table(MEASURE_HEADS, result.rows())
     seen = dict.fromkeys(m.name for m in result.measures)
     page.table(
         ("measure", "how to read it", "reads here", "if same"),
         [[TITLES[name], MEANINGS[name], *_reading(result, name)] for name in seen],
         text=True,
     )
+    page.table(MEASURE_HEADS, result.rows())
     for note in result.found.notes:
         page.text(note)
     if len(result.variances) > 1:

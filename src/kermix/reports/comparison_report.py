@@ -9,7 +9,7 @@ from kermix.comparison.column_values import ComparedRows
 from kermix.comparison.result import Comparison
 from kermix.comparison.telling_apart import ToldApart
 from kermix.comparison.typical import TypicalRows, typical_rows
-from kermix.comparison.verdict import ColumnVerdict, Verdict
+from kermix.comparison.verdict import ColumnVerdict, Verdict, auc_text
 from kermix.reports.comparison_charts import column_chart, pair_chart, score_chart
 from kermix.reports.comparison_costs import add_costs
 from kermix.reports.page import Report
@@ -63,10 +63,12 @@ def _verdict(page: Report, verdict: Verdict) -> None:
     shown = [f'<p class="answer">{answer}</p>', f"<p>{html.escape(verdict.headline())}</p>"]
     if verdict.effect is not None and verdict.interval is not None and verdict.different:
         low, high = verdict.interval
-        about = f"AUC {verdict.effect:.2f}, 95 % interval {low:.2f} to {high:.2f}"
-        shown.append(gauge_svg(verdict.effect, verdict.interval, about))
+        about = f"AUC {auc_text(verdict.effect)}, {auc_text(low)} to {auc_text(high)}"
+        shown.append(gauge_svg(verdict.effect, verdict.interval, auc_text(verdict.effect), about))
     if where := verdict.where():
         shown.append(f"<p>{html.escape(where)}</p>")
+    if verdict.note:
+        shown.append(f"<p>{html.escape(verdict.note)}</p>")
     page.raw(f'<div class="verdict {kind}">{"".join(shown)}</div>')
 
 
@@ -77,8 +79,9 @@ def _where(page: Report, result: Comparison, rows: ComparedRows) -> None:
     page.heading("Columns, the most different first")
     page.raw(_legend(result.names))
     page.text(
-        f"{count} of {len(verdict.columns)} columns differ by themselves (p corrected for their "
-        f"number, at level {verdict.level:g}). The outermost 1 % of numbers is not drawn."
+        f"{count or 'None'} of {len(verdict.columns)} columns differ by themselves (p corrected "
+        f"for their number, at level {verdict.level:g}). The outermost 1 % of numbers is not "
+        "drawn."
     )
     cards = [
         _card(c.column, _column_line(c, verdict.level),
@@ -94,10 +97,8 @@ def _where(page: Report, result: Comparison, rows: ComparedRows) -> None:
 
 
 def _column_line(column: ColumnVerdict, level: float) -> str:
-    if column.pvalue <= level:
-        change = column.change.replace("->", "\N{RIGHTWARDS ARROW}")
-        return f"{column.short}: {change} (p = {column.pvalue:.2g})"
-    return f"no clear difference (p = {column.pvalue:.2g})"
+    told = column.told(level).replace("->", "\N{RIGHTWARDS ARROW}")
+    return f"{told} (p = {column.pvalue:.2g})"
 
 
 def _pairs(
@@ -140,7 +141,7 @@ def _rows_and_scores(
     page.heading("The score behind the AUC")
     page.raw(_legend(result.names))
     second = (apart.chosen >= rows.n).numpy()
-    chart = score_chart(apart.scores.numpy(), second)
+    chart = score_chart(apart.scores.numpy(), second, result.names)
     page.raw(f'<div class="cards">{_card("", "scores of unseen rows", chart, True)}</div>')
 
 
@@ -159,9 +160,15 @@ def _method(verdict: Verdict) -> str:
     return (
         f"p-value: {verdict.method}; one number for kernels of all columns, single columns and "
         "pairs of columns together. AUC: ridge regression on scores of columns and kernel "
-        "features, five folds, each row scored by a classifier that has not seen it. A better "
-        "classifier may tell more, so the sets differ at least so much."
+        "features, five folds, each row scored by a classifier that has not seen it: "
+        f"{auc_text(verdict.effect)}, 95 % interval {_ends(verdict)}. Another classifier may tell "
+        "the sets apart better."
     )
+
+
+def _ends(verdict: Verdict) -> str:
+    low, high = verdict.interval or (0.0, 1.0)
+    return f"{auc_text(low)} to {auc_text(high)}"
 
 
 def _drawn(rows: ComparedRows) -> tuple[torch.Tensor, int]:

@@ -29,7 +29,7 @@ h1 { margin-bottom: 0; } h2 { margin-top: 2.5rem; }
 .lead, figcaption { color: var(--quiet); }
 figure { margin: 1rem 0; } img { max-width: 100%; height: auto; background: #fff;
          border-radius: 4px; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .8rem; border-bottom: 1px solid var(--line); text-align: right; }
 th:first-child, td:first-child, .text th, .text td { text-align: left; }

@@ -48,15 +48,17 @@ def area_svg(
     ]
     for place, text in ticks:
         anchor = "start" if place < 0.15 else "end" if place > 0.85 else "middle"
-        body.append(_text(place * WIDE, TALL - 4, text, anchor))
+        body.append(_text(place * WIDE, TALL - 4, text, anchor, most=60 // len(ticks)))
     return _svg(WIDE, TALL, body, about)
 
 
-def bars_svg(names: Sequence[str], one: Sequence[float], two: Sequence[float], about: str) -> str:
-    """Shares of values, two bars each, with their names to the left."""
+def bars_svg(
+    names: Sequence[str], one: Sequence[float], two: Sequence[float], about: str, rest: str = ""
+) -> str:
+    """Shares of values, two bars each, with their names to the left, and the rest in words."""
     left, row = 104, 19
     most = max(*one, *two, 1e-12)
-    room = WIDE - left - 34
+    room = WIDE - left - 50
     body = []
     for k, (name, a, b) in enumerate(zip(names, one, two, strict=True)):
         y = k * row + 2
@@ -67,8 +69,11 @@ def bars_svg(names: Sequence[str], one: Sequence[float], two: Sequence[float], a
                 f'<rect class="{kind}" x="{left}" y="{y + down}" width="{width:.1f}" '
                 'height="6.5"/>'
             )
-        body.append(_text(left + room * max(a, b) / most + 4, y + 11, f"{100 * b:.0f} %", "start"))
-    return _svg(WIDE, len(names) * row + 4, body, about)
+        end = left + room * max(a, b) / most + 4
+        body.append(_text(end, y + 11, f"{100 * a:.0f}, {100 * b:.0f} %", "start"))
+    if rest:
+        body.append(_text(left, len(names) * row + 12, rest, "start", most=40))
+    return _svg(WIDE, (len(names) + bool(rest)) * row + 4, body, about)
 
 
 def map_svg(
@@ -111,7 +116,7 @@ def map_svg(
     return _svg(WIDE, floor + 34, body, about)
 
 
-def gauge_svg(value: float, interval: tuple[float, float], about: str) -> str:
+def gauge_svg(value: float, interval: tuple[float, float], shown: str, about: str) -> str:
     """A place between "cannot be told apart" and "always", with its interval."""
     wide, y = 300, 26
 
@@ -129,7 +134,7 @@ def gauge_svg(value: float, interval: tuple[float, float], about: str) -> str:
         f'<rect class="bar2" x="{low:.1f}" y="{y - 5}" width="{max(2, high - low):.1f}" '
         'height="10" rx="5" fill-opacity=".45"/>',
         f'<circle class="bar2" cx="{at(value):.1f}" cy="{y}" r="7"/>',
-        _text(at(value), y - 12, f"{value:.2f}", "middle", "strong"),
+        _text(at(value), y - 12, shown, "middle", "strong"),
     ]
     return _svg(wide, 52, body, about)
 

@@ -1,0 +1,186 @@
+"""The level of the verdict as a whole: how often sets of one source are called different at 0.05.
+
+`python -m benchmarks verdict-levels`, or `python -m benchmarks.verdict_levels` for some of the
+cells or for fewer seconds. Beside the verdict's p-value each cell has the smallest corrected
+p-value of all columns and of all pairs: the chance that any of them is named. Judged and measured
+again as in :mod:`benchmarks.levels`. Sizes lie on both sides of every switch: 4000 rows (then
+blocks change sides), 8000 (then features come from some of the rows), 300 distinct rows (then from
+some of these), 8 values of a column (then it has ranks), a ratio of 1.25 of the columns' spreads
+(then they are also taken as given), 300 pairs of columns (then some are left out), and so few rows
+that all labellings are tried.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.levels import tables, worked
+from benchmarks.levels_cells import TIES, TINY, Cell
+from benchmarks.levels_data import Draw
+from benchmarks.levels_questions import Answers, asked
+from kermix.comparison.aggregate import aggregate_rows
+from kermix.comparison.column_places import ColumnPlace
+from kermix.kernels.distances import Layout
+from kermix.reports.provenance import environment, machine_name, write_json
+
+__all__ = ["CELLS", "run"]
+
+GAPS = 0.3
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the columns of drawn rows are taken."""
+
+    codes: int = 0  # the last ones are categories
+    gaps: int = 0  # the first ones are missing in some rows
+
+
+def verdict(columns: Columns | None = None) -> Any:
+    """Ask the aggregate test."""
+    return partial(_asked, columns or Columns())
+
+
+def _asked(columns: Columns, data: Draw, permutations: int, seed: int) -> Answers:
+    def pvalues() -> Answers:
+        pooled = torch.cat([data.x, data.y]).double()
+        pooled, places, layout = _encoded(pooled, columns, seed)
+        found = aggregate_rows(
+            pooled, len(data.x), places=places, layout=layout, permutations=permutations,
+            seed=seed, groups=data.groups,
+            weights=None if data.weights[0] is None else torch.cat([*data.weights]),  # type: ignore[list-item]
+        )  # fmt: skip
+        answers: Answers = {"verdict": found.pvalue}
+        answers["any column"] = min(c.corrected for c in found.columns)
+        answers["first column"] = next(c.pvalue for c in found.columns if c.column == "x0")
+        if found.pairs:
+            answers["any pair"] = min(p.corrected for p in found.pairs)
+        return answers
+
+    return asked("verdict", pvalues)
+
+
+def _encoded(
+    rows: Tensor, columns: Columns, seed: int
+) -> tuple[Tensor, tuple[ColumnPlace, ...] | None, Layout | None]:
+    """Rows of numbers and codes, as those of a typed table: numbers, categories, marks of gaps."""
+    if not columns.codes and not columns.gaps:
+        return rows, None, None
+    d = rows.shape[1]
+    generator = torch.Generator().manual_seed(seed)
+    marks = torch.rand(len(rows), columns.gaps, generator=generator) < GAPS
+    rows = rows.clone()
+    rows[:, : columns.gaps][marks] = 0.0
+    numbers = d - columns.codes
+    places = tuple(
+        ColumnPlace(f"x{k}", k, d + k if k < columns.gaps else None)
+        if k < numbers
+        else ColumnPlace(f"x{k}", None, k)
+        for k in range(d)
+    )
+    layout = Layout(columns.codes + columns.gaps, 2.7, d)
+    return torch.cat([rows, marks.double()], 1), places, layout
+
+
+SHORT = replace(Cell("", (2, 2), 1, (verdict(),)), budget=300.0)
+
+
+def _cell(name: str, rows: tuple[int, int], d: int, **more: Any) -> Cell:
+    columns = more.pop("columns", None)
+    return replace(
+        SHORT, **{"name": name, "rows": rows, "d": d, "questions": (verdict(columns),), **more}
+    )
+
+
+CELLS = (
+    _cell("4 v 5, all labellings", (4, 5), 2, permutations=199, why=TINY),
+    _cell("20 v 20", (20, 20), 1),
+    _cell("20 v 20, many columns", (20, 20), 200, budget=500),
+    _cell("20 v 800", (20, 800), 5),
+    _cell("100 v 100, lognormal", (100, 100), 10, source="lognormal"),
+    _cell("60 v 90, Cauchy", (60, 90), 3, source="Cauchy"),
+    _cell("200 v 200, clusters", (200, 200), 2, source="four clusters"),
+    _cell("149 v 151, 300 rows", (149, 151), 4),
+    _cell("150 v 151, 301 rows", (150, 151), 4),
+    _cell("150 v 50, 26 columns", (150, 50), 26, budget=500),
+    _cell("500 v 500", (500, 500), 10, budget=900),
+    _cell("80 v 60, binary", (80, 60), 6, source="binary", why=TIES),
+    _cell("80 v 60, four values", (80, 60), 1, source="integers 0 to 3", why=TIES),
+    _cell("100 v 80, four copies of each", (100, 80), 3, source="each row about four times"),
+    _cell("60 v 60, one row far away", (60, 60), 3, source="normal, one row at 1e10"),
+    _cell("60 v 60, scales 1e-6 to 1e6", (60, 60), 5, source="scales 1e-6 to 1e6"),
+    _cell("100 v 120, categories", (100, 120), 5, source="integers 0 to 3",
+          columns=Columns(codes=5), why=TIES),
+    _cell("100 v 120, numbers and categories", (100, 120), 6, source="four numbers and two codes",
+          columns=Columns(codes=2)),
+    _cell("100 v 120, gaps", (100, 120), 4, columns=Columns(gaps=2)),
+    _cell("30 v 40, groups", (30, 40), 3, groups="of 1 to 9"),
+    _cell("60 v 80, weights", (60, 80), 3, weights="drawn"),
+    _cell("2000 v 2000, rows", (2000, 2000), 3, budget=1500, repetitions=400),
+    _cell("2001 v 2000, blocks", (2001, 2000), 3, budget=1500, repetitions=400),
+    _cell("200 v 8000", (200, 8000), 10, budget=1500, repetitions=400),
+    _cell("20,000 v 20,000", (20_000, 20_000), 5, budget=1500, repetitions=400),
+    _cell("20,000 v 500, sorted", (20_000, 500), 4, in_order=True, budget=1500, repetitions=400),
+    _cell("3000 v 3000, mixed", (3000, 3000), 6, source="four numbers and two codes",
+          columns=Columns(codes=2, gaps=1), budget=1500, repetitions=400),
+)  # fmt: skip
+
+QUICK = ("20 v 20", "100 v 120, gaps")
+
+
+def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """The tables, again and again, each time with more in them."""
+    cells: Iterable[Cell] = CELLS
+    if quick:
+        cells = [replace(c, repetitions=10, budget=5.0) for c in CELLS if c.name in QUICK]
+    for results in worked(cells, 1 if quick else None):
+        yield tables(results)
+
+
+def main() -> None:
+    """Run some of the cells and write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--cells", default="", help="cells whose names hold this; default: all")
+    parser.add_argument("--processes", type=int, default=None)
+    parser.add_argument("--repetitions", type=int, default=1000, help="at most")
+    parser.add_argument(
+        "--seconds", type=float, default=None,
+        help="of the whole run, shared among the cells in proportion to what they take",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    given = parser.parse_args()
+    chosen = [c for c in CELLS if given.cells in c.name]
+    share = 1.0
+    if given.seconds is not None:
+        share = given.seconds * (given.processes or 1) / sum(c.budget for c in chosen)
+    chosen = [
+        replace(c, repetitions=min(c.repetitions, given.repetitions), budget=share * c.budget)
+        for c in chosen
+    ]
+    path = given.out / f"verdict-levels-{machine_name()}.json"
+    record = {"benchmark": "verdict-levels", "quick": False, **environment()}
+    told: dict[str, int] = {}
+    for results in worked(chosen, given.processes):
+        write_json(path, {**record, "tables": tables(results)})
+        for result in results:
+            if not result.waiting and result.repetitions != told.get(result.cell.name, 0):
+                told[result.cell.name] = result.repetitions
+                row = result.row()
+                rate = "" if row["rate"] is None else f" {row['rate']:.3f} +- {row['se']:.3f}"
+                sys.stdout.write(
+                    f"{row['cell']:36} {row['repetitions']:5} {row['judged']}: "
+                    f"{row['worst']}{rate}, {result.seconds / result.repetitions:.2f} s each\n"
+                )
+                sys.stdout.flush()
+    sys.stdout.write(f"Results: {path}\n")
+
+
+if __name__ == "__main__":
+    main()

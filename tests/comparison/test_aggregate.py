@@ -1,0 +1,302 @@
+"""The aggregate test: exact level, symmetry, ties, what it finds, and its numbers one by one."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from torch.testing import assert_close
+
+import kermix as km
+from cases import normal
+from kermix.comparison.aggregate import aggregate_rows, aggregate_test
+from kermix.comparison.column_places import ColumnPlace, places_of_names
+from kermix.comparison.column_scores import ColumnScores, PairScores, legendre
+from kermix.comparison.evidence import corrected_pvalues, evidence, ranked_rows, settled
+from kermix.comparison.kernel_family import Kernels, kernel_members
+from kermix.comparison.units import Units, smallest_pvalue
+from kermix.errors import OptionError, SampleError
+from kermix.kernels.distances import Layout
+
+
+def sides_of(pooled, chosen):
+    others = [k for k in range(len(pooled)) if k not in chosen]
+    return pooled[[*chosen, *others]]
+
+
+@pytest.mark.parametrize("kind", ["numbers", "ties", "mixed"])
+def test_the_level_is_exact_over_all_labellings(kind):
+    pooled = normal(6, 2, seed=3)
+    layout = None
+    if kind == "ties":
+        pooled = pooled.round()
+    if kind == "mixed":
+        pooled, layout = pooled.round(), Layout(1, 2.0, 2)
+    found = [
+        aggregate_rows(sides_of(pooled, chosen), 2, layout=layout, permutations=40).pvalue
+        for chosen in combinations(range(6), 2)
+    ]
+    assert len(found) == 15
+    for level in np.arange(1, 16) / 15:
+        assert np.mean(np.array(found) <= level + 1e-9) <= level + 1e-9
+    if kind == "numbers":
+        # Without ties every p-value comes once: the test wastes nothing.
+        assert len(set(found)) == 15
+
+
+def test_sides_and_order_do_not_matter():
+    pooled = normal(8, 3, seed=5)
+    found = aggregate_rows(pooled, 4, permutations=100)
+    swapped = aggregate_rows(torch.cat([pooled[4:], pooled[:4]]), 4, permutations=100)
+    mixed_up = aggregate_rows(pooled[[2, 0, 3, 1, 7, 6, 4, 5]], 4, permutations=100)
+    assert found.permutations == math.comb(8, 4) - 1
+    for other in (swapped, mixed_up):
+        assert other.pvalue == found.pvalue
+        assert other.statistic == pytest.approx(found.statistic, rel=1e-8)
+        assert {c.column: c.corrected for c in other.columns} == {
+            c.column: c.corrected for c in found.columns
+        }
+
+
+def test_equal_rows_are_never_different():
+    assert aggregate_rows(torch.ones(40, 3), 20, permutations=50).pvalue == 1
+    assert aggregate_rows(torch.full((40, 1), 5.3), 15, permutations=50).pvalue == 1
+    one = aggregate_rows(normal(2, 2), 1)
+    assert one.pvalue == 1
+    assert one.too_few_rows
+
+
+def test_what_the_given_rows_cannot_tell():
+    few = aggregate_rows(normal(6, 1) + torch.tensor([[0.0]] * 3 + [[50.0]] * 3), 3)
+    assert few.pvalue == few.smallest_pvalue == 0.1
+    assert few.too_few_rows
+    assert not few.different
+    assert smallest_pvalue(3, 4, 1000) == 1 / 35
+    assert smallest_pvalue(500, 500, 99) == 0.01
+
+
+def test_a_shift_is_found_in_its_column():
+    pooled = normal(160, 6, seed=1)
+    pooled[80:, 4] += 0.9
+    found = aggregate_rows(pooled, 80, permutations=99)
+    assert found.different
+    assert found.pvalue == 0.01
+    assert found.columns[0].column == "x4"
+    assert found.columns[0].corrected == 0.01
+    assert found.columns[1].corrected > 0.05
+    assert found.rows_used == (80, 80)
+    assert not found.too_few_rows
+
+
+def test_a_pair_is_found_that_no_column_shows():
+    pooled = normal(300, 4, seed=2)
+    pooled[150:, 1] = 0.8 * pooled[150:, 3] + 0.6 * pooled[150:, 1]
+    found = aggregate_rows(pooled, 150, permutations=99)
+    assert found.different
+    assert found.pairs[0].columns == ("x1", "x3")
+    assert found.pairs[0].corrected == 0.01
+    assert found.pairs[1].corrected > 0.05
+    assert all(c.corrected > 0.05 for c in found.columns)
+
+
+def test_a_shifted_column_makes_no_pair_different():
+    pooled = normal(300, 3, seed=4)
+    pooled[:, 1] += 0.7 * pooled[:, 0]
+    pooled[150:, 0] += 0.8
+    found = aggregate_rows(pooled, 150, permutations=99)
+    assert found.columns[0].column == "x0"
+    shown = {p.columns: p.corrected for p in found.pairs}
+    assert shown["x0", "x2"] > 0.05
+    assert shown["x1", "x2"] > 0.05
+
+
+def test_columns_depend_on_ranks_alone():
+    pooled = normal(90, 2, seed=6)
+    pooled[40:, 0] += 0.4
+    bent = torch.stack([pooled[:, 0].exp(), -(pooled[:, 1] ** 3)], 1)
+    found, other = (aggregate_rows(p, 40, permutations=60) for p in (pooled, bent))
+    for one, two in zip(found.columns, other.columns, strict=True):
+        assert (one.column, one.pvalue, one.corrected) == (two.column, two.pvalue, two.corrected)
+
+
+def test_names_of_codes_do_not_matter():
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(4, (120, 3), generator=generator).double()
+    codes[60:, 0] = torch.where(torch.rand(60, generator=generator) < 0.3, 1.0, codes[60:, 0])
+    renamed = torch.tensor([7.0, 2.0, 9.0, 0.0])[codes.long()].double()
+    layout = Layout(3, 2.5, 3)
+    found, other = (
+        aggregate_rows(c, 60, layout=layout, permutations=80) for c in (codes, renamed)
+    )
+    assert {c.column: c.pvalue for c in found.columns} == {
+        c.column: c.pvalue for c in other.columns
+    }
+
+
+def test_tables_with_gaps_and_categories():
+    rng = np.random.default_rng(0)
+
+    def frame(n, missing, rare):
+        table = pd.DataFrame({
+            "height": rng.normal(size=n),
+            "colour": rng.choice(["red", "green", "blue"], n, p=[0.5, 0.5 - rare, rare]),
+            "weight": rng.normal(size=n),
+        })  # fmt: skip
+        table.loc[rng.random(n) < missing, "weight"] = np.nan
+        return table
+
+    gone = aggregate_test(frame(150, 0.1, 0.2), frame(150, 0.4, 0.2), permutations=99)
+    assert gone.pvalue == 0.01
+    assert gone.columns[0].column == "weight"
+    assert gone.columns[0].corrected == 0.01
+    coloured = aggregate_test(frame(150, 0.1, 0.1), frame(150, 0.1, 0.35), permutations=99)
+    assert coloured.columns[0].column == "colour"
+    assert {c.column for c in coloured.columns} == {"height", "colour", "weight"}
+
+
+def test_blocks_of_many_rows():
+    pooled = normal(4001, 1, seed=8)
+    equal = aggregate_rows(pooled, 2000, permutations=39)
+    pooled[2000:] *= 1.2
+    found = aggregate_rows(pooled, 2000, permutations=39)
+    assert "blocks" in found.method
+    assert found.rows_used == (2000, 2000)
+    assert found.pvalue == 1 / 40
+    assert equal.pvalue > 0.05
+
+
+def test_without_a_cost_it_is_the_test():
+    x, y = normal(30, 2, seed=0), normal(25, 2, seed=1) + 0.8
+    found = km.two_sample_test(x, y, permutations=99)
+    assert found.cost == "aggregate"
+    assert found.aggregate.pvalue == found.pvalue
+    assert found.aggregate.columns[0].corrected <= 0.05
+    assert len(found.null) == 99
+    assert km.two_sample_test(x, y, "svd", permutations=99).aggregate is None
+    assert km.two_sample_test(x, y, variances=0.5, permutations=9).cost == "svd"
+
+
+def test_groups_change_sides_as_a_whole():
+    groups = torch.arange(8).repeat_interleave(5)
+    rows = normal(8, 1, seed=3)[groups] + 0.01 * normal(40, 1, seed=4)
+    found = aggregate_rows(rows, 20, groups=(groups[:20], groups[20:]), permutations=99)
+    assert found.pvalue >= found.smallest_pvalue == 2 / 70
+
+
+def test_weights_of_rows_count():
+    x, y = normal(60, 1, seed=1), normal(60, 1, seed=2)
+    pooled = torch.cat([x, y])
+    same = aggregate_rows(pooled, 60, permutations=99).pvalue
+    weights = torch.cat([(2 * x[:, 0]).exp(), (-2 * y[:, 0]).exp()])
+    assert same > 0.05
+    assert aggregate_rows(pooled, 60, weights=weights, permutations=99).pvalue <= 0.02
+
+
+def test_what_is_refused():
+    x = normal(10, 2)
+    with pytest.raises(OptionError, match="level"):
+        aggregate_rows(x, 5, level=1.5)
+    with pytest.raises(OptionError, match="permutations"):
+        aggregate_rows(x, 5, permutations=0)
+    with pytest.raises(OptionError, match="weights"):
+        aggregate_rows(normal(20_001, 1), 5, weights=torch.ones(20_001))
+    with pytest.raises(SampleError):
+        km.two_sample_test(x * math.nan, x)
+
+
+def test_legendre_polynomials_are_orthonormal():
+    nodes, weights = np.polynomial.legendre.leggauss(20)
+    found = legendre(torch.from_numpy(nodes), 8).numpy()
+    assert_close(torch.from_numpy((found.T * weights / 2) @ found), torch.eye(8).double())
+    by_numpy = np.polynomial.legendre.legval(nodes, [0, 0, 0, 1]) * math.sqrt(7)
+    assert np.allclose(found[:, 2], by_numpy)
+
+
+def test_scores_of_ranks_and_of_categories():
+    values = torch.tensor([3.0, 1.0, 3.0, 2.0, 9.0, 9.0, 9.0, 4.0, 5.0, 6.0, 7.0, 8.0]).double()
+    rows, shares = values[:, None], torch.full((12,), 1 / 12).double()
+    scores = ColumnScores.of(ColumnPlace("a", 0, None), rows, shares)
+    middle = (stats.rankdata(values.numpy()) - 0.5) / 12
+    assert np.allclose(scores(rows)[:, 0].numpy(), math.sqrt(3) * (2 * middle - 1))
+    outside = scores(torch.tensor([[0.0], [10.0], [3.5]]).double())[:, 0] / math.sqrt(3)
+    assert outside[:2].tolist() == [-1, 1]
+    assert -0.5 < outside[2] < 0
+    codes = torch.tensor([0, 0, 1, 2, 2, 2, 0, 1, 0, 0]).double()[:, None]
+    scores = ColumnScores.of(ColumnPlace("c", None, 0), codes, torch.full((10,), 0.1).double())
+    signed = torch.tensor([0.2] * 5 + [-0.2] * 5).double()
+    statistic = float((signed @ scores(codes)).square().sum())
+    table = [[2, 1, 2], [3, 1, 1]]
+    # Pearson's, divided by n m / (n + m).
+    pearson = stats.chi2_contingency(table, correction=False).statistic
+    assert statistic == pytest.approx(pearson / 2.5)
+
+
+def test_products_beyond_single_columns():
+    rows = normal(200, 2, seed=7)
+    shares = torch.full((200,), 1 / 200).double()
+    columns = [ColumnScores.of(p, rows, shares) for p in places_of_names(["a", "b"])]
+    pair = PairScores(columns, [(0, 1)])
+    left = pair.beyond(pair(rows), pair(rows), shares)[:, 0]
+    main = torch.cat([c(rows)[:, :4] for c in columns], 1)
+    assert (left.mT @ (main - main.mean(0))).abs().max() / 200 < 1e-6
+    assert_close(left.square().mean(0), torch.ones(4).double(), atol=1e-6, rtol=0)
+
+
+def test_kernel_statistics_by_dense_algebra():
+    rows, n, ridge = normal(30, 2, seed=9), 12, 0.02
+    units = Units.of(rows, n, 20, torch.Generator().manual_seed(0))
+    members = list(kernel_members(units, [Kernels("Gaussian", "as given", 2)], [ridge]))
+    points = units.rows.numpy()
+    for bandwidth in {m.bandwidth for m in members}:
+        squares = ((points[:, None] - points) ** 2).sum(-1)
+        gram = np.exp(-squares / bandwidth**2)
+        values, vectors = np.linalg.eigh(gram)
+        keep = values > 1e-10 * values[-1]
+        features = vectors[:, keep] * np.sqrt(values[keep])
+        centred = features - features.mean(0)
+        covariance = centred.T @ centred / 30
+        mean, second = (
+            next(m for m in members if (m.bandwidth, m.moment) == (bandwidth, moment))
+            for moment in ("mean", "second moments")
+        )
+        spectrum, axes = np.linalg.eigh(covariance)
+        leading = axes[:, ::-1][:, :59]
+        variances = spectrum[::-1][:59].clip(0)
+        whitened = (centred @ leading) / np.sqrt(variances + 1e-3)
+        with_one = np.hstack([np.ones((30, 1)), whitened])[:, :30]
+        moments = np.concatenate([[1.0], variances / (variances + 1e-3)])[:30]
+        for k in (0, 7):
+            signed = units.signed[k].numpy()
+            delta = signed @ centred
+            inverse = np.linalg.inv(covariance + ridge * np.eye(len(covariance)))
+            assert float(mean.values[k]) == pytest.approx(delta @ inverse @ delta, rel=1e-6)
+            apart = with_one.T @ (with_one * signed[:, None])
+            bures = (apart**2 / (moments[:, None] + moments)).sum()
+            assert float(second.values[k]) == pytest.approx(bures, rel=1e-4)
+
+
+def test_corrected_pvalues_by_a_loop():
+    table = normal(5, 40, seed=11)
+    found = corrected_pvalues(table)
+    largest = table.amax(0)
+    for k in range(5):
+        assert float(found[k]) == pytest.approx(float((largest >= table[k, 0]).double().mean()))
+    order = [row[0] for row in ranked_rows(table)]
+    assert order == table[:, 0].argsort(descending=True).tolist()
+
+
+def test_evidence_is_on_one_scale():
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.randn(40, 4000, generator=generator, dtype=torch.float64).square()
+    statistics = torch.stack([wide[0], wide.sum(0), 1e6 * wide[1]])
+    found = evidence(statistics)
+    scores = found.sign() * (2 * found.abs()).sqrt()
+    assert_close(scores.mean(1), torch.zeros(3).double(), atol=1e-9, rtol=0)
+    # The upper hundredth of one square and of a sum of forty are about as far out.
+    far = scores.quantile(0.99, 1)
+    assert ((far - stats.norm.ppf(0.99)).abs() < 0.25).all()
+    assert evidence(torch.ones(1, 9)).abs().max() == 0
+    assert settled(torch.tensor([1.0, 1.0 + 1e-13, 2.0]).double()).unique().numel() == 2

@@ -1,0 +1,188 @@
+"""The verdict: one sentence, what changed in each column, and nothing computed in vain."""
+
+import json
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import kermix as km
+from cases import normal
+from kermix.comparison import details
+from kermix.comparison.column_changes import change_of, difference_of
+from kermix.comparison.column_values import ColumnValues, number_text
+from kermix.comparison.verdict import auc_text
+from kermix.errors import OptionError
+
+
+def orders(rows, seed, later=0, more=0.0):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({
+        "price": rng.lognormal(3, 1, rows).round(2),
+        "cut": rng.choice(["fair", "good", "ideal"], rows, p=[0.2, 0.3, 0.5]),
+        "day": pd.to_datetime(rng.integers(0, 30, rows) + later, unit="D", origin="2024-01-01"),
+        "weight": rng.normal(size=rows),
+    })  # fmt: skip
+    frame.loc[rng.random(rows) < 0.02 + more, "weight"] = np.nan
+    return frame
+
+
+def test_columns_say_what_changed_in_the_units_of_the_table():
+    first, second = orders(400, 0), orders(300, 1, later=20, more=0.3)
+    second["price"] *= 3
+    second.loc[second.index[:120], "cut"] = "fair"
+    verdict = km.compare(first, second, permutations=99).verdict
+    assert verdict.different
+    assert verdict.pvalue == 0.01
+    told = {c.column: c for c in verdict.columns}
+    assert {name: c.short for name, c in told.items()} == {
+        "price": "higher",
+        "cut": "more fair",
+        "day": "later",
+        "weight": "more gaps",
+    }
+    middles = first["price"].median(), second["price"].median()
+    before, after = (float(w) for w in told["price"].change.removeprefix("median ").split(" -> "))
+    assert before == pytest.approx(middles[0], rel=0.02)
+    assert after == pytest.approx(middles[1], rel=0.02)
+    shares = [100 * (f["cut"] == "fair").mean() for f in (first, second)]
+    assert told["cut"].change == f"{shares[0]:.3g} % -> {shares[1]:.3g} %"
+    assert told["day"].change.startswith("median 2024-01-")
+    gaps = [100 * f["weight"].isna().mean() for f in (first, second)]
+    assert told["weight"].change.startswith(f"{gaps[0]:.3g} % -> {gaps[1]:.3g} %")
+    assert [c.pvalue for c in verdict.columns] == sorted(c.pvalue for c in verdict.columns)
+    assert verdict.columns[0].column in ("day", "price")
+    assert "from data frame (1) to data frame (2)" in verdict.sentence()
+    assert json.loads(json.dumps(verdict.to_dict()))["sentence"] == str(verdict)
+
+
+def test_two_columns_together():
+    x = normal(300, 3, seed=0)
+    y = normal(300, 3, seed=1)
+    y[:, 2] = 0.9 * y[:, 0] + (1 - 0.81) ** 0.5 * y[:, 2]
+    verdict = km.compare(x, y, permutations=99).verdict
+    assert verdict.pairs[0].columns == ("x0", "x2")
+    assert verdict.different_columns == ()
+    assert verdict.sentence().endswith("x0 with x2 together.")
+
+
+def test_no_difference_says_what_would_have_been_found():
+    verdict = km.compare(normal(100, 2, seed=0), normal(80, 2, seed=5), permutations=99).verdict
+    assert not verdict.different
+    assert verdict.sentence() == (
+        f"No difference found at level 0.05 (p = {verdict.pvalue:.2g}); shifts of "
+        f"{verdict.detectable_shift:.2g} standard deviations or more in one column would have "
+        "been found in four of five cases."
+    )
+    assert verdict.interval[0] < 0.5 < verdict.interval[1]
+
+
+def test_too_few_rows_are_no_verdict():
+    verdict = km.compare(normal(3, 2), normal(3, 2, seed=1) + 100).verdict
+    assert verdict.too_few_rows
+    assert not verdict.different
+    assert verdict.effect is None
+    assert verdict.sentence() == (
+        "Too few rows to say: with 3 and 3 rows no p-value can fall below 0.1."
+    )
+    few = km.compare(normal(6, 2), normal(6, 2, seed=1) + 100).verdict
+    assert few.different
+    assert few.sentence().startswith("They differ (p = ")
+    assert "AUC" not in few.sentence()
+
+
+def test_the_level_decides():
+    x, y = normal(60, 2, seed=0), normal(60, 2, seed=1) + 1
+    for level, different in ((0.05, True), (0.005, False)):
+        verdict = km.compare(x, y, permutations=99, level=level).verdict
+        assert verdict.different is different
+        assert verdict.level == level
+    with pytest.raises(OptionError, match=r"level=1.5 must be between 0 and 1"):
+        km.compare(x, y, level=1.5)
+
+
+def test_costs_are_computed_only_for_those_who_ask(monkeypatch):
+    asked = []
+    find = details.DetailsTask.find
+    monkeypatch.setattr(details.DetailsTask, "find", lambda task: asked.append(1) or find(task))
+    result = km.compare(normal(30, 2), normal(30, 2, seed=1), permutations=19, bootstrap=0)
+    assert "Every cost: .details()" in str(result)
+    assert str(result) == repr(result)
+    result.to_dict(details=False)
+    assert not asked
+    assert len(result.measures) == len(result.rows()) > 20
+    assert result.measure("mmd").pvalue == result.measure("mmd").pvalue
+    assert asked == [1]
+    again = pickle.loads(pickle.dumps(result))
+    assert again.verdict == result.verdict
+    assert again.measures == result.measures
+
+
+def test_without_permutations_there_are_costs_and_no_verdict():
+    result = km.compare(normal(30, 2), normal(30, 2, seed=1), permutations=0, bootstrap=0)
+    assert str(result).startswith("measure")
+    with pytest.raises(OptionError, match="without permutations there is no verdict"):
+        _ = result.verdict
+
+
+def test_sketches_have_a_pvalue_and_refuse_numbers_that_tell_nothing():
+    x = normal(600, 2, seed=0)
+    rough = km.nystrom_features(normal(100, 2, seed=7), 0.001, rank=3)
+    result = km.compare(*(km.Sketch(rough).update(p) for p in (x, x + 0.1)))
+    assert "vector" not in {m.name for m in result.measures}
+    assert any("vector-matrix cost: no number" in note for note in result.notes)
+    good = km.nystrom_features(normal(100, 2, seed=7), 1.0, rank=60)
+    far = km.compare(*(km.Sketch(good).update(p) for p in (x, x + 1)))
+    assert far.verdict.different
+    assert str(far).startswith("They differ (p < 1e-06).")
+    assert "SVD cost" in str(far)
+    assert far.verdict.effect is None
+    assert "nothing is said of columns" in far.verdict.sentence()
+    tiny = km.compare(*(km.Sketch(good).update(p) for p in (x[:5], x[5:])))
+    assert not tiny.verdict.different
+    assert tiny.verdict.sentence().startswith("No verdict: because a sketch has 5 rows")
+    assert len(far.measures) == 7
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "short"),
+    [
+        (np.linspace(-1, 1, 200), np.linspace(-2, 2, 200), "more spread"),
+        (np.linspace(0, 1, 200), np.linspace(0, 1, 200) - 0.3, "lower"),
+        (np.repeat([0.0, 1.0], [150, 50]), np.repeat([0.0, 1.0], [50, 150]), "more 1"),
+        (np.repeat([0.0, 1, 2], [150, 30, 20]), np.repeat([0.0, 1, 2], [20, 90, 90]), "fewer 0"),
+        (np.repeat([np.nan, 1, 2], [0, 90, 110]), np.repeat([np.nan, 1, 2], [90, 45, 65]),
+         "more gaps"),
+        (np.full(200, np.nan), np.linspace(0, 1, 200), "fewer gaps"),
+        (np.ones(200), np.ones(200), "the same"),
+    ],
+)  # fmt: skip
+def test_changes_in_words(first, second, short):
+    values = ColumnValues("x", "number", np.concatenate([first, second]))
+    assert change_of(values, 200).short == short
+
+
+def test_differences_are_total_variations():
+    codes = np.repeat([0, 1, 2, 0, 1, 2], [50, 30, 20, 20, 30, 50])
+    values = ColumnValues("x", "category", codes=codes, names=("a", "b", "c"))
+    assert difference_of(values, 100) == pytest.approx(0.3)
+    apart = ColumnValues("x", "number", np.concatenate([np.arange(50.0), np.arange(50.0) + 99]))
+    assert difference_of(apart, 50) == pytest.approx(1, abs=0.06)
+    few = ColumnValues("x", "number", np.repeat([0.0, 1.0, 0.0, 1.0], [80, 20, 30, 70]))
+    assert difference_of(few, 100) == pytest.approx(0.5)
+
+
+def test_numbers_as_text():
+    assert [auc_text(a) for a in (0.5, 0.987, 0.9941, 0.99995, 1.0)] == [
+        "0.50", "0.99", "0.994", "0.9999", "1"
+    ]  # fmt: skip
+    assert number_text(-0.00001) == "-1e-05"
+
+
+def test_categories_alone_have_no_standard_deviations():
+    rng = np.random.default_rng(0)
+    first, second = (pd.DataFrame({"a": rng.choice(["x", "y"], 200)}) for _ in range(2))
+    verdict = km.compare(first, second, permutations=99).verdict
+    points = 50 * verdict.detectable_shift
+    assert f"gaining or losing {points:.2g} percentage points would" in verdict.sentence()
