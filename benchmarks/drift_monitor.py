@@ -6,6 +6,7 @@ MMD, which looks at single rows: run lengths and delays of both are in rows.
 """
 
 import argparse
+import json
 import math
 import multiprocessing
 import time
@@ -32,8 +33,9 @@ STREAMS_OF_A_REFERENCE = 20
 LONGEST = 20  # times the run length that was asked for; streams end there
 STEPS_AT_ONCE = 32
 QUIET = 10  # batches before the drift
-DELAY_STREAMS = 400
-PEER_REFERENCES, PEER_STREAMS_OF_A_REFERENCE = 4, 10
+DELAY_STREAMS = 200
+PEER_REFERENCES, PEER_STREAMS_OF_A_REFERENCE = 4, 5
+PARTS = ("lengths", "delays", "peers")
 
 Draw = Callable[[int, torch.Generator], Tensor]
 
@@ -196,35 +198,40 @@ def _peer_length(
 
 
 def run(
-    quick: bool = False, streams: int | None = None, processes: int = 1
+    quick: bool = False,
+    streams: int | None = None,
+    processes: int = 1,
+    parts: tuple[str, ...] = PARTS,
+    known: dict[str, Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Tables of run lengths and delays, again and again with more in them."""
     streams = (2 * STREAMS_OF_A_REFERENCE if quick else STREAMS) if streams is None else streams
     references = -(-streams // STREAMS_OF_A_REFERENCE)
     context = multiprocessing.get_context("spawn")
-    tables: dict[str, Any] = {"mean_run_length": [], "detection_delay": []}
+    tables: dict[str, Any] = known or {"mean_run_length": [], "detection_delay": []}
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        for setting in SETTINGS[: 1 if quick else None]:
+        for setting in SETTINGS[: 1 if quick else None] if "lengths" in parts else ():
             began = time.monotonic()
-            parts = list(pool.map(partial(_run_lengths, setting), range(references)))
+            found = list(pool.map(partial(_run_lengths, setting), range(references)))
             tables["mean_run_length"].append({
                 "setting": setting.name, "rows of reference": setting.reference,
                 "rows of batch": setting.batch, "asked, batches": setting.expected,
-                **_summary("batches", parts), "references": references,
-                "cut": sum(n == LONGEST * setting.expected for part in parts for n in part),
+                **_summary("batches", found), "references": references,
+                "cut": sum(n == LONGEST * setting.expected for part in found for n in part),
                 "seconds": round(time.monotonic() - began, 1),
             })  # fmt: skip
             yield tables
         first = SETTINGS[0]
         count = 1 if quick else DELAY_STREAMS // STREAMS_OF_A_REFERENCE
-        for drift in DRIFTS[: 1 if quick else None]:
-            parts = list(pool.map(partial(_delays, first, drift), range(1000, 1000 + count)))
-            in_rows = [[n * first.batch for n in part] for part in parts]
+        for drift in DRIFTS[: 1 if quick else None] if "delays" in parts else ():
+            found = list(pool.map(partial(_delays, first, drift), range(1000, 1000 + count)))
+            in_rows = [[n * first.batch for n in part] for part in found]
             tables["detection_delay"].append(
                 {"drift": drift.name, "monitor": "kermix", **_summary("rows", in_rows)}
             )
             yield tables
-        yield from _peers(pool, first, tables, quick)
+        if "peers" in parts:
+            yield from _peers(pool, first, tables, quick)
 
 
 def _peers(
@@ -269,10 +276,16 @@ def _main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    told = "only these; tables of an earlier run get more rows"
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help=told)
     given = parser.parse_args()
     path = given.out / f"drift-monitor-{machine_name()}.json"
     record = {"benchmark": "drift-monitor", "quick": given.quick, **environment()}
-    for tables in run(given.quick, None if given.quick else given.streams, given.processes):
+    known = None
+    if tuple(given.parts) != PARTS and path.exists():
+        known = json.loads(path.read_text())["tables"]
+    streams = None if given.quick else given.streams
+    for tables in run(given.quick, streams, given.processes, tuple(given.parts), known):
         write_json(path, {**record, "tables": tables})
         print(tables["mean_run_length"][-1:], tables["detection_delay"][-1:], flush=True)
 

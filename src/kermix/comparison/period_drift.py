@@ -91,7 +91,7 @@ class PeriodDrift:
         for period in self.different:
             for c in period.columns:
                 count, total = found.get(c.column, (0, 0.0))
-                found[c.column] = count + 1, total + c.difference
+                found[c.column] = count + 1, total + (c.difference or 0.0)
         return tuple(sorted(found, key=lambda name: found[name], reverse=True))
 
     def sentence(self) -> str:
