@@ -19,6 +19,7 @@ BENCHMARKS = {
     "memory": "peak memory of a cost with its gradient, against the number of points",
     "permutation": "speed of a permutation test, against a loop and hyppo",
     "power": "two-sample tests: rejection rates, beside other tests on the same samples",
+    "drift-monitor": "drift monitors: run length without drift, delay with it; alibi-detect",
     "errorbars": "error bars of compare, against the scatter of repeated samples",
     "levels": "every public test under the null: rejection rates at level 0.05",
     "verdict-levels": "the verdict of two equal sets: rejection rates at level 0.05",

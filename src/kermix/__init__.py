@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from kermix import errors
 from kermix.comparison.compare import compare
+from kermix.comparison.drift_monitor import DriftMonitor
+from kermix.comparison.period_drift import drift_over_time
 from kermix.comparison.twosample import two_sample_test
 from kermix.costs.debiased import DebiasedLoss
 from kermix.costs.discrete import decompose_discrete, discrete_cost
@@ -53,6 +55,7 @@ forward_moved_modules()
 __all__ = [
     "CosineKernel",
     "DebiasedLoss",
+    "DriftMonitor",
     "EncodedTable",
     "FunctionKernel",
     "GaussianKernel",
@@ -78,6 +81,7 @@ __all__ = [
     "decompose_discrete",
     "decompose_grid",
     "discrete_cost",
+    "drift_over_time",
     "errors",
     "fit",
     "fourier_features",

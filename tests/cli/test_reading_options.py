@@ -14,7 +14,9 @@ from kermix.cli.app import COMMANDS, app
 from kermix.cli.output import plain, split_names
 from kermix.errors import KermixError, OptionError, TableError
 
-READ_TABLES = {"fit", "score", "impute", "predict", "schema", "compare", "sketch", "spectrum"}
+READ_TABLES = {
+    "compare", "drift", "fit", "impute", "predict", "schema", "score", "sketch", "spectrum"
+}  # fmt: skip
 OPTIONS = {
     "--columns",
     "--exclude",

@@ -14,6 +14,7 @@ from rich.console import Console
 from kermix.cli import (
     classify,
     compare,
+    drift,
     fit,
     reproduce,
     schema,
@@ -68,6 +69,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "predict": classify.predict,
     "schema": schema.command,
     "compare": compare.command,
+    "drift": drift.command,
     "sketch": sketch.command,
     "spectrum": spectrum.command,
     "reproduce": reproduce.command,

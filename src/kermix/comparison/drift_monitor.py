@@ -1,0 +1,372 @@
+"""Watch a stream of batches for drift away from a reference, with a known rate of false alarms."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kermix.checks import check_count, check_number
+from kermix.comparison.column_changes import change_of
+from kermix.comparison.memories import Memories
+from kermix.comparison.monitor_features import MonitorFeatures
+from kermix.comparison.monitor_file import read_monitor, write_monitor
+from kermix.comparison.monitor_rows import RowReader, read_reference
+from kermix.comparison.permutation import own_generator
+from kermix.comparison.run_length import Calibration, calibrate, combined
+from kermix.data.tables.csv_look import Reading
+from kermix.data.tables.table import Source
+from kermix.errors import OptionError, SampleError
+
+__all__ = ["DriftMonitor", "DriftUpdate", "MovedColumn"]
+
+MEMORIES = (1, 4, 16)  # batches that sums remember
+SHARE_OF_REFERENCE = 1 / 8  # that a memory's rows may be of
+MOST_REFERENCE = 20_000
+FEWEST_REFERENCE = 20
+LEVEL = 0.05  # of columns that are named in an alarm
+NAMED = 5
+
+
+@dataclass(frozen=True)
+class MovedColumn:
+    """A column that moved: its p-value, corrected for the number of columns, and how it changed.
+
+    `change` compares the batch of the alarm with the reference; it is empty where batches of
+    several monitors were merged.
+    """
+
+    column: str
+    pvalue: float
+    short: str = ""
+    change: str = ""
+
+
+@dataclass(frozen=True)
+class DriftUpdate:
+    """What a batch says.
+
+    Attributes:
+        batch: Its number, from 1 on.
+        rows: How many rows it has.
+        statistic: Of this batch and those before it.
+        threshold: At which there is an alarm.
+        alarm: Whether there is one.
+        columns: If there is, the columns that moved, clearest first.
+        began: If there is, the batch with which the drift most likely began.
+    """
+
+    batch: int
+    rows: int
+    statistic: float
+    threshold: float
+    alarm: bool
+    columns: tuple[MovedColumn, ...] = ()
+    began: int | None = None
+
+    def sentence(self) -> str:
+        """The same for people."""
+        level = f"statistic {self.statistic:.3g}, threshold {self.threshold:.3g}"
+        if not self.alarm:
+            return f"Batch {self.batch}: no alarm ({level})."
+        since = f", most likely since batch {self.began}" if self.began != self.batch else ""
+        moved = [c.column + (f" ({c.short}: {c.change})" if c.change else "")
+                 for c in self.columns[:NAMED]]  # fmt: skip
+        if not moved:
+            return f"Alarm at batch {self.batch}{since} ({level}). No column moved by itself."
+        more = len(self.columns) - len(moved)
+        rest = f"; {more} more" if more else ""
+        return f"Alarm at batch {self.batch}{since} ({level}). Moved: {', '.join(moved)}{rest}."
+
+    __str__ = sentence
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+
+class DriftMonitor:
+    r"""Watches batches of rows; where nothing drifts, false alarms are as rare as was asked.
+
+    Each batch is compared with the reference by scores of every column and by two kernels of all
+    columns, alone and together with the batches before it (the last four or sixteen or so, old
+    ones forgotten), so that large drifts are seen at once and small ones after a while. One
+    threshold for all of this is found by simulated streams of batches drawn from the reference:
+    without drift the mean number of batches until the first alarm is `expected_run_length`.
+
+    That is a mean over streams *and* references. A given reference is a sample, too, and its own
+    run length may be longer or shorter, the more so the fewer rows it has: it should have at
+    least ten times as many as a batch. Rows are taken to be independent.
+
+    Args:
+        reference: Rows without drift: an array, a tensor, a data frame, a file. More than 20,000
+            rows are drawn down to so many.
+        expected_run_length: Mean number of batches until a false alarm.
+        batch_size: Rows of a batch, roughly; by default those of the first one. Where monitors of
+            parallel streams are merged, those of all streams together.
+        columns: Which columns of a table to watch; by default all.
+        exclude: Columns of a table to leave aside.
+        kinds: Kinds of columns by name, where you know better; see :meth:`kermix.Schema.of`.
+        seed: Of everything random.
+
+    Example:
+        >>> rows = torch.randn(2400, 2, generator=torch.Generator().manual_seed(0))
+        >>> monitor = km.DriftMonitor(rows[:2000], expected_run_length=100, batch_size=20)
+        >>> monitor.update(rows[2000:2020]).alarm
+        False
+        >>> found = [monitor.update(batch + torch.tensor([0.0, 1.0])) for batch in
+        ...          rows[2020:].split(20)]
+        >>> monitor.first_alarm.batch <= 6, monitor.first_alarm.columns[0].column
+        (True, 'x1')
+    """
+
+    def __init__(
+        self,
+        reference: Source,
+        *,
+        expected_run_length: float = 200,
+        batch_size: int | None = None,
+        columns: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        kinds: Mapping[str, str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        _check_run_length(expected_run_length)
+        if batch_size is not None:
+            check_count("batch_size", batch_size)
+        reading = Reading(
+            None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {})
+        )
+        rows, reader, notes = read_reference(reference, reading)
+        if len(rows) < FEWEST_REFERENCE:
+            raise SampleError(
+                f"The reference has {len(rows)} rows; at least {FEWEST_REFERENCE} are needed, "
+                "better ten times as many as in a batch."
+            )
+        if len(rows) > MOST_REFERENCE:
+            notes.append(f"{MOST_REFERENCE:,} of {len(rows):,} rows of the reference are kept, "
+                         "drawn at random.")  # fmt: skip
+            order = torch.randperm(len(rows), generator=own_generator(seed))
+            rows = rows[order[:MOST_REFERENCE].sort().values]
+        self._begin(rows, reader, float(expected_run_length), batch_size, seed, tuple(notes))
+
+    def _begin(
+        self,
+        rows: Tensor,
+        reader: RowReader,
+        expected_run_length: float,
+        batch_size: int | None,
+        seed: int,
+        notes: tuple[str, ...],
+    ) -> None:
+        self._rows, self._reader, self._seed = rows, reader, seed
+        self.expected_run_length, self.batch_size = expected_run_length, batch_size
+        self.notes = notes
+        with torch.no_grad():
+            places = reader.compared(rows[:1], rows[:1]).places
+            layout = None if reader.mixed is None else reader.mixed.layout
+            self._features = MonitorFeatures.of(rows, places, layout)
+        self._calibration: Calibration | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all batches and alarms, as after a false alarm or a repair."""
+        self._counts: list[int] = []
+        self._sums: list[Tensor] = []
+        self._memories: Memories | None = None
+        self.first_alarm: DriftUpdate | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are watched."""
+        return self._reader.names
+
+    @property
+    def batches(self) -> int:
+        """How many there were."""
+        return len(self._counts)
+
+    @property
+    def threshold(self) -> float:
+        """Of the statistic; simulated when it is first asked for."""
+        return self._calibrated().threshold
+
+    @torch.no_grad()
+    def update(self, batch: Source) -> DriftUpdate:
+        """Take the next batch, and say whether the stream has drifted.
+
+        After an alarm it goes on; :meth:`reset` begins anew.
+        """
+        rows = self._reader(batch)
+        if not len(rows):
+            raise SampleError("The batch has no rows.")
+        if self.batch_size is None:
+            self.batch_size = len(rows)
+        return self._judge(self._features(rows).sum(0), len(rows), rows)
+
+    def _judge(self, sums: Tensor, count: int, rows: Tensor | None) -> DriftUpdate:
+        known = self._calibrated()
+        if self._memories is None:
+            self._memories = Memories.empty(self._lengths(), sums.shape, len(self._rows))
+        self._memories.add(sums, count)
+        self._counts.append(count)
+        self._sums.append(sums)
+        watched = len(self.columns)
+        scores = known.scores(self._memories.differences().square() @ self._features.weights)
+        statistic = float(combined(scores, watched))
+        alarm = statistic >= known.threshold
+        found = DriftUpdate(self.batches, count, statistic, known.threshold, alarm)
+        if alarm:
+            moved = self._moved(scores[:, :watched].amax(0), rows)
+            began = self._began(int(scores.amax(0).argmax()))
+            found = DriftUpdate(
+                self.batches, count, statistic, known.threshold, True, moved, began
+            )
+            self.first_alarm = self.first_alarm or found
+        return found
+
+    def _moved(self, scores: Tensor, rows: Tensor | None) -> tuple[MovedColumn, ...]:
+        known = self._calibrated()
+        found = []
+        for k in scores.argsort(descending=True, stable=True).tolist():
+            pvalue = known.column_pvalue(float(scores[k]))
+            if pvalue > LEVEL:
+                break
+            name = self.columns[k]
+            change = None
+            if rows is not None:
+                values = self._reader.compared(self._rows, rows).column(name)
+                change = change_of(values, len(self._rows))
+            found.append(MovedColumn(name, pvalue) if change is None else
+                         MovedColumn(name, pvalue, change.short, change.told))  # fmt: skip
+        return tuple(found)
+
+    def _began(self, part: int) -> int:
+        """The batch from which on, in the part that moved most, the sum is most unusual."""
+        sums = torch.stack(self._sums).flip(0).cumsum(0)
+        counts = torch.tensor(self._counts).double().flip(0).cumsum(0)
+        variance = counts + counts.square() / len(self._rows)
+        unusual = (sums.square() / variance[:, None]) @ self._features.weights[:, part]
+        return self.batches - int(unusual.argmax())
+
+    def _lengths(self) -> tuple[int, ...]:
+        assert self.batch_size is not None
+        most = SHARE_OF_REFERENCE * len(self._rows) / self.batch_size
+        return tuple(m for m in MEMORIES if m == 1 or m <= most)
+
+    def _calibrated(self) -> Calibration:
+        if self._calibration is None:
+            if self.batch_size is None:
+                raise OptionError(
+                    "The threshold depends on the number of rows of a batch: give batch_size, or "
+                    "update the monitor first."
+                )
+            self._calibration = calibrate(
+                self._features.of_others(self._rows),
+                len(self._rows),
+                self._features.weights,
+                len(self.columns),
+                self.batch_size,
+                self._lengths(),
+                self.expected_run_length,
+                own_generator(self._seed),
+            )
+        return self._calibration
+
+    def report(self) -> str:
+        """The first alarm in words, or that there was none."""
+        rows = f"{sum(self._counts):,} rows"
+        asked = f"one false alarm in {self.expected_run_length:g} batches is expected"
+        if self.first_alarm is None:
+            return f"No alarm in {self.batches} batches of {rows}; {asked}."
+        lines = [self.first_alarm.sentence(), f"{self.batches} batches of {rows}; {asked}."]
+        return "\n".join([*lines, *self.notes])
+
+    def merge(self, other: "DriftMonitor") -> "DriftMonitor":
+        """The monitor of both streams together, as a new one; also written `a + b`.
+
+        The batches of one number are one batch: what comes out is what one monitor would say that
+        had seen the rows of both. The monitors must have the same reference and settings, and as
+        many batches; make them by :meth:`load` from one file, say.
+        """
+        if not self._same_as(other):
+            raise OptionError(
+                "The monitors have another reference or other settings; make all of them from "
+                "one reference, or load them from one file."
+            )
+        if self.batches != other.batches:
+            raise OptionError(
+                f"One monitor has seen {self.batches} batches and the other {other.batches}; "
+                "both must have seen the same periods."
+            )
+        merged = DriftMonitor.__new__(DriftMonitor)
+        merged.__dict__.update(self.__dict__)
+        merged.reset()
+        for ours, count, theirs, more in zip(
+            self._sums, self._counts, other._sums, other._counts, strict=True
+        ):
+            merged._judge(ours + theirs, count + more, None)
+        return merged
+
+    def __add__(self, other: "DriftMonitor") -> "DriftMonitor":
+        return self.merge(other)
+
+    def _same_as(self, other: "DriftMonitor") -> bool:
+        settings = ("expected_run_length", "batch_size", "columns", "_seed")
+        return all(getattr(self, s) == getattr(other, s) for s in settings) and torch.equal(
+            self._rows, other._rows
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the monitor and all it has seen to one file; nothing in it can be executed."""
+        facts = {
+            "names": self.columns,
+            "mixed": None if self._reader.mixed is None else self._reader.mixed.to_dict(),
+            "expected_run_length": self.expected_run_length,
+            "batch_size": self.batch_size,
+            "seed": self._seed,
+            "notes": self.notes,
+            "counts": self._counts,
+            "first_alarm": None if self.first_alarm is None else self.first_alarm.to_dict(),
+        }
+        sums = torch.stack(self._sums) if self._sums else self._features.centre[None][:0]
+        write_monitor(Path(path), facts, self._rows, sums, self._calibration)
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "DriftMonitor":
+        """Go on where a monitor was saved; a damaged file is refused by name."""
+        facts, reader, rows, sums, calibration = read_monitor(Path(path))
+        monitor = cls.__new__(cls)
+        monitor._begin(rows, reader, facts["expected_run_length"], facts["batch_size"],
+                       facts["seed"], tuple(facts["notes"]))  # fmt: skip
+        monitor._calibration = calibration
+        monitor._counts, monitor._sums = list(facts["counts"]), list(sums)
+        if monitor._counts:
+            monitor._memories = Memories.empty(monitor._lengths(), sums[0].shape, len(rows))
+            for batch, count in zip(monitor._sums, monitor._counts, strict=True):
+                monitor._memories.add(batch, count)
+        if (alarm := facts["first_alarm"]) is not None:
+            columns = tuple(MovedColumn(**c) for c in alarm.pop("columns"))
+            monitor.first_alarm = DriftUpdate(**alarm, columns=columns)
+        return monitor
+
+    def __repr__(self) -> str:
+        state = "no alarm" if self.first_alarm is None else (
+            f"first alarm at batch {self.first_alarm.batch}"
+        )  # fmt: skip
+        return (
+            f"DriftMonitor({len(self.columns)} columns, expected_run_length="
+            f"{self.expected_run_length:g}, {self.batches} batches, {state})"
+        )
+
+
+def _check_run_length(expected: float) -> None:
+    check_number("expected_run_length", expected)
+    if not 2 <= expected <= 1e6:
+        raise OptionError(
+            f"expected_run_length={expected!r}: a number of batches between 2 and a million, "
+            "such as 200."
+        )

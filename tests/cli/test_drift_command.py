@@ -1,0 +1,193 @@
+"""`kermix drift`: the answer first, periods in order, corrected p-values, errors that help."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import kermix as km
+from kermix.cli.app import app
+from kermix.comparison.period_drift import PeriodDrift, PeriodVerdict, holm
+from kermix.comparison.periods import read_periods
+from kermix.data.tables.csv_look import Reading
+from kermix.errors import KermixError
+
+FAST = ["--permutations", "99"]
+MONTHS = ("January", "February", "March", "April")
+
+
+def invoke(*arguments, status=0):
+    result = CliRunner().invoke(app, ["drift", *map(str, arguments)], env={"COLUMNS": "120"})
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def flights():
+    generator = np.random.default_rng(0)
+    month = np.repeat(np.arange(4), 80)
+    late = generator.exponential(10, 320) * np.where(month >= 2, 4, 1)
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(320) * 120 // 320, unit="D")
+    return pd.DataFrame({
+        "month": np.array(MONTHS)[month], "day": days.strftime("%Y-%m-%d"), "late": late,
+        "dest": generator.choice(["LAX", "SFO"], 320), "number": month + 1,
+    }).sample(frac=1, random_state=0)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(flights, tmp_path_factory):
+    path = tmp_path_factory.mktemp("flights")
+    flights.to_csv(path / "flights.csv", index=False)
+    return path
+
+
+def test_the_first_line_is_the_answer_and_periods_are_in_the_order_of_the_calendar(
+    folder, tmp_path
+):
+    page = tmp_path / "page.html"
+    output = invoke(folder / "flights.csv", "--by", "month", *FAST, "-o", page)
+    assert output.startswith("2 of 3 months differ from January, first in March: most in late.\n")
+    places = [output.index(f"\n{name} ") for name in MONTHS]
+    assert places == sorted(places)
+    assert "Left aside, because they only tell the period again: day, number." in output
+    assert output.strip().splitlines()[-1] == f"Report: {page}"
+    text = page.read_text()
+    assert "It drifts" in text
+    assert text.count("<circle") == 3
+    assert text.count('fill="var(--two)"') == 2
+    assert text.count('fill="#009E73"') == 1
+
+
+def test_json_has_every_number(folder):
+    found = json.loads(invoke(folder / "flights.csv", "--by", "number", *FAST, "--json"))
+    assert found["sentence"].startswith("2 of 3 periods differ from 1, first in 3: most in late")
+    assert [p["period"] for p in found["periods"]] == ["2", "3", "4"]
+    assert [p["different"] for p in found["periods"]] == [False, True, True]
+    own = [p["own_pvalue"] for p in found["periods"]]
+    assert [p["pvalue"] for p in found["periods"]] == pytest.approx(holm(own))
+    assert own[1] == own[2] == 0.01
+    assert found["periods"][1]["pvalue"] == pytest.approx(0.03)
+    assert found["periods"][0]["columns"] == []
+    assert found["periods"][1]["columns"][0]["column"] == "late"
+    assert found["periods"][1]["effect"] > 0.6
+
+
+def test_a_pipeline_can_fail(folder):
+    invoke(folder / "flights.csv", "--by", "month", *FAST, "--fail-if-different", status=3)
+    quiet = [*FAST, "--fail-if-different", "--columns", "dest", "--json"]
+    assert json.loads(invoke(folder / "flights.csv", "--by", "month", *quiet))["sentence"] == (
+        "None of 3 months differs from January at level 0.05."
+    )
+
+
+def test_dates_are_cut_and_another_reference_is_taken(folder):
+    options = ["--by", "day", *FAST, "--json", "--exclude", "number,month"]
+    found = json.loads(
+        invoke(folder / "flights.csv", *options, "--reference", "2024-04", "--max-points", 60)
+    )
+    assert found["reference"] == "2024-04"
+    assert [p["period"] for p in found["periods"]] == ["2024-01", "2024-02", "2024-03"]
+    assert found["sentence"].startswith("2 of 3 months differ from 2024-04, first in 2024-01")
+    assert "Dates of day are cut by month; --every says otherwise." in found["notes"]
+    assert "Of larger periods 60 rows used, drawn at random." in found["notes"]
+    weeks = read_periods(folder / "flights.csv", "day", "week", Reading())
+    assert [t.name for t in weeks.tables] == [f"2024-W{k:02}" for k in range(1, 19)]
+    assert sum(t.rows for t in weeks.tables) == 320
+
+
+def test_files_of_a_folder_are_periods(flights, tmp_path):
+    for k, name in ((1, "part2"), (2, "part10"), (0, "part1")):
+        part = flights[flights["number"] == k + 1][["late", "dest"]]
+        part.to_csv(tmp_path / f"{name}.csv", index=False)
+    found = json.loads(invoke(tmp_path, *FAST, "--json"))
+    assert found["sentence"] == "1 of 2 files differs from part1: part10, most in late."
+    both = json.loads(invoke(tmp_path, *FAST, "--json", "--by", "dest"))
+    assert both["sentence"] == "SFO does not differ from LAX at level 0.05."
+
+
+def test_gaps_and_small_periods_are_said(flights):
+    table = flights.drop(columns=["day", "number"])
+    table.iloc[:7, 0] = None
+    few = table[table["month"] != "April"]
+    few = pd.concat([few, table[table["month"] == "April"].head(3)])
+    found = km.drift_over_time(few, "month", permutations=99)
+    assert "7 rows without a value of month are left out." in found.notes
+    assert [p.answer for p in found.periods] == ["no difference", "different", "too few rows"]
+    assert found.periods[2].pvalue is None
+    assert found.sentence().endswith("1 month has too few rows to say.")
+    lines = str(found).splitlines()
+    assert lines[0] == found.sentence()
+    assert lines[3].split()[:3] == ["January", "77", "reference"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--by", "mont"], "did you mean month"),
+        (["--by", "late"], "320 different values|320 periods"),
+        (["--by", "dest", "--every", "month"], "dest holds no dates"),
+        (["--by", "day", "--every", "fortnight"], "one of day, week, month, year"),
+        (["--by", "month", "--reference", "Januar"], "did you mean January"),
+        (["--by", "month", "--exclude", "month"], "do not exclude it"),
+        (["--by", "day", "--every", "year"], "has 1 period .2024.; drift needs two"),
+        ([], "--by COLUMN"),
+        (["--by", "month", "--level", "2"], "between 0 and 1"),
+    ],
+)
+def test_errors_help(folder, options, said, monkeypatch):
+    monkeypatch.setattr("kermix.comparison.periods.MOST_PERIODS", 300)
+    result = CliRunner().invoke(app, ["drift", str(folder / "flights.csv"), *options])
+    assert isinstance(result.exception, KermixError), result.output
+    with pytest.raises(KermixError, match=said):
+        raise result.exception
+
+
+def test_a_folder_without_tables_and_a_table_of_one_column(tmp_path):
+    with pytest.raises(KermixError, match="there is no table in it"):
+        km.drift_over_time(tmp_path)
+    with pytest.raises(KermixError, match="only column"):
+        km.drift_over_time({"a": ["x", "y"]}, "a")
+    with pytest.raises(KermixError, match="reference, x, has 1 rows"):
+        km.drift_over_time({"a": ["x", "y", "y"], "b": [1, 2, 3]}, "a")
+
+
+def test_many_periods_have_permutations_enough(monkeypatch):
+    asked = []
+
+    def compare(*arguments, permutations, **options):
+        asked.append(permutations)
+        raise RuntimeError
+
+    monkeypatch.setattr("kermix.comparison.period_drift.compare", compare)
+    for periods in (3, 41):
+        place = np.repeat(np.arange(periods), 6)
+        with pytest.raises(RuntimeError):
+            km.drift_over_time({"by": place, "x": np.arange(len(place)) % 5}, "by")
+    assert asked == [500, 1600]
+
+
+def test_sentences_count_periods():
+    def period(name, different, few=False):
+        p = None if few else 0.01
+        return PeriodVerdict(name, 9, different, p, p, None, None, (), few)
+
+    def sentence(*periods):
+        return PeriodDrift("a", 9, periods, 0.05, "week", ()).sentence()
+
+    assert sentence(period("b", True)) == "b differs from a."
+    assert sentence(period("b", False)) == "b does not differ from a at level 0.05."
+    assert sentence(period("b", True), period("c", False)) == "1 of 2 weeks differs from a: b."
+    assert sentence(period("b", True), period("c", True)) == (
+        "2 of 2 weeks differ from a, first in b."
+    )
+    assert sentence(period("b", False, True)) == (
+        "Too few rows to say whether any week differs from a."
+    )
+
+
+def test_holm_is_never_below_bonferroni_of_the_smallest():
+    assert holm([0.5, 0.001, 0.02]) == pytest.approx([0.5, 0.003, 0.04])
+    assert holm([0.4, 0.6]) == pytest.approx([0.8, 0.8])
+    assert holm([]) == []
