@@ -166,7 +166,7 @@ class TrainedTable(Run):
         return [n for n in names if n != name and n not in frame.columns]
 
     def told_of_open_cells(self) -> str:
-        """What cells that are left open mean for predictions; nothing, if they were trained with."""
+        """What cells that are left open mean for predictions, if training had none."""
         if self.settings.target_share < 1:
             return ""
         return (

@@ -115,14 +115,17 @@ def same_cells(
     from pyarrow import array, compute
 
     columns, fixed = dict(columns), given.copy()
-    for source, target in (*((b, a) for a, b in twins), *twins):
-        rows = fixed[:, source] & ~fixed[:, target]
-        if not rows.any():
-            continue
-        a, b = (schema.modelled[k].name for k in (source, target))
-        columns[b] = compute.if_else(array(rows), _whole(columns[a]).cast(columns[b].type),
-                                     _whole(columns[b]))  # fmt: skip
-        fixed[rows, target] = True
+    # First what is given; then, where neither is, the first, which links may have mended.
+    backward = [(second, first) for first, second in twins]
+    for certain, pairs in ((True, [*backward, *twins]), (False, list(twins))):
+        for source, target in pairs:
+            rows = (fixed[:, source] | (not certain)) & ~fixed[:, target]
+            if not rows.any():
+                continue
+            a, b = (schema.modelled[k].name for k in (source, target))
+            columns[b] = compute.if_else(array(rows), _whole(columns[a]).cast(columns[b].type),
+                                         _whole(columns[b]))  # fmt: skip
+            fixed[rows, target] = certain
     return columns
 
 
