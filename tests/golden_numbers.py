@@ -520,7 +520,9 @@ def measure(folder):
     """The commands that compare."""
     x = write_rows(folder / "x.csv", normal(80, 3, seed=1))
     y = write_rows(folder / "y.csv", normal(70, 3, seed=2) * 1.3)
-    found = {"compare": json_of("compare", x, y, "--permutations", 30, "--bootstrap", 5)}
+    found = {
+        "compare": json_of("compare", x, y, "--details", "--permutations", 30, "--bootstrap", 5)
+    }
     found["spectrum"] = json_of("spectrum", x, y, "--rank", 4, "--report", folder / "s.html")
     series = folder / "series"
     first = series / "a.sketch"

@@ -14,9 +14,8 @@ from kermix.models.table.network import ColumnParts, TableNetwork
 
 __all__ = ["calibrate"]
 
-PULL = (
-    2.0  # towards no change: both logarithms are normal with deviation 1/2 before any row is seen
-)
+# Towards no change: both logarithms are normal, of deviation 1/2, before any row is seen.
+PULL = 2.0
 FARTHEST = 1.5  # a factor of 4.5
 STEPS = 20
 
