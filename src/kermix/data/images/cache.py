@@ -136,8 +136,9 @@ def _in_memory(plan: Plan, *notes: str) -> Prepared:
 def _temporary(folder: Path, name: str) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(f"{glob.escape(name)}.*.part"):
-        if time.time() - left.stat().st_mtime > FORGOTTEN:
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another process may have just finished with it
+            if time.time() - left.stat().st_mtime > FORGOTTEN:
+                shutil.rmtree(left, ignore_errors=True)
     # Not made by tempfile, whose folders other users of a common cache cannot read.
     temporary = folder / f"{name}.{uuid.uuid4().hex}.part"
     temporary.mkdir()
