@@ -26,19 +26,16 @@ methods when shares inside intervals are counted.
 
 import argparse
 import json
-import multiprocessing
 import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from benchmarks.quality import default_path, write_record
+from benchmarks.quality import default_path, side_by_side, write_record
 from kermix.errors import MissingExtraError, OptionError
 from kermix.sklearn.table import TableModel
 
@@ -255,7 +252,7 @@ def measured(
         for name in sets:
             left = tuple(m for m in methods if (name, split, m) not in done)
             jobs.append((name, folder / "uci" / f"{name}.npz", split, left))
-    for found in _results([job for job in jobs if job[-1]], processes):
+    for found in side_by_side(_one_job, [job for job in jobs if job[-1]], processes):
         rows += found
         rows.sort(key=lambda row: (row["split"], SETS.index(row["set"]),
                                    tuple(METHODS).index(row["method"])))  # fmt: skip
@@ -265,16 +262,6 @@ def measured(
 
 def _one_job(job: tuple[str, Path, int, Sequence[str]]) -> list[dict[str, Any]]:
     return list(measure_split(*job))
-
-
-def _results(jobs: Sequence[Any], processes: int) -> Iterator[list[dict[str, Any]]]:
-    if processes == 1:
-        yield from map(_one_job, jobs)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,)) as pool:
-        for done in as_completed([pool.submit(_one_job, job) for job in jobs]):
-            yield done.result()
 
 
 def kept_rows(

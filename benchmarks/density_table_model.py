@@ -16,10 +16,8 @@ or a code. Mean test log-density in nats, in the units of the standardized colum
 import argparse
 import json
 import math
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +25,7 @@ import numpy as np
 import torch
 
 from benchmarks.density_tables import TABLES, measure_split, prepared
-from benchmarks.quality import default_path, write_record
+from benchmarks.quality import default_path, side_by_side, write_record
 from kermix.errors import MissingExtraError, OptionError
 from kermix.sklearn.table import TableModel
 
@@ -156,20 +154,10 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def measured(jobs: Sequence[Job], processes: int) -> Iterator[dict[str, list[dict[str, Any]]]]:
     """The tables of results, one more split of a table at a time."""
     rows: list[dict[str, Any]] = []
-    for found in _results(jobs, processes):
+    for found in side_by_side(measure_job, jobs, processes):
         rows += found
         rows.sort(key=lambda row: (row["seed"], TABLES.index(row["table"])))
         yield {"summary": summary(rows), "density": rows}
-
-
-def _results(jobs: Sequence[Job], processes: int) -> Iterator[list[dict[str, Any]]]:
-    if processes == 1:
-        yield from map(measure_job, jobs)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,)) as pool:
-        for done in as_completed([pool.submit(measure_job, job) for job in jobs]):
-            yield done.result()
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:

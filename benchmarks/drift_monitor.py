@@ -120,14 +120,20 @@ def first_alarms(
     return found
 
 
-def _run_lengths(setting: Setting, seed: int) -> list[int]:
-    """Batches until the first alarm, without drift, in streams of one reference."""
-    torch.set_num_threads(1)
+def _started(setting: Setting, seed: int) -> tuple[DriftMonitor, torch.Generator]:
+    """A monitor of a reference of its own, and what its stream is drawn by."""
     generator = torch.Generator().manual_seed(seed)
     monitor = DriftMonitor(
         setting.draw(setting.reference, generator), expected_run_length=setting.expected,
         batch_size=setting.batch, seed=seed,
     )  # fmt: skip
+    return monitor, generator
+
+
+def _run_lengths(setting: Setting, seed: int) -> list[int]:
+    """Batches until the first alarm, without drift, in streams of one reference."""
+    torch.set_num_threads(1)
+    monitor, generator = _started(setting, seed)
     longest = int(LONGEST * setting.expected)
 
     def draw(start: int, steps: int, count: int) -> Tensor:
@@ -141,11 +147,7 @@ def _run_lengths(setting: Setting, seed: int) -> list[int]:
 def _delays(setting: Setting, drift: Drift, seed: int) -> list[int]:
     """Batches from the drift to its alarm, in streams without an alarm before it."""
     torch.set_num_threads(1)
-    generator = torch.Generator().manual_seed(seed)
-    monitor = DriftMonitor(
-        setting.draw(setting.reference, generator), expected_run_length=setting.expected,
-        batch_size=setting.batch, seed=seed,
-    )  # fmt: skip
+    monitor, generator = _started(setting, seed)
     streams, longest = STREAMS_OF_A_REFERENCE, QUIET + int(LONGEST * setting.expected)
 
     def draw(start: int, steps: int, count: int) -> Tensor:

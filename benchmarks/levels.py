@@ -18,7 +18,7 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -274,29 +274,47 @@ def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:
 
 def main() -> None:
     """Run some of the cells and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    measure_cells("levels", CELLS, __doc__)
+
+
+def measure_cells(name: str, cells: Sequence[Cell], about: str) -> None:
+    """The command of a benchmark of levels.
+
+    Args:
+        name: Of the benchmark.
+        cells: Of which those are run that the command line names.
+        about: What is told about it.
+    """
+    parser = argparse.ArgumentParser(description=about.split("\n")[0])
     parser.add_argument("--cells", default="", help="cells whose names hold this; default: all")
     parser.add_argument("--processes", type=int, default=None)
     parser.add_argument("--repetitions", type=int, default=1000, help="at most")
     parser.add_argument("--budget", type=float, default=1e9, help="most seconds for a cell")
+    parser.add_argument(
+        "--seconds", type=float, default=None,
+        help="of the whole run, shared among the cells in proportion to what they take",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     asked = parser.parse_args()
+    chosen = [cell for cell in cells if asked.cells in cell.name]
+    share = 1.0
+    if asked.seconds is not None:
+        share = asked.seconds * (asked.processes or 1) / sum(cell.budget for cell in chosen)
     chosen = [
         replace(
             cell,
             repetitions=min(cell.repetitions, asked.repetitions),
-            budget=min(cell.budget, asked.budget),
+            budget=min(share * cell.budget, asked.budget),
         )
-        for cell in CELLS
-        if asked.cells in cell.name
+        for cell in chosen
     ]
-    path = asked.out / f"levels-{machine_name()}.json"
-    record = {"benchmark": "levels", "quick": False, **environment()}
+    path = asked.out / f"{name}-{machine_name()}.json"
+    record = {"benchmark": name, "quick": False, **environment()}
     told: dict[str, int] = {}
     for results in worked(chosen, asked.processes):
         write_json(path, {**record, "tables": tables(results)})
         for result in results:
-            if result.repetitions != told.get(result.cell.name, 0):
+            if not result.waiting and result.repetitions != told.get(result.cell.name, 0):
                 told[result.cell.name] = result.repetitions
                 row = result.row()
                 rate = "" if row["rate"] is None else f" {row['rate']:.3f} +- {row['se']:.3f}"
@@ -305,6 +323,7 @@ def main() -> None:
                     f"{row['worst']}{rate}, {result.seconds / result.repetitions:.2f} s each\n"
                 )
                 sys.stdout.flush()
+    sys.stdout.write(f"Results: {path}\n")
 
 
 if __name__ == "__main__":

@@ -5,16 +5,36 @@ WHOLE PART...` puts their files together.
 """
 
 import json
+import multiprocessing
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from kermix.errors import RunError
 from kermix.reports.provenance import environment, machine_name, write_json
 
-__all__ = ["default_path", "merge_records", "save_sheet", "write_record"]
+__all__ = ["default_path", "merge_records", "save_sheet", "side_by_side", "write_record"]
+
+
+Job, Result = TypeVar("Job"), TypeVar("Result")
+
+
+def side_by_side(
+    work: Callable[[Job], Result], jobs: Sequence[Job], processes: int
+) -> Iterator[Result]:
+    """Results of jobs as they come, by several processes of one thread each."""
+    if processes == 1:
+        yield from map(work, jobs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,)) as pool:
+        for done in as_completed([pool.submit(work, job) for job in jobs]):
+            yield done.result()
 
 
 def default_path(name: str) -> Path:

@@ -10,25 +10,21 @@ some of these), 8 values of a column (then it has ranks), a ratio of 1.25 of the
 that all labellings are tried.
 """
 
-import argparse
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.levels import tables, worked
+from benchmarks.levels import measure_cells, tables, worked
 from benchmarks.levels_cells import TIES, TINY, Cell
 from benchmarks.levels_data import Draw
 from benchmarks.levels_questions import Answers, asked
 from kermix.comparison.aggregate import aggregate_rows
 from kermix.comparison.column_places import ColumnPlace
 from kermix.kernels.distances import Layout
-from kermix.reports.provenance import environment, machine_name, write_json
 
 __all__ = ["CELLS", "run"]
 
@@ -146,40 +142,7 @@ def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:
 
 def main() -> None:
     """Run some of the cells and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--cells", default="", help="cells whose names hold this; default: all")
-    parser.add_argument("--processes", type=int, default=None)
-    parser.add_argument("--repetitions", type=int, default=1000, help="at most")
-    parser.add_argument(
-        "--seconds", type=float, default=None,
-        help="of the whole run, shared among the cells in proportion to what they take",
-    )  # fmt: skip
-    parser.add_argument("--out", type=Path, default=Path("results/bench"))
-    given = parser.parse_args()
-    chosen = [c for c in CELLS if given.cells in c.name]
-    share = 1.0
-    if given.seconds is not None:
-        share = given.seconds * (given.processes or 1) / sum(c.budget for c in chosen)
-    chosen = [
-        replace(c, repetitions=min(c.repetitions, given.repetitions), budget=share * c.budget)
-        for c in chosen
-    ]
-    path = given.out / f"verdict-levels-{machine_name()}.json"
-    record = {"benchmark": "verdict-levels", "quick": False, **environment()}
-    told: dict[str, int] = {}
-    for results in worked(chosen, given.processes):
-        write_json(path, {**record, "tables": tables(results)})
-        for result in results:
-            if not result.waiting and result.repetitions != told.get(result.cell.name, 0):
-                told[result.cell.name] = result.repetitions
-                row = result.row()
-                rate = "" if row["rate"] is None else f" {row['rate']:.3f} +- {row['se']:.3f}"
-                sys.stdout.write(
-                    f"{row['cell']:36} {row['repetitions']:5} {row['judged']}: "
-                    f"{row['worst']}{rate}, {result.seconds / result.repetitions:.2f} s each\n"
-                )
-                sys.stdout.flush()
-    sys.stdout.write(f"Results: {path}\n")
+    measure_cells("verdict-levels", CELLS, __doc__)
 
 
 if __name__ == "__main__":

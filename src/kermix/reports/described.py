@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any, Protocol
 
+from kermix.data.tables.schema import Schema
 from kermix.reports.page import Report
 
-__all__ = ["DescribedRun", "add_machine"]
+__all__ = ["DescribedRun", "add_machine", "add_schema", "add_settings"]
 
 
 class DescribedRun(Protocol):
@@ -39,3 +40,17 @@ def add_machine(page: Report, run: DescribedRun) -> None:
             *found["versions"].items(),
         ],
     )
+
+
+def add_settings(page: Report, run: DescribedRun) -> None:
+    """What a run was told, and where it was made."""
+    page.heading("Settings")
+    page.table(("setting", "value"), list(run.settings.as_json().items()))
+    add_machine(page, run)
+
+
+def add_schema(page: Report, schema: Schema) -> None:
+    """What the columns of a table are."""
+    page.heading("Schema")
+    page.table(("column", "kind", "type", "gaps", "codes", "what it holds"), schema.table(),
+               text=True)  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kermix.data.tables.schema import EncodedTable, Schema
-from kermix.reports.described import DescribedRun, add_machine
+from kermix.reports.described import DescribedRun, add_schema, add_settings
 from kermix.reports.page import Report
 from kermix.reports.table_conditionals import Conditional, conditionals_figure
 from kermix.reports.table_figures import columns_figure, curve_figure, pairs_figure
@@ -132,12 +132,8 @@ def write_table_report(
             f"kermix predict {folder} rows{form} --target {shlex.quote(column)}",
         ]
     page.code("\n".join(lines))
-    page.heading("Schema")
-    page.table(("column", "kind", "type", "gaps", "codes", "what it holds"), schema.table(),
-               text=True)  # fmt: skip
-    page.heading("Settings")
-    page.table(("setting", "value"), list(run.settings.as_json().items()))
-    add_machine(page, run)
+    add_schema(page, schema)
+    add_settings(page, run)
     page.save(run.folder / "report.html")
 
 

@@ -11,7 +11,7 @@ import torch
 from kermix.data.tables.schema import Schema
 from kermix.reports.classify_figures import confusion_figure
 from kermix.reports.classify_report import class_rows
-from kermix.reports.described import DescribedRun, add_machine
+from kermix.reports.described import DescribedRun, add_schema, add_settings
 from kermix.reports.fit_figures import BLUE, GREY, ORANGE, blank_figure, plain_axes
 from kermix.reports.page import Report
 from kermix.reports.table_figures import curve_figure
@@ -78,12 +78,8 @@ def write_target_report(
         f"kermix predict {folder} new{form} -o predicted{form}\n"
         f"kermix score {folder} new{form} --sort"
     )
-    page.heading("Schema")
-    page.table(("column", "kind", "type", "gaps", "codes", "what it holds"), schema.table(),
-               text=True)  # fmt: skip
-    page.heading("Settings")
-    page.table(("setting", "value"), list(run.settings.as_json().items()))
-    add_machine(page, run)
+    add_schema(page, schema)
+    add_settings(page, run)
     page.save(run.folder / "report.html")
 
 
