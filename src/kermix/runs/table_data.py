@@ -15,7 +15,6 @@ from kermix.data.tables.frames import Frame, taken_rows
 from kermix.data.tables.row_store import RowStore
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.data.tables.writing import WRITABLE, table_writer
-from kermix.models.table.anchors import find_anchors
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import find_links, link_notes, with_link_codes
 from kermix.models.table.twins import find_twins, twin_notes
@@ -68,7 +67,7 @@ class TableData(NamedTuple):
         if layout is None:
             same = find_twins(schema, encoded) if whole else ()
             equal = find_links(schema, frame, encoded.codes, [b for _, b in same])
-            layout = TableLayout.of(schema, equal, find_anchors(schema, encoded), same=same)
+            layout = TableLayout.found(schema, encoded, equal, same)
         return cls(frame, schema, encoded, layout)
 
     @property

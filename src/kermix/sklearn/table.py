@@ -14,7 +14,6 @@ from kermix.data.tables.frames import Frame
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.errors import OptionError, RunError, SchemaError, TableError
-from kermix.models.table.anchors import find_anchors
 from kermix.models.table.cells import place_of
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import find_links, with_link_codes
@@ -157,7 +156,7 @@ class TableModel(TableAnswers, BaseEstimator):
         if self.equal_columns:
             same = find_twins(schema, encoded)
             equal = find_links(schema, frame, encoded.codes, [b for _, b in same])
-        layout = TableLayout.of(schema, equal, find_anchors(schema, encoded), same=same)
+        layout = TableLayout.found(schema, encoded, equal, same)
         return self._trained(schema, layout, frame, encoded, weights)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kermix.data.tables.monotone import MonotoneMap
 from kermix.data.tables.schema import EncodedTable, Schema
-from kermix.models.table.anchors import anchor_places
+from kermix.models.table.anchors import anchor_places, find_anchors
+from kermix.models.table.lines import Lines, find_lines
 from kermix.models.table.links import Link, implied, linked, transferred
 from kermix.models.table.twins import copy_twins, with_twins
 
@@ -32,6 +34,9 @@ class TableLayout:
         in_order: Whether rows are drawn column after column, rather than each in an order of its
             own.
         twins: Columns that are equal in all rows: the first of some, and another one.
+        lines: What numbers tell about each other by straight lines, if it is much.
+        maps: The scale of normal scores of each number.
+        atoms: How many codes of each number, after the first, stand for values.
 
     Example:
         >>> layout = TableLayout((2, 3), (1,), (0.0, 0.0, 0.0, -1.0, 1.0))
@@ -46,6 +51,9 @@ class TableLayout:
     anchors: tuple[tuple[int, ...], ...] = ()
     in_order: bool = False
     twins: tuple[tuple[int, int], ...] = ()
+    lines: Lines | None = None
+    maps: tuple[MonotoneMap, ...] = ()
+    atoms: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -55,6 +63,7 @@ class TableLayout:
         anchors: Sequence[Sequence[str]] = (),
         in_order: bool = True,
         same: Sequence[tuple[str, str]] = (),
+        lines: Lines | None = None,
     ) -> "TableLayout":
         """The layout of a schema's columns.
 
@@ -64,6 +73,7 @@ class TableLayout:
             anchors: For each number, the names of those that it follows closely.
             in_order: Whether rows are drawn column after column.
             same: Pairs that are equal in all rows.
+            lines: What :func:`~kermix.models.table.lines.find_lines` found.
         """
         counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
         places = []
@@ -80,7 +90,21 @@ class TableLayout:
         names = [column.name for column in schema.modelled]
         twins = tuple((names.index(a), names.index(b)) for a, b in same)
         closest = anchor_places(schema, anchors)
-        return cls(counts, numbers, positions, links, closest, in_order, twins)
+        maps = tuple(column.map for column in schema.numbers)
+        atoms = tuple(len(column.atoms) for column in schema.numbers)
+        return cls(counts, numbers, positions, links, closest, in_order, twins, lines, maps, atoms)
+
+    @classmethod
+    def found(
+        cls,
+        schema: Schema,
+        encoded: EncodedTable,
+        equal: Sequence[tuple[str, str]],
+        same: Sequence[tuple[str, str]],
+    ) -> "TableLayout":
+        """The layout of a table, with what its numbers tell about each other."""
+        anchors, lines = find_anchors(schema, encoded), find_lines(schema, encoded)
+        return cls.of(schema, equal, anchors, same=same, lines=lines)
 
     def relations(self, schema: Schema) -> dict[str, Any]:
         """What :meth:`with_relations` needs besides the schema, as plain names."""
@@ -91,14 +115,17 @@ class TableLayout:
             "anchors": [[numbers[k] for k in row if k >= 0] for row in self.anchors],
             "in_order": self.in_order,
             "same": [(columns[a], columns[b]) for a, b in self.twins],
+            "lines": None if self.lines is None else self.lines.to_dict(),
         }
 
     @classmethod
     def with_relations(cls, schema: Schema, content: Mapping[str, Any]) -> "TableLayout":
         """The layout of a model that was saved; older ones say nothing of relations."""
+        lines = content.get("lines")
         return cls.of(
             schema, content.get("equal", ()), content.get("anchors", ()),
             content.get("in_order", False), content.get("same", ()),
+            None if lines is None else Lines.from_dict(lines),
         )  # fmt: skip
 
     def implied(self, codes: Tensor, seen: Tensor) -> Tensor:  # (N, D)

@@ -7,6 +7,7 @@ Trained on random subsets, it is a density of whole rows in any order of the cha
 """
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -15,11 +16,12 @@ from torch.nn import functional
 
 from kermix.models.table.anchors import ANCHORS
 from kermix.models.table.layout import TableLayout
+from kermix.models.table.lines import FINEST, Expected, StraightLines
 
 __all__ = ["ColumnParts", "TableNetwork"]
 
 LARGEST_LOGIT = 25.0  # so that sums of exponentials neither overflow nor vanish
-SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 10.0
+SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 10.0  # of what lines expect, or of normal scores
 KNOTS = 12
 
 
@@ -65,6 +67,7 @@ class TableNetwork(nn.Module):
     membership: Tensor
     anchors: Tensor
     anchored: Tensor
+    atoms: Tensor
     spread: Tensor
     heat: Tensor
 
@@ -104,6 +107,11 @@ class TableNetwork(nn.Module):
             self.follow = nn.Linear(width, components * anchors.numel())
             nn.init.zeros_(self.follow.weight)
             nn.init.zeros_(self.follow.bias)
+        self.lines: StraightLines | None = None
+        if layout.lines is not None:
+            self.lines = StraightLines(layout.lines, layout.maps)
+            atoms = torch.tensor(layout.atoms, dtype=torch.long)
+            self.register_buffer("atoms", atoms, persistent=False)
         with torch.no_grad():
             self.out.weight.mul_(0.1)
             _, _, means, log_scales = self._parts(self.out.bias)
@@ -113,7 +121,8 @@ class TableNetwork(nn.Module):
         self.register_buffer("spread", torch.zeros(numbers))
         self.register_buffer("heat", torch.zeros(layout.columns))
         self.others = nn.ModuleList(
-            TableNetwork(layout, width, blocks, components, dropout) for _ in range(members - 1)
+            TableNetwork(replace(layout, lines=None), width, blocks, components, dropout)
+            for _ in range(members - 1)
         )
 
     @property
@@ -141,8 +150,9 @@ class TableNetwork(nn.Module):
         """
         networks = [self, *self.others]
         parts = [None] * len(networks) if masks is None else masks.chunk(len(networks))
+        expected = self._expected(codes, values, seen)
         found = [
-            network._mixtures(codes, values, seen, mask)
+            _relative_to(expected, network._mixtures(codes, values, seen, mask))
             for network, mask in zip(networks, parts, strict=True)
         ]
         if apart:
@@ -173,6 +183,20 @@ class TableNetwork(nn.Module):
             torch.cat(log_scales, -1),
         )  # fmt: skip
 
+    def _places(self, codes: Tensor, values: Tensor) -> Tensor:  # (N, Q)
+        """Normal scores of all numbers, atoms among them."""
+        own = codes[:, self.numbers]
+        at = (own + self.offsets[self.numbers]).clamp(0, self.layout.total - 1)
+        return torch.where(own == 0, values, self.places[at])
+
+    def _expected(self, codes: Tensor, values: Tensor, seen: Tensor) -> Expected | None:
+        """What lines through the numbers that are seen tell about all."""
+        if self.lines is None:
+            return None
+        own = codes[:, self.numbers]
+        known = seen[:, self.numbers] & (own <= self.atoms) & (own >= 0)
+        return self.lines(self._places(codes, values), known)
+
     def _mixtures(
         self, codes: Tensor, values: Tensor, seen: Tensor, masks: Tensor | None
     ) -> ColumnParts:
@@ -181,10 +205,8 @@ class TableNetwork(nn.Module):
         features = functional.embedding_bag(
             at, self.codes.weight, mode="sum", padding_idx=self.layout.total
         )
-        own = codes[:, self.numbers]
         there = seen[:, self.numbers].to(values.dtype)
-        place = torch.where(own == 0, values, self.places[at[:, self.numbers].clamp(
-            max=self.layout.total - 1)])  # fmt: skip
+        place = self._places(codes, values)
         # Piecewise linear functions, so that a sharp dependence on a number is easy to learn.
         low, high = self.knots[:-1], self.knots[1:]
         ramps = ((place.unsqueeze(-1) - low) / (high - low)).clamp(0, 1) * there.unsqueeze(-1)
@@ -269,9 +291,22 @@ def bounded(logits: Tensor) -> Tensor:
     return LARGEST_LOGIT * torch.tanh(logits / LARGEST_LOGIT)
 
 
+def _relative_to(expected: Expected | None, parts: ColumnParts) -> ColumnParts:
+    """Mixtures whose centres and widths are in units of what lines expect."""
+    scales = _within(parts.log_scales, SMALLEST_SCALE)
+    if expected is None:
+        return parts._replace(log_scales=scales)
+    centre, scale = (part.unsqueeze(-1) for part in expected)
+    return parts._replace(means=centre + scale * parts.means, log_scales=scales + scale.log())
+
+
 def log_scales_of(parts: ColumnParts) -> Tensor:
     """Logarithms of standard deviations, within what a number of seven digits can tell."""
-    return parts.log_scales.clamp(math.log(SMALLEST_SCALE), math.log(LARGEST_SCALE))
+    return _within(parts.log_scales, FINEST)
+
+
+def _within(log_scales: Tensor, smallest: float) -> Tensor:
+    return log_scales.clamp(math.log(smallest), math.log(LARGEST_SCALE))
 
 
 def mixture_log_density(parts: ColumnParts, values: Tensor) -> Tensor:  # (N, Q)
