@@ -108,6 +108,11 @@ class TableModelSettings:
                 "negative; both must be finite."
             )
 
+    @property
+    def calibrates(self) -> bool:
+        """Whether widths and probabilities are calibrated after the training."""
+        return self.target_share > 0 if self.calibrate is None else self.calibrate
+
     def for_rows(self, rows: int) -> "TableModelSettings":
         """For tables of few rows, a batch is an eighth of them, and no less than 32."""
         return replace(self, batch_size=min(self.batch_size, max(32, rows // 8)))
@@ -159,6 +164,10 @@ class TableModelTask(Task):
                 settings.members,
             )  # fmt: skip
         self._held, self._train = table_split(rows.rows, settings)
+        self._calibrating = self._held
+        if settings.calibrates and len(self._held) >= 2 * FEWEST_HELD_OUT:
+            # Rows that choose the step are better foretold than new ones.
+            self._held, self._calibrating = self._held[::2], self._held[1::2]
         self._order = torch.arange(0)
         self._least, self._best_step = math.inf, 0
         self._kept: dict[str, Tensor] = {}
@@ -173,6 +182,7 @@ class TableModelTask(Task):
         self._rows = self._rows.to(device)
         here = self._rows.device
         self._train, self._held = self._train.to(here), self._held.to(here)
+        self._calibrating = self._calibrating.to(here)
         self._size = min(settings.batch_size, len(self._train))
         if ranks is not None:
             check_table_shares(settings, len(self._train), ranks.size)
@@ -182,7 +192,7 @@ class TableModelTask(Task):
         self._choosing = self.generator
         if here != device:  # rows are chosen where they are read
             self._choosing = torch.Generator(here).manual_seed(settings.seed)
-        self._judging = self._judged_questions(device)
+        self._judging = self._judged_questions(len(self._held), device)
         self.average = RunningAverage(self.model, min(settings.average, settings.steps / 5))
         if self._goes_on and len(self._held):
             self._forget_calibration()
@@ -279,8 +289,7 @@ class TableModelTask(Task):
         hidden += [link.first in twins or link.second in twins for link in layout.links]
         return questions_of(~torch.tensor([hidden], device=device).expand(rows, -1), layout)
 
-    def _judged_questions(self, device: torch.device) -> Questions:
-        held = len(self._held)
+    def _judged_questions(self, held: int, device: torch.device) -> Questions:
         if self.settings.target_share:
             return self._of_target(held, device)
         generator = torch.Generator().manual_seed(self.settings.seed + 1)
@@ -328,8 +337,7 @@ class TableModelTask(Task):
         elif self.average is not None:
             self.average.copy_to(self.model)
         self.model.eval()
-        wanted = self.settings.calibrate
-        if len(self._held) and (self.settings.target_share > 0 if wanted is None else wanted):
+        if len(self._held) and self.settings.calibrates:
             self._calibrate()
 
     def _forget_calibration(self) -> None:
@@ -338,17 +346,19 @@ class TableModelTask(Task):
 
     @torch.no_grad()
     def _calibrate(self) -> None:
-        """By the rows held out, with as many questions as fit into memory."""
-        looks = min(len(self._judging.seen), rows_at_once(self.model))
-        asked = self._judging.part(slice(looks))
-        every = torch.arange(looks, device=self._held.device) % len(self._held)
-        some = self._held[every]
+        """By rows held out, with as many questions as fit into memory."""
+        held = len(self._calibrating)
+        asked = self._judged_questions(held, self.generator.device)
+        looks = min(len(asked.seen), rows_at_once(self.model))
+        asked = asked.part(slice(looks))
+        every = torch.arange(looks, device=self._calibrating.device) % held
+        some = self._calibrating[every]
         codes, values = self._rows.take(some)
         known = self.model.layout.implied(codes, asked.seen)
         self._forget_calibration()
         parts = self.model(codes, values, known)
         # Looks at a row with other columns seen do not make it several rows.
-        weights = asked.factors * min(1.0, len(self._held) / looks)
+        weights = asked.factors * min(1.0, held / looks)
         if self._rows.weights is not None:
             own = self._rows.weights[some]
             weights = weights * (own / own.mean()).unsqueeze(1)
