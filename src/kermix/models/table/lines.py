@@ -6,7 +6,10 @@ network knows roughly. So a number that such lines foretell well is looked at re
 centre of its mixture is the score of the value :math:`m` that the best line through the numbers
 that are seen expects, the unit of its widths is that of the line's error :math:`s`,
 
-.. math:: m = \mu_j + C_{jS} C_{SS}^{-1} (x_S - \mu_S), \quad s^2 = C_{jj} - C_{jS} C_{SS}^{-1} C_{Sj},
+.. math::
+
+    m = \mu_j + C_{jS} C_{SS}^{-1} (x_S - \mu_S), \quad
+    s^2 = C_{jj} - C_{jS} C_{SS}^{-1} C_{Sj},
 
 with the covariance :math:`C` of the table, for whichever columns :math:`S` are seen.
 """
@@ -27,7 +30,7 @@ __all__ = ["Expected", "Lines", "StraightLines", "find_lines"]
 LOOKED_AT = 20_000
 MOST_NUMBERS = 100  # of more, solving for each row takes longer than the network
 ROWS_OF_EACH = 10  # for each number, or a line follows the noise
-LEAST_GAIN = 1.0  # nats
+LEAST_GAIN = 2.0  # nats: the error of a line is a seventh of the spread of the number
 WORST = -10.0  # nats of a row: a mixture has room for a few that are off the line
 LEFT_OUT = 0.01  # share of rows that are farthest from the others
 RIDGE = 1e-7
@@ -105,7 +108,7 @@ def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
     """Lines of a table, if some number is foretold much better by them than by its own column.
 
     Half of the rows that have all numbers are for the lines, the others judge them; a number
-    follows lines if its log-density rises by a nat.
+    follows lines if its log-density rises by two nats.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -219,7 +222,10 @@ class StraightLines(nn.Module):
 
 
 class _Maps(nn.Module):
-    """Several monotone maps at once, as :class:`~kermix.data.tables.monotone.MonotoneMap`."""
+    """Several monotone maps at once, in each step of a training and on its device.
+
+    The formulas are those of :class:`~kermix.data.tables.monotone.MonotoneMap`.
+    """
 
     middle: Tensor
     scale: Tensor
@@ -266,7 +272,11 @@ class _Maps(nn.Module):
         k, (width, height, secant, first, last) = self._pieces(scores, self.scores)
         part = torch.minimum((scores - self._at(self.scores, k)).clamp(min=0), height)
         bend = first + last - 2 * secant
-        a, b, c = height * (secant - first) + part * bend, height * first - part * bend, -secant * part
+        a, b, c = (
+            height * (secant - first) + part * bend,
+            height * first - part * bend,
+            -secant * part,
+        )
         t = 2 * c / (-b - (b * b - 4 * a * c).clamp(min=0).sqrt())
         u = self._at(self.knots, k) + t * width
         below = self.knots[:, 0] + (scores - self.scores[:, 0]) / self.slopes[:, 0]
@@ -278,7 +288,9 @@ class _Maps(nn.Module):
     def _pieces(self, u: Tensor, borders: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         k = torch.searchsorted(borders, u.mT.contiguous(), right=True).mT - 1
         k = torch.minimum(k.clamp(min=0), self.last)
-        low, high = (self._at(part, k + 1) - self._at(part, k) for part in (self.knots, self.scores))
+        low, high = (
+            self._at(part, k + 1) - self._at(part, k) for part in (self.knots, self.scores)
+        )
         return k, (low, high, high / low, self._at(self.slopes, k), self._at(self.slopes, k + 1))
 
     @staticmethod

@@ -1,0 +1,204 @@
+"""Numbers that straight lines through others foretell: found, solved for, and kept in samples."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import kermix as km
+from kermix.data.tables.monotone import MonotoneMap
+from kermix.data.tables.schema import Schema
+from kermix.models.table.layout import TableLayout
+from kermix.models.table.lines import FINEST, RIDGE, WIDEST, Lines, StraightLines, find_lines
+from kermix.models.table.network import TableNetwork
+
+
+def invoices(rows=600, seed=0):
+    """Two amounts, their total, and a number apart."""
+    rng = np.random.default_rng(seed)
+    net, tax = rng.lognormal(4, 0.8, rows).round(2), rng.gamma(2, 20, rows).round(2)
+    return pd.DataFrame(
+        {"net": net, "tax": tax, "total": (net + tax).round(2), "apart": rng.normal(size=rows)}
+    )
+
+
+def lines_of(table):
+    schema = Schema.of(table)
+    return schema, find_lines(schema, schema.encode(table))
+
+
+def test_sums_are_found():
+    _, found = lines_of(invoices())
+    assert found.names == ("net", "tax", "total", "apart")
+    assert found.followed.tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.3])
+def test_a_line_must_tell_much(noise):
+    rng = np.random.default_rng(1)
+    a = rng.normal(size=800)
+    table = {"a": a, "b": a + noise * rng.normal(size=800)}
+    assert (lines_of(table)[1] is not None) == (noise < 0.1)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        invoices(60),  # too few rows
+        {"a": [1.5, 2.5, 3.25] * 40, "b": ["x", "y", "z"] * 40},  # one number
+        pd.DataFrame(np.random.default_rng(0).normal(size=(300, 4)), columns=list("abcd")),
+        pd.DataFrame(np.random.default_rng(0).normal(size=(40, 101)).repeat(60, 0)),
+    ],
+)
+def test_tables_without_lines(table):
+    assert lines_of(table)[1] is None
+
+
+def test_a_few_wrong_rows_do_not_hide_a_sum():
+    table = invoices(2000)
+    table.loc[[3, 40, 800, 1200], "total"] = [0.0, 1e6, -5e4, 3.0]
+    _, found = lines_of(table)
+    assert found.followed.tolist() == [True, True, True, False]
+
+
+def test_rows_with_gaps_are_left_out():
+    table = invoices(2000)
+    table.loc[::3, "net"] = np.nan
+    schema, found = lines_of(table)
+    whole = find_lines(schema, schema.encode(table.dropna()))
+    assert np.allclose(found.correlation, whole.correlation, atol=1e-12)
+    assert found.followed.tolist() == [True, True, True, False]
+
+
+def normal_maps(rows):
+    return tuple(MonotoneMap.of(column) for column in rows.T)
+
+
+def test_expected_values_are_those_of_least_squares():
+    rng = np.random.default_rng(2)
+    rows = np.exp(rng.normal(size=(3000, 5)) @ rng.normal(size=(5, 5)) / 3)
+    names = tuple("abcde")
+    lines, maps = Lines._of_all(names, rows), normal_maps(rows)
+    scores = np.stack([own(rows[:, k]) for k, own in enumerate(maps)], 1)
+    seen = rng.random(rows.shape) < 0.5
+    solver = StraightLines(lines, maps)
+    centres, scales = solver(torch.from_numpy(scores), torch.from_numpy(seen))
+    for n in range(40):
+        own = seen[n]
+        for j in range(5):
+            columns = np.column_stack([np.ones(len(rows)), rows[:, own]])
+            target = rows[:, j]
+            factors, *_ = np.linalg.lstsq(columns, target, rcond=None)
+            m = np.r_[1.0, rows[n, own]] @ factors
+            s = np.std(target - columns @ factors)
+            s = max(s, np.sqrt(RIDGE / 10) * target.std())
+            assert centres[n, j] == pytest.approx(np.clip(maps[j](m), -10, 10), abs=2e-3)
+            ends = maps[j](np.array([m - s, m + s]))
+            width = np.clip((ends[1] - ends[0]) / 2, FINEST, WIDEST)
+            if not own[j]:
+                assert scales[n, j] == pytest.approx(width, rel=5e-3)
+
+
+def test_rows_that_see_the_same_are_solved_at_once():
+    rows = invoices().to_numpy()
+    lines, maps = Lines.of(tuple("abcd"), rows), normal_maps(rows)
+    solver = StraightLines(lines, maps)
+    scores = torch.randn(300, 4, dtype=torch.float64)
+    seen = torch.tensor([[True, False, True, False]]).expand(300, 4)
+    one_by_one = solver(scores, seen)
+    solver.eval()
+    for a, b in zip(solver(scores, seen), one_by_one, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    assert [part.shape for part in solver(scores[:0], seen[:0])] == [(0, 4), (0, 4)]
+
+
+@pytest.mark.parametrize("block", [16, 2 * 16, 10**6])
+def test_blocks_of_rows_change_nothing(monkeypatch, block):
+    rows = invoices().to_numpy()
+    lines, maps = Lines.of(tuple("abcd"), rows), normal_maps(rows)
+    solver = StraightLines(lines, maps)
+    scores, seen = torch.randn(7, 4, dtype=torch.float64), torch.rand(7, 4) < 0.5
+    expected = solver(scores, seen)
+    monkeypatch.setattr("kermix.models.table.lines.SOLVED_AT_ONCE", block)
+    for a, b in zip(solver(scores, seen), expected, strict=True):
+        assert torch.allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e9])
+def test_maps_are_those_of_columns(scale):
+    rng = np.random.default_rng(3)
+    rows = np.stack([rng.lognormal(0, 2, 900), rng.normal(5, 1, 900), rng.integers(0, 9, 900)], 1)
+    rows = rows * scale
+    maps = normal_maps(rows)
+    several = StraightLines(Lines._of_all(tuple("abc"), rows), maps).maps
+    asked = np.concatenate([rows, rows.min(0)[None] - 3 * scale, rows.max(0)[None] + 9 * scale])
+    scores = np.stack([own(asked[:, k]) for k, own in enumerate(maps)], 1)
+    assert np.allclose(several(torch.from_numpy(asked)).numpy(), scores, rtol=1e-9, atol=1e-9)
+    back = several.inverse(torch.from_numpy(scores)).numpy()
+    own = np.stack([one.inverse(scores[:, k]) for k, one in enumerate(maps)], 1)
+    assert np.allclose(back, own, rtol=1e-8, atol=1e-9 * scale)
+
+
+@torch.no_grad()
+def test_missing_and_unseen_numbers_tell_nothing():
+    table = invoices()
+    table.loc[::5, "net"] = np.nan
+    schema = Schema.of(table)
+    encoded = schema.encode(table)
+    lines = find_lines(schema, encoded)
+    network = TableNetwork(TableLayout.of(schema, lines=lines), width=8, blocks=1).eval()
+    codes, values = encoded.tensors()
+    seen = torch.zeros(codes.shape, dtype=torch.bool)
+    seen[:, 0] = True
+    gone = torch.tensor(table["net"].isna().tolist())
+    nothing = network._expected(codes, values, torch.zeros_like(seen))
+    some = network._expected(codes, values, seen)
+    assert torch.equal(some.centres[gone], nothing.centres[gone])
+    assert not torch.allclose(some.centres[~gone, 2], nothing.centres[~gone, 2])
+    assert torch.equal(nothing.centres[:, 3], torch.zeros(len(table)))
+    assert torch.equal(nothing.scales[:, 3], torch.ones(len(table)))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return km.TableModel(width=16, blocks=1, steps=100, random_state=0).fit(invoices(800))
+
+
+def test_samples_keep_a_sum(model):
+    drawn = model.sample(500, random_state=1)
+    off = (drawn["net"] + drawn["tax"] - drawn["total"]).abs()
+    assert off.median() < 0.05
+    assert (off < 0.5).mean() > 0.95
+
+
+def test_a_sum_is_foretold(model):
+    given = invoices(30, seed=5).drop(columns="total")
+    found = model.conditional("total", given)
+    total = given["net"] + given["tax"]
+    assert np.median(np.abs(found.quantile(0.5) - total)) < 0.05
+    assert (found.cdf(total + 2) - found.cdf(total - 2)).min() > 0.9
+
+
+def test_a_density_relative_to_lines_is_one_in_all(model):
+    given = invoices(1, seed=6).drop(columns="total")
+    middle = float(given["net"].iloc[0] + given["tax"].iloc[0])
+    totals = np.linspace(middle - 1, middle + 1, 4001)
+    rows = pd.DataFrame({name: given[name].iloc[0] for name in given}, index=range(len(totals)))
+    rows = rows.assign(total=totals)[["net", "tax", "total", "apart"]]
+    encoded = model.schema_.encode(rows, extra=True)
+    found = model.conditional("total", rows.drop(columns="total"))
+    log_density = found.log_density(encoded.codes[:, 2], encoded.values[:, 2])
+    inside = found.cdf(np.full(len(totals), totals[-1]))[0] - found.cdf(
+        np.full(len(totals), totals[0])
+    )[0]  # fmt: skip
+    assert np.trapezoid(np.exp(log_density), totals) == pytest.approx(inside, abs=0.02)
+
+
+def test_lines_are_saved(model, tmp_path):
+    model.save(tmp_path / "model")
+    again = km.TableModel.load(tmp_path / "model")
+    rows = invoices(50, seed=3)
+    assert np.array_equal(again.score_samples(rows), model.score_samples(rows))
+    older = TableLayout.with_relations(model.schema_, {})
+    assert older.lines is None
+    assert older.maps
