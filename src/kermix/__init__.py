@@ -7,48 +7,50 @@ Example:
     1.0
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 from kermix import errors
-from kermix.comparison.compare import compare
-from kermix.comparison.drift_monitor import DriftMonitor
-from kermix.comparison.period_drift import drift_over_time
-from kermix.comparison.twosample import two_sample_test
-from kermix.costs.debiased import DebiasedLoss
-from kermix.costs.discrete import decompose_discrete, discrete_cost
-from kermix.costs.functions import (
-    matrix_cost,
-    scalar_cost,
-    svd_cost,
-    vector_cost,
-    vector_weights,
-)
-from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
-from kermix.data.tables.schema import EncodedTable, Schema
-from kermix.kernels.gaussian import GaussianKernel, bandwidth
-from kermix.kernels.gram import gram
-from kermix.kernels.others import (
-    CosineKernel,
-    FunctionKernel,
-    LaplaceKernel,
-    PolynomialKernel,
-    RationalQuadraticKernel,
-)
-from kermix.linalg.nuclear import nuclear_norm
-from kermix.mixtures.mixture import GaussianMixture
-from kermix.mixtures.sampled_mixture import SampledMixture
+from kermix.lazy import importer
 from kermix.moved import forward_moved_modules, moved_function
-from kermix.sketches.features import fourier_features, nystrom_features
-from kermix.sketches.files import sketch_files
-from kermix.sketches.sketch import Sketch
-from kermix.spectrum import decompose, decompose_grid
 from kermix.version import __version__
 
 if TYPE_CHECKING:
+    from kermix.comparison.compare import compare
+    from kermix.comparison.drift_monitor import DriftMonitor
+    from kermix.comparison.period_drift import drift_over_time
+    from kermix.comparison.twosample import two_sample_test
+    from kermix.costs.debiased import DebiasedLoss
+    from kermix.costs.discrete import decompose_discrete, discrete_cost
+    from kermix.costs.functions import (
+        matrix_cost,
+        scalar_cost,
+        svd_cost,
+        vector_cost,
+        vector_weights,
+    )
+    from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+    from kermix.data.tables.schema import EncodedTable, Schema
+    from kermix.kernels.gaussian import GaussianKernel, bandwidth
+    from kermix.kernels.gram import gram
+    from kermix.kernels.others import (
+        CosineKernel,
+        FunctionKernel,
+        LaplaceKernel,
+        PolynomialKernel,
+        RationalQuadraticKernel,
+    )
+    from kermix.linalg.nuclear import nuclear_norm
+    from kermix.mixtures.mixture import GaussianMixture
+    from kermix.mixtures.sampled_mixture import SampledMixture
     from kermix.runs.fit import fit, resume
+    from kermix.sketches.features import fourier_features, nystrom_features
+    from kermix.sketches.files import sketch_files
+    from kermix.sketches.sketch import Sketch
     from kermix.sklearn.mixture import KernelMixture
     from kermix.sklearn.product import ProductClassifier, ProductRegressor
     from kermix.sklearn.table import TableModel
+    from kermix.spectrum import decompose, decompose_grid
 
 forward_moved_modules()
 
@@ -99,22 +101,42 @@ __all__ = [
 ]
 
 
+_WHERE = {
+    "kermix.comparison.compare": "compare",
+    "kermix.comparison.drift_monitor": "DriftMonitor",
+    "kermix.comparison.period_drift": "drift_over_time",
+    "kermix.comparison.twosample": "two_sample_test",
+    "kermix.costs.debiased": "DebiasedLoss",
+    "kermix.costs.discrete": "decompose_discrete discrete_cost",
+    "kermix.costs.functions": "matrix_cost scalar_cost svd_cost vector_cost vector_weights",
+    "kermix.costs.losses": "MatrixLoss SVDLoss ScalarLoss VectorLoss",
+    "kermix.data.tables.schema": "EncodedTable Schema",
+    "kermix.kernels.gaussian": "GaussianKernel bandwidth",
+    "kermix.kernels.gram": "gram",
+    "kermix.kernels.others": "CosineKernel FunctionKernel LaplaceKernel "
+    "PolynomialKernel RationalQuadraticKernel",
+    "kermix.linalg.nuclear": "nuclear_norm",
+    "kermix.mixtures.mixture": "GaussianMixture",
+    "kermix.mixtures.sampled_mixture": "SampledMixture",
+    "kermix.runs.fit": "fit resume",
+    "kermix.sketches.features": "fourier_features nystrom_features",
+    "kermix.sketches.files": "sketch_files",
+    "kermix.sketches.sketch": "Sketch",
+    "kermix.sklearn.mixture": "KernelMixture",
+    "kermix.sklearn.product": "ProductClassifier ProductRegressor",
+    "kermix.sklearn.table": "TableModel",
+    "kermix.spectrum": "decompose decompose_grid",
+}
+_ROOMS = ("comparison", "costs", "data", "distributed", "kernels", "linalg", "mixtures", "models",
+          "paper", "reports", "runs", "sketches", "sklearn", "spectrum", "training")  # fmt: skip
+_found = importer(__name__, {module: names.split() for module, names in _WHERE.items()})
+
+
 def __getattr__(name: str) -> object:
-    # Imported when asked for: they need scikit-learn, which the rest does not.
-    if name == "KernelMixture":
-        from kermix.sklearn.mixture import KernelMixture
+    if name in _ROOMS:
+        return importlib.import_module(f"{__name__}.{name}")
+    return _found(name) if name in __all__ else moved_function(__name__, name)
 
-        return KernelMixture
-    if name == "TableModel":
-        from kermix.sklearn.table import TableModel
 
-        return TableModel
-    if name in ("ProductClassifier", "ProductRegressor"):
-        from kermix.sklearn import product as product_estimators
-
-        return getattr(product_estimators, name)
-    if name in ("fit", "resume"):  # training needs Lightning
-        from kermix.runs import fit
-
-        return getattr(fit, name)
-    return moved_function(__name__, name)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -4,10 +4,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from kermix.errors import RunError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["whole_file", "write_array"]
 
@@ -41,7 +43,9 @@ def whole_file(path: Path) -> Iterator[Path]:
             part.unlink()
 
 
-def write_array(path: Path, array: np.ndarray) -> None:
+def write_array(path: Path, array: "np.ndarray") -> None:
     """Write a `.npy` file in one step."""
+    import numpy as np
+
     with whole_file(path) as part, part.open("wb") as file:
         np.save(file, array)

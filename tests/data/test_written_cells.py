@@ -8,9 +8,10 @@ import pytest
 import kermix as km
 from kermix.data.tables import csv_files
 from kermix.data.tables.batches import open_files
+from kermix.data.tables.common import GAPS
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.reading import read_alike, read_frame
-from kermix.data.tables.written import GAPS, has_padded_cells
+from kermix.data.tables.written import has_padded_cells
 
 ROWS = 60
 

@@ -12,12 +12,13 @@ from rich.console import Console
 
 from kermix.cli.old_options import note_old_names
 from kermix.cli.output import check_output, print_lines, print_notes
-from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
+from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.cli.running import train_and_finish, typed_options
 from kermix.cli.tables import predict_table, table_run
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
 from kermix.files import whole_file
+from kermix.runs.folder import check_run
 
 if TYPE_CHECKING:
     from kermix.data.images.labelled import LabelledImages
@@ -110,6 +111,7 @@ def classify(
     fifth of the rows is kept for the test. Stop with Ctrl-C at any moment: nothing is lost, and
     the command to go on is printed.
     """
+    check_there(data)
     from kermix.data.images.labelled import load_labelled
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.folder import check_new_folder, next_free_folder
@@ -235,6 +237,8 @@ def predict(
     For images, a table of file (or row), class and probability. For a run of the table model, the
     most likely value of a column with its probabilities; of a number median, mean, quantiles.
     """
+    check_run(run)
+    check_there(data)
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.folder import TABLE, TARGET, kind_of_run
     from kermix.runs.predictions import read_unlabelled

@@ -1,7 +1,7 @@
 """`kermix compare A B`: are two data sets different, how much, and where?"""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,16 +13,12 @@ from kermix.cli.output import (
     print_table,
     save_page,
 )
-from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
-from kermix.comparison.compare import compare
-from kermix.comparison.drift import drift
-from kermix.comparison.result import COLUMN_HEADS, MEASURE_HEADS, Comparison
+from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
-from kermix.reports.comparison_costs import HOW_TO_READ, column_rows
-from kermix.reports.comparison_report import comparison_report
-from kermix.reports.drift_report import DRIFT_COLUMNS, drift_report
-from kermix.sketches.sketch import Sketch
+
+if TYPE_CHECKING:
+    from kermix.comparison.result import Comparison
 
 __all__ = ["command"]
 
@@ -99,6 +95,10 @@ def command(
             )
         _series(Path(first), report_path, as_json)
         return
+    check_there(first, second)
+    from kermix.comparison.compare import compare
+    from kermix.reports.comparison_report import comparison_report
+
     options: dict[str, Any] = {"v": parse_variances(variance), **reading.said()}
     result = compare(
         first,
@@ -124,7 +124,10 @@ def command(
         raise typer.Exit(DIFFERENT)
 
 
-def _print(result: Comparison, whole: bool) -> None:
+def _print(result: "Comparison", whole: bool) -> None:
+    from kermix.comparison.result import COLUMN_HEADS, MEASURE_HEADS
+    from kermix.reports.comparison_costs import HOW_TO_READ, column_rows
+
     title = f"{result.names[0]} and {result.names[1]}"
     if result.has_verdict:
         verdict = result.verdict
@@ -159,6 +162,10 @@ def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
             f"{folder} holds {len(paths)} sketches; a series needs two. Make them with: kermix "
             "sketch DATA -o FILE.sketch --landmarks-from FIRST.sketch"
         )
+    from kermix.comparison.drift import drift
+    from kermix.reports.drift_report import DRIFT_COLUMNS, drift_report
+    from kermix.sketches.sketch import Sketch
+
     found = drift([Sketch.load(path) for path in paths], [path.stem for path in paths])
     title = f"Drift in {folder}"
     if as_json:

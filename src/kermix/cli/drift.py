@@ -6,10 +6,8 @@ from typing import Annotated
 import typer
 
 from kermix.cli.output import check_output, print_json, print_sentence, print_table, save_page
-from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
-from kermix.comparison.period_drift import PERIOD_HEADS, drift_over_time
+from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.data.tables.csv_look import Reading
-from kermix.reports.period_report import period_report
 
 __all__ = ["command"]
 
@@ -62,6 +60,10 @@ def command(
     """Does a table drift over time? Each period against the first, and the columns that moved."""
     if report_path is not None:
         check_output(report_path, ".html", ".htm")
+    check_there(source)
+    from kermix.comparison.period_drift import PERIOD_HEADS, drift_over_time
+    from kermix.reports.period_report import period_report
+
     found = drift_over_time(
         source,
         by,

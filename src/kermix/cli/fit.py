@@ -3,20 +3,23 @@
 import csv
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 
 from kermix.cli.output import check_output, print_notes
-from kermix.cli.reading import AS_FOUND, READING, TABLES, reads_tables
+from kermix.cli.reading import AS_FOUND, READING, TABLES, check_there, reads_tables
 from kermix.cli.running import train_and_finish, typed_options
 from kermix.cli.tables import sample_table
 from kermix.data.tables.csv_look import Reading
-from kermix.distributed.launch import is_rank, speaks, world_of_environment
+from kermix.distributed.environment import is_rank, speaks, world_of_environment
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file, write_array
+from kermix.runs.folder import check_run
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["fit", "resume", "sample"]
 
@@ -229,6 +232,7 @@ def fit(
     Without arguments, the paper's ten-mode mixture. Stop with Ctrl-C at any moment: nothing is
     lost, and the command to go on is printed.
     """
+    check_there(data)
     from kermix.runs.fit import begin_fit
 
     typed = {"data": data, **typed_options(context)}
@@ -261,6 +265,7 @@ def resume(
 
     The number of processes may be another than before.
     """
+    check_run(run)
     from kermix.runs.fit import ranks_of
     from kermix.runs.fit_run import FitRun
     from kermix.runs.kinds import open_run
@@ -323,6 +328,7 @@ def sample(
     ] = None,
 ) -> None:
     """Draw samples from a fitted model."""
+    check_run(run)
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.fit_run import FitRun
     from kermix.runs.image_run import ImageRun
@@ -368,7 +374,7 @@ def _parts(name: str, text: str, kind: type) -> tuple[Any, ...]:
         raise OptionError(f"{option} {text}: expected numbers such as 1,10,100.") from None
 
 
-def _write_rows(path: Path, values: np.ndarray, columns: list[str]) -> None:
+def _write_rows(path: Path, values: "np.ndarray", columns: list[str]) -> None:
     if path.suffix.lower() == ".npy":
         write_array(path, values)
         return

@@ -3,15 +3,18 @@
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from kermix.cli.output import split_names
+from kermix.data.tables.addresses import is_pattern, is_remote
+from kermix.data.tables.common import KINDS, PACKED, READABLE
 from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.kinds import KINDS
+from kermix.errors import TableError
 
-__all__ = ["AS_FOUND", "READING", "TABLES", "reads_tables"]
+__all__ = ["AS_FOUND", "READING", "TABLES", "check_there", "reads_tables"]
 
 AS_FOUND = Reading()
 GROUP = "How tables are read"
@@ -71,6 +74,16 @@ def _reading(
         encoding,
         header,
     )
+
+
+def check_there(*sources: str | Path | None) -> None:
+    """Refuse files that are not there, before PyTorch is imported, which takes seconds."""
+    for source in sources:
+        if source is None or is_remote(str(source)) or is_pattern(source):
+            continue
+        path = Path(source)
+        if path.suffix.lower() in (*READABLE, *PACKED, ".sketch") and not path.exists():
+            raise TableError(f"{source}: no file has such a name.")
 
 
 OPTIONS = tuple(inspect.signature(_reading).parameters.values())

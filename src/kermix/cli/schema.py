@@ -7,10 +7,8 @@ import typer
 from rich.console import Console
 
 from kermix.cli.output import check_output, print_json, print_notes, print_table
-from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
+from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.reading import read_frame
-from kermix.data.tables.schema import Schema
 
 __all__ = ["command"]
 
@@ -32,6 +30,10 @@ def command(
     """Say what each column of a table is: a category, a number, a time, a key, free text."""
     if out is not None:
         check_output(out, ".json")
+    check_there(*data)
+    from kermix.data.tables.reading import read_frame
+    from kermix.data.tables.schema import Schema
+
     frame, notes = read_frame(data[0] if len(data) == 1 else data, reading)
     known: dict[str, Any] = dict(reading.kinds)
     schema = Schema.of(frame, kinds=known)

@@ -1,13 +1,12 @@
 """`kermix score`: one log-density for each row, in the order of the rows."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from kermix.cli.output import print_lines, print_notes
-from kermix.cli.reading import AS_FOUND, reads_tables
+from kermix.cli.reading import AS_FOUND, check_there, reads_tables
 from kermix.cli.tables import (
     check_writable,
     counting,
@@ -21,6 +20,10 @@ from kermix.cli.tables import (
 )
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError, RunError
+from kermix.runs.folder import check_run
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["score"]
 
@@ -49,6 +52,9 @@ def score(
 
     Of a model of one column (kermix classify --target), that of the column given the others.
     """
+    check_run(run)
+    check_there(data)
+    import numpy as np
     from pyarrow import array, table
 
     from kermix.runs.folder import IMAGES, TABLE, TARGET, kind_of_run
@@ -83,7 +89,7 @@ def score(
 
 def _by_table_model(
     folder: Path, data: str, reading: Reading, id_column: str | None, orders: int | None
-) -> tuple[str, Any, np.ndarray]:
+) -> tuple[str, Any, "np.ndarray"]:
     """What names the rows, their names, and the log-density of each."""
     run = table_run(folder)
     frame = read_rows(run, data, reading, id_column)
@@ -94,8 +100,9 @@ def _by_table_model(
 
 def _by_mixture(
     folder: Path, data: str, reading: Reading, id_column: str | None
-) -> tuple[str, Any, np.ndarray]:
+) -> tuple[str, Any, "np.ndarray"]:
     """The same of a fit of numbers; of a table with more columns, those of the fit are used."""
+    import numpy as np
     from pyarrow import array
     from pyarrow import table as arrow_table
 

@@ -1,7 +1,7 @@
 """`kermix sketch DATA... -o FILE`: files of any size become one small sketch."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,12 +15,13 @@ from rich.progress import (
 )
 
 from kermix.cli.output import check_output, parse_variances, plain, print_notes
-from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
+from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.data.tables.common import PACKED, READABLE, listed
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
-from kermix.sketches.features import NystromFeatures
-from kermix.sketches.files import sketch_files
+
+if TYPE_CHECKING:
+    from kermix.sketches.features import NystromFeatures
 
 __all__ = ["command"]
 
@@ -85,6 +86,9 @@ def command(
     check_output(out)
     if out.suffix.lower() in (*READABLE, *PACKED):
         raise OptionError(f"--out {out} has the name of a data file; call it {out.stem}.sketch.")
+    check_there(*data)
+    from kermix.sketches.files import sketch_files
+
     options: dict[str, Any] = {"variance": parse_variances(variance), "rank": rank}
     options |= {"tolerance": tolerance, "engine": engine, **reading.said()}
     if quick and landmarks_from is None:
@@ -105,7 +109,7 @@ def command(
         bar = progress.add_task("choosing landmarks", total=None)
         said: list[str] = []
 
-        def started(files: Any, features: NystromFeatures) -> None:
+        def started(files: Any, features: "NystromFeatures") -> None:
             notes = list(files.notes)
             if files.ignored:
                 notes.append(f"columns without numbers left out: {listed(files.ignored)}.")

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from kermix.cli.output import (
@@ -13,15 +12,9 @@ from kermix.cli.output import (
     print_table,
     save_page,
 )
-from kermix.cli.reading import AS_FOUND, TABLES, reads_tables
-from kermix.comparison.sources import read_sources
+from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
-from kermix.kernels.gaussian import bandwidth
-from kermix.kernels.mixed import mixed_kernel
-from kermix.reports.spectrum_report import spectrum_report
-from kermix.runs.folder import next_free
-from kermix.spectrum import decompose
 
 __all__ = ["command"]
 
@@ -51,13 +44,25 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Decompose the kernel between data sets into singular functions, and draw them."""
+    if report_path is not None:
+        check_output(report_path, ".html", ".htm")
+    if max_points < 1:
+        raise OptionError(f"--max-points {max_points}: at least one point is needed.")
+    check_there(data, other)
+    import torch
+
+    from kermix.comparison.sources import read_sources
+    from kermix.kernels.gaussian import bandwidth
+    from kermix.kernels.mixed import mixed_kernel
+    from kermix.reports.spectrum_report import spectrum_report
+    from kermix.runs.folder import next_free
+    from kermix.spectrum import decompose
+
     page_path = next_free(Path(), "spectrum", ".html") if report_path is None else report_path
     check_output(page_path, ".html", ".htm")
     read = read_sources([data] if other is None else [data, other], reading)
     tables, notes = list(read.tables), read.notes
     layout = None if read.mixed is None else read.mixed.layout
-    if max_points < 1:
-        raise OptionError(f"--max-points {max_points}: at least one point is needed.")
     generator = torch.Generator().manual_seed(seed)
     sets = []
     for table in tables:

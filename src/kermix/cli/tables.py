@@ -5,15 +5,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 
 from kermix.cli.output import check_output, plain, print_lines, print_notes
-from kermix.cli.reading import AS_FOUND, reads_tables
+from kermix.cli.reading import AS_FOUND, check_there, reads_tables
 from kermix.data.tables.common import listed
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError, TableError
+from kermix.runs.folder import check_run
 
 if TYPE_CHECKING:
     from kermix.data.tables.csv_form import CsvForm
@@ -50,6 +50,8 @@ def impute(
     """Fill the gaps of a table, and nothing else, by a fitted table model."""
     if draws is not None and draws < 1:
         raise OptionError(f"--draws {draws}: at least one table is needed.")
+    check_run(run)
+    check_there(data)
     opened = table_run(run)
     path = written_path(out, opened)
     paths = [path] if draws is None else [_numbered(path, k + 1) for k in range(draws)]
@@ -238,6 +240,7 @@ def _numbered(path: Path, number: int) -> Path:
 
 def ids_of(frame: "Frame", column: str | None) -> tuple[str, Any]:
     """What names the rows, and their names: a column, or their numbers in the file."""
+    import numpy as np
     import pyarrow as arrow
 
     if column is None:

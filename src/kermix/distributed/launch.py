@@ -20,32 +20,16 @@ import torch
 from torch.multiprocessing.spawn import start_processes
 
 from kermix import errors
+from kermix.distributed.environment import is_rank, world_of_environment
 from kermix.errors import KermixError, OptionError, RankError
 
-__all__ = ["check_ranks", "is_rank", "launch", "speaks", "world_of_environment"]
+__all__ = ["check_ranks", "launch"]
 
 PRELOADED = ["kermix.distributed.launch", "lightning.fabric"]  # where there is one
 SECONDS_FOR_OTHERS = 1.0  # in which ranks that merely lost a peer fail by themselves
 # How a rank fails whose only trouble is that another one is gone.
 LOST_A_PEER = ("DistBackendError", "DistNetworkError", "DistStoreError")
 LOST_A_PEER_TEXTS = ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL")
-
-
-def is_rank() -> bool:
-    """Whether this process was started as one of several, by `launch` or by torchrun."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "LOCAL_RANK" in os.environ
-
-
-def speaks() -> bool:
-    """Whether this process is the one that talks to the user."""
-    return not is_rank() or os.environ["RANK"] == "0"
-
-
-def world_of_environment() -> tuple[int, int]:
-    """Processes on each node, and nodes, as told to a rank by who started it."""
-    world = int(os.environ["WORLD_SIZE"])
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    return local, max(1, world // local)
 
 
 def check_ranks(devices: int, nodes: int) -> None:

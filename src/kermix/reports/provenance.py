@@ -9,8 +9,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from kermix.files import whole_file
 
 __all__ = ["environment", "machine_name", "write_json"]
@@ -23,6 +21,8 @@ REPORTED_PACKAGES = (
 
 def environment() -> dict[str, Any]:
     """Machine, versions, commit and command of the running program."""
+    import torch
+
     return {
         "machine": {
             "name": machine_name(),
@@ -39,6 +39,8 @@ def environment() -> dict[str, Any]:
 
 def machine_name() -> str:
     """A short name for the machine, used in the names of result files: its accelerator or CPU."""
+    import torch
+
     if torch.cuda.is_available():
         return torch.cuda.get_device_name().lower().replace("nvidia ", "").replace(" ", "-")
     return f"cpu{os.cpu_count()}"

@@ -1,9 +1,12 @@
 """Small charts as SVG: they are sharp at any width and take the colours of the page."""
 
 import html
+import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["CHART_STYLE", "area_svg", "bars_svg", "gauge_svg", "map_svg"]
 
@@ -23,7 +26,7 @@ svg .strong { fill: var(--ink); font-weight: 600; }
 
 
 def area_svg(
-    one: np.ndarray, two: np.ndarray, ticks: Sequence[tuple[float, str]], about: str
+    one: "np.ndarray", two: "np.ndarray", ticks: Sequence[tuple[float, str]], about: str
 ) -> str:
     """Two histograms over the same bins: the first filled, the second as an outline.
 
@@ -36,8 +39,8 @@ def area_svg(
     top, floor = 6.0, TALL - 18.0
     highest = max(float(one.max(initial=0)), float(two.max(initial=0)), 1e-12)
 
-    def steps(shares: np.ndarray) -> str:
-        xs = np.linspace(0, WIDE, len(shares) + 1)
+    def steps(shares: "np.ndarray") -> str:
+        xs = [WIDE * k / len(shares) for k in range(len(shares) + 1)]
         ys = floor - (floor - top) * shares / highest
         return " ".join(f"L{xs[k]:.1f},{y:.1f} L{xs[k + 1]:.1f},{y:.1f}" for k, y in enumerate(ys))
 
@@ -77,7 +80,7 @@ def bars_svg(
 
 
 def map_svg(
-    more: np.ndarray,  # (rows, columns), -1: the first alone, 1: the second alone; NaN: nothing
+    more: "np.ndarray",  # (rows, columns), -1: the first alone, 1: the second alone; NaN: nothing
     across: tuple[str, Sequence[tuple[float, str]]],
     up: tuple[str, Sequence[tuple[float, str]]],
     about: str,
@@ -96,7 +99,7 @@ def map_svg(
     body = [_text(0, 11, f"{_short(up[0], 40)} (up)", "start", "strong")]
     for i in range(rows):
         for j in range(columns):
-            if np.isnan(more[i, j]):
+            if math.isnan(more[i, j]):
                 continue
             colour = "var(--two)" if more[i, j] > 0 else "var(--one)"
             body.append(

@@ -15,6 +15,7 @@ __all__ = [
     "begin_folder",
     "check_data",
     "check_new_folder",
+    "check_run",
     "check_trained",
     "kind_of_run",
     "lasting_source",
@@ -83,6 +84,14 @@ def begin_folder(folder: Path) -> None:
         raise RunError(f"{folder}: cannot be created ({error.strerror}).") from None
 
 
+def check_run(folder: Path) -> None:
+    """Refuse a folder that is no run."""
+    if not folder.exists():
+        raise RunError(f"{folder}: there is no such folder; name that of a run.")
+    if not (folder / "config.json").is_file():
+        raise RunError(f"{folder}: no run folder; there is no config.json in it.")
+
+
 def kind_of_run(folder: Path) -> str | None:
     """One of `"fit"`, `"table"`, `"target"`, `"images"`, `"classify"`; None if it is no run."""
     try:
@@ -102,11 +111,8 @@ def read_config(
         kind: What it must be.
         settings: Reads the run's settings; what it raises shows that they are damaged.
     """
+    check_run(folder)
     file = folder / "config.json"
-    if not folder.exists():
-        raise RunError(f"{folder}: there is no such folder; name that of a run.")
-    if not file.is_file():
-        raise RunError(f"{folder}: no run folder; there is no config.json in it.")
     try:
         config: dict[str, Any] = json.loads(file.read_text())
         found = config.get("kind", FIT)

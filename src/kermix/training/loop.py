@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from kermix.distributed import Ranks
-from kermix.distributed.launch import check_ranks, is_rank
+from kermix.distributed.environment import is_rank
+from kermix.distributed.launch import check_ranks
 from kermix.errors import (
     MissingExtraError,
     OptionError,

@@ -7,6 +7,10 @@ from typing import Any
 from kermix.errors import MissingExtraError, TableError
 
 __all__ = [
+    "GAPS",
+    "KINDS",
+    "MARKS",
+    "NULLS",
     "PACKED",
     "READABLE",
     "TEXT",
@@ -17,6 +21,11 @@ __all__ = [
     "load_pyarrow",
 ]
 
+KINDS = ("category", "number", "time", "constant", "key", "text")  # of columns
+NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND",
+         "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
+MARKS = ("-", "--", "?", "none", "None", "NONE", ".", "na", "N.A.", "n.a.", "<NA>")
+GAPS = frozenset((*NULLS, *MARKS))  # what stands for a gap among numbers; the first anywhere
 TEXT = (".csv", ".tsv", ".txt")
 JSON = (".jsonl", ".ndjson")
 PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}  # as Arrow calls them

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from kermix.data.tables.common import is_number, listed
+from kermix.data.tables.common import GAPS, is_number, listed
 from kermix.data.tables.csv_form import TRUTHS, CsvForm
-from kermix.data.tables.written import GAPS
 from kermix.errors import OptionError, TableError
 
 __all__ = ["CsvLook", "Reading", "latin_note", "look_at_csv"]

@@ -23,9 +23,8 @@ from kermix.data.tables.monotone import MonotoneMap
 from kermix.data.tables.times import parse_times, resolution, seconds_of, text_format, ticks
 from kermix.errors import SchemaError
 
-__all__ = ["KINDS", "Judge"]
+__all__ = ["Judge"]
 
-KINDS = ("category", "number", "time", "constant", "key", "text")
 LONG_TEXT = 60  # characters, on average
 MOST_CATEGORIES = 10_000  # of text that nobody has called a category
 MOST_DECIMALS = 12

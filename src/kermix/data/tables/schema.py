@@ -17,12 +17,12 @@ from kermix.data.tables.columns import (
     NumberColumn,
     family,
 )
-from kermix.data.tables.common import listed
+from kermix.data.tables.common import KINDS, listed
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.encoded import EncodedTable
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
 from kermix.data.tables.frames import ColumnType, Frame, arrow_type, as_frame
-from kermix.data.tables.kinds import KINDS, Judge
+from kermix.data.tables.kinds import Judge
 from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.monotone import MonotoneMap
 from kermix.data.tables.pooling import check_same_names, chosen_columns, pooled_column

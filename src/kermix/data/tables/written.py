@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kermix.data.tables.common import listed, load_pyarrow
+from kermix.data.tables.common import GAPS, MARKS, listed, load_pyarrow
 
 __all__ = [
-    "GAPS",
     "are_codes",
     "code_columns",
     "code_note",
@@ -26,10 +25,6 @@ __all__ = [
 WHOLE = r"^\+?[0-9]+$"
 PADDED = r"^\+?0[0-9]"
 PHONE = r"^\+[0-9]{7,}$"
-NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND",
-         "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
-MARKS = ("-", "--", "?", "none", "None", "NONE", ".", "na", "N.A.", "n.a.", "<NA>")
-GAPS = frozenset((*NULLS, *MARKS))  # what stands for a gap among numbers; the first anywhere
 NUMBERS = {
     d: (
         re.compile(rf"[-+]?(\d+{m}?\d*|{m}\d+)([eE][-+]?\d+)?"),

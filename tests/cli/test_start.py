@@ -1,0 +1,72 @@
+"""The command line answers at once: what needs no numbers does not import PyTorch."""
+
+import json
+import subprocess
+import sys
+
+# A program that ends as soon as PyTorch is imported, and else prints how each command ended.
+PROGRAM = """
+import contextlib, io, json, sys
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "numpy", "pandas", "pyarrow"):
+            raise SystemExit(f"{name} was imported")
+sys.meta_path.insert(0, Refused())
+from kermix.cli import main
+ends = []
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        try:
+            main()
+            status = 0
+        except SystemExit as end:
+            status = end.code
+    ends.append((status, told.getvalue()))
+print(json.dumps(ends))
+"""
+COMMANDS = (
+    "fit", "resume", "sample", "score", "impute", "classify", "predict", "schema", "compare",
+    "drift", "sketch", "spectrum", "reproduce",
+)  # fmt: skip
+WRONG = [
+    (["fit", "--stpes", "3"], "No such option"),
+    (["compare", "a.csv", "b.csv"], "a.csv: no file has such a name"),
+    (["drift", "a.parquet", "--by", "month"], "a.parquet: no file has such a name"),
+    (["fit", "orders.csv"], "orders.csv: no file has such a name"),
+    (["sketch", "a.csv.gz", "-o", "a.sketch"], "a.csv.gz: no file has such a name"),
+    (["spectrum", "a.npy"], "a.npy: no file has such a name"),
+    (["schema", "a.xlsx"], "a.xlsx: no file has such a name"),
+    (["sample", "runs/none", "-o", "b.csv"], "runs/none: there is no such folder"),
+    (["score", "runs/none", "a.csv"], "runs/none: there is no such folder"),
+    (["impute", "runs/none", "a.csv", "-o", "b.csv"], "runs/none: there is no such folder"),
+    (["predict", "runs/none", "a.csv"], "runs/none: there is no such folder"),
+    (["resume", "runs/none"], "runs/none: there is no such folder"),
+]
+
+
+def ends_of(commands, folder):
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(commands)],
+        cwd=folder, capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    return json.loads(found.stdout)
+
+
+def test_help_needs_no_torch(tmp_path):
+    ends = ends_of([["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)], tmp_path)
+    assert [status for status, _ in ends] == [0] * (2 + len(COMMANDS))
+    assert all(name in ends[0][1] for name in COMMANDS)
+
+
+def test_what_is_wrong_at_first_sight_needs_no_torch(tmp_path):
+    ends = ends_of([arguments for arguments, _ in WRONG], tmp_path)
+    for (status, said), (arguments, told) in zip(ends, WRONG, strict=True):
+        assert status == 2, arguments
+        assert told in " ".join(said.split()), arguments
+
+
+def test_importing_the_package_imports_nothing_else():
+    script = "import sys, kermix; assert not {'torch', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=100)
