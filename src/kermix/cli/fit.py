@@ -13,7 +13,7 @@ from kermix.cli.reading import AS_FOUND, READING, TABLES, check_there, reads_tab
 from kermix.cli.running import train_and_finish, typed_options
 from kermix.cli.tables import sample_table
 from kermix.data.tables.csv_look import Reading
-from kermix.distributed.environment import is_rank, speaks, world_of_environment
+from kermix.environment import is_rank, speaks, world_of_environment
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file, write_array
 from kermix.runs.folder import check_run

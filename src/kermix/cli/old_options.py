@@ -7,7 +7,7 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 from kermix.cli.output import print_notes
-from kermix.distributed.environment import speaks
+from kermix.environment import speaks
 from kermix.errors import OptionError
 from kermix.renamed import RENAMED, current_names
 

@@ -1,14 +1,9 @@
 """One cost over many processes: losses of the batch of all ranks, and how to start ranks."""
 
-from typing import TYPE_CHECKING
-
-from kermix.lazy import importer
-
-if TYPE_CHECKING:
-    from kermix.distributed.batchnorm import BatchNormOverRanks, batch_norm_over_ranks
-    from kermix.distributed.launch import launch
-    from kermix.distributed.loss import DistributedLoss, RankInfo, Strategy
-    from kermix.distributed.ranks import Ranks, shares, slice_of
+from kermix.distributed.batchnorm import BatchNormOverRanks, batch_norm_over_ranks
+from kermix.distributed.launch import launch
+from kermix.distributed.loss import DistributedLoss, RankInfo, Strategy
+from kermix.distributed.ranks import Ranks, shares, slice_of
 
 __all__ = [
     "BatchNormOverRanks",
@@ -21,24 +16,3 @@ __all__ = [
     "shares",
     "slice_of",
 ]
-
-__getattr__ = importer(
-    __name__,
-    {
-        "kermix.distributed.batchnorm": (
-            "BatchNormOverRanks",
-            "batch_norm_over_ranks",
-        ),
-        "kermix.distributed.launch": ("launch",),
-        "kermix.distributed.loss": (
-            "DistributedLoss",
-            "RankInfo",
-            "Strategy",
-        ),
-        "kermix.distributed.ranks": (
-            "Ranks",
-            "shares",
-            "slice_of",
-        ),
-    },
-)

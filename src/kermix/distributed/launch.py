@@ -20,7 +20,7 @@ import torch
 from torch.multiprocessing.spawn import start_processes
 
 from kermix import errors
-from kermix.distributed.environment import is_rank, world_of_environment
+from kermix.environment import is_rank, world_of_environment
 from kermix.errors import KermixError, OptionError, RankError
 
 __all__ = ["check_ranks", "launch"]

@@ -12,8 +12,8 @@ from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.table import Source, Table, read_table, table_of_arrow
-from kermix.distributed.environment import is_rank, world_of_environment
 from kermix.distributed.launch import check_ranks
+from kermix.environment import is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
 from kermix.renamed import warn_old_names

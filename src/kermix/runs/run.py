@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 from kermix.distributed import Strategy
-from kermix.distributed.environment import is_rank
+from kermix.environment import is_rank
 from kermix.reports.provenance import environment, write_json
 from kermix.runs.folder import begin_folder, lasting_source, read_config, write_metrics
 from kermix.runs.lock import locked_run

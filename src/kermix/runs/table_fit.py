@@ -17,7 +17,7 @@ from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import Schema
 from kermix.data.tables.table import Table
-from kermix.distributed.environment import is_rank
+from kermix.environment import is_rank
 from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
 from kermix.runs.run import KEPT

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kermix.distributed.environment import is_rank
 from kermix.distributed.launch import launch
+from kermix.environment import is_rank
 from kermix.errors import RankError
 from kermix.runs.interruptions import interruptions
 from kermix.runs.run import Outcome, Run

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from kermix.distributed import Ranks
-from kermix.distributed.environment import is_rank
 from kermix.distributed.launch import check_ranks
+from kermix.environment import is_rank
 from kermix.errors import (
     MissingExtraError,
     OptionError,
