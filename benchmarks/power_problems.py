@@ -22,7 +22,7 @@ from benchmarks.permutation import four_gaussians
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import mismatch_of
 
-__all__ = ["PUBLISHED", "Problem", "blobs", "perturbed_uniform", "problems"]
+__all__ = ["PUBLISHED", "Pair", "Problem", "blobs", "perturbed_uniform", "problems"]
 
 Pair = tuple[Tensor, Tensor]
 

@@ -248,9 +248,12 @@ def test_products_beyond_single_columns():
 def test_kernel_statistics_by_dense_algebra():
     rows, n, ridge = normal(30, 2, seed=9), 12, 0.02
     units = Units.of(rows, n, 20, torch.Generator().manual_seed(0))
-    members = list(kernel_members(units, [Kernels("Gaussian", "as given", 2)], [ridge]))
+    family = [Kernels("Gaussian", "as given", 3)]
+    members = list(kernel_members(units, family, [ridge], leading=[5]))
     points = units.rows.numpy()
-    for bandwidth in {m.bandwidth for m in members}:
+    grid = sorted({m.bandwidth for m in members})
+    assert {m.bandwidth for m in members if m.moment != "mean"} == set(grid[1:])
+    for bandwidth in grid[1:]:
         squares = ((points[:, None] - points) ** 2).sum(-1)
         gram = np.exp(-squares / bandwidth**2)
         values, vectors = np.linalg.eigh(gram)
@@ -258,10 +261,7 @@ def test_kernel_statistics_by_dense_algebra():
         features = vectors[:, keep] * np.sqrt(values[keep])
         centred = features - features.mean(0)
         covariance = centred.T @ centred / 30
-        mean, second = (
-            next(m for m in members if (m.bandwidth, m.moment) == (bandwidth, moment))
-            for moment in ("mean", "second moments")
-        )
+        mean, leading_means, second, _ = (m for m in members if m.bandwidth == bandwidth)
         spectrum, axes = np.linalg.eigh(covariance)
         leading = axes[:, ::-1][:, :59]
         variances = spectrum[::-1][:59].clip(0)
@@ -273,9 +273,29 @@ def test_kernel_statistics_by_dense_algebra():
             delta = signed @ centred
             inverse = np.linalg.inv(covariance + ridge * np.eye(len(covariance)))
             assert float(mean.values[k]) == pytest.approx(delta @ inverse @ delta, rel=1e-6)
+            smooth = ((delta @ leading[:, :5]) ** 2 / variances[:5]).sum()
+            assert float(leading_means.values[k]) == pytest.approx(smooth, rel=1e-6)
             apart = with_one.T @ (with_one * signed[:, None])
             bures = (apart**2 / (moments[:, None] + moments)).sum()
             assert float(second.values[k]) == pytest.approx(bures, rel=1e-4)
+
+
+def test_which_kernels_are_looked_at():
+    rows = normal(200, 2, seed=3)
+
+    def scalings(columns):
+        found = aggregate_rows(columns, 100, permutations=19).statistics
+        names = [s.name for s in found if "columns " in s.name and "kernel" in s.name]
+        return {name.split("columns ")[1].split(":")[0] for name in names}
+
+    assert scalings(rows) == {"standardized"}
+    assert scalings(rows * torch.tensor([1.0, 3.0])) == {"standardized", "as given"}
+    heavy = torch.stack([rows[:, 0], rows[:, 1] ** 5], 1)
+    heavy = (heavy - heavy.mean(0)) / heavy.std(0)
+    assert scalings(heavy) == {"standardized", "normal scores"}
+    far = rows.clone()
+    far[0, 0] = 1e200  # whose fourth power is infinite
+    assert scalings(far) == {"standardized", "as given", "normal scores"}
 
 
 def test_corrected_pvalues_by_a_loop():
