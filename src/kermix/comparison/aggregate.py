@@ -20,7 +20,7 @@ from kermix.comparison.aggregate_result import (
     PairTest,
 )
 from kermix.comparison.column_places import ColumnPlace, places_of_columns, places_of_names
-from kermix.comparison.column_scores import ColumnScores
+from kermix.comparison.column_scores import ColumnsScores
 from kermix.comparison.column_tests import column_evidence, pair_evidence, pairs_to_look_at
 from kermix.comparison.evidence import (
     corrected_pvalues,
@@ -51,7 +51,7 @@ ONE_SCALE = 1.25  # largest ratio of the spreads of columns
 HEAVY = 6.0  # kurtosis
 COARSE_RIDGE, RIDGES_OF_A_ROW, SMALLEST_RIDGE = 0.1, (5.0, 0.5), 1e-5
 # Weights of the parts of the family.
-OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS = 0.5, 0.4, 0.05, 0.05
+OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS = 0.7, 0.2, 0.05, 0.05
 POWER = 0.8
 
 
@@ -128,7 +128,7 @@ def aggregate_rows(
         places = places_of_names(names, 0 if layout is None else layout.codes)
     generator = own_generator(seed)
     units = Units.of(pooled.double(), n, permutations, generator, groups=groups, weights=weights)
-    scores = [ColumnScores.of(place, units.reference, units.shares) for place in places]
+    scores = ColumnsScores(places, units.reference, units.shares)
     single = column_evidence(units, scores)
     pairs = pairs_to_look_at(units, scores)
     double = pair_evidence(units, scores, pairs)

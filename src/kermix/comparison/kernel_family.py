@@ -7,7 +7,7 @@ the maximum mean discrepancy, for small the kernel Fisher discriminant, in which
 counts as much as coarse; and :math:`\sum_{i \le k} \delta_i^2 / \lambda_i` of the leading features
 alone, a smooth test in Neyman's sense. Those of the second moments are the local form of the SVD
 cost (the Bures metric, see :func:`kermix.two_sample_test`) of the constant and the leading
-features, whitened; the finest kernel has none, since few of its features say little.
+features, whitened, of kernels that are neither fine nor coarse.
 Features come from landmarks, which are distinct pooled rows.
 """
 
@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from kermix.comparison.ranks import MiddleRanks
 from kermix.comparison.units import Units
 from kermix.kernels.distances import Layout, mismatches, numbers_of, squared_distances
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
@@ -174,7 +175,8 @@ class _Features:
 
 def _with_second(count: int) -> list[bool]:
     """Which of so many kernels, the finest first, have second moments."""
-    return [k > 0 or count == 1 for k in range(count)]
+    first = count // 2
+    return [first <= k <= max(first, count - 2) for k in range(count)]
 
 
 def _pairs(count: int) -> tuple[Tensor, Tensor]:
@@ -273,15 +275,11 @@ def _scaling(
         spread = (shares @ (numbers - centre).square()).sqrt()
         spread = torch.where(spread > NEGLIGIBLE * numbers.abs().amax(0), spread, 1.0)
         return lambda rows: torch.cat([(rows[:, :count] - centre) / spread, rows[:, count:]], 1)
-    ordered, order = numbers.mT.contiguous().sort(1)
-    below = torch.nn.functional.pad(shares[order].cumsum(1), (1, 0))
+    ranks = MiddleRanks.of(numbers, shares)
     edge = 0.5 / len(reference)
 
     def scores(rows: Tensor) -> Tensor:
-        column = rows[:, :count].mT.contiguous()
-        ends = (torch.searchsorted(ordered, column, right=right) for right in (False, True))
-        first, last = (below.gather(1, end) for end in ends)
-        normal = torch.special.ndtri(((first + last) / 2).clamp(edge, 1 - edge))
-        return torch.cat([normal.mT, rows[:, count:]], 1)
+        normal = torch.special.ndtri(ranks(rows[:, :count]).clamp(edge, 1 - edge))
+        return torch.cat([normal, rows[:, count:]], 1)
 
     return scores
