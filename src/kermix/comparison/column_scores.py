@@ -254,8 +254,8 @@ class PairScores:
         count = FIRST * FIRST
         known = known.unflatten(1, shape)
         centre = torch.einsum("s,spw->pw", shares, known)
-        known = known - centre
-        product = torch.einsum("s,spw,spv->pwv", shares, known, known)
+        known = ((known - centre) * shares.sqrt()[:, None, None]).transpose(0, 1)
+        product = known.mT @ known  # (pairs, width, width)
         inner, across = product[:, count:, count:], product[:, count:, :count]
         size = inner.diagonal(dim1=1, dim2=2).amax(1).clamp(min=SMALLEST)
         inner = inner + 1e-8 * size[:, None, None] * torch.eye(inner.shape[-1]).to(inner)
