@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import torch
 from benchmarks.permutation import four_gaussians, run
 from benchmarks.power import (
@@ -15,7 +16,8 @@ from benchmarks.power import (
     rejection_rates,
 )
 from benchmarks.power_development import development_problems
-from benchmarks.power_problems import PUBLISHED, blobs, perturbed_uniform, problems
+from benchmarks.power_problems import DRIFTS, PUBLISHED, blobs, perturbed_uniform, problems
+from benchmarks.power_problems import _periods as periods
 
 from kermix.kernels.distances import Layout
 
@@ -86,6 +88,19 @@ def test_settings_are_not_chosen_by_reported_problems():
         assert problem.sizes == f"n=m={len(x)}"
         assert len(x) == len(y)
         assert torch.isfinite(torch.cat([x, y])).all()
+
+
+def test_periods_of_a_table(tmp_path):
+    table = pd.DataFrame({
+        "rownames": range(1400), "month": [3, 4] * 700, "time_hour": pd.Timestamp("2013-03-01"),
+        "carrier": ["AA", "UA", "B6", "AA"] * 350, "delay": [float(k % 97) for k in range(1400)],
+    })  # fmt: skip
+    table.to_parquet(tmp_path / "flights.parquet")
+    drift = DRIFTS["flights March v April"]
+    before, after, layout = periods(tmp_path, drift)
+    assert len(before) == len(after) == 700
+    assert layout.columns == 2  # neither the month nor what tells it
+    assert (before[:, -1] != after[:, -1]).any()
 
 
 def test_every_published_number_belongs_to_a_case():
