@@ -12,6 +12,7 @@ are off by 3.
 """
 
 import argparse
+import json
 import math
 import multiprocessing
 import os
@@ -29,7 +30,18 @@ import torch
 from benchmarks.levels_cells import CELLS, QUICK, Cell
 from kermix.reports.provenance import environment, machine_name, write_json
 
-__all__ = ["LEVEL", "Part", "Tally", "judged", "measured", "run", "tables", "worked"]
+__all__ = [
+    "LEVEL",
+    "Part",
+    "Result",
+    "Tally",
+    "begun_cells",
+    "judged",
+    "measured",
+    "run",
+    "tables",
+    "worked",
+]
 
 LEVEL = 0.05
 ERRORS_ALLOWED, ERRORS_IN_DOUBT = 3, 6
@@ -155,10 +167,32 @@ class Result:
     seconds: float = 0.0
     waiting: int = 0
     rounds: int = 0
+    begun: int = 0  # rounds of an earlier run
+
+    @classmethod
+    def resumed(cls, cell: Cell, row: dict[str, Any]) -> "Result":
+        """What an earlier run has left to do: fewer repetitions, and with fresh data."""
+        tallies = {}
+        for name, found in row["raw_statistics"].items():
+            given, errors = found["repetitions"], found["errors"]
+            rejected = round((found["rate"] or 0.0) * given)
+            texts = (row["raw_errors"] * errors)[:errors]
+            tallies[name] = Tally(rejected, given, found["refused"], texts)
+        done, rounds = row["repetitions"], row["raw_rounds"]
+        left = replace(cell, repetitions=max(0, cell.repetitions - done))
+        return cls(left, tallies, done, row["raw_seconds"], 0, rounds, rounds)
+
+    @property
+    def left(self) -> bool:
+        """Whether there is anything to measure."""
+        return (self.rounds == self.begun and self.cell.repetitions > 0) or self.in_doubt
 
     def next_round(self) -> list[Part]:
         """What is to be measured now."""
-        parts = parts_of(self.cell, self.rounds)
+        cell = self.cell
+        if not cell.repetitions:  # all were measured earlier, and a rate is in doubt
+            cell = replace(cell, repetitions=self.repetitions)
+        parts = parts_of(cell, self.rounds)
         self.waiting, self.rounds = len(parts), self.rounds + 1
         return parts
 
@@ -173,7 +207,7 @@ class Result:
     @property
     def in_doubt(self) -> bool:
         """Whether a rate is judged wrong, but by so little that chance could have done it."""
-        return self.rounds < ROUNDS and any(
+        return self.rounds - self.begun < ROUNDS and any(
             judged(t, self.cell.why_low(name)) in ("too high", "low")
             and abs(t.off) < ERRORS_IN_DOUBT
             for name, t in self.tallies.items()
@@ -216,18 +250,29 @@ class Result:
         }
 
 
-def worked(cells: Iterable[Cell], processes: int | None = None) -> Iterator[list[Result]]:
+def worked(
+    cells: Iterable[Cell],
+    processes: int | None = None,
+    begun: Iterable[dict[str, Any]] = (),
+) -> Iterator[list[Result]]:
     """Run cells; all that is known, each time a part of a cell has ended.
 
     Args:
         cells: Which; those with small budgets are begun first.
         processes: How many; one runs in this process. By default as many as there are cores.
+        begun: Lines of cells in an earlier run's result file, which is continued.
     """
-    results = {cell.name: Result(cell) for cell in sorted(cells, key=lambda c: c.budget)}
+    earlier = {row["cell"]: row for row in begun}
+    results = {
+        cell.name: Result.resumed(cell, earlier[cell.name])
+        if cell.name in earlier
+        else Result(cell)
+        for cell in sorted(cells, key=lambda c: c.budget)
+    }
     processes = processes or os.cpu_count() or 1
     if processes == 1:
         for result in results.values():
-            while not result.rounds or result.in_doubt:
+            while result.left:
                 for part in result.next_round():
                     result.add(*measured(part))
                     yield list(results.values())
@@ -240,12 +285,13 @@ def worked(cells: Iterable[Cell], processes: int | None = None) -> Iterator[list
             running.update({pool.submit(measured, p): result for p in result.next_round()})
 
         for result in results.values():
-            submit(result)
+            if result.left:
+                submit(result)
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 result = running.pop(future)
                 result.add(*future.result())
-                if not result.waiting and result.in_doubt:
+                if not result.waiting and result.left:
                     submit(result)
             yield list(results.values())
 
@@ -277,6 +323,14 @@ def main() -> None:
     measure_cells("levels", CELLS, __doc__)
 
 
+def begun_cells(path: Path, commit: str) -> list[dict[str, Any]]:
+    """Lines of the cells in a result file of the same commit; none if it is of another."""
+    if not path.is_file():
+        return []
+    record = json.loads(path.read_text())
+    return record["tables"]["cells"] if record.get("commit") == commit else []
+
+
 def measure_cells(name: str, cells: Sequence[Cell], about: str) -> None:
     """The command of a benchmark of levels.
 
@@ -295,24 +349,37 @@ def measure_cells(name: str, cells: Sequence[Cell], about: str) -> None:
         help="of the whole run, shared among the cells in proportion to what they take",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    parser.add_argument(
+        "--resume", action="store_true",
+        help="continue what this commit has begun, in as many calls as it takes; cells that are "
+        "not named are kept",
+    )  # fmt: skip
     asked = parser.parse_args()
     chosen = [cell for cell in cells if asked.cells in cell.name]
+    path = asked.out / f"{name}-{machine_name()}.json"
+    record = {"benchmark": name, "quick": False, **environment()}
+    begun = begun_cells(path, record["commit"]) if asked.resume else []
+    done = {row["cell"]: row["repetitions"] for row in begun}
+    most = {c.name: min(c.repetitions, asked.repetitions) for c in chosen}
     share = 1.0
     if asked.seconds is not None:
-        share = asked.seconds * (asked.processes or 1) / sum(cell.budget for cell in chosen)
+        # What is left of a cell takes its part of the cell's budget.
+        left = {n: max(0.0, 1 - done.get(n, 0) / count) for n, count in most.items()}
+        whole = sum(cell.budget * left[cell.name] for cell in chosen)
+        share = asked.seconds * (asked.processes or 1) / max(whole, 1e-9)
     chosen = [
         replace(
             cell,
-            repetitions=min(cell.repetitions, asked.repetitions),
+            repetitions=most[cell.name],
             budget=min(share * cell.budget, asked.budget),
         )
         for cell in chosen
     ]
-    path = asked.out / f"{name}-{machine_name()}.json"
-    record = {"benchmark": name, "quick": False, **environment()}
     told: dict[str, int] = {}
-    for results in worked(chosen, asked.processes):
-        write_json(path, {**record, "tables": tables(results)})
+    others = [Result.resumed(cell, row) for row in begun for cell in cells
+              if cell.name == row["cell"] and cell.name not in most]  # fmt: skip
+    for results in worked(chosen, asked.processes, begun):
+        write_json(path, {**record, "tables": tables([*results, *others])})
         for result in results:
             if not result.waiting and result.repetitions != told.get(result.cell.name, 0):
                 told[result.cell.name] = result.repetitions

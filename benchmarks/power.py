@@ -1,12 +1,14 @@
 """Power of two-sample tests, ours beside others on the same samples.
 
 `python -m benchmarks.power` writes `results/bench/power-<machine>.json`, again whenever a part
-ends, so that a run that is cut keeps what it has; `--processes` for several of one thread each.
+ends, so that a run that is cut keeps what it has; `--resume` measures what is missing of what the
+same commit began, in as many calls as it takes; `--processes` for several of one thread each.
 Peers that are not installed are left out.
 """
 
 import argparse
 import importlib.util
+import itertools
 import json
 import multiprocessing
 import os
@@ -22,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.power_development import development_problems
 from benchmarks.power_problems import PUBLISHED, Problem, problems
 from kermix.comparison.aggregate import aggregate_rows
 from kermix.comparison.twosample import two_sample_test, variance_grid
@@ -30,12 +33,14 @@ from kermix.kernels.gaussian import bandwidth
 from kermix.kernels.others import LaplaceKernel
 from kermix.reports.provenance import environment, machine_name, write_json
 
-__all__ = ["CASES", "METHODS", "merged", "rejection_rates", "run"]
+__all__ = ["CASES", "METHODS", "begun_rows", "merged", "rejection_rates", "run"]
 
 LEVEL = 0.05
 PERMUTATIONS = 500
 PART = 10  # repetitions at a time
 Method = Callable[[Tensor, Tensor, Layout | None, int], float]
+# p-values and seconds by method and repetition.
+Measured = dict[str, dict[int, tuple[float, float]]]
 
 
 def _aggregate(x: Tensor, y: Tensor, layout: Layout | None, seed: int) -> float:
@@ -155,10 +160,10 @@ class Part(NamedTuple):
     tables: Path | None
 
 
-def measured(part: Part) -> dict[str, dict[int, tuple[float, float]]]:
+def measured(part: Part) -> Measured:
     """p-values and seconds of each method by repetition."""
-    (problem,) = (p for p in problems(part.mnist, part.tables) if p.name == part.case)
-    found: dict[str, dict[int, tuple[float, float]]] = {m: {} for m in part.methods}
+    problem = _known(part.mnist, part.tables)[part.case]
+    found: Measured = {m: {} for m in part.methods}
     for repetition in part.repetitions:
         x, y = problem.draw(torch.Generator().manual_seed(repetition))
         for method in part.methods:
@@ -176,6 +181,7 @@ def rejection_rates(
     tables: Path | None = None,
     processes: int = 1,
     seconds: float = float("inf"),
+    begun: dict[str, Measured] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Rows of what is known so far, each time a part has ended.
 
@@ -187,23 +193,28 @@ def rejection_rates(
         tables: Folder of the real tables.
         processes: How many run at a time.
         seconds: No part is begun after these.
+        begun: What is known of each case and is not measured again.
     """
     began = time.perf_counter()
-    known = {p.name: p for p in problems(mnist, tables)}
+    known = _known(mnist, tables)
     chosen = [known[c] for c in cases if c in known]
     used = installed(methods)
-    starts = range(0, repetitions, PART)
+    found = {
+        p.name: {m: dict((begun or {}).get(p.name, {}).get(m, {})) for m in used} for p in chosen
+    }
     parts = iter([
-        Part(p.name, range(s, min(s + PART, repetitions)), used, mnist, tables)
-        for s in starts for p in chosen
+        Part(p.name, some, missing, mnist, tables)
+        for start in range(0, repetitions, PART)
+        for p in chosen
+        for some in [range(start, min(start + PART, repetitions))]
+        if (missing := tuple(m for m in used if not set(some) <= set(found[p.name][m])))
     ])  # fmt: skip
-    found: dict[str, dict[str, dict[int, tuple[float, float]]]] = {}
 
-    def add(part: Part, result: dict[str, dict[int, tuple[float, float]]]) -> dict[str, Any]:
-        row = found.setdefault(part.case, {m: {} for m in used})
+    def add(part: Part, result: Measured) -> dict[str, Any]:
         for method, values in result.items():
-            row[method] |= values
-        rows = [_row(known[case], of_case) for case, of_case in found.items()]
+            found[part.case][method] |= values
+        rows = [_row(known[case], of_case) for case, of_case in found.items()
+                if any(0 in values for values in of_case.values())]  # fmt: skip
         return {"level": LEVEL, "permutations": PERMUTATIONS, "seeds": "repetition", "rows": rows}
 
     if processes == 1:
@@ -226,12 +237,33 @@ def rejection_rates(
                 yield add(running.pop(future), future.result())
 
 
-def _row(problem: Problem, of_case: dict[str, dict[int, tuple[float, float]]]) -> dict[str, Any]:
+def _known(mnist: Path | None, tables: Path | None) -> dict[str, Problem]:
+    """All problems by name, those by which settings are chosen last."""
+    return {p.name: p for p in (*problems(mnist, tables), *development_problems(tables))}
+
+
+def begun_rows(rows: Iterable[dict[str, Any]], commit: str) -> dict[str, Measured]:
+    """What rows of a result file say of a commit's methods, by case."""
+    found: dict[str, Measured] = {}
+    for row in rows:
+        if row.get("commit") != commit:
+            continue
+        older = row.get("commits", {})
+        found[row["case"]] = {
+            m: {k: (p, row["seconds"][m]) for k, p in enumerate(pvalues)}
+            for m, pvalues in row["pvalues"].items()
+            if older.get(m, commit) == commit
+        }
+    return found
+
+
+def _row(problem: Problem, of_case: Measured) -> dict[str, Any]:
+    of_case = {m: _from_the_first(v) for m, v in of_case.items()}
     values = {m: [p for _, (p, _) in sorted(v.items())] for m, v in of_case.items() if v}
     return {
         "case": problem.name,
         "sizes": problem.sizes,
-        "repetitions": min(len(v) for v in values.values()),
+        "repetitions": min((len(v) for v in values.values()), default=0),
         "rejected": {m: sum(p <= LEVEL for p in v) / len(v) for m, v in values.items()},
         "published": PUBLISHED.get(problem.name, {}),
         "seconds": {
@@ -239,6 +271,13 @@ def _row(problem: Problem, of_case: dict[str, dict[int, tuple[float, float]]]) -
         },
         "pvalues": values,
     }  # fmt: skip
+
+
+def _from_the_first(
+    values: dict[int, tuple[float, float]],
+) -> dict[int, tuple[float, float]]:
+    """Repetitions up to the first that is missing: of these a list of p-values tells which."""
+    return {k: values[k] for k in itertools.takewhile(values.__contains__, itertools.count())}
 
 
 def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:
@@ -275,16 +314,23 @@ def main() -> None:
     """Run everything and write the result file, after each part what there is so far."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=100)
-    parser.add_argument("--cases", default="", help="by commas: how their names begin")
+    parser.add_argument(
+        "--cases", default="",
+        help="by commas: how their names begin; 'development': those that settings are chosen by",
+    )  # fmt: skip
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--mnist", type=Path, default=None, help="folder of the four IDX files")
     parser.add_argument("--tables", type=Path, default=None, help="folder of the real tables")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for the whole run")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    parser.add_argument("--resume", action="store_true", help="what this commit has begun")
     asked = parser.parse_args()
     starts = tuple(asked.cases.split(","))
-    cases = [p.name for p in problems(asked.mnist, asked.tables) if p.name.startswith(starts)]
+    known = _known(asked.mnist, asked.tables)
+    if not asked.cases:
+        known = {p.name: p for p in problems(asked.mnist, asked.tables)}
+    cases = [name for name in known if name.startswith(starts)]
     path = asked.out / f"power-{machine_name()}.json"
     # A long run can be made in parts: what was measured before and is not asked for stays.
     before = json.loads(path.read_text()) if path.is_file() else {}
@@ -292,9 +338,10 @@ def main() -> None:
     commit = result["environment"]["commit"]
     old = {row["case"]: row for row in before.get("power", {}).get("rows", [])}
     rates: dict[str, Any] = {"rows": []}
+    begun = begun_rows(old.values(), commit) if asked.resume else None
     for rates in rejection_rates(
         asked.repetitions, cases, asked.methods.split(","), asked.mnist, asked.tables,
-        asked.processes, asked.seconds,
+        asked.processes, asked.seconds, begun,
     ):  # fmt: skip
         rows = {
             row["case"]: merged(old.get(row["case"]), {**row, "commit": commit})

@@ -2,7 +2,8 @@
 
 Mixtures and perturbed uniforms: the code of MMD-FUSE; MNIST averaged to 7 x 7: that of MMDAgg;
 blobs: that of the deep kernels, with as many rows as its training and test sets have together.
-Real tables and categories are our own. All draws come from one seed each.
+Real tables (shares of classes, and two periods of one table) and categories are our own. All draws
+come from one seed each.
 """
 
 import csv
@@ -19,10 +20,12 @@ import torch
 from torch import Generator, Tensor
 
 from benchmarks.permutation import four_gaussians
+from kermix.comparison.sources import read_sources
+from kermix.data.tables.csv_look import Reading
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import mismatch_of
 
-__all__ = ["PUBLISHED", "Problem", "blobs", "perturbed_uniform", "problems"]
+__all__ = ["PUBLISHED", "Pair", "Problem", "blobs", "perturbed_uniform", "problems"]
 
 Pair = tuple[Tensor, Tensor]
 
@@ -49,6 +52,27 @@ PUBLISHED: dict[str, dict[str, float]] = {
 DIGITS = ((1, 3, 5, 7, 9), (0,), (2,), (4,), (6,))
 TABLES = ("default", "shoppers", "adult-test")  # of two classes each, the last column
 CODES_UP_TO = 12  # values of a column of whole numbers that is taken as a category
+
+
+class Drift(NamedTuple):
+    """Two periods of a real table, and rows of a side."""
+
+    files: tuple[str, ...]
+    by: str
+    periods: tuple[int, int]
+    n: int
+    left: tuple[str, ...]  # columns that tell the period, or that a model made
+
+
+DRIFTS = {
+    "employment 2015 v 2018": Drift(
+        ("employment-reference.parquet", "employment-analysis.parquet"), "year", (2015, 2018),
+        1000, ("id", "employed", "prediction", "predicted_probability"),
+    ),
+    "flights March v April": Drift(
+        ("flights.parquet",), "month", (3, 4), 300, ("rownames", "time_hour"),
+    ),
+}  # fmt: skip
 
 
 class Problem(NamedTuple):
@@ -192,6 +216,11 @@ def _classes(folder: Path) -> Iterator[Problem]:
         rows, first, layout = _table(folder / f"{name}.csv.gz")
         draw = partial(_class_pair, rows, first)
         yield Problem(f"table {name}", "n=m=200, half of each class v 62 %", draw, layout)
+    for name, drift in DRIFTS.items():
+        if all((folder / file).is_file() for file in drift.files):
+            before, after, layout = _periods(folder, drift)
+            draw = partial(_two_periods, before, after, drift.n)
+            yield Problem(name, f"n=m={drift.n}", draw, layout)
 
 
 def _class_pair(rows: Tensor, first: Tensor, generator: Generator) -> Pair:
@@ -200,6 +229,24 @@ def _class_pair(rows: Tensor, first: Tensor, generator: Generator) -> Pair:
         weights = torch.where(first, share / first.sum(), (1 - share) / (~first).sum())
         sides.append(rows[torch.multinomial(weights, 200, generator=generator)])
     return sides[0], sides[1]
+
+
+def _two_periods(before: Tensor, after: Tensor, n: int, generator: Generator) -> Pair:
+    x, y = (t[torch.randperm(len(t), generator=generator)[:n]] for t in (before, after))
+    return x, y
+
+
+@cache
+def _periods(folder: Path, drift: Drift) -> tuple[Tensor, Tensor, Layout | None]:
+    """Mixed rows of both periods, as :func:`kermix.compare` makes them, and their layout."""
+    import pandas as pd
+
+    whole = pd.concat([pd.read_parquet(folder / file) for file in drift.files], join="inner")
+    left = [name for name in (*drift.left, drift.by) if name in whole]
+    sides = [whole[whole[drift.by] == period].drop(columns=left) for period in drift.periods]
+    read = read_sources(sides, Reading())
+    first, second = (table.values.double() for table in read.tables)
+    return first, second, None if read.mixed is None else read.mixed.layout
 
 
 @cache

@@ -6,8 +6,9 @@ p-value of all columns and of all pairs: the chance that any of them is named. J
 again as in :mod:`benchmarks.levels`. Sizes lie on both sides of every switch: 4000 rows (then
 blocks change sides), 8000 (then features come from some of the rows), 300 distinct rows (then from
 some of these), 8 values of a column (then it has ranks), a ratio of 1.25 of the columns' spreads
-(then they are also taken as given), 300 pairs of columns (then some are left out), and so few rows
-that all labellings are tried.
+(then they are also taken as given), a kurtosis of 6 (then they are also taken as normal scores),
+300 pairs of columns (then some are left out), 64 columns (then their scores are found in parts),
+and so few rows that all labellings are tried.
 """
 
 from collections.abc import Iterable, Iterator

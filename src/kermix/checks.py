@@ -14,6 +14,7 @@ from torch import Tensor
 from kermix.errors import DeviceError, OptionError, SampleError, ShapeError, WeightError
 
 __all__ = [
+    "broadcast_shape",
     "check_count",
     "check_number",
     "check_option",
@@ -147,6 +148,16 @@ def check_samples(name: str, x: Tensor) -> Tensor:  # (*B, N, d)
     return x
 
 
+def broadcast_shape(first: torch.Size, *others: torch.Size) -> torch.Size:
+    """The common batch shape; a RuntimeError where there is none.
+
+    PyTorch's own function loads SymPy when it is first called, which takes seconds.
+    """
+    if all(shape == first for shape in others):
+        return first
+    return torch.broadcast_shapes(first, *others)
+
+
 def check_pair(x: Tensor, y: Tensor, names: tuple[str, str] = ("x", "y")) -> None:
     """Check two sets of samples and that they can be compared with each other."""
     check_samples(names[0], x)
@@ -162,7 +173,7 @@ def check_pair(x: Tensor, y: Tensor, names: tuple[str, str] = ("x", "y")) -> Non
             f"move one, for example {names[1]}.to({names[0]}.device)."
         )
     try:
-        torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        broadcast_shape(x.shape[:-2], y.shape[:-2])
     except RuntimeError:
         raise ShapeError(
             f"{names[0]} has batch shape {tuple(x.shape[:-2])} and {names[1]} "
@@ -181,7 +192,7 @@ def check_weights(name: str, weights: Tensor, x: Tensor) -> None:
             "give one weight for each point."
         )
     try:
-        torch.broadcast_shapes(weights.shape[:-1], x.shape[:-2])
+        broadcast_shape(weights.shape[:-1], x.shape[:-2])
     except RuntimeError:
         raise WeightError(
             f"{name} has batch shape {tuple(weights.shape[:-1])}, which does not fit the samples' "

@@ -2,18 +2,22 @@
 
 import math
 
+import pandas as pd
 import torch
 from benchmarks.permutation import four_gaussians, run
 from benchmarks.power import (
     CASES,
     METHODS,
+    begun_rows,
     installed,
     laplace_kernels,
     merged,
     one_hot,
     rejection_rates,
 )
-from benchmarks.power_problems import PUBLISHED, blobs, perturbed_uniform, problems
+from benchmarks.power_development import development_problems
+from benchmarks.power_problems import DRIFTS, PUBLISHED, blobs, perturbed_uniform, problems
+from benchmarks.power_problems import _periods as periods
 
 from kermix.kernels.distances import Layout
 
@@ -53,6 +57,50 @@ def test_methods_are_added_to_a_row_of_the_same_samples():
     again = merged(both, row("newer", 5, "c"))
     assert again["commits"] == {"old": "a", "new": "b"}
     assert set(merged(row("old", 4, "a"), row("new", 5, "b"))["rejected"]) == {"new"}
+
+
+def test_a_run_is_resumed_where_it_was_cut():
+    methods = ("kermix energy", "scipy KS of columns")
+    *_, whole = rejection_rates(12, ("blobs 10",), methods)
+    cut = next(rejection_rates(12, ("blobs 10",), methods))
+    assert cut["rows"][0]["repetitions"] == 10
+    rows = [{**row, "commit": "a"} for row in cut["rows"]]
+    begun = begun_rows(rows, "a")
+    begun["blobs 10"]["kermix energy"][3] = (0.5, 1.0)  # kept, as it was not measured again
+    (rest,) = rejection_rates(12, ("blobs 10",), methods, begun=begun)
+    (row,), (wanted,) = rest["rows"], whole["rows"]
+    assert row["repetitions"] == 12
+    columns = "scipy KS of columns"
+    assert row["pvalues"][columns] == wanted["pvalues"][columns]
+    assert row["pvalues"]["kermix energy"][3] == 0.5
+    assert row["pvalues"]["kermix energy"][4:] == wanted["pvalues"]["kermix energy"][4:]
+    assert begun_rows(rows, "b") == {}
+    older = [{**rows[0], "commits": {"kermix energy": "z"}}]
+    assert set(begun_rows(older, "a")["blobs 10"]) == {columns}
+
+
+def test_settings_are_not_chosen_by_reported_problems():
+    chosen_by = list(development_problems())
+    assert not {p.name for p in chosen_by} & {p.name for p in problems()}
+    assert not any(name.startswith("development") for name in CASES)
+    for problem in chosen_by:
+        x, y = problem.draw(torch.Generator().manual_seed(0))
+        assert problem.sizes == f"n=m={len(x)}"
+        assert len(x) == len(y)
+        assert torch.isfinite(torch.cat([x, y])).all()
+
+
+def test_periods_of_a_table(tmp_path):
+    table = pd.DataFrame({
+        "rownames": range(1400), "month": [3, 4] * 700, "time_hour": pd.Timestamp("2013-03-01"),
+        "carrier": ["AA", "UA", "B6", "AA"] * 350, "delay": [float(k % 97) for k in range(1400)],
+    })  # fmt: skip
+    table.to_parquet(tmp_path / "flights.parquet")
+    drift = DRIFTS["flights March v April"]
+    before, after, layout = periods(tmp_path, drift)
+    assert len(before) == len(after) == 700
+    assert layout.columns == 2  # neither the month nor what tells it
+    assert (before[:, -1] != after[:, -1]).any()
 
 
 def test_every_published_number_belongs_to_a_case():

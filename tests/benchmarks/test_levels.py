@@ -106,6 +106,28 @@ def test_a_rate_in_doubt_is_measured_again():
     assert list(worked([clear], processes=1))[-1][0].repetitions == 500
 
 
+def test_a_run_is_continued_with_other_data(tmp_path):
+    asked = []
+
+    def fake(data, permutations, seed):
+        asked.append(seed)
+        return {"one": 0.01 if seed % 20 == 0 else 0.5, "refusing": None}
+
+    cell = Cell("fake", (2, 2), 1, (fake,), repetitions=100, budget=5.0)
+    first = list(worked([cell], processes=1))[-1]
+    path = tmp_path / "levels.json"
+    path.write_text(json.dumps({"commit": "a", "tables": tables(first)}))
+    assert levels.begun_cells(path, "b") == []
+    assert levels.begun_cells(tmp_path / "none.json", "a") == []
+    begun = levels.begun_cells(path, "a")
+    (result,) = list(worked([replace(cell, repetitions=180)], 1, begun))[-1]
+    assert (result.repetitions, len(set(asked)), len(asked)) == (180, 180, 180)
+    tally = result.tallies["one"]
+    assert (tally.given, result.tallies["refusing"].refused) == (180, 180)
+    assert tally.rejected == sum(seed % 20 == 0 for seed in asked)
+    assert list(worked([cell], 1, begun)) == []  # nothing is left to do
+
+
 def test_measures_without_a_test_have_the_pvalues_of_one():
     """Which is why the benchmark leaves them out."""
     x, y = torch.randn(2, 40, 2, generator=torch.Generator().manual_seed(0))

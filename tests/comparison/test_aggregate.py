@@ -14,9 +14,17 @@ import kermix as km
 from cases import normal
 from kermix.comparison.aggregate import aggregate_rows, aggregate_test
 from kermix.comparison.column_places import ColumnPlace, places_of_names
-from kermix.comparison.column_scores import ColumnScores, PairScores, legendre
-from kermix.comparison.evidence import corrected_pvalues, evidence, ranked_rows, settled
+from kermix.comparison.column_scores import ColumnScores, ColumnsScores, PairScores, legendre
+from kermix.comparison.column_tests import column_evidence, pairs_to_look_at
+from kermix.comparison.evidence import (
+    corrected_pvalues,
+    evidence,
+    mean_evidence,
+    ranked_rows,
+    settled,
+)
 from kermix.comparison.kernel_family import Kernels, kernel_members
+from kermix.comparison.ranks import MiddleRanks
 from kermix.comparison.units import Units, smallest_pvalue
 from kermix.errors import OptionError, SampleError
 from kermix.kernels.distances import Layout
@@ -234,6 +242,44 @@ def test_scores_of_ranks_and_of_categories():
     assert statistic == pytest.approx(pearson / 2.5)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_ranks_of_many_columns(tied):
+    reference, others = normal(40, 3, seed=1), normal(25, 3, seed=2)
+    if tied:
+        reference, others = (2 * reference).round(), (2 * others).round()
+    shares = torch.rand(40, generator=torch.Generator().manual_seed(3)).double()
+    shares /= shares.sum()
+    found = MiddleRanks.of(reference, shares)(torch.cat([others, reference]))
+    for k in range(3):
+        for row, rank in zip(torch.cat([others, reference])[:, k], found[:, k], strict=True):
+            column = reference[:, k]
+            wanted = shares[column < row].sum() + shares[column == row].sum() / 2
+            assert float(rank) == pytest.approx(float(wanted), abs=1e-12)
+
+
+def test_scores_of_many_columns_are_those_of_each():
+    # More columns than are taken at once, some of few values, some categories.
+    rows = normal(60, 70, seed=4)
+    rows[:, 5] = (rows[:, 5] > 0).double()
+    rows[:, 66] = 2.0
+    rows[:, 68:] = rows[:, 68:].abs().round()
+    places = places_of_names([f"x{k}" for k in range(70)], codes=2)
+    units = Units.of(rows, 25, 30, torch.Generator().manual_seed(0))
+    scores = ColumnsScores(places, units.reference, units.shares)
+    single = column_evidence(units, scores)
+    assert sorted(scores.alone) == [5, 66, 68, 69]
+    assert scores[7] is scores[7]
+    for k, place in enumerate(places):
+        column = ColumnScores.of(place, units.reference, units.shares)
+        assert_close(scores[k](rows), column(rows))
+        squares = (units.signed @ column(units.rows)).square().mT
+        wanted = mean_evidence(evidence(column.statistics(squares)))
+        assert_close(single[k], wanted, atol=1e-9, rtol=1e-9)
+    pairs = pairs_to_look_at(units, scores)
+    assert len(pairs) == 300
+    assert all(66 not in pair for pair in pairs)
+
+
 def test_products_beyond_single_columns():
     rows = normal(200, 2, seed=7)
     shares = torch.full((200,), 1 / 200).double()
@@ -248,9 +294,12 @@ def test_products_beyond_single_columns():
 def test_kernel_statistics_by_dense_algebra():
     rows, n, ridge = normal(30, 2, seed=9), 12, 0.02
     units = Units.of(rows, n, 20, torch.Generator().manual_seed(0))
-    members = list(kernel_members(units, [Kernels("Gaussian", "as given", 2)], [ridge]))
+    family = [Kernels("Gaussian", "as given", 3)]
+    members = list(kernel_members(units, family, [ridge], leading=[5]))
     points = units.rows.numpy()
-    for bandwidth in {m.bandwidth for m in members}:
+    grid = sorted({m.bandwidth for m in members})
+    assert {m.bandwidth for m in members if m.moment != "mean"} == {grid[1]}
+    for bandwidth in grid:
         squares = ((points[:, None] - points) ** 2).sum(-1)
         gram = np.exp(-squares / bandwidth**2)
         values, vectors = np.linalg.eigh(gram)
@@ -258,10 +307,7 @@ def test_kernel_statistics_by_dense_algebra():
         features = vectors[:, keep] * np.sqrt(values[keep])
         centred = features - features.mean(0)
         covariance = centred.T @ centred / 30
-        mean, second = (
-            next(m for m in members if (m.bandwidth, m.moment) == (bandwidth, moment))
-            for moment in ("mean", "second moments")
-        )
+        mean, leading_means, *seconds = (m for m in members if m.bandwidth == bandwidth)
         spectrum, axes = np.linalg.eigh(covariance)
         leading = axes[:, ::-1][:, :59]
         variances = spectrum[::-1][:59].clip(0)
@@ -273,9 +319,30 @@ def test_kernel_statistics_by_dense_algebra():
             delta = signed @ centred
             inverse = np.linalg.inv(covariance + ridge * np.eye(len(covariance)))
             assert float(mean.values[k]) == pytest.approx(delta @ inverse @ delta, rel=1e-6)
+            smooth = ((delta @ leading[:, :5]) ** 2 / variances[:5]).sum()
+            assert float(leading_means.values[k]) == pytest.approx(smooth, rel=1e-6)
             apart = with_one.T @ (with_one * signed[:, None])
             bures = (apart**2 / (moments[:, None] + moments)).sum()
-            assert float(second.values[k]) == pytest.approx(bures, rel=1e-4)
+            for second in seconds[:1]:
+                assert float(second.values[k]) == pytest.approx(bures, rel=1e-4)
+
+
+def test_which_kernels_are_looked_at():
+    rows = normal(200, 2, seed=3)
+
+    def scalings(columns):
+        found = aggregate_rows(columns, 100, permutations=19).statistics
+        names = [s.name for s in found if "columns " in s.name and "kernel" in s.name]
+        return {name.split("columns ")[1].split(":")[0] for name in names}
+
+    assert scalings(rows) == {"standardized"}
+    assert scalings(rows * torch.tensor([1.0, 3.0])) == {"standardized", "as given"}
+    heavy = torch.stack([rows[:, 0], rows[:, 1] ** 5], 1)
+    heavy = (heavy - heavy.mean(0)) / heavy.std(0)
+    assert scalings(heavy) == {"standardized", "normal scores"}
+    far = rows.clone()
+    far[0, 0] = 1e200  # whose fourth power is infinite
+    assert scalings(far) == {"standardized", "as given", "normal scores"}
 
 
 def test_corrected_pvalues_by_a_loop():

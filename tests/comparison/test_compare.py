@@ -145,3 +145,16 @@ def test_columns_far_from_zero_are_compared_like_those_that_are_not():
     spread = torch.cat([x, y])[:, 1].std()
     expected = energy_distance(x[:, 1:], y[:, 1:]) / spread
     assert near.column_differences[0].distance == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_a_verdict_does_not_load_sympy(monkeypatch):
+    """PyTorch's function does, for seconds, when it is first called."""
+
+    def called(*shapes):
+        raise AssertionError(f"torch.broadcast_shapes{shapes}")
+
+    monkeypatch.setattr(torch, "broadcast_shapes", called)
+    x, y = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0))
+    assert km.compare(x, y, permutations=19).verdict.pvalue > 0
+    with pytest.raises(AssertionError):
+        energy_distance(x.expand(2, 40, 3), y)

@@ -20,7 +20,7 @@ from kermix.comparison.aggregate_result import (
     PairTest,
 )
 from kermix.comparison.column_places import ColumnPlace, places_of_columns, places_of_names
-from kermix.comparison.column_scores import ColumnScores
+from kermix.comparison.column_scores import ColumnsScores
 from kermix.comparison.column_tests import column_evidence, pair_evidence, pairs_to_look_at
 from kermix.comparison.evidence import (
     corrected_pvalues,
@@ -42,15 +42,16 @@ __all__ = ["aggregate_rows", "aggregate_test"]
 
 PERMUTATIONS = 500
 FAMILY: tuple[Kernels, ...] = (
-    Kernels("Gaussian", "as given", 4),
-    Kernels("Gaussian", "standardized", 4),
+    Kernels("Gaussian", "as given", 5),
+    Kernels("Gaussian", "standardized", 5),
     Kernels("Laplace", "normal scores", 3),
 )
 MIXED_FAMILY = (Kernels("Gaussian", "as given", 5), Kernels("Laplace", "as given", 3))
 ONE_SCALE = 1.25  # largest ratio of the spreads of columns
+HEAVY = 6.0  # kurtosis
 COARSE_RIDGE, RIDGES_OF_A_ROW, SMALLEST_RIDGE = 0.1, (5.0, 0.5), 1e-5
 # Weights of the parts of the family.
-OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS = 0.45, 0.45, 0.05, 0.05
+OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS = 0.7, 0.2, 0.05, 0.05
 POWER = 0.8
 
 
@@ -127,12 +128,13 @@ def aggregate_rows(
         places = places_of_names(names, 0 if layout is None else layout.codes)
     generator = own_generator(seed)
     units = Units.of(pooled.double(), n, permutations, generator, groups=groups, weights=weights)
-    scores = [ColumnScores.of(place, units.reference, units.shares) for place in places]
+    scores = ColumnsScores(places, units.reference, units.shares)
     single = column_evidence(units, scores)
     pairs = pairs_to_look_at(units, scores)
     double = pair_evidence(units, scores, pairs)
     family = MIXED_FAMILY if layout is not None else _family(units)
-    members = list(kernel_members(units, family, _ridges(sum(units.used)), layout))
+    rows = sum(units.used)
+    members = list(kernel_members(units, family, _ridges(rows), layout, _leading(rows)))
     by_moment = [
         [m for m in members if m.moment == moment] for moment in ("mean", "second moments")
     ]
@@ -181,17 +183,32 @@ def aggregate_rows(
 
 
 def _family(units: Units) -> tuple[Kernels, ...]:
-    """Kernels of numbers; where all columns are on one scale, that they are given on is enough."""
-    centre = units.shares @ units.reference
-    spread = (units.shares @ (units.reference - centre).square()).sqrt()
+    """Kernels of numbers, and no more of them than the pooled rows call for.
+
+    Where all columns are on one scale, that they are given on is left out; where none has heavy
+    tails, normal scores.
+    """
+    apart = units.reference - units.shares @ units.reference
+    largest = apart.abs().amax(0).clamp(min=torch.finfo(apart.dtype).tiny)
+    squares = (apart / largest).square()  # a fourth power of far values would be infinite
+    variance, fourth = units.shares @ squares, units.shares @ squares.square()
+    spread = variance.sqrt() * largest
+    left_out = set()
     if bool(spread.amax() <= ONE_SCALE * spread.amin()):
-        return tuple(f for f in FAMILY if f.scaling != "as given")
-    return FAMILY
+        left_out.add("as given")
+    if bool((fourth <= HEAVY * variance.square()).all()):
+        left_out.add("normal scores")
+    return tuple(f for f in FAMILY if f.scaling not in left_out)
 
 
 def _ridges(rows: int) -> tuple[float, ...]:
     """One for coarse structure; others that keep as many features as rows can tell of."""
     return COARSE_RIDGE, *(max(SMALLEST_RIDGE, r / rows) for r in RIDGES_OF_A_ROW)
+
+
+def _leading(rows: int) -> tuple[int, int]:
+    """How many features' means are looked at: as many as rows to a feature, and twice."""
+    return round(math.sqrt(rows)), 2 * round(math.sqrt(rows))
 
 
 def _smallest(

@@ -10,13 +10,23 @@ scores predict of them.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kermix.comparison.column_places import ColumnPlace
+from kermix.comparison.ranks import MiddleRanks
 
-__all__ = ["ColumnScores", "PairScores", "legendre"]
+__all__ = [
+    "COLUMNS_AT_ONCE",
+    "ORDER",
+    "ColumnScores",
+    "ColumnsScores",
+    "PairScores",
+    "legendre",
+    "nested_sums",
+]
 
 NESTED = (1, 2, 4, 8)
 ORDER = NESTED[-1]
@@ -25,6 +35,7 @@ VALUES_OF_CATEGORIES = 64
 FIRST = 2  # scores of a column that products are made of
 MAIN = 4  # scores of a column that predict products
 SMALLEST = 1e-12
+COLUMNS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -33,15 +44,14 @@ class ColumnScores:
 
     Attributes:
         place: Of the column in the rows.
-        ordered: Its values in the reference rows in rising order, or None for a category.
+        ranks: Of a number of many values; None for others.
         values: Its values that have an indicator of their own, most common first.
         roots: Roots of their shares.
         gap: Root of the variance of its indicator of gaps; 0 if there is none.
     """
 
     place: ColumnPlace
-    ordered: Tensor | None
-    below: Tensor | None
+    ranks: MiddleRanks | None
     values: Tensor
     roots: Tensor
     gap: float
@@ -57,27 +67,34 @@ class ColumnScores:
             gap = math.sqrt(max(0.0, share * (1 - share)))
         at = place.codes if place.numbers is None else place.numbers
         assert at is not None
+        weights = shares[known] / shares[known].sum().clamp(min=SMALLEST)
+        if place.numbers is not None:
+            ranks = MiddleRanks.of(reference[known, at, None], weights)
+            if int(ranks.values) > FEW_VALUES:
+                return cls.of_ranks(place, ranks, gap)
         values, index = torch.unique(reference[known, at], return_inverse=True)
-        weights = shares.new_zeros(len(values)).index_add_(0, index, shares[known])
-        weights = weights / weights.sum().clamp(min=SMALLEST)
-        if place.numbers is not None and len(values) > FEW_VALUES:
-            empty = values[:0]
-            return cls(place, values, weights.cumsum(0) - weights / 2, empty, empty, gap)
+        weights = shares.new_zeros(len(values)).index_add_(0, index, weights)
         # By share and then by value: the order of rows has no part in it.
         order = torch.argsort(weights, descending=True, stable=True)[:VALUES_OF_CATEGORIES]
         if len(values) < 2:
             order = order[:0]
-        return cls(place, None, None, values[order], weights[order].sqrt(), gap)
+        return cls(place, None, values[order], weights[order].sqrt(), gap)
+
+    @classmethod
+    def of_ranks(cls, place: ColumnPlace, ranks: MiddleRanks, gap: float = 0.0) -> "ColumnScores":
+        """Scores of a number of many values."""
+        empty = ranks.ordered.new_empty(0)
+        return cls(place, ranks, empty, empty, gap)
 
     @property
     def width(self) -> int:
         """How many scores there are."""
-        return (ORDER if self.ordered is not None else len(self.values)) + (self.gap > 0)
+        return (ORDER if self.ranks is not None else len(self.values)) + (self.gap > 0)
 
     @property
     def informative(self) -> bool:
         """Whether the column has more than one value."""
-        return self.ordered is not None or len(self.values) > 0 or self.gap > 0
+        return self.ranks is not None or len(self.values) > 0 or self.gap > 0
 
     def statistics(self, squares: Tensor) -> Tensor:  # (q, P) -> (k, P)
         """Statistics from squared differences of mean scores.
@@ -87,8 +104,8 @@ class ColumnScores:
         """
         known = squares[:-1] if self.gap > 0 else squares
         found = []
-        if self.ordered is not None:
-            found += [known[:k].sum(0) for k in NESTED]
+        if self.ranks is not None:
+            found += [*nested_sums(known)]
         elif len(self.values):
             found.append(known.sum(0))
             if len(self.values) > 2:
@@ -116,22 +133,18 @@ class ColumnScores:
     def _known(self, rows: Tensor, order: int = ORDER) -> Tensor:
         place = self.place
         at = place.codes if place.numbers is None else place.numbers
-        column = rows[:, at].contiguous()
-        if self.ordered is None or self.below is None:
-            return (column[:, None] == self.values).to(rows) / self.roots
-        return legendre(2 * middle_ranks(column, self.ordered, self.below) - 1, order)
+        column = rows[:, at, None]
+        if self.ranks is None:
+            return (column == self.values).to(rows) / self.roots
+        return legendre(2 * self.ranks(column)[:, 0] - 1, order)
 
 
-def middle_ranks(column: Tensor, ordered: Tensor, below: Tensor) -> Tensor:
-    """Share of the reference below each value, half of what is equal to it included."""
-    right = torch.searchsorted(ordered, column).clamp(max=len(ordered) - 1)
-    exact = ordered[right] == column
-    left = (right - 1).clamp(min=0)
-    between = torch.where(column > ordered[-1], 1.0, (below[left] + below[right]) / 2)
-    return torch.where(exact, below[right], torch.where(column < ordered[0], 0.0, between))
+def nested_sums(squares: Tensor) -> Tensor:  # (ORDER, ...) -> (len(NESTED), ...)
+    """Sums of the first 1, 2, 4 and all squares."""
+    return squares.cumsum(0)[[k - 1 for k in NESTED]]
 
 
-def legendre(places: Tensor, order: int) -> Tensor:  # (N,) in [-1, 1] -> (N, order)
+def legendre(places: Tensor, order: int) -> Tensor:  # (...) in [-1, 1] -> (..., order)
     r"""Legendre polynomials of degree 1 to `order`, of mean square 1 on a uniform distribution.
 
     Example:
@@ -144,6 +157,71 @@ def legendre(places: Tensor, order: int) -> Tensor:  # (N,) in [-1, 1] -> (N, or
     for k in range(1, order):
         found.append(((2 * k + 1) * places * found[k] - k * found[k - 1]) / (k + 1))
     return torch.stack([math.sqrt(2 * k + 1) * found[k] for k in range(1, order + 1)], -1)
+
+
+@dataclass(frozen=True)
+class RankedColumns:
+    """Numbers of many values and no gaps, whose scores are found together.
+
+    Attributes:
+        places: Of the columns, among all.
+        at: Where the rows hold them.
+        ranks: Of all of them.
+    """
+
+    places: list[int]
+    at: Tensor  # (C,)
+    ranks: MiddleRanks
+
+    def __call__(self, rows: Tensor, order: int = ORDER) -> Tensor:  # (N, d) -> (N, C * order)
+        """Scores of rows, those of one column side by side."""
+        return legendre(2 * self.ranks(rows[:, self.at]) - 1, order).flatten(1)
+
+
+class ColumnsScores(Sequence[ColumnScores]):
+    """Scores of each column; of the numbers of many values, together.
+
+    Args:
+        places: Where the rows hold the columns.
+        reference: Rows by which ranks and shares are found.
+        shares: Of these rows.
+    """
+
+    def __init__(self, places: Sequence[ColumnPlace], reference: Tensor, shares: Tensor) -> None:
+        self.places = places
+        self.together: list[RankedColumns] = []
+        self._known: dict[int, ColumnScores] = {}
+        self._ranked: dict[int, tuple[RankedColumns, int]] = {}
+        plain = [k for k, p in enumerate(places) if p.numbers is not None and p.codes is None]
+        for start in range(0, len(plain), COLUMNS_AT_ONCE):
+            some = plain[start : start + COLUMNS_AT_ONCE]
+            at = torch.tensor([places[k].numbers for k in some])
+            ranks = MiddleRanks.of(reference[:, at], shares)
+            many = ranks.values > FEW_VALUES
+            chosen = [k for k, yes in zip(some, many.tolist(), strict=True) if yes]
+            if not chosen:
+                continue
+            ranked = RankedColumns(chosen, at[many], ranks if many.all() else ranks.some(many))
+            self.together.append(ranked)
+            self._ranked |= {k: (ranked, i) for i, k in enumerate(chosen)}
+        for k, place in enumerate(places):
+            if k not in self._ranked:
+                self._known[k] = ColumnScores.of(place, reference, shares)
+
+    @property
+    def alone(self) -> dict[int, ColumnScores]:
+        """Columns that are not among those of many values."""
+        return {k: s for k, s in self._known.items() if k not in self._ranked}
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, k: Any) -> Any:
+        if k not in self._known:
+            ranked, i = self._ranked[k]
+            ranks = ranked.ranks.some(torch.tensor([i]))
+            self._known[k] = ColumnScores.of_ranks(self.places[k], ranks)
+        return self._known[k]
 
 
 @dataclass(frozen=True)
@@ -176,8 +254,8 @@ class PairScores:
         count = FIRST * FIRST
         known = known.unflatten(1, shape)
         centre = torch.einsum("s,spw->pw", shares, known)
-        known = known - centre
-        product = torch.einsum("s,spw,spv->pwv", shares, known, known)
+        known = ((known - centre) * shares.sqrt()[:, None, None]).transpose(0, 1)
+        product = known.mT @ known  # (pairs, width, width)
         inner, across = product[:, count:, count:], product[:, count:, :count]
         size = inner.diagonal(dim1=1, dim2=2).amax(1).clamp(min=SMALLEST)
         inner = inner + 1e-8 * size[:, None, None] * torch.eye(inner.shape[-1]).to(inner)

@@ -6,7 +6,14 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from kermix.comparison.column_scores import ColumnScores, PairScores
+from kermix.comparison.column_scores import (
+    COLUMNS_AT_ONCE,
+    ORDER,
+    ColumnScores,
+    ColumnsScores,
+    PairScores,
+    nested_sums,
+)
 from kermix.comparison.evidence import evidence, mean_evidence
 from kermix.comparison.units import Units
 
@@ -14,14 +21,18 @@ __all__ = ["column_evidence", "pair_evidence", "pairs_to_look_at"]
 
 MOST_PAIRS = 300
 PAIRS_AT_ONCE = 32
-COLUMNS_AT_ONCE = 64
 
 
-def column_evidence(units: Units, scores: Sequence[ColumnScores]) -> Tensor:  # (C, P)
+def column_evidence(units: Units, scores: ColumnsScores) -> Tensor:  # (C, P)
     """The evidence of each column by itself, from its statistics."""
-    found = []
-    for start in range(0, len(scores), COLUMNS_AT_ONCE):
-        some = scores[start : start + COLUMNS_AT_ONCE]
+    found = units.signed.new_empty(len(scores), len(units.signed))
+    for columns in scores.together:
+        means = units.means(columns, len(columns.places) * ORDER)
+        squares = (units.signed @ means).square().mT.unflatten(0, (-1, ORDER))  # (C, q, P)
+        found[columns.places] = mean_evidence(evidence(nested_sums(squares.transpose(0, 1))))
+    alone = list(scores.alone.items())
+    for start in range(0, len(alone), COLUMNS_AT_ONCE):
+        places, some = zip(*alone[start : start + COLUMNS_AT_ONCE], strict=True)
         widths = [s.width for s in some]
 
         def together(rows: Tensor, some: Sequence[ColumnScores] = some) -> Tensor:
@@ -29,22 +40,30 @@ def column_evidence(units: Units, scores: Sequence[ColumnScores]) -> Tensor:  # 
 
         means = units.means(together, max(1, sum(widths)))
         squares = (units.signed @ means).square().mT  # (q, P)
-        for column, part in zip(some, squares.split(widths), strict=True):
-            found.append(mean_evidence(evidence(column.statistics(part))))
-    return torch.stack(found)
+        for place, column, part in zip(places, some, squares.split(widths), strict=True):
+            found[place] = mean_evidence(evidence(column.statistics(part)))
+    return found
 
 
-def pairs_to_look_at(units: Units, scores: Sequence[ColumnScores]) -> list[tuple[int, int]]:
+def pairs_to_look_at(units: Units, scores: ColumnsScores) -> list[tuple[int, int]]:
     """All pairs, or those whose ranks or codes depend most on each other in the pooled rows."""
-    told = [k for k, s in enumerate(scores) if s.informative]
+    alone = {k: s for k, s in scores.alone.items() if s.informative}
+    told = sorted([*alone, *(k for some in scores.together for k in some.places)])
     if len(told) * (len(told) - 1) // 2 <= MOST_PAIRS:
         return list(combinations(told, 2))
-    first = torch.stack([scores[k].first(units.reference) for k in told], 1)
+    first = units.reference.new_empty(len(units.reference), len(scores))
+    for columns in scores.together:
+        first[:, columns.places] = columns(units.reference, 1)
+    for k, column in alone.items():
+        first[:, k] = column.first(units.reference)
+    first = first[:, told]
     first = ((first - units.shares @ first) * units.shares.sqrt()[:, None]).float()
-    products = (first.mT @ first).triu(1).abs()
+    products = (first.mT @ first).triu_(1).abs_()
     best = products.flatten().topk(MOST_PAIRS).indices
-    rows, columns = best // len(told), best % len(told)
-    return sorted((told[i], told[j]) for i, j in zip(rows.tolist(), columns.tolist(), strict=True))
+    rows, columns_of = best // len(told), best % len(told)
+    return sorted(
+        (told[i], told[j]) for i, j in zip(rows.tolist(), columns_of.tolist(), strict=True)
+    )
 
 
 def pair_evidence(

@@ -4,8 +4,10 @@ With features :math:`\phi` of a kernel that are uncorrelated over the pooled row
 :math:`\lambda_i` and the difference :math:`\delta` of their means on both sides, the statistics of
 the mean are :math:`\sum_i \delta_i^2 / (\lambda_i + \epsilon)`: for large :math:`\epsilon` nearly
 the maximum mean discrepancy, for small the kernel Fisher discriminant, in which fine structure
-counts as much as coarse. Those of the second moments are the local form of the SVD cost (the Bures
-metric, see :func:`kermix.two_sample_test`) of the constant and the leading features, whitened.
+counts as much as coarse; and :math:`\sum_{i \le k} \delta_i^2 / \lambda_i` of the leading features
+alone, a smooth test in Neyman's sense. Those of the second moments are the local form of the SVD
+cost (the Bures metric, see :func:`kermix.two_sample_test`) of the constant and the leading
+features, whitened, of kernels that are neither fine nor coarse.
 Features come from landmarks, which are distinct pooled rows.
 """
 
@@ -18,6 +20,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from kermix.comparison.ranks import MiddleRanks
 from kermix.comparison.units import Units
 from kermix.kernels.distances import Layout, mismatches, numbers_of, squared_distances
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
@@ -65,6 +68,7 @@ def kernel_members(
     family: Sequence[Kernels],
     ridges: Sequence[float],
     layout: Layout | None = None,
+    leading: Sequence[int] = (),
 ) -> Iterator[KernelMember]:
     """Statistics of all kernels.
 
@@ -73,13 +77,18 @@ def kernel_members(
         family: The kernels.
         ridges: Of the whitening, relative to the kernel's diagonal.
         layout: Which columns are codes.
+        leading: Numbers of features whose means are compared without a ridge.
     """
     for kernels in family:
-        yield from _members(units, kernels, ridges, layout)
+        yield from _members(units, kernels, ridges, layout, leading)
 
 
 def _members(
-    units: Units, kernels: Kernels, ridges: Sequence[float], layout: Layout | None
+    units: Units,
+    kernels: Kernels,
+    ridges: Sequence[float],
+    layout: Layout | None,
+    leading: Sequence[int],
 ) -> Iterator[KernelMember]:
     form, scaling, count = kernels
     scale = _scaling(scaling, units.reference, units.shares, layout)
@@ -99,16 +108,21 @@ def _members(
         for b in grid
     ]
     kernels_of = [partial(_kernel, form=form, bandwidth=b) for b in grid]
-    moments = _moments(units, features, distances, kernels_of)
+    moments = _moments(units, features, distances, kernels_of, _with_second(len(grid)))
     for bandwidth, of, (first, second) in zip(grid, features, moments, strict=True):
         squares = (units.signed @ first).square()
         for ridge in ridges:
             values = squares @ (1 / (of.variances + ridge))
             yield KernelMember(form, scaling, bandwidth, "mean", f"ridge {ridge:g}", values)
+        for count in leading:
+            values = squares @ of.mean_weights(count)
+            yield KernelMember(form, scaling, bandwidth, "mean", f"{count} features", values)
+        if second is None:
+            continue
         squares = (units.signed @ second).square()
-        for leading in LEADING:
-            values = squares @ of.second_weights(leading)
-            detail = f"{leading} features"
+        for count in LEADING:
+            values = squares @ of.second_weights(count)
+            detail = f"{count} features"
             yield KernelMember(form, scaling, bandwidth, "second moments", detail, values)
 
 
@@ -144,6 +158,12 @@ class _Features:
         ).rsqrt()
         return torch.cat([found.new_ones(len(found), 1), found], 1)
 
+    def mean_weights(self, leading: int) -> Tensor:
+        """Weights that make squared means of the leading features of one size, of others 0."""
+        there = self.variances > NEGLIGIBLE
+        there[leading:] = False
+        return torch.where(there, 1 / self.variances.clamp(min=NEGLIGIBLE), 0.0)
+
     def second_weights(self, leading: int) -> Tensor:
         """Weights of the squares of second moments, as :func:`_pairs` orders them."""
         whitened = self.variances[: self.leading]
@@ -151,6 +171,12 @@ class _Features:
         i, j = _pairs(len(moments))
         weights = torch.where(i == j, 1.0, 2.0) / (moments[i] + moments[j]).clamp(min=NEGLIGIBLE)
         return torch.where((i < leading) & (j < leading), weights, 0.0)
+
+
+def _with_second(count: int) -> list[bool]:
+    """Which of so many kernels, the finest first, have second moments."""
+    first = count // 2
+    return [first <= k <= max(first, count - 2) for k in range(count)]
 
 
 def _pairs(count: int) -> tuple[Tensor, Tensor]:
@@ -163,28 +189,36 @@ def _moments(
     features: Sequence[_Features],
     distances: Callable[[Tensor], Tensor],
     kernels: Sequence[Callable[[Tensor], Tensor]],
-) -> Iterator[tuple[Tensor, Tensor]]:  # (R, r), (R, pairs)
-    """First and second moments of the features of each unit, for each kernel."""
+    with_second: Sequence[bool],
+) -> Iterator[tuple[Tensor, Tensor | None]]:  # (R, r), (R, pairs)
+    """First and, of some kernels, second moments of the features of each unit."""
     if units.blocks is None:
         same = units.rows is units.reference
         apart = None if same else distances(units.rows)
-        for of, kernel in zip(features, kernels, strict=True):
+        for of, kernel, both in zip(features, kernels, with_second, strict=True):
             found = of.reference if apart is None else kernel(apart)
-            products = of.products(found)
-            i, j = _pairs(products.shape[1])
-            yield found @ of.basis - of.centre, products[:, i] * products[:, j]
+            first, second = found @ of.basis - of.centre, None
+            if both:
+                products = of.products(found)
+                i, j = _pairs(products.shape[1])
+                second = products[:, i] * products[:, j]
+            yield first, second
         return
     sums: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in features]
     for rows in units.chunks(len(features[0].basis) if features else 1):
         apart = distances(rows.flatten(0, 1))
-        for of, kernel, (firsts, seconds) in zip(features, kernels, sums, strict=True):
+        for of, kernel, both, (firsts, seconds) in zip(
+            features, kernels, with_second, sums, strict=True
+        ):
             found = kernel(apart)
-            products = of.products(found).unflatten(0, rows.shape[:2])
-            i, j = _pairs(products.shape[2])
             firsts.append(found.unflatten(0, rows.shape[:2]).mean(1))
-            seconds.append((products.mT @ products / rows.shape[1])[:, i, j])
+            if both:
+                products = of.products(found).unflatten(0, rows.shape[:2])
+                i, j = _pairs(products.shape[2])
+                seconds.append((products.mT @ products / rows.shape[1])[:, i, j])
     for of, (firsts, seconds) in zip(features, sums, strict=True):
-        yield torch.cat(firsts) @ of.basis - of.centre, torch.cat(seconds)
+        second = torch.cat(seconds) if seconds else None
+        yield torch.cat(firsts) @ of.basis - of.centre, second
 
 
 def _kernel(distances: Tensor, form: Form, bandwidth: float) -> Tensor:
@@ -203,7 +237,7 @@ def _distances(form: Form, a: Tensor, b: Tensor, layout: Layout | None) -> Tenso
 
 
 def _bandwidths(apart: Tensor, form: Form, count: int) -> list[float]:
-    """From the median distance to the root-N-th neighbour to the median distance."""
+    """From half the median distance to the root-N-th neighbour to the median distance."""
     size = len(apart)
     others = apart[~torch.eye(size, dtype=torch.bool)]
     others = others[others > 0]
@@ -215,6 +249,7 @@ def _bandwidths(apart: Tensor, form: Form, count: int) -> list[float]:
     fine = min(float(near.median()), coarse / 2) if len(near) else coarse / 2
     if form == "Gaussian":
         fine, coarse = math.sqrt(fine), math.sqrt(coarse)
+    fine /= 2
     if count == 1 or size < 3:
         return [coarse]
     return [fine * (coarse / fine) ** (k / (count - 1)) for k in range(count)]
@@ -240,15 +275,11 @@ def _scaling(
         spread = (shares @ (numbers - centre).square()).sqrt()
         spread = torch.where(spread > NEGLIGIBLE * numbers.abs().amax(0), spread, 1.0)
         return lambda rows: torch.cat([(rows[:, :count] - centre) / spread, rows[:, count:]], 1)
-    ordered, order = numbers.mT.contiguous().sort(1)
-    below = torch.nn.functional.pad(shares[order].cumsum(1), (1, 0))
+    ranks = MiddleRanks.of(numbers, shares)
     edge = 0.5 / len(reference)
 
     def scores(rows: Tensor) -> Tensor:
-        column = rows[:, :count].mT.contiguous()
-        ends = (torch.searchsorted(ordered, column, right=right) for right in (False, True))
-        first, last = (below.gather(1, end) for end in ends)
-        normal = torch.special.ndtri(((first + last) / 2).clamp(edge, 1 - edge))
-        return torch.cat([normal.mT, rows[:, count:]], 1)
+        normal = torch.special.ndtri(ranks(rows[:, :count]).clamp(edge, 1 - edge))
+        return torch.cat([normal, rows[:, count:]], 1)
 
     return scores

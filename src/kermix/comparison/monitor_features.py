@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from kermix.comparison.column_places import ColumnPlace
-from kermix.comparison.column_scores import ColumnScores, middle_ranks
+from kermix.comparison.column_scores import ColumnScores
+from kermix.comparison.ranks import MiddleRanks
 from kermix.comparison.twosample import variance_grid
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import mixed_kernel
@@ -35,8 +36,8 @@ class MonitorFeatures:
         columns: Scores of each column.
         widths: How many of them are used.
         kernels: Features of all columns together, at a small and at a large variance.
-        ordered: Distinct values and ranks of each column of the reference, where rows are
-            numbers as they were given; these kernels see normal scores.
+        ranks: Among the reference, where rows are numbers as they were given; these kernels see
+            normal scores.
         centre: Mean features of the reference, (q,).
         weights: Of the squares of each feature in each part's statistic, (q, parts); columns
             first.
@@ -45,7 +46,7 @@ class MonitorFeatures:
     columns: tuple[ColumnScores, ...]
     widths: tuple[int, ...]
     kernels: tuple[NystromFeatures, ...]
-    ordered: tuple[tuple[Tensor, Tensor], ...] | None
+    ranks: MiddleRanks | None
     centre: Tensor
     weights: Tensor
 
@@ -58,12 +59,10 @@ class MonitorFeatures:
         columns = tuple(_seeing_what_is_new(ColumnScores.of(p, rows, shares), rows, shares)
                         for p in places)  # fmt: skip
         most = max(1, MOST_SCORES // max(1, len(places)))
-        each = tuple(min(most, max(1, len(c.values)) if c.ordered is None else SCORES_OF_A_NUMBER)
+        each = tuple(min(most, max(1, len(c.values)) if c.ranks is None else SCORES_OF_A_NUMBER)
                      for c in columns)  # fmt: skip
-        ordered = None
-        if layout is None:
-            ordered = tuple(_ranks(rows[:, k]) for k in range(rows.shape[1]))
-        found = cls(columns, each, (), ordered, rows.new_zeros(0), rows.new_zeros(0, 0))
+        ranks = MiddleRanks.of(rows, shares) if layout is None else None
+        found = cls(columns, each, (), ranks, rows.new_zeros(0), rows.new_zeros(0, 0))
         points = found._points(rows)
         grid = variance_grid(points, 4, layout)
         rank = max(2, min(KERNEL_FEATURES, len(rows) // ROWS_OF_A_FEATURE))
@@ -81,7 +80,7 @@ class MonitorFeatures:
         for k, part in enumerate(parts):
             width = part.shape[1]
             weights[at : at + width, k] = 1.0
-            if k < len(columns) and columns[k].ordered is not None:
+            if k < len(columns) and columns[k].ranks is not None:
                 # Places and spreads move more often than finer things.
                 falling = 1 / torch.arange(1, each[k] + 1).to(weights)
                 weights[at : at + each[k], k] = falling
@@ -120,20 +119,10 @@ class MonitorFeatures:
 
     def _points(self, rows: Tensor) -> Tensor:
         """Numbers as normal scores among the reference; those of mixed rows are already."""
-        if self.ordered is None:
+        if self.ranks is None:
             return rows
-        found = []
-        for k, (values, below) in enumerate(self.ordered):
-            ranks = middle_ranks(rows[:, k].contiguous(), values, below)
-            edge = float(below[0]) / 2
-            found.append(torch.special.ndtri(ranks.clamp(edge, 1 - edge)))
-        return torch.stack(found, 1)
-
-
-def _ranks(column: Tensor) -> tuple[Tensor, Tensor]:
-    values, counts = torch.unique(column, return_counts=True)
-    shares = counts.to(column) / len(column)
-    return values, shares.cumsum(0) - shares / 2
+        edge = self.ranks(self.ranks.ordered[:, :1].mT) / 2
+        return torch.special.ndtri(self.ranks(rows).clamp(edge, 1 - edge))
 
 
 def _seeing_what_is_new(column: ColumnScores, rows: Tensor, shares: Tensor) -> ColumnScores:
@@ -142,7 +131,7 @@ def _seeing_what_is_new(column: ColumnScores, rows: Tensor, shares: Tensor) -> C
     place = column.place
     if place.numbers is not None and place.codes is not None:
         column = replace(column, gap=max(column.gap, rare))
-    if column.ordered is None and not len(column.values):
+    if column.ranks is None and not len(column.values):
         at = place.codes if place.numbers is None else place.numbers
         assert at is not None
         known = rows[:, at]

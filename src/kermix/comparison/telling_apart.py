@@ -127,11 +127,13 @@ def _features(
     rows: Tensor, places: Sequence[ColumnPlace], layout: Layout | None
 ) -> Tensor | None:  # (N, q), float64
     """Scores of each column, and features of the kernel of all: each part of total variance 1."""
-    single = _scores_of_columns(rows, places, layout)
+    # Of mixed rows the numbers are normal scores already.
+    ranks = None if layout is not None else _middle_ranks(rows.mT.contiguous()).mT / len(rows)
+    single = _scores_of_columns(rows, places, ranks)
     if single is None:
         return None
     parts = [single]
-    ranked = _as_normal(rows, layout)
+    ranked = rows if ranks is None else torch.special.ndtri(ranks)
     grid = variance_grid(ranked, 4, layout)
     seed = 0
     for v in sorted({grid[len(grid) // 4], grid[-1]}):
@@ -149,13 +151,12 @@ def _features(
 
 
 def _scores_of_columns(
-    rows: Tensor, places: Sequence[ColumnPlace], layout: Layout | None
+    rows: Tensor, places: Sequence[ColumnPlace], ranks: Tensor | None
 ) -> Tensor | None:  # (N, q)
     """Some hundred scores of all columns; ranks alone of very many."""
     each = max(1, MOST_SCORES // max(1, len(places)))
-    if layout is None and each == 1:
-        ranks = (_middle_ranks(rows.mT.contiguous()).mT / len(rows) - 0.5).double()
-        return ranks if bool(ranks.any()) else None
+    if ranks is not None and each == 1:
+        return ranks - 0.5 if bool((ranks != 0.5).any()) else None
     shares = rows.new_full((len(rows),), 1 / len(rows))
     found = []
     for place in places:
@@ -168,14 +169,6 @@ def _scores_of_columns(
             scores = torch.cat([scores[:, : each - 1], last], 1)
         found.append(scores.clamp(-FURTHEST_SCORE, FURTHEST_SCORE))
     return torch.cat(found, 1) if found else None
-
-
-def _as_normal(rows: Tensor, layout: Layout | None) -> Tensor:
-    """Numbers as normal scores; those of mixed rows are already."""
-    if layout is not None:
-        return rows
-    ranks = _middle_ranks(rows.mT.contiguous()).mT / len(rows)
-    return torch.special.ndtri(ranks)
 
 
 def _folds(rows: Tensor, second: Tensor, generator: torch.Generator) -> Tensor:  # (N,)

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_pair, finite_in, normalized_weights, working_dtype
+from kermix.checks import broadcast_shape, check_pair, finite_in, normalized_weights, working_dtype
 from kermix.costs.samples import SampleSet, WeightedPair, WeightedSet
 from kermix.errors import OptionError, VarianceError
 from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, Variance, as_kernel
@@ -228,7 +228,7 @@ def points_as_components(
     covariances = torch.as_tensor(spread, dtype=dtype, device=points.device)
     means = points.to(dtype)
     shares = means.new_full((count,), 1 / count) if weights is None else weights.to(dtype)
-    batch = torch.broadcast_shapes(shares.shape[:-1], means.shape[:-2])
+    batch = broadcast_shape(shares.shape[:-1], means.shape[:-2])
     return Components(
         shares.expand(*batch, count),
         means.expand(*batch, count, dimension),

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kermix.checks import broadcast_shape
 from kermix.costs.dense import predicted_by
 from kermix.costs.formulas import Correlations, Scaled
 from kermix.costs.samples import SampleSet
@@ -258,7 +259,7 @@ def _cross_gram(
     """This rank's columns of the cross Gram matrix, of a scale that all ranks share."""
     points, own = rows.everywhere, columns.points
     ranks = columns.ranks
-    batch = torch.broadcast_shapes(points.shape[:-2], own.shape[:-2])
+    batch = broadcast_shape(points.shape[:-2], own.shape[:-2])
     if own.shape[-2]:
         gram = scaled_gram(points, own, terms, dtype, rows.weights, columns.own_weights)
         matrix, log_scale = gram.matrix, gram.log_scale

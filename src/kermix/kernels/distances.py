@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.checks import is_traced
+from kermix.checks import broadcast_shape, is_traced
 
 __all__ = [
     "DIRECT_DIFFERENCES_UP_TO",
@@ -66,7 +66,7 @@ def mismatches(a: Tensor, b: Tensor, layout: Layout) -> Tensor:  # (*B, M, N)
     # Small whole numbers are compared and counted several times faster than others.
     codes = (t[..., t.shape[-1] - layout.codes :].detach().to(torch.int32) for t in (a, b))
     first, second = (t.unbind(-1) for t in codes)
-    shape = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = broadcast_shape(a.shape[:-2], b.shape[:-2])
     dtype = torch.uint8 if layout.codes < 256 else torch.int16
     total = torch.zeros(*shape, a.shape[-2], b.shape[-2], dtype=dtype, device=a.device)
     for p, q in zip(first, second, strict=True):
@@ -106,7 +106,7 @@ def squared_distances(
         for difference in differences:
             total = total.add_(difference.square())
         return total.clamp(max=_largest(a.dtype))
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
     a, b = (t.expand(*batch, *t.shape[-2:]) for t in (a, b))
     if torch.compiler.is_compiling():
         return _opaque_distances(a, b, same)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kermix.checks import check_pair, working_dtype
+from kermix.checks import broadcast_shape, check_pair, working_dtype
 from kermix.kernels.distances import Layout, attraction, squared_distances
 from kermix.kernels.gaussian import (
     BandwidthRule,
@@ -221,7 +221,7 @@ def _evaluate(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def aligned(a: Tensor, b: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Both sets in one dtype and expanded to their common batch shape."""
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
     return (
         a.to(dtype).expand(*batch, *a.shape[-2:]),
         b.to(dtype).expand(*batch, *b.shape[-2:]),

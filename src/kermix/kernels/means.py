@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.checks import check_sizes, is_traced
+from kermix.checks import broadcast_shape, check_sizes, is_traced
 from kermix.kernels.distances import (
     DIRECT_DIFFERENCES_UP_TO,
     Layout,
@@ -61,7 +61,7 @@ def log_kernel_means(
     n = columns.shape[-2]
     if weights is None:
         weights = columns.new_full((n,), 1 / n)
-    batch = torch.broadcast_shapes(columns.shape[:-2], weights.shape[:-1])
+    batch = broadcast_shape(columns.shape[:-2], weights.shape[:-1])
     rows, columns = (t.expand(*batch, *t.shape[-2:]) for t in (rows, columns))
     weights = weights.to(dtype).expand(*batch, n)
     numbers, same = numbers_like(terms, rows), points is sources

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_number, values_are_readable
+from kermix.checks import broadcast_shape, check_count, check_number, values_are_readable
 from kermix.errors import KernelError
 from kermix.kernels.distances import squared_distances
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms, bandwidth
@@ -257,7 +257,7 @@ class FunctionKernel(PointKernel):
     def gram(self, a: Tensor, b: Tensor) -> Tensor:
         """What the function returns, checked."""
         matrix = self.function(a, b)
-        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
         wanted = (*batch, a.shape[-2], b.shape[-2])
         if not isinstance(matrix, Tensor) or tuple(matrix.shape) != wanted:
             found = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.types import _size
 
-from kermix.checks import values_are_readable, working_dtype
+from kermix.checks import broadcast_shape, values_are_readable, working_dtype
 from kermix.errors import ShapeError
 from kermix.mixtures.covariance import KINDS, CovarianceKind, check_covariance_values, checked_kind
 
@@ -33,7 +33,7 @@ class Components:
             check_covariance_values(covariances, kind)
         tail = KINDS.index(kind) + 1
         try:
-            batch = torch.broadcast_shapes(
+            batch = broadcast_shape(
                 weights.shape[:-1], means.shape[:-2], covariances.shape[:-tail]
             )
         except RuntimeError:

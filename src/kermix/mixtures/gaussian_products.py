@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import working_dtype
+from kermix.checks import broadcast_shape, working_dtype
 from kermix.errors import OptionError, SizeError
 from kermix.kernels.distances import DIRECT_DIFFERENCES_UP_TO, squared_distances
 from kermix.mixtures.components import Components
@@ -149,7 +149,7 @@ def log_pair_sum(p: Components, q: Components, distinct: bool = False) -> Tensor
                 factors = factors.masked_fill(index[rows, None] == index[columns], 0)
             return scaled_sum(powers, factors, -2, -1)
 
-        batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape).numel()
+        batch = broadcast_shape(p.batch_shape, q.batch_shape).numel()
         size = batch * elements_for_pair(kind, dim, False)
         pairs = max(1, block_elements(p.means.device) // size)
         width = min(q_count, pairs)

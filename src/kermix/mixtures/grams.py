@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from kermix.checks import working_dtype
+from kermix.checks import broadcast_shape, working_dtype
 from kermix.mixtures.components import Components
 from kermix.mixtures.covariance import KINDS, cholesky_or_nan, log_determinant
 from kermix.mixtures.gaussian_products import elements_for_pair, log_normal
@@ -63,7 +63,7 @@ def _by_rows(p: Components, q: Components, summed: bool) -> Tensor:
             return log_of_sums([scaled_sum(entries + powers, factors, -1)])
 
         (count, dim), others = p.means.shape[-2:], q.means.shape[-2]
-        batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape).numel()
+        batch = broadcast_shape(p.batch_shape, q.batch_shape).numel()
         row_size = batch * others * elements_for_pair(kind, dim, False)
         rows = slices(count, max(1, block_elements(p.means.device) // row_size))
         found = map_blocks(of_rows, [(r,) for r in rows], p.means)

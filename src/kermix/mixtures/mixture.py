@@ -7,7 +7,13 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.types import _size
 
-from kermix.checks import check_pair, check_samples, normalized_weights, working_dtype
+from kermix.checks import (
+    broadcast_shape,
+    check_pair,
+    check_samples,
+    normalized_weights,
+    working_dtype,
+)
 from kermix.errors import DeviceError, OptionError, ReparametrizationError, ShapeError
 from kermix.mixtures.components import Components
 from kermix.mixtures.covariance import CovarianceKind, cholesky_or_nan
@@ -44,7 +50,7 @@ class ClosedForms:
         batch, dim = components.batch_shape, components.means.shape[-1]
         check_samples("value", value.unsqueeze(0) if getattr(value, "ndim", 0) else value)
         try:
-            shape = torch.broadcast_shapes(value.shape[:-1], batch)
+            shape = broadcast_shape(value.shape[:-1], batch)
         except RuntimeError:
             shape = None
         if shape is None or value.shape[-1] != dim:
