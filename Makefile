@@ -27,6 +27,7 @@ pages: .venv/ready
 	$(BIN)/python -m benchmarks --page docs/benchmarks.md
 	$(BIN)/python scripts/gallery.py --page
 	$(BIN)/python scripts/paper_page.py
+	$(BIN)/python scripts/commands_page.py
 
 # Pictures of the pages, and of the gallery by running its examples: about five minutes each.
 figures: .venv/ready

@@ -122,6 +122,13 @@ def test_page_of_benchmarks_is_made_from_the_files(tmp_path):
     )
 
 
+def test_page_of_commands_is_made_from_the_program():
+    script = runpy.run_path(str(ROOT / "scripts" / "commands_page.py"))
+    assert script["page"]() == (ROOT / "docs" / "commands.md").read_text(), (
+        "run: python scripts/commands_page.py"
+    )
+
+
 def test_comparison_with_others_is_the_one_that_was_checked():
     features = json.loads((ROOT / "results" / "comparison.json").read_text())["features"]
     assert comparison_table(features) in (ROOT / "docs" / "measured.md").read_text(), (
