@@ -16,7 +16,8 @@ from kermix.cli.app import COMMANDS
 PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
 HEAD = """# Commands
 
-Every command and option of `kermix`, from the program itself. `kermix COMMAND --help` shows the same in a terminal.
+Every command and option of `kermix`, from the program itself. `kermix COMMAND --help` shows the
+same in a terminal.
 """
 
 
