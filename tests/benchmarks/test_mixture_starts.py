@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks import mixture_starts
 
+from benchmarks import mixture_starts
 from kermix import errors
 
 
