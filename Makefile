@@ -4,7 +4,7 @@ BIN := .venv/bin
 .PHONY: demo test lint docs pages figures gallery clean
 
 demo: .venv/ready
-	$(BIN)/kermix fit --quick
+	bash scripts/demo.sh $(BIN)
 
 # One thread for each of the two processes: more of them than cores wait for each other. Each takes
 # a half of the tests in their order, so that what a module shares is made once. Compiled tests are
@@ -27,6 +27,7 @@ pages: .venv/ready
 	$(BIN)/python -m benchmarks --page docs/benchmarks.md
 	$(BIN)/python scripts/gallery.py --page
 	$(BIN)/python scripts/paper_page.py
+	$(BIN)/python scripts/commands_page.py
 
 # Pictures of the pages, and of the gallery by running its examples: about five minutes each.
 figures: .venv/ready

@@ -130,7 +130,17 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_post_build(config: Any) -> None:
-    """Write the font of the formulas."""
+    """Write the font of the formulas, and what is searched also as a script.
+
+    A page that was opened from a disk may load scripts, but no JSON.
+    """
+    search = Path(config["site_dir"]) / "search"
+    index = (search / "search_index.json").read_text()
+    (search / "search_index.js").write_text(f"var __index = {index}")
+    _write_font(Path(config["site_dir"]) / "formula.woff")
+
+
+def _write_font(path: Path) -> None:
     from fontTools.subset import Options, Subsetter
     from fontTools.ttLib import TTFont
 
@@ -144,4 +154,4 @@ def on_post_build(config: Any) -> None:
     subset.populate(unicodes=[*map(ord, letters), *range(0x20, 0x7F), *drawn])
     subset.subset(font)
     font.flavor = "woff"
-    font.save(Path(config["site_dir"]) / "formula.woff")
+    font.save(path)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = (
-    "benchmarks.md", "classification.md", "gallery/index.md", "images.md", "paper.md",
-    "scaling.md",
+    "benchmarks.md", "classification.md", "commands.md", "gallery/index.md", "images.md",
+    "paper.md", "scaling.md",
 )  # fmt: skip
 FENCE = re.compile(
     r"(?:^<!-- (?P<note>tested with|not run): ?(?P<what>.*?) -->\n\n)?"

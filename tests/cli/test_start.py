@@ -4,14 +4,14 @@ import json
 import subprocess
 import sys
 
-# A program that ends as soon as PyTorch is imported, and else prints how each command ended.
+from typer.testing import CliRunner
+
+from kermix.cli.app import NEEDS, app
+from kermix.errors import MissingExtraError
+
+# A program that ends once PyTorch has been imported, and else prints how each command ended.
 PROGRAM = """
 import contextlib, io, json, sys
-class Refused:
-    def find_spec(self, name, path=None, target=None):
-        if name in ("torch", "numpy", "pandas", "pyarrow"):
-            raise SystemExit(f"{name} was imported")
-sys.meta_path.insert(0, Refused())
 from kermix.cli import main
 ends = []
 for arguments in json.loads(sys.argv[1]):
@@ -23,13 +23,13 @@ for arguments in json.loads(sys.argv[1]):
             status = 0
         except SystemExit as end:
             status = end.code
+    heavy = {"torch", "numpy", "pandas", "pyarrow"} & set(sys.modules)
+    if heavy:
+        sys.exit(f"{arguments}: {heavy} imported")
     ends.append((status, told.getvalue()))
 print(json.dumps(ends))
 """
-COMMANDS = (
-    "fit", "resume", "sample", "score", "impute", "classify", "predict", "schema", "compare",
-    "drift", "sketch", "spectrum", "reproduce",
-)  # fmt: skip
+COMMANDS = tuple(NEEDS)
 WRONG = [
     (["fit", "--stpes", "3"], "No such option"),
     (["compare", "a.csv", "b.csv"], "a.csv: no file has such a name"),
@@ -65,6 +65,22 @@ def test_what_is_wrong_at_first_sight_needs_no_torch(tmp_path):
     for (status, said), (arguments, told) in zip(ends, WRONG, strict=True):
         assert status == 2, arguments
         assert told in " ".join(said.split()), arguments
+
+
+def test_all_that_is_missing_is_named_before_the_work(monkeypatch, tmp_path):
+    for name in ("lightning", "sklearn", "matplotlib"):
+        monkeypatch.setitem(sys.modules, name, None)
+    table = tmp_path / "a.csv"
+    table.write_text("a,b\n1,2\n")
+    for command in (["fit", str(table)], ["classify"], ["reproduce"]):
+        error = CliRunner().invoke(app, command).exception
+        assert isinstance(error, MissingExtraError)
+        assert str(error) == (
+            f"kermix {command[0]} needs matplotlib, lightning, scikit-learn: "
+            "pip install 'kermix[cli]'."
+        )
+    assert CliRunner().invoke(app, ["schema", str(table)]).exit_code == 0
+    assert list(tmp_path.iterdir()) == [table]
 
 
 def test_importing_the_package_imports_nothing_else():

@@ -124,3 +124,11 @@ def test_pages_open_without_errors(site, tmp_path):
     formulas = {look["page"]: look["formulas"] for look in found}
     assert formulas["mathematics.html"] > 50
     assert formulas["api.html"] > 30
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_pages_opened_from_a_disk_are_searched(site, tmp_path):
+    address = f"{(site / 'index.html').as_uri()}?q=nuclear%20norm"
+    _, html = console_of(address, tmp_path / "profile", 6000)
+    assert re.search(r"\d+ matching documents", html)
+    assert "api.html#kermix.nuclear_norm" in html

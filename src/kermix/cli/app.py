@@ -1,6 +1,7 @@
 """The `kermix` command: its sub-commands, and how errors are shown."""
 
 import functools
+import importlib.util
 import inspect
 import sys
 import warnings
@@ -25,7 +26,7 @@ from kermix.cli import (
 )
 from kermix.cli.old_options import CommandWithOldOptions
 from kermix.cli.output import INTERRUPTED, plain, print_notes
-from kermix.errors import DegenerateDataWarning, KermixError, OptionError
+from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError, OptionError
 from kermix.version import __version__
 
 __all__ = ["app", "run"]
@@ -76,17 +77,42 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
+# What a command needs besides PyTorch and NumPy, so that nothing is missing after the work.
+READS, DRAWS, TRAINS = (
+    ("pyarrow", "pandas"),
+    ("matplotlib",),
+    ("lightning", "sklearn", "safetensors"),
+)
+NEEDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("fit", "resume", "classify", "reproduce"), (*READS, *DRAWS, *TRAINS)),
+    **dict.fromkeys(("sample", "score", "impute", "predict"), (*READS, *TRAINS)),
+    **dict.fromkeys(("schema", "compare", "drift"), READS),
+    "sketch": (*READS, "safetensors"),
+    "spectrum": (*READS, *DRAWS),
+}
+CALLED = {"sklearn": "scikit-learn"}
+
+
+def _check_extras(command: str) -> None:
+    """Refuse a command that would stop half-way, and name all that it lacks at once."""
+    missing = [n for n in NEEDS.get(command, ()) if importlib.util.find_spec(n) is None]
+    if missing:
+        names = ", ".join(CALLED.get(name, name) for name in missing)
+        raise MissingExtraError(f"kermix {command} needs {names}: pip install 'kermix[cli]'.")
+
+
 def _help(function: Callable[..., None]) -> str:
     """The docstring with one line for each paragraph: terminals have widths of their own."""
     paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def _stoppable(function: Callable[..., None]) -> Callable[..., None]:
-    """The command, which says so when it is stopped by Ctrl-C."""
+def _complete(name: str, function: Callable[..., None]) -> Callable[..., None]:
+    """The command, which begins if all is there, and says so when it is stopped by Ctrl-C."""
 
     @functools.wraps(function)
     def command(*arguments: Any, **options: Any) -> None:
+        _check_extras(name)
         try:
             function(*arguments, **options)
         except KeyboardInterrupt:
@@ -98,7 +124,7 @@ def _stoppable(function: Callable[..., None]) -> Callable[..., None]:
 
 for _name, _function in COMMANDS.items():
     _class = CommandWithOldOptions if _name in ("fit", "classify") else None
-    app.command(_name, cls=_class, help=_help(_function))(_stoppable(_function))
+    app.command(_name, cls=_class, help=_help(_function))(_complete(_name, _function))
 
 
 @app.command(

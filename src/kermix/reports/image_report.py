@@ -197,7 +197,7 @@ def _pictures(page: Report, images: Tensor, caption: str, across: int = 10) -> N
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtraError("Pictures need Pillow: pip install 'kermix[fit]'.") from None
+        raise MissingExtraError("Pictures need Pillow: pip install 'kermix[images]'.") from None
     shown = sheet(images, across)
     zoom = max(1, 640 // shown.shape[1])
     buffer = io.BytesIO()

@@ -41,7 +41,7 @@ def save_png(array: np.ndarray, path: Path, zoom: int = 2) -> Path:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtraError("Writing pictures needs Pillow: 'kermix[fit]'.") from None
+        raise MissingExtraError("Pictures need Pillow: pip install 'kermix[images]'.") from None
     large = array.repeat(zoom, 0).repeat(zoom, 1)
     with whole_file(path) as part:
         Image.fromarray(large).save(part, format="png", optimize=True)
