@@ -74,7 +74,11 @@ def test_what_the_given_rows_cannot_tell():
     assert few.pvalue == few.smallest_pvalue == 0.1
     assert few.too_few_rows
     assert not few.different
-    assert smallest_pvalue(3, 4, 1000) == 1 / 35
+    assert smallest_pvalue(3, 4, 1000) == smallest_pvalue(3, 4, None) == 1 / 35
+    assert smallest_pvalue(500, 500, None) == 0
+    limited = aggregate_rows(normal(40, 1), 20, permutations=5)
+    assert limited.too_few_permutations
+    assert not limited.too_few_rows
     assert smallest_pvalue(500, 500, 99) == 0.01
 
 

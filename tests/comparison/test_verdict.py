@@ -103,6 +103,28 @@ def test_the_level_decides():
         km.compare(x, y, level=1.5)
 
 
+def test_a_small_level_has_the_permutations_that_it_needs():
+    x, y = normal(60, 2, seed=0), normal(60, 2, seed=1) + 3
+    verdict = km.compare(x, y, level=0.001).verdict
+    assert verdict.different
+    assert verdict.pvalue <= 0.001
+
+
+def test_too_few_permutations_are_not_too_few_rows():
+    x, y = normal(40, 2, seed=0), normal(40, 2, seed=1) + 3
+    verdict = km.compare(x, y, permutations=5).verdict
+    assert not verdict.different
+    assert not verdict.too_few_rows
+    assert verdict.too_few_permutations
+    assert verdict.sentence() == (
+        "Too few permutations to say: permutations=5 cannot show a difference at level 0.05, "
+        "because no p-value can fall below 0.17; it takes 19 or more."
+    )
+    enough = km.compare(x, y, permutations=19).verdict
+    assert enough.different
+    assert not enough.too_few_permutations
+
+
 def test_costs_are_computed_only_for_those_who_ask(monkeypatch):
     asked = []
     find = details.DetailsTask.find

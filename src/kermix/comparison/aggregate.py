@@ -38,9 +38,9 @@ from kermix.data.tables.table import Source
 from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
 
-__all__ = ["aggregate_rows", "aggregate_test"]
+__all__ = ["aggregate_rows", "aggregate_test", "permutations_for"]
 
-PERMUTATIONS = 500
+PERMUTATIONS, MOST_PERMUTATIONS = 500, 10_000
 FAMILY: tuple[Kernels, ...] = (
     Kernels("Gaussian", "as given", 4),
     Kernels("Gaussian", "standardized", 4),
@@ -173,11 +173,22 @@ def aggregate_rows(
         permutations=len(total) - 1,
         rows_used=units.used,
         smallest_pvalue=_smallest(sizes, permutations, groups),
+        smallest_of_rows=_smallest(sizes, None, groups),
         detectable_shift=_detectable_shift(units.used, level, len(places)),
         method=units.told,
         statistic=float(total[0]),
         null=total[1:],
     )  # fmt: skip
+
+
+def permutations_for(level: float, tests: int = 1) -> int:
+    """How many permutations to draw: 500, or twice as many as so many tests at a level need.
+
+    Example:
+        >>> permutations_for(0.05), permutations_for(0.001), permutations_for(0.001, 12)
+        (500, 2000, 10000)
+    """
+    return min(MOST_PERMUTATIONS, max(PERMUTATIONS, math.ceil(2 * tests / level)))
 
 
 def _family(units: Units) -> tuple[Kernels, ...]:
@@ -195,7 +206,7 @@ def _ridges(rows: int) -> tuple[float, ...]:
 
 
 def _smallest(
-    sizes: tuple[int, int], permutations: int, groups: tuple[Tensor, Tensor] | None
+    sizes: tuple[int, int], permutations: int | None, groups: tuple[Tensor, Tensor] | None
 ) -> float:
     if groups is not None:
         sizes = len(torch.unique(groups[0])), len(torch.unique(groups[1]))
