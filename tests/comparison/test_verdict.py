@@ -186,6 +186,41 @@ def test_changes_in_words(first, second, short):
     assert change_of(values, 200).short == short
 
 
+@pytest.mark.parametrize(
+    ("rows", "shift", "scale", "short"),
+    [
+        ((400, 20), 3, 1, "higher"),
+        ((400, 40), 3, 1, "higher"),
+        ((1000, 100), 3, 0.1, "higher"),
+        ((40, 400), -3, 1, "lower"),
+        ((400, 100), 0.3, 4, "more spread"),
+        ((400, 100), 0.05, 0.2, "less spread"),
+        ((400, 1), 5, 1, "higher"),
+        ((400, 1), -5, 1, "lower"),
+    ],
+)
+def test_a_shift_is_not_a_spread(rows, shift, scale, short):
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        numbers = np.concatenate([rng.normal(size=rows[0]),
+                                  rng.normal(size=rows[1]) * scale + shift])  # fmt: skip
+        assert change_of(ColumnValues("x", "number", numbers), rows[0]).short in (
+            short, "another shape" if rows[1] == 1 else short
+        )  # fmt: skip
+
+
+def test_dates_and_counts_are_shown_without_what_they_do_not_say():
+    first, second = orders(60, 0), orders(60, 1, later=20)
+    result = km.compare(first[["day"]], second[["day"]], permutations=19)
+    assert "00:00" not in result.verdict.columns[0].change
+    assert "2024-01-" in result.verdict.columns[0].change
+    told = " ".join(result.reading_notes)
+    assert "1 column of numbers and times" in told
+    assert "categor" not in told
+    both = km.compare(first[["cut", "price"]], second[["cut", "price"]], permutations=19)
+    assert ", and 1 category;" in " ".join(both.reading_notes)
+
+
 def test_differences_are_total_variations():
     codes = np.repeat([0, 1, 2, 0, 1, 2], [50, 30, 20, 20, 30, 50])
     values = ColumnValues("x", "category", codes=codes, names=("a", "b", "c"))
