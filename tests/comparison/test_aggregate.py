@@ -82,6 +82,18 @@ def test_what_the_given_rows_cannot_tell():
     assert smallest_pvalue(500, 500, 99) == 0.01
 
 
+@pytest.mark.parametrize(("n", "m", "d"), [(5, 5, 1), (10, 10, 2)])
+def test_the_shift_that_would_have_been_found_is_found(n, m, d):
+    found, repetitions = 0, 30
+    told = aggregate_rows(normal(n + m, d), n, permutations=19).detectable_shift
+    for seed in range(repetitions):
+        pooled = normal(n + m, d, seed=seed)
+        pooled[n:, 0] += told
+        found += aggregate_rows(pooled, n, permutations=99).different
+    # Of 0.8 or more, three standard errors below; it was 0.3 to 0.5 of them.
+    assert found >= 0.6 * repetitions
+
+
 def test_a_shift_is_found_in_its_column():
     pooled = normal(160, 6, seed=1)
     pooled[80:, 4] += 0.9

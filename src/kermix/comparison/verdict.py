@@ -74,7 +74,7 @@ class Verdict:
         too_few_permutations: Whether so few permutations cannot, though the rows could.
         smallest_pvalue: The smallest that so many rows and permutations can give.
         detectable_shift: The shift of one column, in its standard deviations, that is found in
-            four of five cases.
+            at least four of five cases where columns are normal and independent.
         method: How the p-value was found, or why there is none.
         note: What else to know, of sketches.
     """
