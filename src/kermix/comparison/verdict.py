@@ -127,7 +127,10 @@ class Verdict:
         low, high = self.interval
         shown = f"AUC {auc_text(self.effect)} ({auc_text(low)} to {auc_text(high)}; 0.5 is chance)"
         if low <= 0.5:
-            return f"They differ ({p}), but a classifier does not tell their rows apart: {shown}."
+            return (
+                f"They differ ({p}), but it is not clear that a classifier tells their rows "
+                f"apart: {shown}."
+            )
         return f"They differ ({p}): a classifier tells their rows apart with {shown}."
 
     def _detectable(self) -> str:
