@@ -17,6 +17,7 @@ from kermix.comparison.column_places import ColumnPlace, places_of_names
 from kermix.comparison.column_scores import ColumnScores, PairScores, legendre
 from kermix.comparison.evidence import corrected_pvalues, evidence, ranked_rows, settled
 from kermix.comparison.kernel_family import Kernels, kernel_members
+from kermix.comparison.pair_dependence import _in_own_margins
 from kermix.comparison.units import Units, smallest_pvalue
 from kermix.errors import OptionError, SampleError
 from kermix.kernels.distances import Layout
@@ -316,3 +317,36 @@ def test_evidence_is_on_one_scale():
     assert ((far - stats.norm.ppf(0.99)).abs() < 0.25).all()
     assert evidence(torch.ones(1, 9)).abs().max() == 0
     assert settled(torch.tensor([1.0, 1.0 + 1e-13, 2.0]).double()).unique().numel() == 2
+
+
+def test_a_pair_is_not_named_where_each_column_has_only_moved():
+    named = 0
+    for seed in range(6):
+        pooled = normal(100, 2, seed=seed)
+        pooled[50:] += 2.5
+        found = aggregate_rows(pooled, 50, permutations=59)
+        assert all(c.corrected <= 0.05 for c in found.columns)
+        named += found.pairs[0].corrected <= 0.05
+    assert named <= 2  # it was six
+
+
+def test_a_pair_is_named_whose_columns_have_moved_and_depend_differently():
+    pooled = normal(160, 3, seed=5)
+    pooled[80:, 1] = 0.9 * pooled[80:, 0] + 0.3 * pooled[80:, 1]
+    pooled[80:] += 2
+    found = aggregate_rows(pooled, 80, permutations=99)
+    assert found.pairs[0].columns == ("x0", "x1")
+    assert found.pairs[0].corrected <= 0.05
+    assert found.pairs[1].corrected > 0.05
+
+
+def test_correlations_of_a_pair_are_those_of_ranks_within_each_side():
+    places = places_of_names(["a", "b"])
+    rows = [normal(40, 2, seed=0), normal(30, 2, seed=1).exp()]
+    shares = [torch.full((len(r),), 1 / len(r), dtype=torch.float64) for r in rows]
+    first, second = (_in_own_margins(p, rows, shares) for p in places)
+    for k, side in enumerate((slice(0, 40), slice(40, None))):
+        between = first[side].mT @ second[side] / len(rows[k])
+        assert between[0, 0].item() == pytest.approx(stats.spearmanr(*rows[k].mT.numpy())[0])
+        within = first[side].mT @ first[side] / len(rows[k])
+        assert_close(within, torch.eye(2).double())

@@ -30,6 +30,7 @@ from kermix.comparison.evidence import (
     settled,
 )
 from kermix.comparison.kernel_family import Kernels, kernel_members
+from kermix.comparison.pair_dependence import dependence_pvalues
 from kermix.comparison.permutation import own_generator, pvalues
 from kermix.comparison.sources import read_sources
 from kermix.comparison.units import Units, smallest_pvalue
@@ -161,6 +162,17 @@ def aggregate_rows(
     own, corrected = pvalues(settled(table))[:, 0], corrected_pvalues(table)
     rank = corrected.add(own * 1e-6).argsort(stable=True).tolist()
     names_of = [p.name for p in places]
+    of_pairs = ranked_rows(double)
+    if any(corrected <= level for *_, corrected in of_pairs):
+        # The exact test says of such pairs that they differ; this one, that not only columns do.
+        beyond = dependence_pvalues(
+            pooled.double(), n, places, pairs, permutations, generator, groups=groups,
+            weights=weights,
+        )  # fmt: skip
+        of_pairs = sorted(
+            ((k, s, p, max(c, float(beyond[k]))) for k, s, p, c in of_pairs),
+            key=lambda pair: pair[3],
+        )
     return AggregateTest(
         pvalue=float(pvalues(total)[0]),
         level=float(level),
@@ -171,7 +183,7 @@ def aggregate_rows(
         columns=tuple(ColumnTest(names_of[k], *rest) for k, *rest in ranked_rows(single)),
         pairs=tuple(
             PairTest((names_of[pairs[k][0]], names_of[pairs[k][1]]), *rest)
-            for k, *rest in ranked_rows(double)
+            for k, *rest in of_pairs
         ),
         permutations=len(total) - 1,
         rows_used=units.used,
