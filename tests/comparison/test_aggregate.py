@@ -350,3 +350,18 @@ def test_correlations_of_a_pair_are_those_of_ranks_within_each_side():
         assert between[0, 0].item() == pytest.approx(stats.spearmanr(*rows[k].mT.numpy())[0])
         within = first[side].mT @ first[side] / len(rows[k])
         assert_close(within, torch.eye(2).double())
+
+
+def test_a_single_value_of_a_category_counts_by_itself():
+    codes = torch.tensor([[0.0], [1.0], [2.0], [3.0]]).repeat_interleave(
+        torch.tensor([200, 120, 72, 8]), 0
+    )
+    shares = torch.full((400,), 1 / 400, dtype=torch.float64)
+    column = ColumnScores.of(ColumnPlace("x", None, 0), codes.double(), shares)
+    scores = column(codes.double())
+    second = torch.zeros(400, dtype=torch.bool)
+    second[:96] = second[200:260] = second[320:356] = second[392:] = True  # all of the last
+    squares = (scores[second].mean(0) - scores[~second].mean(0)).square()[:, None]
+    p, q = torch.tensor([8 / 400, 8 / 200])
+    assert len(column.statistics(squares)) == 3
+    assert column.statistics(squares)[-1].item() == pytest.approx((q**2 / (p * (1 - p))).item())
