@@ -106,9 +106,9 @@ class DriftMonitor:
             rows are drawn down to so many.
         expected_run_length: Mean number of batches until a false alarm.
         batch_size: Rows of a batch, roughly; by default those of the first one. The threshold is
-            for batches of this size: with a quarter of the rows in each, false alarms come about
-            a quarter sooner than asked, and the report says so. Where monitors of parallel
-            streams are merged, the rows of all streams together.
+            for batches of this size: with far fewer rows in each, false alarms come sooner than
+            asked, and the report says so. Where monitors of parallel streams are merged, the rows
+            of all streams together.
         columns: Which columns of a table to watch; by default all.
         exclude: Columns of a table to leave aside.
         kinds: Kinds of columns by name, where you know better; see :meth:`kermix.Schema.of`.
