@@ -13,6 +13,7 @@ from kermix.comparison.period_drift import PeriodDrift, PeriodVerdict, holm
 from kermix.comparison.periods import read_periods
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import KermixError
+from kermix.reports.period_report import period_report
 
 FAST = ["--permutations", "99"]
 MONTHS = ("January", "February", "March", "April")
@@ -111,8 +112,8 @@ def test_gaps_and_small_periods_are_said(flights):
     table = flights.drop(columns=["day", "number"])
     table.iloc[:7, 0] = None
     few = table[table["month"] != "April"]
-    few = pd.concat([few, table[table["month"] == "April"].head(3)])
-    found = km.drift_over_time(few, "month", permutations=99)
+    few = pd.concat([few, table[table["month"] == "April"].head(1)])
+    found = km.drift_over_time(few, "month", level=0.02, permutations=99)
     assert "7 rows without a value of month are left out." in found.notes
     assert [p.answer for p in found.periods] == ["no difference", "different", "too few rows"]
     assert found.periods[2].pvalue is None
@@ -149,8 +150,34 @@ def test_a_folder_without_tables_and_a_table_of_one_column(tmp_path):
         km.drift_over_time(tmp_path)
     with pytest.raises(KermixError, match="only column"):
         km.drift_over_time({"a": ["x", "y"]}, "a")
-    with pytest.raises(KermixError, match="reference, x, has 1 rows"):
+    with pytest.raises(KermixError, match="reference, x, has 1 row, too few"):
         km.drift_over_time({"a": ["x", "y", "y"], "b": [1, 2, 3]}, "a")
+
+
+def test_three_rows_can_be_enough(flights):
+    table = flights.drop(columns=["day", "number"])
+    april = table[table["month"] == "April"].head(3).assign(late=1e4)
+    found = km.drift_over_time(pd.concat([table[table["month"] == "January"], april]), "month")
+    assert found.sentence().startswith("April differs from January")
+    assert found.periods[0].pvalue < 0.01
+
+
+def test_none_differs_only_where_one_could(tmp_path):
+    place = np.repeat(np.arange(12), 5)
+    rows = {"by": place, "x": np.arange(60) % 5 + 1000.0 * place, "y": np.arange(60) % 3}
+    few = km.drift_over_time(rows, "by")  # 2 / 252 is not below 0.05 / 11
+    assert few.sentence() == "Too few rows to say whether any period differs from 0."
+    less = {name: values[:20] for name, values in rows.items()}
+    assert len(km.drift_over_time(less, "by").different) == 3
+    limited = km.drift_over_time(less, "by", permutations=19)
+    assert limited.sentence() == (
+        "Too few permutations to say whether any period differs from 0: for 3 periods at level "
+        "0.05 it takes 59 or more."
+    )
+    assert {p.answer for p in limited.periods} == {"too few permutations"}
+    assert len(km.drift_over_time(less, "by", permutations=59).different) == 3
+    page = period_report(limited, "drift").save(tmp_path / "drift.html").read_text()
+    assert '<p class="answer">Too few permutations to say</p>' in page
 
 
 def test_many_periods_have_permutations_enough(monkeypatch):
@@ -162,7 +189,7 @@ def test_many_periods_have_permutations_enough(monkeypatch):
 
     monkeypatch.setattr("kermix.comparison.period_drift.compare", compare)
     for periods in (3, 41):
-        place = np.repeat(np.arange(periods), 6)
+        place = np.repeat(np.arange(periods), 9)
         with pytest.raises(RuntimeError):
             km.drift_over_time({"by": place, "x": np.arange(len(place)) % 5}, "by")
     assert asked == [500, 1600]

@@ -24,6 +24,7 @@ from kermix.comparison.evidence import (
     settled,
 )
 from kermix.comparison.kernel_family import Kernels, kernel_members
+from kermix.comparison.pair_dependence import _in_own_margins
 from kermix.comparison.ranks import MiddleRanks
 from kermix.comparison.units import Units, smallest_pvalue
 from kermix.errors import OptionError, SampleError
@@ -82,8 +83,24 @@ def test_what_the_given_rows_cannot_tell():
     assert few.pvalue == few.smallest_pvalue == 0.1
     assert few.too_few_rows
     assert not few.different
-    assert smallest_pvalue(3, 4, 1000) == 1 / 35
+    assert smallest_pvalue(3, 4, 1000) == smallest_pvalue(3, 4, None) == 1 / 35
+    assert smallest_pvalue(500, 500, None) == 0
+    limited = aggregate_rows(normal(40, 1), 20, permutations=5)
+    assert limited.too_few_permutations
+    assert not limited.too_few_rows
     assert smallest_pvalue(500, 500, 99) == 0.01
+
+
+@pytest.mark.parametrize(("n", "m", "d"), [(5, 5, 1), (10, 10, 2)])
+def test_the_shift_that_would_have_been_found_is_found(n, m, d):
+    found, repetitions = 0, 30
+    told = aggregate_rows(normal(n + m, d), n, permutations=19).detectable_shift
+    for seed in range(repetitions):
+        pooled = normal(n + m, d, seed=seed)
+        pooled[n:, 0] += told
+        found += aggregate_rows(pooled, n, permutations=99).different
+    # Of 0.8 or more, three standard errors below; it was 0.3 to 0.5 of them.
+    assert found >= 0.6 * repetitions
 
 
 def test_a_shift_is_found_in_its_column():
@@ -367,3 +384,51 @@ def test_evidence_is_on_one_scale():
     assert ((far - stats.norm.ppf(0.99)).abs() < 0.25).all()
     assert evidence(torch.ones(1, 9)).abs().max() == 0
     assert settled(torch.tensor([1.0, 1.0 + 1e-13, 2.0]).double()).unique().numel() == 2
+
+
+def test_a_pair_is_not_named_where_each_column_has_only_moved():
+    named = 0
+    for seed in range(6):
+        pooled = normal(100, 2, seed=seed)
+        pooled[50:] += 2.5
+        found = aggregate_rows(pooled, 50, permutations=59)
+        assert all(c.corrected <= 0.05 for c in found.columns)
+        named += found.pairs[0].corrected <= 0.05
+    assert named <= 2  # it was six
+
+
+def test_a_pair_is_named_whose_columns_have_moved_and_depend_differently():
+    pooled = normal(160, 3, seed=5)
+    pooled[80:, 1] = 0.9 * pooled[80:, 0] + 0.3 * pooled[80:, 1]
+    pooled[80:] += 2
+    found = aggregate_rows(pooled, 80, permutations=99)
+    assert found.pairs[0].columns == ("x0", "x1")
+    assert found.pairs[0].corrected <= 0.05
+    assert found.pairs[1].corrected > 0.05
+
+
+def test_correlations_of_a_pair_are_those_of_ranks_within_each_side():
+    places = places_of_names(["a", "b"])
+    rows = [normal(40, 2, seed=0), normal(30, 2, seed=1).exp()]
+    shares = [torch.full((len(r),), 1 / len(r), dtype=torch.float64) for r in rows]
+    first, second = (_in_own_margins(p, rows, shares) for p in places)
+    for k, side in enumerate((slice(0, 40), slice(40, None))):
+        between = first[side].mT @ second[side] / len(rows[k])
+        assert between[0, 0].item() == pytest.approx(stats.spearmanr(*rows[k].mT.numpy())[0])
+        within = first[side].mT @ first[side] / len(rows[k])
+        assert_close(within, torch.eye(2).double())
+
+
+def test_a_single_value_of_a_category_counts_by_itself():
+    codes = torch.tensor([[0.0], [1.0], [2.0], [3.0]]).repeat_interleave(
+        torch.tensor([200, 120, 72, 8]), 0
+    )
+    shares = torch.full((400,), 1 / 400, dtype=torch.float64)
+    column = ColumnScores.of(ColumnPlace("x", None, 0), codes.double(), shares)
+    scores = column(codes.double())
+    second = torch.zeros(400, dtype=torch.bool)
+    second[:96] = second[200:260] = second[320:356] = second[392:] = True  # all of the last
+    squares = (scores[second].mean(0) - scores[~second].mean(0)).square()[:, None]
+    p, q = torch.tensor([8 / 400, 8 / 200])
+    assert len(column.statistics(squares)) == 3
+    assert column.statistics(squares)[-1].item() == pytest.approx((q**2 / (p * (1 - p))).item())

@@ -98,7 +98,7 @@ def test_tables_are_matched_by_column_and_columns_ranked():
     assert found.column_differences[0].column == "b"
     assert found.column_differences[0].pvalue == 0.02
     assert found.column_differences[1].distance < 0.1
-    with pytest.raises(TableError, match="only data frame has c"):
+    with pytest.raises(TableError, match="only the first data frame has c"):
         km.compare(first, second.drop(columns="c"))
     only = km.compare(first, second, columns=["a"], permutations=0, bootstrap=0)
     assert only.columns == ("a",)

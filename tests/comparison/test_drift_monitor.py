@@ -262,3 +262,14 @@ def test_bad_input_is_refused_by_name(saved, of_table, table, tmp_path):
         km.DriftMonitor.load(tmp_path / "other.npz")
     with pytest.raises(RunError, match="no such file"):
         km.DriftMonitor.load(tmp_path / "none")
+
+
+def test_batches_that_are_smaller_than_the_threshold_is_for_are_said():
+    rows = normal(400, 2)
+    monitor = km.DriftMonitor(rows, expected_run_length=20, batch_size=20)
+    monitor.update(rows[:5])
+    assert "5 rows on average" in monitor.report()
+    assert "Give batch_size=5" in monitor.report()
+    monitor.reset()
+    monitor.update(rows[:18])
+    assert "batch_size" not in monitor.report()

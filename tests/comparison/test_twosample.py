@@ -217,3 +217,11 @@ def test_weights_of_single_precision(cost):
     double = km.two_sample_test(*points, cost, 0.5, 50, weights_x=weights, weights_y=weights)
     assert single.statistic == pytest.approx(double.statistic, rel=1e-9)
     assert single.pvalue == double.pvalue
+
+
+def test_arrays_and_whole_numbers_are_taken_as_they_are():
+    x, y = (10 * normal(2, 30, 2, seed=3)).round()
+    for cost in (None, "mmd"):
+        wanted = km.two_sample_test(x, y, cost, permutations=19).pvalue
+        for form in (torch.Tensor.numpy, torch.Tensor.long, lambda t: t.numpy().astype(int)):
+            assert km.two_sample_test(form(x), form(y), cost, permutations=19).pvalue == wanted

@@ -103,6 +103,28 @@ def test_the_level_decides():
         km.compare(x, y, level=1.5)
 
 
+def test_a_small_level_has_the_permutations_that_it_needs():
+    x, y = normal(60, 2, seed=0), normal(60, 2, seed=1) + 3
+    verdict = km.compare(x, y, level=0.001).verdict
+    assert verdict.different
+    assert verdict.pvalue <= 0.001
+
+
+def test_too_few_permutations_are_not_too_few_rows():
+    x, y = normal(40, 2, seed=0), normal(40, 2, seed=1) + 3
+    verdict = km.compare(x, y, permutations=5).verdict
+    assert not verdict.different
+    assert not verdict.too_few_rows
+    assert verdict.too_few_permutations
+    assert verdict.sentence() == (
+        "Too few permutations to say: permutations=5 cannot show a difference at level 0.05, "
+        "because no p-value can fall below 0.17; it takes 19 or more."
+    )
+    enough = km.compare(x, y, permutations=19).verdict
+    assert enough.different
+    assert not enough.too_few_permutations
+
+
 def test_costs_are_computed_only_for_those_who_ask(monkeypatch):
     asked = []
     find = details.DetailsTask.find
@@ -162,6 +184,41 @@ def test_sketches_have_a_pvalue_and_refuse_numbers_that_tell_nothing():
 def test_changes_in_words(first, second, short):
     values = ColumnValues("x", "number", np.concatenate([first, second]))
     assert change_of(values, 200).short == short
+
+
+@pytest.mark.parametrize(
+    ("rows", "shift", "scale", "short"),
+    [
+        ((400, 20), 3, 1, "higher"),
+        ((400, 40), 3, 1, "higher"),
+        ((1000, 100), 3, 0.1, "higher"),
+        ((40, 400), -3, 1, "lower"),
+        ((400, 100), 0.3, 4, "more spread"),
+        ((400, 100), 0.05, 0.2, "less spread"),
+        ((400, 1), 5, 1, "higher"),
+        ((400, 1), -5, 1, "lower"),
+    ],
+)
+def test_a_shift_is_not_a_spread(rows, shift, scale, short):
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        numbers = np.concatenate([rng.normal(size=rows[0]),
+                                  rng.normal(size=rows[1]) * scale + shift])  # fmt: skip
+        assert change_of(ColumnValues("x", "number", numbers), rows[0]).short in (
+            short, "another shape" if rows[1] == 1 else short
+        )  # fmt: skip
+
+
+def test_dates_and_counts_are_shown_without_what_they_do_not_say():
+    first, second = orders(60, 0), orders(60, 1, later=20)
+    result = km.compare(first[["day"]], second[["day"]], permutations=19)
+    assert "00:00" not in result.verdict.columns[0].change
+    assert "2024-01-" in result.verdict.columns[0].change
+    told = " ".join(result.reading_notes)
+    assert "1 column of numbers and times" in told
+    assert "categor" not in told
+    both = km.compare(first[["cut", "price"]], second[["cut", "price"]], permutations=19)
+    assert ", and 1 category;" in " ".join(both.reading_notes)
 
 
 def test_differences_are_total_variations():

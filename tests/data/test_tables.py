@@ -133,7 +133,7 @@ def test_columns_are_matched_by_name_and_differences_listed():
     a, b = common_columns(first, second)
     assert a.columns == b.columns
     torch.testing.assert_close(a.values, b.values)
-    with pytest.raises(TableError, match=r"only data frame has on\. .*a,b"):
+    with pytest.raises(TableError, match=r"only the first data frame has on\. .*a,b"):
         common_columns(first, read_table(frame()[["a", "b"]]))
     with pytest.raises(TableError, match="3 columns of numbers and list has 2"):
         common_columns(first, read_table([[1.0, 2.0]]))

@@ -56,7 +56,8 @@ def command(
     permutations: Annotated[
         int | None,
         typer.Option(
-            help="Permutations behind each p-value. [500 for the verdict, 200 for each cost]"
+            help="Permutations behind each p-value. [500 for the verdict, or as many as the level "
+            "needs; 200 for each cost]"
         ),
     ] = None,
     level: Annotated[
@@ -120,6 +121,8 @@ def command(
         _print(result, whole)
     if report_path is not None:
         save_page(comparison_report(result, costs=whole).save, report_path, quiet=as_json)
+    if fail_if_different and result.verdict.too_few_permutations:
+        raise OptionError(f"--fail-if-different needs a verdict. {result.verdict.headline()}")
     if fail_if_different and result.verdict.different:
         raise typer.Exit(DIFFERENT)
 

@@ -11,6 +11,7 @@ __all__ = ["Change", "change_of", "difference_of", "groups_of"]
 
 FEW_VALUES = 8
 CLEAR = 2.0  # standard deviations
+FEWEST_FOR_A_SPREAD = 4  # rows of a side
 PARTS = {"middle half": (0.25, 0.75), "middle nine tenths": (0.05, 0.95)}
 GROUPS = 20
 
@@ -86,19 +87,21 @@ def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[flo
     unit = math.sqrt(1 / len(a) + 1 / len(b))
     if len(distinct) == 1:
         return 0.0, Change("the same", f"always {values.shown(float(distinct[0]))}")
-    counts = np.bincount(index)
-    ranks = ((np.cumsum(counts) - counts / 2) / len(both))[index]
+    ranks = _middle_ranks(both)
     if len(distinct) <= FEW_VALUES:
         shares = [np.bincount(side, minlength=len(distinct)) / len(side)
                   for side in sides_of(index, len(a))]  # fmt: skip
         spread = ranks.std()
         clear = abs(ranks[: len(a)].mean() - ranks[len(a) :].mean()) / max(spread * unit, 1e-12)
         return clear, _share([values.shown(float(v)) for v in distinct], *shares)
-    spreads = (ranks - ranks.mean()) ** 2
+    # Far from the middle of its own side: a shift alone leaves that as it was.
+    far = _middle_ranks(np.concatenate([np.abs(side - np.median(side)) for side in (a, b)]))
     place, spread = (
         (part[len(a) :].mean() - part[: len(a)].mean()) / max(part.std() * unit, 1e-12)
-        for part in (ranks, spreads)
+        for part in (ranks, far)
     )
+    if min(len(a), len(b)) < FEWEST_FOR_A_SPREAD:
+        spread = 0.0
     middles = [float(np.median(side)) for side in (a, b)]
     if abs(spread) > max(abs(place), CLEAR) and values.kind != "time":
         word = "more spread" if spread > 0 else "less spread"
@@ -117,6 +120,11 @@ def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[flo
         word = "the same" if same else "another shape"
         return abs(place), Change(word, f"{what} {shown[0]} -> {shown[1]}")
     return abs(place), Change(words[0 if place > 0 else 1], f"{what} {shown[0]} -> {shown[1]}")
+
+
+def _middle_ranks(numbers: np.ndarray) -> np.ndarray:  # between 0 and 1
+    _, index, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    return ((np.cumsum(counts) - counts / 2) / len(numbers))[index]
 
 
 def _share(names: list[str] | tuple[str, ...], a: np.ndarray, b: np.ndarray) -> Change:

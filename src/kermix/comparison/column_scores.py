@@ -99,8 +99,9 @@ class ColumnScores:
     def statistics(self, squares: Tensor) -> Tensor:  # (q, P) -> (k, P)
         """Statistics from squared differences of mean scores.
 
-        Of a number: sums of the first 1, 2, 4 and all. Of a category: Pearson's, and the sum of
-        squared differences of shares. Of gaps: that of their share.
+        Of a number: sums of the first 1, 2, 4 and all. Of a category: Pearson's, the sum of
+        squared differences of shares, and the largest of single values, each divided by its
+        variance, for a value that is new or gone. Of gaps: that of their share.
         """
         known = squares[:-1] if self.gap > 0 else squares
         found = []
@@ -109,7 +110,9 @@ class ColumnScores:
         elif len(self.values):
             found.append(known.sum(0))
             if len(self.values) > 2:
-                found.append(self.roots.square() @ known)
+                shares = self.roots.square()
+                found.append(shares @ known)
+                found.append((known / (1 - shares)[:, None]).amax(0))
         if self.gap > 0:
             found.append(squares[-1])
         return torch.stack(found) if found else squares.new_zeros(1, squares.shape[1])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option
-from kermix.comparison.aggregate import PERMUTATIONS
+from kermix.comparison.aggregate import permutations_for
 from kermix.comparison.column_values import ComparedRows
 from kermix.comparison.details import DetailsTask, standardized
 from kermix.comparison.drift import compare_sketches, is_sketch
@@ -79,8 +79,9 @@ def compare(
         bootstrap: How many random groups of rows are left out, one after the other, to find the
             error bars of the SVD, matrix and vector costs (of more than 500 rows at most ten);
             those of the others leave out every row once. 0 for no error bars.
-        permutations: Random labellings behind each p-value; by default 500 for the verdict and
-            200 for each cost. 0 for none, and then there is no verdict.
+        permutations: Random labellings behind each p-value; by default 500 for the verdict
+            (more if the level asks for smaller p-values than these can give) and 200 for each
+            cost. 0 for none, and then there is no verdict.
         seed: Seed of subsampling, splits and permutations.
 
     Example:
@@ -143,7 +144,8 @@ def compare(
         reading_notes=tuple(notes),
         compared=rows,
         _judge=None if permutations == 0 else JudgementTask(
-            rows, names, level, PERMUTATIONS if permutations is None else permutations, seed
+            rows, names, level, permutations_for(level) if permutations is None else permutations,
+            seed,
         ),
         _details=DetailsTask(
             rows, pooled, grid, asked, bootstrap, seed, generator.get_state(), tuple(scaled)

@@ -28,6 +28,7 @@ MOST_REFERENCE = 20_000
 FEWEST_REFERENCE = 20
 LEVEL = 0.05  # of columns that are named in an alarm
 NAMED = 5
+SMALL_BATCHES = 0.75  # of batch_size, from which down it is said
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,10 @@ class DriftMonitor:
         reference: Rows without drift: an array, a tensor, a data frame, a file. More than 20,000
             rows are drawn down to so many.
         expected_run_length: Mean number of batches until a false alarm.
-        batch_size: Rows of a batch, roughly; by default those of the first one. Where monitors of
-            parallel streams are merged, those of all streams together.
+        batch_size: Rows of a batch, roughly; by default those of the first one. The threshold is
+            for batches of this size: with far fewer rows in each, false alarms come sooner than
+            asked, and the report says so. Where monitors of parallel streams are merged, the rows
+            of all streams together.
         columns: Which columns of a table to watch; by default all.
         exclude: Columns of a table to leave aside.
         kinds: Kinds of columns by name, where you know better; see :meth:`kermix.Schema.of`.
@@ -279,10 +282,23 @@ class DriftMonitor:
         """The first alarm in words, or that there was none."""
         rows = f"{sum(self._counts):,} rows"
         asked = f"one false alarm in {self.expected_run_length:g} batches is expected"
-        if self.first_alarm is None:
-            return f"No alarm in {self.batches} batches of {rows}; {asked}."
-        lines = [self.first_alarm.sentence(), f"{self.batches} batches of {rows}; {asked}."]
-        return "\n".join([*lines, *self.notes])
+        lines = [f"No alarm in {self.batches} batches of {rows}; {asked}."]
+        if self.first_alarm is not None:
+            lines = [self.first_alarm.sentence(), f"{self.batches} batches of {rows}; {asked}."]
+        return "\n".join([*lines, *self._of_other_sizes(), *self.notes])
+
+    def _of_other_sizes(self) -> list[str]:
+        """That batches are not of the size for which the threshold is."""
+        if not self._counts or self.batch_size is None:
+            return []
+        usual = sum(self._counts) / len(self._counts)
+        if usual > SMALL_BATCHES * self.batch_size:
+            return []
+        return [
+            f"Batches have {usual:.3g} rows on average, and the threshold is for {self.batch_size}"
+            f" (batch_size): false alarms are more frequent than asked. Give batch_size="
+            f"{max(1, round(usual))}, or put batches together."
+        ]
 
     def merge(self, other: "DriftMonitor") -> "DriftMonitor":
         """The monitor of both streams together, as a new one; also written `a + b`.

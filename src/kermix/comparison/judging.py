@@ -60,6 +60,7 @@ class JudgementTask:
             names=self.names,
             rows=(n, len(pooled) - n),
             too_few_rows=test.too_few_rows,
+            too_few_permutations=test.too_few_permutations,
             smallest_pvalue=test.smallest_pvalue,
             detectable_shift=test.detectable_shift,
             method=f"permutation test, {test.permutations} labellings: {test.method}",

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kermix.comparison.aggregate import PERMUTATIONS
+from kermix.comparison.aggregate import permutations_for
 from kermix.comparison.compare import compare
 from kermix.comparison.periods import Periods, read_periods
+from kermix.comparison.units import smallest_pvalue
 from kermix.comparison.verdict import ColumnVerdict
 from kermix.data.tables.common import listed
 from kermix.data.tables.csv_look import Reading
@@ -18,8 +19,7 @@ from kermix.errors import OptionError
 __all__ = ["PERIOD_HEADS", "PeriodDrift", "PeriodVerdict", "drift_over_time", "holm"]
 
 PERIOD_HEADS = ("period", "rows", "verdict", "p", "AUC", "moved most")
-FEWEST_ROWS = 5
-MOST_PERMUTATIONS = 10_000
+FEW_ROWS = 5  # of a reference that tells nothing
 DRAWN = "rows used, drawn at random."
 NAMED, SHOWN = 3, 3  # columns in the sentence, and in a line of the table
 
@@ -39,6 +39,7 @@ class PeriodVerdict:
         columns: Columns that differ by themselves if the period does, most different first;
             p-values corrected for the number of columns.
         too_few_rows: Whether no p-value could be small enough, whatever the rows are.
+        too_few_permutations: Whether so few permutations could give none.
     """
 
     period: str
@@ -50,12 +51,15 @@ class PeriodVerdict:
     interval: tuple[float, float] | None
     columns: tuple[ColumnVerdict, ...]
     too_few_rows: bool
+    too_few_permutations: bool = False
 
     @property
     def answer(self) -> str:
         """In one word or two."""
         if self.too_few_rows:
             return "too few rows"
+        if self.too_few_permutations:
+            return "too few permutations"
         return "different" if self.different else "no difference"
 
 
@@ -104,6 +108,12 @@ class PeriodDrift:
         if not judged:
             return f"Too few rows to say whether any {self.noun} differs from {self.reference}."
         count, total = len(self.different), len(judged)
+        if any(p.too_few_permutations for p in judged):
+            return (
+                f"Too few permutations to say whether any {self.noun} differs from "
+                f"{self.reference}: for {total} {self._plural(total)} at level {self.level:g} it "
+                f"takes {math.ceil(total / self.level) - 1:,} or more.{left}"
+            )
         if not count:
             which = f"None of {total} {self._plural(total)} differs"
             if total == 1:
@@ -202,18 +212,20 @@ def drift_over_time(
     periods = read_periods(source, by, every, reading)
     at = _reference(periods, reference)
     first = periods.tables[at]
-    if first.rows < FEWEST_ROWS:
-        raise OptionError(
-            f"The reference, {first.name}, has {first.rows} rows, and {FEWEST_ROWS} are the "
-            "fewest; name another one (--reference)."
-        )
     others = [t for k, t in enumerate(periods.tables) if k != at]
-    enough = [t for t in others if t.rows >= FEWEST_ROWS]
+    most = max_points or max(t.rows for t in periods.tables)
+    sizes = [(min(first.rows, most), min(t.rows, most)) for t in others]
+    able = testable([smallest_pvalue(*both, None) for both in sizes], level)
+    enough = [t for t, one in zip(others, able, strict=True) if one]
+    if not enough and first.rows < FEW_ROWS:
+        raise OptionError(
+            f"The reference, {first.name}, has {first.rows} row{'s' * (first.rows != 1)}, too few "
+            f"to say whether any {periods.noun} differs; name another one (--reference)."
+        )
     notes = list(periods.notes)
     if permutations is None:
-        permutations = min(
-            MOST_PERMUTATIONS, max(PERMUTATIONS, math.ceil(2 * len(enough) / level))
-        )
+        permutations = permutations_for(level, len(enough))
+    limited = len(enough) > level * (permutations + 1) * (1 + 1e-9)
     known = {n: k for n, k in reading.kinds.items() if n in first.columns}
     found: dict[str, PeriodVerdict] = {}
     for table in enough:
@@ -226,7 +238,7 @@ def drift_over_time(
         verdict = result.verdict
         found[table.name] = PeriodVerdict(
             table.name, table.rows, verdict.different, verdict.pvalue, verdict.pvalue,
-            verdict.effect, verdict.interval, verdict.different_columns, verdict.too_few_rows,
+            verdict.effect, verdict.interval, verdict.different_columns, False, limited,
         )  # fmt: skip
     if max_points is not None and any(t.rows > max_points for t in periods.tables):
         notes.append(f"Of larger periods {max_points:,} {DRAWN}")
@@ -246,6 +258,23 @@ def drift_over_time(
         one = replace(found[table.name], pvalue=pvalue, different=pvalue <= level)
         judged.append(one if one.different else replace(one, columns=()))
     return PeriodDrift(first.name, first.rows, tuple(judged), level, periods.noun, tuple(notes))
+
+
+def testable(smallest: Sequence[float], level: float) -> list[bool]:
+    """Which tests can be significant together, given the smallest p-value of each (Tarone 1990).
+
+    The others are left out before the correction. That depends on numbers of rows alone, so the
+    level holds, and each that is left can be significant whatever the others are.
+
+    Example:
+        >>> testable([0.01, 0.04, 0.001], 0.05)
+        [True, False, True]
+    """
+    for tests in range(1, len(smallest) + 1):
+        found = [p <= level / tests for p in smallest]
+        if sum(found) <= tests:
+            return found
+    return [True] * len(smallest)
 
 
 def holm(pvalues: Sequence[float]) -> list[float]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kermix.comparison.period_order import order_of_names
 from kermix.data.tables.columns import family
 from kermix.data.tables.common import READABLE, kind_of_file, listed, load_pyarrow
 from kermix.data.tables.csv_look import Reading
@@ -24,11 +25,6 @@ EVERY = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m", "year": "%Y"}
 MOST_PERIODS = 400
 DAYS_UP_TO, MONTHS_UP_TO = 45, 5 * 366  # of the whole span, where nobody says how to cut dates
 NOUNS = ("hour", "day", "week", "month", "quarter", "year")
-CALENDAR = (
-    ("january", "february", "march", "april", "may", "june", "july", "august", "september",
-     "october", "november", "december"),
-    ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
-)  # fmt: skip
 
 
 class Periods(NamedTuple):
@@ -118,6 +114,9 @@ def _files(folder: Path) -> list[Path]:
         return path.is_file()
 
     found = sorted(filter(is_table, folder.iterdir()), key=lambda p: _natural(p.name))
+    stems = [p.name.split(".")[0] for p in found]
+    if len(set(stems)) == len(stems) and (known := order_of_names(stems)) is not None:
+        found = [found[stems.index(stem)] for stem in known]
     if not found:
         hint = " Of sketches: kermix compare FOLDER." if list(folder.glob("*.sketch")) else ""
         raise TableError(f"{folder}: there is no table in it ({', '.join(READABLE)}).{hint}")
@@ -160,6 +159,12 @@ def _labels(
         notes.append(f"{gaps:,} rows without a value of {by} are left out.")
     words = column.drop_null().unique()
     ordered = _in_order(words.to_pylist(), frame.types[by].declared if times is None else None)
+    if ordered is None:
+        ordered = words.to_pylist()
+        notes.append(
+            f"The values of {by} do not tell their order; it is that in which they first appear: "
+            f"{listed([str(v) for v in ordered])}. --reference names another reference."
+        )
     place = {value: k for k, value in enumerate(ordered)}
     coded = column.combine_chunks() if hasattr(column, "combine_chunks") else column
     coded = coded.dictionary_encode()
@@ -193,24 +198,14 @@ def _fitting(times: Any) -> str:
     return "day" if days <= DAYS_UP_TO else "month" if days <= MONTHS_UP_TO else "year"
 
 
-def _in_order(values: list[Any], declared: Sequence[Any] | None) -> list[Any]:
+def _in_order(values: list[Any], declared: Sequence[Any] | None) -> list[Any] | None:
+    """In the order of time, as far as anybody can tell; None if nobody can."""
     if declared is not None:
         known = [v for v in declared if v in set(values)]
         return known + sorted(set(values) - set(known), key=str)
     if not all(isinstance(v, str) for v in values):
         return sorted(values)
-    for names in CALENDAR:
-        places = [_calendar_place(v, names) for v in values]
-        if None not in places:
-            return [v for _, v in sorted(zip(places, values, strict=True))]
-    return sorted(values, key=_natural)
-
-
-def _calendar_place(word: str, names: Sequence[str]) -> int | None:
-    text = word.strip().lower().rstrip(".")
-    if len(text) < 3:
-        return None
-    return next((k for k, name in enumerate(names) if name.startswith(text)), None)
+    return order_of_names(values)
 
 
 def _natural(text: str) -> list[tuple[int, int, str]]:

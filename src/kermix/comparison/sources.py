@@ -66,10 +66,21 @@ def read_sources(sources: Sequence[Any], reading: Reading) -> Sources:
     numbers = len(schema.numbers)
     notes += [
         *schema.notes(),
-        f"{numbers} columns of numbers and times, as normal scores of all rows together, and "
-        f"{len(schema.modelled) - numbers} categories; missing values are one of their own.",
+        f"{_counted(numbers, len(schema.modelled) - numbers)}; missing values are one of their "
+        "own.",
     ]
     return Sources(tuple(rows), maker, notes)
+
+
+def _counted(numbers: int, categories: int) -> str:
+    """How many columns of each kind, and what became of them."""
+    found = []
+    if numbers:
+        found.append(f"{numbers} column{'s' * (numbers > 1)} of numbers and times, as normal "
+                     "scores of all rows together")  # fmt: skip
+    if categories:
+        found.append(f"{categories} {'categories' if categories > 1 else 'category'}")
+    return ", and ".join(found)
 
 
 def _matched(tables: Sequence[Table]) -> tuple[Table, ...]:

@@ -30,7 +30,9 @@ EXCHANGES = 60
 KERNEL_FEATURES = 250
 MOST_SCORES = 400
 NUMBERS = 4_000_000  # of the features of all rows
+SCORES_OF_FEW, ROWS_OF_A_SCORE = 2, 10  # of few rows only the first scores of a number are used
 RIDGES = 10.0 ** torch.arange(-6, 1.5, 0.5, dtype=torch.float64)
+ROOT_OF_LEAST_RIDGE = 5.0  # divided by the number of rows
 CONFIDENCE = 1.959964  # standard deviations, 95 %
 FURTHEST_SCORE = 3.0
 
@@ -164,9 +166,12 @@ def _scores_of_columns(
         if not column.informative:
             continue
         scores = column(rows)
-        if scores.shape[1] > each:
-            last = scores[:, -1:] if column.gap > 0 else scores[:, each - 1 : each]
-            scores = torch.cat([scores[:, : each - 1], last], 1)
+        most = each
+        if column.ordered is not None:
+            most = min(each, max(SCORES_OF_FEW, len(rows) // ROWS_OF_A_SCORE))
+        if scores.shape[1] > most:
+            last = scores[:, -1:] if column.gap > 0 else scores[:, most - 1 : most]
+            scores = torch.cat([scores[:, : most - 1], last], 1)
         found.append(scores.clamp(-FURTHEST_SCORE, FURTHEST_SCORE))
     return torch.cat(found, 1) if found else None
 
@@ -232,7 +237,8 @@ def _held_out(features: Tensor, labels: Tensor, folds: Tensor) -> Tensor:  # (P,
         values, vectors = torch.linalg.eigh(inner)
         values = values.clamp(min=0)
         turned = vectors.mT @ given  # (r, P)
-        ridges = RIDGES * y.shape[1]
+        # Where features are more than rows, cross-validation would take hardly any ridge for none.
+        ridges = RIDGES.clamp(min=(ROOT_OF_LEAST_RIDGE / y.shape[1]) ** 2) * y.shape[1]
         ridge = ridges[_best_ridge(values, turned, y, ridges, wide)]  # (P,)
         solved = vectors @ (turned / (values[:, None] + ridge))
         found[:, test] = (across @ solved).mT

@@ -6,8 +6,9 @@ Statistics of all permutations come from one pooled Gram matrix and a few matrix
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,16 +77,16 @@ class TwoSampleResult:
 
 @torch.no_grad()
 def two_sample_test(
-    x: Tensor,  # (N, d)
-    y: Tensor,  # (M, d)
+    x: Tensor | np.ndarray,  # (N, d)
+    y: Tensor | np.ndarray,  # (M, d)
     cost: TestCost | None = None,
     variances: Sequence[float] | float | Literal["auto"] = "auto",
     permutations: int = 500,
     *,
     seed: Seed = 0,
     groups: tuple[Tensor, Tensor] | None = None,
-    weights_x: Tensor | None = None,  # (N,)
-    weights_y: Tensor | None = None,  # (M,)
+    weights_x: Tensor | np.ndarray | None = None,  # (N,)
+    weights_y: Tensor | np.ndarray | None = None,  # (M,)
     form: TestForm = "local",
     ridge: float | Literal["auto"] | None = "auto",
     kernel: AnyKernel | Sequence[AnyKernel] | None = None,
@@ -133,7 +134,7 @@ def two_sample_test(
     rounding alone are ties, which count against a difference.
 
     Args:
-        x: One sample.
+        x: One sample, a tensor or an array of numbers.
         y: The other.
         cost: Which statistic; None for the aggregate.
         variances: One or several variances, or `"auto"`: :func:`variance_grid`.
@@ -163,6 +164,9 @@ def two_sample_test(
         >>> two_sample_test(x, y + 1).pvalue < 0.01, two_sample_test(x, y).pvalue > 0.05
         (True, True)
     """
+    x, y = _as_numbers(x), _as_numbers(y)
+    weights_x = None if weights_x is None else _as_numbers(weights_x)
+    weights_y = None if weights_y is None else _as_numbers(weights_y)
     asked = (isinstance(variances, str), kernel is None, form == "local", ridge == "auto")
     if cost is None and all(asked):
         return _aggregate(x, y, permutations, seed, groups, weights_x, weights_y, layout)
@@ -195,6 +199,15 @@ def two_sample_test(
         )
         found = ranked(list(values), cost, grid, sizes, named, noises, orders)
         return replace(found, kernels=tuple(str(k) for k in kernels))
+
+
+def _as_numbers(given: Any) -> Tensor:
+    """Arrays, and whole numbers, as tensors of real numbers; anything else as it is."""
+    if isinstance(given, np.ndarray) and given.dtype.kind in "fiub":
+        given = torch.from_numpy(np.ascontiguousarray(given))
+    if isinstance(given, Tensor) and not (given.is_floating_point() or given.is_complex()):
+        return given.double()
+    return given
 
 
 def _check_sets(x: Tensor, y: Tensor) -> None:

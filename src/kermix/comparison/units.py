@@ -123,18 +123,21 @@ class Units:
         return f"{len(self.blocks)} random blocks of {self.blocks.size} rows change sides"
 
 
-def smallest_pvalue(n: int, m: int, permutations: int) -> float:
-    """The smallest p-value that so many rows and permutations can give.
+def smallest_pvalue(n: int, m: int, permutations: int | None) -> float:
+    """The smallest p-value that so many rows and permutations, or any number of these, can give.
 
     With equally many rows on both sides, the labelling with both sides exchanged is as extreme.
 
     Example:
         >>> smallest_pvalue(3, 3, 500), smallest_pvalue(100, 100, 499)
         (0.1, 0.002)
+        >>> smallest_pvalue(3, 4, None) == 1 / 35
+        True
     """
+    drawn = 0.0 if permutations is None else 1 / (permutations + 1)
     if math.lgamma(n + m + 1) - math.lgamma(n + 1) - math.lgamma(m + 1) > 40:
-        return 1 / (permutations + 1)
-    return max(1 / (permutations + 1), (2 if n == m else 1) / math.comb(n + m, n))
+        return drawn
+    return max(drawn, (2 if n == m else 1) / math.comb(n + m, n))
 
 
 def _labels(

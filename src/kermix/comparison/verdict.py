@@ -1,5 +1,6 @@
 """The verdict of a comparison: one sentence, and the numbers it is made of."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -70,9 +71,10 @@ class Verdict:
         names: Of the two sets.
         rows: How many rows each set has.
         too_few_rows: Whether so few rows cannot give a p-value at the level, whatever they are.
+        too_few_permutations: Whether so few permutations cannot, though the rows could.
         smallest_pvalue: The smallest that so many rows and permutations can give.
         detectable_shift: The shift of one column, in its standard deviations, that is found in
-            four of five cases.
+            at least four of five cases where columns are normal and independent.
         method: How the p-value was found, or why there is none.
         note: What else to know, of sketches.
     """
@@ -87,6 +89,7 @@ class Verdict:
     names: tuple[str, str]
     rows: tuple[int, int]
     too_few_rows: bool = False
+    too_few_permutations: bool = False
     smallest_pvalue: float | None = None
     detectable_shift: float | None = None
     method: str = ""
@@ -107,6 +110,13 @@ class Verdict:
                 f"Too few rows to say: with {self.rows[0]} and {self.rows[1]} rows no p-value can "
                 f"fall below {self.smallest_pvalue:.2g}."
             )
+        if self.too_few_permutations and self.smallest_pvalue is not None:
+            drawn, needed = round(1 / self.smallest_pvalue) - 1, math.ceil(1 / self.level) - 1
+            return (
+                f"Too few permutations to say: permutations={drawn} cannot show a difference at "
+                f"level {self.level:g}, because no p-value can fall below "
+                f"{self.smallest_pvalue:.2g}; it takes {needed:,} or more."
+            )
         p = f"p = {self.pvalue:.2g}" if self.pvalue >= SMALL else f"p < {SMALL:g}"
         if not self.different:
             told = self._detectable()
@@ -117,7 +127,10 @@ class Verdict:
         low, high = self.interval
         shown = f"AUC {auc_text(self.effect)} ({auc_text(low)} to {auc_text(high)}; 0.5 is chance)"
         if low <= 0.5:
-            return f"They differ ({p}), but a classifier does not tell their rows apart: {shown}."
+            return (
+                f"They differ ({p}), but it is not clear that a classifier tells their rows "
+                f"apart: {shown}."
+            )
         return f"They differ ({p}): a classifier tells their rows apart with {shown}."
 
     def _detectable(self) -> str:

@@ -56,6 +56,8 @@ def _verdict(page: Report, verdict: Verdict) -> None:
         kind, answer = "unsure", "No verdict"
     elif verdict.too_few_rows:
         kind, answer = "unsure", "Too few rows to say"
+    elif verdict.too_few_permutations:
+        kind, answer = "unsure", "Too few permutations to say"
     elif verdict.different:
         kind, answer = "different", "They differ"
     else:

@@ -11,7 +11,8 @@ WIDE, TALL = 460, 215
 LEFT, TOP, FLOOR = 30, 10, 160
 MOST_LABELS = 12
 COLUMNS_OF_A_PERIOD = 5
-COLOURS = {"different": "var(--two)", "no difference": "#009E73", "too few rows": "var(--quiet)"}
+COLOURS = {"different": "var(--two)", "no difference": "#009E73", "too few rows": "var(--quiet)",
+           "too few permutations": "var(--quiet)"}  # fmt: skip
 
 
 def period_report(found: PeriodDrift, title: str) -> Report:
@@ -22,12 +23,14 @@ def period_report(found: PeriodDrift, title: str) -> Report:
         kind, answer = "different", "It drifts"
     elif all(p.too_few_rows for p in found.periods):
         kind, answer = "unsure", "Too few rows to say"
+    elif any(p.too_few_permutations for p in found.periods):
+        kind, answer = "unsure", "Too few permutations to say"
     else:
         kind, answer = "same", "No drift found"
     page.raw(f'<div class="verdict {kind}"><p class="answer">{answer}</p>'
              f"<p>{html.escape(found.sentence())}</p></div>")  # fmt: skip
     page.heading(f"How well each {found.noun} is told from {found.reference}")
-    page.raw(f'{_legend()}<div style="max-width:46rem">{periods_svg(found)}</div>')
+    page.raw(f'{_legend(found)}<div style="max-width:46rem">{periods_svg(found)}</div>')
     page.text("AUC of a classifier on rows that it has not seen, with its interval of 95 %: 0.5 "
               "is chance, 1 is always. The colour is that of the verdict, which a permutation "
               f"test gives at level {found.level:g}, corrected for the number of "
@@ -96,8 +99,11 @@ def periods_svg(found: PeriodDrift) -> str:
             f"{''.join(body)}</svg>")  # fmt: skip
 
 
-def _legend() -> str:
+def _legend(found: PeriodDrift) -> str:
+    answers = {p.answer for p in found.periods}
     swatches = " ".join(
-        f'<span style="background:{colour}"></span> {name}' for name, colour in COLOURS.items()
+        f'<span style="background:{colour}"></span> {name}'
+        for name, colour in COLOURS.items()
+        if name in answers
     )
     return f'<p class="legend">{swatches}</p>'

@@ -1,5 +1,6 @@
 """Columns by kind: how each becomes codes and numbers, and how it comes back."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,6 +25,7 @@ from kermix.errors import SchemaError
 __all__ = ["UNKNOWN", "CategoryColumn", "Column", "NumberColumn", "family", "rounded"]
 
 UNKNOWN = -1  # a code: this cell is not known
+NOTHING_IN_IT = re.compile(r" 00:00:00(\.0+)?$|(?<=:\d\d)\.0+(?=Z?$)")  # zeros of a time
 
 
 def family(kind: Any) -> str:
@@ -283,7 +285,7 @@ class NumberColumn(Column):
             return "nothing"
         ticks_ = np.array([round(number)], dtype=np.int64) * self.step + self.origin
         shown = from_ticks(ticks_, self.time_type, np.zeros(1, bool)).cast("string")
-        return str(shown[0].as_py())
+        return NOTHING_IN_IT.sub("", str(shown[0].as_py()))
 
     @property
     def time_type(self) -> Any:

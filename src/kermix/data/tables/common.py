@@ -19,6 +19,7 @@ __all__ = [
     "kind_of_file",
     "listed",
     "load_pyarrow",
+    "names_apart",
 ]
 
 KINDS = ("category", "number", "time", "constant", "key", "text")  # of columns
@@ -68,6 +69,18 @@ def listed(names: Iterable[str]) -> str:
     """Names with commas between; of many, the first twelve."""
     shown = [str(n) for n in names]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
+
+
+def names_apart(first: str, second: str) -> tuple[str, str]:
+    """Two names, with "the first" and "the second" before them where they are the same.
+
+    Example:
+        >>> names_apart("data frame", "data frame"), names_apart("a.csv", "b.csv")
+        (('the first data frame', 'the second data frame'), ('a.csv', 'b.csv'))
+    """
+    if first != second:
+        return first, second
+    return f"the first {first}", f"the second {second}"
 
 
 def load_pyarrow() -> Any:

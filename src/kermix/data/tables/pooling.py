@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from kermix.data.tables.columns import family
-from kermix.data.tables.common import listed, load_pyarrow
+from kermix.data.tables.common import listed, load_pyarrow, names_apart
 from kermix.data.tables.frames import ColumnType, Frame
 from kermix.data.tables.times import seconds_of, zone_of, zones_differ
 from kermix.errors import OptionError, SchemaError
@@ -41,7 +41,8 @@ def check_same_names(
     known = {*names, *exclude}
     more = [n for n in frame.columns if n not in known] if strict else []
     if gone or more:
-        parts = [f"only {f.name} has {listed(c)}" for f, c in ((first, gone), (frame, more)) if c]
+        own = names_apart(first.name, frame.name)
+        parts = [f"only {n} has {listed(c)}" for n, c in zip(own, (gone, more), strict=True) if c]
         both = [n for n in names if n in frame.columns]
         hint = f"To use what both have, name the columns: {','.join(both)}." if both else ""
         raise SchemaError(f"The columns differ: {'; '.join(parts)}. {hint}".rstrip())

@@ -19,7 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.tables.common import TEXT, is_number, kind_of_file, listed, load_pyarrow
+from kermix.data.tables.common import (
+    TEXT,
+    is_number,
+    kind_of_file,
+    listed,
+    load_pyarrow,
+    names_apart,
+)
 from kermix.data.tables.csv_files import read_csv
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.numpy_files import load_numpy
@@ -121,9 +128,10 @@ def common_columns(first: Table, second: Table) -> tuple[Table, Table]:
     by position. Columns that only one table has are an error that says which.
     """
     if first.named and second.named:
+        own = names_apart(first.name, second.name)
         only = [
-            f"only {a.name} has {listed(extra)}"
-            for a, b in ((first, second), (second, first))
+            f"only {name} has {listed(extra)}"
+            for name, a, b in zip(own, (first, second), (second, first), strict=True)
             if (extra := [c for c in a.columns if c not in b.columns])
         ]
         if only:
