@@ -67,7 +67,7 @@ def _in_own_margins(
 ) -> Tensor:  # (N, SCORES)
     """The first scores of a column: of mean 0 and covariance 1 on each side."""
     own = [ColumnScores.of(place, *side) for side in zip(rows, shares, strict=True)]
-    if any(column.ordered is None for column in own):
+    if any(column.ranks is None for column in own):
         # Categories, and numbers of few values: the same indicators on both sides.
         own = [ColumnScores.of(place, torch.cat([*rows]), torch.cat([*shares]) / 2)] * 2
     return torch.cat([

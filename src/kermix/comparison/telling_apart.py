@@ -167,7 +167,7 @@ def _scores_of_columns(
             continue
         scores = column(rows)
         most = each
-        if column.ordered is not None:
+        if column.ranks is not None:
             most = min(each, max(SCORES_OF_FEW, len(rows) // ROWS_OF_A_SCORE))
         if scores.shape[1] > most:
             last = scores[:, -1:] if column.gap > 0 else scores[:, most - 1 : most]
