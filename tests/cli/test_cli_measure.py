@@ -70,11 +70,13 @@ def test_details_are_printed_and_folded_on_the_page(folder, tmp_path):
 
 def test_the_status_says_whether_they_differ(folder):
     a, b = str(folder / "a.npy"), str(folder / "b.npy")
-    for other, level, status in ((b, "0.05", 3), (b, "0.01", 0), (a, "0.05", 0)):
+    for other, level, status in ((b, "0.05", 3), (b, "0.01", 1), (a, "0.05", 0)):
         result = CliRunner().invoke(
             app, ["compare", a, other, *MANY, "--fail-if-different", "--level", level]
         )
         assert result.exit_code == status, (other, level, result.output)
+        if status == 1:  # no verdict is no pass
+            assert "it takes 99 or more" in str(result.exception)
     result = CliRunner().invoke(app, ["compare", a, b, *MANY])
     assert result.exit_code == 0
 

@@ -215,7 +215,7 @@ def drift_over_time(
     others = [t for k, t in enumerate(periods.tables) if k != at]
     most = max_points or max(t.rows for t in periods.tables)
     sizes = [(min(first.rows, most), min(t.rows, most)) for t in others]
-    able = testable([smallest_pvalue(*both, None) for both in sizes], level)
+    able = able_to_differ([smallest_pvalue(*both, None) for both in sizes], level)
     enough = [t for t, one in zip(others, able, strict=True) if one]
     if not enough and first.rows < FEW_ROWS:
         raise OptionError(
@@ -260,14 +260,14 @@ def drift_over_time(
     return PeriodDrift(first.name, first.rows, tuple(judged), level, periods.noun, tuple(notes))
 
 
-def testable(smallest: Sequence[float], level: float) -> list[bool]:
+def able_to_differ(smallest: Sequence[float], level: float) -> list[bool]:
     """Which tests can be significant together, given the smallest p-value of each (Tarone 1990).
 
     The others are left out before the correction. That depends on numbers of rows alone, so the
     level holds, and each that is left can be significant whatever the others are.
 
     Example:
-        >>> testable([0.01, 0.04, 0.001], 0.05)
+        >>> able_to_differ([0.01, 0.04, 0.001], 0.05)
         [True, False, True]
     """
     for tests in range(1, len(smallest) + 1):
