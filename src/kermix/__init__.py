@@ -25,6 +25,9 @@ from kermix.costs.functions import (
 )
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.data.tables.schema import EncodedTable, Schema
+from kermix.evaluation.diversity import rke, vendi
+from kermix.evaluation.novelty import ken, novel_modes
+from kermix.evaluation.variances import stable_variance
 from kermix.kernels.gaussian import GaussianKernel, bandwidth
 from kermix.kernels.gram import gram
 from kermix.kernels.others import (
@@ -40,6 +43,7 @@ from kermix.mixtures.sampled_mixture import SampledMixture
 from kermix.moved import forward_moved_modules, moved_function
 from kermix.sketches.features import fourier_features, nystrom_features
 from kermix.sketches.files import sketch_files
+from kermix.sketches.kernel_features import kernel_features
 from kermix.sketches.sketch import Sketch
 from kermix.spectrum import decompose, decompose_grid
 from kermix.version import __version__
@@ -86,16 +90,22 @@ __all__ = [
     "fit",
     "fourier_features",
     "gram",
+    "ken",
+    "kernel_features",
     "matrix_cost",
+    "novel_modes",
     "nuclear_norm",
     "nystrom_features",
     "resume",
+    "rke",
     "scalar_cost",
     "sketch_files",
+    "stable_variance",
     "svd_cost",
     "two_sample_test",
     "vector_cost",
     "vector_weights",
+    "vendi",
 ]
 
 

@@ -1,0 +1,1 @@
+"""Judge generators: diversity, novelty, fidelity and memorizing, of samples and sketches."""
