@@ -26,6 +26,7 @@ from kermix.costs.functions import (
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.evaluation.diversity import rke, vendi
+from kermix.evaluation.evaluate import evaluate
 from kermix.evaluation.novelty import ken, novel_modes
 from kermix.evaluation.variances import stable_variance
 from kermix.kernels.gaussian import GaussianKernel, bandwidth
@@ -87,6 +88,7 @@ __all__ = [
     "discrete_cost",
     "drift_over_time",
     "errors",
+    "evaluate",
     "fit",
     "fourier_features",
     "gram",

@@ -72,9 +72,9 @@ def neighbour_scores(real: Tensor, fake: Tensor, neighbours: int = 5) -> Neighbo
         covered[part] = inside.any(1)
         reached[part] = (distances < around_fake).any(1)
     shares = (balls > 0).double(), reached.double(), balls / neighbours, covered.double()
-    values = [float(s.mean()) for s in shares]
-    errors = [float(s.std() / len(s) ** 0.5) for s in shares]
-    return NeighbourScores(*values, (errors[0], errors[1], errors[2], errors[3]))
+    a, b, c, d = (float(s.mean()) for s in shares)
+    e, f, g, h = (float(s.std() / len(s) ** 0.5) for s in shares)
+    return NeighbourScores(a, b, c, d, (e, f, g, h))
 
 
 @torch.no_grad()

@@ -101,9 +101,11 @@ class NovelMode:
     """Something that one sample has more of than another.
 
     Attributes:
-        mass: How much more of it there is: its share of `x` less `eta` times that of `y`.
-        share: Its share of `x`, as far as the kernel tells it from the rest.
-        share_elsewhere: Its share of `y`.
+        mass: The eigenvalue: what of `x` less `eta` times that of `y` is in its eigenfunction,
+            which of a mode that is not narrow holds a part.
+        share: What of `x` is in the eigenfunction.
+        share_elsewhere: What of `y` is in it.
+        rows: Share of the rows of `x` that are in the mode: whose score is above half the best.
         exemplars: Rows of `x` that are most of all in it, the best first.
         scores: The eigenfunction there; 1 at the middle of a mode that is narrow.
     """
@@ -111,8 +113,14 @@ class NovelMode:
     mass: float
     share: float
     share_elsewhere: float
+    rows: float
     exemplars: tuple[int, ...]
     scores: tuple[float, ...]
+
+    @property
+    def excess(self) -> float:
+        """About which share of the rows of `x` is too many: its rows, less those expected."""
+        return self.rows * self.mass / max(self.share, 1e-12)
 
 
 @torch.no_grad()
@@ -191,6 +199,7 @@ def modes_of(
                 float(masses[k]),
                 float(shares[0][k]),
                 max(0.0, float(shares[1][k])),
+                float((scores[:, k] > best.values[0] / 2).double().mean()),
                 tuple(int(best.indices[j]) for j in inside),
                 tuple(float(best.values[j]) for j in inside),
             )
