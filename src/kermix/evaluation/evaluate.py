@@ -49,6 +49,7 @@ def evaluate(
     kernel: AnyKernel | None = None,
     held_out: Any = None,
     embed: Embedding | None = None,
+    pictures: tuple[Any, Any] | None = None,
     columns: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
@@ -82,6 +83,8 @@ def evaluate(
         held_out: Real samples that the generator has not seen, for memorizing.
         embed: From a batch of rows, or of pictures of shape (B, C, H, W) with values from 0 to 1,
             to embeddings of shape (B, d). Any network that you have.
+        pictures: Folders with the pictures that the rows of real and fake are embeddings of, in
+            the order of their names: exemplars are shown by them.
         columns: Which columns of tables to use; by default all.
         exclude: Columns of tables to leave aside.
         kinds: Kinds of columns by name, where you know better.
@@ -118,7 +121,7 @@ def evaluate(
     told = reading or Reading(
         None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {})
     )
-    data = read_judged(real, fake, held_out, told, embed, standardize)
+    data = read_judged(real, fake, held_out, told, embed, standardize, pictures)
     if min(data.n, len(data.fake)) < FEWEST_ROWS:
         raise SampleError(
             f"{data.n} real and {len(data.fake)} fake samples: judging a generator takes at least "

@@ -78,13 +78,19 @@ class PartedPair:
         ]  # fmt: skip
 
     def mixed(self, times: int) -> list[tuple[Moments, Moments]]:
-        """Moments of two sets whose parts were drawn from both: what equal sets would give."""
-        every = [*self.parts[0], *self.parts[1]]
-        n = len(self.parts[0])
+        """Moments of two sets that have half of the parts of each: what equal sets would give.
+
+        Were parts drawn from both at random, a set with more parts of one would show a part of
+        the difference that there is.
+        """
         found = []
         for _ in range(times):
-            order = torch.randperm(len(every), generator=self._generator).tolist()
-            sides = [every[k] for k in order[:n]], [every[k] for k in order[n:]]
+            sides: tuple[list[Sketch], list[Sketch]] = [], []
+            for k, parts in enumerate(self.parts):
+                order = torch.randperm(len(parts), generator=self._generator).tolist()
+                half = (len(parts) + k) // 2  # of odd numbers, the larger half once on each side
+                sides[0].extend(parts[i] for i in order[:half])
+                sides[1].extend(parts[i] for i in order[half:])
             found.append((self._moments(sides[0]), self._moments(sides[1])))
         return found
 

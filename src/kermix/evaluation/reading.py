@@ -74,6 +74,7 @@ def read_judged(
     reading: Reading,
     embed: Embedding | None,
     standardize: bool | None,
+    shown: tuple[Any, Any] | None = None,
 ) -> JudgedData:
     """Read both sets, and held-out rows if there are any.
 
@@ -85,8 +86,9 @@ def read_judged(
         embed: From a batch of rows or pictures to embeddings.
         standardize: Whether columns of numbers are divided by their spread; None: those of tables
             are, if it differs tenfold.
+        shown: Folders of the pictures that real and fake rows are embeddings of.
     """
-    given = [_opened(s, k) for s, k in ((real, "real"), (fake, "fake"), (held_out, "held_out"))]
+    given = [_opened(s) for s in (real, fake, held_out)]
     pictures = _pictures(given)
     if embed is not None:
         given = [None if s is None else _embedded(s, embed, pictures is not None) for s in given]
@@ -110,6 +112,8 @@ def read_judged(
         points = together.double()
         points = points if scale is None else (points - scale[0]) / scale[1]
     both = len(rows.pooled)
+    if shown is not None:
+        pictures = _pictures_of(shown, (len(first), len(second)))
     return JudgedData(
         names, points[:both], len(first), points[both:] if held is not None else None, rows,
         table, pictures, tuple(notes),
@@ -144,7 +148,7 @@ def euclidean(rows: Tensor, layout: Layout) -> Tensor:  # (N, c + k) -> (N, d)
     return points * (points.shape[1] / layout.columns) ** 0.5
 
 
-def _opened(source: Any, name: str) -> Any:
+def _opened(source: Any) -> Any:
     """Folders of pictures and safetensors files are opened here; tables are read later."""
     if not isinstance(source, str | Path):
         if isinstance(source, Tensor) and source.ndim > 2:
@@ -202,6 +206,17 @@ def _pictures(given: list[Any]) -> tuple[Tensor, Tensor] | None:
         )
     one, two = (rows.reshape(len(rows), *found[0]) for rows in sets[:2])
     return one, two
+
+
+def _pictures_of(folders: tuple[Any, Any], rows: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Pictures in folders, in the order of their names: one for each row."""
+    found = _pictures([_opened(folder) for folder in folders])
+    if found is None:
+        raise ImageError(f"pictures={folders}: give two folders of pictures.")
+    for folder, pictures, count in zip(folders, found, rows, strict=True):
+        if len(pictures) != count:
+            raise ImageError(f"{folder} holds {len(pictures)} pictures for {count} embeddings.")
+    return found
 
 
 def _embedded(source: Any, embed: Embedding, pictures: bool) -> Tensor:
