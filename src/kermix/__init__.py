@@ -25,6 +25,7 @@ from kermix.costs.functions import (
 )
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.data.tables.schema import EncodedTable, Schema
+from kermix.evaluation import metrics
 from kermix.evaluation.diversity import rke, vendi
 from kermix.evaluation.evaluate import evaluate
 from kermix.evaluation.novelty import ken, novel_modes
@@ -95,6 +96,7 @@ __all__ = [
     "ken",
     "kernel_features",
     "matrix_cost",
+    "metrics",
     "novel_modes",
     "nuclear_norm",
     "nystrom_features",
