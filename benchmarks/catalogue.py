@@ -23,6 +23,7 @@ BENCHMARKS = {
     "errorbars": "error bars of compare, against the scatter of repeated samples",
     "levels": "every public test under the null: rejection rates at level 0.05",
     "verdict-levels": "the verdict of two equal sets: rejection rates at level 0.05",
+    "evaluate": "scores of generators: certificates, rank, Fourier features, planted faults",
     "scaling": "one cost over 1, 2 and 4 processes, against the cost model's prediction",
     "modes": "mode coverage of all costs and baselines, 8-ring and 25-grid",
     "density": "densities in the plane, against a flow, EM and kernel density",

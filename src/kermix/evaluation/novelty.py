@@ -35,6 +35,7 @@ __all__ = ["NovelMode", "ken", "novel_modes", "novelty_of", "novelty_score"]
 RESIDUAL, MOST_FEATURES = 1e-3, 512
 ROWS_AT_A_TIME = 8192
 ROTATIONS = 100
+PART_OF = 0.25  # of a mode's best score: rows above are in it, and no mode of their own
 NEAR = 4.0  # times: eigenvalues so near to each other have eigenvectors that mix
 
 
@@ -139,14 +140,16 @@ def novel_modes(
     """The modes that `x` has more of than `y`, the largest first, each with samples of it.
 
     Modes of nearly equal mass have eigenfunctions that mix; they are turned (varimax) until each
-    sample is in as few modes as possible.
+    sample is in as few modes as possible. A mode that is not narrow has further eigenfunctions,
+    which tell its parts; they are left out.
 
     Args:
         x: Samples that may have something new.
         y: The reference, or a sketch of it, which then also has the kernel.
         v: As in :func:`ken`.
         kernel: As in :func:`ken`.
-        eta: As in :func:`ken`.
+        eta: As in :func:`ken`. With 1, a rare novel mode comes below chance differences of common
+            ones; with 2, say, these do not count.
         count: How many modes at most.
         exemplars: How many samples of each.
         rank: As in :func:`ken`.
@@ -162,7 +165,8 @@ def novel_modes(
     check_count("exemplars", exemplars)
     checked_points("x", x)
     one, two = novelty_sketches(x, y, v, kernel=kernel, rank=rank, seed=seed)
-    return modes_of(one.moments, two.moments, one.feature_map, x, eta, count, exemplars)
+    found = modes_of(one.moments, two.moments, one.feature_map, x, eta, count, exemplars)
+    return tuple(mode for mode, _ in found)
 
 
 def modes_of(
@@ -174,13 +178,14 @@ def modes_of(
     count: int,
     exemplars: int,
     least: float = 0.0,
-) -> tuple[NovelMode, ...]:
-    """Modes of a mass above `least`, with exemplars among rows of `x`."""
+) -> list[tuple[NovelMode, Tensor]]:
+    """Modes of a mass above `least`, with exemplars among rows of `x`, and which rows are in."""
     values, vectors = torch.linalg.eigh(novelty_of(x, y, eta))
     least = max(least, 1e-9)
-    kept = [k for k in range(len(values) - 1, -1, -1) if float(values[k]) > least][:count]
+    kept = [k for k in range(len(values) - 1, -1, -1) if float(values[k]) > least]
+    kept = kept[: 2 * count + 10]
     if not kept:
-        return ()
+        return []
     values, vectors = values[kept], vectors[:, kept]
     scores = torch.cat([feature_map(part) @ vectors for part in rows.split(ROWS_AT_A_TIME)])
     turn = _untangled(scores, values)
@@ -189,22 +194,27 @@ def modes_of(
     masses = shares[0] - eta * shares[1]
     sign = torch.where(scores.sum(0) < 0, -1.0, 1.0)
     scores = scores * sign
-    found = []
+    found: list[tuple[NovelMode, Tensor]] = []
+    taken: list[int] = []
     for k in masses.argsort(descending=True).tolist():
         best = scores[:, k].topk(min(exemplars, len(rows)))
         # Only samples that are in the mode more than outside of it.
         inside = [j for j, s in enumerate(best.values.tolist()) if s > best.values[0] / 2]
-        found.append(
-            NovelMode(
-                float(masses[k]),
-                float(shares[0][k]),
-                max(0.0, float(shares[1][k])),
-                float((scores[:, k] > best.values[0] / 2).double().mean()),
-                tuple(int(best.indices[j]) for j in inside),
-                tuple(float(best.values[j]) for j in inside),
-            )
+        in_others = scores[best.indices[inside]][:, taken].mean(0) / scores[:, taken].amax(0)
+        if bool((in_others > PART_OF).any()):
+            continue
+        taken.append(k)
+        members = scores[:, k] > best.values[0] / 2
+        mode = NovelMode(
+            float(masses[k]),
+            float(shares[0][k]),
+            max(0.0, float(shares[1][k])),
+            float(members.double().mean()),
+            tuple(int(best.indices[j]) for j in inside),
+            tuple(float(best.values[j]) for j in inside),
         )
-    return tuple(found)
+        found.append((mode, members))
+    return found[:count]
 
 
 def novelty_sketches(

@@ -26,6 +26,8 @@ __all__ = [
     "spectral_scores",
 ]
 
+STRICT = 2.0  # times as frequent: modes that the other set hardly has
+SEARCHED = 20
 MIXTURES = 19  # of parts, for what equal sets would give
 WANTED = 0.01
 
@@ -86,13 +88,9 @@ def spectral_scores(
     pair = PartedPair(features, real, fake, seed)
     x, y = pair.whole
     mixed = pair.mixed(MIXTURES)
-    least = max(
-        float(torch.linalg.eigvalsh(novelty_of(*sides, eta))[-1])
-        for one, two in mixed
-        for sides in ((one, two), (two, one))
-    )
-    invented = modes_of(y, x, features, fake, eta, modes, exemplars, least)
-    missed = modes_of(x, y, features, real, eta, modes, exemplars, least)
+    etas = {e: _largest_of_equal(mixed, e) for e in sorted({eta, max(eta, STRICT)}, reverse=True)}
+    invented = _modes(y, x, features, fake, etas, exemplars)[:modes]
+    missed = _modes(x, y, features, real, etas, exemplars)[:modes]
     return SpectralScores(
         [_fidelity(pair, x, y, mixed, verdict, rows)],
         _diversity(pair, x, y, rows),
@@ -101,6 +99,37 @@ def spectral_scores(
         tuple(_renumbered(m, chosen[1]) for m in invented),
         tuple(_renumbered(m, chosen[0]) for m in missed),
     )  # fmt: skip
+
+
+def _largest_of_equal(mixed: list[tuple[Moments, Moments]], eta: float) -> float:
+    """The largest mass that sets which are one have had."""
+    return max(
+        float(torch.linalg.eigvalsh(novelty_of(*sides, eta))[-1])
+        for one, two in mixed
+        for sides in ((one, two), (two, one))
+    )
+
+
+def _modes(
+    x: Moments,
+    y: Moments,
+    features: FeatureMap,
+    rows: torch.Tensor,
+    etas: dict[float, float],
+    exemplars: int,
+) -> list[NovelMode]:
+    """Modes above chance: first those that the other set hardly has, then what is more frequent.
+
+    Chance differences of common modes hide rare ones, unless a mode must be twice as frequent.
+    """
+    found: list[NovelMode] = []
+    seen = torch.zeros(len(rows), dtype=torch.bool)
+    for eta, least in etas.items():
+        for mode, members in modes_of(x, y, features, rows, eta, SEARCHED, exemplars, least):
+            if not bool(seen[list(mode.exemplars)].any()):
+                found.append(mode)
+            seen |= members
+    return sorted(found, key=lambda m: -m.mass)
 
 
 def _renumbered(mode: NovelMode, places: torch.Tensor) -> NovelMode:
