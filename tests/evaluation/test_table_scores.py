@@ -60,6 +60,18 @@ def trend(real, fake, a, b):
     return 1 - shares[0].subtract(shares[1], fill_value=0).abs().sum() / 2
 
 
+def relation(real, a, b):
+    """Correlation of numbers, Cramer's V of others."""
+    if all(real[c].dtype.kind in "fi" for c in (a, b)):
+        return abs(real[[a, b]].dropna().corr().iloc[0, 1])
+    cells = [
+        np.digitize(real[c], np.histogram_bin_edges(real[c].dropna()))
+        if real[c].dtype.kind in "fi" else real[c].to_numpy()
+        for c in (a, b)
+    ]  # fmt: skip
+    return stats.contingency.association(pd.crosstab(*cells).to_numpy(), method="cramer")
+
+
 @pytest.mark.parametrize("shift", [0.0, 0.6])
 def test_shapes_and_trends_are_the_formulas(shift):
     real, fake = table(300, 0), table(260, 1, shift)
@@ -67,9 +79,13 @@ def test_shapes_and_trends_are_the_formulas(shift):
     exact = shapes(real, fake)
     assert dict(found.columns) == pytest.approx(exact, abs=1e-9)
     assert found.shape == pytest.approx(np.mean(list(exact.values())), abs=1e-9)
-    for a, b, score in found.pairs:
+    for a, b, score, related in found.pairs:
         assert score == pytest.approx(trend(real, fake, a, b), abs=1e-6), (a, b)
+        assert related == (relation(real, a, b) > (0.5 if {a, b} == {"price", "size"} else 0.3))
     assert len(found.pairs) == 6
+    related = [s for *_, s, r in found.pairs if r]
+    assert 0 < len(related) < 6
+    assert found.trend == pytest.approx(np.mean(related), abs=1e-9)
 
 
 def test_numbers_alone_are_compared_as_they_are():

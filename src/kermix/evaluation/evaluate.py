@@ -244,7 +244,7 @@ def _table(data: JudgedData, seed: int) -> tuple[TableScores | None, list[Score]
         *score("shape", found.shape, found.shape_error,
                "mean over columns of 1 less the distance of their distributions; 1 is equal"),
         *score("trend", found.trend, found.trend_error,
-               "mean over pairs of columns of 1 less the difference of their relations; 1 is "
+               "mean over related columns of 1 less the difference of their relations; 1 is "
                "equal"),
         *score("detection", found.detection, None,
                "1 if logistic regression cannot tell rows apart, 0 if it always can"),

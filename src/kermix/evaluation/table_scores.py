@@ -13,6 +13,7 @@ from kermix.errors import MissingExtraError
 
 __all__ = ["TableScores", "detection_score", "shape_score", "table_scores", "trend_score"]
 
+CORRELATED, ASSOCIATED = 0.5, 0.3  # above which columns are called related
 DECIMALS = 14  # numbers are compared to so many
 MOST_PAIRS = 2000
 LEAST_CLASSIFIED = 6
@@ -27,19 +28,20 @@ class TableScores:
     Attributes:
         shape: Mean over columns: of numbers 1 less the Kolmogorov-Smirnov distance, of categories
             1 less the total variation.
-        trend: Mean over pairs of columns: of numbers 1 less half the difference of correlations,
-            of categories 1 less the total variation of their combinations, a number beside a
-            category in ten bins of its range.
+        trend: Mean over pairs of columns that are related in real data (a correlation above 0.5,
+            or Cramer's V above 0.3; all pairs if none is): of numbers 1 less half the difference
+            of correlations, of categories 1 less the total variation of their combinations, a
+            number beside a category in ten bins of its range.
         detection: `1 - (2 max(AUC, 1/2) - 1)` of logistic regression on three folds.
         columns: Shapes by column.
-        pairs: Trends of pairs.
+        pairs: Trends of all pairs, and whether they are related in real data.
     """
 
     shape: float
     trend: float | None
     detection: float | None
     columns: tuple[tuple[str, float], ...]
-    pairs: tuple[tuple[str, str, float], ...]
+    pairs: tuple[tuple[str, str, float, bool], ...]
 
     @property
     def shape_error(self) -> float:
@@ -49,7 +51,7 @@ class TableScores:
     @property
     def trend_error(self) -> float:
         """One standard error of the mean over pairs."""
-        return _spread([s for *_, s in self.pairs])
+        return _spread(_counted(self.pairs))
 
 
 def _spread(scores: Sequence[float]) -> float:
@@ -71,15 +73,20 @@ def table_scores(rows: ComparedRows, seed: int = 0) -> TableScores:
         chosen = np.random.default_rng(seed).permutation(len(pairs))[:MOST_PAIRS]
         pairs = [pairs[k] for k in np.sort(chosen)]
     bins = {name: _bins(c, rows.n) for name, c in columns.items() if c.numbers is not None}
-    trends = [(a, b, trend_score(columns[a], columns[b], rows.n, bins)) for a, b in pairs]
+    trends = [(a, b, *trend_score(columns[a], columns[b], rows.n, bins)) for a, b in pairs]
     trends = [t for t in trends if np.isfinite(t[2])]
     return TableScores(
         float(np.mean([s for _, s in shapes])) if shapes else 1.0,
-        float(np.mean([t for *_, t in trends])) if trends else None,
+        float(np.mean(_counted(trends))) if trends else None,
         detection_score(list(columns.values()), rows.n, seed),
         tuple(shapes),
         tuple(trends),
     )
+
+
+def _counted(pairs: Sequence[tuple[str, str, float, bool]]) -> list[float]:
+    """Trends of pairs that are related, or of all."""
+    return [t for *_, t, related in pairs if related] or [t for *_, t, _ in pairs]
 
 
 def shape_score(column: ColumnValues, n: int) -> float:
@@ -102,8 +109,8 @@ def shape_score(column: ColumnValues, n: int) -> float:
 
 def trend_score(
     a: ColumnValues, b: ColumnValues, n: int, bins: dict[str, tuple[np.ndarray, np.ndarray]]
-) -> float:
-    """Of two columns; NaN where a number is constant.
+) -> tuple[float, bool]:
+    """Of two columns, and whether they are related in real data; NaN where a number is constant.
 
     Args:
         a: One column.
@@ -116,11 +123,11 @@ def trend_score(
         for x, y in zip(sides_of(a.numbers, n), sides_of(b.numbers, n), strict=True):
             whole = np.isfinite(x) & np.isfinite(y)
             found.append(_correlation(x[whole], y[whole]))
-        return 1 - abs(found[0] - found[1]) / 2
+        return 1 - abs(found[0] - found[1]) / 2, abs(found[0]) > CORRELATED
     first, second = (bins[c.name] if c.codes is None else sides_of(c.codes, n) for c in (a, b))
     times = 1 + max(int(side.max(initial=0)) for side in second)
     real, fake = (x.astype(np.int64) * times + y for x, y in zip(first, second, strict=True))
-    return 1 - _variation(real, fake)
+    return 1 - _variation(real, fake), _cramers_v(first[0], second[0]) > ASSOCIATED
 
 
 def detection_score(columns: Sequence[ColumnValues], n: int, seed: int = 0) -> float | None:
@@ -191,6 +198,18 @@ def _correlation(x: np.ndarray, y: np.ndarray) -> float:
     if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return np.nan
     return float(np.corrcoef(x, y)[0, 1])
+
+
+def _cramers_v(x: np.ndarray, y: np.ndarray) -> float:
+    """From 0 for independent codes to 1 where one tells the other."""
+    (_, x), (_, y) = (np.unique(codes, return_inverse=True) for codes in (x, y))
+    counts = np.zeros((x.max(initial=0) + 1, y.max(initial=0) + 1))
+    np.add.at(counts, (x, y), 1)
+    if min(counts.shape) < 2:
+        return 0.0
+    expected = np.outer(counts.sum(1), counts.sum(0)) / len(x)
+    chi_squared = ((counts - expected) ** 2 / expected).sum()
+    return float(np.sqrt(chi_squared / len(x) / (min(counts.shape) - 1)))
 
 
 def _variation(real: np.ndarray, fake: np.ndarray) -> float:

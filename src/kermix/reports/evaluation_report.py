@@ -51,7 +51,8 @@ def evaluation_report(found: Evaluation) -> Report:
             worst = sorted(found.tables.columns, key=lambda c: c[1])[:MOST_LINES]
             page.table(("column", "shape"), worst)
             pairs = sorted(found.tables.pairs, key=lambda p: p[2])[:MOST_LINES]
-            page.table(("column", "with", "trend"), pairs)
+            page.table(("column", "with", "trend", "related"),
+                       [[a, b, t, "yes" if r else "no"] for a, b, t, r in pairs])  # fmt: skip
     with page.fold("How this was found"):
         page.text(f"Kernel: {found.kernel}.")
         page.text(f"p-value: {found.verdict.method}.")
