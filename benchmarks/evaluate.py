@@ -227,7 +227,7 @@ def _novelty(quick: bool) -> list[dict[str, Any]]:
             main = [int(part.mode().values) for part in labels]
             complete += set(main) == set(range(len(masses)))
             ranked += main == list(range(len(masses)))
-            right += sum(int((part < len(masses)).sum()) for part in labels)
+            right += sum(int((part == own).sum()) for own, part in enumerate(labels))
             shown += sum(len(part) for part in labels)
         found.append({
             "dimension": dimension, "v": MODE_VARIANCE, "eta": ETA,
