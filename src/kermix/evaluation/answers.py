@@ -20,8 +20,18 @@ def answer_of(
     invented: Sequence[NovelMode],
     missed: Sequence[NovelMode],
     memory: Memorizing | None,
+    named: bool = False,
 ) -> tuple[str, bool]:
-    """One or two sentences, and whether nothing speaks against the samples."""
+    """A few sentences, and whether nothing speaks against the samples.
+
+    Args:
+        verdict: Of the test and the classifier.
+        scores: By name.
+        invented: Modes that real data have not.
+        missed: Modes that samples have not.
+        memory: What was found about copies.
+        named: Whether columns have names, so that those that differ are worth telling.
+    """
     copied = memory is not None and memory.pvalue <= SURE_COPIES and memory.memorized > 0
     against = _against(scores, invented, missed) if verdict.different else []
     if copied:
@@ -30,7 +40,9 @@ def answer_of(
     parts = [_headline(verdict)]
     if against:
         parts.append(_sentence(against))
-    elif not verdict.different and "vendi_ratio" in scores:
+    if named and verdict.different_columns:
+        parts.append(verdict.where())
+    if not against and not verdict.different and "vendi_ratio" in scores:
         ratio = scores["vendi_ratio"]
         parts.append(f"They are as diverse as real data (Vendi score {ratio.value:.2f} times).")
     return " ".join(parts), not verdict.different and not copied
@@ -46,10 +58,16 @@ def _headline(verdict: Verdict) -> str:
         return f"The samples cannot be told from real data ({p})."
     if verdict.effect is None or verdict.interval is None:
         return f"The samples differ from real data ({p})."
+    auc = auc_text(verdict.effect)
+    if verdict.interval[0] <= 0.5:
+        return (
+            f"The samples differ from real data ({p}), but a classifier does not tell them apart "
+            f"(AUC {auc}, 0.5 is chance)."
+        )
     how = "a little" if verdict.effect < WEAK else "clearly"
     return (
         f"The samples differ from real data, {how} ({p}; a classifier tells them apart with AUC "
-        f"{auc_text(verdict.effect)}, 0.5 is chance)."
+        f"{auc}, 0.5 is chance)."
     )
 
 

@@ -165,7 +165,9 @@ def _result(
     kernel: str,
 ) -> Evaluation:
     by_name = {s.name: s for s in scores}
-    answer, good = answer_of(verdict, by_name, spectral.invented, spectral.missed, memory)
+    answer, good = answer_of(
+        verdict, by_name, spectral.invented, spectral.missed, memory, data.table
+    )
     return Evaluation(
         answer, good, tuple(scores), spectral.invented, spectral.missed, memory, tables, verdict,
         kernel, data.names, (data.n, len(data.fake)), data.notes, data,
