@@ -133,11 +133,12 @@ def main(arguments: list[str] | None = None) -> Path:
     parser.add_argument("--out", type=Path, default=default)
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args(arguments)
+    about = environment()  # before the file makes the tree differ from its commit
     tables: dict[str, Any] = {}
     for name, made in (("spirals", _tables), ("digits", _pictures)):
         tables[name] = made(given.quick)
         write_json(given.out, {"benchmark": "evaluate-generators", "quick": given.quick,
-                               **environment(), "tables": tables})  # fmt: skip
+                               **about, "tables": tables})  # fmt: skip
         for row in tables[name]:
             print(f"{name}, {row['generator']}: {row['answer']}", flush=True)
     return given.out

@@ -50,7 +50,7 @@ def answer_of(
 
 def _headline(verdict: Verdict) -> str:
     if verdict.pvalue is None:
-        return f"No verdict: {verdict.method.removeprefix('none, ')}."
+        return f"No verdict, {verdict.method.removeprefix('none, ').rstrip('.')}."
     p = f"p = {verdict.pvalue:.2g}" if verdict.pvalue >= SMALL else f"p < {SMALL:g}"
     if verdict.too_few_rows:
         return f"Too few rows to say whether the samples differ from real data ({p})."
@@ -78,7 +78,7 @@ def _against(
     if missed:
         found.append(f"they lack {_modes(missed)} of real data")
     if invented:
-        found.append(f"{_modes(invented)} of them is not in real data")
+        found.append(f"{_modes(invented)} of them is more than real data have")
     ratio = scores.get("vendi_ratio")
     if ratio is not None:
         off = max(SURE * (ratio.error or 0.0), 0.02)

@@ -27,11 +27,13 @@ from kermix.evaluation.sampling import chosen_kernel, feature_map_of
 from kermix.evaluation.sketched import evaluate_sketches
 from kermix.evaluation.spectral_scores import SpectralScores, kernel_in_words, spectral_scores
 from kermix.evaluation.table_scores import TableScores, table_scores
+from kermix.kernels.gaussian import GaussianKernel, bandwidth
 from kermix.kernels.others import AnyKernel
 
 __all__ = ["evaluate"]
 
 RESIDUAL = 1e-3
+BROAD = 10.0  # times smaller than the variance of the median rule
 FEWEST_ROWS = 10
 MANY_COLUMNS, COMPONENTS = 128, 64
 NEAREST_ROWS, AMONG = 5000, 50_000
@@ -78,7 +80,8 @@ def evaluate(
             table, a file (tables, .npy, .npz, .safetensors), a folder of pictures, or a sketch.
         fake: Samples of the generator, of the same kind. Of two sketches the scores are those that
             sketches know.
-        v: Variance of the Gaussian kernel; "auto" is :func:`~kermix.stable_variance` of both.
+        v: Variance of the Gaussian kernel; "auto" is :func:`~kermix.stable_variance` of both for
+            fidelity and diversity, and for novelty at least a tenth of the median rule's.
         kernel: Another kernel, such as :class:`~kermix.CosineKernel`, instead of `v`.
         held_out: Real samples that the generator has not seen, for memorizing.
         embed: From a batch of rows, or of pictures of shape (B, C, H, W) with values from 0 to 1,
@@ -133,9 +136,12 @@ def evaluate(
     given: Any = "stable" if kernel is None and isinstance(v, str) and v == "auto" else v
     given = None if kernel is not None else given
     chosen = chosen_kernel(given, kernel, data.points)
-    features = feature_map_of([data.real, data.fake], chosen, rank, RESIDUAL, seed)
+    sides = [data.real, data.fake]
+    features = feature_map_of(sides, chosen, rank, RESIDUAL, seed)
+    broad = _broad_kernel(data.points, chosen) if given == "stable" else None
+    coarse = None if broad is None else feature_map_of(sides, broad, rank, RESIDUAL, seed)
     say("diversity and novelty", 0.4)
-    spectral = spectral_scores(data, features, eta, modes, exemplars, verdict, seed)
+    spectral = spectral_scores(data, features, coarse, eta, modes, exemplars, verdict, seed)
     say("neighbours", 0.7)
     near = neighbour_scores_of(data, neighbours, seed)
     say("distances", 0.8)
@@ -151,8 +157,19 @@ def evaluate(
     say("done", 1.0)
     return _result(
         data, [s for s in scores if s is not None], spectral, found, tables, verdict,
-        kernel_in_words(chosen, features.rank),
+        kernel_in_words(chosen, features.rank)
+        + ("" if broad is None or coarse is None else
+           f"; of novelty v = {float(broad.v_p[0]):.4g}, {coarse.rank} features"),
     )  # fmt: skip
+
+
+def _broad_kernel(points: Tensor, kernel: Any) -> GaussianKernel | None:
+    """The kernel of modes, if it is broader: exp(-5) for the median pair, which parts groups.
+
+    The finest kernel that rows can tell, which diversity is of, cuts a group into many parts.
+    """
+    broad = float(bandwidth(points)) / BROAD
+    return GaussianKernel(broad) if broad > float(kernel.v_p[0]) else None
 
 
 def _result(

@@ -58,6 +58,7 @@ class SpectralScores:
 def spectral_scores(
     data: JudgedData,
     features: FeatureMap,
+    coarse: FeatureMap | None,
     eta: float,
     modes: int,
     exemplars: int,
@@ -72,6 +73,7 @@ def spectral_scores(
     Args:
         data: Both sets.
         features: The feature map.
+        coarse: That of novelty, if it has another kernel.
         eta: How many times as frequent a novel mode is.
         modes: How many of them at most.
         exemplars: Samples of each.
@@ -87,13 +89,18 @@ def spectral_scores(
     real, fake = data.real[chosen[0]], data.fake[chosen[1]]
     pair = PartedPair(features, real, fake, seed)
     x, y = pair.whole
+    fidelity_ = _fidelity(pair, x, y, pair.mixed(MIXTURES), verdict, rows)
+    diversity = _diversity(pair, x, y, rows)
+    if coarse is not None:
+        features, pair = coarse, PartedPair(coarse, real, fake, seed)
+        x, y = pair.whole
     mixed = pair.mixed(MIXTURES)
     etas = {e: _largest_of_equal(mixed, e) for e in sorted({eta, max(eta, STRICT)}, reverse=True)}
     invented = _modes(y, x, features, fake, etas, exemplars)[:modes]
     missed = _modes(x, y, features, real, etas, exemplars)[:modes]
     return SpectralScores(
-        [_fidelity(pair, x, y, mixed, verdict, rows)],
-        _diversity(pair, x, y, rows),
+        [fidelity_],
+        diversity,
         [_novelty("invented", pair, mixed, eta, rows, True),
          _novelty("missed", pair, mixed, eta, rows, False)],
         tuple(_renumbered(m, chosen[1]) for m in invented),

@@ -33,7 +33,7 @@ def evaluation_report(found: Evaluation) -> Report:
                text=True)  # fmt: skip
     if found.data is not None:
         _modes(page, "What the samples lack", found.missed, found.data, True)
-        _modes(page, "What the samples have and real data have not", found.invented, found.data,
+        _modes(page, "What the samples have more of than real data", found.invented, found.data,
                False)  # fmt: skip
         _copies(page, found, found.data)
     with page.fold("Every score, with error bars, certificates and the rows it needs"):
