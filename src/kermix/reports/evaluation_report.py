@@ -90,7 +90,8 @@ def _modes(
         "by more than chance, and rows in the middle of each."
     )
     for k, mode in enumerate(modes, 1):
-        line = f"{k}. About {100 * mode.excess:.2g} % of the {where[0]} rows are too many."
+        told = "real rows are missing" if of_real else "samples are too many"
+        line = f"{k}. About {100 * mode.excess:.2g} % of the {told}."
         if data.pictures is not None:
             pictures = data.pictures[0 if of_real else 1]
             _sheet(page, pictures[list(mode.exemplars)], line)
