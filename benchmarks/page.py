@@ -143,7 +143,7 @@ def _rank(axes: Any, record: dict[str, Any]) -> None:
     name = record["machine"]["name"]
     rows = record["tables"]["rank_for_one_percent"]
     scores, ranks = [r["vendi"] for r in rows], [r["rank"] for r in rows]
-    axes.loglog(scores, ranks, "o-", color=INK.get(name, "#009E73"), label=name)
+    axes.plot(scores, ranks, "o-", color=INK.get(name, "#009E73"), label=name)
     axes.set_xlabel("Vendi score")
     axes.set_ylabel("features for a certified error of 1 %")
 
