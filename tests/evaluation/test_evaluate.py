@@ -217,3 +217,20 @@ def test_other_kernels_and_bad_options():
             km.evaluate(x[:60], x[60:], **{**QUICK, **options})
     with pytest.raises(SampleError, match="at least 10"):
         km.evaluate(x[:5], x[60:])
+
+
+@pytest.mark.filterwarnings("ignore::kermix.errors.DegenerateDataWarning")
+def test_sets_without_any_spread_and_tables_of_categories_are_no_trouble():
+    generator = torch.Generator().manual_seed(0)
+    cells = pd.DataFrame({"a": list("xyz") * 20, "b": list("uv") * 30})
+    points = torch.randn(60, 2, generator=generator)
+    for real, fake in (
+        (torch.ones(20, 2), torch.ones(15, 2)),
+        (points[:30], torch.zeros(20, 2)),
+        (cells, cells[::-1]),
+        (1e10 * points[:30], 1e10 * points[30:]),
+        (points[:50], points[50:]),
+    ):
+        found = km.evaluate(real, fake, permutations=20, rank=30)
+        json.dumps(found.to_dict(), allow_nan=False)
+        assert all(np.isfinite(s.value) for s in found.scores)

@@ -14,6 +14,7 @@ from kermix.sketches.sketch import Sketch, moments_of_sums
 __all__ = ["Jackknife", "PartedPair", "jackknife", "needed_rows"]
 
 PARTS = 10
+MOST, MOST_ROWS = 1e9, 1e9  # a distance of zero is never known to a tenth of itself
 
 
 class Jackknife(NamedTuple):
@@ -45,8 +46,8 @@ def needed_rows(rows: int, wanted: float, error: float, bias: float = 0.0) -> in
     """
     if not wanted > 0:
         return rows
-    exact = max(1.0, rows * (error / wanted) ** 2, rows * abs(bias) / wanted)
-    return int(float(f"{exact:.2g}"))
+    times = max(min(error / wanted, MOST) ** 2, min(abs(bias) / wanted, MOST))
+    return int(float(f"{min(max(1.0, rows * times), MOST_ROWS):.2g}"))
 
 
 class PartedPair:
