@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 
 from kermix.errors import OptionError
+from kermix.evaluation import memorizing as module
 from kermix.evaluation.memorizing import _hypergeometric, memorizing
 
 
@@ -33,6 +34,16 @@ def test_one_percent_of_copies_is_found(noise, held):
     assert found.copies == pytest.approx(0.01 if noise == 0 else 0, abs=1e-9)
     pairs = dict(found.rows)
     assert all(pairs[1000 + k] == k for k in range(20))
+
+
+def test_of_many_training_rows_some_take_the_place_of_held_out_ones(monkeypatch):
+    monkeypatch.setattr(module, "MOST_COMPARED", 200)
+    training = rows(900, 4, 0)
+    samples = torch.cat([rows(180, 4, 1), training[:20]])
+    found = memorizing(training, samples)
+    assert found.pvalue < 0.001
+    assert found.memorized == pytest.approx(0.1, abs=0.02)
+    assert memorizing(training, rows(200, 4, 2)).pvalue > 0.05
 
 
 def test_new_rows_are_not_called_copies():

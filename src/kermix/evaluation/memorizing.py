@@ -15,6 +15,7 @@ __all__ = ["Memorizing", "memorizing"]
 
 LEVELS = (0.0, 0.01, 0.05)  # shares of new rows that may be nearer than the samples looked at
 SHOWN = 20
+MOST_COMPARED = 5000  # training rows that take the place of held-out ones
 EQUAL = 1e-9  # of a typical distance
 
 
@@ -53,8 +54,8 @@ def memorizing(training: Tensor, samples: Tensor, held_out: Tensor | None = None
     nearest: near 0 for a copy, whatever the local scale. If samples were new rows these ratios
     would be those of held-out rows, so that as many samples as held-out rows should be below any
     level; the p-value is exact for that (hypergeometric, for the smallest ratios and two more
-    levels, corrected for three). Without held-out rows each training row is compared with the
-    others, which takes their place if training rows are independent.
+    levels, corrected for three). Without held-out rows training rows, at most 5000, are compared
+    with the others, which takes their place if training rows are independent.
 
     Args:
         training: What the generator was trained with, shape (N, d), at least three rows.
@@ -78,7 +79,9 @@ def memorizing(training: Tensor, samples: Tensor, held_out: Tensor | None = None
     if held_out is not None:
         new, _ = nearest(held_out.double(), training, 2)
     else:
-        new = nearest(training, training, 3)[0][:, 1:]
+        order = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))
+        some = training[order[:MOST_COMPARED].to(training.device)]
+        new = nearest(some, training, 3)[0][:, 1:]  # the nearest of all is the row itself
     tiny = EQUAL * float(new[:, 0].median().clamp(min=EQUAL * float(training.abs().max())))
     equal, equal_new = near[:, 0] <= tiny, new[:, 0] <= tiny
     ratio, ratio_new = _ratios(near, tiny), _ratios(new, tiny)
