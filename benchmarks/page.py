@@ -104,9 +104,9 @@ def _against_size(records: list[dict[str, Any]], draw: Draw, picture: Path) -> N
         ) from None
     figure = Figure(figsize=(7.5, 3.4), layout="constrained")
     axes = figure.subplots()
+    axes.set_xlabel("points in each set")
     for record in records:
         draw(axes, record)
-    axes.set_xlabel("points in each set")
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     axes.grid(alpha=0.3)
     picture.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,17 @@ def _memory(axes: Any, record: dict[str, Any]) -> None:
     axes.set_ylabel("peak memory in MB")
 
 
+def _rank(axes: Any, record: dict[str, Any]) -> None:
+    name = record["machine"]["name"]
+    rows = record["tables"]["rank_for_one_percent"]
+    scores, ranks = [r["vendi"] for r in rows], [r["rank"] for r in rows]
+    axes.plot(scores, ranks, "o-", color=INK.get(name, "#009E73"), label=name)
+    axes.set_xlabel("Vendi score")
+    axes.set_ylabel("features for a certified error of 1 %")
+
+
 PICTURES: dict[str, tuple[str, str, Draw]] = {
     "sketch": ("sketch-time.png", "Time for all four costs against the number of points", _time),
+    "evaluate": ("evaluate-rank.png", "Features needed against the Vendi score", _rank),
     "memory": ("memory.png", "Peak memory against the number of points", _memory),
 }

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import kermix as km
-from kermix.moved import MOVED, MOVED_FUNCTIONS
+from kermix.moved import MOVED, MOVED_FROM_EVALUATION, MOVED_FUNCTIONS
 
 
 @pytest.mark.parametrize("old", MOVED)
@@ -17,6 +17,15 @@ def test_old_name_gives_the_same_objects(old):
     new = importlib.import_module(MOVED[old])
     for name in new.__all__:
         assert getattr(found, name) is getattr(new, name)
+
+
+@pytest.mark.parametrize("name", MOVED_FROM_EVALUATION)
+def test_what_was_in_evaluation_is_still_found_there(name):
+    place = MOVED_FROM_EVALUATION[name]
+    with pytest.warns(DeprecationWarning, match=f"kermix.evaluation.{name} is now {place}"):
+        found = getattr(importlib.import_module("kermix.evaluation"), name)
+    assert found is getattr(importlib.import_module(place), name)
+    assert set(MOVED_FROM_EVALUATION) == set(importlib.import_module(place).__all__)
 
 
 def test_no_old_module_hides_a_function():

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     )
     from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
     from kermix.data.tables.schema import EncodedTable, Schema
+    from kermix.evaluation import metrics
+    from kermix.evaluation.diversity import rke, vendi
+    from kermix.evaluation.evaluate import evaluate
+    from kermix.evaluation.novelty import ken, novel_modes
+    from kermix.evaluation.variances import stable_variance
     from kermix.kernels.gaussian import GaussianKernel, bandwidth
     from kermix.kernels.gram import gram
     from kermix.kernels.others import (
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
     from kermix.runs.fit import fit, resume
     from kermix.sketches.features import fourier_features, nystrom_features
     from kermix.sketches.files import sketch_files
+    from kermix.sketches.kernel_features import kernel_features
     from kermix.sketches.sketch import Sketch
     from kermix.sklearn.mixture import KernelMixture
     from kermix.sklearn.product import ProductClassifier, ProductRegressor
@@ -85,19 +91,27 @@ __all__ = [
     "discrete_cost",
     "drift_over_time",
     "errors",
+    "evaluate",
     "fit",
     "fourier_features",
     "gram",
+    "ken",
+    "kernel_features",
     "matrix_cost",
+    "metrics",
+    "novel_modes",
     "nuclear_norm",
     "nystrom_features",
     "resume",
+    "rke",
     "scalar_cost",
     "sketch_files",
+    "stable_variance",
     "svd_cost",
     "two_sample_test",
     "vector_cost",
     "vector_weights",
+    "vendi",
 ]
 
 
@@ -111,6 +125,10 @@ _WHERE = {
     "kermix.costs.functions": "matrix_cost scalar_cost svd_cost vector_cost vector_weights",
     "kermix.costs.losses": "MatrixLoss SVDLoss ScalarLoss VectorLoss",
     "kermix.data.tables.schema": "EncodedTable Schema",
+    "kermix.evaluation.diversity": "rke vendi",
+    "kermix.evaluation.evaluate": "evaluate",
+    "kermix.evaluation.novelty": "ken novel_modes",
+    "kermix.evaluation.variances": "stable_variance",
     "kermix.kernels.gaussian": "GaussianKernel bandwidth",
     "kermix.kernels.gram": "gram",
     "kermix.kernels.others": "CosineKernel FunctionKernel LaplaceKernel "
@@ -121,18 +139,22 @@ _WHERE = {
     "kermix.runs.fit": "fit resume",
     "kermix.sketches.features": "fourier_features nystrom_features",
     "kermix.sketches.files": "sketch_files",
+    "kermix.sketches.kernel_features": "kernel_features",
     "kermix.sketches.sketch": "Sketch",
     "kermix.sklearn.mixture": "KernelMixture",
     "kermix.sklearn.product": "ProductClassifier ProductRegressor",
     "kermix.sklearn.table": "TableModel",
     "kermix.spectrum": "decompose decompose_grid",
 }
-_ROOMS = ("comparison", "costs", "data", "distributed", "kernels", "linalg", "mixtures", "models",
-          "paper", "reports", "runs", "sketches", "sklearn", "spectrum", "training")  # fmt: skip
+_ROOMS = ("comparison", "costs", "data", "distributed", "evaluation", "kernels", "linalg",
+          "mixtures", "models", "paper", "reports", "runs", "sketches", "sklearn", "spectrum",
+          "training")  # fmt: skip
 _found = importer(__name__, {module: names.split() for module, names in _WHERE.items()})
 
 
 def __getattr__(name: str) -> object:
+    if name == "metrics":
+        return importlib.import_module("kermix.evaluation.metrics")
     if name in _ROOMS:
         return importlib.import_module(f"{__name__}.{name}")
     return _found(name) if name in __all__ else moved_function(__name__, name)

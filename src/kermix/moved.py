@@ -5,17 +5,22 @@ import importlib.abc
 import importlib.machinery
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 
-__all__ = ["MOVED", "MOVED_FUNCTIONS", "forward_moved_modules", "moved_function"]
+__all__ = [
+    "MOVED",
+    "MOVED_FROM_EVALUATION",
+    "MOVED_FUNCTIONS",
+    "forward_moved_modules",
+    "moved_function",
+]
 
 # Old names that users of version 0.1 may import; they go in version 0.3. Not `kermix.gram`, which
 # is the name of a function.
 MOVED = {
     "kermix.debiased": "kermix.costs.debiased",
     "kermix.estimators": "kermix.sklearn.mixture",
-    "kermix.evaluation": "kermix.costs.baselines",
     "kermix.images.evaluation": "kermix.models.images.evaluation",
     "kermix.images.spaces": "kermix.models.images.spaces",
     "kermix.kernel": "kermix.kernels.gaussian",
@@ -33,6 +38,11 @@ MOVED_FUNCTIONS = {
     "distance_nuclear_cost": "kermix.paper.ablations",
     "frobenius_cost": "kermix.paper.ablations",
 }
+# What was in the module `kermix.evaluation`, whose name is now that of a room.
+MOVED_FROM_EVALUATION = dict.fromkeys(
+    ("ModeCoverage", "energy_distance", "mmd_squared", "mode_coverage", "wasserstein2"),
+    "kermix.costs.baselines",
+)
 PACKAGES = {name.rpartition(".")[0] for name in MOVED} - {"kermix"}
 
 
@@ -59,17 +69,18 @@ def forward_moved_modules() -> None:
         sys.meta_path.append(_Forwarder())
 
 
-def moved_function(module: str, name: str) -> object:
+def moved_function(module: str, name: str, places: Mapping[str, str] = MOVED_FUNCTIONS) -> object:
     """What a module's `__getattr__` gives for a name that it no longer has.
 
     Args:
         module: The module's name.
         name: What it was asked for.
+        places: The modules that names have gone to.
 
     Raises:
         AttributeError: The module never had it.
     """
-    new = MOVED_FUNCTIONS.get(name)
+    new = places.get(name)
     if new is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     _warn(f"{module}.{name}", f"{new}.{name}", stacklevel=4)

@@ -16,6 +16,7 @@ from kermix.cli import (
     classify,
     compare,
     drift,
+    evaluate,
     fit,
     reproduce,
     schema,
@@ -71,6 +72,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "schema": schema.command,
     "compare": compare.command,
     "drift": drift.command,
+    "evaluate": evaluate.command,
     "sketch": sketch.command,
     "spectrum": spectrum.command,
     "reproduce": reproduce.command,
@@ -89,6 +91,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("schema", "compare", "drift"), READS),
     "sketch": (*READS, "safetensors"),
     "spectrum": (*READS, *DRAWS),
+    "evaluate": (*READS, "sklearn", "safetensors"),
 }
 CALLED = {"sklearn": "scikit-learn"}
 

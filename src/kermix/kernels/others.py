@@ -24,6 +24,7 @@ __all__ = [
     "CosineKernel",
     "FunctionKernel",
     "LaplaceKernel",
+    "NormalizedKernel",
     "PointKernel",
     "PolynomialKernel",
     "RationalQuadraticKernel",
@@ -233,6 +234,47 @@ class CosineKernel(PointKernel):
     def diagonal(self, a: Tensor) -> Tensor:
         """Ones, and zeros at the origin."""
         return _directions(a).square().sum(-1)
+
+
+@dataclass(frozen=True)
+class NormalizedKernel(PointKernel):
+    r"""Another kernel with a diagonal of ones, :math:`k(a, b) / \sqrt{k(a, a) \, k(b, b)}`.
+
+    Args:
+        kernel: The kernel, positive at each point with itself.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> NormalizedKernel(PolynomialKernel(2)).gram(x, x)
+        tensor([[1.0000, 0.5000],
+                [0.5000, 1.0000]])
+    """
+
+    kernel: PointKernel
+
+    def gram(self, a: Tensor, b: Tensor) -> Tensor:
+        """The other's Gram matrix, divided by the lengths of both points in its space."""
+        lengths = self._lengths(a)
+        across = lengths if b is a else self._lengths(b)
+        return self.kernel.gram(a, b) / (lengths.unsqueeze(-1) * across.unsqueeze(-2))
+
+    def diagonal(self, a: Tensor) -> Tensor:
+        """Ones."""
+        return a.new_ones(a.shape[:-1])
+
+    def fitted(self, x: Tensor) -> Self:
+        """With what the other leaves to the data taken from `x`."""
+        return replace(self, kernel=self.kernel.fitted(x))
+
+    def _lengths(self, a: Tensor) -> Tensor:
+        squares = self.kernel.diagonal(a)
+        if values_are_readable(squares) and not bool((squares > 0).all()):
+            row = int((~(squares > 0)).reshape(-1).nonzero()[0])
+            raise KernelError(
+                f"{self.kernel} is zero between row {row} and itself, so that it cannot be "
+                "normalized: leave rows of zeros out, or take another kernel."
+            )
+        return squares.sqrt()
 
 
 @dataclass(frozen=True)

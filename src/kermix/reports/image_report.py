@@ -13,7 +13,7 @@ from torch import Tensor
 from kermix.errors import MissingExtraError
 from kermix.models.images.evaluation import nearest
 from kermix.models.images.model import ImageModel, LabelledDraw
-from kermix.reports.image_sheets import sheet
+from kermix.reports.image_sheets import png_bytes, sheet
 from kermix.reports.page import Report
 from kermix.training.images import ImageTask
 from kermix.training.task import Row
@@ -192,17 +192,8 @@ def write_image_report(
 
 
 def _pictures(page: Report, images: Tensor, caption: str, across: int = 10) -> None:
-    import io
-
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtraError("Pictures need Pillow: pip install 'kermix[images]'.") from None
     shown = sheet(images, across)
-    zoom = max(1, 640 // shown.shape[1])
-    buffer = io.BytesIO()
-    Image.fromarray(shown.repeat(zoom, 0).repeat(zoom, 1)).save(buffer, format="png")
-    page.image(buffer.getvalue(), caption)
+    page.image(png_bytes(shown, max(1, 640 // shown.shape[1])), caption)
 
 
 def _curves(history: list[Row], apart: bool) -> "Figure":

@@ -1,5 +1,6 @@
 """Sheets of images: many small pictures in one array or PNG file."""
 
+import io
 import math
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from kermix.errors import MissingExtraError
 from kermix.files import whole_file
 
-__all__ = ["save_png", "sheet"]
+__all__ = ["png_bytes", "save_png", "sheet"]
 
 
 def sheet(images: Tensor, across: int = 10, gap: int = 1) -> np.ndarray:  # (n, c, h, w)
@@ -36,13 +37,21 @@ def sheet(images: Tensor, across: int = 10, gap: int = 1) -> np.ndarray:  # (n, 
     return shown
 
 
-def save_png(array: np.ndarray, path: Path, zoom: int = 2) -> Path:
-    """Write a sheet, each pixel as a square of `zoom`, first to a temporary name."""
+def png_bytes(array: np.ndarray, zoom: int = 2) -> bytes:
+    """A sheet as a PNG file, each pixel as a square of `zoom`."""
     try:
         from PIL import Image
     except ImportError:
         raise MissingExtraError("Pictures need Pillow: pip install 'kermix[images]'.") from None
+    buffer = io.BytesIO()
     large = array.repeat(zoom, 0).repeat(zoom, 1)
+    Image.fromarray(large).save(buffer, format="png", optimize=True)
+    return buffer.getvalue()
+
+
+def save_png(array: np.ndarray, path: Path, zoom: int = 2) -> Path:
+    """Write a sheet, each pixel as a square of `zoom`, first to a temporary name."""
+    content = png_bytes(array, zoom)
     with whole_file(path) as part:
-        Image.fromarray(large).save(part, format="png", optimize=True)
+        part.write_bytes(content)
     return path

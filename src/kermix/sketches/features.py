@@ -20,6 +20,7 @@ from kermix.errors import OptionError, ShapeError, VarianceError
 from kermix.kernels.distances import CLOSE, DIRECT_DIFFERENCES_UP_TO, mismatches, numbers_of
 from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
 from kermix.kernels.gram import kernels_at, numbers_like, scaled_gram
+from kermix.kernels.others import PointKernel
 from kermix.linalg.cholesky import solve_dtype
 from kermix.sketches.candidates import row_keys
 from kermix.sketches.columns import ColumnScale
@@ -51,7 +52,7 @@ class FeatureMap(Protocol):
     certified: ClassVar[bool]
 
     @property
-    def kernel(self) -> GaussianKernel:
+    def kernel(self) -> GaussianKernel | PointKernel:
         """The kernel that the features stand for."""
 
     @property
@@ -331,11 +332,15 @@ def fourier_features(
 
 def fingerprint(features: FeatureMap) -> str:
     """A short name of a map: equal for maps whose sketches can be merged and compared."""
+    digest = hashlib.sha256(features.kind.encode())
+    if not isinstance(features.kernel, GaussianKernel):
+        digest.update(repr(features.kernel).encode())
+        digest.update(features.parameters.double().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
     terms = features.kernel.cross_terms(features.dimension)
     numbers = torch.cat(
         [torch.as_tensor(t, dtype=torch.float64).cpu() for t in (terms.rates, terms.log_weights)]
     )
-    digest = hashlib.sha256(features.kind.encode())
     tensors = [features.parameters, numbers]
     if features.kernel.layout is not None:
         tensors.append(torch.tensor(features.kernel.layout, dtype=torch.float64))

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kermix.kernels.gaussian import KernelTerms
-from kermix.kernels.gram import gram_matrix
+from kermix.kernels.others import PointKernel, kernel_matrix
 from kermix.linalg.cholesky import solve_dtype
 
 __all__ = ["random_pivots"]
@@ -16,7 +16,7 @@ SMALLEST_RESIDUAL = 1e-12
 @torch.no_grad()
 def random_pivots(
     points: Tensor,  # (N, d)
-    terms: KernelTerms,
+    terms: KernelTerms | PointKernel,
     rank: int,
     tolerance: float | None,
     generator: torch.Generator,
@@ -47,13 +47,13 @@ def random_pivots(
         proposed = _draw(residual, generator)
         at = proposed.to(points.device)
         done = factor[:, : len(chosen)]
-        block = gram_matrix(points[at], points[at], terms, dtype) - done[at] @ done[at].mT
+        block = kernel_matrix(points[at], points[at], terms, dtype) - done[at] @ done[at].mT
         kept, lower = _accept(block.cpu(), residual[at].cpu(), generator, rank - len(chosen))
         if not len(kept):
             residual[at] = 0  # what was proposed is represented up to rounding
             continue
         pivots = at[kept.to(at.device)]
-        columns = gram_matrix(points, points[pivots], terms, dtype) - done @ done[pivots].mT
+        columns = kernel_matrix(points, points[pivots], terms, dtype) - done @ done[pivots].mT
         new = torch.linalg.solve_triangular(lower.to(columns).mT, columns, upper=True, left=False)
         factor[:, len(chosen) : len(chosen) + len(kept)] = new
         residual = (residual - new.square().sum(-1)).clamp(min=0)

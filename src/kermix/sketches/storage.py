@@ -19,16 +19,19 @@ from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.mixed import Layout, MixedKernel
 from kermix.sketches.columns import ColumnScale
 from kermix.sketches.features import FeatureMap, FourierFeatures, NystromFeatures, fingerprint
+from kermix.sketches.kernel_features import KernelFeatures, described_kernel, kernel_of
 
 __all__ = ["read_sketch", "write_sketch"]
 
 FORMAT = "kermix.sketches.sketch"
 FORMAT_VERSION = 2
 MIXED_VERSION = 3  # rows of numbers and codes, which older versions would take for numbers
-READABLE = (1, 2, MIXED_VERSION)
-MAPS: dict[str, type[NystromFeatures] | type[FourierFeatures]] = {
+KERNEL_VERSION = 4  # another kernel than the Gaussian
+READABLE = (1, 2, MIXED_VERSION, KERNEL_VERSION)
+GAUSSIAN_MAPS: dict[str, type[NystromFeatures] | type[FourierFeatures]] = {
     m.kind: m for m in (NystromFeatures, FourierFeatures)
 }
+MAPS = (*GAUSSIAN_MAPS, KernelFeatures.kind)
 
 
 def write_sketch(
@@ -48,11 +51,16 @@ def write_sketch(
         "version": FORMAT_VERSION,
         "features": features.kind,
         "fingerprint": fingerprint(features),
-        "variances": [float(v) for v in features.kernel.v_p],
-        "per_dimension": features.kernel.per_dimension,
         **facts,
     }
-    if features.kernel.layout is not None:
+    if not isinstance(features.kernel, GaussianKernel):
+        header |= {"version": KERNEL_VERSION, "kernel": described_kernel(features.kernel)}
+    else:
+        header |= {
+            "variances": [float(v) for v in features.kernel.v_p],
+            "per_dimension": features.kernel.per_dimension,
+        }
+    if isinstance(features.kernel, MixedKernel):
         header |= {"version": MIXED_VERSION, "layout": list(features.kernel.layout)}
     tensors = {"parameters": features.parameters, **numbers}
     if features.scale is not None:
@@ -83,7 +91,7 @@ def read_sketch(
     if header.get("version") not in READABLE or header.get("features") not in MAPS:
         raise SketchError(
             f"{path}: written by another version of kermix (format {header.get('version')}, "
-            f"features {header.get('features')!r}; this one reads formats 1 to 3)."
+            f"features {header.get('features')!r}; this one reads formats 1 to 4)."
         )
     try:
         return _map_of(path, header, tensors), header, tensors
@@ -92,11 +100,18 @@ def read_sketch(
 
 
 def _map_of(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureMap:
+    if header["version"] == KERNEL_VERSION:
+        made = KernelFeatures(
+            tensors["parameters"], kernel_of(header["kernel"]), tensors.get("chosen_from")
+        )
+        if fingerprint(made) != header.get("fingerprint"):
+            raise _foreign_map(path)
+        return made
     kernel = GaussianKernel(header["variances"], per_dimension=header["per_dimension"])
     if header["version"] == MIXED_VERSION:
         codes, mismatch, columns = header["layout"]
         kernel = MixedKernel(header["variances"], Layout(int(codes), mismatch, int(columns)))
-    features = MAPS[header["features"]](tensors["parameters"], kernel)
+    features = GAUSSIAN_MAPS[header["features"]](tensors["parameters"], kernel)
     origin = header.get("origin") or {}
     if header["version"] == 1:
         if fingerprint(features) != header.get("fingerprint"):

@@ -1,0 +1,150 @@
+"""`kermix evaluate REAL FAKE`: are samples of a generator as good as real data?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from kermix.cli.output import (
+    check_output,
+    parse_variances,
+    print_json,
+    print_sentence,
+    print_table,
+    save_page,
+)
+from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
+from kermix.data.tables.csv_look import Reading
+from kermix.errors import OptionError
+
+if TYPE_CHECKING:
+    from kermix.evaluation.result import Evaluation
+
+__all__ = ["command"]
+
+WORSE = 3  # status of --fail-if-different
+KERNELS = ("gaussian", "cosine", "polynomial")
+EMBEDDINGS = ".npy, .npz, .safetensors"
+
+
+@reads_tables
+def command(
+    real: Annotated[
+        str,
+        typer.Argument(
+            help=f"What the generator was trained with: a table ({TABLES}), embeddings "
+            f"({EMBEDDINGS}), a folder of pictures, or a .sketch."
+        ),
+    ],
+    fake: Annotated[str, typer.Argument(help="Samples of the generator, of the same kind.")],
+    held_out: Annotated[
+        str | None,
+        typer.Option("--held-out", help="Real rows that it has not seen, for memorizing."),
+    ] = None,
+    variance: Annotated[
+        str,
+        typer.Option("--variance", "-v", help="Of the Gaussian kernel: auto, or a number."),
+    ] = "auto",
+    kernel: Annotated[
+        str, typer.Option("--kernel", help=f"{', '.join(KERNELS)}; the latter cubic.")
+    ] = "gaussian",
+    pictures: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--pictures",
+            help="Two folders: the pictures that the embeddings are of, real and fake.",
+        ),
+    ] = None,
+    reading: Reading = AS_FOUND,
+    eta: Annotated[
+        float, typer.Option(help="How many times as frequent a mode must be to count as novel.")
+    ] = 1.0,
+    neighbours: Annotated[
+        int, typer.Option(help="Of precision, recall, density and coverage.")
+    ] = 5,
+    rank: Annotated[int, typer.Option(help="Number of features of the kernel at most.")] = 512,
+    level: Annotated[
+        float, typer.Option(help="At which p-values the samples are called different.")
+    ] = 0.05,
+    permutations: Annotated[int, typer.Option(help="Behind the p-value.")] = 500,
+    fail_if_different: Annotated[
+        bool,
+        typer.Option(
+            "--fail-if-different",
+            help=f"End with the status {WORSE} if something speaks against the samples.",
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    report_path: Annotated[
+        Path | None, typer.Option("--report", "-o", help="Write a page to this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Are samples of a generator as good as real data? What do they lack, invent and repeat?
+
+    One answer, and below it every score with an error bar, what it would be if both sets were
+    one, and the rows it needs.
+    """
+    if report_path is not None:
+        check_output(report_path, ".html", ".htm")
+    check_there(real, fake, held_out)
+    from kermix.evaluation.evaluate import evaluate
+    from kermix.reports.evaluation_report import evaluation_report
+
+    options = _kernel(kernel, variance)
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=as_json or not console.is_terminal,
+        transient=True,
+    ) as bar:
+        task = bar.add_task("reading", total=1.0)
+        found = evaluate(
+            real,
+            fake,
+            held_out=held_out,
+            pictures=pictures,
+            reading=reading,
+            eta=eta,
+            neighbours=neighbours,
+            rank=rank,
+            level=level,
+            permutations=permutations,
+            seed=seed,
+            progress=lambda name, share: bar.update(task, description=name, completed=share),
+            **options,
+        )
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _print(found)
+    if report_path is not None:
+        save_page(evaluation_report(found).save, report_path, quiet=as_json)
+    if fail_if_different and not found.good:
+        raise typer.Exit(WORSE)
+
+
+def _kernel(name: str, variance: str) -> dict[str, Any]:
+    if name not in KERNELS:
+        raise OptionError(f"--kernel {name}: choose one of {', '.join(KERNELS)}.")
+    if name == "gaussian":
+        return {"v": parse_variances(variance)}
+    if variance != "auto":
+        raise OptionError(f"--variance {variance}: for the Gaussian kernel, not {name}.")
+    from kermix.kernels.others import CosineKernel, PolynomialKernel
+
+    return {"kernel": CosineKernel() if name == "cosine" else PolynomialKernel(3)}
+
+
+def _print(found: "Evaluation") -> None:
+    from kermix.evaluation.result import SCORE_HEADS
+
+    print_sentence(found.answer)
+    print_sentence()
+    print_table("", SCORE_HEADS, found.table(), [f"Kernel: {found.kernel}.", *found.notes])
+    print_sentence("", "How to read each score: --report, --json")

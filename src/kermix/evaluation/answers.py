@@ -1,0 +1,104 @@
+"""The answer in words: what is good about samples, and what is not."""
+
+from collections.abc import Mapping, Sequence
+
+from kermix.comparison.verdict import SMALL, Verdict, auc_text
+from kermix.evaluation.memorizing import Memorizing
+from kermix.evaluation.novelty import NovelMode
+from kermix.evaluation.result import Score
+
+__all__ = ["answer_of"]
+
+SURE = 3.0  # standard errors
+SURE_COPIES = 0.01  # p-value at which samples are called copies
+WEAK = 0.6  # AUC above which rows are told apart by more than a little
+
+
+def answer_of(
+    verdict: Verdict,
+    scores: Mapping[str, Score],
+    invented: Sequence[NovelMode],
+    missed: Sequence[NovelMode],
+    memory: Memorizing | None,
+    named: bool = False,
+) -> tuple[str, bool]:
+    """A few sentences, and whether nothing speaks against the samples.
+
+    Args:
+        verdict: Of the test and the classifier.
+        scores: By name.
+        invented: Modes that real data have not.
+        missed: Modes that samples have not.
+        memory: What was found about copies.
+        named: Whether columns have names, so that those that differ are worth telling.
+    """
+    copied = memory is not None and memory.pvalue <= SURE_COPIES and memory.memorized > 0
+    against = _against(scores, invented, missed) if verdict.different else []
+    if copied:
+        assert memory is not None
+        against.append(f"{_percent(memory.memorized)} of the samples repeat training rows")
+    parts = [_headline(verdict)]
+    if against:
+        parts.append(_sentence(against))
+    if named and verdict.different_columns:
+        parts.append(verdict.where())
+    if not against and not verdict.different and "vendi_ratio" in scores:
+        ratio = scores["vendi_ratio"]
+        parts.append(f"They are as diverse as real data (Vendi score {ratio.value:.2f} times).")
+    return " ".join(parts), not verdict.different and not copied
+
+
+def _headline(verdict: Verdict) -> str:
+    if verdict.pvalue is None:
+        return f"No verdict, {verdict.method.removeprefix('none, ').rstrip('.')}."
+    p = f"p = {verdict.pvalue:.2g}" if verdict.pvalue >= SMALL else f"p < {SMALL:g}"
+    if verdict.too_few_rows:
+        return f"Too few rows to say whether the samples differ from real data ({p})."
+    if not verdict.different:
+        return f"The samples cannot be told from real data ({p})."
+    if verdict.effect is None or verdict.interval is None:
+        return f"The samples differ from real data ({p})."
+    auc = auc_text(verdict.effect)
+    if verdict.interval[0] <= 0.5:
+        return (
+            f"The samples differ from real data ({p}), but a classifier does not tell them apart "
+            f"(AUC {auc}, 0.5 is chance)."
+        )
+    how = "a little" if verdict.effect < WEAK else "clearly"
+    return (
+        f"The samples differ from real data, {how} ({p}; a classifier tells them apart with AUC "
+        f"{auc}, 0.5 is chance)."
+    )
+
+
+def _against(
+    scores: Mapping[str, Score], invented: Sequence[NovelMode], missed: Sequence[NovelMode]
+) -> list[str]:
+    found = []
+    if missed:
+        found.append(f"they lack {_modes(missed)} of real data")
+    if invented:
+        found.append(f"{_modes(invented)} of them is more than real data have")
+    ratio = scores.get("vendi_ratio")
+    if ratio is not None:
+        off = max(SURE * (ratio.error or 0.0), 0.02)
+        word = "less" if ratio.value < 1 - off else "more" if ratio.value > 1 + off else ""
+        if word:
+            found.append(f"they are {word} diverse (Vendi score {ratio.value:.2f} times)")
+        elif not found:
+            found.append("no mode stands out as missing or invented, and they are as diverse")
+    return found
+
+
+def _modes(modes: Sequence[NovelMode]) -> str:
+    count = f"{len(modes)} modes" if len(modes) > 1 else "one mode"
+    return f"{_percent(sum(m.excess for m in modes))} ({count})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
+
+
+def _sentence(parts: Sequence[str]) -> str:
+    text = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}, and {parts[-1]}"
+    return f"{text[0].upper()}{text[1:]}."

@@ -1,0 +1,270 @@
+"""Judge a generator by its samples: one answer, and scores with error bars and certificates."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from kermix.checks import check_count, check_seed
+from kermix.comparison.aggregate import PERMUTATIONS
+from kermix.comparison.column_values import ComparedRows
+from kermix.comparison.drift import is_sketch
+from kermix.comparison.judging import JudgementTask
+from kermix.comparison.verdict import Verdict
+from kermix.costs.functions import Kernel
+from kermix.data.dataset import column_names
+from kermix.data.tables.csv_look import Reading
+from kermix.errors import OptionError, SampleError
+from kermix.evaluation.answers import answer_of
+from kermix.evaluation.distance_scores import distance_scores, neighbour_scores_of
+from kermix.evaluation.memorizing import Memorizing, memorizing
+from kermix.evaluation.parts import needed_rows
+from kermix.evaluation.reading import Embedding, JudgedData, read_judged
+from kermix.evaluation.result import Evaluation, Score
+from kermix.evaluation.sampling import chosen_kernel, feature_map_of
+from kermix.evaluation.sketched import evaluate_sketches
+from kermix.evaluation.spectral_scores import SpectralScores, kernel_in_words, spectral_scores
+from kermix.evaluation.table_scores import TableScores, table_scores
+from kermix.kernels.gaussian import GaussianKernel, bandwidth
+from kermix.kernels.others import AnyKernel
+
+__all__ = ["evaluate"]
+
+RESIDUAL = 1e-3
+BROAD = 10.0  # times smaller than the variance of the median rule
+FEWEST_ROWS = 10
+MANY_COLUMNS, COMPONENTS = 128, 64
+NEAREST_ROWS, AMONG = 5000, 50_000
+FOR_ONE_PERCENT_OF_COPIES = 1000  # ten copies among as many held-out rows
+
+Progress = Callable[[str, float], None]
+
+
+@torch.no_grad()
+def evaluate(
+    real: Any,
+    fake: Any,
+    v: Kernel | Literal["auto"] = "auto",
+    *,
+    kernel: AnyKernel | None = None,
+    held_out: Any = None,
+    embed: Embedding | None = None,
+    pictures: tuple[Any, Any] | None = None,
+    columns: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    kinds: Mapping[str, str] | None = None,
+    standardize: bool | None = None,
+    eta: float = 1.0,
+    neighbours: int = 5,
+    rank: int = 512,
+    modes: int = 10,
+    exemplars: int = 5,
+    level: float = 0.05,
+    permutations: int = PERMUTATIONS,
+    seed: int = 0,
+    reading: Reading | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Whether the samples of a generator are as good as real ones, and if not, in what.
+
+    Fidelity with a p-value, diversity (Vendi score and RKE of both), what the generator invents
+    and what it misses with samples of each (KEN), precision, recall, density and coverage, kernel
+    and Frechet distance, memorizing, a classifier's verdict, and of tables the shape and trend of
+    columns. Each score has an error bar or a certificate, the number of rows it needs, and a line
+    on how to read it; the text of the result begins with the answer.
+
+    Args:
+        real: Real samples, those that the generator was trained with: a tensor, an array, a
+            table, a file (tables, .npy, .npz, .safetensors), a folder of pictures, or a sketch.
+        fake: Samples of the generator, of the same kind. Of two sketches the scores are those that
+            sketches know.
+        v: Variance of the Gaussian kernel; "auto" is :func:`~kermix.stable_variance` of both for
+            fidelity and diversity, and for novelty at least a tenth of the median rule's.
+        kernel: Another kernel, such as :class:`~kermix.CosineKernel`, instead of `v`.
+        held_out: Real samples that the generator has not seen, for memorizing.
+        embed: From a batch of rows, or of pictures of shape (B, C, H, W) with values from 0 to 1,
+            to embeddings of shape (B, d). Any network that you have.
+        pictures: Folders with the pictures that the rows of real and fake are embeddings of, in
+            the order of their names: exemplars are shown by them.
+        columns: Which columns of tables to use; by default all.
+        exclude: Columns of tables to leave aside.
+        kinds: Kinds of columns by name, where you know better.
+        standardize: Whether columns are divided by their spread; by default those of tables are,
+            where it differs tenfold, and embeddings are not.
+        eta: How many times as frequent as in the other set a mode must be to count as novel.
+        neighbours: The k of precision, recall, density and coverage.
+        rank: Number of features at most.
+        modes: How many novel modes at most, on either side.
+        exemplars: Samples of each.
+        level: At which p-values sets are called different.
+        permutations: Behind the p-value.
+        seed: Of all that is drawn.
+        reading: How text files are written, where that is known.
+        progress: Called with the name of what is done next, and the share that is done.
+
+    Example:
+        >>> x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
+        >>> found = evaluate(x[:200], 0.5 * x[200:], permutations=50)
+        >>> found.good, found["vendi_ratio"] < 0.9, found["recall"] < found["precision"]
+        (False, True, True)
+    """
+    check_seed(seed)
+    for name, value in (("neighbours", neighbours), ("rank", rank), ("modes", modes)):
+        check_count(name, value)
+    check_count("exemplars", exemplars)
+    check_count("permutations", permutations)
+    if not 0 < level < 1:
+        raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
+    if is_sketch(real) or is_sketch(fake):
+        return evaluate_sketches(real, fake, eta, level)
+    say = progress or (lambda _name, _share: None)
+    say("reading", 0.0)
+    told = reading or Reading(
+        None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {})
+    )
+    data = read_judged(real, fake, held_out, told, embed, standardize, pictures)
+    if min(data.n, len(data.fake)) < FEWEST_ROWS:
+        raise SampleError(
+            f"{data.n} real and {len(data.fake)} fake samples: judging a generator takes at least "
+            f"{FEWEST_ROWS} of each."
+        )
+    say("test and classifier", 0.05)
+    verdict = _verdict(data, level, permutations, seed)
+    say("features", 0.35)
+    given: Any = "stable" if kernel is None and isinstance(v, str) and v == "auto" else v
+    given = None if kernel is not None else given
+    chosen = chosen_kernel(given, kernel, data.points)
+    sides = [data.real, data.fake]
+    features = feature_map_of(sides, chosen, rank, RESIDUAL, seed)
+    broad = _broad_kernel(data.points, chosen) if given == "stable" else None
+    coarse = None if broad is None else feature_map_of(sides, broad, rank, RESIDUAL, seed)
+    say("diversity and novelty", 0.4)
+    spectral = spectral_scores(data, features, coarse, eta, modes, exemplars, verdict, seed)
+    say("neighbours", 0.7)
+    near = neighbour_scores_of(data, neighbours, seed)
+    say("distances", 0.8)
+    distances = distance_scores(data, seed)
+    say("memorizing", 0.85)
+    found, memory = _memorizing(data, seed)
+    say("columns", 0.9)
+    tables, of_table = _table(data, seed)
+    scores = (
+        *spectral.fidelity, _classifier(verdict), *spectral.diversity, *spectral.novelty, *near,
+        *distances, *memory, *of_table,
+    )  # fmt: skip
+    say("done", 1.0)
+    return _result(
+        data, [s for s in scores if s is not None], spectral, found, tables, verdict,
+        kernel_in_words(chosen, features.rank)
+        + ("" if broad is None or coarse is None else
+           f"; of novelty v = {float(broad.v_p[0]):.4g}, {coarse.rank} features"),
+    )  # fmt: skip
+
+
+def _broad_kernel(points: Tensor, kernel: Any) -> GaussianKernel | None:
+    """The kernel of modes, if it is broader: exp(-5) for the median pair, which parts groups.
+
+    The finest kernel that rows can tell, which diversity is of, cuts a group into many parts.
+    """
+    broad = float(bandwidth(points)) / BROAD
+    return GaussianKernel(broad) if broad > float(kernel.v_p[0]) else None
+
+
+def _result(
+    data: JudgedData,
+    scores: list[Score],
+    spectral: SpectralScores,
+    memory: Memorizing,
+    tables: TableScores | None,
+    verdict: Verdict,
+    kernel: str,
+) -> Evaluation:
+    by_name = {s.name: s for s in scores}
+    answer, good = answer_of(
+        verdict, by_name, spectral.invented, spectral.missed, memory, data.table
+    )
+    return Evaluation(
+        answer, good, tuple(scores), spectral.invented, spectral.missed, memory, tables, verdict,
+        kernel, data.names, (data.n, len(data.fake)), data.notes, data,
+    )  # fmt: skip
+
+
+def _verdict(data: JudgedData, level: float, permutations: int, seed: int) -> Verdict:
+    """The test; of very many nameless columns, of their principal components."""
+    rows = data.rows
+    if not data.table and data.points.shape[1] > MANY_COLUMNS:
+        # A function of the pooled rows, whatever their order: labels can still be exchanged.
+        centred = data.points - data.points.mean(0)
+        _, vectors = torch.linalg.eigh(centred.mT @ centred)
+        turned = centred @ vectors[:, -COMPONENTS:]
+        rows = ComparedRows(turned, data.n, tuple(column_names(COMPONENTS)))
+    return JudgementTask(rows, data.names, level, permutations, seed).find().verdict
+
+
+def _classifier(verdict: Verdict) -> Score | None:
+    if verdict.effect is None or verdict.interval is None:
+        return None
+    low, high = verdict.interval
+    error = (high - low) / 2 / 1.96
+    rows = min(verdict.rows)
+    return Score(
+        "classifier", "classifier (AUC)", "fidelity", verdict.effect, error, None, 0.5, None, rows,
+        needed_rows(rows, 0.01, error),
+        "how often a classifier scores a fake row above a real one, both unseen: 0.5 if it cannot "
+        "tell them apart, 1 if it always can",
+    )  # fmt: skip
+
+
+def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score]]:
+    def some(points: Tensor, most: int) -> tuple[Tensor, Tensor]:
+        order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
+        chosen = order[:most].sort().values
+        return points[chosen], chosen
+
+    real, at_real = some(data.real, AMONG)
+    fake, at_fake = some(data.fake, NEAREST_ROWS)
+    held = None if data.held_out is None else some(data.held_out, NEAREST_ROWS)[0]
+    found = memorizing(real, fake, held)
+    rows = tuple((int(at_fake[i]), int(at_real[k])) for i, k in found.rows)
+    found = replace(found, rows=rows)
+    than = "a held-out row is" if held is not None else "a training row is to the others"
+    share = max(found.memorized, 1 / len(fake))
+    error = (share * (1 - share) / len(fake)) ** 0.5
+    return found, [
+        Score(
+            "memorized", "memorized share", "memorizing", found.memorized, error, None, 0.0,
+            found.pvalue, len(fake), FOR_ONE_PERCENT_OF_COPIES,
+            "share of fake rows that are nearer to a training row than any new row would be",
+        ),
+        Score(
+            "nearer", "nearer to training rows", "memorizing", found.nearer, found.error, None,
+            0.5, None, len(fake), needed_rows(len(fake), 0.01, found.error),
+            f"how often a fake row is nearer to a training row than {than}: 0.5 for new rows, 1 "
+            "for copies",
+        ),
+    ]  # fmt: skip
+
+
+def _table(data: JudgedData, seed: int) -> tuple[TableScores | None, list[Score]]:
+    if not data.table:
+        return None, []
+    found = table_scores(data.rows, seed)
+    rows = min(data.n, len(data.fake))
+
+    def score(name: str, value: float | None, error: float | None, text: str) -> list[Score]:
+        if value is None:
+            return []
+        # Distances of distributions from n rows are off by about 1 / sqrt(n).
+        return [Score(name, name, "table", value, error, None, 1.0, None, rows, 10_000, text)]
+
+    return found, [
+        *score("shape", found.shape, found.shape_error,
+               "mean over columns of 1 less the distance of their distributions; 1 is equal"),
+        *score("trend", found.trend, found.trend_error,
+               "mean over related columns of 1 less the difference of their relations; 1 is "
+               "equal"),
+        *score("detection", found.detection, None,
+               "1 if logistic regression cannot tell rows apart, 0 if it always can"),
+    ]  # fmt: skip

@@ -1,0 +1,142 @@
+"""Memorizing: samples of a generator that are nearer to training rows than new rows ever are."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kermix.checks import check_pair
+from kermix.comparison.telling_apart import auc
+from kermix.errors import OptionError
+from kermix.evaluation.neighbours import nearest
+
+__all__ = ["Memorizing", "memorizing"]
+
+LEVELS = (0.0, 0.01, 0.05)  # shares of new rows that may be nearer than the samples looked at
+SHOWN = 20
+MOST_COMPARED = 5000  # training rows that take the place of held-out ones
+EQUAL = 1e-9  # of a typical distance
+
+
+@dataclass(frozen=True)
+class Memorizing:
+    """What was found.
+
+    Attributes:
+        copies: Share of samples that equal a training row.
+        copies_held_out: Share of held-out rows that do.
+        memorized: Estimated share of samples that are too near to a training row.
+        pvalue: That held-out rows and samples are equally near to training rows.
+        nearer: How often a sample is nearer to its closest training row than a held-out row is to
+            its own; 1/2 if nothing is memorized, and less if samples are far from all data.
+        error: One standard error of `nearer`.
+        rows: Samples and the training rows that they are nearest to, the worst first.
+        held_out: How many held-out rows there were; 0: training rows without themselves were
+            taken instead.
+    """
+
+    copies: float
+    copies_held_out: float
+    memorized: float
+    pvalue: float
+    nearer: float
+    error: float
+    rows: tuple[tuple[int, int], ...]
+    held_out: int
+
+
+@torch.no_grad()
+def memorizing(training: Tensor, samples: Tensor, held_out: Tensor | None = None) -> Memorizing:
+    r"""Whether a generator repeats its training rows.
+
+    Of each sample the distance to the nearest training row is divided by that to the second
+    nearest: near 0 for a copy, whatever the local scale. If samples were new rows these ratios
+    would be those of held-out rows, so that as many samples as held-out rows should be below any
+    level; the p-value is exact for that (hypergeometric, for the smallest ratios and two more
+    levels, corrected for three). Without held-out rows training rows, at most 5000, are compared
+    with the others, which takes their place if training rows are independent.
+
+    Args:
+        training: What the generator was trained with, shape (N, d), at least three rows.
+        samples: What it makes, shape (M, d).
+        held_out: Real rows that it has not seen, shape (K, d).
+
+    Example:
+        >>> x = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))
+        >>> copied = torch.cat([x[:20] + 1e-4, x[1000:1500]])
+        >>> found = memorizing(x[:1000], copied, x[1500:])
+        >>> found.pvalue < 1e-4, 0.03 < found.memorized < 0.05, found.rows[0][0] < 20
+        (True, True, True)
+    """
+    check_pair(training, samples, ("training", "samples"))
+    if held_out is not None:
+        check_pair(training, held_out, ("training", "held_out"))
+    if len(training) < 3:
+        raise OptionError(f"training has {len(training)} rows; memorizing needs at least three.")
+    training, samples = training.double(), samples.double()
+    near, places = nearest(samples, training, 2)
+    if held_out is not None:
+        new, _ = nearest(held_out.double(), training, 2)
+    else:
+        order = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))
+        some = training[order[:MOST_COMPARED].to(training.device)]
+        new = nearest(some, training, 3)[0][:, 1:]  # the nearest of all is the row itself
+    tiny = EQUAL * float(new[:, 0].median().clamp(min=EQUAL * float(training.abs().max())))
+    equal, equal_new = near[:, 0] <= tiny, new[:, 0] <= tiny
+    ratio, ratio_new = _ratios(near, tiny), _ratios(new, tiny)
+    pvalue, share, limit = _too_near(ratio, ratio_new)
+    order = ratio.argsort(stable=True)
+    worst = [int(i) for i in order[:SHOWN] if float(ratio[i]) < limit] if pvalue < 0.05 else []
+    nearer, error = _nearer(near[:, 0], new[:, 0])
+    return Memorizing(
+        float(equal.double().mean()), float(equal_new.double().mean()), share, pvalue,
+        nearer, error, tuple((i, int(places[i, 0])) for i in worst),
+        0 if held_out is None else len(held_out),
+    )  # fmt: skip
+
+
+def _ratios(distances: Tensor, tiny: float) -> Tensor:
+    """Nearest to second nearest; 1 where both are equal rows, of which many are alike."""
+    first, second = distances[:, 0], distances[:, -1]
+    return torch.where(second <= tiny, 1.0, first / second.clamp(min=tiny))
+
+
+def _too_near(ratio: Tensor, new: Tensor) -> tuple[float, float, float]:
+    """p-value, the share of samples in excess, and the ratio below which samples are suspect.
+
+    The number of samples below the j-th smallest ratio of m new rows is at least k if and only if
+    at most j - 1 new rows are among the k + j - 1 smallest of all.
+    """
+    n, m = len(ratio), len(new)
+    ordered = new.sort().values
+    best = (1.0, 0.0, 0.0)
+    for level in LEVELS:
+        j = int(level * m)  # new rows that may be nearer
+        if j >= m:
+            continue
+        limit = float(ordered[j])
+        k = int((ratio < limit).sum())
+        p = min(1.0, len(LEVELS) * _hypergeometric(j, n, m, k + j)) if k else 1.0
+        if p < best[0]:
+            best = (p, max(0.0, k / n - j / m), limit)
+    return best
+
+
+def _hypergeometric(most: int, n: int, m: int, drawn: int) -> float:
+    """Probability of at most so many new rows among some of n samples and m new rows."""
+
+    def log_ways(a: int, b: int) -> float:
+        return math.lgamma(a + 1) - math.lgamma(b + 1) - math.lgamma(a - b + 1)
+
+    whole = log_ways(n + m, drawn)
+    return sum(
+        math.exp(log_ways(m, i) + log_ways(n, drawn - i) - whole)
+        for i in range(max(0, drawn - n), min(most, m, drawn) + 1)
+    )
+
+
+def _nearer(samples: Tensor, new: Tensor) -> tuple[float, float]:
+    """How often a sample is nearer than a new row, ties halved, and one standard error."""
+    area, variance = auc(samples, new)
+    return float(area), float(variance.clamp(min=0).sqrt())

@@ -1,0 +1,369 @@
+"""Metrics that are fed batch by batch: `update`, `compute`, `reset`, also over many processes.
+
+Each is a module that adds up sums of features, so that memory does not grow with the number of
+samples, and sums of all processes are added when the value is computed. :func:`log_samples` makes
+Lightning log them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from kermix.checks import check_count
+from kermix.costs.functions import Kernel, svd_cost
+from kermix.errors import MissingExtraError, OptionError, RankError, SampleError, SketchError
+from kermix.evaluation.distances import frechet_of_moments
+from kermix.evaluation.diversity import vendi
+from kermix.evaluation.novelty import ken
+from kermix.evaluation.sampling import (
+    VarianceRule,
+    checked_points,
+    chosen_kernel,
+    feature_map_of,
+)
+from kermix.kernels.others import AnyKernel
+from kermix.sketches.accumulation import FeatureSums
+from kermix.sketches.features import FeatureMap, fingerprint
+from kermix.sketches.sketch import Sketch
+
+__all__ = ["KEN", "RKE", "Fidelity", "FrechetDistance", "SampleMetric", "Vendi", "log_samples"]
+
+RANK = 256
+RESIDUAL = 1e-4
+
+
+class SampleMetric(nn.Module, ABC):
+    """A number on samples that come in batches.
+
+    Args:
+        sync: Whether `compute` adds up the sums of all processes, where there are several; all
+            of them must then call it.
+    """
+
+    def __init__(self, sync: bool = True) -> None:
+        super().__init__()
+        self.sync = sync
+
+    @abstractmethod
+    def update(self, samples: Tensor) -> None:
+        """Add a batch, of shape (N, d)."""
+
+    @abstractmethod
+    def compute(self) -> Tensor:
+        """The value for all batches so far, of all processes."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget all batches."""
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """Add a batch, and return the value for all batches so far."""
+        self.update(samples)
+        return self.compute()
+
+    @property
+    def _over_processes(self) -> bool:
+        return self.sync and dist.is_available() and dist.is_initialized()
+
+
+class _Sketched(SampleMetric):
+    """A metric on the moments of features of one kernel.
+
+    Args:
+        real: Real samples, which landmarks are chosen from, or a feature map.
+        v: As in :func:`~kermix.vendi`; not beside a feature map.
+        kernel: As in :func:`~kermix.vendi`.
+        rank: Number of features at most.
+        seed: Of the landmarks: the same on all processes.
+        sync: As in :class:`SampleMetric`.
+    """
+
+    def __init__(
+        self,
+        real: Tensor | FeatureMap,
+        v: Kernel | VarianceRule | None = None,
+        *,
+        kernel: AnyKernel | None = None,
+        rank: int = RANK,
+        seed: int = 0,
+        sync: bool = True,
+    ) -> None:
+        super().__init__(sync)
+        check_count("rank", rank)
+        if isinstance(real, Tensor):
+            points = checked_points("real", real)
+            chosen = chosen_kernel("stable" if v is None and kernel is None else v, kernel, points)
+            self.feature_map = feature_map_of([points], chosen, rank, RESIDUAL, seed)
+        else:
+            if v is not None or kernel is not None:
+                raise OptionError("v or kernel is given beside a feature map, which has its own.")
+            self.feature_map = real
+        self.sketch = Sketch(self.feature_map)
+
+    def update(self, samples: Tensor) -> None:
+        """Add a batch, of shape (N, d)."""
+        self.sketch.update(checked_points("samples", samples).to(self.feature_map.parameters))
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self.sketch = Sketch(self.feature_map)
+
+    def merge(self, other: "_Sketched") -> None:
+        """Add all batches that another metric of the same features was fed."""
+        self.sketch = self.sketch.merge(other.sketch)
+
+    def compute(self) -> Tensor:
+        """The value for all batches so far, of all processes."""
+        sketch = self._summed() if self._over_processes else self.sketch
+        if sketch.count == 0:
+            raise SampleError(f"{type(self).__name__} was fed no samples yet; call update first.")
+        return self._value(sketch)
+
+    @abstractmethod
+    def _value(self, sketch: Sketch) -> Tensor:
+        """The value for a sketch of all samples."""
+
+    def _summed(self) -> Sketch:
+        names: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(names, fingerprint(self.feature_map))
+        if len(set(names)) > 1:
+            raise RankError(
+                "Processes have metrics of different features: give all of them the same real "
+                "samples, variance and seed, or one feature map."
+            )
+        sums = self.sketch.sums
+        flat = torch.cat([
+            self.feature_map.parameters.new_tensor([float(self.sketch.count)]),
+            *(part.reshape(-1) for part in sums),
+        ])  # fmt: skip
+        dist.all_reduce(flat)
+        count, *rest = flat.split([1, *(part.numel() for part in sums)])
+        shaped = [t.reshape(part.shape) for t, part in zip(rest, sums, strict=True)]
+        return Sketch(self.feature_map).add_sums(FeatureSums(*shaped), int(count))
+
+
+class Vendi(_Sketched):
+    """Vendi score of the samples (:func:`~kermix.vendi`), whose certificate is `error_bound`.
+
+    Args:
+        real: Real samples, which landmarks are chosen from, or a feature map.
+        v: As in :func:`~kermix.vendi`; by default "stable".
+        kernel: As in :func:`~kermix.vendi`.
+        rank: Number of features at most.
+        seed: Of the landmarks: the same on all processes.
+        sync: Whether sums of all processes are added.
+        order: Of the entropy.
+
+    Example:
+        >>> metric = Vendi(torch.tensor([[0.0], [5.0], [9.0]]), 0.01)
+        >>> metric.update(torch.tensor([[0.0], [0.0], [9.0], [9.0]]))
+        >>> round(metric.compute().item(), 4)
+        2.0
+    """
+
+    def __init__(self, *arguments: Any, order: float = 1.0, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.order = order
+        self.error_bound: Tensor | None = None
+
+    def _value(self, sketch: Sketch) -> Tensor:
+        value, info = vendi.with_info(sketch, order=self.order)
+        self.error_bound = info.error_bound
+        return value
+
+
+class RKE(Vendi):
+    """Renyi kernel entropy of the samples (:func:`~kermix.rke`); arguments of :class:`Vendi`."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, order=2.0, **options)
+
+
+class _BesideReal(_Sketched):
+    """A metric of samples beside real ones, which are sketched at once."""
+
+    def __init__(self, real: Tensor | Sketch, *arguments: Any, **options: Any) -> None:
+        known = isinstance(real, Sketch)
+        super().__init__(real.feature_map if known else real, *arguments, **options)  # type: ignore[union-attr, arg-type]
+        if isinstance(real, Sketch):
+            self.real = real
+        else:
+            self.real = Sketch(self.feature_map).update(real.to(self.feature_map.parameters))
+
+
+class Fidelity(_BesideReal):
+    """Fidelity of samples and real ones: the normalized SVD cost, 1 if they are one.
+
+    Args:
+        real: Real samples, or a sketch of them, which has the kernel.
+        v: As in :class:`Vendi`.
+        kernel: As in :class:`Vendi`.
+        rank: As in :class:`Vendi`.
+        seed: As in :class:`Vendi`.
+        sync: As in :class:`Vendi`.
+
+    Example:
+        >>> x = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+        >>> metric = Fidelity(x, 0.5)
+        >>> metric.update(x[:150]), metric.update(x[150:])
+        (None, None)
+        >>> round(metric.compute().item(), 4)
+        1.0
+    """
+
+    def _value(self, sketch: Sketch) -> Tensor:
+        return svd_cost(sketch, self.real, normalized=True)
+
+
+class KEN(_BesideReal):
+    """Entropic novelty (:func:`~kermix.ken`) of the samples, or of what they miss.
+
+    Args:
+        real: As in :class:`Fidelity`.
+        v: As in :class:`Vendi`.
+        of: "samples": what they have more often than real ones; "real": what they miss.
+        eta: As in :func:`~kermix.ken`.
+        kernel: As in :class:`Vendi`.
+        rank: As in :class:`Vendi`.
+        seed: As in :class:`Vendi`.
+        sync: As in :class:`Vendi`.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        of: Literal["samples", "real"] = "samples",
+        eta: float = 1.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        if of not in ("samples", "real"):
+            raise OptionError(f"of={of!r}: choose 'samples' or 'real'.")
+        self.of, self.eta = of, eta
+
+    def _value(self, sketch: Sketch) -> Tensor:
+        sides = (sketch, self.real) if self.of == "samples" else (self.real, sketch)
+        return ken(*sides, eta=self.eta)
+
+
+class FrechetDistance(SampleMetric):
+    """Frechet distance of embeddings of samples and real ones; with Inception's it is the FID.
+
+    Args:
+        real: Real embeddings, shape (N, d).
+        sync: As in :class:`SampleMetric`.
+
+    Example:
+        >>> metric = FrechetDistance(torch.tensor([[-1.0], [1.0]]))
+        >>> metric.update(torch.tensor([[1.0], [5.0]]))
+        >>> round(metric.compute().item(), 6)
+        11.0
+    """
+
+    def __init__(self, real: Tensor, sync: bool = True) -> None:
+        super().__init__(sync)
+        points = checked_points("real", real).double()
+        self._centre = points.mean(0)
+        self._real = self._added(points)
+        self._sums = torch.zeros_like(self._real)
+
+    def update(self, samples: Tensor) -> None:
+        """Add a batch, of shape (N, d)."""
+        points = checked_points("samples", samples).to(self._centre)
+        if points.shape[1] != len(self._centre):
+            raise SampleError(
+                f"samples have dimension {points.shape[1]}, real ones {len(self._centre)}."
+            )
+        self._sums = self._sums + self._added(points)
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self._sums = torch.zeros_like(self._real)
+
+    def merge(self, other: "FrechetDistance") -> None:
+        """Add all batches that another metric of the same real samples was fed."""
+        if not torch.equal(self._centre, other._centre):
+            raise SketchError("The other metric has other real samples.")
+        self._sums = self._sums + other._sums
+
+    def compute(self) -> Tensor:
+        """The value for all batches so far, of all processes."""
+        sums = self._sums.clone()
+        if self._over_processes:
+            dist.all_reduce(sums)
+        if sums[0] < 2:
+            raise SampleError("FrechetDistance needs two samples at least; call update first.")
+        value = frechet_of_moments(*self._moments(self._real), *self._moments(sums))
+        return torch.tensor(value, dtype=torch.float64, device=sums.device)
+
+    def _added(self, points: Tensor) -> Tensor:
+        """Number, sum and sum of products around the real mean, one after the other."""
+        centred = points - self._centre
+        count = centred.new_tensor([float(len(points))])
+        return torch.cat([count, centred.sum(0), (centred.mT @ centred).reshape(-1)])
+
+    def _moments(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+        d, count = len(self._centre), sums[0]
+        mean = sums[1 : d + 1] / count
+        second = sums[d + 1 :].reshape(d, d)
+        return mean, (second - count * torch.outer(mean, mean)) / (count - 1)
+
+
+def log_samples(
+    metrics: Mapping[str, SampleMetric],
+    samples: str | Callable[[Any], Tensor] = "sample",
+    count: int = 1000,
+    every: int = 1,
+) -> Any:
+    """A callback for Lightning's Trainer: metrics of fresh samples, logged after each validation.
+
+    `Trainer(callbacks=[log_samples({"vendi": Vendi(real)})])` is all there is to write for a
+    module that has a method `sample(count)`.
+
+    Args:
+        metrics: By the names under which they are logged.
+        samples: The name of the module's method that draws a number of samples, or a function of
+            the module that returns samples or embeddings of them.
+        count: How many samples, on each process.
+        every: After every so many validations.
+    """
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        raise MissingExtraError("Logging needs Lightning: pip install 'kermix[fit]'.") from None
+    check_count("count", count)
+    check_count("every", every)
+    wrong = [n for n, m in metrics.items() if not isinstance(m, SampleMetric)]
+    if wrong:
+        raise OptionError(f"metrics[{wrong[0]!r}] is no metric of kermix.metrics.")
+
+    class LogSamples(Callback):
+        """Draws samples and logs metrics of them."""
+
+        def __init__(self) -> None:
+            self.seen = 0
+
+        def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            """Draw, compute and log."""
+            if trainer.sanity_checking:
+                return
+            self.seen += 1
+            if self.seen % every:
+                return
+            with torch.no_grad():
+                drawn = (
+                    getattr(pl_module, samples)(count)
+                    if isinstance(samples, str)
+                    else samples(pl_module)
+                )
+            points = drawn.detach().reshape(len(drawn), -1)
+            for name, metric in metrics.items():
+                metric.reset()
+                metric.update(points)
+                pl_module.log(name, metric.compute().float(), rank_zero_only=False)
+
+    return LogSamples()

@@ -1,0 +1,269 @@
+"""Two sets of samples from wherever they are, as points that all scores can work on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.comparison.column_values import ComparedRows
+from kermix.comparison.details import standardized
+from kermix.comparison.sources import read_sources
+from kermix.data.dataset import Dataset
+from kermix.data.loading import load
+from kermix.data.tables.csv_look import Reading
+from kermix.data.tables.mixed_rows import MixedRows
+from kermix.data.tables.reading import read_alike
+from kermix.data.tables.table import Table, common_columns, read_table
+from kermix.errors import ImageError, MissingExtraError, SampleError, TableError
+from kermix.kernels.distances import Layout
+
+__all__ = ["Embedding", "JudgedData", "euclidean", "read_judged"]
+
+Embedding = Callable[[Tensor], Tensor]
+
+MOST_VALUES = 200  # of a category that have a column of their own
+BATCH = 256
+SAFE = ".safetensors"
+
+
+@dataclass(frozen=True)
+class JudgedData:
+    """Real and fake samples, and held-out real ones.
+
+    Attributes:
+        names: Of the real and the fake set.
+        points: Real points and then fake ones, (n + m, d): rows as they are or scaled, categories
+            as columns of zeros and ones, or embeddings.
+        n: How many are real.
+        held_out: Held-out real points, (k, d).
+        rows: The rows in the user's columns, of tables and arrays; None for pictures that are
+            embedded.
+        table: Whether columns have names of their own.
+        pictures: Real and fake pictures as bytes or numbers, (n, c, h, w) each.
+        notes: What was assumed.
+    """
+
+    names: tuple[str, str]
+    points: Tensor
+    n: int
+    held_out: Tensor | None
+    rows: ComparedRows
+    table: bool
+    pictures: tuple[Tensor, Tensor] | None
+    notes: tuple[str, ...]
+
+    @property
+    def real(self) -> Tensor:
+        """Real points."""
+        return self.points[: self.n]
+
+    @property
+    def fake(self) -> Tensor:
+        """Fake points."""
+        return self.points[self.n :]
+
+
+def read_judged(
+    real: Any,
+    fake: Any,
+    held_out: Any,
+    reading: Reading,
+    embed: Embedding | None,
+    standardize: bool | None,
+    shown: tuple[Any, Any] | None = None,
+) -> JudgedData:
+    """Read both sets, and held-out rows if there are any.
+
+    Args:
+        real: A tensor, an array, a table, a file of one, or a folder of pictures.
+        fake: The other.
+        held_out: Real samples that the generator has not seen, or None.
+        reading: How tables are read.
+        embed: From a batch of rows or pictures to embeddings.
+        standardize: Whether columns of numbers are divided by their spread; None: those of tables
+            are, if it differs tenfold.
+        shown: Folders of the pictures that real and fake rows are embeddings of.
+    """
+    given = [_opened(s) for s in (real, fake, held_out)]
+    pictures = _pictures(given)
+    if embed is not None:
+        given = [None if s is None else _embedded(s, embed, pictures is not None) for s in given]
+    elif pictures is not None:
+        given = [s.values if isinstance(s, Dataset) else s for s in given]
+    read = read_sources(given[:2], reading)
+    first, second = read.tables
+    names = _names((real, fake), (first.name, second.name))
+    rows = ComparedRows(
+        torch.cat([first.values, second.values]), len(first), tuple(first.columns), read.mixed
+    )
+    held = None if given[2] is None else _held_rows(given[2], first, read.mixed, reading)
+    table = _has_names(given[0]) and pictures is None and embed is None
+    notes = list(read.notes)
+    together = rows.pooled if held is None else torch.cat([rows.pooled, held.to(rows.pooled)])
+    if read.mixed is not None:
+        points = euclidean(together, read.mixed.layout)
+    else:
+        asked: Any = ("auto" if table else False) if standardize is None else standardize
+        _, scale = standardized(rows.pooled.double(), asked, notes)
+        points = together.double()
+        points = points if scale is None else (points - scale[0]) / scale[1]
+    both = len(rows.pooled)
+    if shown is not None:
+        pictures = _pictures_of(shown, (len(first), len(second)))
+    return JudgedData(
+        names, points[:both], len(first), points[both:] if held is not None else None, rows,
+        table, pictures, tuple(notes),
+    )  # fmt: skip
+
+
+def euclidean(rows: Tensor, layout: Layout) -> Tensor:  # (N, c + k) -> (N, d)
+    r"""Mixed rows as points whose distances are those of the kernel of mixed rows.
+
+    A code becomes columns of zeros and, for its value, :math:`s / \sqrt 2`; all is scaled so that
+    squared distances divided by the dimension are those divided by the number of columns.
+
+    Example:
+        >>> rows = torch.tensor([[0.0, 3.0], [1.0, 3.0], [0.0, 4.0]])
+        >>> points = euclidean(rows, Layout(codes=1, mismatch=2.0, columns=2))
+        >>> torch.cdist(points, points).square()[0] / points.shape[1]
+        tensor([0.0000, 0.5000, 1.0000], dtype=torch.float64)
+    """
+    numbers = rows.shape[1] - layout.codes
+    parts = [rows[:, :numbers].double()]
+    for code in rows[:, numbers:].mT:
+        values, places, counts = code.unique(return_inverse=True, return_counts=True)
+        if len(values) > MOST_VALUES:
+            often = counts.argsort(descending=True, stable=True)[: MOST_VALUES - 1]
+            new = torch.full((len(values),), MOST_VALUES - 1)
+            new[often] = torch.arange(MOST_VALUES - 1)
+            places = new[places]
+        if len(values) > 1:
+            hot = torch.nn.functional.one_hot(places).double()
+            parts.append(hot * (layout.mismatch / 2) ** 0.5)
+    points = torch.cat(parts, 1)
+    return points * (points.shape[1] / layout.columns) ** 0.5
+
+
+def _opened(source: Any) -> Any:
+    """Folders of pictures and safetensors files are opened here; tables are read later."""
+    if not isinstance(source, str | Path):
+        if isinstance(source, Tensor) and source.ndim > 2:
+            return source.reshape(len(source), -1)
+        return source
+    path = Path(source)
+    if path.is_dir():
+        return load(str(path))
+    before, inside, tensor = str(path).rpartition(SAFE + ":")
+    if path.suffix == SAFE or inside:
+        return _safe_tensor(Path(before + SAFE) if inside else path, tensor if inside else None)
+    return source
+
+
+def _safe_tensor(path: Path, name: str | None) -> Tensor:
+    try:
+        from safetensors import safe_open
+    except ImportError:
+        raise MissingExtraError(
+            "Reading .safetensors needs safetensors: pip install 'kermix[sketch]'."
+        ) from None
+    if not path.is_file():
+        raise TableError(f"{path}: there is no such file.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            if name is None and len(names) == 1:
+                name = names[0]
+            found = file.get_tensor(name) if name in names else None
+    except Exception as error:  # noqa: BLE001
+        raise TableError(f"{path}: damaged, or no safetensors file ({error}).") from None
+    if found is None:
+        asked = f"say which: {path}:{names[0]}" if name is None and names else f"not {name!r}"
+        raise TableError(f"{path} holds the tensors {', '.join(names) or 'none'}; {asked}.")
+    if found.ndim < 2:
+        raise TableError(f"{path}: {name} has shape {tuple(found.shape)}; rows of embeddings "
+                         "have shape (N, d).")  # fmt: skip
+    return found.reshape(len(found), -1).float() if found.dtype != torch.float64 else found
+
+
+def _pictures(given: list[Any]) -> tuple[Tensor, Tensor] | None:
+    """The pictures of both sets, if both are pictures of one shape."""
+    sets = [s.stored for s in given if isinstance(s, Dataset) and s.image is not None]
+    if not sets:
+        return None
+    if len(sets) != sum(s is not None for s in given):
+        raise ImageError("One of the sets is a folder of pictures, and another is not.")
+    found = [s.image for s in given if isinstance(s, Dataset) and s.image is not None]
+    shapes = set(found)
+    if len(shapes) > 1:
+        told = " and ".join("x".join(map(str, s)) for s in sorted(shapes))
+        raise ImageError(
+            f"The pictures are of different shapes (channels, height, width): {told}; bring them "
+            "to one size."
+        )
+    one, two = (rows.reshape(len(rows), *found[0]) for rows in sets[:2])
+    return one, two
+
+
+def _pictures_of(folders: tuple[Any, Any], rows: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Pictures in folders, in the order of their names: one for each row."""
+    found = _pictures([_opened(folder) for folder in folders])
+    if found is None:
+        raise ImageError(f"pictures={folders}: give two folders of pictures.")
+    for folder, pictures, count in zip(folders, found, rows, strict=True):
+        if len(pictures) != count:
+            raise ImageError(f"{folder} holds {len(pictures)} pictures for {count} embeddings.")
+    return found
+
+
+def _embedded(source: Any, embed: Embedding, pictures: bool) -> Tensor:
+    """What a callable makes of rows, in batches."""
+    if isinstance(source, Dataset):
+        rows = source.stored
+        shape = source.image if pictures else None
+    else:
+        table = read_table(source)
+        rows, shape = table.values, None
+    found = []
+    with torch.no_grad():
+        for part in rows.split(BATCH):
+            values = part.float().div(255) if part.dtype == torch.uint8 else part
+            made = embed(values if shape is None else values.reshape(len(part), *shape))
+            if not isinstance(made, Tensor) or made.ndim != 2 or len(made) != len(part):
+                told = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+                raise SampleError(
+                    f"embed returned {told} for {len(part)} rows; it must return a tensor of "
+                    f"shape ({len(part)}, dimension)."
+                )
+            found.append(made.detach().cpu().float())
+    return torch.cat(found)
+
+
+def _held_rows(source: Any, first: Table, mixed: MixedRows | None, reading: Reading) -> Tensor:
+    """Held-out rows in the columns of the others."""
+    if mixed is None:
+        found = read_table(source, reading=reading) if not isinstance(source, Table) else source
+        if found.named and first.named:
+            found = found.select(first.columns)
+        return common_columns(first, found)[1].values
+    ((frame, _),) = read_alike([source], reading)
+    encoded = mixed.schema.encode(frame, unseen="unknown", name="held_out", extra=True)
+    return mixed(encoded)
+
+
+def _has_names(source: Any) -> bool:
+    """Whether a set has columns with names of their own."""
+    if isinstance(source, Tensor | np.ndarray | list):
+        return False
+    if isinstance(source, str | Path):
+        return Path(str(source).partition(".npz:")[0]).suffix.lower() not in (".npy", ".npz")
+    return True
+
+
+def _names(given: tuple[Any, Any], found: tuple[str, str]) -> tuple[str, str]:
+    named = [Path(g).name if isinstance(g, str | Path) else None for g in given]
+    names = [a or b for a, b in zip(named, found, strict=True)]
+    return ("real", "fake") if names[0] == names[1] else (names[0], names[1])

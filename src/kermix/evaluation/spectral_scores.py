@@ -1,0 +1,242 @@
+"""Fidelity, diversity and novelty of two sets from sums over their parts."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from kermix.comparison.verdict import Verdict
+from kermix.costs.primal import fidelity, svd_interval
+from kermix.evaluation.diversity import diversity_of
+from kermix.evaluation.novelty import NovelMode, modes_of, novelty_of, novelty_score
+from kermix.evaluation.parts import PartedPair, jackknife, needed_rows
+from kermix.evaluation.reading import JudgedData
+from kermix.evaluation.result import Score
+from kermix.evaluation.spectra import spectrum_of_moments
+from kermix.kernels.gaussian import GaussianKernel
+from kermix.kernels.others import PointKernel
+from kermix.sketches.features import FeatureMap
+from kermix.sketches.moments import Moments
+
+__all__ = [
+    "READINGS",
+    "SpectralScores",
+    "kernel_in_words",
+    "number_of",
+    "ratio_bound",
+    "spectral_scores",
+]
+
+STRICT = 2.0  # times as frequent: modes that the other set hardly has
+SEARCHED = 20
+MARGIN = 1.15
+MIXTURES = 19  # of parts, for what equal sets would give
+WANTED = 0.01
+
+READINGS = {
+    "fidelity": "overlap of both distributions in the kernel's space, from 0 to 1",
+    "vendi": "effective number of different samples, from 1 to the number of rows",
+    "rke": "effective number of modes, frequent ones counting for more",
+    "vendi_ratio": "diversity of fake over real: below 1 modes are missing or narrow, above 1 "
+    "there is too much noise",
+    "rke_ratio": "number of modes, fake over real",
+    "invented": "mass and variety of what fake samples have more often than real ones; read it "
+    "against `if same`",
+    "missed": "mass and variety of what real samples have more often than fake ones",
+}
+
+
+@dataclass(frozen=True)
+class SpectralScores:
+    """What was found."""
+
+    fidelity: list[Score]
+    diversity: list[Score]
+    novelty: list[Score]
+    invented: tuple[NovelMode, ...]
+    missed: tuple[NovelMode, ...]
+
+
+def spectral_scores(
+    data: JudgedData,
+    features: FeatureMap,
+    coarse: FeatureMap | None,
+    eta: float,
+    modes: int,
+    exemplars: int,
+    verdict: Verdict,
+    seed: int,
+) -> SpectralScores:
+    """Scores of as many rows of each set as the smaller one has.
+
+    They depend on how many rows they are of, so those of sets of different sizes would differ
+    though the distributions do not.
+
+    Args:
+        data: Both sets.
+        features: The feature map.
+        coarse: That of novelty, if it has another kernel.
+        eta: How many times as frequent a novel mode is.
+        modes: How many of them at most.
+        exemplars: Samples of each.
+        verdict: Of the test.
+        seed: Of the parts.
+    """
+    rows = min(data.n, len(data.fake))
+    generator = torch.Generator().manual_seed(seed)
+    chosen = [
+        torch.randperm(len(s), generator=generator)[:rows].sort().values
+        for s in (data.real, data.fake)
+    ]
+    real, fake = data.real[chosen[0]], data.fake[chosen[1]]
+    pair = PartedPair(features, real, fake, seed)
+    x, y = pair.whole
+    fidelity_ = _fidelity(pair, x, y, pair.mixed(MIXTURES), verdict, rows)
+    diversity = _diversity(pair, x, y, rows)
+    if coarse is not None:
+        features, pair = coarse, PartedPair(coarse, real, fake, seed)
+        x, y = pair.whole
+    mixed = pair.mixed(MIXTURES)
+    etas = {e: _largest_of_equal(mixed, e) for e in sorted({eta, max(eta, STRICT)}, reverse=True)}
+    invented = _modes(y, x, features, fake, etas, exemplars)[:modes]
+    missed = _modes(x, y, features, real, etas, exemplars)[:modes]
+    return SpectralScores(
+        [fidelity_],
+        diversity,
+        [_novelty("invented", pair, mixed, eta, rows, True),
+         _novelty("missed", pair, mixed, eta, rows, False)],
+        tuple(_renumbered(m, chosen[1]) for m in invented),
+        tuple(_renumbered(m, chosen[0]) for m in missed),
+    )  # fmt: skip
+
+
+def _largest_of_equal(mixed: list[tuple[Moments, Moments]], eta: float) -> float:
+    """The largest mass that sets which are one have had, and a little more.
+
+    Both sets are looked through, each twice; with this margin one pair of equal sets in twenty or
+    so shows a mode.
+    """
+    return MARGIN * max(
+        float(torch.linalg.eigvalsh(novelty_of(*sides, eta))[-1])
+        for one, two in mixed
+        for sides in ((one, two), (two, one))
+    )
+
+
+def _modes(
+    x: Moments,
+    y: Moments,
+    features: FeatureMap,
+    rows: torch.Tensor,
+    etas: dict[float, float],
+    exemplars: int,
+) -> list[NovelMode]:
+    """Modes above chance: first those that the other set hardly has, then what is more frequent.
+
+    Chance differences of common modes hide rare ones, unless a mode must be twice as frequent.
+    """
+    found: list[NovelMode] = []
+    seen = torch.zeros(len(rows), dtype=torch.bool)
+    for eta, least in etas.items():
+        for mode, members in modes_of(x, y, features, rows, eta, SEARCHED, exemplars, least):
+            if not bool(seen[list(mode.exemplars)].any()):
+                found.append(mode)
+            seen |= members
+    return sorted(found, key=lambda m: -m.mass)
+
+
+def _renumbered(mode: NovelMode, places: torch.Tensor) -> NovelMode:
+    """A mode with the rows of the whole set."""
+    return replace(mode, exemplars=tuple(int(places[k]) for k in mode.exemplars))
+
+
+def _fidelity(
+    pair: PartedPair,
+    x: Moments,
+    y: Moments,
+    mixed: list[tuple[Moments, Moments]],
+    verdict: Verdict,
+    rows: int,
+) -> Score:
+    def value_of(a: Moments, b: Moments) -> float:
+        return float(fidelity(a.plain_second, b.plain_second))
+
+    value = torch.tensor(value_of(x, y), dtype=torch.float64)
+    interval = svd_interval(x, y, value)
+    bound = None if interval is None else float(
+        max(interval.highest - value, value - interval.lowest)
+    )  # fmt: skip
+    found = pair.error_of(value_of)
+    if_same = sum(value_of(*sides) for sides in mixed) / len(mixed)
+    return Score(
+        "fidelity", "fidelity", "fidelity", float(value), found.error, bound, if_same,
+        verdict.pvalue, rows, needed_rows(rows, WANTED, found.error, 1 - if_same),
+        READINGS["fidelity"],
+    )  # fmt: skip
+
+
+def _diversity(pair: PartedPair, x: Moments, y: Moments, rows: int) -> list[Score]:
+    without = pair.without_each()
+    found = []
+    for name, title, order in (("vendi", "Vendi score", 1.0), ("rke", "RKE", 2.0)):
+        (real, real_bound), (fake, fake_bound) = (number_of(m, order) for m in (x, y))
+        left = [[number_of(sides[k], order)[0] for sides in without] for k in (0, 1)]
+        for k, (side, value, bound) in enumerate(
+            (("real", real, real_bound), ("fake", fake, fake_bound))
+        ):
+            told = jackknife(value, left[k])
+            found.append(
+                Score(f"{name}_{side}", f"{title}, {side}", "diversity", value, told.error, bound,
+                      None, None, rows, needed_rows(rows, WANTED * value, *told), READINGS[name])
+            )  # fmt: skip
+        told = jackknife(fake / real, [b / a for a, b in zip(*left, strict=True)])
+        sure = ratio_bound(fake, fake_bound, real, real_bound)
+        found.append(
+            Score(f"{name}_ratio", f"{title}, fake / real", "diversity", fake / real, told.error,
+                  sure, 1.0, None, rows, needed_rows(rows, WANTED, *told),
+                  READINGS[f"{name}_ratio"])
+        )  # fmt: skip
+    return found
+
+
+def number_of(moments: Moments, order: float) -> tuple[float, float | None]:
+    """An effective number and its certificate."""
+    value, bound = diversity_of(spectrum_of_moments(moments), order)
+    return float(value), None if bound is None else float(bound)
+
+
+def ratio_bound(a: float, a_bound: float | None, b: float, b_bound: float | None) -> float | None:
+    """How far `a / b` can be off; None where certificates do not tell."""
+    if a_bound is None or b_bound is None or b_bound >= b:
+        return None
+    return max((a + a_bound) / (b - b_bound) - a / b, a / b - (a - a_bound) / (b + b_bound))
+
+
+def _novelty(
+    name: str,
+    pair: PartedPair,
+    mixed: list[tuple[Moments, Moments]],
+    eta: float,
+    rows: int,
+    of_fake: bool,
+) -> Score:
+    def value_of(x: Moments, y: Moments) -> float:
+        difference = novelty_of(y, x, eta) if of_fake else novelty_of(x, y, eta)
+        return float(novelty_score(torch.linalg.eigvalsh(difference)))
+
+    value, told = value_of(*pair.whole), pair.error_of(value_of)
+    same = [value_of(*sides) for sides in mixed]
+    above = (1 + sum(s >= value for s in same)) / (1 + len(same))
+    return Score(
+        name, f"{name} (KEN)", "novelty", value, told.error, None, sum(same) / len(same), above,
+        rows, needed_rows(rows, 0.1, told.error, sum(same) / len(same)), READINGS[name],
+    )  # fmt: skip
+
+
+def kernel_in_words(kernel: GaussianKernel | PointKernel, rank: int) -> str:
+    """The kernel that scores are of, written out."""
+    if isinstance(kernel, GaussianKernel) and len(kernel.v_p) == 1:
+        v = float(kernel.v_p[0])
+        told = f"k(a, b) = exp(-|a - b|^2 / (4 v d)) with v = {v:.4g} in d dimensions"
+    else:
+        told = f"{kernel}, normalized to k(x, x) = 1"
+    return f"{told}; {rank} features"

@@ -1,0 +1,64 @@
+"""The variance by the stability of the score: as fine as so many samples can resolve."""
+
+import torch
+from torch import Tensor
+
+from kermix.checks import check_number, check_samples
+from kermix.errors import OptionError
+from kermix.evaluation.spectra import effective_number
+from kermix.kernels.gaussian import GaussianKernel, bandwidth
+from kermix.kernels.gram import gram_matrix
+from kermix.kernels.subsets import symmetric_subset
+
+__all__ = ["stable_variance"]
+
+SEEN = 800
+STEPS = 10
+FINEST, COARSEST = 1e-4, 4.0  # times the variance of the median rule
+
+
+@torch.no_grad()
+def stable_variance(x: Tensor, change: float = 0.05) -> float:  # (N, d)
+    r"""The smallest variance whose Vendi score so many samples can tell.
+
+    A very small variance makes all samples different, and the score grows with their number; a
+    very large one makes all alike. Between them this takes the finest kernel for which the score
+    of all samples is at most `change` (relative) above that of half of them. At most 800
+    samples are looked at, whatever their order.
+
+    Args:
+        x: Samples, shape (N, d); several sets that are to have one variance, one below the other.
+        change: The relative change of the score that is called stable.
+
+    Example:
+        >>> x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
+        >>> 0.05 < stable_variance(x) < 2
+        True
+    """
+    check_samples("x", x)
+    check_number("change", change)
+    if not 0 < change < 1:
+        raise OptionError(f"change={change}: a relative change is between 0 and 1.")
+    points = x.reshape(-1, x.shape[-1]).double()
+    middle = float(bandwidth(points))
+    points = points[symmetric_subset(points, SEEN)]
+    # Mixed by their own numbers, so that neither the order of rows nor a file's matters.
+    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
+    points = points[order.to(points.device)]
+    low, high = FINEST * middle, COARSEST * middle
+    if len(points) < 4:
+        return middle
+    for _ in range(STEPS):
+        tried = (low * high) ** 0.5
+        low, high = (low, tried) if _is_stable(points, tried, change) else (tried, high)
+    return high
+
+
+def _is_stable(points: Tensor, v: float, change: float) -> bool:
+    terms = GaussianKernel(v).cross_terms(points.shape[1])
+    matrix = gram_matrix(points, points, terms, points.dtype)
+    whole, one, other = (
+        effective_number(torch.linalg.eigvalsh(part / len(part)))
+        for part in (matrix, matrix[::2, ::2], matrix[1::2, 1::2])
+    )
+    return bool(whole <= (1 + change) * (one * other).sqrt())

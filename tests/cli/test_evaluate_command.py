@@ -1,0 +1,120 @@
+"""`kermix evaluate`: the answer first, a page that begins with it, JSON, embeddings, pictures."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+import kermix as km
+from kermix.cli.app import app
+from kermix.errors import KermixError
+
+FAST = ["--permutations", "50", "--rank", "60"]
+
+
+def invoke(*arguments, status=0):
+    result = CliRunner().invoke(app, ["evaluate", *map(str, arguments)], env={"COLUMNS": "140"})
+    assert result.exit_code == status, result.output
+    return result.stdout
+
+
+def table(n, seed, kinds):
+    rng = np.random.default_rng(seed)
+    kind = rng.choice(kinds, n)
+    price = np.where(kind == "c", 9, 0) + rng.normal(size=n)
+    return pd.DataFrame({"price": price.round(3), "kind": kind, "size": rng.normal(size=n)})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tables")
+    real = table(300, 0, ["a", "b", "c"])
+    fake = table(250, 1, ["a", "b"])
+    fake.iloc[:15] = real.iloc[:15]
+    real.to_csv(path / "real.csv", index=False)
+    fake.to_csv(path / "fake.csv", index=False)
+    table(200, 2, ["a", "b", "c"]).to_csv(path / "held.csv", index=False)
+    return path
+
+
+def test_the_first_line_is_the_answer_and_the_page_begins_with_it(folder, tmp_path):
+    page = tmp_path / "page.html"
+    files = folder / "real.csv", folder / "fake.csv"
+    output = invoke(*files, "--held-out", folder / "held.csv", *FAST, "-o", page)
+    assert output.startswith("The samples differ from real data")
+    assert "repeat training rows" in " ".join(output.split())
+    assert output.strip().splitlines()[-1] == f"Report: {page}"
+    for title in ("fidelity", "Vendi score, fake / real", "missed (KEN)", "coverage", "shape"):
+        assert f"\n{title} " in output
+    text = page.read_text()
+    body = text.partition("<body>")[2]
+    assert body.index("Not yet as real data are") < body.index("<table")
+    assert "What the samples lack" in text
+    assert "Samples that are too near to training rows" in text
+    assert "training row 3" in text
+    assert text.count("<details>") == 3
+
+
+def test_json_is_that_of_the_function_and_a_status_tells_pipelines(folder):
+    files = [str(folder / "real.csv"), str(folder / "fake.csv")]
+    found = json.loads(invoke(*files, *FAST, "--json", "--fail-if-different", status=3))
+    expected = km.evaluate(*files, permutations=50, rank=60)
+    assert found["answer"] == expected.answer
+    assert found["scores"]["vendi_ratio"]["value"] == expected["vendi_ratio"]
+    assert found["scores"]["vendi_ratio"]["reading"]
+    same = json.loads(
+        invoke(files[0], folder / "held.csv", *FAST, "--json", "--fail-if-different")
+    )
+    assert same["good"]
+
+
+def test_embeddings_with_their_pictures(tmp_path):
+    rng = np.random.default_rng(0)
+    bright = {"real": np.repeat([40, 200], 30), "fake": np.full(40, 40)}
+    for name, levels in bright.items():
+        (tmp_path / name).mkdir()
+        for k, level in enumerate(levels):
+            image = np.full((8, 8), level, np.uint8)
+            Image.fromarray(image).save(tmp_path / name / f"{k:03}.png")
+        points = torch.from_numpy(levels[:, None] / 60 + 0.1 * rng.normal(size=(len(levels), 3)))
+        save_file({"e": points.float().contiguous()}, tmp_path / f"{name}.safetensors")
+    page = tmp_path / "page.html"
+    files = tmp_path / "real.safetensors", tmp_path / "fake.safetensors"
+    output = invoke(
+        *files, "--pictures", tmp_path / "real", tmp_path / "fake", *FAST, "--report", page,
+    )  # fmt: skip
+    assert "They lack" in output
+    assert page.read_text().count("<img") >= 1
+    cosine = json.loads(invoke(*files, "--kernel", "cosine", *FAST, "--json"))
+    assert "Cosine" in cosine["kernel"]
+
+
+def test_folders_of_pictures(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, most in (("real", 255), ("fake", 90)):
+        (tmp_path / name).mkdir()
+        for k in range(25):
+            image = rng.integers(0, most, (5, 5), np.uint8)
+            Image.fromarray(image).save(tmp_path / name / f"{k}.png")
+    assert invoke(tmp_path / "real", tmp_path / "fake", *FAST).startswith("The samples differ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--kernel", "laplace"], "choose one of gaussian"),
+        (["--kernel", "cosine", "-v", "0.1"], "for the Gaussian kernel"),
+        (["--level", "2"], "between 0 and 1"),
+        (["--pictures", "none", "none"], "give two folders"),
+    ],
+)
+def test_errors_help(folder, arguments, text):
+    files = folder / "real.csv", folder / "fake.csv"
+    result = CliRunner().invoke(app, ["evaluate", *map(str, files), *FAST, *arguments])
+    assert isinstance(result.exception, KermixError)
+    assert text in str(result.exception)

@@ -1,0 +1,236 @@
+"""Judging generators: what is planted is found, and in equal sets nothing; all inputs work."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import kermix as km
+from kermix.errors import ImageError, OptionError, SampleError, TableError
+from kermix.evaluation.reading import euclidean
+from kermix.kernels.distances import Layout
+from kermix.kernels.mixed import MixedKernel
+
+QUICK = {"permutations": 50, "rank": 60}
+
+
+def draw(shares, n, seed, spread=0.3):
+    generator = torch.Generator().manual_seed(seed)
+    mode = torch.multinomial(torch.tensor(shares), n, True, generator=generator)
+    centres = 5 * torch.eye(5)[: len(shares)]
+    return centres[mode] + spread * torch.randn(n, 5, generator=generator), mode
+
+
+@pytest.fixture(scope="module")
+def dropped():
+    real, mode = draw([0.2] * 5, 500, 0)
+    fake, _ = draw([0.25] * 4 + [0.0], 400, 1)
+    fake[:16] = real[:16]
+    held, _ = draw([0.2] * 5, 300, 2)
+    return km.evaluate(real, fake, held_out=held, **QUICK), mode
+
+
+def test_a_dropped_mode_and_copies_are_found(dropped):
+    found, mode = dropped
+    assert not found.good
+    assert str(found).splitlines()[0] == found.answer
+    assert "lack" in found.answer
+    assert "repeat training rows" in found.answer
+    assert len(found.missed) == 1
+    assert set(mode[list(found.missed[0].exemplars)].tolist()) == {4}
+    assert found.missed[0].excess == pytest.approx(0.2, abs=0.06)
+    assert found.invented == ()
+    assert found["rke_ratio"] < 0.95
+    assert found["coverage"] < 0.85 < found["precision"]
+    assert list(found.memorizing.rows[:16]) == [(k, k) for k in range(16)]
+
+
+def test_each_score_has_an_error_bar_or_a_certificate_and_a_reading(dropped):
+    found, _ = dropped
+    names = [s.name for s in found.scores]
+    assert names == [
+        "fidelity", "classifier", "vendi_real", "vendi_fake", "vendi_ratio", "rke_real",
+        "rke_fake", "rke_ratio", "invented", "missed", "precision", "recall", "density",
+        "coverage", "kid", "frechet", "memorized", "nearer",
+    ]  # fmt: skip
+    for score in found.scores:
+        assert score.error is not None or score.certificate is not None, score.name
+        assert score.reading
+        assert score.needed >= 1
+        assert score.rows == 400
+    json.dumps(found.to_dict(), allow_nan=False)
+    with pytest.raises(OptionError, match="vendi_real"):
+        found.score("fid")
+
+
+def test_in_equal_sets_nothing_is_found():
+    x, _ = draw([0.2] * 5, 900, 3)
+    found = km.evaluate(x[:400], x[400:], **QUICK)
+    assert found.good
+    assert "cannot be told" in found.answer
+    assert found.invented == found.missed == ()
+    for name in ("fidelity", "vendi_ratio", "rke_ratio", "density", "coverage", "kid"):
+        score = found.score(name)
+        assert score.value == pytest.approx(score.if_same, abs=6 * score.error + 0.02), name
+    assert found["missed"] == pytest.approx(found.score("missed").if_same, rel=0.5)
+
+
+def test_error_bars_of_diversity_are_about_the_scatter():
+    values, told = [], []
+    for seed in range(12):
+        x, _ = draw([0.4, 0.3, 0.2, 0.1], 300, 10 + seed)
+        features = km.nystrom_features(x, 0.5, rank=40)
+        from kermix.evaluation.parts import PartedPair
+        from kermix.evaluation.spectral_scores import number_of
+
+        pair = PartedPair(features, x[:150], x[150:], seed)
+        values.append(number_of(pair.whole[0], 1.0)[0])
+        told.append(pair.error_of(lambda a, _: number_of(a, 1.0)[0]).error)
+    assert 0.5 < np.mean(told) / np.std(values) < 2
+
+
+def table(n, seed, shift=0.0):
+    rng = np.random.default_rng(seed)
+    found = pd.DataFrame({
+        "price": rng.lognormal(size=n) + shift,
+        "kind": rng.choice(["a", "b", "c"], size=n, p=[0.5, 0.3, 0.2]),
+        "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 90, n), "D"),
+    })  # fmt: skip
+    found.loc[rng.random(n) < 0.1, "price"] = np.nan
+    return found
+
+
+def test_tables_with_categories_times_and_gaps(tmp_path):
+    real, fake, held = table(200, 0), table(180, 1, 2.0), table(90, 2)
+    paths = []
+    for name, frame in (("real", real), ("fake", fake), ("held", held)):
+        paths.append(tmp_path / f"{name}.parquet")
+        frame.to_parquet(paths[-1])
+    found = km.evaluate(paths[0], str(paths[1]), held_out=paths[2], **QUICK)
+    assert not found.good
+    assert found.names == ("real.parquet", "fake.parquet")
+    assert {"shape", "trend", "detection"} <= {s.name for s in found.scores}
+    assert dict(found.tables.columns)["price"] < 0.6
+    assert dict(found.tables.columns)["kind"] > 0.85
+    frames = km.evaluate(real, fake, held_out=held, **QUICK)
+    assert frames["shape"] == found["shape"]
+    assert frames["vendi_ratio"] == pytest.approx(found["vendi_ratio"], rel=1e-9)
+
+
+def test_mixed_rows_have_the_distances_of_their_kernel():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.cat(
+        [torch.randn(30, 2, generator=generator), torch.randint(4, (30, 2), generator=generator)],
+        1,
+    ).double()
+    layout = Layout(codes=2, mismatch=2.6, columns=4)
+    points = euclidean(rows, layout)
+    assert torch.allclose(
+        km.gram(points, points, km.GaussianKernel(0.3)),
+        km.gram(rows, rows, MixedKernel(0.3, layout)),
+        atol=1e-12,
+    )
+
+
+def test_embeddings_in_files(tmp_path):
+    real, _ = draw([0.2] * 5, 120, 0)
+    fake, _ = draw([0.2] * 5, 100, 1)
+    expected = km.evaluate(real, fake, 0.5, **QUICK)
+    np.save(tmp_path / "real.npy", real.numpy())
+    save_file({"embeddings": fake.contiguous()}, tmp_path / "fake.safetensors")
+    pd.DataFrame(fake.numpy()).rename(columns=str).to_parquet(tmp_path / "fake.parquet")
+    for name in ("fake.safetensors", "fake.safetensors:embeddings", "fake.parquet"):
+        found = km.evaluate(tmp_path / "real.npy", tmp_path / name, 0.5, **QUICK)
+        assert found["vendi_fake"] == pytest.approx(expected["vendi_fake"], rel=1e-6)
+    save_file({"a": fake.contiguous(), "b": fake[:2].clone()}, tmp_path / "two.safetensors")
+    with pytest.raises(TableError, match="say which"):
+        km.evaluate(real, tmp_path / "two.safetensors")
+    with pytest.raises(TableError, match="no such file"):
+        km.evaluate(real, tmp_path / "none.safetensors")
+
+
+def pictures(folder, n, seed, dark=False):
+    folder.mkdir()
+    rng = np.random.default_rng(seed)
+    for k in range(n):
+        image = rng.integers(0, 60 if dark else 255, (6, 6), np.uint8)
+        Image.fromarray(image).save(folder / f"{k}.png")
+    return folder
+
+
+def test_folders_of_pictures_and_an_embedding(tmp_path):
+    real, fake = pictures(tmp_path / "a", 40, 0), pictures(tmp_path / "b", 30, 1, dark=True)
+    found = km.evaluate(real, fake, **QUICK)
+    assert not found.good
+    assert found.data.pictures[1].shape == (30, 1, 6, 6)
+    shapes = []
+
+    def embed(batch):
+        shapes.append(tuple(batch.shape))
+        assert 0 <= float(batch.min()) <= float(batch.max()) <= 1
+        return batch.flatten(1)[:, :3]
+
+    embedded = km.evaluate(real, fake, embed=embed, **QUICK)
+    assert shapes == [(40, 1, 6, 6), (30, 1, 6, 6)]
+    assert embedded.data.points.shape == (70, 3)
+    with pytest.raises(SampleError, match="embed returned"):
+        km.evaluate(real, fake, embed=lambda b: b, **QUICK)
+    with pytest.raises(ImageError, match="folder of pictures"):
+        km.evaluate(real, torch.zeros(30, 36))
+
+
+def test_many_nameless_columns_are_judged_by_their_components():
+    x = torch.randn(120, 140, generator=torch.Generator().manual_seed(0))
+    assert not km.evaluate(x[:60], 1.6 * x[60:], **QUICK).good
+    assert km.evaluate(x[:60], x[60:], **QUICK).verdict.rows == (60, 60)
+
+
+def test_sketches_give_what_sketches_know(tmp_path):
+    real, _ = draw([0.2] * 5, 2000, 0)
+    fake, _ = draw([0.25] * 4 + [0.0], 2000, 1)
+    features = km.nystrom_features(torch.cat([real, fake])[::7], 0.5, rank=100)
+    sketches = [km.Sketch(features).update(s) for s in (real, fake)]
+    found = km.evaluate(*sketches)
+    assert not found.good
+    assert found["vendi_real"] == pytest.approx(float(km.vendi(sketches[0])), rel=1e-9)
+    assert found.score("vendi_real").certificate > 0
+    paths = [s.save(tmp_path / f"{k}.sketch") for k, s in enumerate(sketches)]
+    assert km.evaluate(*paths)["missed"] == pytest.approx(found["missed"], rel=1e-9)
+    with pytest.raises(OptionError, match="beside a sketch"):
+        km.evaluate(real, sketches[1])
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_other_kernels_and_bad_options():
+    x, _ = draw([0.2] * 5, 120, 0)
+    found = km.evaluate(x[:60], x[60:], kernel=km.CosineKernel(), **QUICK)
+    assert "Cosine" in found.kernel
+    for options, text in (
+        ({"level": 2}, "level"), ({"neighbours": 0}, "neighbours"), ({"rank": 0}, "rank"),
+        ({"permutations": 0}, "permutations"),
+    ):  # fmt: skip
+        with pytest.raises(OptionError, match=text):
+            km.evaluate(x[:60], x[60:], **{**QUICK, **options})
+    with pytest.raises(SampleError, match="at least 10"):
+        km.evaluate(x[:5], x[60:])
+
+
+@pytest.mark.filterwarnings("ignore::kermix.errors.DegenerateDataWarning")
+def test_sets_without_any_spread_and_tables_of_categories_are_no_trouble():
+    generator = torch.Generator().manual_seed(0)
+    cells = pd.DataFrame({"a": list("xyz") * 20, "b": list("uv") * 30})
+    points = torch.randn(60, 2, generator=generator)
+    for real, fake in (
+        (torch.ones(20, 2), torch.ones(15, 2)),
+        (points[:30], torch.zeros(20, 2)),
+        (cells, cells[::-1]),
+        (1e10 * points[:30], 1e10 * points[30:]),
+        (points[:50], points[50:]),
+    ):
+        found = km.evaluate(real, fake, permutations=20, rank=30)
+        json.dumps(found.to_dict(), allow_nan=False)
+        assert all(np.isfinite(s.value) for s in found.scores)
