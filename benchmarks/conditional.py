@@ -254,10 +254,25 @@ def measured(
             jobs.append((name, folder / "uci" / f"{name}.npz", split, left))
     for found in side_by_side(_one_job, [job for job in jobs if job[-1]], processes):
         rows += found
-        rows.sort(key=lambda row: (row["split"], SETS.index(row["set"]),
-                                   tuple(METHODS).index(row["method"])))  # fmt: skip
-        yield {"negative_log_likelihood": summary(rows), "means": means(rows),
-               "splits": rows}  # fmt: skip
+        yield tables_of(rows)
+
+
+def tables_of(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The tables of a record, from one row for each split and method."""
+    rows.sort(key=lambda row: (row["split"], SETS.index(row["set"]),
+                               tuple(METHODS).index(row["method"])))  # fmt: skip
+    return {"negative_log_likelihood": summary(rows), "means": means(rows), "splits": rows}
+
+
+def join(paths: Sequence[Path], out: Path) -> Path:
+    """One record of what several calls measured; of what two have, that of the later file."""
+    records = [json.loads(path.read_text()) for path in paths]
+    rows = {(row["set"], row["split"], row["method"]): row
+            for record in records for row in record["tables"]["splits"]}  # fmt: skip
+    told = {"protocol": __doc__, "measured_on": records[0]["machine"],
+            "measured_at": [record["commit"] for record in records]}  # fmt: skip
+    return write_record("conditional", out, tables_of([*rows.values()]), told,
+                        shown="negative_log_likelihood")  # fmt: skip
 
 
 def _one_job(job: tuple[str, Path, int, Sequence[str]]) -> list[dict[str, Any]]:
@@ -287,15 +302,18 @@ def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Run the benchmark and write its result file, split by split."""
     parser = argparse.ArgumentParser("benchmarks.conditional", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=Path("tables"))
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--splits", type=int, default=SPLITS)
     parser.add_argument("--processes", type=int, default=1, help="splits side by side")
     parser.add_argument("--keep", default="", help="methods whose rows in the file are kept")
     parser.add_argument("--out", type=Path, default=default_path("conditional"))
+    parser.add_argument("--join", nargs="+", type=Path, help="records to make one of, instead")
     given = parser.parse_args(arguments)
     path: Path = given.out
+    if given.join:
+        return join(given.join, path)
     kept, told = ((), {}) if not given.keep else kept_rows(
         path, given.data, given.keep.split(",")
     )  # fmt: skip

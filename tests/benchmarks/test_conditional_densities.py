@@ -96,3 +96,19 @@ def test_rows_of_an_earlier_record_are_kept_and_others_added(folder):
     (line,) = [m for m in again["tables"]["means"] if m["method"] == "kermix"]
     assert line["test_rows"] == 100
     assert line["inside_90, error"] == pytest.approx(0.03)
+
+
+def test_records_are_joined_and_the_later_one_holds(folder):
+    paths = [folder / "a.json", folder / "b.json"]
+    base = ["--data", str(folder), "--sets", "yacht", "--methods", "kermix"]
+    for path, splits in zip(paths, ("2", "1"), strict=True):
+        main([*base, "--splits", splits, "--out", str(path)])
+    second = json.loads(paths[1].read_text())
+    second["tables"]["splits"][0]["nll"] = 5.0
+    paths[1].write_text(json.dumps(second))
+    main(["--join", *map(str, paths), "--out", str(folder / "joined.json")])
+    joined = json.loads((folder / "joined.json").read_text())
+    assert [(row["split"], row["nll"] == 5) for row in joined["tables"]["splits"]] == [
+        (0, True), (1, False),
+    ]  # fmt: skip
+    assert joined["protocol"]["measured_at"] == [second["commit"]] * 2
