@@ -49,6 +49,17 @@ def test_a_dropped_mode_and_copies_are_found(dropped):
     assert list(found.memorizing.rows[:16]) == [(k, k) for k in range(16)]
 
 
+def test_what_is_left_is_not_called_invented_where_a_mode_is_missing():
+    real, mode = draw([0.2] * 5, 4000, 4)
+    fake, _ = draw([0.25] * 4 + [0.0], 4000, 5)
+    found = km.evaluate(real, fake, 1.0, **QUICK)
+    assert found.invented == ()
+    assert [set(mode[list(m.exemplars)].tolist()) for m in found.missed] == [{4}]
+    moved, _ = draw([0.35, 0.15, 0.25, 0.25, 0.0], 4000, 6)
+    other = km.evaluate(real, moved, 1.0, **QUICK)
+    assert len(other.invented) == 1
+
+
 def test_each_score_has_an_error_bar_or_a_certificate_and_a_reading(dropped):
     found, _ = dropped
     names = [s.name for s in found.scores]

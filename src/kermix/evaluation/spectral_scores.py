@@ -29,6 +29,7 @@ __all__ = [
 STRICT = 2.0  # times as frequent: modes that the other set hardly has
 SEARCHED = 20
 MARGIN = 1.15
+SURE = 3.0  # standard errors
 MIXTURES = 19  # of parts, for what equal sets would give
 WANTED = 0.01
 
@@ -97,8 +98,11 @@ def spectral_scores(
         x, y = pair.whole
     mixed = pair.mixed(MIXTURES)
     etas = {e: _largest_of_equal(mixed, e) for e in sorted({eta, max(eta, STRICT)}, reverse=True)}
-    invented = _modes(y, x, features, fake, etas, exemplars)[:modes]
-    missed = _modes(x, y, features, real, etas, exemplars)[:modes]
+    more = _modes(y, x, features, fake, etas, exemplars)
+    less = _modes(x, y, features, real, etas, exemplars)
+    invented, missed = (
+        _unexplained(*sides, rows)[:modes] for sides in ((more, less), (less, more))
+    )
     return SpectralScores(
         [fidelity_],
         diversity,
@@ -142,6 +146,23 @@ def _modes(
                 found.append(mode)
             seen |= members
     return sorted(found, key=lambda m: -m.mass)
+
+
+def _unexplained(modes: list[NovelMode], others: list[NovelMode], rows: int) -> list[NovelMode]:
+    """Modes that are more frequent by more than follows from what the other set alone has.
+
+    Where a tenth of real data is missing, all that is left is more frequent among samples, give
+    or take what is chance with so many rows.
+    """
+    alone = sum(m.excess for m in others if m.share > STRICT * m.share_elsewhere)
+    expected = 1 / max(0.05, 1 - alone)
+
+    def is_more(mode: NovelMode) -> bool:
+        here, there = rows * mode.share, rows * mode.share_elsewhere
+        chance = SURE * (1 / here + 1 / (1 + there)) ** 0.5
+        return here > expected * there * (1 + chance)
+
+    return [mode for mode in modes if is_more(mode)]
 
 
 def _renumbered(mode: NovelMode, places: torch.Tensor) -> NovelMode:
