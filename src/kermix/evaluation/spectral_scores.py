@@ -29,7 +29,7 @@ __all__ = [
 STRICT = 2.0  # times as frequent: modes that the other set hardly has
 SEARCHED = 20
 MARGIN = 1.15
-SURE = 3.0  # standard errors
+FEWEST_ROWS = 5  # of a mode
 MIXTURES = 19  # of parts, for what equal sets would give
 WANTED = 0.01
 
@@ -97,11 +97,14 @@ def spectral_scores(
         features, pair = coarse, PartedPair(coarse, real, fake, seed)
         x, y = pair.whole
     mixed = pair.mixed(MIXTURES)
-    etas = {e: _largest_of_equal(mixed, e) for e in sorted({eta, max(eta, STRICT)}, reverse=True)}
+    etas = {
+        e: max(_largest_of_equal(mixed, e), FEWEST_ROWS / rows)
+        for e in sorted({eta, max(eta, STRICT)}, reverse=True)
+    }
     more = _modes(y, x, features, fake, etas, exemplars)
     less = _modes(x, y, features, real, etas, exemplars)
     invented, missed = (
-        _unexplained(*sides, rows)[:modes] for sides in ((more, less), (less, more))
+        _unexplained(*sides, etas[eta])[:modes] for sides in ((more, less), (less, more))
     )
     return SpectralScores(
         [fidelity_],
@@ -148,21 +151,19 @@ def _modes(
     return sorted(found, key=lambda m: -m.mass)
 
 
-def _unexplained(modes: list[NovelMode], others: list[NovelMode], rows: int) -> list[NovelMode]:
+def _unexplained(modes: list[NovelMode], others: list[NovelMode], least: float) -> list[NovelMode]:
     """Modes that are more frequent by more than follows from what the other set alone has.
 
-    Where a tenth of real data is missing, all that is left is more frequent among samples, give
-    or take what is chance with so many rows.
+    Where a tenth of real data is missing, all that is left is more frequent among samples. What
+    is beyond that must be above chance, `least`, again.
     """
     alone = sum(m.excess for m in others if m.share > STRICT * m.share_elsewhere)
-    expected = 1 / max(0.05, 1 - alone)
-
-    def is_more(mode: NovelMode) -> bool:
-        here, there = rows * mode.share, rows * mode.share_elsewhere
-        chance = SURE * (1 / here + 1 / (1 + there)) ** 0.5
-        return here > expected * there * (1 + chance)
-
-    return [mode for mode in modes if is_more(mode)]
+    times = 1 / max(0.05, 1 - alone)
+    return [
+        m
+        for m in modes
+        if m.share > STRICT * m.share_elsewhere or m.share - times * m.share_elsewhere > least
+    ]
 
 
 def _renumbered(mode: NovelMode, places: torch.Tensor) -> NovelMode:
