@@ -32,12 +32,12 @@ print(json.dumps(ends))
 COMMANDS = tuple(NEEDS)
 WRONG = [
     (["fit", "--stpes", "3"], "No such option"),
-    (["compare", "a.csv", "b.csv"], "a.csv: no file has such a name"),
-    (["drift", "a.parquet", "--by", "month"], "a.parquet: no file has such a name"),
-    (["fit", "orders.csv"], "orders.csv: no file has such a name"),
-    (["sketch", "a.csv.gz", "-o", "a.sketch"], "a.csv.gz: no file has such a name"),
-    (["spectrum", "a.npy"], "a.npy: no file has such a name"),
-    (["schema", "a.xlsx"], "a.xlsx: no file has such a name"),
+    (["compare", "a.csv", "b.csv"], "a.csv: there is no such file"),
+    (["drift", "a.parquet", "--by", "month"], "a.parquet: there is no such file"),
+    (["fit", "orders.csv"], "orders.csv: there is no such file"),
+    (["sketch", "a.csv.gz", "-o", "a.sketch"], "a.csv.gz: there is no such file"),
+    (["spectrum", "a.npy"], "a.npy: there is no such file"),
+    (["schema", "a.xlsx"], "a.xlsx: there is no such file"),
     (["sample", "runs/none", "-o", "b.csv"], "runs/none: there is no such folder"),
     (["score", "runs/none", "a.csv"], "runs/none: there is no such folder"),
     (["impute", "runs/none", "a.csv", "-o", "b.csv"], "runs/none: there is no such folder"),

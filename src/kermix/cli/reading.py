@@ -83,7 +83,7 @@ def check_there(*sources: str | Path | None) -> None:
             continue
         path = Path(source)
         if path.suffix.lower() in (*READABLE, *PACKED, ".sketch") and not path.exists():
-            raise TableError(f"{source}: no file has such a name.")
+            raise TableError(f"{source}: there is no such file.")
 
 
 OPTIONS = tuple(inspect.signature(_reading).parameters.values())
