@@ -49,7 +49,7 @@ for extra in $EXTRAS; do
   try "$extra" 0 "$env/bin/kermix" score "runs/$extra" t.csv
   try "$extra" 0 "$env/bin/kermix" impute "runs/$extra" t.csv -o "$extra-full.csv"
   try "$extra" 0 "$env/bin/kermix" predict "runs/$extra" t.csv --target colour
-  try "$extra" 0 "$env/bin/kermix" classify t.csv --target colour --steps 20 --out "runs/$extra-class"
+  try "$extra" 0 "$env/bin/kermix" classify t.csv --target colour --quick --out "runs/$extra-class"
   try "$extra" 0 "$env/bin/kermix" compare t.csv "$extra-new.csv" --report "$extra.html"
   try "$extra" 0 "$env/bin/kermix" drift t.csv --by colour
   try "$extra" 0 "$env/bin/kermix" sketch t.csv --columns a,b -o "$extra.sketch"
