@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.density_tables import TABLES, measure_split, prepared
+from benchmarks.density_tables import TABLES, measure_split, named_tables, prepared
 from benchmarks.quality import default_path, side_by_side, write_record
 from kermix.errors import MissingExtraError, OptionError
 from kermix.sklearn.table import TableModel
@@ -173,10 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--processes", type=int, default=1, help="splits side by side")
     parser.add_argument("--out", type=Path, default=default_path("density-table-model"))
     given = parser.parse_args(arguments)
-    names = given.tables.split(",")
-    unknown = set(names) - set(TABLES)
-    if unknown:
-        raise OptionError(f"There is no table {min(unknown)}; there are {', '.join(TABLES)}.")
+    names = named_tables(given.tables)
     jobs = [
         Job(name, given.data, int(seed), given.device, given.settings, not given.without_flow,
             not given.without_mixtures)

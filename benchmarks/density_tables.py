@@ -44,6 +44,15 @@ def prepared(name: str, folder: Path, seed: int) -> tuple[np.ndarray, np.ndarray
     return split_of(table.to_numpy(dtype=np.float64), seed)
 
 
+def named_tables(text: str) -> list[str]:
+    """Names with commas between, each of which must be that of a table."""
+    names = text.split(",")
+    unknown = set(names) - set(TABLES)
+    if unknown:
+        raise OptionError(f"There is no table {min(unknown)}; there are {', '.join(TABLES)}.")
+    return names
+
+
 def split_of(rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Permuted, dithered, divided and standardized rows."""
     rng = np.random.default_rng(seed)
@@ -111,13 +120,11 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--out", type=Path, default=default_path("density-tables"))
     given = parser.parse_args(arguments)
-    unknown = set(given.tables.split(",")) - set(TABLES)
-    if unknown:
-        raise OptionError(f"There is no table {min(unknown)}; there are {', '.join(TABLES)}.")
+    names = named_tables(given.tables)
     rows: list[dict[str, Any]] = []
     path = given.out
     for seed in map(int, given.seeds.split(",")):
-        for name in given.tables.split(","):
+        for name in names:
             train, test = prepared(name, given.data, seed)
             rows += measure_split(name, seed, train, test)
             path = write_record("density-tables", given.out, {"density": rows},

@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.density_tables import TABLES, prepared
+from benchmarks.density_tables import TABLES, named_tables, prepared
 from benchmarks.quality import default_path, side_by_side, write_record
-from kermix.errors import OptionError
 from kermix.sklearn.mixture import KernelMixture
 
 __all__ = ["WAYS", "main", "measure"]
@@ -85,10 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--processes", type=int, default=1, help="fits side by side")
     parser.add_argument("--out", type=Path, default=default_path("mixture-starts"))
     given = parser.parse_args(arguments)
-    names = given.tables.split(",")
-    unknown = set(names) - set(TABLES)
-    if unknown:
-        raise OptionError(f"There is no table {min(unknown)}; there are {', '.join(TABLES)}.")
+    names = named_tables(given.tables)
     jobs = [(name, given.data, int(seed), way)
             for seed in given.seeds.split(",") for way in WAYS for name in names]  # fmt: skip
     rows: list[dict[str, Any]] = []

@@ -218,3 +218,18 @@ def test_warnings_are_notes(command, tmp_path, monkeypatch, capsys):
     assert said.startswith("note: All ")
     assert "Warning" not in said  # nor any of Matplotlib's about an empty range
     assert ".py" not in said
+
+
+def test_the_page_is_there_before_the_answer_is_printed(folder, tmp_path, monkeypatch):
+    """Whoever reads the first lines alone closes the output."""
+
+    def closed(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("kermix.cli.compare.print_json", closed)
+    found = CliRunner().invoke(
+        app, ["compare", str(folder / "a.npy"), str(folder / "a.npy"), "--json", "--report",
+              str(tmp_path / "early.html"), "--permutations", "19", "--bootstrap", "0"],
+    )  # fmt: skip
+    assert isinstance(found.exception, BrokenPipeError)
+    assert (tmp_path / "early.html").is_file()

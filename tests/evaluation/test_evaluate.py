@@ -14,6 +14,7 @@ from kermix.errors import ImageError, OptionError, SampleError, TableError
 from kermix.evaluation.reading import euclidean
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import MixedKernel
+from kermix.reports.evaluation_report import evaluation_report
 
 QUICK = {"permutations": 50, "rank": 60}
 
@@ -245,3 +246,14 @@ def test_sets_without_any_spread_and_tables_of_categories_are_no_trouble():
         found = km.evaluate(real, fake, permutations=20, rank=30)
         json.dumps(found.to_dict(), allow_nan=False)
         assert all(np.isfinite(s.value) for s in found.scores)
+
+
+def test_too_few_permutations_are_no_proof_of_likeness(tmp_path):
+    x, _ = draw([0.5, 0.5], 120, 8)
+    found = km.evaluate(x[:60], x[60:] + 50.0, **{**QUICK, "permutations": 5})
+    assert found.answer.startswith("Too few permutations to say: permutations=5")
+    assert "diverse" not in found.answer
+    page = evaluation_report(found).save(tmp_path / "page.html").read_text()
+    assert "Not enough to say" in page
+    small = km.evaluate(x[:60], x[60:] + 50.0, level=0.001, **{**QUICK, "permutations": None})
+    assert small.verdict.different

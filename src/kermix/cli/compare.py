@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kermix.cli.output import (
+    DIFFERENT,
     check_output,
     parse_variances,
     print_json,
     print_sentence,
     print_table,
-    save_page,
+    saved_page,
 )
 from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.data.tables.csv_look import Reading
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 MOST_COLUMNS, MOST_DETAILS = 10, 20  # that are printed; the report has all
-DIFFERENT = 3  # status of --fail-if-different
 
 
 @reads_tables
@@ -115,12 +115,11 @@ def command(
     if fail_if_different and not result.has_verdict:
         raise OptionError("--fail-if-different needs a verdict: leave out --permutations 0.")
     whole = details or not result.has_verdict or result.compared is None
-    if as_json:
-        print_json(result.to_dict(details=whole))
-    else:
-        _print(result, whole)
-    if report_path is not None:
-        save_page(comparison_report(result, costs=whole).save, report_path, quiet=as_json)
+    with saved_page(lambda: comparison_report(result, costs=whole), report_path, quiet=as_json):
+        if as_json:
+            print_json(result.to_dict(details=whole))
+        else:
+            _print(result, whole)
     if fail_if_different and result.verdict.too_few_permutations:
         raise OptionError(f"--fail-if-different needs a verdict. {result.verdict.headline()}")
     if fail_if_different and result.verdict.different:
@@ -171,9 +170,8 @@ def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
 
     found = drift([Sketch.load(path) for path in paths], [path.stem for path in paths])
     title = f"Drift in {folder}"
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_table(title, DRIFT_COLUMNS, found.table(), found.notes)
-    if report_path is not None:
-        save_page(drift_report(title, found).save, report_path, quiet=as_json)
+    with saved_page(lambda: drift_report(title, found), report_path, quiet=as_json):
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            print_table(title, DRIFT_COLUMNS, found.table(), found.notes)

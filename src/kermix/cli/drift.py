@@ -5,13 +5,18 @@ from typing import Annotated
 
 import typer
 
-from kermix.cli.output import check_output, print_json, print_sentence, print_table, save_page
+from kermix.cli.output import (
+    DIFFERENT,
+    check_output,
+    print_json,
+    print_sentence,
+    print_table,
+    saved_page,
+)
 from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.data.tables.csv_look import Reading
 
 __all__ = ["command"]
-
-DIFFERENT = 3  # status of --fail-if-different
 
 
 @reads_tables
@@ -75,14 +80,12 @@ def command(
         permutations=permutations,
         seed=seed,
     )
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_sentence(found.sentence(), " ")
-        print_table("", PERIOD_HEADS, found.table(), found.notes)
-    if report_path is not None:
-        where = Path(source).name
-        title = f"Drift in {where}" + ("" if by is None else f" by {by}")
-        save_page(period_report(found, title).save, report_path, quiet=as_json)
+    title = f"Drift in {Path(source).name}" + ("" if by is None else f" by {by}")
+    with saved_page(lambda: period_report(found, title), report_path, quiet=as_json):
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            print_sentence(found.sentence(), " ")
+            print_table("", PERIOD_HEADS, found.table(), found.notes)
     if fail_if_different and found.different:
         raise typer.Exit(DIFFERENT)

@@ -8,12 +8,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kermix.cli.output import (
+    DIFFERENT,
     check_output,
     parse_variances,
     print_json,
     print_sentence,
     print_table,
-    save_page,
+    saved_page,
 )
 from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.data.tables.csv_look import Reading
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-WORSE = 3  # status of --fail-if-different
 KERNELS = ("gaussian", "cosine", "polynomial")
 EMBEDDINGS = ".npy, .npz, .safetensors"
 
@@ -68,12 +68,14 @@ def command(
     level: Annotated[
         float, typer.Option(help="At which p-values the samples are called different.")
     ] = 0.05,
-    permutations: Annotated[int, typer.Option(help="Behind the p-value.")] = 500,
+    permutations: Annotated[
+        int | None, typer.Option(help="Behind the p-value. [500, more for small levels]")
+    ] = None,
     fail_if_different: Annotated[
         bool,
         typer.Option(
             "--fail-if-different",
-            help=f"End with the status {WORSE} if something speaks against the samples.",
+            help=f"End with the status {DIFFERENT} if something speaks against the samples.",
         ),
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
@@ -119,14 +121,15 @@ def command(
             progress=lambda name, share: bar.update(task, description=name, completed=share),
             **options,
         )
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        _print(found)
-    if report_path is not None:
-        save_page(evaluation_report(found).save, report_path, quiet=as_json)
+    with saved_page(lambda: evaluation_report(found), report_path, quiet=as_json):
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            _print(found)
+    if fail_if_different and found.verdict.too_few_permutations:
+        raise OptionError(f"--fail-if-different needs a verdict. {found.verdict.too_few()}")
     if fail_if_different and not found.good:
-        raise typer.Exit(WORSE)
+        raise typer.Exit(DIFFERENT)
 
 
 def _kernel(name: str, variance: str) -> dict[str, Any]:

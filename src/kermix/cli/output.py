@@ -20,9 +20,11 @@ from rich.table import Table
 from kermix.errors import OptionError, RunError
 
 if TYPE_CHECKING:
+    from kermix.reports.page import Report
     from kermix.runs.run import Run, Shown
 
 __all__ = [
+    "DIFFERENT",
     "INTERRUPTED",
     "check_output",
     "end_stopped_run",
@@ -34,11 +36,12 @@ __all__ = [
     "print_sentence",
     "print_table",
     "resumable",
-    "save_page",
+    "saved_page",
     "show_run",
     "split_names",
 ]
 
+DIFFERENT = 3  # the status of --fail-if-different
 INTERRUPTED = 130  # the status of a program that was stopped by Ctrl-C
 MOST_LINES, FEW_LINES = 40, 10  # printed whole up to the first, else the second
 CONTROLS = {c: f"\\x{c:02x}" for c in (*range(9), *range(11, 32), *range(127, 160))}
@@ -151,10 +154,16 @@ def check_output(path: Path, *kinds: str) -> None:
         raise RunError(f"{path}: cannot be written; {place} is no folder that you may write to.")
 
 
-def save_page(save: Callable[[Path], Path], path: Path, quiet: bool) -> None:
-    """Write a page in one step, and say where it is as the last line."""
-    save(path)
-    if not quiet:
+@contextmanager
+def saved_page(make: "Callable[[], Report]", path: Path | None, quiet: bool) -> Iterator[None]:
+    """Write a page before the answer is printed, and say where it is as the last line.
+
+    Whoever reads the first lines alone, `| head`, closes the output, and has the page already.
+    """
+    if path is not None:
+        make().save(path)
+    yield
+    if path is not None and not quiet:
         Console().print(f"Report: {path}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -10,7 +10,7 @@ from kermix.cli.output import (
     parse_variances,
     print_json,
     print_table,
-    save_page,
+    saved_page,
 )
 from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.data.tables.csv_look import Reading
@@ -81,19 +81,16 @@ def command(
     result = decompose(sets[0], sets[1] if other is not None else None, kernel, rank=rank)
     names = [table.name for table in tables]
     found = result.singular_values.tolist()
-    if as_json:
-        print_json({"names": names, "variance": v, "singular_values": found,
-                    "method": result.method, "notes": notes})  # fmt: skip
-    else:
-        print_table(
-            " and ".join(names),
-            ("k", "singular value"),
-            [[str(k + 1), f"{s:.5g}"] for k, s in enumerate(found)],
-            notes,
-        )
+    told = [*notes]
     if layout is not None:
-        notes.append("Functions of rows with categories or gaps are not drawn.")
+        told.append("Functions of rows with categories or gaps are not drawn.")
     page = spectrum_report(
-        result, names, sets, tables[0].columns, notes, images, layout is not None
+        result, names, sets, tables[0].columns, told, images, layout is not None
     )
-    save_page(page.save, page_path, quiet=as_json)
+    with saved_page(lambda: page, page_path, quiet=as_json):
+        if as_json:
+            print_json({"names": names, "variance": v, "singular_values": found,
+                        "method": result.method, "notes": notes})  # fmt: skip
+        else:
+            rows = [[str(k + 1), f"{s:.5g}"] for k, s in enumerate(found)]
+            print_table(" and ".join(names), ("k", "singular value"), rows, notes)

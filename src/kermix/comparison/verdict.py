@@ -105,18 +105,8 @@ class Verdict:
         """Whether they differ, and how much."""
         if self.pvalue is None:
             return f"No verdict: {self.method.removeprefix('none, ')}"
-        if self.too_few_rows:
-            return (
-                f"Too few rows to say: with {self.rows[0]} and {self.rows[1]} rows no p-value can "
-                f"fall below {self.smallest_pvalue:.2g}."
-            )
-        if self.too_few_permutations and self.smallest_pvalue is not None:
-            drawn, needed = round(1 / self.smallest_pvalue) - 1, math.ceil(1 / self.level) - 1
-            return (
-                f"Too few permutations to say: permutations={drawn} cannot show a difference at "
-                f"level {self.level:g}, because no p-value can fall below "
-                f"{self.smallest_pvalue:.2g}; it takes {needed:,} or more."
-            )
+        if told := self.too_few():
+            return told
         p = f"p = {self.pvalue:.2g}" if self.pvalue >= SMALL else f"p < {SMALL:g}"
         if not self.different:
             told = self._detectable()
@@ -132,6 +122,24 @@ class Verdict:
                 f"apart: {shown}."
             )
         return f"They differ ({p}): a classifier tells their rows apart with {shown}."
+
+    def too_few(self) -> str:
+        """Why nothing can be said, if there are too few rows or permutations; else nothing."""
+        if self.smallest_pvalue is None:
+            return ""
+        if self.too_few_rows:
+            return (
+                f"Too few rows to say: with {self.rows[0]} and {self.rows[1]} rows no p-value can "
+                f"fall below {self.smallest_pvalue:.2g}."
+            )
+        if self.too_few_permutations:
+            drawn, needed = round(1 / self.smallest_pvalue) - 1, math.ceil(1 / self.level) - 1
+            return (
+                f"Too few permutations to say: permutations={drawn} cannot show a difference at "
+                f"level {self.level:g}, because no p-value can fall below "
+                f"{self.smallest_pvalue:.2g}; it takes {needed:,} or more."
+            )
+        return ""
 
     def _detectable(self) -> str:
         """The smallest change that so many rows show, in words."""

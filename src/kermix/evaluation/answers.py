@@ -42,7 +42,8 @@ def answer_of(
         parts.append(_sentence(against))
     if named and verdict.different_columns:
         parts.append(verdict.where())
-    if not against and not verdict.different and "vendi_ratio" in scores:
+    told = verdict.pvalue is not None and not verdict.too_few()
+    if told and not against and not verdict.different and "vendi_ratio" in scores:
         ratio = scores["vendi_ratio"]
         parts.append(f"They are as diverse as real data (Vendi score {ratio.value:.2f} times).")
     return " ".join(parts), not verdict.different and not copied
@@ -52,8 +53,8 @@ def _headline(verdict: Verdict) -> str:
     if verdict.pvalue is None:
         return f"No verdict, {verdict.method.removeprefix('none, ').rstrip('.')}."
     p = f"p = {verdict.pvalue:.2g}" if verdict.pvalue >= SMALL else f"p < {SMALL:g}"
-    if verdict.too_few_rows:
-        return f"Too few rows to say whether the samples differ from real data ({p})."
+    if told := verdict.too_few():
+        return told
     if not verdict.different:
         return f"The samples cannot be told from real data ({p})."
     if verdict.effect is None or verdict.interval is None:
@@ -61,8 +62,8 @@ def _headline(verdict: Verdict) -> str:
     auc = auc_text(verdict.effect)
     if verdict.interval[0] <= 0.5:
         return (
-            f"The samples differ from real data ({p}), but a classifier does not tell them apart "
-            f"(AUC {auc}, 0.5 is chance)."
+            f"The samples differ from real data ({p}), but it is not clear that a classifier "
+            f"tells them apart (AUC {auc}, 0.5 is chance)."
         )
     how = "a little" if verdict.effect < WEAK else "clearly"
     return (

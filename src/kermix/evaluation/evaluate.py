@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_seed
-from kermix.comparison.aggregate import PERMUTATIONS
+from kermix.comparison.aggregate import permutations_for
 from kermix.comparison.column_values import ComparedRows
 from kermix.comparison.drift import is_sketch
 from kermix.comparison.judging import JudgementTask
@@ -62,7 +62,7 @@ def evaluate(
     modes: int = 10,
     exemplars: int = 5,
     level: float = 0.05,
-    permutations: int = PERMUTATIONS,
+    permutations: int | None = None,
     seed: int = 0,
     reading: Reading | None = None,
     progress: Progress | None = None,
@@ -99,7 +99,7 @@ def evaluate(
         modes: How many novel modes at most, on either side.
         exemplars: Samples of each.
         level: At which p-values sets are called different.
-        permutations: Behind the p-value.
+        permutations: Behind the p-value; None: 500, more for small levels.
         seed: Of all that is drawn.
         reading: How text files are written, where that is known.
         progress: Called with the name of what is done next, and the share that is done.
@@ -114,9 +114,11 @@ def evaluate(
     for name, value in (("neighbours", neighbours), ("rank", rank), ("modes", modes)):
         check_count(name, value)
     check_count("exemplars", exemplars)
-    check_count("permutations", permutations)
     if not 0 < level < 1:
         raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
+    if permutations is None:
+        permutations = permutations_for(level)
+    check_count("permutations", permutations)
     if is_sketch(real) or is_sketch(fake):
         return evaluate_sketches(real, fake, eta, level)
     say = progress or (lambda _name, _share: None)

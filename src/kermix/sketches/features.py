@@ -31,6 +31,7 @@ __all__ = [
     "FourierFeatures",
     "LandmarkRule",
     "NystromFeatures",
+    "OfLandmarks",
     "fingerprint",
     "fourier_features",
     "nystrom_features",
@@ -86,8 +87,29 @@ class FeatureMap(Protocol):
         """Bound of the root mean square error of features by rounding."""
 
 
+class OfLandmarks:
+    """What all features have that are kernels with some points, the landmarks."""
+
+    landmarks: Tensor  # (r, d)
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the points."""
+        return self.landmarks.shape[-1]
+
+    @property
+    def rank(self) -> int:
+        """Number of features."""
+        return self.landmarks.shape[-2]
+
+    @property
+    def parameters(self) -> Tensor:
+        """The landmarks."""
+        return self.landmarks
+
+
 @dataclass(frozen=True, eq=False)
-class NystromFeatures:
+class NystromFeatures(OfLandmarks):
     r"""Nystrom features :math:`\phi(x) = L^{-1} K(Z, x)` with :math:`L L^\top = K(Z, Z)`.
 
     What they reproduce is a projection of the kernel, so :math:`1 - |\phi(x)|^2 \ge 0` is the
@@ -119,21 +141,6 @@ class NystromFeatures:
         inverse = torch.linalg.solve_triangular(factor, _eye(factor), upper=False)
         object.__setattr__(self, "_factor", factor)
         object.__setattr__(self, "_inverse_norm", float(torch.linalg.matrix_norm(inverse)))
-
-    @property
-    def dimension(self) -> int:
-        """Dimension of the points."""
-        return self.landmarks.shape[-1]
-
-    @property
-    def rank(self) -> int:
-        """Number of features."""
-        return self.landmarks.shape[-2]
-
-    @property
-    def parameters(self) -> Tensor:
-        """The landmarks."""
-        return self.landmarks
 
     @property
     def _terms(self) -> KernelTerms:

@@ -22,7 +22,7 @@ from kermix.kernels.others import (
 from kermix.linalg.cholesky import solve_dtype
 from kermix.sketches.candidates import row_keys
 from kermix.sketches.columns import ColumnScale
-from kermix.sketches.features import CANDIDATES_PER_LANDMARK, LANDMARK_RIDGE
+from kermix.sketches.features import CANDIDATES_PER_LANDMARK, LANDMARK_RIDGE, OfLandmarks
 from kermix.sketches.pivoting import random_pivots
 
 __all__ = ["KernelFeatures", "described_kernel", "kernel_features", "kernel_of", "unit_kernel"]
@@ -31,7 +31,7 @@ ROUNDINGS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class KernelFeatures:
+class KernelFeatures(OfLandmarks):
     r"""Nystrom features :math:`\phi(x) = L^{-1} k(Z, x)` of a normalized kernel.
 
     Args:
@@ -61,21 +61,6 @@ class KernelFeatures:
     def scale(self) -> ColumnScale | None:
         """None: rows are used as they are."""
         return None
-
-    @property
-    def dimension(self) -> int:
-        """Dimension of the points."""
-        return self.landmarks.shape[-1]
-
-    @property
-    def rank(self) -> int:
-        """Number of features."""
-        return self.landmarks.shape[-2]
-
-    @property
-    def parameters(self) -> Tensor:
-        """The landmarks."""
-        return self.landmarks
 
     def __call__(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
         """Features of rows, computed in float64."""
