@@ -45,7 +45,7 @@ def run_benchmark(name: str, out: Path, quick: bool = False) -> tuple[Path, dict
     """Run one benchmark and write its result file.
 
     Args:
-        name: One of :data:`BENCHMARKS`.
+        name: One of `BENCHMARKS`.
         out: Folder of the result files.
         quick: Whether to run a small version, which shows that it works.
     """

@@ -61,7 +61,7 @@ class RowSums:
         return torch.cat([mean[None], mean + weight * (mean - self.means) / max(1, rest)])
 
     def interaction_within(self) -> float:
-        r"""Second moment of what is left of :math:`h(x_i, x_j)` without what either row adds.
+        r"""Second moment of what is left of $h(x_i, x_j)$ without what either row adds.
 
         It comes from pairs of different rows alone, without bias: of a kernel that is almost
         diagonal they are next to nothing.

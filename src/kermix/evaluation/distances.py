@@ -34,12 +34,12 @@ def kernel_distance(
     subset_size: int | None = None,
     seed: int = 0,
 ) -> KernelDistance:
-    r"""Kernel distance of embeddings (KID): unbiased squared MMD, :math:`(a \cdot b / d + 1)^3`.
+    r"""Kernel distance of embeddings (KID): unbiased squared MMD, $(a \cdot b / d + 1)^3$.
 
     The mean over random subsets of both sets, as large as each other, of
 
-    .. math:: \frac{1}{m (m - 1)} \sum_{i \ne j} [k(x_i, x_j) + k(y_i, y_j)]
-        - \frac{2}{m^2} \sum_{i, j} k(x_i, y_j)
+    $$\frac{1}{m (m - 1)} \sum_{i \ne j} [k(x_i, x_j) + k(y_i, y_j)]
+        - \frac{2}{m^2} \sum_{i, j} k(x_i, y_j)$$
 
     Args:
         real: Embeddings, shape (N, d).
@@ -98,7 +98,7 @@ def _halves_error(x: Tensor, y: Tensor, generator: torch.Generator) -> float:
 def frechet_distance(real: Tensor, fake: Tensor) -> float:
     r"""Frechet distance of the Gaussians with the embeddings' means and covariances.
 
-    .. math:: \|m_x - m_y\|^2 + \mathrm{tr}(S_x + S_y - 2 (S_x S_y)^{1/2})
+    $$\|m_x - m_y\|^2 + \mathrm{tr}(S_x + S_y - 2 (S_x S_y)^{1/2})$$
 
     With Inception's embeddings it is the FID. It grows as samples become fewer, most of all in
     many dimensions: compare only values of equally many samples.

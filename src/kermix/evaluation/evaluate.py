@@ -80,9 +80,9 @@ def evaluate(
             table, a file (tables, .npy, .npz, .safetensors), a folder of pictures, or a sketch.
         fake: Samples of the generator, of the same kind. Of two sketches the scores are those that
             sketches know.
-        v: Variance of the Gaussian kernel; "auto" is :func:`~kermix.stable_variance` of both for
+        v: Variance of the Gaussian kernel; "auto" is `kermix.stable_variance` of both for
             fidelity and diversity, and for novelty at least a tenth of the median rule's.
-        kernel: Another kernel, such as :class:`~kermix.CosineKernel`, instead of `v`.
+        kernel: Another kernel, such as `kermix.CosineKernel`, instead of `v`.
         held_out: Real samples that the generator has not seen, for memorizing.
         embed: From a batch of rows, or of pictures of shape (B, C, H, W) with values from 0 to 1,
             to embeddings of shape (B, d). Any network that you have.

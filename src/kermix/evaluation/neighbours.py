@@ -23,7 +23,7 @@ class NeighbourScores(NamedTuple):
         density: Balls around real samples that a fake one is in, on average, divided by k
             (Naeem et al. 2020): 1 for equal distributions, and not bounded by 1.
         coverage: Share of real samples whose ball has a fake sample in it; for equal
-            distributions about :math:`1 - 2^{-k}`.
+            distributions about $1 - 2^{-k}$.
         errors: Of the four, in this order.
     """
 

@@ -1,7 +1,7 @@
 r"""What one sample has and another has not: entropic novelty, and the samples behind it.
 
-The positive eigenvalues of :math:`C_x - \eta C_y`, a difference of second moments in the kernel's
-space, are the masses of modes that `x` has more than :math:`\eta` times as often as `y`; their
+The positive eigenvalues of $C_x - \eta C_y$, a difference of second moments in the kernel's
+space, are the masses of modes that `x` has more than $\eta$ times as often as `y`; their
 eigenfunctions are large at the samples of the mode.
 """
 
@@ -52,12 +52,12 @@ def ken(
 ) -> tuple[Tensor, Info]:
     r"""Kernel entropic novelty: how much, and how varied, is what `x` has more often than `y`.
 
-    .. math:: \sum_{\lambda_i > 0} \lambda_i \log \frac{S}{\lambda_i}, \qquad
-        S = \sum_{\lambda_i > 0} \lambda_i,
+    $$\sum_{\lambda_i > 0} \lambda_i \log \frac{S}{\lambda_i}, \qquad
+        S = \sum_{\lambda_i > 0} \lambda_i,$$
 
-    of the eigenvalues of :math:`C_x - \eta C_y`: the mass `S` of what is novel, times the entropy
-    of its modes. One novel mode alone has the score 0, whatever its mass; :func:`novel_modes`
-    tells masses and samples. The kernel is that of :func:`vendi`.
+    of the eigenvalues of $C_x - \eta C_y$: the mass `S` of what is novel, times the entropy
+    of its modes. One novel mode alone has the score 0, whatever its mass; `novel_modes`
+    tells masses and samples. The kernel is that of `vendi`.
 
     Up to 2000 samples in all the eigenvalues are exact. Of more, and of sketches, the score is an
     estimate: a difference of operators has no residual of one sign, so `ken.with_info` tells the
@@ -66,8 +66,8 @@ def ken(
     Args:
         x: Samples that may have something new, or a sketch of them.
         y: The reference, or a sketch of it.
-        v: As in :func:`vendi`; a rule is applied to both sets together.
-        kernel: As in :func:`vendi`.
+        v: As in `vendi`; a rule is applied to both sets together.
+        kernel: As in `vendi`.
         eta: How many times as frequent in `x` as in `y` a mode must be to count; at least 1 is
             usual, and more finds only what is strongly novel.
         rank: Number of features; by default as many as a residual of 0.001 takes, up to 512.
@@ -146,13 +146,13 @@ def novel_modes(
     Args:
         x: Samples that may have something new.
         y: The reference, or a sketch of it, which then also has the kernel.
-        v: As in :func:`ken`.
-        kernel: As in :func:`ken`.
-        eta: As in :func:`ken`. With 1, a rare novel mode comes below chance differences of common
+        v: As in `ken`.
+        kernel: As in `ken`.
+        eta: As in `ken`. With 1, a rare novel mode comes below chance differences of common
             ones; with 2, say, these do not count.
         count: How many modes at most.
         exemplars: How many samples of each.
-        rank: As in :func:`ken`.
+        rank: As in `ken`.
         seed: Of the landmarks.
 
     Example:
@@ -246,7 +246,7 @@ def novelty_sketches(
 
 
 def novelty_of(x: Moments, y: Moments, eta: float) -> Tensor:  # (r, r)
-    r""":math:`C_x - \eta C_y` in features."""
+    r"""$C_x - \eta C_y$ in features."""
     return x.plain_second - eta * y.plain_second
 
 
@@ -266,7 +266,7 @@ def _exact(pooled: Tensor, n: int, kernel: GaussianKernel | PointKernel, eta: fl
 
 
 def _ken_bound(x: Moments, y: Moments, eta: float) -> Tensor | None:
-    r"""The square-root bound: :math:`\|C - P C P\|_1 \le 2 \sqrt{t (1 - t)} + t` for each."""
+    r"""The square-root bound: $\|C - P C P\|_1 \le 2 \sqrt{t (1 - t)} + t$ for each."""
     if x.slack is None or y.slack is None:
         return None
     change = 0.0

@@ -21,7 +21,7 @@ class Score:
     """One number on the samples of a generator.
 
     Attributes:
-        name: By which :meth:`Evaluation.score` finds it.
+        name: By which `Evaluation.score` finds it.
         title: What it is called in tables.
         group: "fidelity", "diversity", "novelty", "neighbours", "distances", "memorizing" or
             "table".

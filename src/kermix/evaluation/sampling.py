@@ -84,7 +84,7 @@ def refuse_beside_sketch(**given: object) -> None:
 def normalized_gram(
     points: Tensor, kernel: GaussianKernel | PointKernel, weights: Tensor | None
 ) -> Tensor:  # (N, N)
-    r"""The matrix :math:`\sqrt{w_i w_j} \, k(x_i, x_j)` of trace 1, in float64."""
+    r"""The matrix $\sqrt{w_i w_j} \, k(x_i, x_j)$ of trace 1, in float64."""
     terms = kernel.cross_terms(points.shape[1]) if isinstance(kernel, GaussianKernel) else kernel
     matrix = kernel_matrix(points, points, terms, torch.float64)
     if weights is None:

@@ -141,7 +141,7 @@ class TableMixture:
         deduplicate: bool = False,
         min_distance: float | None = None,
     ) -> Any:
-        """Draw rows, rounded as the columns are; see :meth:`kermix.TableModel.sample`."""
+        """Draw rows, rounded as the columns are; see `kermix.TableModel.sample`."""
         if given:
             self._refuse("rows with given values")
         kind = frame or self._frame

@@ -35,7 +35,7 @@ __all__ = ["TableAnswers"]
 
 
 class TableAnswers:
-    """The part of :class:`kermix.TableModel` that needs its schema and network alone."""
+    """The part of `kermix.TableModel` that needs its schema and network alone."""
 
     schema_: Schema
     network_: TableNetwork
@@ -242,14 +242,14 @@ class TableAnswers:
         return np.asarray(self._of_target(X, target).values())
 
     def predict_proba(self, X: Any, target: str | None = None) -> np.ndarray:
-        """Probabilities of the target's values, in the order of :meth:`classes`."""
+        """Probabilities of the target's values, in the order of `classes`."""
         found = self._of_target(X, target)
         if found.is_number:
             raise OptionError(f"{found.column.name} is a number; use conditional(...).quantile.")
         return found.filled
 
     def classes(self, target: str | None = None) -> np.ndarray:
-        """The values of a target, in the order of :meth:`predict_proba`."""
+        """The values of a target, in the order of `predict_proba`."""
         check_is_fitted(self, "network_")
         column = self.schema_.modelled[place_of(self.schema_, self._target(target))]
         if not isinstance(column, CategoryColumn):

@@ -69,7 +69,7 @@ class TableCells:
         Args:
             given: Values of some columns by name, a table of them, or None.
             rows: How many rows there are; None for as many as are given.
-            unseen: As for :meth:`kermix.Schema.encode`.
+            unseen: As for `kermix.Schema.encode`.
             inside: Whether numbers outside the range of their columns are refused.
             without: The place of a column whose values do not count, nor those of columns that
                 are equal to it in all rows.
@@ -97,7 +97,7 @@ class TableCells:
         return codes.contiguous(), values.contiguous(), seen.clone()
 
     def table(self, codes: Tensor, values: Tensor, seen: Tensor, kind: str) -> Any:
-        """Rows that were drawn, as a table of one of the kinds of :func:`build_frame`."""
+        """Rows that were drawn, as a table of one of the kinds of `build_frame`."""
         arrays = self.schema.decoded_columns(self.layout.encoded(codes, values, kind))
         types = {c.name: c.type for c in self.schema.columns if c.name in arrays}
         return build_frame(kind, self._equal(arrays, codes, seen), types, len(codes))

@@ -192,12 +192,12 @@ class ColumnDistribution:
         return self.filled.argmax(1), None
 
     def quantile_cells(self, share: float) -> Any:
-        """:meth:`quantile` in the column's own type, as an Arrow array."""
+        """`quantile` in the column's own type, as an Arrow array."""
         codes, scores = self._coded(self._quantile(share))
         return self._numbers("quantile").decode(codes, scores)
 
     def values(self) -> Any:
-        """:meth:`most_likely` as pandas has it."""
+        """`most_likely` as pandas has it."""
         frame = build_frame("pandas", {self.column.name: self.most_likely()},
                             {self.column.name: self.column.type}, len(self))  # fmt: skip
         return frame[self.column.name]

@@ -73,7 +73,7 @@ class TableLayout:
             anchors: For each number, the names of those that it follows closely.
             in_order: Whether rows are drawn column after column.
             same: Pairs that are equal in all rows.
-            lines: What :func:`~kermix.models.table.lines.find_lines` found.
+            lines: What `kermix.models.table.lines.find_lines` found.
         """
         counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
         places = []
@@ -107,7 +107,7 @@ class TableLayout:
         return cls.of(schema, equal, anchors, same=same, lines=lines)
 
     def relations(self, schema: Schema) -> dict[str, Any]:
-        """What :meth:`with_relations` needs besides the schema, as plain names."""
+        """What `with_relations` needs besides the schema, as plain names."""
         columns = [column.name for column in schema.modelled]
         numbers = [column.name for column in schema.numbers]
         return {

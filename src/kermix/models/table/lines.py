@@ -3,15 +3,13 @@ r"""What straight lines through the other numbers tell about a number.
 A sum, a mean or an excess of other columns is known to the last digit once these are, but only in
 their own units: on the scale of normal scores, on which the network works, it is a curve that a
 network knows roughly. So a number that such lines foretell well is looked at relative to them: the
-centre of its mixture is the score of the value :math:`m` that the best line through the numbers
-that are seen expects, the unit of its widths is that of the line's error :math:`s`,
+centre of its mixture is the score of the value $m$ that the best line through the numbers
+that are seen expects, the unit of its widths is that of the line's error $s$,
 
-.. math::
+$$m = \mu_j + C_{jS} C_{SS}^{-1} (x_S - \mu_S), \quad
+    s^2 = C_{jj} - C_{jS} C_{SS}^{-1} C_{Sj},$$
 
-    m = \mu_j + C_{jS} C_{SS}^{-1} (x_S - \mu_S), \quad
-    s^2 = C_{jj} - C_{jS} C_{SS}^{-1} C_{Sj},
-
-with the covariance :math:`C` of the table, for whichever columns :math:`S` are seen.
+with the covariance $C$ of the table, for whichever columns $S$ are seen.
 """
 
 from collections.abc import Mapping
@@ -224,7 +222,7 @@ class StraightLines(nn.Module):
 class _Maps(nn.Module):
     """Several monotone maps at once, in each step of a training and on its device.
 
-    The formulas are those of :class:`~kermix.data.tables.monotone.MonotoneMap`.
+    The formulas are those of `kermix.data.tables.monotone.MonotoneMap`.
     """
 
     middle: Tensor

@@ -144,7 +144,7 @@ class TableNetwork(nn.Module):
             codes: Codes of all columns; those that are not seen do not count.
             values: Normal scores of the numbers, likewise.
             seen: Which cells count.
-            masks: What :meth:`dropout_masks` drew, in training.
+            masks: What `dropout_masks` drew, in training.
             apart: Whether the mixtures of all members come one after another, (members * N, ...),
                 each as its network has them, for training.
         """
