@@ -10,7 +10,7 @@ LOG=$(realpath -m "${3:-$ROOT/results/python-$("$PYTHON" -c 'import sys; print("
 export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PYTHONPATH
 TOOLS="pytest pytest-timeout pytest-xdist hypothesis mpmath openpyxl polars"
-ROOMS="kernels linalg mixtures data sketches costs spectrum comparison evaluation models sklearn"
+ROOMS=${ROOMS-"kernels linalg mixtures data sketches costs spectrum comparison evaluation models sklearn"}
 
 told() { echo "$*" | tee -a "$LOG"; }
 

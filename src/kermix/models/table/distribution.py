@@ -96,8 +96,11 @@ class ColumnDistribution:
     def _wanted(self, column: NumberColumn, values: Any) -> np.ndarray:
         """Values as the column looks at them: from its origin, in its steps."""
         if column.time:
-            every = list(np.atleast_1d(np.asarray(values, dtype=object)).ravel())
-            return column.numbers(time_cells(every, column.time_type, column.text), "cdf")
+            every = np.asarray(values)
+            if every.dtype.kind != "M":  # nanoseconds would become integers without a unit
+                every = np.asarray(values, dtype=object)
+            cells = time_cells(list(every.ravel()), column.time_type, column.text)
+            return column.numbers(cells, "cdf")
         return np.asarray(values, dtype=np.float64) - column.origin
 
     def _cdf_of_scores(self, scores: np.ndarray, numbers: np.ndarray) -> np.ndarray:
