@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-import torch
-
-import kermix
 
 collect_ignore = ["tests/fixtures"]  # what wrote them belongs to older versions
 if not importlib.util.find_spec("triton"):
@@ -43,6 +40,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _example_names(doctest_namespace: dict[str, object]) -> None:
+    # Read here and not above: what hands tests to other processes reads this file as well.
+    import torch
+
+    import kermix
+
     doctest_namespace["torch"] = torch
     doctest_namespace["km"] = kermix
 
@@ -68,14 +70,16 @@ def _one_server() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _coarse_pictures() -> Iterator[None]:
-    # Everything is drawn, with a ninth of the pixels, in two thirds of the time.
+    # Everything is drawn, but with a ninth of the pixels, and once: room for labels is found by
+    # drawing them twice more. In half of the time.
     from matplotlib.figure import Figure
 
     drawn = Figure.savefig
 
     @functools.wraps(drawn)
     def coarse(figure: Figure, *arguments: Any, **options: Any) -> None:
-        drawn(figure, *arguments, **{**options, "dpi": COARSE})
+        figure.set_layout_engine("none")
+        drawn(figure, *arguments, **{**options, "dpi": COARSE, "bbox_inches": None})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", coarse)
@@ -84,7 +88,7 @@ def _coarse_pictures() -> Iterator[None]:
 
 @pytest.fixture
 def whole_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures have all their pixels, for tests that look at them."""
+    """Figures have all their pixels and their layout, for tests that look at them."""
     from matplotlib.figure import Figure
 
     monkeypatch.setattr(Figure, "savefig", Figure.savefig.__wrapped__)
