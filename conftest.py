@@ -8,9 +8,12 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 collect_ignore = ["tests/fixtures"]  # what wrote them belongs to older versions
 if not importlib.util.find_spec("triton"):
@@ -94,6 +97,13 @@ def whole_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", Figure.savefig.__wrapped__)
 
 
+def _blank(figure: "Figure", where: str | Path | BinaryIO, **options: Any) -> None:
+    if isinstance(where, str | Path):
+        Path(where).write_bytes(b"")
+    else:
+        where.write(b"")
+
+
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made but not drawn, which takes most of the time of a short run.
@@ -103,13 +113,17 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     from matplotlib.figure import Figure
 
-    def blank(figure: Figure, where: str | Path | BinaryIO, **options: Any) -> None:
-        if isinstance(where, str | Path):
-            Path(where).write_bytes(b"")
-        else:
-            where.write(b"")
+    monkeypatch.setattr(Figure, "savefig", _blank)
 
-    monkeypatch.setattr(Figure, "savefig", blank)
+
+@pytest.fixture(scope="module")
+def undrawn_in_module() -> Iterator[None]:
+    """As `undrawn`, for all tests of a module and what they share."""
+    from matplotlib.figure import Figure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", _blank)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -51,12 +51,12 @@ def test_a_dropped_mode_and_copies_are_found(dropped):
 
 
 def test_what_is_left_is_not_called_invented_where_a_mode_is_missing():
-    real, mode = draw([0.2] * 5, 1500, 4)
-    fake, _ = draw([0.25] * 4 + [0.0], 1500, 5)
+    real, mode = draw([0.2] * 5, 600, 4)
+    fake, _ = draw([0.25] * 4 + [0.0], 600, 5)
     found = km.evaluate(real, fake, 1.0, **QUICK)
     assert found.invented == ()
     assert [set(mode[list(m.exemplars)].tolist()) for m in found.missed] == [{4}]
-    moved, _ = draw([0.35, 0.15, 0.25, 0.25, 0.0], 1500, 6)
+    moved, _ = draw([0.35, 0.15, 0.25, 0.25, 0.0], 600, 6)
     other = km.evaluate(real, moved, 1.0, **QUICK)
     assert len(other.invented) == 1
 
