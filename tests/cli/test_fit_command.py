@@ -335,6 +335,7 @@ def test_few_rows_and_odd_columns(n, tmp_path):
         assert "nan" not in shown.lower().split()
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("gap", "better"), [(0.0, False), (8.0, True)])
 def test_one_gaussian_is_beside_the_fit(gap, better, tmp_path):
     """Its number is that of SciPy on the same rows; the model is not better on normal ones."""
