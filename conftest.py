@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="set KERMIX_SLOW=1"))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def _example_names(doctest_namespace: dict[str, object]) -> None:
     # Read here and not above: what hands tests to other processes reads this file as well.
     import torch

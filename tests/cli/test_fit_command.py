@@ -342,7 +342,7 @@ def test_one_gaussian_is_beside_the_fit(gap, better, tmp_path):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(400, 2)) + gap * rng.integers(0, 2, (400, 1))
     path = _save(tmp_path / "x.npy", rows)
-    options = ("--steps", 60, "--refine-steps", 150, "--components", 8, "--model", "mixture")
+    options = ("--steps", 30, "--refine-steps", 80, "--components", 4, "--model", "mixture")
     result = kermix("fit", path, *options, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
     split = split_rows(torch.tensor(rows), FitRun.open(tmp_path / "run").settings.seed)
