@@ -77,7 +77,7 @@ def test_a_double_is_drawn_and_filled_as_such():
 
 
 def test_samples_are_equal_in_every_row(model):
-    table = model.sample(3000, random_state=1)
+    table = model.sample(1000, random_state=1)
     assert same(table["price"], table["again"])
     assert same(table["town"], table["city"])
     assert same(table["town"], table["place"])

@@ -68,7 +68,7 @@ def test_the_distribution_of_no_number_is_refused(bad):
         model.conditional("k").cdf(bad)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_two_columns_have_two_orders(seed):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=300)
