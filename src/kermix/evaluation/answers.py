@@ -21,8 +21,8 @@ def answer_of(
     missed: Sequence[NovelMode],
     memory: Memorizing | None,
     named: bool = False,
-) -> tuple[str, bool]:
-    """A few sentences, and whether nothing speaks against the samples.
+) -> tuple[str, bool | None]:
+    """A few sentences, and whether nothing speaks against the samples; None: no test could say.
 
     Args:
         verdict: Of the test and the classifier.
@@ -46,7 +46,8 @@ def answer_of(
     if told and not against and not verdict.different and "vendi_ratio" in scores:
         ratio = scores["vendi_ratio"]
         parts.append(f"They are as diverse as real data (Vendi score {ratio.value:.2f} times).")
-    return " ".join(parts), not verdict.different and not copied
+    good = None if not told and not copied else not verdict.different and not copied
+    return " ".join(parts), good
 
 
 def _headline(verdict: Verdict) -> str:
@@ -97,7 +98,14 @@ def _modes(modes: Sequence[NovelMode]) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    """Two digits, as people write them.
+
+    Example:
+        >>> [_percent(share) for share in (1.0, 0.996, 0.0996, 0.034, 0.0004)]
+        ['100 %', '100 %', '10 %', '3.4 %', '0.04 %']
+    """
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.2g} %"
 
 
 def _sentence(parts: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_seed
+from kermix.checks import check_count, check_option, check_seed
 from kermix.comparison.aggregate import permutations_for
 from kermix.comparison.column_values import ComparedRows
 from kermix.comparison.drift import is_sketch
@@ -20,10 +20,16 @@ from kermix.errors import OptionError, SampleError
 from kermix.evaluation.answers import answer_of
 from kermix.evaluation.distance_scores import distance_scores, neighbour_scores_of
 from kermix.evaluation.memorizing import Memorizing, memorizing
+from kermix.evaluation.novelty import check_eta
 from kermix.evaluation.parts import needed_rows
 from kermix.evaluation.reading import Embedding, JudgedData, read_judged
 from kermix.evaluation.result import Evaluation, Score
-from kermix.evaluation.sampling import chosen_kernel, feature_map_of
+from kermix.evaluation.sampling import (
+    RULES,
+    chosen_kernel,
+    feature_map_of,
+    refuse_beside_sketch,
+)
 from kermix.evaluation.sketched import evaluate_sketches
 from kermix.evaluation.spectral_scores import SpectralScores, kernel_in_words, spectral_scores
 from kermix.evaluation.table_scores import TableScores, table_scores
@@ -82,7 +88,7 @@ def evaluate(
             sketches know.
         v: Variance of the Gaussian kernel; "auto" is `kermix.stable_variance` of both for
             fidelity and diversity, and for novelty at least a tenth of the median rule's.
-        kernel: Another kernel, such as `kermix.CosineKernel`, instead of `v`.
+        kernel: Another kernel, such as `kermix.CosineKernel`, instead of `v`; both are refused.
         held_out: Real samples that the generator has not seen, for memorizing.
         embed: From a batch of rows, or of pictures of shape (B, C, H, W) with values from 0 to 1,
             to embeddings of shape (B, d). Any network that you have.
@@ -119,7 +125,12 @@ def evaluate(
     if permutations is None:
         permutations = permutations_for(level)
     check_count("permutations", permutations)
+    check_eta(eta)
+    if isinstance(v, str):
+        check_option("v", v, ("auto", *RULES))
+    automatic = isinstance(v, str) and v == "auto"
     if is_sketch(real) or is_sketch(fake):
+        refuse_beside_sketch(v=None if automatic else v, kernel=kernel)
         return evaluate_sketches(real, fake, eta, level)
     say = progress or (lambda _name, _share: None)
     say("reading", 0.0)
@@ -135,8 +146,7 @@ def evaluate(
     say("test and classifier", 0.05)
     verdict = _verdict(data, level, permutations, seed)
     say("features", 0.35)
-    given: Any = "stable" if kernel is None and isinstance(v, str) and v == "auto" else v
-    given = None if kernel is not None else given
+    given: Any = v if not automatic else "stable" if kernel is None else None
     chosen = chosen_kernel(given, kernel, data.points)
     sides = [data.real, data.fake]
     features = feature_map_of(sides, chosen, rank, RESIDUAL, seed)
