@@ -1,6 +1,7 @@
 """Judging generators: what is planted is found, and in equal sets nothing; all inputs work."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 
 import kermix as km
 from kermix.errors import ImageError, OptionError, SampleError, TableError
+from kermix.evaluation.answers import answer_of
 from kermix.evaluation.reading import euclidean
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import MixedKernel
@@ -250,6 +252,36 @@ def test_sets_without_any_spread_and_tables_of_categories_are_no_trouble():
         found = km.evaluate(real, fake, permutations=20, rank=30)
         json.dumps(found.to_dict(), allow_nan=False)
         assert all(np.isfinite(s.value) for s in found.scores)
+
+
+def test_both_claims_together_hold_the_level(dropped):
+    found, _ = dropped
+    scores = {s.name: s for s in found.scores}
+    assert found.verdict.level == pytest.approx(0.04)
+
+    def good(pvalue, of_copies, level=0.01):
+        different = pvalue <= found.verdict.level
+        verdict = replace(found.verdict, pvalue=pvalue, different=different)
+        memory = replace(found.memorizing, pvalue=of_copies)
+        return answer_of(verdict, scores, (), (), memory, level)[1]
+
+    assert good(0.041, 0.011)
+    assert not good(0.04, 0.5)
+    assert not good(0.5, 0.01)
+    assert good(0.5, 0.01, level=0.002)
+
+
+def test_five_exact_copies_among_five_hundred_rows_are_told():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1000, 3, generator=generator)
+    x[500:505] = x[:5]
+    for real, fake in (
+        (x[:500], x[500:]),
+        (pd.DataFrame(x[:500].numpy()).assign(k="a"), pd.DataFrame(x[500:].numpy()).assign(k="a")),
+    ):
+        found = km.evaluate(real, fake, permutations=30, rank=20)
+        assert found.good is False
+        assert "1 % of the samples repeat training rows" in found.answer
 
 
 def test_everything_missing_is_one_hundred_percent():

@@ -10,7 +10,6 @@ from kermix.evaluation.result import Score
 __all__ = ["answer_of"]
 
 SURE = 3.0  # standard errors
-SURE_COPIES = 0.01  # p-value at which samples are called copies
 WEAK = 0.6  # AUC above which rows are told apart by more than a little
 
 
@@ -20,6 +19,7 @@ def answer_of(
     invented: Sequence[NovelMode],
     missed: Sequence[NovelMode],
     memory: Memorizing | None,
+    level_of_copies: float = 0.0,
     named: bool = False,
 ) -> tuple[str, bool | None]:
     """A few sentences, and whether nothing speaks against the samples; None: no test could say.
@@ -30,9 +30,10 @@ def answer_of(
         invented: Modes that real data have not.
         missed: Modes that samples have not.
         memory: What was found about copies.
+        level_of_copies: At which p-value of it samples are called copies.
         named: Whether columns have names, so that those that differ are worth telling.
     """
-    copied = memory is not None and memory.pvalue <= SURE_COPIES and memory.memorized > 0
+    copied = memory is not None and memory.pvalue <= level_of_copies and memory.memorized > 0
     against = _against(scores, invented, missed) if verdict.different else []
     if copied:
         assert memory is not None

@@ -135,7 +135,7 @@ def _scatter_of_halves(
         return _scores(reach[0], reach[1], [(slice(None), across[one][:, other])], k)
 
     places = [torch.arange(len(s), device=s.device) for s in (real, fake)]
-    single = scores(*places, neighbours)[1]
+    single = scores(places[0], places[1], neighbours)[1]
     k = min(neighbours, min(len(real), len(fake)) // 2 - 1)
     if k < 1:
         return single, single
