@@ -1,6 +1,7 @@
 """Judging generators: what is planted is found, and in equal sets nothing; all inputs work."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 
 import kermix as km
 from kermix.errors import ImageError, OptionError, SampleError, TableError
+from kermix.evaluation.answers import answer_of
 from kermix.evaluation.reading import euclidean
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import MixedKernel
@@ -215,6 +217,8 @@ def test_sketches_give_what_sketches_know(tmp_path):
     assert km.evaluate(*paths)["missed"] == pytest.approx(found["missed"], rel=1e-9)
     with pytest.raises(OptionError, match="beside a sketch"):
         km.evaluate(real, sketches[1])
+    with pytest.raises(OptionError, match="v given beside a sketch"):
+        km.evaluate(*sketches, 0.1)
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -224,7 +228,9 @@ def test_other_kernels_and_bad_options():
     assert "Cosine" in found.kernel
     for options, text in (
         ({"level": 2}, "level"), ({"neighbours": 0}, "neighbours"), ({"rank": 0}, "rank"),
-        ({"permutations": 0}, "permutations"),
+        ({"permutations": 0}, "permutations"), ({"eta": -1}, "eta=-1"),
+        ({"v": "foo"}, "median, silverman, stable"), ({"v": "foo"}, "one of auto"),
+        ({"v": 0.1, "kernel": km.CosineKernel()}, "v and kernel are both given"),
     ):  # fmt: skip
         with pytest.raises(OptionError, match=text):
             km.evaluate(x[:60], x[60:], **{**QUICK, **options})
@@ -249,11 +255,46 @@ def test_sets_without_any_spread_and_tables_of_categories_are_no_trouble():
         assert all(np.isfinite(s.value) for s in found.scores)
 
 
+def test_both_claims_together_hold_the_level(dropped):
+    found, _ = dropped
+    scores = {s.name: s for s in found.scores}
+    assert found.verdict.level == pytest.approx(0.04)
+
+    def good(pvalue, of_copies, level=0.01):
+        different = pvalue <= found.verdict.level
+        verdict = replace(found.verdict, pvalue=pvalue, different=different)
+        memory = replace(found.memorizing, pvalue=of_copies)
+        return answer_of(verdict, scores, (), (), memory, level)[1]
+
+    assert good(0.041, 0.011)
+    assert not good(0.04, 0.5)
+    assert not good(0.5, 0.01)
+    assert good(0.5, 0.01, level=0.002)
+
+
+def test_five_exact_copies_among_five_hundred_rows_are_told():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1000, 2, generator=generator)
+    x[500:505] = x[:5]
+    whole = pd.DataFrame(x.numpy(), columns=["a", "b"]).assign(k=["u", "v"] * 500)
+    found = km.evaluate(whole[:500], whole[500:], permutations=30, rank=20)
+    assert found.good is False
+    assert "1 % of the samples repeat training rows" in found.answer
+
+
+def test_everything_missing_is_one_hundred_percent():
+    x, _ = draw([1.0], 80, 9)
+    found = km.evaluate(x[:40], x[40:] + 50.0, **QUICK)
+    assert "They lack 100 % (one mode) of real data, and 100 % (one mode) of them" in found.answer
+
+
 def test_too_few_permutations_are_no_proof_of_likeness(tmp_path):
     x, _ = draw([0.5, 0.5], 120, 8)
     found = km.evaluate(x[:60], x[60:] + 50.0, **{**QUICK, "permutations": 5})
     assert found.answer.startswith("Too few permutations to say: permutations=5")
     assert "diverse" not in found.answer
+    assert found.good is None
+    assert found.to_dict()["good"] is None
     page = evaluation_report(found).save(tmp_path / "page.html").read_text()
     assert "Not enough to say" in page
     small = km.evaluate(x[:60], x[60:] + 50.0, level=0.001, **{**QUICK, "permutations": None})

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from kermix.checks import check_number, check_weights, finite_in
+from kermix.checks import check_number, check_weights
 from kermix.costs.functions import Kernel
 from kermix.errors import OptionError, WeightError
 from kermix.evaluation.sampling import (
@@ -18,6 +18,7 @@ from kermix.evaluation.sampling import (
     normalized_gram,
     refuse_beside_sketch,
     residual_for,
+    told_in,
 )
 from kermix.evaluation.spectra import (
     Spectrum,
@@ -63,8 +64,8 @@ def vendi(
 
     Args:
         x: Samples, or a sketch of them.
-        v: Variance, several of them, `"median"`, `"stable"` (`stable_variance`), or a
-            Gaussian kernel; None for a sketch.
+        v: Variance, several of them, `"median"`, `"silverman"`, `"stable"`
+            (`stable_variance`), or a Gaussian kernel; None for a sketch.
         kernel: Another kernel, such as `kermix.CosineKernel` or
             `kermix.PolynomialKernel`, instead of `v`.
         weights: Of the samples.
@@ -80,8 +81,8 @@ def vendi(
         tensor(2.)
     """
     spectrum, dtype, info = _spectrum(x, v, kernel, weights, order, tolerance, rank, seed)
-    value, bound = diversity_of(spectrum, order)
-    return finite_in(value, dtype), info._replace(error_bound=bound)
+    value, bound = told_in(dtype, *diversity_of(spectrum, order))
+    return value, info._replace(error_bound=bound)
 
 
 @informative

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_number, check_pair, finite_in
+from kermix.checks import check_count, check_number, check_pair
 from kermix.costs.functions import Kernel
 from kermix.errors import OptionError
 from kermix.evaluation.sampling import (
@@ -22,6 +22,7 @@ from kermix.evaluation.sampling import (
     fine_sketches,
     normalized_gram,
     refuse_beside_sketch,
+    told_in,
 )
 from kermix.info import Info, informative
 from kermix.kernels.gaussian import GaussianKernel
@@ -30,7 +31,7 @@ from kermix.sketches.features import FeatureMap
 from kermix.sketches.moments import Moments
 from kermix.sketches.sketch import Sketch, check_comparable
 
-__all__ = ["NovelMode", "ken", "novel_modes", "novelty_of", "novelty_score"]
+__all__ = ["NovelMode", "check_eta", "ken", "novel_modes", "novelty_of", "novelty_score"]
 
 RESIDUAL, MOST_FEATURES = 1e-3, 512
 ROWS_AT_A_TIME = 8192
@@ -78,7 +79,7 @@ def ken(
         >>> round(ken(x, x[2:], 0.01).item(), 4)  # two modes of mass 1/4 are new
         0.3466
     """
-    _check_eta(eta)
+    check_eta(eta)
     sketched = isinstance(x, Sketch) or isinstance(y, Sketch)
     if not sketched and rank is None:
         first, second = _pair(x, y)
@@ -88,13 +89,14 @@ def ken(
             score = novelty_score(values)
             # A root of the matrix, of norm up to N, has N parts that are rounded.
             slip = 8 * (1 + eta) * len(pooled) ** 2 * torch.finfo(torch.float64).eps
-            exact = Info("dense", error_bound=_score_slip(slip, len(first)))
-            return finite_in(score, first.dtype), exact
+            score, wide = told_in(first.dtype, score, _score_slip(slip, len(first)))
+            return score, Info("dense", error_bound=wide)
     one, two = novelty_sketches(x, y, v, kernel=kernel, rank=rank, seed=seed)
     values = torch.linalg.eigvalsh(novelty_of(one.moments, two.moments, eta))
     bound = _ken_bound(one.moments, two.moments, eta)
     dtype = next((s.dtype for s in (x, y) if isinstance(s, Tensor)), torch.float64)
-    return finite_in(novelty_score(values), dtype), Info("sketch", None, bound, _rank(one))
+    score, bound = told_in(dtype, novelty_score(values), bound)
+    return score, Info("sketch", None, bound, _rank(one))
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def novel_modes(
         >>> [(round(m.mass, 3), m.exemplars) for m in novel_modes(x, x[3:], 0.01, exemplars=2)]
         [(0.4, (1, 2)), (0.2, (0,))]
     """
-    _check_eta(eta)
+    check_eta(eta)
     check_count("count", count)
     check_count("exemplars", exemplars)
     checked_points("x", x)
@@ -329,7 +331,8 @@ def _rank(sketch: Sketch) -> int:
     return sketch.feature_map.rank
 
 
-def _check_eta(eta: float) -> None:
+def check_eta(eta: float) -> None:
+    """Refuse what cannot be how often."""
     check_number("eta", eta)
     if not 0 <= eta < math.inf:
         raise OptionError(f"eta={eta}: how often, a number that is not negative.")
