@@ -106,7 +106,7 @@ class TableAnswers:
         check_option("frame", kind, FRAME_KINDS)
         if not deduplicate and min_distance is None:
             found = complete(self.network_, codes, values, seen, generator, on_rows=on_rows)
-            return cells.table(*found, seen, kind)
+            return cells.table(*found, seen, kind, given)
         drawn = codes.clone(), values.clone()
 
         def draw(rows: np.ndarray) -> EncodedTable:
@@ -118,7 +118,7 @@ class TableAnswers:
 
         keep = KeepAway(self.schema_, against, deduplicate, min_distance)
         keep.settle(n_samples, draw, on_rows)
-        return cells.table(*drawn, seen, kind)
+        return cells.table(*drawn, seen, kind, given)
 
     def score_samples(
         self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None
@@ -203,9 +203,10 @@ class TableAnswers:
         Args:
             X: A table with gaps.
             draws: None fills each gap with its most likely value, or the mean of a number's
-                values, given the cells that are filled already. A number returns so many tables,
-                in each of which gaps are drawn at random, jointly: what differs between them is
-                not known.
+                values, given the cells that are not gaps: several gaps of a row are best guesses
+                each, and a sum of them is right about as far as means are. A number returns so
+                many tables, in each of which gaps are drawn at random, jointly: what differs
+                between them is not known.
             random_state: Seed of the draws.
             on_rows: Called with the number of rows that are done, block by block.
         """

@@ -80,6 +80,8 @@ def _check_values(schema: Schema, frame: Frame) -> None:
         if not isinstance(column, CategoryColumn) or column.other:
             continue
         cells = frame.columns[column.name]
+        if cells.null_count == len(cells):
+            continue
         try:
             known = typed_array(list(column.values), cells.type)
         except (TypeError, ValueError):
