@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import evaluate
+from benchmarks import evaluate, evaluate_errors
 from pages import ROOT
 
 RESULTS = ROOT / "results" / "bench"
@@ -48,3 +48,15 @@ def test_scores_agree_with_other_implementations(reference):
     lines = [r for r in record["tables"]["scores"] if reference in r["reference"]]
     assert lines
     assert all(line["difference"] < 1e-6 for line in lines)
+
+
+def test_error_bars_are_near_the_scatter_in_the_record():
+    (tables,) = evaluate_errors.run(quick=True)
+    (name,) = tables
+    assert {row["score"] for row in tables[name]} == {*evaluate_errors.NAMES, "kid"}
+    record = json.loads((RESULTS / "evaluate-errors-cpu2.json").read_text())
+    rows = record["tables"][name]
+    # Where all but a row or two lie inside, so few repetitions do not tell the scatter.
+    ratios = [r["error_bar_over_scatter"] for r in rows if r["score"] == "kid" or r["mean"] < 0.98]
+    assert len(ratios) > 40
+    assert all(0.7 < ratio < 1.4 for ratio in ratios)

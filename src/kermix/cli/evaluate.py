@@ -66,7 +66,7 @@ def command(
     ] = 5,
     rank: Annotated[int, typer.Option(help="Number of features of the kernel at most.")] = 512,
     level: Annotated[
-        float, typer.Option(help="At which p-values the samples are called different.")
+        float, typer.Option(help="How often, at most, good samples are called not good.")
     ] = 0.05,
     permutations: Annotated[
         int | None, typer.Option(help="Behind the p-value. [500, more for small levels]")

@@ -16,8 +16,10 @@ FEW_DIMENSIONS, MOST_DIMENSIONS = 256, 2048  # of the Frechet distance: for erro
 WANTED = 0.01
 
 READINGS = {
-    "precision": "share of fake rows that lie among real ones: quality",
-    "recall": "share of real rows that lie among fake ones: variety",
+    "precision": "share of fake rows that lie among real ones: quality; near 1 its error bar is "
+    "rough",
+    "recall": "share of real rows that lie among fake ones: variety; near 1 its error bar is "
+    "rough",
     "density": "how densely real rows surround a fake one; 1 if equal, less if fake rows are off",
     "coverage": "share of real rows with a fake one beside them; low where modes are missing",
     "kid": "squared distance of means with the cubic kernel, 0 if equal; unbiased, so it may be "
