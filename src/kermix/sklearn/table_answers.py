@@ -182,6 +182,63 @@ class TableAnswers:
         parts = self._parts(cells.given(given, rows, unseen, without=place))
         return column_distribution(self.network_, parts, place, self.schema_.modelled[place])
 
+    def conditionals(
+        self, given: Mapping[str, Any] | None = None
+    ) -> dict[str, ColumnDistribution]:
+        """The distribution of every column given the others, by one pass through the network.
+
+        Each is what :meth:`conditional` returns: the given value of a column does not count for
+        that column itself, nor do those of columns that are equal to it in all rows.
+
+        Args:
+            given: Values of some columns by name, one each.
+        """
+        if given is not None and not is_one_row(given):
+            raise OptionError(
+                "given: one value for each column is asked for, not a table of them."
+            )
+        self._check_whole("tell about all columns")
+        cells, columns = self._cells, self.schema_.modelled
+        codes, values, seen = cells.given(given, 1)
+        hidden = [self._hidden(place) for place in range(len(columns))]
+        own = [k for k, places in enumerate(hidden) if bool(seen[0, places].any())]
+        seen = seen.repeat(1 + len(own), 1)
+        for row, place in enumerate(own, 1):
+            seen[row, hidden[place]] = False
+        rows = len(seen)
+        parts = self._parts((codes.expand(rows, -1), values.expand(rows, -1), seen))
+        found = {}
+        for place, column in enumerate(columns):
+            row = own.index(place) + 1 if place in own else 0
+            alone = ColumnParts(*(part[row : row + 1] for part in parts))
+            found[column.name] = column_distribution(self.network_, alone, place, column)
+        return found
+
+    def _hidden(self, place: int) -> list[int]:
+        """What must not be seen where a column is asked for: its twins, and links to them."""
+        layout = self.network_.layout
+        twins = layout.twins_of(place)
+        links = [k for k, link in enumerate(layout.links, layout.table_columns)
+                 if link.first in twins or link.second in twins]  # fmt: skip
+        return [*twins, *links]
+
+    def most_likely(self, given: Mapping[str, Any] | None = None, frame: str = "dict") -> Any:
+        """One whole row: what is given, and the most likely value of every other column.
+
+        Each is the most likely category, or the mean of a number's values, given what is given;
+        columns that are always or often equal stay so.
+
+        Args:
+            given: Values of some columns by name.
+            frame: The kind of table that the row is.
+        """
+        self._check_whole("complete a row")
+        check_option("frame", frame, FRAME_KINDS)
+        cells = self._cells
+        codes, values, seen = cells.given(given, 1, inside=True)
+        found = most_likely_cells(self.network_, self.schema_, codes, values, seen)
+        return cells.table(*found, seen, frame)
+
     @torch.no_grad()
     def _parts(self, cells: Cells) -> ColumnParts:
         codes, values, seen = cells

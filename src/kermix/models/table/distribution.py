@@ -109,6 +109,24 @@ class ColumnDistribution:
         filled = self.filled
         return np.asarray(filled[:, 0] * inside + (filled[:, 1:] * below).sum(1))
 
+    def shares(self, edges: np.ndarray) -> np.ndarray:  # (E,) -> (rows, E - 1)
+        """Probabilities of the intervals between edges, if the cell is filled.
+
+        What lies beyond the first and the last edge counts in the intervals there.
+
+        Args:
+            edges: Increasing, as the column looks at its numbers: from its origin, in its steps.
+        """
+        column = self._numbers("shares")
+        inner = np.asarray(edges, dtype=np.float64)[1:-1]
+        weights, means, scales = self._gaussians()
+        z = (column.map(inner)[None, :, None] - means[:, None]) / scales[:, None]
+        inside = (weights[:, None] * torch.special.ndtr(torch.from_numpy(z)).numpy()).sum(2)
+        below = self.filled[:, 1:] @ (column.atoms[:, None] <= inner)
+        upto = self.filled[:, :1] * inside + below
+        ends = np.zeros((len(self), 1)), np.ones((len(self), 1))
+        return np.diff(np.concatenate([ends[0], upto, ends[1]], 1), axis=1).clip(min=0)
+
     def quantile(self, share: float) -> np.ndarray:  # (rows,)
         """The value below which this share lies, in the column's units; times are times."""
         column = self._numbers("quantile")
