@@ -225,9 +225,9 @@ class TableMixture:
 
     def _conditioned(self, given: Any) -> tuple[GaussianMixture | None, np.ndarray, np.ndarray]:
         """The mixture of what is not given, which coordinates are, and their values."""
-        if given is not None and not is_one_row(given):
-            raise OptionError("given: the mixture takes one value for each column, not a table.")
         row = self._numbers_given(given)
+        if len(row) != 1:
+            raise OptionError(f"given has {len(row)} rows; one value for each column is needed.")
         seen = ~row[0].isnan()
         if not bool(seen.any()):
             return self.mixture_, seen.numpy(), row[0].numpy()

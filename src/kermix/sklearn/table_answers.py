@@ -20,7 +20,7 @@ from kermix.errors import OptionError
 from kermix.models.table.cells import Cells, TableCells, is_one_row, place_of
 from kermix.models.table.distribution import ColumnDistribution, column_distribution
 from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
-from kermix.models.table.filling import most_likely_cells
+from kermix.models.table.filling import most_likely_cells, most_likely_rows
 from kermix.models.table.given import check_seen_before
 from kermix.models.table.network import ColumnParts, TableNetwork
 from kermix.models.table.twins import check_twins
@@ -193,10 +193,6 @@ class TableAnswers:
         Args:
             given: Values of some columns by name, one each.
         """
-        if given is not None and not is_one_row(given):
-            raise OptionError(
-                "given: one value for each column is asked for, not a table of them."
-            )
         self._check_whole("tell about all columns")
         cells, columns = self._cells, self.schema_.modelled
         codes, values, seen = cells.given(given, 1)
@@ -223,10 +219,10 @@ class TableAnswers:
         return [*twins, *links]
 
     def most_likely(self, given: Mapping[str, Any] | None = None, frame: str = "dict") -> Any:
-        """One whole row: what is given, and the most likely value of every other column.
+        """One whole row: what is given, and a likely value of every other column.
 
-        Each is the most likely category, or the mean of a number's values, given what is given;
-        columns that are always or often equal stay so.
+        Columns are filled one after the other, each with its most likely category, or with the
+        median of its number, given those before, so that the row fits together.
 
         Args:
             given: Values of some columns by name.
@@ -236,7 +232,7 @@ class TableAnswers:
         check_option("frame", frame, FRAME_KINDS)
         cells = self._cells
         codes, values, seen = cells.given(given, 1, inside=True)
-        found = most_likely_cells(self.network_, self.schema_, codes, values, seen)
+        found = most_likely_rows(self.network_, self.schema_, codes, values, seen)
         return cells.table(*found, seen, frame)
 
     @torch.no_grad()
