@@ -19,7 +19,8 @@ __all__ = ["ColumnDistribution", "column_distribution"]
 
 HALVINGS = 80
 NODES = 32  # of the quadrature of a Gaussian
-SECTIONS = 16  # that an interval is cut into, where there are few rows
+SECTIONS = 64  # that an interval is cut into, where there are few rows
+FEW_ROWS = 16
 NUMBERS_AT_ONCE = 10_000  # whose values are found together
 
 
@@ -151,7 +152,7 @@ class ColumnDistribution:
             raise OptionError(f"quantile({share}): a share is between 0 and 1.")
         low, high = np.full(len(self), column.low), np.full(len(self), column.high)
         # Of few rows, several places are looked at together: a look at any takes as long.
-        parts = SECTIONS if len(self) <= SECTIONS else 2
+        parts = SECTIONS if len(self) <= FEW_ROWS else 2
         every, rows = self.repeated(parts - 1, whole=True), np.arange(len(self))
         inner = (np.arange(1, parts) / parts)[:, None]
         # An atom is reached exactly, because it is where the probability jumps.
