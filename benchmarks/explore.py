@@ -7,9 +7,9 @@ trained for a few steps only, which changes no time.
 
 questions: seconds from a question over HTTP to its answer, with so many columns set at random to
 values of rows; `cpu s` are those of the whole process, in which the server is a thread. tabs: in
-each of 20 tabs of a real Chromium a column is set at the same moment; seconds until a tab shows
-the answer. tab: memory of the page in one tab after garbage is collected, as questions are asked
-and as it is left open.
+each of 20 tabs of a real Chromium another column is set at the same moment; seconds until a tab
+shows the answer. tab: memory of the page in one tab after garbage is collected, as questions are
+asked and as it is left open.
 """
 
 import argparse
@@ -127,10 +127,10 @@ def _browser() -> Iterator[Any]:
 
 
 ASKED = "() => document.querySelector('#ask')?.dataset.answers"
-ASK_AT = """at => new Promise((done) => setTimeout(() => {
+ASK_AT = """([at, k]) => new Promise((done) => setTimeout(() => {
   const ask = document.querySelector('#ask'), before = ask.dataset.answers;
   const start = performance.now();
-  const choice = ask.querySelector('select');
+  const choices = ask.querySelectorAll('select'), choice = choices[k % choices.length];
   choice.selectedIndex = 1 + (choice.selectedIndex % (choice.options.length - 1));
   choice.dispatchEvent(new Event('change'));
   const look = () => (ask.dataset.answers === before ? setTimeout(look, 5)
@@ -149,8 +149,8 @@ def _tabs(browser: Any, address: Address, count: int) -> Row:
         pages.append(page)
     at = (time.time() + 2) * 1000
     # Asked of all pages before the first answers: each waits for the same moment by itself.
-    for page in pages:
-        page.evaluate(f"at => {{ window.found = ({ASK_AT})(at); }}", at)
+    for k, page in enumerate(pages):
+        page.evaluate(f"told => {{ window.found = ({ASK_AT})(told); }}", [at, k])
     found = [page.evaluate("() => window.found") for page in pages]
     for page in pages:
         page.close()
@@ -178,7 +178,7 @@ def _one_tab(browser: Any, address: Address, quick: bool) -> list[Row]:
     asked = 0
     for number in (10, 100, 100, 100):
         for _ in range(2 if quick else number):
-            page.evaluate(ASK_AT, 0)
+            page.evaluate(ASK_AT, [0, asked])
             asked += 1
         note("questions", asked, 0.0)
     waits = 0.01 if quick else 2.0

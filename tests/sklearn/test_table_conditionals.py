@@ -203,3 +203,18 @@ def test_the_most_likely_row_keeps_what_is_given(model):
     assert row["pets"][0] == pets.most_likely()[0].as_py()
     with pytest.raises(errors.OptionError, match="given has 2 rows"):
         model.conditionals({"sex": ["m", "f"]})
+
+
+def test_few_rows_and_many_have_the_same_quantiles_and_means(model):
+    """Few rows are looked at in another way; so are many numbers."""
+    sizes = {"pets": [k % 3 for k in range(2000)], "sex": ["f", "m"] * 1000}
+    whole = model.conditional("size", pd.DataFrame(sizes))
+    for rows in (1, 16, 17, 69, 70, 900):
+        some = model.conditional("size", pd.DataFrame(sizes).head(rows))
+        for share in (0.001, 0.5, 0.99):
+            np.testing.assert_allclose(some.quantile(share), whole.quantile(share)[:rows])
+        np.testing.assert_allclose(some.mean(), whole.mean()[:rows], rtol=1e-6)
+    each = whole.repeated(3).quantile_cells(np.array([0.1, 0.5, 0.9])).to_pylist()
+    assert each == [whole.quantile(share)[0] for share in (0.1, 0.5, 0.9)]
+    with pytest.raises(errors.OptionError, match="between 0 and 1"):
+        whole.repeated(2).quantile_cells(np.array([0.5, 1.0]))

@@ -63,9 +63,8 @@ class Questions:
         >>> sex = rng.choice(["f", "m"], 400)
         >>> table = pd.DataFrame({"sex": sex, "size": rng.normal(170 + 10 * (sex == "m"), 5)})
         >>> model = TableModel(width=16, blocks=1, steps=60, random_state=0).fit(table)
-        >>> answer = Questions(model).ask({"sex": "m"})
-        >>> answer["row"]["sex"], 165 < float(answer["columns"]["size"]["middle"]) < 195
-        ('m', True)
+        >>> 165 < float(Questions(model).ask({"sex": "m"})["size"]["middle"]) < 195
+        True
     """
 
     def __init__(self, model: Answering) -> None:
@@ -118,20 +117,24 @@ class Questions:
         return cells
 
     def ask(self, given: Any) -> dict[str, Any]:
-        """Every column given the others that are set, and the most likely row.
+        """Every column given the others that are set.
 
         Args:
             given: Texts by column; None is a gap.
         """
         cells = self.typed(given)
-        row = self.model.most_likely(cells, "arrow")
         columns = {}
         for name, found in self.model.conditionals(cells).items():
             columns[name] = self._answer(name, found)
             if name in cells:
                 columns[name]["place"] = self._place(name, cells[name], found)
+        return columns
+
+    def likely(self, given: Any) -> dict[str, str | None]:
+        """The most likely row with what is set, as text."""
+        row = self.model.most_likely(self.typed(given), "arrow")
         told = {name: texts(row.column(name))[0] for name in row.column_names}
-        return {"columns": columns, "row": {**told, **given}}  # as given, to the last digit
+        return {**told, **given}  # what is given to the last digit
 
     def _answer(self, name: str, found: ColumnDistribution) -> dict[str, Any]:
         shares = self.scales[name].shares(found)

@@ -209,6 +209,7 @@ def application(explored: Explored, address: Address) -> ASGIApp:
         Route("/api/odd", answer(explored.odd)),
         Route("/api/watch", answer(explored.watched)),
         Route("/api/ask", answer(lambda given: asks().ask(given), "given"), methods=["POST"]),
+        Route("/api/likely", answer(lambda g: asks().likely(g), "given"), methods=["POST"]),
         Route("/api/draws", answer(lambda *a: asks().shown_draws(*a), "given", "n", "seed"),
               methods=["POST"]),
         Route("/api/draws.csv", answer(drawn, "given", "n", "seed"), methods=["POST"]),

@@ -188,14 +188,15 @@ class TableAnswers:
         """The distribution of every column given the others, by one pass through the network.
 
         Each is what :meth:`conditional` returns: the given value of a column does not count for
-        that column itself, nor do those of columns that are equal to it in all rows.
+        that column itself, nor do those of columns that are equal to it in all rows. Numbers
+        outside the range of their columns are refused, as by :meth:`sample`.
 
         Args:
             given: Values of some columns by name, one each.
         """
         self._check_whole("tell about all columns")
         cells, columns = self._cells, self.schema_.modelled
-        codes, values, seen = cells.given(given, 1)
+        codes, values, seen = cells.given(given, 1, inside=True)
         hidden = [self._hidden(place) for place in range(len(columns))]
         own = [k for k, places in enumerate(hidden) if bool(seen[0, places].any())]
         seen = seen.repeat(1 + len(own), 1)

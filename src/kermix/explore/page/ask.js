@@ -6,7 +6,6 @@ kermix.askPart = (place, source, model, say) => {
   const cards = new Map();
   let asking = null, again = false, latest = 0;
 
-  const summary = element("div", {});
   const clear = element("button", { type: "button", id: "clear", onclick: () => load(new Map()) }, "Clear all");
   const count = element("p", { class: "quiet", id: "count" });
 
@@ -37,28 +36,40 @@ kermix.askPart = (place, source, model, say) => {
     asking = true;
     const number = ++latest, values = Object.fromEntries(given);
     for (const card of cards.values()) card.box.classList.add("waiting");
-    const start = performance.now();
     try {
       const answer = await source.ask(values);
-      for (const column of model.columns) draw(column, answer.columns[column.name], Object.hasOwn(values, column.name));
-      const names = Object.keys(answer.row);
-      kermix.replace(likely, kermix.table("The most likely row, with what is set", names, [names.map((name) => answer.row[name])]));
-      summary.dataset.milliseconds = Math.round(performance.now() - start);
+      for (const column of model.columns) draw(column, answer[column.name], Object.hasOwn(values, column.name));
       say("");
     } catch (error) {
+      place.dataset.failed = number;
       say(error.message);
     } finally {
       asking = null;
       for (const card of cards.values()) card.box.classList.remove("waiting");
       place.dataset.answers = number;
       place.dataset.asked = JSON.stringify(values);
-      if (again) { again = false; ask(); }
+      if (again) { again = false; ask(); } else fill(values, number);
+    }
+  };
+
+  // The most likely row takes as long as all columns together, so it comes after them.
+  const fill = async (values, number) => {
+    if (place.dataset.failed === String(number)) return;
+    try {
+      const row = await source.likely(values);
+      if (number !== latest) return;
+      const names = Object.keys(row);
+      kermix.replace(likely, kermix.table("The most likely row, with what is set", names, [names.map((name) => row[name])]));
+      place.dataset.filled = JSON.stringify(values);
+    } catch (error) {
+      say(error.message);
     }
   };
 
   const set = (name, value) => {
     if (value === undefined) given.delete(name); else given.set(name, value);
     cards.get(name).show(value);
+    cards.get(name).box.classList.toggle("set", given.has(name));
     ask();
   };
 
@@ -146,7 +157,7 @@ kermix.askPart = (place, source, model, say) => {
     element("p", {}, "Set some columns, and see what the others are then."),
     element("div", { class: "bar" }, clear, count),
     kermix.legend("given what is set", "given nothing"),
-    grid, summary,
+    grid,
     element("h2", {}, "The most likely row"), likely,
     element("h2", {}, "Draws"),
     element("div", { class: "bar" },

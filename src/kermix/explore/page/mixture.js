@@ -177,8 +177,9 @@ kermix.source = (() => {
         const place = Math.min(1, Math.max(0, (what.values[at] - low) / (high - low)));
         found[column.name] = { ...answered(column, along(given(seen, others), seen, j)), place };
       });
-      return { columns: found, row: texts(likely(what)) };
+      return found;
     },
+    likely: async (values) => texts(likely(read(values))),
     draws: async (values, n, seed) => drawn(values, n, seed),
     file: async (values, n, seed) => {
       const found = drawn(values, n, seed);

@@ -50,7 +50,7 @@
         element("p", {}, `${found.samples} samples against ${found.rows} rows. Differences are total variations: 0 if alike, 1 if nothing is in common; two halves of the data differ by about ${number(s.pair_floor)} in a pair.`),
         kermix.table("Scores", ["score", "value"], rows, (text) => text, true),
         element("h2", {}, "Columns, the most different first"), kermix.legend("data", "samples"), element("div", { class: "cards" }, ...cards),
-        element("h2", {}, "Pairs, the most different first"), kermix.legend("data", "samples"), element("div", { class: "cards" }, ...pairs));
+        element("h2", {}, "Pairs, the most different first"), kermix.legend("data", "samples"), element("div", { class: "cards wide" }, ...pairs));
       place.dataset.done = "yes";
     }, say);
   };
@@ -79,7 +79,7 @@
       stop.disabled = true;
       try { await source.keep(); say(""); } catch (error) { say(error.message); stop.disabled = false; }
     } }, "Stop and keep");
-    const curve = element("div", {}), samples = element("div", {});
+    const curve = element("div", { class: "curve" }), samples = element("div", {});
     place.append(lead, bar, element("div", { class: "bar" }, stop), curve, samples);
     let seen = "";
     const draw = (found) => {

@@ -18,6 +18,7 @@ kermix.source = (() => {
     state: () => get("state"), model: () => get("model"), check: () => get("check"), odd: () => get("odd"), watch: () => get("watch"),
     keep: async () => (await post("keep", {})).json(),
     ask: async (given) => (await post("ask", { given })).json(),
+    likely: async (given) => (await post("likely", { given })).json(),
     draws: async (given, n, seed) => (await post("draws", { given, n, seed })).json(),
     file: async (given, n, seed) => (await post("draws.csv", { given, n, seed })).blob(),
   };
