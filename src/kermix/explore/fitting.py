@@ -5,6 +5,7 @@ its input ends the training with the best that it has found, and writes the resu
 the input, because the page's process has ended in whatever way, stops it, and it can go on later.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -110,4 +111,6 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    status = main(sys.argv[1])
+    sys.stderr.flush()
+    os._exit(status)  # a thread still reads the input, which the end of the interpreter waits for
