@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -63,13 +64,15 @@ class Fitting:
             return
         self.keeping = True
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{KEEP}\n".encode())
-        self._process.stdin.flush()
+        with suppress(OSError):  # it has just ended by itself
+            self._process.stdin.write(f"{KEEP}\n".encode())
+            self._process.stdin.flush()
 
     def stop(self) -> None:
         """Stop the training, which is saved, and wait for that."""
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            self._process.stdin.close()
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
         try:
             self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
