@@ -36,6 +36,7 @@ BENCHMARKS = {
     "table-throughput": "rows a second that the table model draws, scores and completes",
     "imputation": "30 % of the cells of real tables filled, against scikit-learn's imputers",
     "conditional": "conditional densities of eight sets, against NGBoost and xgboost-distribution",
+    "explore": "the page of kermix explore: seconds an answer, 20 tabs at once, memory of a tab",
     "regression": "two inverse problems, against a network trained by likelihood",
     "fuzz": "100,000 random calls of the public functions, against independent references",
     "table1": "classification of MNIST and CIFAR-10, the paper's table, against a CNN",

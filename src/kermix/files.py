@@ -1,17 +1,18 @@
 """Files that are written whole, or not at all."""
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kermix.errors import RunError
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["whole_file", "write_array"]
+__all__ = ["finite_json", "whole_file", "write_array"]
 
 
 @contextmanager
@@ -49,3 +50,17 @@ def write_array(path: Path, array: "np.ndarray") -> None:
 
     with whole_file(path) as part, part.open("wb") as file:
         np.save(file, array)
+
+
+def finite_json(content: Any) -> Any:
+    """What JSON can hold: it has no NaN and no infinities, which become null.
+
+    Example:
+        >>> finite_json({"loss": [1.5, float("nan")]})
+        {'loss': [1.5, None]}
+    """
+    if isinstance(content, dict):
+        return {key: finite_json(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [finite_json(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

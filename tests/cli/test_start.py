@@ -43,6 +43,8 @@ WRONG = [
     (["impute", "runs/none", "a.csv", "-o", "b.csv"], "runs/none: there is no such folder"),
     (["predict", "runs/none", "a.csv"], "runs/none: there is no such folder"),
     (["resume", "runs/none"], "runs/none: there is no such folder"),
+    (["explore", "a.csv"], "a.csv: there is no such file"),
+    (["explore", "runs/none"], "runs/none: there is no such run folder or table"),
 ]
 
 

@@ -99,14 +99,61 @@ def test_samples_of_the_mixture_keep_away_from_the_data(gaussian):
 def test_what_the_mixture_does_not_do_is_refused_by_name(gaussian):
     with pytest.raises(errors.OptionError, match="--model table"):
         gaussian.impute(normal(5))
-    with pytest.raises(errors.OptionError, match="--model table"):
-        gaussian.predict(normal(5), "a")
-    with pytest.raises(errors.OptionError, match="--model table"):
-        gaussian.sample(2, given={"a": 1.0})
+    with pytest.raises(errors.OptionError, match="given has 2 rows"):
+        gaussian.sample(2, given={"a": [1.0, 2.0]})
+    with pytest.raises(errors.OptionError, match="'d' is not modelled"):
+        gaussian.predict(normal(5), "d")
+    with pytest.raises(errors.SchemaError, match="no column d"):
+        gaussian.sample(2, given={"d": 1.0})
     gaps = normal(5)
     gaps.loc[2, "a"] = np.nan
     with pytest.raises(errors.OptionError, match="column a: 1 cells are empty"):
         gaussian.score(gaps)
+
+
+def test_the_mixture_answers_about_columns_given_others(gaussian):
+    """One normal law: the mean and the deviation of b given a are known in closed form."""
+    model = gaussian.model()
+    rows = normal()[["a", "b"]].to_numpy()
+    _, train = table_split(400, gaussian.settings)
+    mean, spread = rows[train].mean(0), np.cov(rows[train].T, bias=True)
+    at = np.array([-2.0, 1.0, 5.0])
+    centre = mean[1] + spread[0, 1] / spread[0, 0] * (at - mean[0])
+    deviation = np.sqrt(spread[1, 1] - spread[0, 1] ** 2 / spread[0, 0])
+    found = model.conditional("b", pd.DataFrame({"a": at}))
+    if len(model.mixture_.weights) == 1:
+        np.testing.assert_allclose(found.mean(), centre, rtol=1e-2)
+        np.testing.assert_allclose(found.quantile(0.9), centre + 1.2816 * deviation, rtol=1e-2)
+    np.testing.assert_allclose(found.mean(), centre, atol=0.5 * deviation)
+    logs = found.log_density(np.zeros(3, np.int64), found.column.map(centre))
+    joint = model.score_samples(pd.DataFrame({"a": at, "b": centre}))
+    law = model.conditional("a")
+    alone = law.log_density(np.zeros(1, np.int64), law.column.map(at[:1]))
+    assert logs[0] + alone[0] == pytest.approx(joint[0], rel=1e-9), "p(b|a) p(a) = p(a, b)"
+    np.testing.assert_allclose(gaussian.predict(pd.DataFrame({"a": at}), "b"), found.quantile(0.5))
+    edges = np.linspace(150, 250, 30)
+    inside = np.diff([found.cdf(e) for e in edges], axis=0)[1:-1].T
+    np.testing.assert_allclose(found.shares(edges)[:, 1:-1], inside, atol=2e-3)
+    assert found.shares(edges).sum(1) == pytest.approx(1)
+
+
+def test_draws_of_the_mixture_with_given_values_have_its_conditional_law(gaussian):
+    model = gaussian.model()
+    drawn = gaussian.sample(4000, seed=3, given={"a": 4.0})
+    assert set(drawn["a"]) == {4.0}
+    assert set(drawn["c"]) == {3.5}
+    law = model.conditional("b", {"a": 4.0})
+    for share in (0.1, 0.5, 0.9):
+        below = (drawn["b"] <= law.quantile(share)[0]).mean()
+        assert below == pytest.approx(share, abs=0.03)
+    every = model.conditionals({"a": 4.0})
+    np.testing.assert_allclose(every["b"].mean(), law.mean())
+    np.testing.assert_allclose(every["a"].mean(), model.conditional("a").mean())
+    row = model.most_likely({"a": 4.0})
+    assert (row["a"][0], row["c"][0]) == (4.0, 3.5)
+    assert row["b"][0] == pytest.approx(law.quantile(0.5)[0], abs=4)
+    both = {"a": 4.0, "b": 210.0}
+    assert gaussian.sample(2, given=both)["b"].tolist() == [210.0, 210.0]
 
 
 def test_the_table_model_is_kept_where_held_out_rows_prefer_it(tmp_path, monkeypatch):

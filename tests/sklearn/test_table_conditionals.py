@@ -144,3 +144,78 @@ def test_files_are_read_as_their_columns_were_found(tmp_path):
     model = km.TableModel(width=8, blocks=1, steps=5, random_state=0).fit(first)
     assert np.isfinite(model.score_samples(second)).all()
     assert len(model.impute(second)) == 2
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"sex": "f"}, {"size": 171.5, "pets": 1}, {"sex": "m", "size": 180.0, "pets": 0}]
+)
+def test_conditionals_of_all_columns_are_those_of_each(model, given):
+    every = model.conditionals(given)
+    assert list(every) == ["sex", "size", "pets"]
+    for name, found in every.items():
+        alone = model.conditional(name, given)
+        np.testing.assert_allclose(found.probabilities, alone.probabilities, atol=1e-6)
+        if found.is_number:
+            np.testing.assert_allclose(found.mean(), alone.mean(), rtol=1e-5)
+
+
+def test_conditionals_do_not_see_equal_columns():
+    table = people(400)
+    table["twin"], table["paid"] = table["size"], table["size"].where(table.index % 2 == 0, 5.5)
+    model = km.TableModel(width=16, blocks=1, steps=10, random_state=0).fit(table)
+    assert model.network_.layout.twins
+    assert model.network_.layout.links
+    given = {"sex": "f", "size": 172.0, "twin": 172.0, "paid": 172.0}
+    for some in (given, {"size": 172.0}, {"paid": 172.0, "sex": "f"}):
+        every = model.conditionals(some)
+        for name, found in every.items():
+            alone = model.conditional(name, some)
+            np.testing.assert_allclose(found.probabilities, alone.probabilities, atol=1e-6)
+    row = model.most_likely({"size": 172.0})
+    assert row["twin"][0] == 172.0
+
+
+def test_shares_of_intervals_are_those_of_draws(model):
+    found = model.conditional("size", {"sex": "m"})
+    edges = np.arange(160.05, 200, 3.0)
+    drawn = model.sample(20_000, given={"sex": "m"}, random_state=0)["size"].to_numpy()
+    inside = np.histogram(drawn.clip(edges[0], edges[-1]), edges)[0] / len(drawn)
+    np.testing.assert_allclose(found.shares(edges)[0], inside, atol=0.015)
+    pets = model.conditional("pets")
+    counts = model.sample(20_000, random_state=0)["pets"].to_numpy()
+    ends = np.arange(-0.5, 4)
+    inside = np.histogram(counts.clip(0, 3), ends)[0] / len(counts)
+    if pets.is_number:
+        np.testing.assert_allclose(pets.shares(ends)[0], inside, atol=0.015)
+
+
+def test_the_most_likely_row_keeps_what_is_given(model):
+    row = model.most_likely({"sex": "m", "pets": 2})
+    assert (row["sex"][0], row["pets"][0]) == ("m", 2)
+    assert row["size"][0] == pytest.approx(
+        model.conditional("size", {"sex": "m", "pets": 2}).quantile(0.5)[0]
+    )
+    # Each column is given those before it.
+    row = model.most_likely()
+    assert row["sex"][0] == model.conditional("sex").most_likely()[0].as_py()
+    size = model.conditional("size", {"sex": row["sex"][0]}).quantile(0.5)[0]
+    assert row["size"][0] == pytest.approx(size)
+    pets = model.conditional("pets", {"sex": row["sex"][0], "size": row["size"][0]})
+    assert row["pets"][0] == pets.most_likely()[0].as_py()
+    with pytest.raises(errors.OptionError, match="given has 2 rows"):
+        model.conditionals({"sex": ["m", "f"]})
+
+
+def test_few_rows_and_many_have_the_same_quantiles_and_means(model):
+    """Few rows are looked at in another way; so are many numbers."""
+    sizes = {"pets": [k % 3 for k in range(2000)], "sex": ["f", "m"] * 1000}
+    whole = model.conditional("size", pd.DataFrame(sizes))
+    for rows in (1, 16, 17, 69, 70, 900):
+        some = model.conditional("size", pd.DataFrame(sizes).head(rows))
+        for share in (0.001, 0.5, 0.99):
+            np.testing.assert_allclose(some.quantile(share), whole.quantile(share)[:rows])
+        np.testing.assert_allclose(some.mean(), whole.mean()[:rows], rtol=1e-6)
+    each = whole.repeated(3).quantile_cells(np.array([0.1, 0.5, 0.9])).to_pylist()
+    assert each == [whole.quantile(share)[0] for share in (0.1, 0.5, 0.9)]
+    with pytest.raises(errors.OptionError, match="between 0 and 1"):
+        whole.repeated(2).quantile_cells(np.array([0.5, 1.0]))

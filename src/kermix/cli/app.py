@@ -17,6 +17,7 @@ from kermix.cli import (
     compare,
     drift,
     evaluate,
+    explore,
     fit,
     reproduce,
     schema,
@@ -69,6 +70,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "impute": tables.impute,
     "classify": classify.classify,
     "predict": classify.predict,
+    "explore": explore.command,
     "schema": schema.command,
     "compare": compare.command,
     "drift": drift.command,
@@ -88,6 +90,7 @@ READS, DRAWS, TRAINS = (
 NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("fit", "resume", "classify", "reproduce"), (*READS, *DRAWS, *TRAINS)),
     **dict.fromkeys(("sample", "score", "impute", "predict"), (*READS, *TRAINS)),
+    "explore": (*READS, *DRAWS, *TRAINS, "starlette", "uvicorn"),
     **dict.fromkeys(("schema", "compare", "drift"), READS),
     "sketch": (*READS, "safetensors"),
     "spectrum": (*READS, *DRAWS),
@@ -101,7 +104,8 @@ def _check_extras(command: str) -> None:
     missing = [n for n in NEEDS.get(command, ()) if importlib.util.find_spec(n) is None]
     if missing:
         names = ", ".join(CALLED.get(name, name) for name in missing)
-        raise MissingExtraError(f"kermix {command} needs {names}: pip install 'kermix[cli]'.")
+        extras = "cli,explore" if command == "explore" else "cli"
+        raise MissingExtraError(f"kermix {command} needs {names}: pip install 'kermix[{extras}]'.")
 
 
 def _help(function: Callable[..., None]) -> str:

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import os
 import shlex
 import sys
@@ -18,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kermix.errors import OptionError, RunError
+from kermix.files import finite_json
 
 if TYPE_CHECKING:
     from kermix.reports.page import Report
@@ -60,15 +60,7 @@ def plain(text: str) -> str:
 
 def print_json(content: Any) -> None:
     """Print pure JSON, nothing else; numbers that are not finite become null."""
-    sys.stdout.write(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+    sys.stdout.write(json.dumps(finite_json(content), indent=1, allow_nan=False) + "\n")
 
 
 def print_table(

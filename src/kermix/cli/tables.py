@@ -180,9 +180,7 @@ def parse_given(texts: Sequence[str], schema: "Schema") -> dict[str, Any] | None
         >>> parse_given(["sex=m"], schema)["sex"].to_pylist()
         ['m']
     """
-    import pyarrow as arrow
-
-    from kermix.models.table.given import nearest
+    from kermix.models.table.given import given_cell, nearest
 
     found: dict[str, Any] = {}
     for text in texts:
@@ -194,29 +192,8 @@ def parse_given(texts: Sequence[str], schema: "Schema") -> dict[str, Any] | None
         name = max(names, key=len)
         if name in found:
             raise OptionError(f"--given {text}: {name} is given twice.")
-        column, value = schema[name], text[len(name) + 1 :]
-        if column not in schema.modelled:
-            raise OptionError(f"--given {text}: {name} is a {column.kind}, which is left out.")
-        kind = _typed(column)
-        try:
-            found[name] = arrow.array([value or None], arrow.string()).cast(kind)
-        except arrow.ArrowInvalid:
-            raise OptionError(f"--given {text}: {value!r} is no {column.kind} ({kind}).") from None
+        found[name] = given_cell(schema, name, text[len(name) + 1 :] or None, f"--given {text}")
     return found or None
-
-
-def _typed(column: Any) -> Any:
-    """What a value has to be for a column to take it."""
-    import pyarrow as arrow
-
-    from kermix.data.tables.columns import CategoryColumn
-    from kermix.data.tables.frames import arrow_type
-
-    if isinstance(column, CategoryColumn):
-        return arrow_type(column.value_type)
-    if column.text is not None:
-        return arrow.string()
-    return arrow_type(column.type.arrow) if column.time else arrow.float64()
 
 
 def written_path(out: Path, run: "TableRun") -> Path:

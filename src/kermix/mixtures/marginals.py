@@ -6,7 +6,7 @@ from torch import Tensor
 
 from kermix.mixtures.mixture import GaussianMixture
 
-__all__ = ["gap_patterns", "marginal_log_prob"]
+__all__ = ["gap_patterns", "marginal_log_prob", "marginal_mixture"]
 
 
 def gap_patterns(rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -38,12 +38,13 @@ def marginal_log_prob(mixture: GaussianMixture, rows: Tensor) -> Tensor:  # (N, 
     found = rows.new_zeros(len(rows))
     for seen, places in gap_patterns(rows):
         if bool(seen.any()):
-            part = mixture if bool(seen.all()) else _marginal(mixture, seen)
+            part = mixture if bool(seen.all()) else marginal_mixture(mixture, seen)
             found[places] = part.log_prob(rows[places][:, seen]).to(found.dtype)
     return found
 
 
-def _marginal(mixture: GaussianMixture, seen: Tensor) -> GaussianMixture:  # (d,)
+def marginal_mixture(mixture: GaussianMixture, seen: Tensor) -> GaussianMixture:  # (d,)
+    """The mixture of some coordinates, those that are true in `seen`."""
     covariances = mixture.covariances
     if covariances.ndim == 2:
         covariances = covariances[:, seen]

@@ -19,13 +19,13 @@ from kermix.models.table.network import TableNetwork
 from kermix.runs.folder import check_trained
 from kermix.runs.run import Run
 from kermix.runs.table_mixture import TableMixture
-from kermix.training.checkpoints import load_checkpoint
+from kermix.training.checkpoints import load_checkpoint, tensors_of
 from kermix.training.loop import load_model, make_fabric
 
 if TYPE_CHECKING:
     from kermix.sklearn.table import TableModel
 
-__all__ = ["OnRows", "TrainedTable"]
+__all__ = ["OnRows", "TrainedTable", "generator_of"]
 
 BLOCKS_AT_ONCE = 8
 ROWS_AT_ONCE = 16_384  # whose conditional distributions are held
@@ -55,18 +55,36 @@ class TrainedTable(Run):
 
     def table_model(self) -> "TableModel":
         """The table model as an estimator, also where a mixture was better."""
-        from kermix.sklearn.table import TableModel
-
         path = self.checkpoints / "model.safetensors"
         check_trained(self.folder, path)
         tensors, content = load_checkpoint(path)
-        settings, schema = self.settings, self.schema
-        network = TableNetwork(
-            TableLayout.with_relations(schema, self.config),
+        network = self._network()
+        load_model(network, tensors)
+        return self._estimator(network, content)
+
+    def model_so_far(self) -> "TableModel":
+        """The best model of a training that goes on, or was stopped, as an estimator."""
+        check_trained(self.folder, self.last)
+        tensors, content = load_checkpoint(self.last)
+        network = self._network()
+        load_model(network, tensors)
+        # As at the end: the best weights, or the mean of the last where no rows were held out.
+        best = tensors_of("kept.", tensors) or tensors_of("average.", tensors)
+        network.load_state_dict(best, strict=False)
+        return self._estimator(network, content)
+
+    def _network(self) -> TableNetwork:
+        settings = self.settings
+        return TableNetwork(
+            TableLayout.with_relations(self.schema, self.config),
             settings.width, settings.blocks, settings.components, settings.dropout,
             settings.members,
         )  # fmt: skip
-        load_model(network, tensors)
+
+    def _estimator(self, network: TableNetwork, content: Mapping[str, Any]) -> "TableModel":
+        from kermix.sklearn.table import TableModel
+
+        settings, schema = self.settings, self.schema
         device = self.config["device"]
         network = network.eval().to(make_fabric(device, "32-true").device)
         known = TableModel().get_params().keys() & settings.as_json().keys() - {"target"}
@@ -97,7 +115,7 @@ class TrainedTable(Run):
         """
         model = self.model()
         away = self._away(deduplicate, min_distance)
-        return model.sample(n, given=given, random_state=_generator(model, seed), **away)
+        return model.sample(n, given=given, random_state=generator_of(model, seed), **away)
 
     def _away(self, deduplicate: bool, min_distance: float | None) -> dict[str, Any]:
         """What sampling needs to keep away from the rows of the run's table, held out or not."""
@@ -124,7 +142,7 @@ class TrainedTable(Run):
         """The same rows as Arrow tables, some ten thousand at a time."""
         model = self.model()
         away = self._away(deduplicate, min_distance)
-        generator = _generator(model, seed)
+        generator = generator_of(model, seed)
         size = ROWS_AT_ONCE
         if not isinstance(model, TableMixture):
             size = BLOCKS_AT_ONCE * rows_at_once(model.network_)
@@ -200,7 +218,8 @@ class TrainedTable(Run):
             yield model.conditional(name, part, unseen="unknown")
 
 
-def _generator(model: "TableModel | TableMixture", seed: int) -> torch.Generator:
+def generator_of(model: Any, seed: int) -> torch.Generator:
+    """The source of the random numbers of samples, where the model is."""
     if isinstance(model, TableMixture):
         return torch.Generator().manual_seed(seed)
     return torch.Generator(model.network_.out.weight.device).manual_seed(seed)

@@ -1,6 +1,6 @@
 """The closed-form mixture that the table model is compared with on tables of numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -15,16 +15,23 @@ from kermix.data.tables.columns import NumberColumn
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
 from kermix.data.tables.frames import Frame, as_frame, taken_rows
 from kermix.data.tables.left_out import LeftOutColumn
+from kermix.data.tables.monotone import StraightMap
 from kermix.data.tables.reading import read_frame
-from kermix.data.tables.schema import EncodedTable, Schema
+from kermix.data.tables.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError, SampleError
+from kermix.mixtures.conditionals import conditional_mixture
+from kermix.mixtures.marginals import gap_patterns, marginal_mixture
 from kermix.mixtures.mixture import GaussianMixture
+from kermix.models.table.cells import is_one_row, place_of
+from kermix.models.table.distribution import ColumnDistribution
+from kermix.models.table.given import encode_some
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.mixture_search import choose_mixture
 
 __all__ = ["Rival", "TableMixture", "has_densities", "rivals"]
 
 PARTS = ("weights", "means", "covariances")
+REACH = 9.0  # deviations of a component, beyond which there is nothing
 
 
 def has_densities(schema: Schema) -> bool:
@@ -141,9 +148,11 @@ class TableMixture:
         deduplicate: bool = False,
         min_distance: float | None = None,
     ) -> Any:
-        """Draw rows, rounded as the columns are; see `kermix.TableModel.sample`."""
-        if given:
-            self._refuse("rows with given values")
+        """Draw rows, rounded as the columns are; see `kermix.TableModel.sample`.
+
+        What is given is the same for all rows: values by name.
+        """
+        source, seen, known = self._conditioned(given)
         kind = frame or self._frame
         check_option("frame", kind, FRAME_KINDS)
         generator = random_state
@@ -152,7 +161,10 @@ class TableMixture:
         drawn = np.empty((n_samples, len(self.schema_.numbers)))
 
         def draw(rows: np.ndarray) -> EncodedTable:
-            drawn[rows] = self.mixture_.sample((len(rows),), generator=generator).numpy()
+            new = np.broadcast_to(known, (len(rows), len(known))).copy()
+            if source is not None:
+                new[:, ~seen] = source.sample((len(rows),), generator=generator).numpy()
+            drawn[rows] = new
             table = as_frame(self._written(drawn[rows], "arrow"), "samples")
             types = {c.name: c.type for c in self.schema_.columns}
             return self.schema_.encode(replace(table, types=types), extra=True)
@@ -193,9 +205,92 @@ class TableMixture:
             on_rows(len(logs))
         return logs
 
-    def conditional(self, *args: Any, **options: Any) -> NoReturn:
-        """Not offered."""
-        self._refuse("predictions")
+    def _numbers_given(
+        self, given: Any, unseen: Unseen = "error", without: str | None = None
+    ) -> Tensor:  # (N, d)
+        """What is given of each row, in units of the mixture; NaN where a cell is open."""
+        if given is None or (isinstance(given, Mapping) and not given):
+            return torch.full((1, len(self.schema_.numbers)), torch.nan, dtype=torch.float64)
+        if is_one_row(given):
+            given = {name: [value] for name, value in given.items()}
+        names = [] if without is None else [without]
+        _, frame = encode_some(self.schema_, given, unseen, without=names)
+        found = np.full((frame.rows, len(self.schema_.numbers)), np.nan)
+        for k, column in enumerate(self.schema_.numbers):
+            cells = frame.columns.get(column.name)
+            if cells is not None:
+                there = ~np.asarray(cells.is_null().to_numpy())
+                found[there, k] = column.numbers(cells, frame.name)
+        return torch.from_numpy(found)
+
+    def _conditioned(self, given: Any) -> tuple[GaussianMixture | None, np.ndarray, np.ndarray]:
+        """The mixture of what is not given, which coordinates are, and their values."""
+        row = self._numbers_given(given)
+        if len(row) != 1:
+            raise OptionError(f"given has {len(row)} rows; one value for each column is needed.")
+        seen = ~row[0].isnan()
+        if not bool(seen.any()):
+            return self.mixture_, seen.numpy(), row[0].numpy()
+        if bool(seen.all()):
+            return None, seen.numpy(), row[0].numpy()
+        batch = conditional_mixture(self.mixture_, seen, row[:, seen])
+        one = GaussianMixture(batch.weights[0], batch.means[0], batch.covariances[0], False)
+        return one, seen.numpy(), row[0].numpy()
+
+    def conditional(
+        self, column: str, given: Any = None, *, unseen: Unseen = "error"
+    ) -> ColumnDistribution:
+        """The distribution of a column, given others; see `kermix.TableModel.conditional`.
+
+        Here it is a closed form.
+        """
+        place = place_of(self.schema_, column)
+        rows = self._numbers_given(given, unseen, column)
+        rows[:, place] = torch.nan
+        count = len(self.mixture_.weights)
+        weights, means, scales = (np.empty((len(rows), count)) for _ in range(3))
+        for seen, at in gap_patterns(rows):
+            known = seen.clone()
+            known[place] = True  # what counts: the columns that are seen, and the one asked for
+            part = marginal_mixture(self.mixture_, known)
+            found = conditional_mixture(part, seen[known], rows[at][:, seen])
+            variances = found.covariances.reshape(len(at), count, -1)[..., 0]
+            weights[at], means[at] = found.weights.numpy(), found.means[..., 0].numpy()
+            scales[at] = variances.sqrt().numpy()
+        own = self._column(place)
+        ones = np.ones((len(rows), 1))
+        return ColumnDistribution(own, ones, weights, own.map(means), scales / own.map.scale)
+
+    def conditionals(
+        self, given: Mapping[str, Any] | None = None
+    ) -> dict[str, ColumnDistribution]:
+        """The distribution of every column; see `kermix.TableModel.conditionals`."""
+        return {c.name: self.conditional(c.name, given) for c in self.schema_.numbers}
+
+    def most_likely(self, given: Mapping[str, Any] | None = None, frame: str = "dict") -> Any:
+        """One whole row: what is given, and where the rest is densest.
+
+        Of the components' means, given what is given, the one of the highest density.
+        """
+        source, seen, row = self._conditioned(given)
+        if source is not None:
+            best = source.log_prob(source.means).argmax()
+            row[~seen] = source.means[best].numpy()
+        return self._written(row[None], frame)
+
+    def _column(self, place: int) -> NumberColumn:
+        """A column as the mixture has it: in its own units, with tails beyond the data."""
+        middle = self.mixture_.mean[place].item()
+        scale = self.mixture_.variance[place].sqrt().item()
+        means, spread = self.mixture_.means[:, place], self.mixture_.covariances
+        if spread.ndim > 1:
+            spread = spread[:, place] if spread.ndim == 2 else spread[:, place, place]
+        reach = REACH * spread.sqrt()
+        return replace(
+            self.schema_.numbers[place], atoms=np.empty(0), continuous=1.0,
+            map=StraightMap(middle, scale), low=float((means - reach).min()),
+            high=float((means + reach).max()),
+        )  # fmt: skip
 
     def impute(self, *args: Any, **options: Any) -> NoReturn:
         """Not offered."""

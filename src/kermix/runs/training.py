@@ -7,12 +7,12 @@ from typing import Any
 
 from kermix.distributed.launch import launch
 from kermix.environment import is_rank
-from kermix.errors import RankError
+from kermix.errors import RankError, RunError
 from kermix.runs.interruptions import interruptions
-from kermix.runs.run import Outcome, Run
+from kermix.runs.run import Numbers, Outcome, Run
 from kermix.training.loop import Trainer
 
-__all__ = ["train"]
+__all__ = ["keep", "train"]
 
 
 def train(run: Run, data: Any, show: bool = False) -> Outcome | None:
@@ -42,6 +42,28 @@ def train(run: Run, data: Any, show: bool = False) -> Outcome | None:
         again = f"kermix resume {shlex.quote(str(run.folder))}"
         raise RankError(f"{error} The last checkpoint is kept; to go on: {again}") from error
     return outcome
+
+
+def keep(run: Run, data: Any) -> Numbers:
+    """End a run that was stopped as if it had been trained so far: results and report are written.
+
+    The checkpoint stays: `kermix resume` goes on from it, and writes them again.
+
+    Args:
+        run: The run, which nobody trains now.
+        data: What its `dataset()` returns.
+
+    Returns:
+        The numbers to show.
+    """
+    trainer = run.trainer(data)
+    if not trainer.history:
+        raise RunError(
+            f"{run.folder}: stopped before the first report, and there is nothing to keep yet; "
+            f"go on with it: kermix resume {shlex.quote(str(run.folder))}."
+        )
+    trainer.end(run.checkpoints)
+    return run.finish(data, Outcome(True, trainer.step, trainer.history, trainer))
 
 
 def _rank(run: Run, show: bool) -> Outcome | None:

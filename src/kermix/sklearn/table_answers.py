@@ -20,7 +20,7 @@ from kermix.errors import OptionError
 from kermix.models.table.cells import Cells, TableCells, is_one_row, place_of
 from kermix.models.table.distribution import ColumnDistribution, column_distribution
 from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
-from kermix.models.table.filling import most_likely_cells
+from kermix.models.table.filling import most_likely_cells, most_likely_rows
 from kermix.models.table.given import check_seen_before
 from kermix.models.table.network import ColumnParts, TableNetwork
 from kermix.models.table.twins import check_twins
@@ -181,6 +181,60 @@ class TableAnswers:
         rows = 1 if given is None or is_one_row(given) else None
         parts = self._parts(cells.given(given, rows, unseen, without=place))
         return column_distribution(self.network_, parts, place, self.schema_.modelled[place])
+
+    def conditionals(
+        self, given: Mapping[str, Any] | None = None
+    ) -> dict[str, ColumnDistribution]:
+        """The distribution of every column given the others, by one pass through the network.
+
+        Each is what `conditional` returns: the given value of a column does not count for
+        that column itself, nor do those of columns that are equal to it in all rows. Numbers
+        outside the range of their columns are refused, as by `sample`.
+
+        Args:
+            given: Values of some columns by name, one each.
+        """
+        self._check_whole("tell about all columns")
+        cells, columns = self._cells, self.schema_.modelled
+        codes, values, seen = cells.given(given, 1, inside=True)
+        hidden = [self._hidden(place) for place in range(len(columns))]
+        own = [k for k, places in enumerate(hidden) if bool(seen[0, places].any())]
+        seen = seen.repeat(1 + len(own), 1)
+        for row, place in enumerate(own, 1):
+            seen[row, hidden[place]] = False
+        rows = len(seen)
+        parts = self._parts((codes.expand(rows, -1), values.expand(rows, -1), seen))
+        found = {}
+        for place, column in enumerate(columns):
+            row = own.index(place) + 1 if place in own else 0
+            alone = ColumnParts(*(part[row : row + 1] for part in parts))
+            found[column.name] = column_distribution(self.network_, alone, place, column)
+        return found
+
+    def _hidden(self, place: int) -> list[int]:
+        """What must not be seen where a column is asked for: its twins, and links to them."""
+        layout = self.network_.layout
+        twins = layout.twins_of(place)
+        links = [k for k, link in enumerate(layout.links, layout.table_columns)
+                 if link.first in twins or link.second in twins]  # fmt: skip
+        return [*twins, *links]
+
+    def most_likely(self, given: Mapping[str, Any] | None = None, frame: str = "dict") -> Any:
+        """One whole row: what is given, and a likely value of every other column.
+
+        Columns are filled one after the other, each with its most likely category, or with the
+        median of its number, given those before, so that the row fits together.
+
+        Args:
+            given: Values of some columns by name.
+            frame: The kind of table that the row is.
+        """
+        self._check_whole("complete a row")
+        check_option("frame", frame, FRAME_KINDS)
+        cells = self._cells
+        codes, values, seen = cells.given(given, 1, inside=True)
+        found = most_likely_rows(self.network_, self.schema_, codes, values, seen)
+        return cells.table(*found, seen, frame)
 
     @torch.no_grad()
     def _parts(self, cells: Cells) -> ColumnParts:

@@ -177,12 +177,20 @@ class Trainer(Generic[TaskT]):
                 losses = []
             if stopping:
                 return False
+        self.end(folder)
+        return True
+
+    def end(self, folder: Path | None = None) -> None:
+        """Keep what is best so far as the result, at the last step or before it.
+
+        Args:
+            folder: Where the model goes, where the task has one to write.
+        """
         self.task.finish()
         if folder is not None and self.is_main:
             final = self.task.final()
             if final is not None:
                 self._write(folder / MODEL, _named(final))
-        return True
 
     def _one_step(self) -> Tensor:
         task, rate = self.task, self.task.learning_rate(self.step)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["MonotoneMap"]
+__all__ = ["MonotoneMap", "StraightMap"]
 
 KNOTS, MOST_KNOTS = 16, 64
 ROWS_FOR_A_KNOT, MANY_ROWS_FOR_A_KNOT = 8, 300
@@ -130,6 +130,31 @@ class MonotoneMap:
         if len(sizes) > 1 or lists[0].ndim != 1 or len(lists[0]) < 2 or not np.all(steps > 0):
             raise ValueError("the map of its numbers does not increase")
         return found
+
+
+class StraightMap(MonotoneMap):
+    """A shift and a scale, for models whose numbers are Gaussian in their own units.
+
+    Example:
+        >>> float(StraightMap(3.0, 2.0)(np.array(7.0))), float(StraightMap(3.0, 2.0).inverse(2.0))
+        (2.0, 7.0)
+    """
+
+    def __init__(self, middle: float, scale: float) -> None:
+        ends = np.array([-1.0, 1.0])
+        super().__init__(middle, scale, ends, ends, np.ones(2))
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """The distance from the middle, in units of the scale."""
+        return (np.asarray(values, dtype=np.float64) - self.middle) / self.scale
+
+    def inverse(self, scores: np.ndarray) -> np.ndarray:
+        """The values of such distances."""
+        return self.middle + self.scale * np.asarray(scores, dtype=np.float64)
+
+    def log_derivative(self, scores: np.ndarray) -> np.ndarray:
+        """The same everywhere."""
+        return np.full(np.shape(scores), -np.log(self.scale))
 
 
 def _half_distance(x: Any, y: Any) -> np.ndarray:

@@ -1,5 +1,6 @@
 """The distribution of one column, given others: probabilities, quantiles, draws."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,9 @@ __all__ = ["ColumnDistribution", "column_distribution"]
 
 HALVINGS = 80
 NODES = 32  # of the quadrature of a Gaussian
+SECTIONS = 64  # that an interval is cut into, where there are few rows
+FEW_ROWS = 16
+NUMBERS_AT_ONCE = 10_000  # whose values are found together
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +64,13 @@ class ColumnDistribution:
         if self.column.has_missing:
             found = found[:, :-1]
         return np.asarray(found / found.sum(1, keepdims=True).clip(min=1e-300))
+
+    def repeated(self, times: int, whole: bool = False) -> "ColumnDistribution":
+        """The distribution of the first row, or of all rows one after the other, so many times."""
+        parts = (self.probabilities, self.weights, self.means, self.scales)
+        rows = len(self) if whole else 1
+        every = (None if part is None else np.tile(part[:rows], (times, 1)) for part in parts)
+        return ColumnDistribution(self.column, *every)  # type: ignore[arg-type]
 
     def as_number(self, rows: np.ndarray) -> "ColumnDistribution":  # (rows,), bool
         """The same, but certain to be no atom and no gap in some rows."""
@@ -112,6 +123,24 @@ class ColumnDistribution:
         filled = self.filled
         return np.asarray(filled[:, 0] * inside + (filled[:, 1:] * below).sum(1))
 
+    def shares(self, edges: np.ndarray) -> np.ndarray:  # (E,) -> (rows, E - 1)
+        """Probabilities of the intervals between edges, if the cell is filled.
+
+        What lies beyond the first and the last edge counts in the intervals there.
+
+        Args:
+            edges: Increasing, as the column looks at its numbers: from its origin, in its steps.
+        """
+        column = self._numbers("shares")
+        inner = np.asarray(edges, dtype=np.float64)[1:-1]
+        weights, means, scales = self._gaussians()
+        z = (column.map(inner)[None, :, None] - means[:, None]) / scales[:, None]
+        inside = (weights[:, None] * torch.special.ndtr(torch.from_numpy(z)).numpy()).sum(2)
+        below = self.filled[:, 1:] @ (column.atoms[:, None] <= inner)
+        upto = self.filled[:, :1] * inside + below
+        ends = np.zeros((len(self), 1)), np.ones((len(self), 1))
+        return np.diff(np.concatenate([ends[0], upto, ends[1]], 1), axis=1).clip(min=0)
+
     def quantile(self, share: float) -> np.ndarray:  # (rows,)
         """The value below which this share lies, in the column's units; times are times."""
         column = self._numbers("quantile")
@@ -119,17 +148,23 @@ class ColumnDistribution:
             return np.asarray(self.quantile_cells(share).to_numpy(zero_copy_only=False))
         return self._quantile(share) + column.origin
 
-    def _quantile(self, share: float) -> np.ndarray:
+    def _quantile(self, share: float | np.ndarray) -> np.ndarray:
         """The quantile as the column looks at it: from its origin, in its steps."""
         column = self._numbers("quantile")
-        if not 0 < share < 1:
+        if not np.all((np.asarray(share) > 0) & (np.asarray(share) < 1)):
             raise OptionError(f"quantile({share}): a share is between 0 and 1.")
         low, high = np.full(len(self), column.low), np.full(len(self), column.high)
+        # Of few rows, several places are looked at together: a look at any takes as long.
+        parts = SECTIONS if len(self) <= FEW_ROWS else 2
+        every, rows = self.repeated(parts - 1, whole=True), np.arange(len(self))
+        inner = (np.arange(1, parts) / parts)[:, None]
         # An atom is reached exactly, because it is where the probability jumps.
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            above = self._cdf_of_scores(column.map(middle), middle) >= share
-            low, high = np.where(above, low, middle), np.where(above, middle, high)
+        for _ in range(math.ceil(HALVINGS / math.log2(parts))):
+            places = np.concatenate([low[None], low + (high - low) * inner, high[None]])
+            looked = places[1:-1].ravel()
+            upto = every._cdf_of_scores(column.map(looked), looked).reshape(parts - 1, -1)
+            below = (upto < share).sum(0)
+            low, high = places[below, rows], places[below + 1, rows]
         if len(column.atoms):
             place = np.searchsorted(column.atoms, high).clip(0, len(column.atoms) - 1)
             for k in (place, (place - 1).clip(min=0)):
@@ -180,23 +215,36 @@ class ColumnDistribution:
         shares = shares / shares.sum()
         weights, means, scales = self._gaussians()
         inside = np.zeros(len(self))
-        for node, share in zip(nodes, shares, strict=True):
-            values = column.map.inverse(means + scales * node).clip(column.low, column.high)
-            inside += share * (weights * values).sum(1)
+        at_once = max(1, NUMBERS_AT_ONCE // max(1, weights.size))
+        for start in range(0, NODES, at_once):
+            some = slice(start, start + at_once)
+            places = means + scales * nodes[some, None, None]
+            values = column.map.inverse(places).clip(column.low, column.high)
+            inside += np.einsum("n,rk,nrk->r", shares[some], weights, values)
         return np.asarray(self.filled[:, 0] * inside + self.filled[:, 1:] @ column.atoms)
 
-    def most_likely_codes(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """The code of the most likely value, and the normal score of a number's mean."""
+    def most_likely_codes(self, median: bool = False) -> tuple[np.ndarray, np.ndarray | None]:
+        """The code of the most likely value, and the normal score of a number's mean, or median.
+
+        Args:
+            median: Which of the two; the median is a value that cells may have.
+        """
         if isinstance(self.column, NumberColumn):
+            if median:
+                return self.coded(self._quantile(0.5))
             found = self._mean().clip(self.column.low, self.column.high)
             if self.column.decimals is not None:
                 found = rounded(found, self.column.decimals)
-            return self._coded(found)
+            return self.coded(found)
         return self.filled.argmax(1), None
 
-    def quantile_cells(self, share: float) -> Any:
-        """`quantile` in the column's own type, as an Arrow array."""
-        codes, scores = self._coded(self._quantile(share))
+    def quantile_cells(self, share: float | np.ndarray) -> Any:
+        """`quantile` in the column's own type, as an Arrow array.
+
+        Args:
+            share: One for all rows, or one for each.
+        """
+        codes, scores = self.coded(self._quantile(share))
         return self._numbers("quantile").decode(codes, scores)
 
     def values(self) -> Any:
@@ -205,7 +253,8 @@ class ColumnDistribution:
                             {self.column.name: self.column.type}, len(self))  # fmt: skip
         return frame[self.column.name]
 
-    def _coded(self, shifted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def coded(self, shifted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Codes and normal scores of numbers as the column looks at them."""
         column = self._numbers("quantile")
         codes = np.zeros(len(shifted), np.int64)
         if len(column.atoms):

@@ -11,7 +11,7 @@ from kermix.models.table.drawing import Rows, rows_at_once
 from kermix.models.table.network import ColumnParts, TableNetwork
 from kermix.models.table.twins import copy_twins
 
-__all__ = ["most_likely_cells"]
+__all__ = ["most_likely_cells", "most_likely_rows"]
 
 
 @torch.no_grad()
@@ -81,4 +81,44 @@ def _filled(
     for _, second in layout.twins:
         known[:, second] = seen[:, second]
     copy_twins(layout.twins, layout.number_of_column, codes, values, known)
+    return codes, values
+
+
+@torch.no_grad()
+def most_likely_rows(
+    network: TableNetwork,
+    schema: Schema,
+    codes: Tensor,  # (N, D)
+    values: Tensor,  # (N, Q)
+    seen: Tensor,  # (N, D), bool
+) -> Rows:
+    """Fill in the cells that are not seen, one after the other, so that they fit together.
+
+    Each column in turn gets its most likely category, or the median of its number, given what is
+    seen and what was filled in before it: the greedy way to a likely row. (A cell by itself is
+    best guessed by `most_likely_cells`.)
+    """
+    codes, values, seen = codes.clone(), values.clone(), seen.clone()
+    layout, numbers = network.layout, network.layout.number_of_column.to(codes.device)
+    layout.transferred(codes, values, seen)
+    links = range(layout.table_columns, layout.columns)
+    for place in (*links, *range(layout.table_columns)):
+        at = (~seen[:, place]).nonzero().flatten()
+        if not len(at):
+            continue
+        parts = network(codes[at], values[at], seen[at])
+        if place in links:
+            first = int(layout.offsets[place])
+            codes[at, place] = parts.logits[:, first : first + 2].argmax(1)
+        else:
+            found = column_distribution(network, parts, place, schema.modelled[place])
+            certain = network.linked_numbers(codes[at], seen[at])
+            if certain is not None:
+                found = found.as_number(certain[:, place].cpu().numpy())
+            new_codes, scores = found.most_likely_codes(median=True)
+            codes[at, place] = torch.from_numpy(new_codes).to(codes)
+            if scores is not None:
+                values[at, numbers[place]] = torch.from_numpy(scores).to(values)
+        seen[at, place] = True
+        layout.transferred(codes, values, seen)
     return codes, values

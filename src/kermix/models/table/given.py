@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from kermix.data.tables.columns import UNKNOWN, CategoryColumn, NumberColumn
-from kermix.data.tables.common import listed
+from kermix.data.tables.common import listed, load_pyarrow
 from kermix.data.tables.frames import Frame, arrow_type, as_frame, typed_array
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError, SchemaError
 
-__all__ = ["check_seen_before", "encode_some", "nearest"]
+__all__ = ["check_seen_before", "encode_some", "given_cell", "nearest"]
 
 
 def encode_some(
@@ -56,6 +56,43 @@ def encode_some(
     codes[:, known] = found.codes
     values[:, [c.name in frame.columns for c in schema.numbers]] = found.values
     return EncodedTable(codes, values, found.frame), frame
+
+
+def given_cell(schema: Schema, name: str, text: str | None, where: str) -> Any:
+    """A value that was written as text, as an Arrow array of one cell; None is a gap.
+
+    Args:
+        schema: Of the whole table.
+        name: The column.
+        text: Its value.
+        where: How messages begin: where the value was written.
+
+    Example:
+        >>> schema = Schema.of({"sex": ["f", "m"] * 20, "age": [20.5, 31.5, 42.25, 18.0] * 10})
+        >>> given_cell(schema, "age", "31.5", "age=31.5").to_pylist()
+        [31.5]
+    """
+    arrow = load_pyarrow()
+    if name not in schema.names:
+        raise OptionError(f"{where}: there is no column {name}{nearest(name, schema.names)}")
+    column = schema[name]
+    if not isinstance(column, CategoryColumn | NumberColumn):
+        raise OptionError(f"{where}: {name} is a {column.kind}, which is left out.")
+    kind = _written_type(column)
+    try:
+        return arrow.array([text], arrow.string()).cast(kind)
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
+        raise OptionError(f"{where}: {text!r} is no {column.kind} ({kind}).") from None
+
+
+def _written_type(column: CategoryColumn | NumberColumn) -> Any:
+    """What a value has to be for a column to take it."""
+    arrow = load_pyarrow()
+    if isinstance(column, CategoryColumn):
+        return arrow_type(column.value_type)
+    if column.text is not None:
+        return arrow.string()
+    return arrow_type(column.type.arrow) if column.time else arrow.float64()
 
 
 def nearest(name: str, names: Sequence[str]) -> str:

@@ -1,0 +1,137 @@
+"""`kermix explore`: a local page that asks a fitted table."""
+
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from kermix.cli.output import check_output, plain, print_notes
+from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
+from kermix.data.tables.csv_look import Reading
+from kermix.errors import OptionError
+from kermix.runs.folder import check_run
+
+if TYPE_CHECKING:
+    from kermix.explore.session import Explored
+
+__all__ = ["command"]
+
+PORT = 8570
+
+
+@reads_tables
+def command(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help=f"Folder of a run of kermix fit, or a table to be fitted first ({TABLES})."
+        ),
+    ],
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a page (.html) that needs nothing else, for those without Python, and "
+            "end; for runs that kept a closed-form mixture."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Table: folder of the run, which must not exist; by default runs/NAME."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Table: fit a smaller model, for a first look.")
+    ] = False,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Where to listen. By default this machine alone can open the page; with another "
+            "host, whoever reaches it and knows the address."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="The first port to try; the next one if it is in use.")
+    ] = PORT,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Whether to open the page.")
+    ] = True,
+    reading: Reading = AS_FOUND,
+) -> None:
+    """Ask a fitted table questions on a local page, and watch a fit as it happens.
+
+    Set some columns and see the others; check samples against data; find odd rows. A table is
+    fitted first, in view, and kept in a run folder. The page works offline; Ctrl-C ends it.
+    """
+    is_run = source.is_dir()
+    if is_run:
+        check_run(source)
+        if out is not None or quick or reading != AS_FOUND:
+            raise OptionError(f"{source}: a run; --out, --quick and how to read are for tables.")
+    else:
+        check_there(source)
+        if not source.exists():
+            raise OptionError(f"{source}: there is no such run folder or table.")
+    if export is not None:
+        _export(source, is_run, export)
+        return
+    from kermix.explore.server import Address, application, free_socket, server_of
+
+    listening = free_socket(host, port)
+    try:
+        address = Address(host, listening.getsockname()[1])
+        explored = _opened(source, is_run, reading, out, quick)
+        try:
+            _say_where(address.url, address.is_local, port, address.port)
+            app = application(explored, address)
+            if browser:
+                webbrowser.open(address.url)
+            server_of(app).run(sockets=[listening])
+        finally:
+            explored.close()
+            if explored.fitting is not None and explored.state != "ready":
+                Console().print(
+                    f"The fit is saved. To go on: kermix resume {explored.run.folder}",
+                    markup=False, highlight=False, soft_wrap=True,
+                )  # fmt: skip
+    finally:
+        listening.close()
+
+
+def _opened(
+    source: Path, is_run: bool, reading: Reading, out: Path | None, quick: bool
+) -> "Explored":
+    from kermix.explore.session import Explored, explorable
+
+    if is_run:
+        return Explored.open(source)
+    from kermix.runs.fit import begin_fit
+
+    run, data = begin_fit(str(source), out=out, quick=quick, **reading.said())
+    print_notes(run.notes(data))
+    return Explored(explorable(run), data, fit=True)
+
+
+def _say_where(url: str, local: bool, asked: int, port: int) -> None:
+    console = Console()
+    if asked not in (0, port):
+        console.print(f"Port {asked} is in use; {port} is taken instead.", highlight=False)
+    if not local:
+        Console(stderr=True).print(
+            "[bold]Warning:[/] the page can be opened from other machines, over a connection that "
+            "is not encrypted: whoever has the address sees the table and its model.",
+            highlight=False,
+        )
+    console.print(f"Explore: {url}", markup=False, highlight=False, soft_wrap=True)
+    console.print("Ctrl-C ends it.", highlight=False)
+
+
+def _export(source: Path, is_run: bool, path: Path) -> None:
+    if not is_run:
+        raise OptionError(f"--export is for a run; fit the table first: kermix fit {source}")
+    check_output(path, ".html")
+    from kermix.explore.export import write_page
+    from kermix.explore.session import Explored
+
+    write_page(Explored.open(source), path)
+    Console().print(plain(f"Page: {path}"), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,124 @@
+"use strict";
+// Check, Odd rows and Watch: each asks the library again until its answer is there.
+(() => {
+  const { element } = kermix;
+  const WAIT = 1000;
+
+  // Asks until there is an answer, while the part is shown.
+  const until = async (place, shown, ask, draw, say) => {
+    for (;;) {
+      if (shown()) {
+        try {
+          const found = await ask();
+          if (found.state === "done") { draw(found); say(""); return; }
+          if (found.state === "failed") { kermix.replace(place, element("p", {}, found.error)); return; }
+          const rows = found.rows ? ` ${found.rows} rows are done.` : "";
+          kermix.replace(place, element("p", { role: "status" }, `Working on it.${rows}`));
+        } catch (error) { say(error.message); }
+      }
+      await new Promise((done) => setTimeout(done, WAIT));
+    }
+  };
+
+  kermix.checkPart = (place, source, shown, say) => {
+    until(place, shown, source.check, (found) => {
+      const s = found.scores, p = s.privacy, number = (v) => (v === null || v === undefined ? "not known" : Number(v.toPrecision(4)));
+      const rows = [
+        [s.density_name, `${number(s.log_density)} nats a row (${s.references.map(([n, v]) => `${n}: ${number(v)}`).join("; ")})`],
+        ["told apart from data", s.detection === null ? "too few rows to try" : `${number(s.detection)} (1: a classifier cannot, 0: it always can)`],
+        ["exact copies of training rows", `${kermix.percent(s.copies)} of the samples (${kermix.percent(s.copies_held)} of held-out rows)`],
+        ["distance to the closest training row", `median ${number(p.samples[0])}, 5 % quantile ${number(p.samples[1])}${p.held_out ? ` (held-out rows: ${number(p.held_out[0])} and ${number(p.held_out[1])})` : ""}`],
+      ];
+      if (p.nearer_to_training !== null) rows.push(["nearer to a training row than a held-out row is", `${kermix.percent(p.nearer_to_training)} (50 % if nothing is copied)`]);
+      const cards = found.columns.map((column) => {
+        const words = `${column.name}: difference ${number(column.difference)}`;
+        const gap = column.data_missing === undefined ? "" : `; missing ${kermix.percent(column.data_missing)} and ${kermix.percent(column.samples_missing)}`;
+        const box = element("section", { class: "card", "aria-label": words }, element("h3", {}, column.name),
+          kermix.chart(column.scale, column.data, column.samples, null, words),
+          element("p", { class: "small quiet" }, `difference ${number(column.difference)}${gap}`));
+        box.dataset.column = column.name;
+        return box;
+      });
+      const pairs = found.pairs.map((pair) => {
+        const most = Math.max(...pair.data.flat(), ...pair.samples.flat(), 1e-9);
+        const words = `${pair.first} and ${pair.second}: difference ${number(pair.difference)}`;
+        return element("section", { class: "card", "aria-label": words }, element("h3", {}, `${pair.first} (across) and ${pair.second}`),
+          element("div", { class: "pairs" }, kermix.squares(pair, "data", most, `data, ${words}`), kermix.squares(pair, "samples", most, `samples, ${words}`)),
+          element("p", { class: "small quiet" }, `difference ${number(pair.difference)}`));
+      });
+      kermix.replace(place,
+        element("p", {}, `${found.samples} samples against ${found.rows} rows. Differences are total variations: 0 if alike, 1 if nothing is in common; two halves of the data differ by about ${number(s.pair_floor)} in a pair.`),
+        kermix.table("Scores", ["score", "value"], rows, (text) => text, true),
+        element("h2", {}, "Columns, the most different first"), kermix.legend("data", "samples"), element("div", { class: "cards" }, ...cards),
+        element("h2", {}, "Pairs, the most different first"), kermix.legend("data", "samples"), element("div", { class: "cards wide" }, ...pairs));
+      place.dataset.done = "yes";
+    }, say);
+  };
+
+  kermix.oddPart = (place, source, shown, open, say) => {
+    until(place, shown, source.odd, (found) => {
+      const names = found.names;
+      const body = found.rows.map((row) => {
+        const reasons = row.reasons.length ? row.reasons.map((reason) =>
+          `${reason.column} is ${kermix.shown(row.values[reason.column])}, and ${kermix.shown(reason.expected)} was expected (${reason.nats.toFixed(1)} nats)`)
+          : ["no single column: the combination"];
+        const whole = element("details", {}, element("summary", {}, "the whole row"), names.map((name) => `${name}: ${kermix.shown(row.values[name])}`).join(", "));
+        return [element("button", { type: "button", class: "link", "aria-label": `Row ${row.row}: load into Ask`, onclick: () => open(new Map(Object.entries(row.values))) }, `row ${row.row}`),
+          row.log_density.toFixed(2), element("div", {}, element("ul", {}, ...reasons.map((reason) => element("li", {}, reason))), whole)];
+      });
+      kermix.replace(place,
+        element("p", {}, `The least likely of ${found.of} rows; the middle one has a log-density of ${found.median === null ? "nothing" : found.median.toFixed(2)}. Each reason says by how many nats the cell is less likely, given the rest of its row, than cells of its column usually are.`),
+        kermix.table("Odd rows, the oddest first; open one to load it into Ask", ["row", "log-density", "because"], body, (value) => value, true));
+      place.dataset.done = "yes";
+    }, say);
+  };
+
+  kermix.watchPart = (place, source, shown, ready, say) => {
+    const lead = element("p", { role: "status" }), bar = element("progress", { max: 1, value: 0, "aria-label": "Steps" });
+    const stop = element("button", { type: "button", id: "keep", onclick: async () => {
+      stop.disabled = true;
+      try { await source.keep(); say(""); } catch (error) { say(error.message); stop.disabled = false; }
+    } }, "Stop and keep");
+    const curve = element("div", { class: "curve" }), samples = element("div", {});
+    place.append(lead, bar, element("div", { class: "bar" }, stop), curve, samples);
+    let seen = "";
+    const draw = (found) => {
+      const last = found.history[found.history.length - 1], step = last ? last.step : 0;
+      const words = { training: `In training: step ${step} of ${found.total}.`, keeping: "Stopping: samples and report are being written.",
+        ready: `Done${last ? `, after ${step} steps` : ""}.`, failed: `The training has failed: ${found.error}`, stopped: "The training was stopped." };
+      lead.textContent = words[found.state];
+      bar.max = found.total; bar.value = found.state === "ready" ? found.total : step;
+      stop.hidden = !(found.watched && found.state === "training");
+      stop.disabled = !last;
+      const now = JSON.stringify([found.history.length, found.samples ? found.samples.rows : 0]);
+      place.dataset.reports = found.history.length;
+      if (now === seen) return;  // nothing is drawn again that is there already
+      seen = now;
+      if (found.history.length) {
+        kermix.replace(curve, element("h2", {}, "Loss"), kermix.legend("held-out rows", "the batch in training"),
+          kermix.lines(found.history, ["metric", "loss"], `Held-out loss ${last.metric}, after ${step} steps`),
+          element("p", { class: "small quiet" }, `After ${step} steps: ${last.loss === null ? "no loss" : `loss ${last.loss.toFixed(3)}`}${last.metric === null ? "" : `, held-out rows ${last.metric.toFixed(3)}`}: negative log-densities in nats, less is better.`));
+      }
+      const drawn = found.samples;
+      if (drawn && drawn.columns) {
+        const cards = drawn.columns.map((column) => element("section", { class: "card", "aria-label": column.name }, element("h3", {}, column.name),
+          kermix.chart(column.scale, column.data, column.samples, null, `${column.name}: data and samples`)));
+        kermix.replace(samples, element("h2", {}, "Samples of the best model so far"), kermix.legend("data", "samples"),
+          element("div", { class: "cards" }, ...cards), kermix.table("Ten samples", drawn.names, drawn.rows));
+      }
+    };
+    (async () => {
+      for (;;) {
+        let state = "";
+        try {
+          const found = await source.watch();
+          state = found.state;
+          if (shown()) draw(found);
+          if (state === "ready") { draw(found); ready(); return; }
+          if (state === "failed" || state === "stopped") { draw(found); return; }
+        } catch (error) { say(error.message); }
+        await new Promise((done) => setTimeout(done, WAIT));
+      }
+    })();
+  };
+})();

@@ -1,0 +1,80 @@
+"use strict";
+// The tabs of the page, and what is in them when.
+(async () => {
+  const { element, source } = kermix;
+  const tabs = document.getElementById("tabs"), main = document.getElementById("main"), alert = document.getElementById("alert");
+  const live = document.getElementById("live");
+  const say = (text) => { alert.hidden = !text; if (alert.textContent !== text) alert.textContent = text; };
+  const parts = new Map();
+  let current = null;
+
+  const show = (name, focus = false) => {
+    if (parts.get(name).tab.disabled) return;
+    current = name;
+    for (const [key, { tab, panel }] of parts) {
+      const chosen = key === name;
+      tab.setAttribute("aria-selected", String(chosen));
+      tab.tabIndex = chosen ? 0 : -1;
+      panel.hidden = !chosen;
+      if (chosen && focus) tab.focus();
+    }
+    live.textContent = name;
+  };
+
+  const add = (name, id, disabled = false) => {
+    const panel = element("section", { id, role: "tabpanel", "aria-labelledby": `${id}-tab`, tabindex: "0", hidden: true });
+    const tab = element("button", { type: "button", role: "tab", id: `${id}-tab`, "aria-controls": id, "aria-selected": "false", onclick: () => show(name) }, name);
+    tab.disabled = disabled;
+    tabs.append(tab);
+    main.append(panel);
+    parts.set(name, { tab, panel, shown: () => current === name && !document.hidden });
+    return panel;
+  };
+
+  tabs.addEventListener("keydown", (event) => {
+    const names = [...parts.keys()].filter((name) => !parts.get(name).tab.disabled), at = names.indexOf(current);
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: names.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    show(names[(to + names.length) % names.length], true);
+  });
+
+  const head = (state) => {
+    document.title = `${state.name}: kermix explore`;
+    document.getElementById("title").textContent = state.name;
+    const rows = state.rows === undefined ? "" : `, ${state.rows.toLocaleString("en")} rows`;
+    document.getElementById("lead").textContent = state.state === "ready" ? `A ${state.model}${rows}.` : `In training${rows}.`;
+  };
+
+  const begin = async () => {
+    const model = await source.model();
+    for (const name of ["Ask", "Check", "Odd rows"]) if (parts.has(name)) parts.get(name).tab.disabled = false;
+    const asked = kermix.askPart(parts.get("Ask").panel, source, model, say);
+    if (parts.has("Check")) kermix.checkPart(parts.get("Check").panel, source, parts.get("Check").shown, say);
+    if (parts.has("Odd rows")) {
+      kermix.oddPart(parts.get("Odd rows").panel, source, parts.get("Odd rows").shown, (row) => { asked.load(row); show("Ask", true); }, say);
+    }
+  };
+
+  try {
+    const state = await source.state();
+    head(state);
+    const ready = state.state === "ready";
+    add("Ask", "ask", !ready);
+    if (source.check) add("Check", "check", !ready);
+    if (source.odd) add("Odd rows", "odd", !ready);
+    if (source.watch) {
+      const panel = add("Watch", "watch");
+      kermix.watchPart(panel, source, () => parts.get("Watch").shown(), async () => {
+        if (ready) return;
+        head(await source.state());
+        await begin();
+        live.textContent = "The training is done: the model can be asked.";
+      }, say);
+    }
+    show(ready ? "Ask" : "Watch");
+    if (ready) await begin();
+  } catch (error) {
+    say(error.message);
+  }
+})();

@@ -1,0 +1,247 @@
+"""What one server shows: a run, its model once there is one, and a fit while it runs."""
+
+import shlex
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kermix.data.loading import Dataset
+from kermix.data.tables.frames import as_frame
+from kermix.data.tables.schema import Schema
+from kermix.data.tables.writing import table_writer
+from kermix.errors import KermixError, OptionError, RunError, SchemaError
+from kermix.explore.check import checked, saved_quality
+from kermix.explore.fitting import Fitting
+from kermix.explore.odd import odd_rows
+from kermix.explore.questions import Questions
+from kermix.explore.watch import Preview, history
+from kermix.runs.fit_run import FitRun
+from kermix.runs.kinds import open_run
+from kermix.runs.run import Run
+from kermix.runs.table_data import TableData
+from kermix.runs.table_mixture import TableMixture
+from kermix.runs.table_run import TableRun
+from kermix.runs.target_run import TargetRun
+from kermix.training.build import split_rows
+
+__all__ = ["Explored", "explorable"]
+
+MOST_COLUMNS = 200
+LONGEST_NAME = 120
+
+
+def explorable(run: Run) -> TableRun | FitRun:
+    """The run, if it is one of a table that can be asked; refused otherwise, with what to do."""
+    told = "explore needs a fit of a table (kermix fit TABLE)"
+    if isinstance(run, TargetRun):
+        raise OptionError(
+            f"{run.folder}: a model of one column given all others; {told}, which has them all."
+        )
+    if isinstance(run, TableRun):
+        return run
+    if not isinstance(run, FitRun):
+        raise OptionError(f"{run.folder}: a model of images; {told}.")
+    if run.image is not None or len(run.config["columns"]) > MOST_COLUMNS:
+        raise OptionError(f"{run.folder}: a fit of images or of very many columns; {told}.")
+    if not run.settings.is_mixture:
+        raise OptionError(
+            f"{run.folder}: model={run.settings.model}, which has no density that could be asked; "
+            f"{told}, or a mixture (--model mixture)."
+        )
+    return run
+
+
+class Job:
+    """Something that takes longer than an answer, done once, by a thread of its own."""
+
+    def __init__(self, work: Callable[[Callable[[int], None]], Any]) -> None:
+        self._work, self._lock = work, threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._rows, self._found = 0, dict[str, Any]()
+
+    def answer(self) -> dict[str, Any]:
+        """What was found, or that it is not yet; asking begins it."""
+        with self._lock:
+            if self._thread is None:
+                # A daemon, so that Ctrl-C does not wait for it.
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                self._thread.start()
+            return self._found or {"state": "working", "rows": self._rows}
+
+    def _run(self) -> None:
+        def count(rows: int) -> None:
+            self._rows += rows
+
+        try:
+            found = {"state": "done", **self._work(count)}
+        except KermixError as error:
+            found = {"state": "failed", "error": str(error)}
+        except Exception as error:  # noqa: BLE001 (shown on the page, not lost with a thread)
+            found = {"state": "failed", "error": f"{type(error).__name__}: {error}"}
+        with self._lock:
+            self._found = found
+
+
+class Explored:
+    """A run that is asked; nothing in it belongs to one reader of the page.
+
+    Args:
+        run: A run that `explorable` takes.
+        data: Its table, if it is at hand; read again otherwise.
+        fit: Whether to train it, in a process of its own.
+    """
+
+    def __init__(self, run: TableRun | FitRun, data: Any = None, fit: bool = False) -> None:
+        self.run, self._data, self._why = run, data, ""
+        self._lock = threading.Lock()
+        self._questions: Questions | None = None
+        self._preview: Preview | None = None
+        self.fitting = Fitting(run.folder) if fit else None
+        self._check = Job(lambda count: self._checked())
+        self._odd = Job(self._odd_rows)
+
+    @classmethod
+    def open(cls, folder: Path) -> "Explored":
+        """The run in a folder; refused if there is nothing to ask or to watch."""
+        explored = cls(explorable(open_run(folder)))
+        if explored.state == "stopped":
+            again = f"kermix resume {shlex.quote(str(folder))}"
+            raise RunError(f"{folder}: not trained to the end; go on with it: {again}.")
+        return explored
+
+    @property
+    def name(self) -> str:
+        """What the table is called."""
+        return Path(str(self.run.config["data"])).name[:LONGEST_NAME]
+
+    @property
+    def state(self) -> str:
+        """Whether there is a model: "ready", or "training", "keeping", "failed", "stopped"."""
+        if self.fitting is not None and self.fitting.running:
+            return "keeping" if self.fitting.keeping else "training"
+        if (self.run.folder / "report.html").exists():
+            return "ready"
+        if self.fitting is not None and self.fitting.failed:
+            return "failed"
+        return "training" if (self.run.folder / "lock").exists() else "stopped"
+
+    def data(self) -> TableData:
+        """The table of the run, read once; an error says why it cannot be."""
+        with self._lock:
+            if self._why:
+                raise RunError(self._why)
+            if isinstance(self._data, TableData):
+                return self._data
+            try:
+                found = self.run.dataset() if self._data is None else self._data
+            except KermixError as error:
+                self._why = f"The table of the run cannot be read: {error}"
+                raise RunError(self._why) from None
+            self._data = _as_table(found) if isinstance(found, Dataset) else found
+            return self._data
+
+    def questions(self) -> Questions:
+        """The model of the run, to be asked; refused while it is trained."""
+        if self.state != "ready":
+            raise RunError("The model is in training; it can be asked when that is done.")
+        if self._questions is None:
+            if isinstance(self.run, FitRun):
+                schema = self.data().schema
+                mixture = self.run.model().mixture()
+                model: Any = TableMixture(schema, mixture, "pandas", "mixture")
+            else:
+                model = self.run.model()
+            with self._lock:
+                self._questions = self._questions or Questions(model)
+        return self._questions
+
+    def told(self) -> dict[str, Any]:
+        """What the page shows at its head, and how far the fit is."""
+        state = self.state
+        told = {"name": self.name, "state": state, "folder": str(self.run.folder),
+                "rows": self.run.config["shape"][0], "command": self.run.command(),
+                "watched": self.fitting is not None}  # fmt: skip
+        if state == "failed":
+            assert self.fitting is not None
+            told["error"] = self.fitting.failed or ""
+        if state == "ready":
+            model = self.questions().model
+            told["model"] = model.name if isinstance(model, TableMixture) else "table model"
+        return told
+
+    def watched(self) -> dict[str, Any]:
+        """The history of the training, and samples of the best model so far."""
+        rows = history(self.run.folder)
+        told = {**self.told(), "history": rows, "total": self.run.settings.steps}
+        if isinstance(self.run, TableRun) and told["state"] in ("training", "keeping"):
+            if self._preview is None:
+                data = self.data()
+                with self._lock:
+                    self._preview = self._preview or Preview(self.run, data)
+            told["samples"] = self._preview.samples()
+        return told
+
+    def keep(self) -> None:
+        """Stop the training, and keep what it has found."""
+        if self.fitting is None or not self.fitting.running:
+            raise RunError("There is no fit of this page to be stopped.")
+        if not history(self.run.folder):
+            raise RunError("There is nothing to keep yet; wait for the first report.")
+        self.fitting.keep()
+
+    def check(self) -> dict[str, Any]:
+        """Data against samples, when that is done."""
+        self.questions()
+        return self._check.answer()
+
+    def odd(self) -> dict[str, Any]:
+        """The odd rows, when they are found."""
+        self.questions()
+        return self._odd.answer()
+
+    def _checked(self) -> dict[str, Any]:
+        questions, data = self.questions(), self.data()
+        quality = saved_quality(self.run.folder)
+        split, seed = _split(self.run, data), self.run.settings.seed
+        return checked(questions.model, questions.scales, data, split, seed, quality)
+
+    def _odd_rows(self, count: Callable[[int], None]) -> dict[str, Any]:
+        data = self.data()
+        return odd_rows(self.questions().model, data.frame, data.numbers, count)
+
+    def write_draws(self, path: Path, given: Any, count: Any, seed: Any) -> None:
+        """Write rows with what is given to a text file, as `kermix sample` does."""
+        table = self.questions().draws(given, count, seed)
+        form = self.run.csv_form(path.name) if isinstance(self.run, TableRun) else None
+        with table_writer(path, form=form) as writer:
+            writer.write(table)
+
+    def close(self) -> None:
+        """Stop the fit, if one runs; it is saved."""
+        if self.fitting is not None:
+            self.fitting.stop()
+
+
+def _split(run: TableRun | FitRun, data: TableData) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows were held out, and which trained with."""
+    if isinstance(run, TableRun):
+        return data.split(run.settings)
+    rows = torch.arange(data.rows)[:, None]
+    parts = split_rows(rows, run.settings.seed)
+    held = parts.held_out if parts.apart else rows[:0]
+    return held[:, 0].numpy(), parts.train[:, 0].numpy()
+
+
+def _as_table(dataset: Dataset) -> TableData:
+    """Rows of numbers as a table with named columns, all of them numbers."""
+    columns = {name: dataset.values[:, k].double().numpy()
+               for k, name in enumerate(dataset.columns)}  # fmt: skip
+    schema = Schema.of(columns, kinds=dict.fromkeys(columns, "number"))
+    if len(schema.numbers) < len(columns):
+        raise SchemaError(f"{dataset.name}: {' '.join(schema.notes())} A mixture of it all has no "
+                          "answers; fit the table with --model table.")  # fmt: skip
+    return TableData.of(as_frame(columns, dataset.name), schema)
