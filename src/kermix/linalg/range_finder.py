@@ -2,10 +2,10 @@ r"""The polar factor of a matrix of low numerical rank, with a bound of what is 
 
 Random sums of rows have an orthonormal basis `U` of what matters: :math:`P^\top = U B + R` with
 :math:`B = U^\top P^\top`. The polar factor of `U B` is `U` times that of `B`, which comes from the
-eigenvectors of the small :math:`B B^\top` in float64. What is left out has a nuclear norm of at most
-the root of its size times the Frobenius norm of `R`, which is formed: as a difference of two sums
-of squares it would be nothing but their rounding. The last rows of `B`, whose norms add up to less
-than what is allowed, bring that bound down and are left out as well.
+eigenvectors of the small :math:`B B^\top` in float64. What is left out has a nuclear norm of at
+most the root of its size times the Frobenius norm of `R`, which is formed: as a difference of two
+sums of squares it would be nothing but their rounding. The last rows of `B`, whose norms add up to
+less than what is allowed, bring that bound down and are left out as well.
 """
 
 import math
