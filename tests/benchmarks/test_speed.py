@@ -2,14 +2,14 @@
 
 import json
 
+import benchmarks.__main__ as command
 import pytest
 import torch
-from typer.testing import CliRunner
-
-import benchmarks.__main__ as command
-from benchmarks import speed
 from benchmarks.catalogue import record_path
 from benchmarks.comparing import ALLOWED, changes, recorded_ratios
+from typer.testing import CliRunner
+
+from benchmarks import speed
 from kermix.errors import OptionError
 
 
