@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import kermix as km
+from kermix.linalg import range_finder
 from kermix.linalg.range_finder import SMALLEST_SKETCHED, low_rank_polar
 
 SIZES = (260, 300)
@@ -79,6 +80,27 @@ def test_value_and_gradient_are_those_of_an_svd_in_double_precision(rows, column
     assert error < 0.01
 
 
+def test_orthonormal_columns_by_cholesky_factors(monkeypatch):
+    """The way of a GPU, for columns whose singular values fall over seven orders."""
+    generator = torch.Generator().manual_seed(6)
+    left, right = (torch.linalg.qr(torch.randn(n, 40, generator=generator)).Q for n in (300, 40))
+    columns = (left * torch.logspace(0, -7, 40)) @ right.mT
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    basis, triangle = range_finder._orthonormal(columns)
+    monkeypatch.undo()
+    torch.testing.assert_close(basis.mT @ basis, torch.eye(40), rtol=0, atol=1e-5)
+    torch.testing.assert_close((basis.double() @ triangle).float(), columns, rtol=0, atol=1e-6)
+    assert triangle.tril(-1).abs().max() < 1e-12
+
+
+def test_the_core_by_products_is_that_by_eigenvectors():
+    points = torch.rand(60, 1, generator=torch.Generator().manual_seed(7))
+    rest = km.gram(points[:20], points, 0.01)
+    exact, fast = range_finder._by_eigenvectors(rest, 1e-4), range_finder._by_products(rest, 1e-4)
+    assert abs(float(exact[0] - fast[0])) <= float(exact[2] + fast[2]) + 1e-5
+    assert float(fast[2]) <= 1e-4 * float(fast[0])
+
+
 def test_the_factor_is_a_contraction():
     points = torch.rand(400, 2, generator=torch.Generator().manual_seed(2))
     polar, _ = low_rank_polar(km.gram(points, points, 0.01), 1e-4)
@@ -97,7 +119,7 @@ def test_the_factor_is_a_contraction():
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_other_matrices_have_an_svd(matrix, why):
-    assert min(matrix.shape[-2:]) >= SMALLEST_SKETCHED - 1
+    assert min(matrix.shape[-2:]) >= SMALLEST_SKETCHED["cpu"] - 1
     value, info = km.nuclear_norm.with_info(matrix)
     assert info.method == "svd", why
     exact = torch.linalg.svdvals(matrix.double()).sum(-1)

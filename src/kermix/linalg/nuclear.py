@@ -8,7 +8,7 @@ from torch import Tensor
 from kermix.checks import check_number, check_option, values_are_readable, working_dtype
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.info import Info, informative
-from kermix.linalg.polar import Polar, polar_factor
+from kermix.linalg.polar import Polar, may_wait_for, polar_factor
 from kermix.linalg.range_finder import SMALLEST_SKETCHED, low_rank_polar
 
 __all__ = ["NuclearMethod", "chosen_method", "nuclear_norm"]
@@ -35,15 +35,15 @@ def nuclear_norm(
     rounding. `"polar"` finds `Q` by matrix products alone: since the norm of `Q` is at most 1, its
     value is, up to rounding, a lower bound, and the nuclear norm is within `info.error_bound` of
     it, rounding included. `"auto"` takes `"polar"` for float32 on an accelerator and `"svd"`
-    elsewhere, where it is the faster one; :func:`chosen_method` tells. On a CPU, one float32
-    matrix of at least 256 rows and columns whose singular values fall fast is taken apart into a
-    product of smaller ones first: `info.method` is then `"range"`, `info.rank` their size, and
+    elsewhere, where it is the faster one; :func:`chosen_method` tells. One float32 matrix of at
+    least 256 rows and columns (6000 on a GPU) whose singular values fall fast is taken apart into
+    a product of smaller ones first: `info.method` is then `"range"`, `info.rank` their size, and
     there is an error bound of the same kind.
 
     Args:
         matrix: Any real matrices.
         method: How to compute it.
-        tolerance: Relative error that `"polar"` may make, and `"auto"` on a CPU.
+        tolerance: Relative error that `"polar"` and `"auto"` may make.
 
     Example:
         >>> value, info = nuclear_norm.with_info(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))
@@ -91,12 +91,14 @@ def chosen_method(matrix: Tensor) -> Literal["svd", "polar"]:
 
 
 def _may_be_low_rank(matrix: Tensor) -> bool:
-    """Whether a range finder is worth a try: one large matrix in single precision on a CPU."""
+    """Whether a range finder is worth a try: one large matrix in single precision."""
+    least = SMALLEST_SKETCHED.get(matrix.device.type)
     return (
-        matrix.ndim == 2
-        and min(matrix.shape) >= SMALLEST_SKETCHED
+        least is not None
+        and matrix.ndim == 2
+        and min(matrix.shape) >= least
         and matrix.dtype == torch.float32
-        and values_are_readable(matrix)
+        and may_wait_for(matrix)
     )
 
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from kermix.checks import is_traced
 
-__all__ = ["Polar", "Reduction", "polar_factor"]
+__all__ = ["FINEST_TF32_TOLERANCE", "Polar", "Reduction", "full_products", "may_wait_for",
+           "polar_factor"]  # fmt: skip
 
 # The interval's lower end is not followed below this share of its upper end: a cubic that sends
 # large singular values close to zero would drown them in the rounding of the product.
@@ -110,7 +111,7 @@ def polar_factor(
         polar = polar_factor(matrix.mT, tolerance)
         return Polar(polar.factor.mT, polar.value, polar.error_bound)
     finest = max(tolerance / (2 * matrix.shape[-2]), torch.finfo(matrix.dtype).eps)
-    readable = _may_wait_for(matrix)
+    readable = may_wait_for(matrix)
     resolved = max(tolerance, finest) if readable else finest
     interval = _Interval(resolved, low=resolved)
     products = _products_for(matrix, tolerance, over)
@@ -144,7 +145,7 @@ def polar_factor(
     return Polar(factor, value.reshape(shape), bound.reshape(shape))
 
 
-def _may_wait_for(matrix: Tensor) -> bool:
+def may_wait_for(matrix: Tensor) -> bool:
     """Whether a value may be read now, at the price of waiting for the device once."""
     capturing = matrix.is_cuda and torch.cuda.is_current_stream_capturing()
     return not (capturing or is_traced(matrix))
@@ -197,6 +198,11 @@ def _products_for(matrix: Tensor, tolerance: float, over: Reduction | None) -> "
     if halves and min(matrix.shape[-2:]) >= least:
         return _HalfPrecision(matrix.shape[-1])
     return _SinglePrecision(tf32=True)
+
+
+def full_products(matrix: Tensor) -> AbstractContextManager[None]:
+    """A context in which products on a GPU have all digits of float32, whatever is set."""
+    return _SinglePrecision().precision() if matrix.is_cuda else nullcontext()
 
 
 class _Products:

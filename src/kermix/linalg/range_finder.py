@@ -13,12 +13,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from kermix.linalg.polar import Polar
+from kermix.linalg.polar import FINEST_TF32_TOLERANCE, Polar, full_products, polar_factor
 
 __all__ = ["SMALLEST_SKETCHED", "low_rank_polar"]
 
-SMALLEST_SKETCHED = 256
-BLOCKS, SHARE_OF_A_BLOCK, SMALLEST_BLOCK = 3, 1 / 16, 16
+SMALLEST_SKETCHED = {"cpu": 256, "cuda": 6000}  # sides below which other ways are as fast
+BLOCKS, SHARE_OF_A_BLOCK, SMALLEST_BLOCK, LARGEST_BLOCK = 3, 1 / 16, 16, 128
+CHOLESKY_PASSES = 3
 LARGEST_SHARE = 0.65  # of the smaller side, from which on an SVD is as fast
 MARGIN = 4.0  # by which the residual is planned to be below what is allowed
 ROOM = 0.7  # of what is allowed: the norms of all rows add up to 1.3 times the nuclear norm
@@ -41,25 +42,30 @@ def low_rank_polar(matrix: Tensor, tolerance: float, seed: int = 0) -> tuple[Pol
         >>> rank, bool(polar.error_bound < 1e-4 * polar.value)
         (57, True)
     """
-    smaller = min(matrix.shape)
-    generator = torch.Generator().manual_seed(seed)
+    with full_products(matrix):
+        return _low_rank_polar(matrix, tolerance, torch.Generator().manual_seed(seed))
+
+
+def _low_rank_polar(
+    matrix: Tensor, tolerance: float, generator: torch.Generator
+) -> tuple[Polar, int] | None:
+    smaller, eps = min(matrix.shape), torch.finfo(matrix.dtype).eps
 
     def sketch(width: int) -> Tensor:  # (N, width)
         shape = (width, ROWS_IN_A_SUM)
-        rows = torch.randint(len(matrix), shape, generator=generator)
-        signs = torch.randint(2, shape, generator=generator) * 2 - 1
-        weights = signs.to(matrix.dtype)
-        sums = nn.functional.embedding_bag(rows, matrix, mode="sum", per_sample_weights=weights)
+        rows = torch.randint(len(matrix), shape, generator=generator).to(matrix.device)
+        signs = torch.randint(2, shape, generator=generator).to(matrix) * 2 - 1
+        sums = nn.functional.embedding_bag(rows, matrix, mode="sum", per_sample_weights=signs)
         return sums.mT
 
-    block = max(SMALLEST_BLOCK, round(smaller * SHARE_OF_A_BLOCK))
+    block = min(max(SMALLEST_BLOCK, round(smaller * SHARE_OF_A_BLOCK)), LARGEST_BLOCK)
     first = sketch(BLOCKS * block)
-    basis, triangle = torch.linalg.qr(first)
+    basis, triangle = _orthonormal(first)
     rank = _planned_rank(triangle, block, smaller, tolerance)
     if rank is None:
         return None
     if rank > first.shape[1]:
-        basis = torch.linalg.qr(torch.cat([first, sketch(rank - first.shape[1])], 1)).Q
+        basis, _ = _orthonormal(torch.cat([first, sketch(rank - first.shape[1])], 1))
     rest = basis.mT @ matrix.mT  # (r, M)
     residual = torch.linalg.vector_norm(torch.addmm(matrix, rest.mT, basis.mT, alpha=-1))
     left_out = math.sqrt(smaller) * residual.double()
@@ -70,19 +76,45 @@ def low_rank_polar(matrix: Tensor, tolerance: float, seed: int = 0) -> tuple[Pol
     if kept < len(rest):
         left_out = left_out + beside[kept]
         basis, rest = basis[:, :kept], rest[:kept]
+    value, core, bound = (_by_products if matrix.is_cuda else _by_eigenvectors)(rest, tolerance)
+    bound = bound + left_out + ROUNDINGS * eps * value
+    if not bool(bound <= tolerance * value):
+        return None
+    return Polar(core.mT @ basis.mT, value.to(matrix.dtype), bound.to(matrix.dtype)), kept
+
+
+def _orthonormal(columns: Tensor) -> tuple[Tensor, Tensor]:  # (N, r), (r, r)
+    """The QR decomposition; on a GPU, which is slow at it, by Cholesky factors in float64."""
+    if not columns.is_cuda:
+        return torch.linalg.qr(columns)
+    basis = columns.double()
+    triangle = torch.eye(basis.shape[1], dtype=basis.dtype, device=basis.device)
+    for number in range(CHOLESKY_PASSES):
+        square = basis.mT @ basis
+        if number == 0:  # no factorization fails then, and the next ones mend what that changed
+            shift = len(square) * torch.finfo(square.dtype).eps * square.diagonal().sum()
+            square.diagonal().add_(shift)
+        lower = torch.linalg.cholesky_ex(square).L
+        basis = torch.linalg.solve_triangular(lower, basis.mT, upper=False).mT
+        triangle = lower.mT @ triangle
+    return basis.to(columns.dtype), triangle
+
+
+def _by_eigenvectors(rest: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Nuclear norm and polar factor of a wide matrix, and what the norm does not hold."""
     wide = rest.double()
     squares, vectors = torch.linalg.eigh(wide @ wide.mT)
     values = squares.clamp(min=0).sqrt()
     # Float32 holds nothing of what is smaller; without a bound that says so, it is left out.
-    eps = torch.finfo(matrix.dtype).eps
-    seen = values > ROUNDINGS * eps * values[-1]
-    value = values[seen].sum()
-    bound = left_out + values[~seen].sum() + ROUNDINGS * eps * value
-    if not bool(bound <= tolerance * value):
-        return None
+    seen = values > ROUNDINGS * torch.finfo(rest.dtype).eps * values[-1]
     core = (vectors * torch.where(seen, 1 / values, 0.0)) @ vectors.mT
-    factor = (core.to(matrix.dtype) @ rest).mT @ basis.mT
-    return Polar(factor, value.to(matrix.dtype), bound.to(matrix.dtype)), kept
+    return values[seen].sum(), core.to(rest.dtype) @ rest, values[~seen].sum()
+
+
+def _by_products(rest: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The same by matrix products, in full precision."""
+    polar = polar_factor(rest, min(tolerance, FINEST_TF32_TOLERANCE) / 2)
+    return polar.value.double(), polar.factor, polar.error_bound.double()
 
 
 def _planned_rank(triangle: Tensor, block: int, smaller: int, tolerance: float) -> int | None:
