@@ -20,7 +20,7 @@ __all__ = ["SMALLEST_SKETCHED", "low_rank_polar"]
 SMALLEST_SKETCHED = {"cpu": 256, "cuda": 6000}  # sides below which other ways are as fast
 BLOCKS, SHARE_OF_A_BLOCK, SMALLEST_BLOCK, LARGEST_BLOCK = 3, 1 / 16, 16, 128
 CHOLESKY_PASSES = 3
-LARGEST_SHARE = 0.65  # of the smaller side, from which on an SVD is as fast
+LARGEST_SHARE = {"cpu": 0.65, "cuda": 0.15}  # of the smaller side, above which they are faster
 MARGIN = 4.0  # by which the residual is planned to be below what is allowed
 ROOM = 0.7  # of what is allowed: the norms of all rows add up to 1.3 times the nuclear norm
 ROUNDINGS = 8.0
@@ -139,4 +139,4 @@ def _planned_rank(triangle: Tensor, block: int, smaller: int, tolerance: float) 
     allowed = tolerance * norm / (MARGIN * math.sqrt(smaller))
     blocks = (BLOCKS - 1) + max(0.0, math.log(after / allowed) / -math.log(fall))
     rank = max(math.ceil(blocks * block), BLOCKS * block)
-    return rank if rank <= LARGEST_SHARE * smaller else None
+    return rank if rank <= LARGEST_SHARE[triangle.device.type] * smaller else None
