@@ -1,7 +1,8 @@
 """Ratios of times within one run: a fit, the SVD cost, a training step, threads beside others.
 
 A time says more about a machine than about a program, and a ratio of two in one run less so: these
-are what `--compare` holds against the last record of the same machine.
+are what `--compare` holds against the last record of the same machine. On a CPU the seconds of the
+SVD cost and of a training step are CPU seconds of all threads, so that other programs do not count.
 """
 
 import os
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 import kermix as km
 from benchmarks.svd import papers_way
-from benchmarks.timing import device_name, measure
+from benchmarks.timing import Timing, device_name, measure
 from kermix.cli import WAITING
 from kermix.data.toys import toy
 from kermix.linalg.polar import polar_factor
@@ -90,6 +91,20 @@ def _fits(quick: bool) -> Rows:
     return rows
 
 
+def _timed(call: Callable[[], Any], repeats: int, warmup: int) -> Timing:
+    """Seconds of repeated calls: of the clock on a GPU, of the processors on a CPU."""
+    if device_name() == "cuda":
+        return measure(call, repeats, warmup)
+    for _ in range(warmup):
+        call()
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        call()
+        times.append(time.process_time() - start)
+    return Timing(median_s=sorted(times)[len(times) // 2], raw_s=times)
+
+
 def _points(n: int, kind: str) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     draw = torch.rand if kind == "uniform" else torch.randn
@@ -123,12 +138,12 @@ def _svd_cost(n: int, kind: str) -> dict[str, Any]:
 
         return call
 
-    many = 20 if n <= 1000 else 5
+    many = 20 if n <= 1000 and y.is_cuda else 5
     row: dict[str, Any] = {"what": f"N = {n}, {kind}", "v": V}
     for name, tolerance in (("", 1e-4), ("_training", TRAINING_TOLERANCE)):
         loss = km.SVDLoss(V, log=False, tolerance=tolerance)
         value, info = km.svd_cost.with_info(x, y.detach(), V, tolerance=tolerance)
-        timing = measure(of(loss), repeats=many, warmup=6)
+        timing = _timed(of(loss), repeats=many, warmup=6 if y.is_cuda else 1)
         row |= {
             f"ours{name}_s": timing.seconds,
             f"method{name}": info.method,
@@ -143,7 +158,7 @@ def _svd_cost(n: int, kind: str) -> dict[str, Any]:
         if n > 4000 or (n > 1000 and kind == "normal"):
             return row  # minutes
         for name, way in ways.items():
-            timing = measure(of(way), repeats=1 if slow else 5, warmup=0 if slow else 1)
+            timing = _timed(of(way), repeats=1 if slow else 5, warmup=0 if slow else 1)
             row |= {
                 f"{name}_s": timing.seconds,
                 f"raw_{name}_s": timing["raw_s"],
@@ -176,7 +191,7 @@ def _training_steps(n: int) -> Rows:
             step = _step(loss, x, n)
             if way == "graph":
                 step = _captured(step)
-            timing = measure(step, repeats=20, warmup=6)
+            timing = _timed(step, repeats=20 if x.is_cuda else 5, warmup=6 if x.is_cuda else 1)
             row |= {f"{way}_s": timing.seconds, f"raw_{way}_s": timing["raw_s"]}
         rows.append(row)
     if len(rows) == 3:
