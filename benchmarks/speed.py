@@ -1,8 +1,8 @@
 """Ratios of times within one run: a fit, the SVD cost, a training step, threads beside others.
 
 A time says more about a machine than about a program, and a ratio of two in one run less so: these
-are what `--compare` holds against the last record of the same machine. On a CPU the seconds of the
-SVD cost and of a training step are CPU seconds of all threads, so that other programs do not count.
+are what `--compare` holds against the last record of the same machine. On a CPU the seconds of
+the SVD cost and of a training step are CPU seconds of all threads: other programs do not count.
 """
 
 import os

@@ -93,6 +93,16 @@ def test_orthonormal_columns_by_cholesky_factors(monkeypatch):
     assert triangle.tril(-1).abs().max() < 1e-12
 
 
+def test_threads_are_as_many_as_before():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        low_rank_polar(torch.ones(300, 300), 1e-4)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_the_core_by_products_is_that_by_eigenvectors():
     points = torch.rand(60, 1, generator=torch.Generator().manual_seed(7))
     rest = km.gram(points[:20], points, 0.01)

@@ -9,6 +9,8 @@ less than what is allowed, bring that bound down and are left out as well.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +88,8 @@ def _low_rank_polar(
 def _orthonormal(columns: Tensor) -> tuple[Tensor, Tensor]:  # (N, r), (r, r)
     """The QR decomposition; on a GPU, which is slow at it, by Cholesky factors in float64."""
     if not columns.is_cuda:
-        return torch.linalg.qr(columns)
+        with _one_thread():
+            return torch.linalg.qr(columns)
     basis = columns.double()
     triangle = torch.eye(basis.shape[1], dtype=basis.dtype, device=basis.device)
     for number in range(CHOLESKY_PASSES):
@@ -98,6 +101,17 @@ def _orthonormal(columns: Tensor) -> tuple[Tensor, Tensor]:  # (N, r), (r, r)
         basis = torch.linalg.solve_triangular(lower, basis.mT, upper=False).mT
         triangle = lower.mT @ triangle
     return basis.to(columns.dtype), triangle
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Threads of a QR decomposition spin: beside busy processes it took 1000 times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _by_eigenvectors(rest: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
