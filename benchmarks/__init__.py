@@ -3,3 +3,7 @@
 A benchmark is a module with a function `run(quick) -> dict` of tables: a table is a list of rows,
 and all rows of a table have the same keys. Reported are ratios, with the raw times beside them.
 """
+
+from kermix.cli import wait_asleep
+
+wait_asleep()  # as the command line does, before PyTorch is loaded

@@ -1,6 +1,7 @@
 """`python -m benchmarks NAME`: speed and quality, measured here and written to a result file."""
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +9,8 @@ import rich
 import typer
 from rich.table import Table
 
-from benchmarks.catalogue import BENCHMARKS, run_benchmark
+from benchmarks.catalogue import BENCHMARKS, record_path, run_benchmark
+from benchmarks.comparing import changes, recorded_ratios
 from benchmarks.page import write_page
 from kermix.errors import KermixError
 
@@ -28,6 +30,10 @@ def bench(
     page: Annotated[
         Path | None, typer.Option(help="Write this Markdown page from all result files, and stop.")
     ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option(help="Say which ratios fell since the last record, and leave that as it is."),
+    ] = False,
 ) -> None:
     """Compare kermix with other programs on this machine.
 
@@ -43,6 +49,9 @@ def bench(
         rich.print(listing)
         rich.print("\nRun one with: python -m benchmarks NAME; all: python -m benchmarks all")
         return
+    if compare:
+        _compare(names, out, quick)
+        return
     written = []
     for name in list(BENCHMARKS) if names == ["all"] else names:
         if name in BENCHMARKS:
@@ -52,6 +61,21 @@ def bench(
             rich.print(_table(title, rows))
         written.append(path)
     rich.print("Results: " + ", ".join(str(path) for path in written))
+
+
+def _compare(names: list[str], out: Path, quick: bool) -> None:
+    """Run benchmarks beside their records; ends with 1 if any ratio fell."""
+    slower = 0
+    for name in names:
+        before = recorded_ratios(record_path(name, out))
+        with tempfile.TemporaryDirectory() as folder:
+            path, _ = run_benchmark(name, Path(folder), quick)
+            rows = changes(before, recorded_ratios(path))
+        rich.print(_table(f"{name}, against the last record", rows))
+        slower += sum(row["verdict"] == "slower" for row in rows)
+    rich.print(f"{slower} of the ratios fell." if slower else "Nothing got slower.")
+    if slower:
+        raise typer.Exit(1)
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Table:

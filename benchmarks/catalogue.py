@@ -8,10 +8,11 @@ from typing import Any
 from kermix.errors import OptionError
 from kermix.reports.provenance import environment, machine_name, write_json
 
-__all__ = ["BENCHMARKS", "run_benchmark"]
+__all__ = ["BENCHMARKS", "record_path", "run_benchmark"]
 
 BENCHMARKS = {
     "svd": "SVD cost, value and gradient, against the paper's way; a training step",
+    "speed": "ratios of one run: a fit, the SVD cost, a step, threads; --compare",
     "sketch": "all four costs by sketches, up to a million points",
     "sketch-files": "sketches of Parquet files larger than memory, one and two workers",
     "certificates": "error bounds in adversarial cases, against a dense reference: no violation",
@@ -43,6 +44,11 @@ BENCHMARKS = {
 }
 
 
+def record_path(name: str, out: Path) -> Path:
+    """Where the record of a benchmark on this machine is."""
+    return out / f"{name}-{machine_name()}.json"
+
+
 def run_benchmark(name: str, out: Path, quick: bool = False) -> tuple[Path, dict[str, Any]]:
     """Run one benchmark and write its result file.
 
@@ -57,7 +63,7 @@ def run_benchmark(name: str, out: Path, quick: bool = False) -> tuple[Path, dict
         raise OptionError(f"{out} is a file; name a folder for the results.")
     found = importlib.import_module(f"benchmarks.{name.replace('-', '_')}").run(quick)
     record = {"benchmark": name, "quick": quick, **environment()}
-    path = out / f"{name}-{machine_name()}.json"
+    path = record_path(name, out)
     # A long one gives its tables again and again, with more in them: each time they are kept.
     for tables in found if isinstance(found, Iterator) else [found]:
         write_json(path, {**record, "tables": tables})

@@ -19,7 +19,7 @@ def test_the_list_has_a_line_for_each_name(monkeypatch):
     [
         (["density", "--out", "file"], "file is a file; name a folder"),
         (["--page", "page.md", "--out", "empty"], "empty holds no result files"),
-        (["speed"], "no benchmark 'speed'; there are svd"),
+        (["hurry"], "no benchmark 'hurry'; there are svd"),
     ],
 )
 def test_refusals(arguments, message, tmp_path, monkeypatch):

@@ -316,7 +316,7 @@ def svd_cost(
             Nystrom features of both sets. `"auto"` decides between the first two, and tries the
             third where both sets have more than 4096 points (20 000 on a GPU) and equal variances,
             taking it if its error bound is within the tolerance.
-        tolerance: Relative error that `"polar"` and `"sketch"` may make.
+        tolerance: Relative error that `"polar"`, `"sketch"` and `"auto"` may make.
         rank: Number of features of `"sketch"`, instead of as many as the tolerance needs.
         normalized: Whether to return the form in [0, 1].
         log: Whether to return the natural logarithm.

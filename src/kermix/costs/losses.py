@@ -22,6 +22,7 @@ from kermix.costs.functions import (
     svd_cost,
     vector_cost,
 )
+from kermix.costs.graphed import GraphedCalls
 from kermix.costs.sketched import SketchPair
 from kermix.errors import OptionError
 from kermix.info import Info, Informative
@@ -276,6 +277,30 @@ class SVDLoss(KernelLoss):
         kernel: AnyKernel | None = None,
     ) -> None:
         super().__init__(v, log, kernel, method=method, tolerance=tolerance)
+        self._graphed = GraphedCalls()
+
+    def forward(
+        self,
+        x: Tensor | Mixture | Sketch,  # (*B, N, d)
+        y: Tensor | Mixture | Sketch,  # (*B, K, d)
+        weights_x: Tensor | None = None,  # (*B, N)
+        weights_y: Tensor | None = None,  # (*B, K)
+    ) -> Tensor:  # (*B,)
+        """The loss between data and centres, see `KernelLoss.forward`.
+
+        Of few points on a GPU it is found in one launch, after some calls with the same shapes.
+        """
+        given = [x, y, weights_x, weights_y]
+        numbers = self.v if isinstance(self.v, list | tuple) else (self.v,)
+        captured = (
+            isinstance(x, Tensor) and x.is_cuda and isinstance(y, Tensor)
+            and self.kernel is None and self.options["method"] != "svd"
+            and all(isinstance(number, int | float) for number in numbers)
+        )  # fmt: skip
+        if not captured:
+            return super().forward(*given)  # type: ignore[arg-type]
+        how = (tuple(numbers), self.log, *self.options.values())
+        return self._graphed.value(super().forward, given, how)  # type: ignore[arg-type]
 
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
         """Logarithm of the fidelity."""

@@ -207,7 +207,7 @@ class _Gram(torch.autograd.Function):
         )
         assert toward_a is not None
         grad_a, grad_b = 2 * toward_b, 2 * toward_a
-        if not learned:
+        if not any(ctx.needs_input_grad[2:4]):
             return grad_a, grad_b, None, None, None, None, None, None
         grad_rates = torch.stack([-(part * distances).sum() for part in parts])
         grad_log_weights = torch.stack([part.sum() for part in parts])
@@ -231,9 +231,12 @@ def aligned(a: Tensor, b: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def numbers_like(terms: KernelTerms, like: Tensor) -> tuple[Numbers, Numbers]:
     """The kernel's numbers: as they are, or in the dtype and device of `like` if learned."""
     rates, log_weights = terms.rates, terms.log_weights
-    if isinstance(rates, Tensor):
-        return rates.to(like), torch.as_tensor(log_weights, dtype=like.dtype).to(like.device)
-    return rates, log_weights
+    if not isinstance(rates, Tensor):
+        return rates, log_weights
+    if not isinstance(log_weights, Tensor):
+        # Filled in where they are needed: a copy to a GPU would make the host wait.
+        log_weights = torch.stack([like.new_full((), w) for w in log_weights])
+    return rates.to(like), log_weights.to(like)
 
 
 def save_with_terms(

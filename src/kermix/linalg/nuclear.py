@@ -8,7 +8,8 @@ from torch import Tensor
 from kermix.checks import check_number, check_option, values_are_readable, working_dtype
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.info import Info, informative
-from kermix.linalg.polar import polar_factor
+from kermix.linalg.polar import Polar, may_wait_for, polar_factor
+from kermix.linalg.range_finder import SMALLEST_SKETCHED, low_rank_polar
 
 __all__ = ["NuclearMethod", "chosen_method", "nuclear_norm"]
 
@@ -34,12 +35,15 @@ def nuclear_norm(
     rounding. `"polar"` finds `Q` by matrix products alone: since the norm of `Q` is at most 1, its
     value is, up to rounding, a lower bound, and the nuclear norm is within `info.error_bound` of
     it, rounding included. `"auto"` takes `"polar"` for float32 on an accelerator and `"svd"`
-    elsewhere, where it is the faster one; `chosen_method` tells.
+    elsewhere, where it is the faster one; `chosen_method` tells. One float32 matrix of at
+    least 600 rows and columns (6000 on a GPU) whose singular values fall fast is taken apart into
+    a product of smaller ones first: `info.method` is then `"range"`, `info.rank` their size, and
+    there is an error bound of the same kind.
 
     Args:
         matrix: Any real matrices.
         method: How to compute it.
-        tolerance: Relative error that `"polar"` may make.
+        tolerance: Relative error that `"polar"` and `"auto"` may make.
 
     Example:
         >>> value, info = nuclear_norm.with_info(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))
@@ -58,11 +62,18 @@ def nuclear_norm(
             f"tolerance={tolerance} is not between {FINEST_TOLERANCE[dtype]}, what {dtype} can "
             "resolve, and 1; for a smaller error use float64 or method='svd'."
         )
+    open_to_choice = method == "auto"
     method = chosen_method(matrix) if method == "auto" else method
     if matrix.numel() == 0:
         return matrix.new_zeros(matrix.shape[:-2]), Info(method)
     with torch.autocast(matrix.device.type, enabled=False):
         work = matrix.to(dtype)
+        if open_to_choice and _may_be_low_rank(work):
+            found = low_rank_polar(work.detach(), tolerance)
+            if found is not None:
+                polar, rank = found
+                value, _, bound = _NuclearNorm.apply(work, polar, tolerance)
+                return value.to(matrix.dtype), Info("range", error_bound=bound, rank=rank)
         if torch.compiler.is_compiling():
             # A constant polar factor has the right value and gradient, and the compiler, which
             # offers no second derivatives, can trace it.
@@ -77,6 +88,18 @@ def chosen_method(matrix: Tensor) -> Literal["svd", "polar"]:
     """What `method="auto"` means for this matrix."""
     fast_products = matrix.device.type == "cuda" and matrix.dtype != torch.float64
     return "polar" if fast_products and min(matrix.shape[-2:]) > 1 else "svd"
+
+
+def _may_be_low_rank(matrix: Tensor) -> bool:
+    """Whether a range finder is worth a try: one large matrix in single precision."""
+    least = SMALLEST_SKETCHED.get(matrix.device.type)
+    return (
+        least is not None
+        and matrix.ndim == 2
+        and min(matrix.shape) >= least
+        and matrix.dtype == torch.float32
+        and may_wait_for(matrix)
+    )
 
 
 def _svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -100,10 +123,13 @@ class _NuclearNorm(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(matrix: Tensor, method: str, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        matrix: Tensor, method: str | Polar, tolerance: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
         if method == "polar":
-            polar = polar_factor(matrix, tolerance)
-            return polar.value, polar.factor, polar.error_bound
+            method = polar_factor(matrix, tolerance)
+        if isinstance(method, Polar):  # one that is known already, too
+            return method.value, method.factor, method.error_bound
         u, s, vh, significant = _svd(matrix)
         # Each singular value that is nothing but rounding is positive, and in single precision a
         # thousand of them are seen; those of the products below cancel.

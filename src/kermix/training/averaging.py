@@ -34,15 +34,26 @@ class RunningAverage:
         if steps > 0:
             self.tensors = {n: p.detach().clone() for n, p in model.named_parameters()}
 
-    @torch.no_grad()
+    def share(self, done: int) -> float:
+        """The part of the way to the model; larger early in a training: the start is forgotten."""
+        return max(1 / max(self.steps, 1.0), min(1.0, 10 / (done - self.behind + 10)))
+
     def update(self, done: int) -> None:
-        """Move towards the model; early in a training faster, so that the start is forgotten."""
+        """Move towards the model, when so many steps are done."""
+        self.move(self.share(done))
+
+    @torch.no_grad()
+    def move(self, share: float | Tensor) -> None:
+        """Move towards the model by a share of the way, which may be a number on the device."""
         if self.steps <= 0:
             return
-        share = max(1 / max(self.steps, 1.0), min(1.0, 10 / (done - self.behind + 10)))
-        torch._foreach_lerp_(
-            list(self.tensors.values()), [p.detach() for p in self.model.parameters()], share
-        )
+        means = list(self.tensors.values())
+        parameters = [p.detach() for p in self.model.parameters()]
+        if isinstance(share, Tensor):
+            shares = [share.to(t.dtype).expand_as(t) for t in means]
+            torch._foreach_lerp_(means, parameters, shares)
+        else:
+            torch._foreach_lerp_(means, parameters, share)
 
     def copy_to(self, model: nn.Module) -> None:
         """Give a model the averaged parameters."""

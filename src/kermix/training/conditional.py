@@ -7,6 +7,7 @@ variances.
 """
 
 import math
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -18,6 +19,7 @@ from kermix.checks import check_option, check_samples
 from kermix.costs.losses import SVDLoss
 from kermix.distributed import Ranks
 from kermix.errors import OptionError, RunError, ShapeError
+from kermix.kernels.gaussian import GaussianKernel
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.mixture.networks import (
     ConditionalMixtureNetwork,
@@ -27,6 +29,7 @@ from kermix.models.mixture.networks import (
 from kermix.models.mixture.scaled import Scaler
 from kermix.renamed import accepts_old_names, current_names
 from kermix.training.checkpoints import load_checkpoint
+from kermix.training.graphs import adam
 from kermix.training.loop import Trainer, load_model
 from kermix.training.schedules import VarianceSchedule, learning_rate
 from kermix.training.settings import RefineName
@@ -140,7 +143,14 @@ class _Step(nn.Module):
         self.network, self.settings = network, settings
         self.variances = VarianceSchedule(0.5, 3e-3)
 
-    def forward(self, c: Tensor, x: Tensor, step: int, generator: torch.Generator) -> Tensor:
+    def forward(
+        self,
+        c: Tensor,
+        x: Tensor,
+        step: int,
+        generator: torch.Generator,
+        numbers: Tensor | None = None,  # (L,)
+    ) -> Tensor:
         s = self.settings
         refining = step >= s.steps
         if s.cost == "likelihood" or (refining and s.refine_with == "likelihood"):
@@ -152,7 +162,8 @@ class _Step(nn.Module):
         beside = here.unsqueeze(1).expand(-1, points.shape[1], -1)
         model = torch.cat([s.context_scale * beside, points], -1).flatten(0, 1)
         data = torch.cat([s.context_scale * c, x], -1)[s.contexts :]
-        loss = SVDLoss(self.variances.at(step / s.steps))
+        variances = self.variances.at(step / s.steps)
+        loss = SVDLoss(variances if numbers is None else GaussianKernel(numbers))
         return loss(data, model, weights_y=weights.flatten())
 
 
@@ -160,6 +171,7 @@ class ConditionalTask(Task):
     """A conditional fit, as `fit_conditional` makes it."""
 
     model: ConditionalModel
+    module: _Step
 
     def __init__(
         self,
@@ -179,7 +191,7 @@ class ConditionalTask(Task):
         self._context = model.contexts.scaled(self._context.to(device))
         self._target = model.targets.scaled(self._target.to(device))
         self.generator = torch.Generator(device).manual_seed(self.settings.seed)
-        return [torch.optim.Adam(model.network.parameters(), lr=1.0, betas=(0.9, 0.99))]
+        return [adam(model.network.parameters(), device, betas=(0.9, 0.99))]
 
     @property
     def total(self) -> int:
@@ -209,8 +221,19 @@ class ConditionalTask(Task):
     def loss(self, forward: Forward | None, batch: tuple[Tensor, Tensor], step: int) -> Tensor:
         """The SVD cost on the joint kernel, or what the second stage optimizes."""
         assert forward is not None
-        loss: Tensor = forward(*batch, step, self.generator)
+        loss: Tensor = forward(*batch, step, self.generator, self.step_numbers)
         return loss
+
+    def kind(self, step: int) -> Hashable | None:
+        """The stage, unless an SVD is what the cost is found by."""
+        s = self.settings
+        if step >= s.steps:
+            return "refining"
+        return "cost" if s.batch_size > 1 and s.contexts * s.components > 1 else None
+
+    def numbers(self, step: int) -> list[float]:
+        """The variances of the kernel."""
+        return self.module.variances.at(min(1.0, step / max(1, self.settings.steps)))
 
     def failure(self, step: int) -> str:
         """Fast steps are what fails."""

@@ -13,7 +13,7 @@ import importlib
 import logging
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from kermix.distributed import Ranks
 from kermix.distributed.launch import check_ranks
@@ -42,6 +43,7 @@ from kermix.training.checkpoints import (
     save_checkpoint,
     tensors_of,
 )
+from kermix.training.graphs import StepGraph
 from kermix.training.task import Row, Task
 
 __all__ = ["Row", "Trainer", "load_model", "make_fabric"]
@@ -75,6 +77,8 @@ class Trainer(Generic[TaskT]):
             them, started by `kermix.distributed.launch` or torchrun.
         nodes: Nodes.
         last: Name of the checkpoint to go on from, in the folder of a run.
+        graphs: Whether steps that allow for it are replayed as CUDA graphs on a GPU, see
+            `kermix.training.task.Task.kind`; otherwise each is launched from Python.
     """
 
     task: TaskT
@@ -83,6 +87,7 @@ class Trainer(Generic[TaskT]):
     devices: int = 1
     nodes: int = 1
     last: str = LAST
+    graphs: bool = True
     step: int = field(default=0, init=False)
     history: list[Row] = field(default_factory=list, init=False)
 
@@ -101,6 +106,9 @@ class Trainer(Generic[TaskT]):
             self._forward, *self._optimizers = fabric.setup(self.task.module, *optimizers)
         self._average = self.task.average or RunningAverage(self.task.model, 0)
         self.step = self.task.first_step
+        alone_on_gpu = fabric.device.type == "cuda" and self._ranks is None
+        self._replays = self.graphs and alone_on_gpu and all(map(_capturable, optimizers))
+        self._captured: dict[Hashable, StepGraph] = {}
 
     @property
     def model(self) -> Any:
@@ -193,23 +201,59 @@ class Trainer(Generic[TaskT]):
                 self._write(folder / MODEL, _named(final))
 
     def _one_step(self) -> Tensor:
-        task, rate = self.task, self.task.learning_rate(self.step)
+        step, task = self.step, self.task
+        kind = task.kind(step) if self._replays else None
+        if kind is None:
+            rate, share = task.learning_rate(step), self._average.share(step + 1)
+            loss = self._computed(lambda: task.batch(step), rate, share)
+        else:
+            batch = task.batch(step)
+            shapes = tuple((t.shape, t.dtype) for t in pytree.tree_leaves(batch))
+            graph = self._captured.get((kind, shapes))
+            if graph is None:
+                graph = self._captured[kind, shapes] = self._capture(batch)
+            loss = graph.replay(batch, step)
+        self.step += 1
+        return loss
+
+    def _computed(
+        self, batch: Callable[[], Any], rate: float | Tensor, share: float | Tensor
+    ) -> Tensor:
+        """Take a step with a learning rate and a share of the running average."""
+        task = self.task
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate * group.get("share", 1.0)
             optimizer.zero_grad(set_to_none=True)
         # What Fabric has not wrapped does not know of its precision.
         with nullcontext() if self._forward is not None else self._fabric.autocast():
-            loss = task.loss(self._forward, task.batch(self.step), self.step)
+            loss = task.loss(self._forward, batch(), self.step)
             if loss.requires_grad:
                 # The sum over a batch of models gives each the gradient of its own loss.
                 self._fabric.backward(loss.sum())
         for optimizer in self._optimizers:
             if _has_gradients(optimizer):  # a step in closed form has none
                 optimizer.step()
-        self.step += 1
-        self._average.update(self.step)
+        self._average.move(share)
         return loss.detach().mean()
+
+    def _capture(self, batch: Any) -> StepGraph:
+        """The step to come, and all others of its kind, as a graph."""
+        task = self.task
+
+        def compute(batch: Any, numbers: Tensor) -> Tensor:
+            task.step_numbers = numbers[2:]
+            return self._computed(lambda: batch, numbers[0].float(), numbers[1])
+
+        def numbers(ahead: int) -> list[float]:
+            step = min(ahead, self.total - 1)
+            return [task.learning_rate(step), self._average.share(step + 1), *task.numbers(step)]
+
+        try:
+            device = self._fabric.device
+            return StepGraph(compute, numbers, batch, task.generator, device, self._changing)
+        finally:
+            task.step_numbers = None
 
     def _stopping(self, should_stop: Callable[[], bool] | None) -> bool:
         """Whether this or another rank was asked to stop before the end."""
@@ -261,13 +305,16 @@ class Trainer(Generic[TaskT]):
 
     def save(self, path: Path) -> None:
         """Write everything that changes during training."""
+        self._write(path, {**self._changing(), "generator": self.task.generator.get_state()})
+
+    def _changing(self) -> dict[str, Tensor]:
+        """All tensors that change, but for the state of random numbers."""
         tensors = _named(self.model)
         for number, optimizer in enumerate(self._optimizers):
             prefix = f"{number}." if number else ""
             tensors |= {prefix + n: t for n, t in optimizer_tensors(optimizer).items()}
-        tensors["generator"] = self.task.generator.get_state()
         tensors |= {f"average.{name}": t for name, t in self._average.tensors.items()}
-        self._write(path, tensors | self.task.extras())
+        return tensors | self.task.extras()
 
     def _write(self, path: Path, tensors: dict[str, Tensor]) -> None:
         # JSON has no NaN.
@@ -280,6 +327,7 @@ class Trainer(Generic[TaskT]):
         # Rank 0 reads: other nodes may not see its files.
         found = self.main_says(load_checkpoint(path) if self.is_main else None)
         tensors, content = found
+        self._captured = {}  # graphs of an optimizer's state that is replaced
         self.task.restore(path, tensors, content)
         load_model(self.model, tensors)
         for number, optimizer in enumerate(self._optimizers):
@@ -306,6 +354,10 @@ def _named(model: nn.Module) -> dict[str, Tensor]:
 
 def _has_gradients(optimizer: Any) -> bool:
     return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+
+
+def _capturable(optimizer: torch.optim.Optimizer) -> bool:
+    return all(group.get("capturable", False) for group in optimizer.param_groups)
 
 
 def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -> Any:

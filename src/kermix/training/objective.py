@@ -10,6 +10,7 @@ from kermix.costs.baselines import energy_distance, mmd_squared
 from kermix.costs.formulas import MatrixForm
 from kermix.costs.losses import KernelLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.distributed import DistributedLoss, Ranks, Strategy, shares, slice_of
+from kermix.kernels.gaussian import GaussianKernel
 from kermix.mixtures.densities import InnerProducts, log_scalar_cost
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.mixture.continuous import widened
@@ -17,24 +18,27 @@ from kermix.models.mixture.scaled import ScaledModel
 from kermix.training.schedules import VarianceSchedule
 from kermix.training.settings import FitSettings
 
-__all__ = ["LOSSES", "Objective", "cauchy_schwarz_to_points", "loss_of"]
+__all__ = ["LEAST_POINTS", "LOSSES", "Objective", "cauchy_schwarz_to_points", "loss_of"]
 
 LEAST_POINTS = 16  # drawn of a mixture in each step
-LOSSES: dict[str, Callable[[list[float]], KernelLoss]] = {
+LOSSES: dict[str, Callable[[list[float] | GaussianKernel], KernelLoss]] = {
     "svd": SVDLoss, "scalar": ScalarLoss, "vector": VectorLoss, "matrix": MatrixLoss,
 }  # fmt: skip
 
 
-def loss_of(cost: str, variances: list[float], form: MatrixForm | None = None) -> KernelLoss:
-    """The loss of one of the paper's costs.
+def loss_of(
+    cost: str, variances: list[float] | Tensor, form: MatrixForm | None = None
+) -> KernelLoss:
+    """The loss of one of the paper's costs, with the average of kernels of these variances.
 
     Example:
         >>> loss_of("matrix", [0.1], "logdet").form
         'logdet'
     """
+    kernel = GaussianKernel(variances) if isinstance(variances, Tensor) else variances
     if cost == "matrix":
-        return MatrixLoss(variances, form or "trace")
-    return LOSSES[cost](variances)
+        return MatrixLoss(kernel, form or "trace")
+    return LOSSES[cost](kernel)
 
 
 def cauchy_schwarz_to_points(
@@ -124,8 +128,16 @@ class Objective(nn.Module):
         x: Tensor,  # (*B, n, d), scaled: the rows of this rank
         step: int,
         generator: torch.Generator,
+        numbers: Tensor | None = None,  # (L,)
     ) -> Tensor:  # (*B,)
-        """The loss of one step."""
+        """The loss of one step.
+
+        Args:
+            x: Data.
+            step: Which step it is.
+            generator: The source of random numbers.
+            numbers: The variances of the step, if they are on the device.
+        """
         cost, model, ranks = self.settings.cost, self.model, self.ranks
         total = x.shape[-2] if ranks is None else self.batch_size(step)
         refining = self.refining(step)
@@ -142,8 +154,8 @@ class Objective(nn.Module):
         if model.is_mixture:  # one point each of a few components would hide their spread
             drawn = [max(drawn[0], LEAST_POINTS)]
 
-        variances = self.variances.at(self.share(step))
-        if model.is_continuous and cost in LOSSES:
+        variances = self.variances.at(self.share(step)) if numbers is None else numbers
+        if isinstance(variances, list) and model.is_continuous and cost in LOSSES:
             return self._continuous(x, drawn[0], variances, generator)
 
         def part(count: int) -> slice:
@@ -162,7 +174,8 @@ class Objective(nn.Module):
         if cost == "energy":
             return energy_distance(x, points, weights_y=weights)
         if cost == "mmd":
-            return mmd_squared(x, points, variances, weights_y=weights)
+            kernel = GaussianKernel(variances)
+            return mmd_squared(x, points, kernel, weights_y=weights)
         return loss_of(cost, variances, self.settings.form)(x, points, weights_y=weights)
 
     def _continuous(

@@ -1,6 +1,7 @@
 """The training of a model of rows: a cost first, then steps that sharpen a mixture."""
 
 import math
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from kermix.distributed import Ranks, Strategy, batch_norm_over_ranks
 from kermix.errors import OptionError
 from kermix.models.mixture.scaled import ScaledModel
 from kermix.training.averaging import RunningAverage
-from kermix.training.objective import Objective
+from kermix.training.graphs import adam
+from kermix.training.objective import LEAST_POINTS, Objective
 from kermix.training.schedules import VarianceSchedule, learning_rate
 from kermix.training.settings import FitSettings
 from kermix.training.task import Forward, Row, Task
@@ -71,7 +73,7 @@ class RowTask(Task):
         self.generator = torch.Generator(device).manual_seed(self.settings.seed)
         self.average = RunningAverage(self.model.network, self.settings.average)
         betas = (0.9, 0.99) if self.settings.model == "mixture" else (0.5, 0.9)
-        return [torch.optim.Adam(self.model.parameters(), lr=1.0, betas=betas)]
+        return [adam(self.model.parameters(), device, betas=betas)]
 
     @property
     def total(self) -> int:
@@ -101,8 +103,22 @@ class RowTask(Task):
     def loss(self, forward: Forward | None, batch: Tensor, step: int) -> Tensor:  # (*B,)
         """The cost, or what the second stage optimizes."""
         assert forward is not None
-        loss: Tensor = forward(batch, step, self.generator)
+        loss: Tensor = forward(batch, step, self.generator, self.step_numbers)
         return loss
+
+    def kind(self, step: int) -> Hashable | None:
+        """The stage, unless the cost is found by an SVD, or Gaussians are widened by a number."""
+        settings, refining = self.settings, self._objective.refining(step)
+        if refining or settings.cost == "likelihood":
+            return "refining"
+        if self.model.is_continuous or settings.form == "logdet":
+            return None
+        smaller = min(settings.batch_size, max(settings.components or 0, LEAST_POINTS))
+        return None if settings.cost == "svd" and smaller < 2 else "cost"
+
+    def numbers(self, step: int) -> list[float]:
+        """The variances of the kernel."""
+        return self.variances.at(self._objective.share(step))
 
     def report(self, step: int, loss: Tensor) -> Row:
         """Step, loss, variance of the kernel (0 in the second stage) and held-out metric."""

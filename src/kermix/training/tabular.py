@@ -6,7 +6,7 @@ see.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from kermix.distributed import Ranks
 from kermix.errors import OptionError
 from kermix.models.product.rows import FORMS, GaussianProduct, ProductForm
 from kermix.renamed import accepts_old_names
+from kermix.training.graphs import adam
 from kermix.training.loop import Trainer
 from kermix.training.schedules import learning_rate
 from kermix.training.task import Forward, Row, Task
@@ -133,7 +134,7 @@ class TableTask(Task):
         self._train, self._held = self._train.to(device), self._held.to(device)
         self._sum = torch.zeros((), device=device)
         self._keeper = _Keeper(self.model, self._train.shape[1], settings.patience)
-        return [torch.optim.AdamW(_groups(self.model, settings.decay), lr=1.0)]
+        return [adam(_groups(self.model, settings.decay), device, torch.optim.AdamW)]
 
     @property
     def total(self) -> int:
@@ -169,6 +170,10 @@ class TableTask(Task):
         loss = self._loss_of(forward(self._rows[batch]), self._targets[batch])
         self._sum += loss.detach().mean() / self._batches
         return loss
+
+    def kind(self, step: int) -> Hashable | None:
+        """All steps are of one kind."""
+        return "rows"
 
     def report(self, step: int, loss: Tensor) -> Row:
         """Means over an epoch; where rows are held out, the best weights so far are kept."""

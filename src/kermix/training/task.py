@@ -1,7 +1,7 @@
 """What the loop has to know about a training: batches, losses, reports and checkpoints."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,6 +34,8 @@ class Task(ABC):
         ended: Whether a training is over before its last step. Set by `report`.
         keeps_best: Whether the checkpoint with the least `metric` of the reports is kept, too.
         precision: The precision where none is asked for.
+        step_numbers: The `numbers` of the step that is computed, as a tensor on the device,
+            while a step is captured as a CUDA graph. Set by the loop.
     """
 
     model: nn.Module
@@ -44,6 +46,7 @@ class Task(ABC):
     ended: bool = False
     keeps_best: bool = False
     precision: str = "32-true"
+    step_numbers: Tensor | None = None  # (L,)
 
     @property
     @abstractmethod
@@ -82,6 +85,20 @@ class Task(ABC):
             batch: What `batch` returned.
             step: Which step it is.
         """
+
+    def kind(self, step: int) -> Hashable | None:
+        """What a step has in common with others, such that on a GPU one graph stands for all.
+
+        Steps of a kind differ in their `batch`, which is a nest of tensors on the device,
+        in the learning rate and in `numbers`. Their `loss` has no other use for the
+        number of the step, waits for no value, changes nothing but what a checkpoint holds, and
+        does so in place. With None, a step is computed by itself.
+        """
+        return None
+
+    def numbers(self, step: int) -> list[float]:
+        """What a loss takes from `step_numbers`; as many for every step of a training."""
+        return []
 
     @abstractmethod
     def failure(self, step: int) -> str:

@@ -1,0 +1,158 @@
+"""Matrices of low numerical rank: a bound that holds for any spectrum, and the SVD's gradient."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import kermix as km
+from kermix.linalg import range_finder
+from kermix.linalg.range_finder import SMALLEST_SKETCHED, low_rank_polar
+
+SIZES = (260, 300)
+TOLERANCES = (1e-4, 1e-3, 1e-2)
+
+
+def spectrum(draw, count):
+    """Singular values that fall in one of many ways, from 1 on, in any unit."""
+    place = np.arange(count) / count
+    kind = draw.integers(6)
+    if kind == 0:
+        values = 10.0 ** (-draw.uniform(2, 60) * place)
+    elif kind == 1:
+        values = (1 + np.arange(count)) ** -draw.uniform(0.5, 6)
+    elif kind == 2:  # a plateau, then a cliff
+        values = np.where(place < draw.uniform(0, 0.4), 1.0, 10 ** -draw.uniform(2, 8))
+    elif kind == 3:  # falls fast at first, and then stays where it is
+        values = 10.0 ** (-40 * place) + 10 ** -draw.uniform(3, 9)
+    elif kind == 4:  # few, of which one is far above
+        values = np.where(np.arange(count) < draw.integers(1, 30), 1.0, 0.0)
+        values[0] = 10 ** draw.uniform(0, 5)
+    else:  # falls slowly at first, and then fast
+        values = np.exp(-((place * draw.uniform(3, 30)) ** 2))
+    return np.sort(values)[::-1] * 10 ** draw.uniform(-8, 8)
+
+
+def test_the_bound_holds_over_500_random_spectra():
+    draw = np.random.default_rng(0)
+    generator = torch.Generator().manual_seed(0)
+    left, right = (
+        torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64)).Q
+        for n in SIZES
+    )
+    found = 0
+    for number in range(500):
+        values = torch.from_numpy(spectrum(draw, SIZES[0]).copy())
+        matrix = ((left * values) @ right[: SIZES[0]])[torch.randperm(SIZES[0])].float()
+        matrix = matrix.mT.contiguous() if number % 2 else matrix
+        tolerance = TOLERANCES[number % 3]
+        answer = low_rank_polar(matrix, tolerance, seed=number)
+        if answer is None:
+            continue
+        found += 1
+        polar, rank = answer
+        truth, value = float(values.sum()), float(polar.value)
+        # Rounding to float32 moved the truth itself by some of its singular values.
+        slack = 3e-7 * float(values[0]) * math.sqrt(SIZES[0])
+        assert 1 <= rank <= SIZES[0]
+        assert value <= truth + slack, number
+        assert truth <= value + float(polar.error_bound) + slack, number
+        assert float(polar.error_bound) <= tolerance * value, number
+    assert found > 200
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(600, 600), (700, 610), (620, 900)])
+@pytest.mark.parametrize("variance", [0.01, 0.03, 5.0])
+def test_value_and_gradient_are_those_of_an_svd_in_double_precision(rows, columns, variance):
+    generator = torch.Generator().manual_seed(1)
+    x, y = (torch.rand(n, 2, generator=generator) for n in (columns, rows))
+    fast, exact = y.clone().requires_grad_(), y.double().requires_grad_()
+    value, info = km.svd_cost.with_info(x, fast, variance)
+    truth = km.svd_cost(x.double(), exact, variance, method="svd")
+    assert info.method == "range"
+    assert info.rank < 0.65 * min(rows, columns)
+    value.backward()
+    truth.backward()
+    off = abs(float(value.detach()) - float(truth.detach()))
+    assert off <= float(info.error_bound) <= 1e-4 * float(truth.detach())
+    error = (fast.grad - exact.grad).norm() / exact.grad.norm()
+    assert error < 0.01
+
+
+def test_orthonormal_columns_by_cholesky_factors(monkeypatch):
+    """The way of a GPU, for columns whose singular values fall over seven orders."""
+    generator = torch.Generator().manual_seed(6)
+    left, right = (torch.linalg.qr(torch.randn(n, 40, generator=generator)).Q for n in (300, 40))
+    columns = (left * torch.logspace(0, -7, 40)) @ right.mT
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    basis, triangle = range_finder._orthonormal(columns)
+    monkeypatch.undo()
+    torch.testing.assert_close(basis.mT @ basis, torch.eye(40), rtol=0, atol=1e-5)
+    torch.testing.assert_close((basis.double() @ triangle).float(), columns, rtol=0, atol=1e-6)
+    assert triangle.tril(-1).abs().max() < 1e-12
+
+
+def test_threads_are_as_many_as_before():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        low_rank_polar(torch.ones(300, 300), 1e-4)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_core_by_products_is_that_by_eigenvectors():
+    points = torch.rand(60, 1, generator=torch.Generator().manual_seed(7))
+    rest = km.gram(points[:20], points, 0.01)
+    exact, fast = range_finder._by_eigenvectors(rest, 1e-4), range_finder._by_products(rest, 1e-4)
+    assert abs(float(exact[0] - fast[0])) <= float(exact[2] + fast[2]) + 1e-5
+    assert float(fast[2]) <= 1e-4 * float(fast[0])
+
+
+def test_the_factor_is_a_contraction():
+    points = torch.rand(400, 2, generator=torch.Generator().manual_seed(2))
+    polar, _ = low_rank_polar(km.gram(points, points, 0.01), 1e-4)
+    assert float(torch.linalg.matrix_norm(polar.factor, 2)) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize(
+    ("matrix", "why"),
+    [
+        (torch.eye(600), "the rank is full"),
+        (torch.rand(599, 700), "too small"),
+        (torch.ones(600, 600).double(), "double precision is for exact answers"),
+        (torch.ones(2, 600, 600), "several matrices"),
+        (torch.zeros(600, 600), "nothing there"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_matrices_have_an_svd(matrix, why):
+    assert min(matrix.shape[-2:]) >= SMALLEST_SKETCHED["cpu"] - 1
+    value, info = km.nuclear_norm.with_info(matrix)
+    assert info.method == "svd", why
+    exact = torch.linalg.svdvals(matrix.double()).sum(-1)
+    torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+def test_a_method_that_is_named_is_the_one_that_is_used():
+    points = torch.rand(600, 1, generator=torch.Generator().manual_seed(3))
+    for method in ("svd", "polar"):
+        assert km.svd_cost.with_info(points, points, 0.1, method=method)[1].method == method
+
+
+def test_the_same_matrix_has_the_same_answer():
+    points = torch.rand(600, 2, generator=torch.Generator().manual_seed(4))
+    first, second = (km.svd_cost(points, points.flip(0), 0.05) for _ in range(2))
+    assert first.equal(second)
+
+
+def test_a_second_derivative_is_there():
+    generator = torch.Generator().manual_seed(5)
+    x, y = (torch.rand(600, 1, generator=generator) for _ in range(2))
+    shift = torch.zeros((), requires_grad=True)
+    value = km.svd_cost(x, y + shift, 0.1)
+    (slope,) = torch.autograd.grad(value, shift, create_graph=True)
+    (curvature,) = torch.autograd.grad(slope, shift)
+    assert math.isfinite(float(curvature))
