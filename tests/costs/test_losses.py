@@ -144,7 +144,7 @@ def test_descent_joins_centres_with_data(name):
     optimizer = torch.optim.Adam([y], lr=0.1)
     loss = LOSSES[name]([0.5, 5.0])
     before = loss(x, y).item()
-    for _ in range(150):
+    for _ in range(300):
         optimizer.zero_grad()
         value = loss(x, y)
         value.backward()

@@ -6,7 +6,7 @@ from torch.func import grad, vmap
 from torch.testing import assert_close
 
 import tolerances
-from cases import COSTS, LOSSES, normal, ridged, uniform
+from cases import COSTS, LOSSES, normal, ridged, uniform, whole_graphs
 
 every_cost = pytest.mark.parametrize("name", COSTS)
 CLOSE = tolerances.same(torch.float64)
@@ -68,6 +68,7 @@ def assert_compiles(function, x, y, backend, dtype, fullgraph=False):
             assert_close(found, truth, **tolerances.same(dtype))
 
 
+@whole_graphs
 @every_cost
 def test_compile_without_a_break(name):
     d, log = ((2, True), (12, False))[list(COSTS).index(name) % 2]

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import kermix as km
 import tolerances
-from cases import DTYPES, normal, uniform
+from cases import DTYPES, normal, uniform, whole_graphs
 from kermix import errors
 from kermix.linalg.nuclear import chosen_method
 from kermix.linalg.polar import polar_factor
@@ -234,6 +234,7 @@ def test_vmap(method):
     assert_close(vmap(torch.func.grad(norm))(matrices), truth, rtol=0, atol=1e-8)
 
 
+@whole_graphs
 @every_method
 def test_compile(method):
     def norm(matrix):
