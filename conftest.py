@@ -8,12 +8,12 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
-import torch
 
-import kermix
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 collect_ignore = ["tests/fixtures"]  # what wrote them belongs to older versions
 if not importlib.util.find_spec("triton"):
@@ -41,8 +41,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="set KERMIX_SLOW=1"))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def _example_names(doctest_namespace: dict[str, object]) -> None:
+    # Read here and not above: what hands tests to other processes reads this file as well.
+    import torch
+
+    import kermix
+
     doctest_namespace["torch"] = torch
     doctest_namespace["km"] = kermix
 
@@ -68,14 +73,16 @@ def _one_server() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _coarse_pictures() -> Iterator[None]:
-    # Everything is drawn, with a ninth of the pixels, in two thirds of the time.
+    # Everything is drawn, but with a ninth of the pixels, and once: room for labels is found by
+    # drawing them twice more. In half of the time.
     from matplotlib.figure import Figure
 
     drawn = Figure.savefig
 
     @functools.wraps(drawn)
     def coarse(figure: Figure, *arguments: Any, **options: Any) -> None:
-        drawn(figure, *arguments, **{**options, "dpi": COARSE})
+        figure.set_layout_engine("none")
+        drawn(figure, *arguments, **{**options, "dpi": COARSE, "bbox_inches": None})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", coarse)
@@ -84,10 +91,17 @@ def _coarse_pictures() -> Iterator[None]:
 
 @pytest.fixture
 def whole_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures have all their pixels, for tests that look at them."""
+    """Figures have all their pixels and their layout, for tests that look at them."""
     from matplotlib.figure import Figure
 
     monkeypatch.setattr(Figure, "savefig", Figure.savefig.__wrapped__)
+
+
+def _blank(figure: "Figure", where: str | Path | BinaryIO, **options: Any) -> None:
+    if isinstance(where, str | Path):
+        Path(where).write_bytes(b"")
+    else:
+        where.write(b"")
 
 
 @pytest.fixture
@@ -99,13 +113,17 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     from matplotlib.figure import Figure
 
-    def blank(figure: Figure, where: str | Path | BinaryIO, **options: Any) -> None:
-        if isinstance(where, str | Path):
-            Path(where).write_bytes(b"")
-        else:
-            where.write(b"")
+    monkeypatch.setattr(Figure, "savefig", _blank)
 
-    monkeypatch.setattr(Figure, "savefig", blank)
+
+@pytest.fixture(scope="module")
+def undrawn_in_module() -> Iterator[None]:
+    """As `undrawn`, for all tests of a module and what they share."""
+    from matplotlib.figure import Figure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", _blank)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

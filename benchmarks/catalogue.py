@@ -26,6 +26,7 @@ BENCHMARKS = {
     "verdict-speed": "seconds and memory of a verdict: a million rows, 5,000 columns, flights",
     "detectable": "the shift that the verdict says it would have found, against what it finds",
     "evaluate": "scores of generators: certificates, rank, Fourier features, planted faults",
+    "evaluate-errors": "error bars of neighbours and KID, against the scatter over new samples",
     "scaling": "one cost over 1, 2 and 4 processes, against the cost model's prediction",
     "modes": "mode coverage of all costs and baselines, 8-ring and 25-grid",
     "density": "densities in the plane, against a flow, EM and kernel density",
@@ -46,7 +47,7 @@ def run_benchmark(name: str, out: Path, quick: bool = False) -> tuple[Path, dict
     """Run one benchmark and write its result file.
 
     Args:
-        name: One of :data:`BENCHMARKS`.
+        name: One of `BENCHMARKS`.
         out: Folder of the result files.
         quick: Whether to run a small version, which shows that it works.
     """

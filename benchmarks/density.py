@@ -233,8 +233,8 @@ def run(
 
     Args:
         quick: Whether to show only that it works.
-        sets: Some of :data:`SETS`.
-        methods: Some of :data:`METHODS`.
+        sets: Some of `SETS`.
+        methods: Some of `METHODS`.
         setting: Of kermix.
         device: Where to train.
         repeats: Pairs of samples for the Wasserstein distance.

@@ -89,7 +89,7 @@ def first_alarms(
 ) -> Tensor:  # (streams,)
     """The number of the first batch with an alarm in each stream; 0 if there is none.
 
-    It is what :meth:`DriftMonitor.update` finds, for many streams of one monitor at once.
+    It is what `DriftMonitor.update` finds, for many streams of one monitor at once.
 
     Args:
         monitor: Which was calibrated, and has seen nothing.

@@ -12,20 +12,19 @@ detection metric with `XGBClassifier(eval_metric="logloss", enable_categorical=T
 random_state=0)`: 1 - (2 max(AUC, 1/2) - 1), so 1 means that it cannot tell. Settings are chosen by
 the same score on other tables (`--tables diamonds,letter,flights`); `scripts/tables-on-gpu.sh`
 trains all of them on one GPU, `scripts/tables-on-two-cores.sh` on two cores each, beside
-TabularARGN (`--method tabular-argn`), whose settings are its own and whose protection of rare
-values, which costs it likeness, is off.
+other generators (`--method`, see `benchmarks.generators`), whose settings are their own.
 """
 
 import argparse
 import json
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from benchmarks.generators import METHODS, Job
 from benchmarks.quality import default_path, write_record
 from kermix.errors import MissingExtraError, OptionError
 from kermix.reports.provenance import environment, write_json
@@ -62,12 +61,6 @@ PUBLISHED = [  # by the papers of these generators, in the tables of TabDiff's a
      "shoppers": 0.0},
 ]  # fmt: skip
 SPLIT_SEED = 1234
-SETTINGS = {
-    "cuda": {"width": 512, "blocks": 4, "steps": 12_000, "learning_rate": 3e-4, "average": 500,
-             "patience": 6, "order_share": 0.5},
-    "cpu": {"width": 256, "blocks": 3, "steps": 2500, "learning_rate": 1e-3, "average": 300,
-            "order_share": 0.5},
-}  # fmt: skip
 
 
 def training_rows(name: str, folder: Path) -> Any:
@@ -104,59 +97,6 @@ def split_rows(name: str, folder: Path) -> tuple[Any, Any]:
 def categories_of(name: str) -> list[str]:
     """Columns of a table that are no numbers."""
     return CATEGORIES.get(name) or CHOOSING[name]
-
-
-class Job(NamedTuple):
-    """One model: of what, where and how."""
-
-    table: str
-    seed: int
-    device: str
-    settings: dict[str, Any]
-
-
-def kermix_samples(rows: Any, texts: Sequence[str], job: Job) -> tuple[Any, dict[str, Any]]:
-    """Rows drawn from a table model, and what is told about it."""
-    import torch
-
-    from kermix.sklearn.table import TableModel
-
-    on_gpu = job.device.startswith("cuda")
-    settings = {**SETTINGS["cuda" if on_gpu else "cpu"], **job.settings}
-    if on_gpu:
-        torch.set_float32_matmul_precision("high")
-    start = time.perf_counter()
-    kinds = dict.fromkeys(texts, "category")
-    model = TableModel(kinds=kinds, device=job.device, random_state=job.seed, **settings).fit(rows)
-    trained = time.perf_counter()
-    drawn = model.sample(len(rows), random_state=job.seed)
-    speed = len(rows) / (time.perf_counter() - trained)
-    return drawn, {**settings, "best_step": model.n_iter_, "training_seconds": trained - start,
-                   "sampled_rows_a_second": speed}  # fmt: skip
-
-
-def argn_samples(rows: Any, texts: Sequence[str], job: Job) -> tuple[Any, dict[str, Any]]:
-    """Rows drawn from TabularARGN, and what is told about it."""
-    try:
-        from mostlyai.engine import TabularARGN
-    except ImportError:
-        raise MissingExtraError("TabularARGN needs: pip install mostlyai-engine.") from None
-    given = rows.astype(dict.fromkeys(texts, str))
-    start = time.perf_counter()
-    model = TabularARGN(value_protection=False, random_state=job.seed, device=job.device,
-                        **job.settings)  # fmt: skip
-    model.fit(given)
-    trained = time.perf_counter()
-    drawn = model.sample(len(rows))
-    speed = len(rows) / (time.perf_counter() - trained)
-    for name in texts:  # "False" is true as a truth value
-        drawn[name] = drawn[name].map({str(value): value for value in rows[name].unique()})
-    return drawn, {
-        **job.settings, "training_seconds": trained - start, "sampled_rows_a_second": speed,
-    }  # fmt: skip
-
-
-METHODS = {"kermix": kermix_samples, "tabular-argn": argn_samples}
 
 
 def train(method: str, job: Job, folder: Path, out: Path) -> None:

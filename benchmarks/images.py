@@ -3,12 +3,10 @@
 `python -m benchmarks.images --task mnist --data-root FOLDER`. Within a task all methods have the
 same network, the same autoencoder and the same number of steps. Tasks:
 
-========  ===================================================================================
-mnist     class-conditional; classifiers trained on 60,000 samples, tested on real images
-stacked   three digits as channels: modes and their balance of 26,000 samples
-cifar10   class-conditional; distances in the features of a classifier trained here
-spaces    MNIST, SVD cost in the space of pixels, coarse pixels, random features, codes, several
-========  ===================================================================================
+- mnist: class-conditional; classifiers trained on 60,000 samples, tested on real images
+- stacked: three digits as channels: modes and their balance of 26,000 samples
+- cifar10: class-conditional; distances in the features of a classifier trained here
+- spaces: MNIST, SVD cost in the space of pixels, coarse pixels, random features, codes, several
 
 `scripts/images-on-gpu.sh` runs all of them side by side on one GPU, in about ten minutes.
 `--scale small` has narrower networks, for a machine without one: about ten minutes for `mnist`
@@ -167,14 +165,14 @@ def run_task(
     """The table of one task.
 
     Args:
-        task: One of :data:`TASKS`.
-        methods: Some of :data:`METHODS` of the task, and "references": the real images and what
+        task: One of `TASKS`.
+        methods: Some of `METHODS` of the task, and "references": the real images and what
             the autoencoder makes of them; none trains only what they share.
         data_root: Where the files of MNIST and CIFAR-10 are.
         device: Where to train.
         work: Folder that keeps the autoencoder and classifier for other processes.
         pictures: Folder for sheets of samples.
-        scale: One of :data:`SCALES`; "quick" shows only that it works, on a few images.
+        scale: One of `SCALES`; "quick" shows only that it works, on a few images.
         on_row: Called with the table after each new row.
     """
     unknown = [m for m in methods if m not in (*METHODS[task], REFERENCES)]

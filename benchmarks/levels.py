@@ -4,8 +4,8 @@ r"""Levels of every public test: how often it rejects at 0.05 when both sides ha
 seconds. Cells run in several processes of one thread each, cheap ones first; the result file is
 written again whenever a part of a cell ends, so a run that is cut keeps what it has.
 
-A rate is judged by the standard error :math:`s = \sqrt{0.05 \cdot 0.95 / r}` of a right test in
-`r` repetitions: above :math:`0.05 + 3 s` it is "too high", below :math:`0.05 - 3 s` "low", which
+A rate is judged by the standard error $s = \sqrt{0.05 \cdot 0.95 / r}$ of a right test in
+`r` repetitions: above $0.05 + 3 s$ it is "too high", below $0.05 - 3 s$ "low", which
 only cells that say why may be. A rate that is off by 3 to 6 of these is measured again, at most
 twice, with as many fresh repetitions, and judged by all of them: of two thousand right tests some
 are off by 3.

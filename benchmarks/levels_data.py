@@ -47,13 +47,13 @@ def draw(
     """Draw both sides.
 
     Args:
-        source: One of :data:`SOURCES`.
+        source: One of `SOURCES`.
         sizes: Rows of the two sides, or groups of rows if there are `groups`.
         d: Number of columns.
         generator: Where the random numbers come from.
         dtype: Of the rows and weights.
-        weights: One of :data:`WEIGHTINGS`, or none.
-        groups: One of :data:`GROUPINGS`, or none.
+        weights: One of `WEIGHTINGS`, or none.
+        groups: One of `GROUPINGS`, or none.
         in_order: Whether each side's rows are sorted by their first column, as if by time.
     """
     n, m = sizes

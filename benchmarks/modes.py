@@ -119,8 +119,8 @@ def run(
     Args:
         quick: Whether to show only that it works.
         seeds: Number of models for each method and set.
-        methods: Some of :data:`METHODS`.
-        sets: Some of :data:`SETS`.
+        methods: Some of `METHODS`.
+        sets: Some of `SETS`.
         setting: The setting that all share.
         device: Where to train.
         figure: Where to draw samples of the first seed of each.

@@ -1,6 +1,6 @@
 """Pairs of samples by which settings of the aggregate test are chosen.
 
-None of them is among the problems that :mod:`benchmarks.power` reports: they are of the same kinds
+None of them is among the problems that `benchmarks.power` reports: they are of the same kinds
 (fine waves on a smooth density, clusters of which one is wider, shifts, tails, dependence, classes
 of a real table that one side lacks), with other densities, numbers of clusters and columns.
 `python -m benchmarks.power --cases development`.

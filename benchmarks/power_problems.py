@@ -238,7 +238,7 @@ def _two_periods(before: Tensor, after: Tensor, n: int, generator: Generator) ->
 
 @cache
 def _periods(folder: Path, drift: Drift) -> tuple[Tensor, Tensor, Layout | None]:
-    """Mixed rows of both periods, as :func:`kermix.compare` makes them, and their layout."""
+    """Mixed rows of both periods, as `kermix.compare` makes them, and their layout."""
     import pandas as pd
 
     whole = pd.concat([pd.read_parquet(folder / file) for file in drift.files], join="inner")

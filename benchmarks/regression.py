@@ -113,8 +113,8 @@ def run(
     Args:
         quick: Whether to show only that it works.
         seeds: Number of networks for each.
-        problems: Some of :data:`PROBLEMS`.
-        methods: Some of :data:`METHODS`.
+        problems: Some of `PROBLEMS`.
+        methods: Some of `METHODS`.
         setting: The setting that all share.
         device: Where to train.
     """

@@ -138,7 +138,7 @@ def run(quick: bool = False, *, data: Sequence[str] = tuple(DATA)) -> dict[str, 
 
     Args:
         quick: Whether to show only that it works.
-        data: Some of :data:`DATA`.
+        data: Some of `DATA`.
     """
     return {"tabular": [row for name in data for row in measure_set(name, quick)]}
 

@@ -3,7 +3,7 @@
 `python -m benchmarks verdict-levels`, or `python -m benchmarks.verdict_levels` for some of the
 cells or for fewer seconds. Beside the verdict's p-value each cell has the smallest corrected
 p-value of all columns and of all pairs: the chance that any of them is named. Judged and measured
-again as in :mod:`benchmarks.levels`. Sizes lie on both sides of every switch: 4000 rows (then
+again as in `benchmarks.levels`. Sizes lie on both sides of every switch: 4000 rows (then
 blocks change sides), 8000 (then features come from some of the rows), 300 distinct rows (then from
 some of these), 8 values of a column (then it has ranks), a ratio of 1.25 of the columns' spreads
 (then they are also taken as given), a kurtosis of 6 (then they are also taken as normal scores),

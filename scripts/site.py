@@ -1,12 +1,11 @@
-r"""Hooks of the documentation site: formulas, docstrings, and the result files behind numbers.
+r"""Hooks of the documentation site: formulas, and the result files behind numbers.
 
-`$...$`, `$$...$$` and the docstrings' `:math:` become MathML when the site is built, and the font
-that they need is cut to the letters in use, so a page asks nothing of other machines.
+`$...$` and `$$...$$` become MathML when the site is built, and the font that they need is cut to
+the letters in use, so a page asks nothing of other machines.
 """
 
 import re
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,8 +18,6 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-ROLE = re.compile(r":(?:func|class|meth|attr|data|mod):`~?([^`<]*?\.)?([^`.<]+)`")
-RULE = re.compile(r"^=+(\s+=+)+$")
 DOLLARS = r"(?<![\\$\w])\$(?P<tex>[^\s$](?:[^$]*[^\s$])?)\$(?![\w$])"
 letters: set[str] = set()
 
@@ -34,13 +31,11 @@ class Formula(InlineProcessor):
 
 
 class Blocks(Preprocessor):
-    """Displayed formulas, and what docstrings have of reStructuredText: tables and roles."""
+    """Displayed formulas."""
 
     def run(self, lines: list[str]) -> list[str]:
         """The lines with these replaced."""
-        text = "\n".join(simple_tables(lines))
-        text = re.sub(r"^\.\. math:: (.*(?:\n .*)*)", r"$$\n\1\n$$", text, flags=re.M)
-        text = ROLE.sub(r"`\2`", text)
+        text = "\n".join(lines)
         return re.sub(r"^\$\$(.+?)\$\$$", self._displayed, text, flags=re.M | re.S).split("\n")
 
     def _displayed(self, match: re.Match[str]) -> str:
@@ -54,8 +49,7 @@ class Formulas(Extension):
     def extendMarkdown(self, md: Markdown) -> None:
         """Put them where code cannot be mistaken for a formula."""
         md.preprocessors.register(Blocks(md), "displayed formulas", 24)  # after fenced code
-        # Code in backticks has priority 190: a role has backticks of its own, dollars come after.
-        md.inlinePatterns.register(Formula(r":math:`(?P<tex>[^`]+)`", md), "formula by role", 195)
+        # Code in backticks, of priority 190, may have dollars of its own.
         md.inlinePatterns.register(Formula(DOLLARS, md), "formula in dollars", 185)
 
 
@@ -65,32 +59,6 @@ def mathml(tex: str, display: str) -> ElementTree.Element:
     tree = ElementTree.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(plain, display=display)))
     letters.update("".join(tree.itertext()))
     return tree
-
-
-def simple_tables(lines: list[str]) -> list[str]:
-    """The docstrings' tables, drawn with lines of `=`, as tables of Markdown."""
-    out: list[str] = []
-    rules = [k for k, line in enumerate(lines) if RULE.match(line.strip())]
-    start = 0
-    if len(rules) == 2:  # without a head
-        rules.insert(1, rules[0])
-    for top, middle, bottom in zip(rules[::3], rules[1::3], rules[2::3], strict=True):
-        edges = [m.start() for m in re.finditer(r"=+", lines[top])] + [None]
-        spans = list(pairwise(edges))
-        cells: list[list[str]] = []
-        for line in [*lines[top + 1 : middle], *lines[middle + 1 : bottom]]:
-            row = [line[a:b].strip() for a, b in spans]
-            if row[0] or not cells:
-                cells.append(row)
-            else:  # the rest of the row above
-                cells[-1] = [f"{a} {b}".strip() for a, b in zip(cells[-1], row, strict=True)]
-        rows = ["| " + " | ".join(row) + " |" for row in cells]
-        if middle == top:
-            rows.insert(0, "|" + "  |" * len(spans))
-        rows.insert(1, "|" + "---|" * len(spans))
-        out += [*lines[start:top], "", *rows, ""]
-        start = bottom + 1
-    return out + lines[start:]
 
 
 def on_config(config: Any) -> Any:

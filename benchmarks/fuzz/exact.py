@@ -24,7 +24,7 @@ def log_cost(
     normalized: bool = False,
     ridge: float = 0.0,
 ) -> float:
-    """As :func:`~benchmarks.fuzz.references.cost`, the logarithm alone."""
+    """As `benchmarks.fuzz.references.cost`, the logarithm alone."""
     with mp.workdps(DIGITS):
         weighted = a is not None or b is not None
         p, q = _shares(a, len(x)), _shares(b, len(y))

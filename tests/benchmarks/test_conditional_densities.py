@@ -13,7 +13,7 @@ from kermix import errors
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        conditional, "OURS", {"target_share": 1.0, "width": 16, "blocks": 1, "steps": 60}
+        conditional, "OURS", {"target_share": 1.0, "width": 16, "blocks": 1, "steps": 30}
     )
     rng = np.random.default_rng(0)
     features = rng.normal(size=(400, 2))

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from benchmarks.generated_tables import main, training_rows
+from benchmarks.generators import peer_samples
 
 from kermix import errors
 
@@ -42,3 +43,23 @@ def test_samples_are_written_with_what_made_them(folder):
     assert len(drawn) == 180
     with pytest.raises(errors.OptionError, match="train"):
         main(["judge", "--data", str(folder), "--samples", str(folder), "--out", "x.json"])
+
+
+def test_peers_are_given_texts_and_give_back_values():
+    rows = pd.DataFrame({"size": [1.0, 2.0], "new": [True, False]})
+    seen = {}
+
+    def fit(given):
+        seen["given"] = given
+        return lambda count: given.iloc[::-1].head(count).copy()
+
+    drawn, told = peer_samples(rows, ["new"], fit)
+    assert list(seen["given"]["new"]) == ["True", "False"]
+    assert list(drawn["new"]) == [False, True]
+    assert told["training_seconds"] >= 0
+
+
+def test_a_missing_generator_is_named(folder):
+    wanted = ["train", "--method", "gaussian-copula", "--tables", "magic"]
+    with pytest.raises(errors.MissingExtraError, match="pip install sdv"):
+        main([*wanted, "--data", str(folder), "--out", str(folder / "samples")])

@@ -8,6 +8,7 @@ or always.
 import json
 import math
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from benchmarks.verdict_levels import CELLS as VERDICT_CELLS
 
 import kermix as km
 from benchmarks import levels
+from processes import PRELOADED
 
 MEANS = two_samples(0.5, costs=("vector", "scalar", "mmd"))
 
@@ -28,7 +30,7 @@ MEANS = two_samples(0.5, costs=("vector", "scalar", "mmd"))
 @pytest.mark.parametrize(
     ("cell", "repetitions", "most"),
     [
-        (Cell("compare", (20_000, 2000), 20, (compared(),), permutations=19), 2, 1),
+        (Cell("compare", (6000, 1500), 20, (compared(),), permutations=19), 2, 1),
         (Cell("switch", (300, 1001), 3, (compared(0.5),), permutations=19), 4, 2),
         (Cell("constant", (40, 30), 2, (two_samples(1.0),), "constant"), 5, 0),
         (Cell("outlier", (30, 25), 3, (compared(1.0),), "normal, one row at 1e10"), 20, 6),
@@ -148,6 +150,9 @@ def test_parts_are_the_whole_and_end_with_their_seconds():
 
 def test_the_file_is_written_as_results_come(tmp_path, monkeypatch):
     """By another process; a run that is cut keeps what it has."""
+    server = get_context("forkserver")  # whose copies need not read torch
+    server.set_forkserver_preload(PRELOADED)
+    monkeypatch.setattr(levels.multiprocessing, "get_context", lambda method: server)
     cells = [replace(c, repetitions=1) for c in CELLS if c.name == "4 v 4 groups"]
     steps = worked(cells, processes=2)
 

@@ -128,7 +128,7 @@ def test_options_of_reading_are_refused_where_nothing_is_read(odd):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, undrawn_in_module):
     """A run of the table model, and one of a mixture."""
     place = tmp_path_factory.mktemp("runs")
     table().to_csv(place / "0.csv", index=False, **ODD)
@@ -225,6 +225,7 @@ def test_text_is_made_plain():
     assert plain("Ä € 💥") == "Ä € 💥"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_name_with_a_star_is_several_files(odd):
     whole = pd.concat([table(k) for k in (2, 3)])
     for k in (2, 3):

@@ -60,14 +60,14 @@ def test_level_holds_with_groups_of_dependent_points():
 
 def test_power_where_the_median_heuristic_has_none():
     svd = median = 0
-    for seed in range(6):
+    for seed in range(4):
         generator = torch.Generator().manual_seed(seed)
         x, y = four_gaussians(300, 1.0, generator), four_gaussians(300, 0.5, generator)
         svd += km.two_sample_test(x, y, "svd", permutations=39).pvalue <= 0.05
         v = float(km.bandwidth(torch.cat([x, y])))
         median += km.two_sample_test(x, y, "mmd", v, permutations=39).pvalue <= 0.05
-    assert svd >= 5
-    assert median <= 2
+    assert svd >= 3
+    assert median <= 1
 
 
 @pytest.mark.parametrize("cost", COSTS)

@@ -15,7 +15,7 @@ from cases import BOUNDED, COSTS, LOSSES, normal, ridged, uniform
 
 RIDGE = 1e-4
 CLOSE = {"rtol": tolerances.LAW, "atol": 1e-13}
-law = settings(deadline=None, max_examples=30, derandomize=True, database=None)
+law = settings(deadline=None, max_examples=16, derandomize=True, database=None)
 every_cost = pytest.mark.parametrize("name", COSTS)
 
 

@@ -29,17 +29,14 @@ SIZES = [
 ]
 VARIANCES = (1e-4, 1e-2, 1.0, 10.0)
 LARGE = [(300, 200, 784, 1e-4, "unit"), (200, 300, 1, 10.0, "unit"), (300, 300, 9, 1.0, "apart")]
-GRID = (
-    LARGE
-    + [(n, k, d, VARIANCES[i % 4], "near") for i, (n, k, d) in enumerate(SIZES)]
-    + [
-        (n, k, d, v, kind)
-        for i, d in enumerate((1, 2, 8, 9, 50, 784))
-        for j, v in enumerate(VARIANCES)
-        for kind in ("near", "unit", "apart")
-        for n, k in [((7, 60), (60, 7))[(i + j) % 2]]
-    ]
-)
+SHAPES = LARGE + [(n, k, d, VARIANCES[i % 4], "near") for i, (n, k, d) in enumerate(SIZES)]
+# Every dimension with every variance and kind, in one of both precisions each.
+GRID = [(*shape, dtype) for shape in SHAPES for dtype in DTYPES] + [
+    (*((7, 60), (60, 7))[(i + j) % 2], d, v, kind, DTYPES[(i + j // 2 + m) % 2])
+    for i, d in enumerate((1, 2, 8, 9, 50, 784))
+    for j, v in enumerate(VARIANCES)
+    for m, kind in enumerate(("near", "unit", "apart"))
+]
 
 
 def double(tensor):
@@ -95,8 +92,7 @@ def check(name, x, y, v, *, v_q=None, weights_x=None, weights_y=None, per_dimens
 
 
 @pytest.mark.parametrize("name", COSTS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("n", "k", "d", "v", "kind"), GRID)
+@pytest.mark.parametrize(("n", "k", "d", "v", "kind", "dtype"), GRID)
 def test_value(name, n, k, d, v, kind, dtype):
     check(name, *drawn(kind, n, k, d, v, dtype), v)
 

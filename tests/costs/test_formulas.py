@@ -23,7 +23,7 @@ from kermix.distributed.sharded import RankStatistics, kernel_sets
 from kermix.kernels.gram import ScaledGram, scaled_gram
 from kermix.sketches.sketch import sample_moments
 
-law = settings(deadline=None, max_examples=40, derandomize=True, database=None)
+law = settings(deadline=None, max_examples=20, derandomize=True, database=None)
 FORMS = ("trace", "data_fixed", "logdet")
 RIDGE = 1e-3
 V = 0.4

@@ -62,8 +62,7 @@ def test_one_value_for_each_batch_item(name):
     assert_close(found[2, 1], loss(x[2, 0], y[1]), **tolerances.same(torch.float64))
 
 
-@pytest.mark.parametrize("log", [True, False])
-@pytest.mark.parametrize("d", [2, 10])
+@pytest.mark.parametrize(("d", "log"), [(2, True), (10, False)])
 @every_loss
 def test_gradcheck(name, d, log):
     def function(x, y, weights_x, weights_y, v):

@@ -14,7 +14,7 @@ from mixture_cases import KINDS
 
 RIDGE = 1e-4
 CLOSE = {"rtol": 1e-8, "atol": 1e-13}
-law = settings(deadline=None, max_examples=20, derandomize=True, database=None)
+law = settings(deadline=None, max_examples=12, derandomize=True, database=None)
 every_cost = pytest.mark.parametrize("name", COSTS)
 
 

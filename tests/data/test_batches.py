@@ -25,7 +25,7 @@ def small_pieces(monkeypatch):
 
 
 def frame(values=VALUES):
-    table = pd.DataFrame(values, columns=["a", "b", "c"])
+    table = pd.DataFrame(values.copy(), columns=["a", "b", "c"])
     table["label"] = "text"
     return table
 

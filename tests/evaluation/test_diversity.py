@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import kermix as km
-from kermix.errors import KernelError, OptionError, SampleError, ShapeError
+from kermix.errors import DegenerateDataWarning, KernelError, OptionError, SampleError, ShapeError
 from kermix.evaluation import sampling
 from kermix.evaluation.sampling import EXACT_UP_TO
 from kermix.evaluation.spectra import Spectrum, number_interval
@@ -195,11 +195,16 @@ def test_gradients_are_right():
 
 
 def test_stable_variance_does_not_depend_on_order_and_scales():
+    generator = torch.Generator().manual_seed(2)
+    many = torch.randn(900, 2, generator=generator, dtype=torch.float64).round(decimals=1)
+    backwards = 1e-10 * many.flip(0)
+    assert km.stable_variance(backwards) == pytest.approx(1e-20 * km.stable_variance(many))
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     v = km.stable_variance(x)
     shuffled = x[torch.randperm(400, generator=torch.Generator().manual_seed(1))]
     assert km.stable_variance(shuffled) == pytest.approx(v, rel=1e-9)
-    assert 50 * v < km.stable_variance(10 * x) < 200 * v
+    for unit in (10.0, 1e10, 1e-10, 1 / 3):
+        assert km.stable_variance(unit * x) == pytest.approx(unit**2 * v, rel=1e-9)
     assert float(km.vendi(x, v)) <= 1.08 * float(km.vendi(x[:200], v))
     assert float(km.vendi(x, v / 20)) > 1.1 * float(km.vendi(x[:200], v / 20))
     assert float(km.vendi(x, "stable")) == pytest.approx(float(km.vendi(x, v)), rel=1e-9)
@@ -211,6 +216,16 @@ def test_the_dtype_is_that_of_the_samples(dtype):
     found = km.vendi(x, 0.5)
     assert found.dtype == dtype
     assert float(found) == pytest.approx(float(km.vendi(x.double(), 0.5)), rel=2e-3)
+    for score in (km.vendi, km.rke, km.ken):
+        samples = (x, x[:9]) if score is km.ken else (x,)
+        value, info = score.with_info(*samples, 0.5)
+        exact = float(score(*(s.double() for s in samples), 0.5))
+        assert abs(float(value) - exact) <= float(info.error_bound)
+
+
+def test_equal_samples_have_the_variance_that_the_warning_tells():
+    with pytest.warns(DegenerateDataWarning, match="the variance 1 is used"):
+        assert km.stable_variance(torch.full((50, 2), 7.0)) == 1.0
 
 
 def test_bad_input_is_refused_by_name():
@@ -218,6 +233,7 @@ def test_bad_input_is_refused_by_name():
     sketch = km.Sketch(km.nystrom_features(x, 0.5, 5)).update(x)
     for call, error, text in (
         (lambda: km.vendi(x), OptionError, "variance v"),
+        (lambda: km.vendi(x, "foo"), OptionError, "median, silverman, stable"),
         (lambda: km.vendi(x, 0.5, kernel=km.CosineKernel()), OptionError, "both given"),
         (lambda: km.vendi(x[None], 0.5), ShapeError, "one set"),
         (lambda: km.vendi(x * math.nan, 0.5), SampleError, "NaN"),

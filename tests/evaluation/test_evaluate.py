@@ -1,6 +1,7 @@
 """Judging generators: what is planted is found, and in equal sets nothing; all inputs work."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 
 import kermix as km
 from kermix.errors import ImageError, OptionError, SampleError, TableError
+from kermix.evaluation.answers import answer_of
 from kermix.evaluation.reading import euclidean
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import MixedKernel
@@ -51,12 +53,12 @@ def test_a_dropped_mode_and_copies_are_found(dropped):
 
 
 def test_what_is_left_is_not_called_invented_where_a_mode_is_missing():
-    real, mode = draw([0.2] * 5, 1500, 4)
-    fake, _ = draw([0.25] * 4 + [0.0], 1500, 5)
+    real, mode = draw([0.2] * 5, 600, 4)
+    fake, _ = draw([0.25] * 4 + [0.0], 600, 5)
     found = km.evaluate(real, fake, 1.0, **QUICK)
     assert found.invented == ()
     assert [set(mode[list(m.exemplars)].tolist()) for m in found.missed] == [{4}]
-    moved, _ = draw([0.35, 0.15, 0.25, 0.25, 0.0], 1500, 6)
+    moved, _ = draw([0.35, 0.15, 0.25, 0.25, 0.0], 600, 6)
     other = km.evaluate(real, moved, 1.0, **QUICK)
     assert len(other.invented) == 1
 
@@ -151,12 +153,13 @@ def test_mixed_rows_have_the_distances_of_their_kernel():
 def test_embeddings_in_files(tmp_path):
     real, _ = draw([0.2] * 5, 120, 0)
     fake, _ = draw([0.2] * 5, 100, 1)
-    expected = km.evaluate(real, fake, 0.5, **QUICK)
+    few = {"permutations": 20, "rank": 40}
+    expected = km.evaluate(real, fake, 0.5, **few)
     np.save(tmp_path / "real.npy", real.numpy())
     save_file({"embeddings": fake.contiguous()}, tmp_path / "fake.safetensors")
     pd.DataFrame(fake.numpy()).rename(columns=str).to_parquet(tmp_path / "fake.parquet")
     for name in ("fake.safetensors", "fake.safetensors:embeddings", "fake.parquet"):
-        found = km.evaluate(tmp_path / "real.npy", tmp_path / name, 0.5, **QUICK)
+        found = km.evaluate(tmp_path / "real.npy", tmp_path / name, 0.5, **few)
         assert found["vendi_fake"] == pytest.approx(expected["vendi_fake"], rel=1e-6)
     save_file({"a": fake.contiguous(), "b": fake[:2].clone()}, tmp_path / "two.safetensors")
     with pytest.raises(TableError, match="say which"):
@@ -214,6 +217,8 @@ def test_sketches_give_what_sketches_know(tmp_path):
     assert km.evaluate(*paths)["missed"] == pytest.approx(found["missed"], rel=1e-9)
     with pytest.raises(OptionError, match="beside a sketch"):
         km.evaluate(real, sketches[1])
+    with pytest.raises(OptionError, match="v given beside a sketch"):
+        km.evaluate(*sketches, 0.1)
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -223,7 +228,9 @@ def test_other_kernels_and_bad_options():
     assert "Cosine" in found.kernel
     for options, text in (
         ({"level": 2}, "level"), ({"neighbours": 0}, "neighbours"), ({"rank": 0}, "rank"),
-        ({"permutations": 0}, "permutations"),
+        ({"permutations": 0}, "permutations"), ({"eta": -1}, "eta=-1"),
+        ({"v": "foo"}, "median, silverman, stable"), ({"v": "foo"}, "one of auto"),
+        ({"v": 0.1, "kernel": km.CosineKernel()}, "v and kernel are both given"),
     ):  # fmt: skip
         with pytest.raises(OptionError, match=text):
             km.evaluate(x[:60], x[60:], **{**QUICK, **options})
@@ -248,11 +255,46 @@ def test_sets_without_any_spread_and_tables_of_categories_are_no_trouble():
         assert all(np.isfinite(s.value) for s in found.scores)
 
 
+def test_both_claims_together_hold_the_level(dropped):
+    found, _ = dropped
+    scores = {s.name: s for s in found.scores}
+    assert found.verdict.level == pytest.approx(0.04)
+
+    def good(pvalue, of_copies, level=0.01):
+        different = pvalue <= found.verdict.level
+        verdict = replace(found.verdict, pvalue=pvalue, different=different)
+        memory = replace(found.memorizing, pvalue=of_copies)
+        return answer_of(verdict, scores, (), (), memory, level)[1]
+
+    assert good(0.041, 0.011)
+    assert not good(0.04, 0.5)
+    assert not good(0.5, 0.01)
+    assert good(0.5, 0.01, level=0.002)
+
+
+def test_five_exact_copies_among_five_hundred_rows_are_told():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1000, 2, generator=generator)
+    x[500:505] = x[:5]
+    whole = pd.DataFrame(x.numpy(), columns=["a", "b"]).assign(k=["u", "v"] * 500)
+    found = km.evaluate(whole[:500], whole[500:], permutations=30, rank=20)
+    assert found.good is False
+    assert "1 % of the samples repeat training rows" in found.answer
+
+
+def test_everything_missing_is_one_hundred_percent():
+    x, _ = draw([1.0], 80, 9)
+    found = km.evaluate(x[:40], x[40:] + 50.0, **QUICK)
+    assert "They lack 100 % (one mode) of real data, and 100 % (one mode) of them" in found.answer
+
+
 def test_too_few_permutations_are_no_proof_of_likeness(tmp_path):
     x, _ = draw([0.5, 0.5], 120, 8)
     found = km.evaluate(x[:60], x[60:] + 50.0, **{**QUICK, "permutations": 5})
     assert found.answer.startswith("Too few permutations to say: permutations=5")
     assert "diverse" not in found.answer
+    assert found.good is None
+    assert found.to_dict()["good"] is None
     page = evaluation_report(found).save(tmp_path / "page.html").read_text()
     assert "Not enough to say" in page
     small = km.evaluate(x[:60], x[60:] + 50.0, level=0.001, **{**QUICK, "permutations": None})

@@ -9,6 +9,7 @@ from scipy import stats
 
 from kermix.errors import OptionError
 from kermix.evaluation import memorizing as module
+from kermix.evaluation.coincidence import chance_of_equal_rows
 from kermix.evaluation.memorizing import _hypergeometric, memorizing
 
 
@@ -55,12 +56,61 @@ def test_new_rows_are_not_called_copies():
     assert rejected <= stats.binom.ppf(0.999, 200, 0.05)
 
 
-def test_without_held_out_rows_the_level_is_near_what_it_should_be():
-    rejected = sum(
-        memorizing(x[:200], x[200:]).pvalue <= 0.05
-        for x in (rows(300, 3, 1000 + seed) for seed in range(100))
-    )
-    assert rejected <= 15
+@pytest.mark.parametrize("training", [50, 200])
+def test_without_held_out_rows_the_level_holds_although_rows_are_near_in_pairs(training):
+    found = [
+        memorizing(x[:training], x[training:]).pvalue
+        for x in (rows(250, 2, 1000 + seed) for seed in range(150))
+    ]
+    for level in (0.01, 0.05):
+        assert sum(p <= level for p in found) <= stats.binom.ppf(0.999, 150, level)
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_five_exact_copies_among_many_continuous_rows_are_found(held, dtype):
+    training, samples, held_out = (rows(500, 3, seed).to(dtype) for seed in range(3))
+    samples[100:105] = training[:5]
+    found = memorizing(training, samples, held_out if held else None)
+    assert found.pvalue < 0.01
+    assert found.memorized == found.copies == 0.01
+    assert sorted(found.rows) == [(100 + k, k) for k in range(5)]
+
+
+def test_what_is_equal_by_nature_is_no_copy():
+    """Whole numbers so many that few of them are equal; one value that stands for a gap."""
+    accused = 0
+    for seed in range(100):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randint(30_000, (400, 1), generator=generator).double()
+        accused += memorizing(x[:200], x[200:]).pvalue <= 0.01
+    assert accused <= stats.binom.ppf(0.999, 100, 0.01)
+    training, samples = rows(300, 3, 0), rows(300, 3, 1)
+    training[0] = samples[:30] = 0.0
+    assert memorizing(training, samples).copies == 0.1
+    assert module._equal_by_chance(1, 300, training) == 1.0
+    # Rows that real data repeat show that equal rows are natural.
+    training[10:20], samples[40:45] = training[20:30], training[5:10]
+    assert memorizing(training, samples).pvalue > 0.01
+
+
+def test_the_chance_of_equal_rows_is_that_of_their_distribution():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(3, (2000, 1))
+    shares = stats.poisson.pmf(np.arange(40), 3)
+    prices = np.round(rng.normal(size=(2000, 1)), 3)
+    fine = rng.normal(size=(2000, 1))
+    # Twice the chance, to be safe: sum of squared shares; step times the mean density.
+    for column, expected in (
+        (counts, 2 * (shares**2).sum()), (prices, 2 * 0.001 / (2 * math.pi**0.5)),
+        (0.37 * prices + 12, 2 * 0.001 / (2 * math.pi**0.5)),
+    ):  # fmt: skip
+        found = chance_of_equal_rows(torch.from_numpy(column).double())
+        assert found == pytest.approx(expected, rel=0.35)
+        both = torch.from_numpy(np.concatenate([column, fine], 1)).double()
+        assert chance_of_equal_rows(both) < 1e-5
+    assert chance_of_equal_rows(torch.ones(9, 2)) == 1
+    assert chance_of_equal_rows(torch.tensor([[0.0], [0.0], [5.0]])) > 0.3
 
 
 def test_repeated_rows_of_a_table_of_categories_are_no_memorizing():

@@ -8,6 +8,7 @@ import scipy.linalg
 import torch
 
 from kermix.errors import OptionError, ShapeError
+from kermix.evaluation import distances as of_distances
 from kermix.evaluation import neighbours as module
 from kermix.evaluation.distances import frechet_distance, kernel_distance
 from kermix.evaluation.neighbours import nearest, neighbour_scores
@@ -96,14 +97,44 @@ def test_kernel_distance_over_subsets_is_the_mean_of_the_same_subsets():
     assert found.spread == pytest.approx(np.std(values), rel=1e-9)
 
 
-def test_the_standard_error_of_the_kernel_distance_is_about_its_scatter():
+@pytest.mark.parametrize(("other", "shift"), [(100, 0.0), (100, 0.5), (130, 0.0)])
+def test_the_standard_error_of_the_kernel_distance_is_about_its_scatter(other, shift):
     scatter, told = [], []
-    for seed in range(30):
-        x = torch.randn(400, 3, generator=torch.Generator().manual_seed(seed))
-        found = kernel_distance(x[:200], x[200:] + 0.5)
+    for seed in range(100):
+        x = torch.randn(100 + other, 3, generator=torch.Generator().manual_seed(seed))
+        found = kernel_distance(x[:100], x[100:] + shift, subsets=20)
         scatter.append(found.value)
         told.append(found.error)
-    assert 0.5 < np.mean(told) / np.std(scatter) < 2
+    assert 0.75 < np.mean(told) / np.std(scatter) < 1.33
+
+
+def test_of_many_rows_some_tell_the_standard_error_of_the_kernel_distance(monkeypatch):
+    x = torch.randn(1800, 3, generator=torch.Generator().manual_seed(0))
+    exact = kernel_distance(x[:900], x[900:] + 0.5).error
+    monkeypatch.setattr(of_distances, "ERROR_ROWS", 300)
+    assert kernel_distance(x[:900], x[900:] + 0.5).error == pytest.approx(exact, rel=0.3)
+
+
+@pytest.mark.parametrize("dimension", [2, 8])
+@pytest.mark.parametrize("few", [1000, 80])  # rows that are split: all, or some
+def test_standard_errors_are_the_scatter_over_new_rows_of_both_sets(monkeypatch, dimension, few):
+    monkeypatch.setattr(module, "FEW_ROWS", few)
+    found = []
+    for seed in range(50):
+        x = torch.randn(240, dimension, generator=torch.Generator().manual_seed(seed))
+        found.append(neighbour_scores(x[:120], 0.9 * x[120:] + 0.3, 5))
+    scatter = np.std([f[:4] for f in found], axis=0)
+    told = np.mean([f.errors for f in found], axis=0)
+    # Errors of independent rows are one half of it in two dimensions.
+    assert np.all(told > 0.75 * scatter)
+    assert np.all(told < 1.6 * scatter)
+
+
+def test_few_rows_have_finite_standard_errors():
+    x = torch.randn(24, 2, generator=torch.Generator().manual_seed(0))
+    for real, fake in ((x[:3], x[3:6]), (x[:7], x[7:]), (x[:12], x[:12]), (x[:12], x[12:] + 99)):
+        errors = neighbour_scores(real, fake, 2).errors
+        assert all(math.isfinite(e) and e >= 0 for e in errors)
 
 
 def test_frechet_distance_is_the_formula_of_gaussians():

@@ -80,7 +80,7 @@ def singular_sum(matrix):
 
 @asked
 def test_polar_is_a_lower_bound_within_its_tolerance(dtype, tolerance):
-    for seed in range(200):
+    for seed in range(100):
         matrix = random_matrix(seed).to(dtype)
         truth = singular_sum(matrix)
         value, info = km.nuclear_norm.with_info(matrix, method="polar", tolerance=tolerance)
@@ -304,8 +304,8 @@ def test_rounding_of_a_thousand_singular_values_does_not_add_up():
     """Of a float32 matrix of rank one; their plain sum is 2e-4 too large on some machines."""
     x = torch.linspace(-1, 1, 1023, dtype=torch.float64)
     matrix = torch.exp(-1e-9 * (x[:, None] - x).square())
-    exact = torch.linalg.svdvals(matrix).sum().item()
-    assert km.nuclear_norm(matrix.float()).item() == pytest.approx(exact, rel=3e-6)
+    # The matrix has no negative eigenvalues: they add up to its trace.
+    assert km.nuclear_norm(matrix.float()).item() == pytest.approx(1023, rel=3e-6)
 
 
 @pytest.mark.parametrize(("points", "dimension", "v"), [(256, 784, 1.0), (300, 3, 150.0)])

@@ -93,7 +93,7 @@ def test_widening_is_a_convolution():
 def test_training_finds_modes_weights_and_widths():
     trainer = build_trainer(
         Split(rows(1000), rows(200, 1)),
-        settings(steps=60, components=48, batch_size=48, learning_rate=0.005, cost="scalar"),
+        settings(steps=40, components=48, batch_size=48, learning_rate=0.005, cost="scalar"),
         device="cpu",
     )
     before = float(-trainer.model.log_prob(rows(300, 2)).mean())

@@ -1,15 +1,21 @@
 """Numbers that straight lines through others foretell: found, solved for, and kept in samples."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.integrate import trapezoid
+from scipy.stats import multivariate_normal
 
 import kermix as km
 from kermix.data.tables.monotone import MonotoneMap
 from kermix.data.tables.schema import Schema
 from kermix.models.table.layout import TableLayout
-from kermix.models.table.lines import FINEST, RIDGE, WIDEST, Lines, StraightLines, find_lines
+from kermix.models.table.line_search import find_lines, lines_of_all
+from kermix.models.table.line_search import lines_of as of_rows
+from kermix.models.table.lines import FINEST, RIDGE, WIDEST, Lines, StraightLines
 from kermix.models.table.network import TableNetwork
 
 
@@ -33,12 +39,99 @@ def test_sums_are_found():
     assert found.followed.tolist() == [True, True, True, False]
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.3])
-def test_a_line_must_tell_much(noise):
+@pytest.mark.parametrize(("noise", "closely"), [(0.01, True), (0.05, False), (0.6, None)])
+def test_a_line_must_tell_much(noise, closely):
     rng = np.random.default_rng(1)
     a = rng.normal(size=800)
-    table = {"a": a, "b": a + noise * rng.normal(size=800)}
-    assert (lines_of(table)[1] is not None) == (noise < 0.1)
+    _, found = lines_of({"a": a, "b": a + noise * rng.normal(size=800)})
+    assert (found is None) == (closely is None)
+    assert found is None or found.closely.tolist() == [closely, closely]
+
+
+def two_regimes(rows=2000, seed=0):
+    """A number that rises with another in half of the rows, and falls with it in the others."""
+    rng = np.random.default_rng(seed)
+    kind = rng.random(rows) < 0.5
+    x = rng.normal(size=(rows, 2)) + np.where(kind, 4.0, -4.0)[:, None]
+    return pd.DataFrame({
+        "x": x[:, 0], "y": x[:, 1],
+        "z": np.where(kind, 1, -1) * x.sum(1) + 0.05 * rng.normal(size=rows),
+    })  # fmt: skip
+
+
+def test_regimes_are_found_where_each_has_lines_of_its_own():
+    _, found = lines_of(two_regimes())
+    assert len(found.shares) == 2
+    assert found.followed.all()
+    assert np.sort(found.shares) == pytest.approx([0.5, 0.5], abs=0.05)
+    _, alone = lines_of(invoices())
+    assert len(alone.shares) == 1
+
+
+def test_regimes_expect_what_their_mixture_does():
+    """Means and deviations of a Gaussian mixture given some columns, by numerical integration."""
+    rng = np.random.default_rng(4)
+    rows = rng.normal(size=(500, 3)) @ rng.normal(size=(3, 3))
+    lines, maps = lines_of_all(tuple("abc"), rows), normal_maps(rows)
+    covariances = np.stack([np.cov(rng.normal(size=(3, 9))) for _ in range(2)])
+    lines = replace(
+        lines, shares=np.array([0.3, 0.7]), correlation=covariances,
+        centre=lines.centre[0] + rng.normal(size=(2, 3)) * lines.size,
+    )  # fmt: skip
+    solver = StraightLines(lines, maps)
+    for n, seen in enumerate([[True, False, True], [False, False, True], [False] * 3]):
+        own, j = np.array(seen), 1
+        scores = np.array([maps[k](rows[n, k]) for k in range(3)])
+        mean, variance = solver._solved(torch.from_numpy(rows[n : n + 1]), torch.tensor([seen]))
+        x = (rows[n] - lines.centre) / lines.size
+        grid = np.linspace(-12, 12, 20_001)
+        density = np.zeros_like(grid)
+        for r in range(2):
+            shift = (lines.centre[r, j] - lines.centre[0, j]) / lines.size[j]
+            points = np.tile(x[r, own], (len(grid), 1))
+            points = np.column_stack([points, grid - shift])
+            part = np.ix_([*np.flatnonzero(own), j], [*np.flatnonzero(own), j])
+            normal = multivariate_normal(cov=covariances[r][part])
+            density += lines.shares[r] * normal.pdf(points)
+        density /= density.sum()
+        wanted = (density * grid).sum()
+        assert mean[0, j] == pytest.approx(wanted, abs=1e-6)
+        assert variance[0, j] == pytest.approx((density * (grid - wanted) ** 2).sum(), rel=1e-5)
+        assert (
+            solver(torch.from_numpy(scores[None]), torch.tensor([seen])).centres.isfinite().all()
+        )
+
+
+def test_a_slip_is_improbable_and_not_impossible():
+    table = invoices(400)
+    table.loc[7, "total"] += 500
+    model = km.TableModel(width=16, blocks=1, steps=30, device="cpu", random_state=0).fit(table)
+    logs = model.score_samples(table)
+    assert np.isfinite(logs).all()
+    assert logs[7] > logs.mean() - 60
+
+
+def test_sums_stay_within_the_range_and_are_kept():
+    a, b = np.random.default_rng(0).normal(size=(2, 400))
+    table = pd.DataFrame({"a": a, "b": b, "c": a + b})
+    model = km.TableModel(width=16, blocks=1, steps=60, device="cpu", random_state=0).fit(table)
+    drawn = model.sample(2000, random_state=1)
+    assert (drawn >= table.min()).all(axis=None)
+    assert (drawn <= table.max()).all(axis=None)
+    assert np.abs(drawn["a"] + drawn["b"] - drawn["c"]).max() < 0.1
+
+
+def test_lines_of_an_earlier_version_have_one_regime_and_no_slips():
+    _, found = lines_of(invoices())
+    saved = found.to_dict()
+    again = Lines.from_dict(saved)
+    assert all(np.array_equal(getattr(again, n), getattr(found, n)) for n in ("centre", "closely"))
+    earlier = {n: saved[n] for n in ("names", "size", "followed")}
+    earlier |= {"centre": saved["centre"][0], "correlation": saved["correlation"][0]}
+    read = Lines.from_dict(earlier)
+    assert read.shares.tolist() == [1.0]
+    assert read.closely.tolist() == found.followed.tolist()
+    assert read.slips == 0
 
 
 @pytest.mark.parametrize(
@@ -47,7 +140,7 @@ def test_a_line_must_tell_much(noise):
         invoices(60),  # too few rows
         {"a": [1.5, 2.5, 3.25] * 40, "b": ["x", "y", "z"] * 40},  # one number
         pd.DataFrame(np.random.default_rng(0).normal(size=(300, 4)), columns=list("abcd")),
-        pd.DataFrame(np.random.default_rng(0).normal(size=(40, 101)).repeat(60, 0)),
+        pd.DataFrame(np.random.default_rng(0).normal(size=(40, 65)).repeat(60, 0)),
     ],
 )
 def test_tables_without_lines(table):
@@ -78,7 +171,7 @@ def test_expected_values_are_those_of_least_squares():
     rng = np.random.default_rng(2)
     rows = np.exp(rng.normal(size=(3000, 5)) @ rng.normal(size=(5, 5)) / 3)
     names = tuple("abcde")
-    lines, maps = Lines._of_all(names, rows), normal_maps(rows)
+    lines, maps = lines_of_all(names, rows), normal_maps(rows)
     scores = np.stack([own(rows[:, k]) for k, own in enumerate(maps)], 1)
     seen = rng.random(rows.shape) < 0.5
     solver = StraightLines(lines, maps)
@@ -101,7 +194,7 @@ def test_expected_values_are_those_of_least_squares():
 
 def test_rows_that_see_the_same_are_solved_at_once():
     rows = invoices().to_numpy()
-    lines, maps = Lines.of(tuple("abcd"), rows), normal_maps(rows)
+    lines, maps = of_rows(tuple("abcd"), rows), normal_maps(rows)
     solver = StraightLines(lines, maps)
     scores = torch.randn(300, 4, dtype=torch.float64)
     seen = torch.tensor([[True, False, True, False]]).expand(300, 4)
@@ -115,7 +208,7 @@ def test_rows_that_see_the_same_are_solved_at_once():
 @pytest.mark.parametrize("block", [16, 2 * 16, 10**6])
 def test_blocks_of_rows_change_nothing(monkeypatch, block):
     rows = invoices().to_numpy()
-    lines, maps = Lines.of(tuple("abcd"), rows), normal_maps(rows)
+    lines, maps = of_rows(tuple("abcd"), rows), normal_maps(rows)
     solver = StraightLines(lines, maps)
     scores, seen = torch.randn(7, 4, dtype=torch.float64), torch.rand(7, 4) < 0.5
     expected = solver(scores, seen)
@@ -130,7 +223,7 @@ def test_maps_are_those_of_columns(scale):
     rows = np.stack([rng.lognormal(0, 2, 900), rng.normal(5, 1, 900), rng.integers(0, 9, 900)], 1)
     rows = rows * scale
     maps = normal_maps(rows)
-    several = StraightLines(Lines._of_all(tuple("abc"), rows), maps).maps
+    several = StraightLines(lines_of_all(tuple("abc"), rows), maps).maps
     asked = np.concatenate([rows, rows.min(0)[None] - 3 * scale, rows.max(0)[None] + 9 * scale])
     scores = np.stack([own(asked[:, k]) for k, own in enumerate(maps)], 1)
     assert np.allclose(several(torch.from_numpy(asked)).numpy(), scores, rtol=1e-9, atol=1e-9)
@@ -191,7 +284,7 @@ def test_a_density_relative_to_lines_is_one_in_all(model):
     inside = found.cdf(np.full(len(totals), totals[-1]))[0] - found.cdf(
         np.full(len(totals), totals[0])
     )[0]  # fmt: skip
-    assert np.trapezoid(np.exp(log_density), totals) == pytest.approx(inside, abs=0.02)
+    assert trapezoid(np.exp(log_density), totals) == pytest.approx(inside, abs=0.02)
 
 
 def test_lines_are_saved(model, tmp_path):

@@ -166,7 +166,7 @@ def test_what_is_given_is_copied_to_the_last_digit(model):
 def test_gaps_are_filled_by_equal_numbers_and_filled_cells_stay():
     table = accounts()
     table.loc[::3, "paid"] = np.nan
-    model = km.TableModel(width=48, blocks=1, steps=250, random_state=0).fit(table)
+    model = km.TableModel(width=48, blocks=1, steps=120, random_state=0).fit(table)
     filled = model.impute(table, draws=1, random_state=0)[0]
     gaps = table["paid"].isna()
     assert not filled["paid"].isna().any()

@@ -52,8 +52,32 @@ def test_all_equal_columns_are_found_and_no_others():
     assert find_twins(schema, schema.encode(few)) == ()
 
 
+@pytest.mark.parametrize("rows", [50, 300])
+@pytest.mark.parametrize(
+    "other",
+    [lambda x: 2 * x, lambda x: 4 * x, lambda x: x + 1, lambda x: 2.0**30 * x, lambda x: -x],
+)
+def test_multiples_and_shifts_are_not_equal(other, rows):
+    rng = np.random.default_rng(0)
+    for x in (1000 * rng.normal(size=rows), rng.integers(0, 10**6, rows),
+              rng.lognormal(3, 1, rows).round(2)):  # fmt: skip
+        table = pd.DataFrame({"x": x, "y": other(x), "again": x})
+        schema = km.Schema.of(table)
+        assert find_twins(schema, schema.encode(table)) == (("x", "again"),)
+
+
+def test_a_double_is_drawn_and_filled_as_such():
+    b = np.random.default_rng(0).normal(size=300)
+    table = pd.DataFrame({"b": b, "c": 2 * b, "x": b[::-1]})
+    model = km.TableModel(**TINY).fit(table)
+    drawn = model.sample(200, random_state=1)
+    assert np.abs(drawn["c"] - 2 * drawn["b"]).median() < 0.05
+    gaps = table.head(20).assign(c=np.nan)
+    assert np.abs(model.impute(gaps)["c"] - 2 * gaps["b"]).max() < 0.1
+
+
 def test_samples_are_equal_in_every_row(model):
-    table = model.sample(3000, random_state=1)
+    table = model.sample(1000, random_state=1)
     assert same(table["price"], table["again"])
     assert same(table["town"], table["city"])
     assert same(table["town"], table["place"])

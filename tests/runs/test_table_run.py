@@ -20,7 +20,7 @@ from kermix.runs.table_fit import why_table_model
 from kermix.runs.table_run import TableRun
 from kermix.training.checkpoints import load_checkpoint
 
-TINY = {"width": 16, "blocks": 1, "steps": 80, "learning_rate": 0.01, "device": "cpu"}
+TINY = {"width": 16, "blocks": 1, "steps": 40, "learning_rate": 0.01, "device": "cpu"}
 
 
 def shop(rows=400, seed=0):
@@ -59,10 +59,10 @@ def test_a_table_with_categories_goes_to_the_table_model(run):
         "Left out as keys: order.",
     ]
     assert isinstance(open_run(run.folder), TableRun)
-    assert "--width 16 --blocks 1 --steps 80" in run.command()
+    assert "--width 16 --blocks 1 --steps 40" in run.command()
     lines = (run.folder / "metrics.csv").read_text().splitlines()
     assert lines[0] == "step,loss,metric"
-    assert int(lines[-1].partition(",")[0]) <= 80
+    assert int(lines[-1].partition(",")[0]) <= 40
 
 
 def test_samples_are_valid(run):

@@ -27,7 +27,8 @@ from kermix.training.checkpoints import load_checkpoint
 from kermix.training.table_model import TableModelSettings, table_split
 from kermix.training.table_rows import OtherRows, split_rows
 
-TINY = {"width": 16, "blocks": 1, "steps": 60, "learning_rate": 0.01, "device": "cpu"}
+pytestmark = pytest.mark.usefixtures("undrawn_in_module")
+TINY = {"width": 16, "blocks": 1, "steps": 40, "learning_rate": 0.01, "device": "cpu"}
 
 
 def orders(rows=900, seed=0):
@@ -75,7 +76,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(folder):
+def run(folder, undrawn_in_module):
     return km.fit(folder / "orders.parquet", from_disk=True, out=folder / "disk", **TINY)
 
 
@@ -195,7 +196,7 @@ def test_very_many_rows_are_split_and_drawn_without_an_order_of_them(
     every = {*held.tolist(), *train[torch.arange(len(train))].tolist()}
     assert len(every) == 900
     whole, _ = trained(folder / "orders.parquet", tmp_path / "a")
-    again, trainer = trained(folder / "orders.parquet", tmp_path / "b", steps=20)
+    again, trainer = trained(folder / "orders.parquet", tmp_path / "b", steps=15)
     goes_on(again)
     assert same(weights(whole), weights(again))
     drawn = np.concatenate([trainer.task.batch(k)[0].numpy() for k in range(60)])

@@ -20,6 +20,16 @@ every_loss = pytest.mark.parametrize("name", LOSSES)
 every_case = pytest.mark.parametrize("case", CASES)
 
 
+def each_with_one_of(name, values):
+    """Every case with every loss, and with these in turns: each value meets each of both."""
+    turns = [
+        (case, loss, values[(i + k) % len(values)])
+        for i, case in enumerate(CASES)
+        for k, loss in enumerate(LOSSES)
+    ]
+    return pytest.mark.parametrize(("case", "name", name), turns)
+
+
 def setting(case):
     """Data, their sketch, a unit of length in which the kernel is exp(-distance^2 / 2)."""
     d, v, rank = CASES[case]
@@ -34,9 +44,7 @@ def away(distance, d, unit, dtype=torch.float64, n=12):
     return y.to(dtype).requires_grad_(), direction
 
 
-@every_loss
-@every_case
-@pytest.mark.parametrize("dtype", DTYPES)
+@each_with_one_of("dtype", DTYPES)
 def test_gradients_point_to_the_data(case, name, dtype):
     """Seen before: NaN from 30 on, and a scalar loss that falls with the distance."""
     _, _, sketch, unit = setting(case)
@@ -65,9 +73,7 @@ def test_values_are_near_those_of_the_samples(case, name):
         assert_close(LOSSES[name]()(sketch, y), truth, rtol=0.35, atol=8.0)
 
 
-@every_loss
-@every_case
-@pytest.mark.parametrize("distance", [30.0, 1e3])
+@each_with_one_of("distance", (30.0, 1e3))
 def test_descent_brings_a_point_back(case, name, distance):
     x, _, sketch, unit = setting(case)
     y, _ = away(distance, CASES[case][0], unit, n=1)

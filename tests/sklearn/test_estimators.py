@@ -26,7 +26,9 @@ def two_blobs(n=600):
     return centres[generator.integers(2, size=n)] + generator.normal(size=(n, 2)) * [10.0, 0.1]
 
 
-@parametrize_with_checks([small(random_state=0), km.KernelMixture(random_state=0)])
+@parametrize_with_checks(
+    [small(steps=5, refine_steps=2, random_state=0), km.KernelMixture(random_state=0)]
+)
 def test_contract(estimator, check):
     check(estimator)
 

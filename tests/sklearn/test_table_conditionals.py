@@ -44,7 +44,8 @@ def test_times_are_times_in_conditional_distributions(unit, written):
     drawn = days(model.sample(4000, given={"v": 18.2}, random_state=0)["t"].to_numpy())
     for at in (170, 182, 200):
         asked = pd.Timestamp("2024-01-01") + pd.Timedelta(days=at)
-        for value in (asked, asked.to_datetime64(), str(asked.date())):
+        exact = np.datetime64(asked, "ns")
+        for value in (asked, asked.to_datetime64(), exact, [exact], str(asked.date())):
             assert one.cdf(value)[0] == pytest.approx((drawn <= at).mean(), abs=0.03)
 
 
@@ -67,7 +68,7 @@ def test_the_distribution_of_no_number_is_refused(bad):
         model.conditional("k").cdf(bad)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_two_columns_have_two_orders(seed):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=300)

@@ -68,6 +68,7 @@ def test_the_first_time_it_is_fit():
 def test_weights_count(model):
     both = pd.concat([people(shift=10.0, seed=1), people(shift=-20.0, seed=2)])
     both = both.reset_index(drop=True)
+    model.set_params(steps=30)
     light = copy.deepcopy(model).partial_fit(
         both, sample_weight=np.r_[np.ones(400), np.zeros(400)]
     )
@@ -76,7 +77,7 @@ def test_weights_count(model):
 
 
 def test_a_model_that_was_saved_goes_on(model, tmp_path):
-    model.save(tmp_path / "model")
+    model.set_params(steps=30).save(tmp_path / "model")
     again = km.TableModel.load(tmp_path / "model").set_params(random_state=0)
     new = people(shift=10.0, seed=1)
     np.testing.assert_allclose(

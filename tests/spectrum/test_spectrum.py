@@ -60,7 +60,7 @@ def test_samples_converge_to_the_grid(d):
     values, left, right = [], [], []
     for n in (100, 400, 1600):
         errors = []
-        for seed in range(5):
+        for seed in range(3):
             x = draw_two_bumps(n, d, seed)
             y = 1.2 * normal(n, d, seed=100 + seed)
             found = km.decompose(x, y, V, rank=count)

@@ -81,10 +81,11 @@ def test_errors():
         ConditionalSettings(steps=0, refine_steps=0)
 
 
-@pytest.mark.parametrize("stop", [5, 8, 11])
-@pytest.mark.parametrize("cost", ["svd", "likelihood"])
+@pytest.mark.parametrize(
+    ("cost", "stop"), [("svd", 5), ("svd", 8), ("svd", 11), ("likelihood", 8)]
+)
 def test_a_stopped_fit_ends_with_the_same_weights(tmp_path, stop, cost):
-    settings, path = small(cost=cost, steps=8, refine_steps=50), tmp_path / "fit"
+    settings, path = small(cost=cost, steps=8, refine_steps=20), tmp_path / "fit"
     data = two_branches(300)
     whole = fit_conditional(*data, settings, device="cpu")
     stop += 0 if cost == "svd" else settings.steps

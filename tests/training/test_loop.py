@@ -1,6 +1,7 @@
 """The one loop: every task goes on exactly, reports before it saves, and says why it failed."""
 
 import ast
+import functools
 import math
 from pathlib import Path
 
@@ -132,13 +133,31 @@ def changing(trainer):
     return tensors, rows
 
 
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory):
+    """A trainer of a task after its run, its folder, and the steps before and at each report."""
+
+    @functools.cache
+    def run_of(name):
+        trainer, folder = Trainer(TASKS[name][0](), device="cpu"), tmp_path_factory.mktemp("run")
+        path, seen = folder / "last.safetensors", []
+
+        def look(row):
+            before = load_checkpoint(path)[1]["step"] if path.exists() else 0
+            seen.append((before, row["step"]))
+
+        assert trainer.run(folder=folder, on_report=look)
+        return trainer, path, seen
+
+    return run_of
+
+
 @pytest.mark.parametrize("name", TASKS)
-def test_stopped_at_any_step_and_resumed_is_as_never_stopped(name, tmp_path):
+def test_stopped_at_any_step_and_resumed_is_as_never_stopped(name, never_stopped, tmp_path):
     make, stop = TASKS[name]
-    whole, first, second = (Trainer(make(), device="cpu") for _ in range(3))
+    whole, first, second = never_stopped(name)[0], *(Trainer(make(), device="cpu") for _ in "12")
     for trainer in (whole, first, second):
         trainer.scratch = tmp_path
-    assert whole.run()
     assert not first.run(folder=tmp_path, should_stop=lambda: first.step == stop)
     second.load(tmp_path / "last.safetensors")
     assert second.step == stop < whole.total
@@ -154,15 +173,8 @@ def test_stopped_at_any_step_and_resumed_is_as_never_stopped(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_report_comes_before_its_checkpoint(name, tmp_path):
-    make, _ = TASKS[name]
-    trainer, path, seen = Trainer(make(), device="cpu"), tmp_path / "last.safetensors", []
-
-    def look(row):
-        before = load_checkpoint(path)[1]["step"] if path.exists() else 0
-        seen.append((before, row["step"]))
-
-    assert trainer.run(folder=tmp_path, on_report=look)
+def test_a_report_comes_before_its_checkpoint(name, never_stopped):
+    trainer, path, seen = never_stopped(name)
     steps = [step for _, step in seen]
     assert [before for before, _ in seen] == [0, *steps[:-1]]
     content = load_checkpoint(path)[1]

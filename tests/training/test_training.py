@@ -128,9 +128,9 @@ def test_closed_form_takes_batches():
 
 def test_a_run_covers_all_modes_and_knows_its_density():
     chosen = toy("mixture10")
-    split = split_rows(chosen.sample(5000, generator()), 0)
+    split = split_rows(chosen.sample(3000, generator()), 0)
     settings = FitSettings(
-        components=64, steps=300, refine_steps=150, refine_batch_size=1024, seed=1
+        components=48, steps=200, refine_steps=100, refine_batch_size=512, seed=1
     )
     trainer = build_trainer(split, settings)
     assert trainer.run()

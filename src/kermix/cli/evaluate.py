@@ -126,8 +126,8 @@ def command(
             print_json(found.to_dict())
         else:
             _print(found)
-    if fail_if_different and found.verdict.too_few_permutations:
-        raise OptionError(f"--fail-if-different needs a verdict. {found.verdict.too_few()}")
+    if fail_if_different and found.good is None:
+        raise OptionError(f"--fail-if-different needs a verdict. {found.answer}")
     if fail_if_different and not found.good:
         raise typer.Exit(DIFFERENT)
 

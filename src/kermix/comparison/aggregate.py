@@ -71,7 +71,7 @@ def aggregate_test(
     r"""Test by permutation whether two data sets come from one distribution.
 
     Args:
-        a: A tensor, an array, a table or a file, as :func:`kermix.compare` takes them.
+        a: A tensor, an array, a table or a file, as `kermix.compare` takes them.
         b: The other.
         permutations: How many random labellings; all there are, if these are fewer.
         seed: Of the labellings.
@@ -117,7 +117,7 @@ def aggregate_rows(
         pooled: Numbers as they are, or mixed rows.
         n: How many rows are of the first sample.
         places: The columns, and where the rows hold them; by default one each, named x0, x1, ...
-        layout: Which columns of the rows are codes, if any; see :class:`~kermix.kernels.mixed`.
+        layout: Which columns of the rows are codes, if any; see `kermix.kernels.mixed`.
         permutations: How many random labellings.
         seed: Of the labellings.
         level: Of the verdict.

@@ -13,7 +13,7 @@ class FamilyStatistic:
 
     Attributes:
         name: Which kernel of which columns, or which columns.
-        statistic: Its evidence, :math:`z |z| / 2`, with `z` in standard deviations above its mean
+        statistic: Its evidence, $z |z| / 2$, with `z` in standard deviations above its mean
             over all labellings, after a cube root that makes it nearly normal.
         pvalue: Of this statistic by itself, right only if it alone had been looked at.
         corrected: The same, with all statistics of the family looked at.

@@ -112,11 +112,11 @@ def block_statistics(
     b: Tensor,  # (P, B)
     ridge: float,
 ) -> dict[str, Tensor]:  # (P,) each
-    """The statistics of :func:`kermix.two_sample_test` for weights of blocks.
+    """The statistics of `kermix.two_sample_test` for weights of blocks.
 
     Local forms, not through the costs' protocol. For 500 permutations of 400 blocks and 100
     features they take 0.33 s on one core; the costs themselves, by
-    :class:`~kermix.comparison.weightings.WeightedMoments` on the same moments, take 1.28 s. For
+    `kermix.comparison.weightings.WeightedMoments` on the same moments, take 1.28 s. For
     rows it is 0.09 s and 1.03 s: "kermix svd" and "kermix svd, exact" of `python -m benchmarks
     permutation`.
     """
@@ -196,7 +196,7 @@ def _mixed_projections(
 
 
 def line_energy_of_rows(values: Tensor, n: int) -> float:  # (N,)
-    r"""Energy distance on a line of the first n values and the others, :math:`2 \int (F - G)^2`.
+    r"""Energy distance on a line of the first n values and the others, $2 \int (F - G)^2$.
 
     Example:
         >>> line_energy_of_rows(torch.tensor([0.0, 0.0, 1.0]), 2)
@@ -211,14 +211,14 @@ def line_energy_of_rows(values: Tensor, n: int) -> float:  # (N,)
 def _of_projections(d: int) -> float:
     r"""Length of a vector over the mean length of its projections.
 
-    It is :math:`\sqrt\pi\, \Gamma((d + 1) / 2) / \Gamma(d / 2)`, so the energy distance is that
+    It is $\sqrt\pi\, \Gamma((d + 1) / 2) / \Gamma(d / 2)$, so the energy distance is that
     multiple of the mean over directions of the distance on a line.
     """
     return math.sqrt(math.pi) * math.exp(math.lgamma((d + 1) / 2) - math.lgamma(d / 2))
 
 
 def line_energy(values: Tensor, blocks: Blocks, signed: Tensor) -> Tensor:  # (N,), (P, B) -> (P,)
-    r"""Energy distance on a line, :math:`2 \int (F - G)^2`, on a grid of 512 quantiles.
+    r"""Energy distance on a line, $2 \int (F - G)^2$, on a grid of 512 quantiles.
 
     Exact for columns of fewer distinct values.
     """

@@ -63,7 +63,7 @@ def compare(
         v: One variance, several (each is reported), or `"auto"`: four of them from the data.
         columns: Which columns of tables to use; by default all.
         exclude: Columns of tables to leave aside.
-        kinds: Kinds of columns by name, where you know better; see :meth:`kermix.Schema.of`.
+        kinds: Kinds of columns by name, where you know better; see `kermix.Schema.of`.
         delimiter: Between the cells of text files; found if not given.
         decimal: "." or "," in text files; found if not given.
         encoding: Of text files; UTF-8, or Latin-1 where that fails.
@@ -72,7 +72,7 @@ def compare(
             so when these differ more than tenfold.
         max_points: Larger sets are subsampled at random to this many points, without replacement;
             the result says so. By default tests use all rows. Costs depend on the number of rows
-            that they are of, which :attr:`Measure.rows` tells: of larger sets, 1000 of each are
+            that they are of, which `Measure.rows` tells: of larger sets, 1000 of each are
             drawn for the SVD, matrix and vector costs and the Bures distance, 4000 for the
             others, and error bars are those of what was drawn.
         level: At which p-values the sets are called different.

@@ -97,7 +97,7 @@ def _error(name: str, log_value: float, drawn: Tensor, split: Tensor) -> float |
 
     One minus a vector cost depends on a few points that others do not reach, and is skewed as
     lognormal numbers are: with the standard error `s` of its logarithm it is
-    :math:`\sqrt{e^{s^2} - 1}` times what is missing. Where `s` is more than one, it depends on
+    $\sqrt{e^{s^2} - 1}$ times what is missing. Where `s` is more than one, it depends on
     points that the samples do not have.
 
     Args:

@@ -83,15 +83,15 @@ def exchanges(count: int) -> int:
 def standard_error(rows: float, interactions: float) -> float:
     r"""Standard error of a value from the variances `A` of its rows and `B` of their interactions.
 
-    Let the value be :math:`\theta(\delta) = \theta_0 + L \delta + \delta^\top Q \delta` in the
-    deviation :math:`\delta` of the samples from their sources, with covariance
-    :math:`\Sigma`: near equal sources distances are all `Q`. What each row adds to the value, with
-    the others as they are, has the variance :math:`A = (L + 2 \delta^\top Q) \Sigma
-    (L + 2 \delta^\top Q)^\top`, which is :math:`L \Sigma L^\top + 2 B` on average, where
-    :math:`B = 2 \operatorname{tr} (Q \Sigma)^2` is the variance of what rows add together. So
-    what is wanted is :math:`A - B`. (A jackknife is `A`, a bootstrap `A + B`: twice and three
+    Let the value be $\theta(\delta) = \theta_0 + L \delta + \delta^\top Q \delta$ in the
+    deviation $\delta$ of the samples from their sources, with covariance
+    $\Sigma$: near equal sources distances are all `Q`. What each row adds to the value, with
+    the others as they are, has the variance $A = (L + 2 \delta^\top Q) \Sigma
+    (L + 2 \delta^\top Q)^\top$, which is $L \Sigma L^\top + 2 B$ on average, where
+    $B = 2 \operatorname{tr} (Q \Sigma)^2$ is the variance of what rows add together. So
+    what is wanted is $A - B$. (A jackknife is `A`, a bootstrap `A + B`: twice and three
     times too much where `L` is nothing.) Near equal sources `A` may by chance be less than `B`,
-    and half of `B` is kept: with normal :math:`\delta`, the mean of the errors is then between
+    and half of `B` is kept: with normal $\delta$, the mean of the errors is then between
     12 % below and 9 % above the scatter, whatever `L` and `Q`.
 
     Example:
@@ -102,7 +102,7 @@ def standard_error(rows: float, interactions: float) -> float:
 
 
 def jackknife(values: Tensor) -> float:  # (G,)
-    """The variance `A` of :func:`standard_error`, from values without one group of rows each.
+    """The variance `A` of `standard_error`, from values without one group of rows each.
 
     Example:
         >>> jackknife(torch.tensor([1.0, 3.0]))
@@ -114,8 +114,8 @@ def jackknife(values: Tensor) -> float:  # (G,)
 def jackknife_error(values: Tensor, of_halves: Tensor) -> float:  # (G,), (S, 2)
     r"""Standard error of a value without a closed form, from its values at parts of the samples.
 
-    The halves of a split deviate by :math:`\delta + \epsilon` and :math:`\delta - \epsilon`,
-    where :math:`\epsilon` is as large as :math:`\delta`. So half the difference of their values
+    The halves of a split deviate by $\delta + \epsilon$ and $\delta - \epsilon$,
+    where $\epsilon$ is as large as $\delta$. So half the difference of their values
     has on average the variance `A`, and their mean has `B`. As many costs of half the rows are
     other numbers, only the share `B / A` comes from them, and `A` from the jackknife. The share
     is at most a half, or more where three rows and more add something together.

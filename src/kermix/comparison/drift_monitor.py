@@ -111,7 +111,7 @@ class DriftMonitor:
             of all streams together.
         columns: Which columns of a table to watch; by default all.
         exclude: Columns of a table to leave aside.
-        kinds: Kinds of columns by name, where you know better; see :meth:`kermix.Schema.of`.
+        kinds: Kinds of columns by name, where you know better; see `kermix.Schema.of`.
         seed: Of everything random.
 
     Example:
@@ -200,7 +200,7 @@ class DriftMonitor:
     def update(self, batch: Source) -> DriftUpdate:
         """Take the next batch, and say whether the stream has drifted.
 
-        After an alarm it goes on; :meth:`reset` begins anew.
+        After an alarm it goes on; `reset` begins anew.
         """
         rows = self._reader(batch)
         if not len(rows):
@@ -305,7 +305,7 @@ class DriftMonitor:
 
         The batches of one number are one batch: what comes out is what one monitor would say that
         had seen the rows of both. The monitors must have the same reference and settings, and as
-        many batches; make them by :meth:`load` from one file, say.
+        many batches; make them by `load` from one file, say.
         """
         if not self._same_as(other):
             raise OptionError(

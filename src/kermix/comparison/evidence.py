@@ -13,7 +13,7 @@ DIGITS = 1e-9  # statistics that agree to so many digits are equal
 
 
 def evidence(statistics: Tensor) -> Tensor:  # (..., P) -> (..., P)
-    r"""Statistics on one scale, :math:`z |z| / 2`, with cube roots `z` of mean 0 and variance 1.
+    r"""Statistics on one scale, $z |z| / 2$, with cube roots `z` of mean 0 and variance 1.
 
     Cube roots of quadratic forms are nearly normal (Wilson and Hilferty), so that the largest of
     several is not always that with the longest tail.
@@ -26,7 +26,7 @@ def evidence(statistics: Tensor) -> Tensor:  # (..., P) -> (..., P)
 
 
 def mean_evidence(evidence: Tensor) -> Tensor:  # (M, P) -> (P,)
-    r"""The logarithm of the mean of :math:`e^{z |z| / 2}`, which is ruled by its largest terms."""
+    r"""The logarithm of the mean of $e^{z |z| / 2}$, which is ruled by its largest terms."""
     return evidence.logsumexp(0) - math.log(len(evidence))
 
 

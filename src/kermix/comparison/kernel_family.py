@@ -1,12 +1,12 @@
 r"""Kernels of all columns together, over a grid of bandwidths: means and second moments.
 
-With features :math:`\phi` of a kernel that are uncorrelated over the pooled rows, their variances
-:math:`\lambda_i` and the difference :math:`\delta` of their means on both sides, the statistics of
-the mean are :math:`\sum_i \delta_i^2 / (\lambda_i + \epsilon)`: for large :math:`\epsilon` nearly
+With features $\phi$ of a kernel that are uncorrelated over the pooled rows, their variances
+$\lambda_i$ and the difference $\delta$ of their means on both sides, the statistics of
+the mean are $\sum_i \delta_i^2 / (\lambda_i + \epsilon)$: for large $\epsilon$ nearly
 the maximum mean discrepancy, for small the kernel Fisher discriminant, in which fine structure
-counts as much as coarse; and :math:`\sum_{i \le k} \delta_i^2 / \lambda_i` of the leading features
+counts as much as coarse; and $\sum_{i \le k} \delta_i^2 / \lambda_i$ of the leading features
 alone, a smooth test in Neyman's sense. Those of the second moments are the local form of the SVD
-cost (the Bures metric, see :func:`kermix.two_sample_test`) of the constant and the leading
+cost (the Bures metric, see `kermix.two_sample_test`) of the constant and the leading
 features, whitened, of kernels that are neither fine nor coarse.
 Features come from landmarks, which are distinct pooled rows.
 """
@@ -165,7 +165,7 @@ class _Features:
         return torch.where(there, 1 / self.variances.clamp(min=NEGLIGIBLE), 0.0)
 
     def second_weights(self, leading: int) -> Tensor:
-        """Weights of the squares of second moments, as :func:`_pairs` orders them."""
+        """Weights of the squares of second moments, as `_pairs` orders them."""
         whitened = self.variances[: self.leading]
         moments = torch.cat([whitened.new_ones(1), whitened / (whitened + WHITENING)])
         i, j = _pairs(len(moments))

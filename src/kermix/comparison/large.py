@@ -36,7 +36,7 @@ RIDGE = 1e-4
 class BlockTests:
     """Every test between rows of `x` and of `y`, pooled one after the other.
 
-    Permutations exchange blocks of rows (see :mod:`kermix.comparison.blocks`). Landmarks of
+    Permutations exchange blocks of rows (see `kermix.comparison.blocks`). Landmarks of
     features are chosen among pooled rows by their values alone: were one side preferred, features
     would fit it better, and the labels would no longer be exchangeable.
     """

@@ -3,7 +3,7 @@ r"""A test of equal kernel means from sketches alone, at its level also for few 
 Two things can spoil the level. Rows that landmarks were chosen from fit them better than others
 do: they are left out, unless the landmarks leave out so little of the kernel that their choice
 cannot matter. And rows with rare features decide a mean of few rows: the whitening is damped in
-proportion to how unequal the samples are, see :func:`mean_test`.
+proportion to how unequal the samples are, see `mean_test`.
 """
 
 import math
@@ -38,18 +38,18 @@ class MeanTest(NamedTuple):
 def mean_test(x: Sketch, y: Sketch) -> MeanTest:
     r"""Whether two sketches have equal means of features, from their moments alone.
 
-    With :math:`\delta` the difference of the means and :math:`\Sigma` the pooled covariance of
-    the features, whose eigenvalues are :math:`\lambda_i`, the statistic is
-    :math:`T = \delta^\top (\Sigma + \epsilon)^{-1} \delta / (1/n + 1/m)`. Under permutations of
-    the :math:`N = n + m` rows it has the mean :math:`N/(N-1) \sum_i w_i` with
-    :math:`w_i = \lambda_i / (\lambda_i + \epsilon)` and, were all rows of equal weight in it, the
-    variance :math:`2 (\sum w_i^2 - (\sum w_i)^2 / (N - 1))`; for normal features without
-    :math:`\epsilon`, :math:`T/N` has a beta distribution with these moments. The p-value matches
+    With $\delta$ the difference of the means and $\Sigma$ the pooled covariance of
+    the features, whose eigenvalues are $\lambda_i$, the statistic is
+    $T = \delta^\top (\Sigma + \epsilon)^{-1} \delta / (1/n + 1/m)$. Under permutations of
+    the $N = n + m$ rows it has the mean $N/(N-1) \sum_i w_i$ with
+    $w_i = \lambda_i / (\lambda_i + \epsilon)$ and, were all rows of equal weight in it, the
+    variance $2 (\sum w_i^2 - (\sum w_i)^2 / (N - 1))$; for normal features without
+    $\epsilon$, $T/N$ has a beta distribution with these moments. The p-value matches
     them and the third cumulant (Hall, Buckley, Eagleson).
 
     Rows are not of equal weight: what unequal samples add to the variance is, relative to it, at
-    most :math:`(n - m)^2 / (2 n m N \epsilon)`, and :math:`\epsilon` is large enough to keep that
-    below a twentieth. It also keeps :math:`\sum w_i` below a quarter of the rows.
+    most $(n - m)^2 / (2 n m N \epsilon)$, and $\epsilon$ is large enough to keep that
+    below a twentieth. It also keeps $\sum w_i$ below a quarter of the rows.
 
     Rows that the landmarks were chosen from are left out. There is no p-value, but a note that
     says why, if fewer than ten rows of a sketch are left, if it is not known which rows these

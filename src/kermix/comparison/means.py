@@ -21,7 +21,7 @@ from kermix.costs.formulas import log_scalar_cost
 from kermix.kernels.gram import squared_distances
 from kermix.kernels.mixed import Layout, mixed_kernel
 
-__all__ = ["mean_measures"]
+__all__ = ["mean_measures", "unbiased_distance_error"]
 
 TILE = 1024
 ROUNDING = 64 * torch.finfo(torch.float64).eps
@@ -61,7 +61,7 @@ class RowSums:
         return torch.cat([mean[None], mean + weight * (mean - self.means) / max(1, rest)])
 
     def interaction_within(self) -> float:
-        r"""Second moment of what is left of :math:`h(x_i, x_j)` without what either row adds.
+        r"""Second moment of what is left of $h(x_i, x_j)$ without what either row adds.
 
         It comes from pairs of different rows alone, without bias: of a kernel that is almost
         diagonal they are next to nothing.
@@ -105,6 +105,15 @@ class Pairs:
         xy = torch.cat([self.xy.without_each(1), self.yx.without_each(1)[1:]])
         return PairMeans(torch.cat([xx, xx[0].expand(m)]), xy,
                          torch.cat([yy[0].expand(1 + n), yy[1:]]))  # fmt: skip
+
+    def unbiased_distances(self) -> Tensor:  # (1 + n + m,)
+        """Squared distance of means without pairs of a row and itself, then without each row."""
+        n, m = self.sizes
+        xx, yy = self.xx.without_each(2), self.yy.without_each(2)
+        xy = torch.cat([self.xy.without_each(1), self.yx.without_each(1)[1:]])
+        within_x = torch.cat([xx, xx[0].expand(m)])
+        within_y = torch.cat([yy[0].expand(1 + n), yy[1:]])
+        return within_x + within_y - 2 * xy
 
     def interactions(self, xx: float = 1.0, xy: float = 1.0, yy: float = 1.0) -> float:
         """The part `B` of the variance of the three means' sum, each relative to its scale."""
@@ -228,20 +237,54 @@ def _sums(
                 rows_a, rows_b = a[:, rows].mT, b[:, rows].mT
                 mean += torch.stack([(rows_a * of_a).sum(0), (rows_a * of_b).sum(0),
                                      (rows_b * of_b).sum(0)])  # fmt: skip
-            block[own] = 0
-            for side, part in enumerate(block.tensor_split([n], 1)):
-                itself = (rows.start >= n) == side
-                average = part.sum(1) / max(1, part.shape[1] - itself)
-                if itself:
-                    block[own] = average
-                found[side, 0, rows] = average
-                found[side, 1, rows] = part.sub_(average[:, None]).square_().sum(1)
+            _add_rows(found, block, rows, n)
     zero = points.new_zeros(1, 1)
     return [
-        Pairs(RowSums(*to_x[:, :n]), RowSums(*to_y[:, :n]), RowSums(*to_x[:, n:]),
-              RowSums(*to_y[:, n:]), float(function(zero)))
-        for (to_x, to_y), function in zip(sums, functions, strict=True)
-    ], [PairMeans(*mean) for mean in means]  # fmt: skip
+        _pairs(found, n, float(function(zero)))
+        for found, function in zip(sums, functions, strict=True)
+    ], [PairMeans(*mean) for mean in means]
+
+
+def unbiased_distance_error(
+    x: Tensor,  # (n, d)
+    y: Tensor,  # (m, d)
+    gram: Callable[[Tensor, Tensor], Tensor],
+) -> float:
+    """Standard error of the unbiased squared distance of means in the space of any kernel.
+
+    Args:
+        x: One sample, of at least two rows.
+        y: The other.
+        gram: The kernel between rows and others.
+    """
+    points, n, m = torch.cat([x, y]), len(x), len(y)
+    sums = points.new_empty(2, 2, n + m)
+    for rows in _tiles(n, m):
+        _add_rows(sums, gram(points[rows], points), rows, n)
+    pairs = _pairs(sums, n, 0.0)
+    of_x, of_y = pairs.unbiased_distances()[1:].split((n, m))
+    return standard_error(jackknife(of_x) + jackknife(of_y), pairs.interactions())
+
+
+def _pairs(sums: Tensor, n: int, diagonal: float) -> Pairs:  # (2, 2, n + m)
+    to_x, to_y = sums
+    return Pairs(
+        RowSums(*to_x[:, :n]), RowSums(*to_y[:, :n]), RowSums(*to_x[:, n:]),
+        RowSums(*to_y[:, n:]), diagonal,
+    )  # fmt: skip
+
+
+def _add_rows(found: Tensor, block: Tensor, rows: slice, n: int) -> None:
+    """Means and spreads of some rows' values with either side; the block is used up."""
+    own = torch.arange(len(block)), torch.arange(rows.start, rows.stop)
+    block[own] = 0
+    for side, part in enumerate(block.tensor_split([n], 1)):
+        itself = (rows.start >= n) == side
+        average = part.sum(1) / max(1, part.shape[1] - itself)
+        if itself:
+            block[own] = average
+        found[side, 0, rows] = average
+        found[side, 1, rows] = part.sub_(average[:, None]).square_().sum(1)
 
 
 def _without_each(of_x: Tensor, of_y: Tensor) -> Tensor:  # (1 + n + m,)

@@ -12,10 +12,10 @@ __all__ = ["Memories"]
 
 @dataclass
 class Memories:
-    r"""Weighted sums of the features of batches, a batch of age `a` with :math:`(1 - 1/m)^a`.
+    r"""Weighted sums of the features of batches, a batch of age `a` with $(1 - 1/m)^a$.
 
     Attributes:
-        keep: :math:`1 - 1/m` for each memory of `m` batches.
+        keep: $1 - 1/m$ for each memory of `m` batches.
         reference_rows: Of the reference that features are measured from.
         sums: Of features, (..., memories, q).
         rows: Weighted number of rows of each memory, (memories,).

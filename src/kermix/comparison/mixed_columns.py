@@ -36,7 +36,7 @@ def mixed_column_differences(
     r"""How much each of the user's columns differs on its own; tested if there are blocks.
 
     Of a number it is the energy distance of scaled scores. Of a category with shares `p` and `q`
-    it is :math:`\sum_k (p_k - q_k)^2 / (p_k + q_k)`, between 0 and 2 however many values there
+    it is $\sum_k (p_k - q_k)^2 / (p_k + q_k)$, between 0 and 2 however many values there
     are, less its mean were both sets one, which grows with their number. A number with gaps has
     one of its scores, and one of being missing.
     """

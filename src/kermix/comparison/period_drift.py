@@ -65,7 +65,7 @@ class PeriodVerdict:
 
 @dataclass(frozen=True)
 class PeriodDrift:
-    """What :func:`drift_over_time` found. It prints as one sentence and a table.
+    """What `drift_over_time` found. It prints as one sentence and a table.
 
     Attributes:
         reference: Name of the reference period.
@@ -176,7 +176,7 @@ def drift_over_time(
 ) -> PeriodDrift:
     """Whether, when and where a table drifts: each period against a reference period.
 
-    Each period has the verdict of :func:`kermix.compare`, with p-values corrected for their
+    Each period has the verdict of `kermix.compare`, with p-values corrected for their
     number: with probability `1 - level` or more no period is called different that is not.
 
     Args:
@@ -188,7 +188,7 @@ def drift_over_time(
         level: At which a period is called different.
         columns: Which columns to use; by default all.
         exclude: Columns to leave aside.
-        kinds: Kinds of columns by name, where you know better; see :meth:`kermix.Schema.of`.
+        kinds: Kinds of columns by name, where you know better; see `kermix.Schema.of`.
         reading: How tables are read, instead of the three above.
         max_points: Larger periods are subsampled at random to this many rows.
         permutations: Random labellings behind each p-value; by default 500, or as many as the

@@ -45,7 +45,7 @@ def read_periods(source: Any, by: str | None, every: str | None, reading: Readin
     """Cut a file, a folder of files or a table in memory into periods.
 
     Args:
-        source: As for :func:`kermix.compare`; or a folder, whose files are a period each, or with
+        source: As for `kermix.compare`; or a folder, whose files are a period each, or with
             `by` one table.
         by: The column whose values, or dates, are the periods.
         every: "day", "week", "month" or "year", to cut dates by.

@@ -102,7 +102,7 @@ def tied(statistics: Tensor, noise: float) -> Tensor:  # (P,) -> (P,)
 def combined(statistics: Tensor) -> Tensor:  # (L, P) -> (P,)
     r"""One statistic from several: Cauchy's combination of their p-values.
 
-    :math:`\sum_l \tan(\pi (1/2 - p_l))`, a sum that is ruled by its smallest p-values. It treats
+    $\sum_l \tan(\pi (1/2 - p_l))$, a sum that is ruled by its smallest p-values. It treats
     all labellings alike, so its own p-value among them is exact whatever the dependence between
     the statistics.
     """

@@ -34,7 +34,7 @@ Tile: TypeAlias = tuple[slice, slice, Tensor]
 
 @dataclass(frozen=True)
 class PooledFeatures:
-    r"""Features with :math:`K \approx \Phi \Phi^\top`, uncorrelated over the pooled sample."""
+    r"""Features with $K \approx \Phi \Phi^\top$, uncorrelated over the pooled sample."""
 
     features: Tensor  # (N, r)
     moments: Tensor  # (r,), their mean squares, rising
@@ -66,7 +66,7 @@ class PooledFeatures:
         )
 
     def whitened(self, ridge: float | None) -> "PooledFeatures":
-        r"""The same features divided by :math:`\sqrt{\lambda_i + \epsilon}`; None leaves them."""
+        r"""The same features divided by $\sqrt{\lambda_i + \epsilon}$; None leaves them."""
         if ridge is None:
             return self
         scale = self.moments + ridge
@@ -126,18 +126,18 @@ def _kept(moments: Tensor) -> Tensor:
 
 
 def matrix_form(pooled: PooledFeatures, rows: slice, columns: slice) -> Tensor:
-    r"""Squared entries of :math:`\Phi \Phi^\top`: the Hilbert-Schmidt form of second moments."""
+    r"""Squared entries of $\Phi \Phi^\top$: the Hilbert-Schmidt form of second moments."""
     return (pooled.features[rows] @ pooled.features[columns].T).square()
 
 
 def bures_form(pooled: PooledFeatures, rows: slice, columns: slice) -> Tensor:
     r"""The Bures metric at the pooled second moment, as a kernel between points.
 
-    .. math:: H_{kl} = \sum_{ij} \frac{\phi_{ki} \phi_{kj} \phi_{li} \phi_{lj}}
+    $$H_{kl} = \sum_{ij} \frac{\phi_{ki} \phi_{kj} \phi_{li} \phi_{lj}}
         {\lambda_i + \lambda_j} = \int_0^\infty \Big( \sum_i \phi_{ki} e^{-t \lambda_i} \phi_{li}
-        \Big)^2 dt,
+        \Big)^2 dt,$$
 
-    the integral by the trapezoidal rule in :math:`\log t`: some twenty matrix products instead
+    the integral by the trapezoidal rule in $\log t$: some twenty matrix products instead
     of all pairs of features.
     """
     lowest, highest = (2 * float(m) for m in (pooled.moments[0], pooled.moments[-1]))
@@ -160,7 +160,7 @@ def bures_witness(
 ) -> Tensor:  # (M,)
     r"""Where two halves of the pooled sample differ: the derivative of the Bures form.
 
-    .. math:: w(z) = \sum_{ij} \phi_i(z) \frac{D_{ij}}{\lambda_i + \lambda_j} \phi_j(z),
+    $$w(z) = \sum_{ij} \phi_i(z) \frac{D_{ij}}{\lambda_i + \lambda_j} \phi_j(z),$$
 
     with `D` the difference of second moments; positive where the first half has more mass.
     """

@@ -66,7 +66,7 @@ class Measure:
 class ColumnDifference:
     r"""How much one column differs: its energy distance in standard deviations.
 
-    Of a category it is :math:`\sum (p - q)^2 / (p + q)`, between 0 and 2.
+    Of a category it is $\sum (p - q)^2 / (p + q)$, between 0 and 2.
 
     Means are those of numbers. `change` says in words what changed most in a category, a time, or
     the share of missing values.
@@ -127,10 +127,10 @@ class Known:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """What :func:`compare` found. It prints as its verdict and the columns that differ.
+    """What `compare` found. It prints as its verdict and the columns that differ.
 
     The verdict, and every cost with its error bar and p-value (`measures`, `tests`,
-    `column_differences`, :meth:`rows`, :meth:`details`), are each computed when they are first
+    `column_differences`, `rows`, `details`), are each computed when they are first
     asked for, and kept.
 
     Attributes:
@@ -199,7 +199,7 @@ class Comparison:
 
     @property
     def x(self) -> Tensor | None:
-        """Points of the first set, at most 1000; :meth:`raw` has them in the data's units."""
+        """Points of the first set, at most 1000; `raw` has them in the data's units."""
         return self.found.x
 
     @property

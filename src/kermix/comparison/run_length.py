@@ -57,7 +57,7 @@ class Calibration:
 
 
 def combined(scores: Tensor, columns: int) -> Tensor:  # (..., memories, parts) -> (...)
-    r"""One number, ruled by the largest scores: the logarithm of a mean of :math:`e^{z|z|/2}`.
+    r"""One number, ruled by the largest scores: the logarithm of a mean of $e^{z|z|/2}$.
 
     Half of the mean's weight is that of the columns, half that of the kernels.
     """

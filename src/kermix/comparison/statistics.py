@@ -86,7 +86,7 @@ def gram_blocks(pooled: Tensor, terms: KernelTerms | PointKernel) -> Tiles:
 
 
 def energy_statistic(pooled: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    r"""Energy distance :math:`2 E|x - y| - E|x - x'| - E|y - y'|`."""
+    r"""Energy distance $2 E|x - y| - E|x - x'| - E|y - y'|$."""
     # Rounding may leave less than nothing of two equal sets, or minus nothing.
     return quadratic_form(a - b, _energy_tiles(pooled))[0].clamp(min=0).abs()
 
@@ -95,8 +95,8 @@ def energy_ranking(pooled: Tensor, a: Tensor, b: Tensor, layout: Layout | None =
     r"""Energy distances, ranked against the first of them.
 
     A far point adds the same large number to every distance, in which the others are lost. With
-    :math:`z` the difference of the weights, what decides is
-    :math:`(z - z_0)^\top H (z + z_0)`, in which it cancels before anything is added.
+    $z$ the difference of the weights, what decides is
+    $(z - z_0)^\top H (z + z_0)$, in which it cancels before anything is added.
     """
     signed = a - b
     norms = _norms(_centred(pooled, layout), layout)
@@ -131,11 +131,11 @@ def _norms(centred: Tensor, layout: Layout | None) -> Tensor:
 
 
 def _energy_tiles(pooled: Tensor, layout: Layout | None = None) -> Tiles:
-    r"""Tiles of :math:`H_{ij} = |x_i - c| + |x_j - c| - |x_i - x_j|`, with `c` in the middle.
+    r"""Tiles of $H_{ij} = |x_i - c| + |x_j - c| - |x_i - x_j|$, with `c` in the middle.
 
-    As the weights `z` sum to zero, :math:`z^\top H z` is the energy distance. With
-    :math:`|x_i| \ge |x_j|` after centring, :math:`|x_i| - |x_i - x_j| =
-    (2 x_i \cdot x_j - |x_j|^2) / (|x_i| + |x_i - x_j|)` has the digits of the nearer point.
+    As the weights `z` sum to zero, $z^\top H z$ is the energy distance. With
+    $|x_i| \ge |x_j|$ after centring, $|x_i| - |x_i - x_j| =
+    (2 x_i \cdot x_j - |x_j|^2) / (|x_i| + |x_i - x_j|)$ has the digits of the nearer point.
     """
     centred = _centred(pooled, layout)
     norms = _norms(centred, layout)
@@ -236,7 +236,7 @@ def _log_kernels(
 def moment_statistic(
     cost: str, form: TestForm, pooled: PooledFeatures, a: Tensor, b: Tensor
 ) -> Tensor:
-    """Statistics of first and second moments of features; see :func:`two_sample_test`."""
+    """Statistics of first and second moments of features; see `two_sample_test`."""
     return moment_ranking(cost, form, pooled, a, b).values
 
 
@@ -248,7 +248,7 @@ def moment_ranking(
     b: Tensor,
     count: float | None = None,
 ) -> Ranking:
-    """The same, with their rounding errors; `count` is that of :func:`exact_statistics`."""
+    """The same, with their rounding errors; `count` is that of `exact_statistics`."""
     if form == "exact":
         count = len(pooled.features) / 2 if count is None else count
         values = exact_statistics((cost,), pooled, a, b, count)[cost].nan_to_num(0.0)

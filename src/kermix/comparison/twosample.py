@@ -96,34 +96,32 @@ def two_sample_test(
 
     Without a cost, an aggregate of many statistics (kernels of all columns at several bandwidths,
     single columns, pairs of columns) gives one p-value; see
-    :func:`~kermix.comparison.aggregate.aggregate_rows`, whose result is in `aggregate`. It has no
+    `kermix.comparison.aggregate.aggregate_rows`, whose result is in `aggregate`. It has no
     setting of its own: with `variances`, a `kernel`, a `form` or a `ridge` but no cost, the cost
     is `"svd"`.
 
-    The p-value is :math:`(1 + \#\{T_b \ge T\}) / (1 + B)` over `B` random exchanges of labels, so
-    under the null hypothesis it is at most :math:`\alpha` with probability at most :math:`\alpha`,
+    The p-value is $(1 + \#\{T_b \ge T\}) / (1 + B)$ over `B` random exchanges of labels, so
+    under the null hypothesis it is at most $\alpha$ with probability at most $\alpha$,
     whatever the sample size. With several variances each labelling gets a p-value for each of
     them among all labellings; these are combined (Cauchy) and the combination is ranked among the
     same labellings, which keeps the level exactly.
 
-    Let :math:`\phi` be features of the pooled sample with :math:`K = \phi \cdot \phi`,
-    :math:`\lambda_i` their second moments and `D` (or `m`) the difference of the two samples'
+    Let $\phi$ be features of the pooled sample with $K = \phi \cdot \phi$,
+    $\lambda_i$ their second moments and `D` (or `m`) the difference of the two samples'
     second (first) moments. Large statistics mean different samples:
 
-    ========== ============================================ =================================
-    cost       `form="local"`                               `form="exact"`
-    ========== ============================================ =================================
-    `"svd"`    :math:`\sum D_{ij}^2 / (\lambda_i+\lambda_j)` one minus the fidelity
-    `"matrix"` :math:`\sum D_{ij}^2`                        minus the normalized trace
-    `"vector"` :math:`\sum m_i^2`                           minus the normalized cost
-    `"scalar"` Cauchy-Schwarz divergence                    the same
-    `"mmd"`    squared maximum mean discrepancy             the same
-    `"energy"` energy distance (no variance)                the same
-    ========== ============================================ =================================
+    | cost       | `form="local"`                          | `form="exact"`             |
+    | ---------- | --------------------------------------- | -------------------------- |
+    | `"svd"`    | $\sum D_{ij}^2 / (\lambda_i+\lambda_j)$ | one minus the fidelity     |
+    | `"matrix"` | $\sum D_{ij}^2$                         | minus the normalized trace |
+    | `"vector"` | $\sum m_i^2$                            | minus the normalized cost  |
+    | `"scalar"` | Cauchy-Schwarz divergence               | the same                   |
+    | `"mmd"`    | squared maximum mean discrepancy        | the same                   |
+    | `"energy"` | energy distance (no variance)           | the same                   |
 
     The local form of the SVD cost is its second-order expansion where the samples agree (the
     Bures metric): a fixed quadratic form, so a thousand permutations are one matrix product.
-    `ridge` whitens the features of the first three by :math:`(\lambda_i + \epsilon)^{-1/2}`
+    `ridge` whitens the features of the first three by $(\lambda_i + \epsilon)^{-1/2}$
     first, as in the matrix cost and Property 9: fine structure then counts as much as coarse,
     which is where their power against differences of shape comes from. With `ridge=None` the
     features are those of the kernel. Against a shift of the mean, heavy tails and in small tables
@@ -137,7 +135,7 @@ def two_sample_test(
         x: One sample, a tensor or an array of numbers.
         y: The other.
         cost: Which statistic; None for the aggregate.
-        variances: One or several variances, or `"auto"`: :func:`variance_grid`.
+        variances: One or several variances, or `"auto"`: `variance_grid`.
         permutations: How many random labellings.
         seed: Seed of the permutations, or a generator.
         groups: Group labels of the points of `x` and `y`; whole groups change sides. For points
@@ -152,11 +150,11 @@ def two_sample_test(
             whitening. `"auto"`: 1e-4 for the Gaussian kernel, None for another `kernel`: in the
             space of a rough one, such as Laplace's, all points are nearly independent, and
             whitening them leaves no power.
-        kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
+        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
             function of two sets of points that returns their Gram matrix; or several, which are
             combined as variances are. Instead of `variances`. What a kernel leaves to the data is
             taken from both samples together.
-        layout: Which columns are codes, if rows are mixed (:class:`kermix.kernels.mixed.Layout`).
+        layout: Which columns are codes, if rows are mixed (`kermix.kernels.mixed.Layout`).
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -393,7 +391,7 @@ def variance_grid(
 ) -> tuple[float, ...]:
     r"""Variances from the fine to the coarse structure of data, evenly spaced in the logarithm.
 
-    From the median squared distance to the :math:`\sqrt N`-th neighbour to half the median
+    From the median squared distance to the $\sqrt N$-th neighbour to half the median
     squared distance, both divided by twice the dimension; at most 1000 points are looked at.
 
     Example:

@@ -40,7 +40,7 @@ def typical_rows(
 ) -> tuple[TypicalRows, TypicalRows]:
     """Of each sample, rows that are nearest to the middle of those with its highest scores.
 
-    The scores are those of :func:`tell_apart` for unseen rows; the middle is weighted by them.
+    The scores are those of `tell_apart` for unseen rows; the middle is weighted by them.
     """
     second = apart.chosen >= compared.n
     favours = _favours(compared, apart.chosen, second.numpy())

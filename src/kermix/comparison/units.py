@@ -1,6 +1,6 @@
 r"""What changes sides in a permutation test of means of features: rows, or blocks of many rows.
 
-Every statistic of :mod:`kermix.comparison.aggregate` is made of differences of means of features.
+Every statistic of `kermix.comparison.aggregate` is made of differences of means of features.
 What the features depend on comes from reference rows, which are chosen among the pooled rows by
 their values alone, so that all labellings are treated alike.
 """

@@ -111,7 +111,7 @@ class WeightedMoments:
         return x, y
 
     def _shrunk(self, moment: Tensor) -> Tensor:
-        r""":math:`C (C + \epsilon)^{-1}` of moments of `count` points."""
+        r"""$C (C + \epsilon)^{-1}$ of moments of `count` points."""
         eye = torch.eye(moment.shape[-1], dtype=moment.dtype, device=moment.device)
         return torch.linalg.solve(moment + self.ridge * eye, moment)
 

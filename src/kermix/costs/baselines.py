@@ -66,7 +66,7 @@ def energy_distance(
     *,
     weights_y: Tensor | None = None,  # (*B, K)
 ) -> Tensor:  # (*B,)
-    r"""Energy distance :math:`2 E|x - y| - E|x - x'| - E|y - y'|`, of all pairs.
+    r"""Energy distance $2 E|x - y| - E|x - x'| - E|y - y'|$, of all pairs.
 
     Example:
         >>> energy_distance(torch.zeros(3, 1), torch.ones(2, 1))
@@ -98,7 +98,7 @@ def mmd_squared(
     *,
     weights_y: Tensor | None = None,  # (*B, K)
 ) -> Tensor:  # (*B,)
-    r"""Squared maximum mean discrepancy, of all pairs: :math:`\|p - q\|^2` of the smoothed sets.
+    r"""Squared maximum mean discrepancy, of all pairs: $\|p - q\|^2$ of the smoothed sets.
 
     Example:
         >>> mmd_squared(torch.zeros(3, 1), torch.zeros(2, 1), 1.0)

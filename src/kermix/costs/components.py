@@ -1,13 +1,13 @@
 r"""Costs of Gaussians that have a covariance each: mixtures in place of points.
 
-Inner products are exact (Property 1), :math:`\langle p_n, q_k\rangle = N(m_n - m'_k; 0, S_n +
-S'_k)`, and kept as logarithms. Two scales of the Gaussians occur, and agree where all share one
+Inner products are exact (Property 1), $\langle p_n, q_k\rangle = N(m_n - m'_k; 0, S_n +
+S'_k)$, and kept as logarithms. Two scales of the Gaussians occur, and agree where all share one
 variance:
 
-- **unit norm**, :math:`u_k = q_k / \|q_k\|`, for the residuals of Propositions 5 to 7. Their Gram
+- **unit norm**, $u_k = q_k / \|q_k\|$, for the residuals of Propositions 5 to 7. Their Gram
   matrices have ones on the diagonal, as those of points have, so all bounds hold.
-- **unit mass**, :math:`q = \sum_k b_k q_k`, for the densities of Propositions 4 and 5, in units of
-  :math:`\sqrt{S}`, where :math:`S = \sum_k b_k \|q_k\|^2` is the constant that points drop.
+- **unit mass**, $q = \sum_k b_k q_k$, for the densities of Propositions 4 and 5, in units of
+  $\sqrt{S}$, where $S = \sum_k b_k \|q_k\|^2$ is the constant that points drop.
 """
 
 import math
@@ -80,7 +80,7 @@ class ComponentSet(WeightedSet):
 
 
 def log_unit(components: Components) -> Tensor:  # (*B,)
-    r"""Logarithm of the mean squared norm :math:`\sum_k b_k \|q_k\|^2` of the Gaussians."""
+    r"""Logarithm of the mean squared norm $\sum_k b_k \|q_k\|^2$ of the Gaussians."""
     powers, factors = powers_and_factors(components.weights)
     return log_of_sums([scaled_sum(powers + log_squared_norms(components), factors, -1)])
 

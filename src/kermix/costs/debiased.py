@@ -16,8 +16,8 @@ class DebiasedLoss(nn.Module):
     by the SVD loss in many dimensions, and far more so by the matrix loss. Two samples of the same
     distribution have this loss too, and subtracting it,
 
-    .. math:: D = \tfrac12 [L(x_1, y_1) + L(y_2, x_2)] - \tfrac12 L(x_1, x_2)
-        - \tfrac12 L(y_1, y_2)
+    $$D = \tfrac12 [L(x_1, y_1) + L(y_2, x_2)] - \tfrac12 L(x_1, x_2)
+        - \tfrac12 L(y_1, y_2)$$
 
     on the halves of both samples, leaves a loss whose expectation is stationary where the
     distributions are equal, for any number of points: each half of y is then like one of x, so the
@@ -25,7 +25,7 @@ class DebiasedLoss(nn.Module):
     less work than one. The expectation need not be positive elsewhere.
 
     Args:
-        loss: Any loss of two samples, such as :class:`~kermix.SVDLoss`.
+        loss: Any loss of two samples, such as `kermix.SVDLoss`.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)

@@ -18,7 +18,7 @@ __all__ = ["GramStatistics", "SampleStatistics", "nuclear_of", "predicted_by"]
 
 
 def predicted_by(projection: Tensor, log_scale: Tensor, centres: Cholesky) -> Scaled:
-    r""":math:`P_1^\top R_F^{-1} P_1` with `P_1 = exp(log_scale) projection`, (*B, K)."""
+    r"""$P_1^\top R_F^{-1} P_1$ with `P_1 = exp(log_scale) projection`, (*B, K)."""
     whitened = centres.whiten(projection.unsqueeze(-1)).squeeze(-1)
     info = Info("cholesky", centres.ridge)
     return Scaled(whitened.square().sum(-1), 2 * log_scale, info)
@@ -50,11 +50,11 @@ class GramStatistics(ABC):
         """The factor of `R_F`, with its ridge."""
 
     def predicted(self) -> Scaled:
-        r""":math:`P_1^\top R_F^{-1} P_1`."""
+        r"""$P_1^\top R_F^{-1} P_1$."""
         return predicted_by(*self.projection(), self.factor_y())
 
     def total_correlation(self, data_fixed: bool) -> Scaled:
-        """The sum of the squares of what :meth:`_whitened` gives."""
+        """The sum of the squares of what `_whitened` gives."""
         matrix, log_scale, info = self._whitened(data_fixed)
         return Scaled(matrix.square().sum((-2, -1)), 2 * log_scale, info)
 

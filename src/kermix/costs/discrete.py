@@ -15,11 +15,11 @@ __all__ = ["DiscreteDecomposition", "decompose_discrete", "discrete_cost"]
 
 @dataclass(frozen=True)
 class DiscreteDecomposition:
-    r"""Singular values and vectors of :math:`\mathrm{diag}(\sqrt p) K \, \mathrm{diag}(\sqrt q)`.
+    r"""Singular values and vectors of $\mathrm{diag}(\sqrt p) K \, \mathrm{diag}(\sqrt q)$.
 
     `left` and `right` have orthonormal columns, Eq. (17). The functions of Eq. (18), which
-    decompose `K` itself and are orthonormal under `p` and `q`, are :meth:`left_functions` and
-    :meth:`right_functions`.
+    decompose `K` itself and are orthonormal under `p` and `q`, are `left_functions` and
+    `right_functions`.
     """
 
     singular_values: Tensor  # (*B, k)
@@ -48,19 +48,19 @@ def discrete_cost(
 ) -> Tensor:  # (*B,)
     r"""SVD cost of two discrete distributions, Eqs. (17) to (19).
 
-    .. math:: \| \mathrm{diag}(\sqrt p) \, K \, \mathrm{diag}(\sqrt q) \|_* \le
-        \sqrt{\textstyle\sum_i p_i K_{ii} \sum_i q_i K_{ii}}
+    $$\| \mathrm{diag}(\sqrt p) \, K \, \mathrm{diag}(\sqrt q) \|_* \le
+        \sqrt{\textstyle\sum_i p_i K_{ii} \sum_i q_i K_{ii}}$$
 
     The bound, by which the normalized form is divided, holds for a positive semi-definite `K`
-    over one set of states, and is reached where :math:`p = q`. With the identity for `K` the
-    cost is the Bhattacharyya coefficient :math:`\sum_i \sqrt{p_i q_i}`.
+    over one set of states, and is reached where $p = q$. With the identity for `K` the
+    cost is the Bhattacharyya coefficient $\sum_i \sqrt{p_i q_i}$.
 
     Args:
         p: Probabilities, non-negative; they are divided by their sum.
         q: The others.
         kernel: The matrix `K`, of any kernel between the states of `p` and those of `q`.
         normalized: Whether to divide by the bound; `K` must then be square.
-        method: How the nuclear norm is computed, see :func:`~kermix.nuclear_norm`.
+        method: How the nuclear norm is computed, see `kermix.nuclear_norm`.
         tolerance: Relative error that `"polar"` may make.
 
     Example:
@@ -87,7 +87,7 @@ def decompose_discrete(
     q: Tensor,  # (*B, M)
     kernel: Tensor,  # (*B, N, M)
 ) -> DiscreteDecomposition:
-    r"""Decompose :math:`\mathrm{diag}(\sqrt p) K \, \mathrm{diag}(\sqrt q) = U S V`, Eq. (17).
+    r"""Decompose $\mathrm{diag}(\sqrt p) K \, \mathrm{diag}(\sqrt q) = U S V$, Eq. (17).
 
     Args:
         p: Probabilities, non-negative; they are divided by their sum.

@@ -1,23 +1,21 @@
 r"""The four costs, each formula once: what each asks of data and centres, and what it makes of it.
 
-With densities `p` of the data and `q` of the centres, their Gram matrices :math:`R_G` and
-:math:`R_F`, the cross Gram matrix `P` and :math:`P_1 = P a`:
+With densities `p` of the data and `q` of the centres, their Gram matrices $R_G$ and
+$R_F$, the cross Gram matrix `P` and $P_1 = P a$:
 
-============ ======================================================= ==========================
-cost         value                                                   bound
-============ ======================================================= ==========================
-scalar       :math:`\langle p, q\rangle^2 / \langle q, q\rangle`     :math:`\langle p, p\rangle`
-vector       :math:`P_1^\top R_F^{-1} P_1`                           :math:`\langle p, p\rangle`
-trace        :math:`\sum_k s_k^2`, of canonical correlations         `min(N, K)`
-data_fixed   :math:`\mathrm{tr}(P^\top R_F^{-1} P)`                  `N`
-logdet       :math:`-\sum_k \log(1 - s_k^2)`                         none
-svd          :math:`\sum_k \sigma_k(P)`                              :math:`\sqrt{N K}`
-============ ======================================================= ==========================
+| cost       | value                                         | bound                 |
+| ---------- | --------------------------------------------- | --------------------- |
+| scalar     | $\langle p, q\rangle^2 / \langle q, q\rangle$ | $\langle p, p\rangle$ |
+| vector     | $P_1^\top R_F^{-1} P_1$                       | $\langle p, p\rangle$ |
+| trace      | $\sum_k s_k^2$, of canonical correlations     | `min(N, K)`           |
+| data_fixed | $\mathrm{tr}(P^\top R_F^{-1} P)$              | `N`                   |
+| logdet     | $-\sum_k \log(1 - s_k^2)$                     | none                  |
+| svd        | $\sum_k \sigma_k(P)$                          | $\sqrt{N K}$          |
 
-The scalar cost's is in :mod:`kermix.mixtures.densities`, because mixtures need it too. Who knows
-the samples provides the statistics: :mod:`~kermix.costs.dense` from Gram matrices,
-:mod:`~kermix.costs.primal` from moments of features, :mod:`kermix.distributed.sharded` from rows
-spread over processes, :mod:`kermix.comparison.statistics` for many weightings of one pooled
+The scalar cost's is in `kermix.mixtures.densities`, because mixtures need it too. Who knows
+the samples provides the statistics: `kermix.costs.dense` from Gram matrices,
+`kermix.costs.primal` from moments of features, `kermix.distributed.sharded` from rows
+spread over processes, `kermix.comparison.statistics` for many weightings of one pooled
 sample. All are logarithms, or come with the logarithm of their scale, so that a cost has a
 logarithm, and that a gradient, where the cost itself underflows.
 """
@@ -86,19 +84,19 @@ class Statistics(Densities, Protocol):
 
     @property
     def log_traces(self) -> tuple[float | Tensor, float | Tensor]:
-        """Logarithms of the masses with which the two sets enter :meth:`nuclear`."""
+        """Logarithms of the masses with which the two sets enter `nuclear`."""
 
     def predicted(self) -> Scaled:
-        r""":math:`P_1^\top R_F^{-1} P_1`."""
+        r"""$P_1^\top R_F^{-1} P_1$."""
 
     def total_correlation(self, data_fixed: bool) -> Scaled:
-        r""":math:`\mathrm{tr}(R_G^{-1} P^\top R_F^{-1} P)`; with `data_fixed` without `R_G`."""
+        r"""$\mathrm{tr}(R_G^{-1} P^\top R_F^{-1} P)$; with `data_fixed` without `R_G`."""
 
     def correlations(self) -> Correlations:
         """The squared canonical correlations themselves."""
 
     def nuclear(self) -> Scaled:
-        r""":math:`\sum_k \sigma_k(P)`; an error bound is that of the value without its scale."""
+        r"""$\sum_k \sigma_k(P)$; an error bound is that of the value without its scale."""
 
 
 def log_vector_cost(pair: Statistics, normalized: bool) -> tuple[Tensor, Info]:  # (*B,)
@@ -141,7 +139,7 @@ def log_svd_cost(pair: Statistics, normalized: bool) -> tuple[Tensor, Info]:  # 
 
 
 def _log_determinant(found: Correlations) -> Tensor:  # (*B,)
-    r""":math:`\log(-\sum_k \log(1 - s_k^2))`."""
+    r"""$\log(-\sum_k \log(1 - s_k^2))$."""
     if not found.symmetric:
         return _log_determinant_of_product(found)
     log_scale = found.log_scale

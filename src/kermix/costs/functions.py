@@ -54,15 +54,15 @@ def scalar_cost(
     log: bool = False,
     chunk: int | None = None,
 ) -> tuple[Tensor, Info]:  # (*B,)
-    r"""Scalar (Cauchy-Schwarz) cost :math:`\langle p, q\rangle^2 / \langle q, q\rangle`, Prop. 4.
+    r"""Scalar (Cauchy-Schwarz) cost $\langle p, q\rangle^2 / \langle q, q\rangle$, Prop. 4.
 
-    Bounded by :math:`\langle p, p\rangle`; divided by it, the cost is :math:`e^{-D_{CS}}` with the
-    Cauchy-Schwarz divergence :math:`D_{CS}`. No Gram matrix is held: time is quadratic in the
+    Bounded by $\langle p, p\rangle$; divided by it, the cost is $e^{-D_{CS}}$ with the
+    Cauchy-Schwarz divergence $D_{CS}$. No Gram matrix is held: time is quadratic in the
     number of points, memory is not. Without overlap the gradient of the logarithm moves every
     centre towards the data nearest to it.
 
-    Of a mixture the density is its own, :math:`p = \sum_n a_n N(m_n, S_n)`, and inner products
-    are exact. The value is divided by :math:`\sum_n a_n \|N(m_n, S_n)\|^2` of the data, the
+    Of a mixture the density is its own, $p = \sum_n a_n N(m_n, S_n)$, and inner products
+    are exact. The value is divided by $\sum_n a_n \|N(m_n, S_n)\|^2$ of the data, the
     constant that points drop: where all Gaussians share one variance it is that of the means as
     weighted points. Normalized, the divergence is that of `GaussianMixture.cauchy_schwarz`.
 
@@ -72,7 +72,7 @@ def scalar_cost(
         v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
             None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
             of the points on the other side.
-        kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
+        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
             function of two sets of points that returns their Gram matrix; instead of `v`. Means
             and second moments are then those in its space; a bound that has the kernel's diagonal
             in it is that of the weighted mean diagonals.
@@ -110,17 +110,17 @@ def vector_cost(
     log: bool = False,
     chunk: int | None = None,
 ) -> tuple[Tensor, Info]:  # (*B,)
-    r"""Vector-matrix cost :math:`P_1^\top R_F^{-1} P_1` with :math:`P_1 = P a`, Proposition 5.
+    r"""Vector-matrix cost $P_1^\top R_F^{-1} P_1$ with $P_1 = P a$, Proposition 5.
 
     How well the centres' Gaussians predict the data density when their weights are the best ones,
-    :func:`vector_weights`. Bounded by :math:`\langle p, p\rangle`. Weights of the centres do not
+    `vector_weights`. Bounded by $\langle p, p\rangle$. Weights of the centres do not
     change what can be predicted; they enter through the ridge alone, each Gaussian being scaled by
-    :math:`\sqrt{K b_k}`. Without overlap the gradient of the logarithm moves the centres nearest
+    $\sqrt{K b_k}$. Without overlap the gradient of the logarithm moves the centres nearest
     to the data.
 
     Of a mixture on the centres' side the Gaussians are its components, whose scale does not
     matter: they are taken with unit norm. A mixture on the data's side is the density `p`, in the
-    units of :func:`scalar_cost`.
+    units of `scalar_cost`.
 
     Args:
         x: Data, a mixture, or a sketch of them.
@@ -128,7 +128,7 @@ def vector_cost(
         v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
             None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
             of the points on the other side.
-        kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
+        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
             function of two sets of points that returns their Gram matrix; instead of `v`.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres.
@@ -165,9 +165,9 @@ def vector_weights(
 ) -> Tensor:  # (*B, K)
     r"""Weights with which the centres' Gaussians predict the data density best.
 
-    The weights `w` that minimise :math:`\int (\sum_n a_n N(z; x_n, v_p) - \sum_k w_k N(z; y_k,
-    v_q))^2 dz`, some of which may be negative. For equal variances they are
-    :math:`R_F^{-1} P_1`, otherwise :math:`(2 v_q / (v_p + v_q))^{d/2}` times that. (Of an
+    The weights `w` that minimise $\int (\sum_n a_n N(z; x_n, v_p) - \sum_k w_k N(z; y_k,
+    v_q))^2 dz$, some of which may be negative. For equal variances they are
+    $R_F^{-1} P_1$, otherwise $(2 v_q / (v_p + v_q))^{d/2}$ times that. (Of an
     average of kernels the sum of these errors, each divided by the squared norm of a centre's
     Gaussian.) With `nonnegative=True` the error is minimized over non-negative weights, which are
     then divided by their sum: those of a density (not differentiable; needs SciPy).
@@ -217,18 +217,16 @@ def matrix_cost(
 ) -> tuple[Tensor, Info]:  # (*B,)
     r"""Matrix-matrix cost, Proposition 6: how well two sets of Gaussians predict each other.
 
-    =============== ======================================================= ================
-    form            value                                                   bound
-    =============== ======================================================= ================
-    `"trace"`       :math:`\mathrm{tr}(R_G^{-1} P^\top R_F^{-1} P)`         `min(N, K)`
-    `"data_fixed"`  :math:`\mathrm{tr}(P^\top R_F^{-1} P)`                  `N`
-    `"logdet"`      :math:`\log\det R_{FG} - \log\det R_F - \log\det R_G`   at most 0
-    =============== ======================================================= ================
+    | form           | value                                           | bound       |
+    | -------------- | ----------------------------------------------- | ----------- |
+    | `"trace"`      | $\mathrm{tr}(R_G^{-1} P^\top R_F^{-1} P)$       | `min(N, K)` |
+    | `"data_fixed"` | $\mathrm{tr}(P^\top R_F^{-1} P)$                | `N`         |
+    | `"logdet"`     | $\log\det R_{FG} - \log\det R_F - \log\det R_G$ | at most 0   |
 
-    The trace is the sum of the squared canonical correlations :math:`s_k^2`, and the
-    log-determinant, which is minimized, is :math:`\sum_k \log(1 - s_k^2)`. Weights scale the
-    Gaussians by :math:`\sqrt{N a_n}` and :math:`\sqrt{K b_k}`, which matters through the ridge
-    alone, except that in `"data_fixed"` data are weighted by :math:`N a_n`. Without overlap the
+    The trace is the sum of the squared canonical correlations $s_k^2$, and the
+    log-determinant, which is minimized, is $\sum_k \log(1 - s_k^2)$. Weights scale the
+    Gaussians by $\sqrt{N a_n}$ and $\sqrt{K b_k}$, which matters through the ridge
+    alone, except that in `"data_fixed"` data are weighted by $N a_n$. Without overlap the
     gradient of the logarithm acts on the nearest pairs.
 
     Of mixtures the Gaussians are the components, each with unit norm, so that the bounds hold.
@@ -239,7 +237,7 @@ def matrix_cost(
         v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
             None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
             of the points on the other side.
-        kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
+        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
             function of two sets of points that returns their Gram matrix; instead of `v`.
         form: Which of the three numbers.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
@@ -288,19 +286,19 @@ def svd_cost(
     normalized: bool = False,
     log: bool = False,
 ) -> tuple[Tensor, Info]:  # (*B,)
-    r"""SVD cost :math:`\|P\|_* = \sum_k \sigma_k(P)`, Proposition 7: the best of the four.
+    r"""SVD cost $\|P\|_* = \sum_k \sigma_k(P)$, Proposition 7: the best of the four.
 
-    Bounded by :math:`\sqrt{N K}`. With weights, the nuclear norm of
-    :math:`\mathrm{diag}(\sqrt b) P \, \mathrm{diag}(\sqrt a)`, bounded by 1. Normalized, it is the
-    fidelity :math:`F` of the two distributions: :math:`\sqrt{2 - 2F}` is the Bures distance
-    between their kernel covariance operators, and for a very small variance :math:`F` is the
+    Bounded by $\sqrt{N K}$. With weights, the nuclear norm of
+    $\mathrm{diag}(\sqrt b) P \, \mathrm{diag}(\sqrt a)$, bounded by 1. Normalized, it is the
+    fidelity $F$ of the two distributions: $\sqrt{2 - 2F}$ is the Bures distance
+    between their kernel covariance operators, and for a very small variance $F$ is the
     Bhattacharyya coefficient. Symmetric in `x` and `y`. Without overlap the gradient of the
     logarithm acts on the nearest pairs.
 
     Of mixtures `P` holds the inner products of the components, each with unit norm; they have
     weights, so this is the form bounded by 1. (For components of unit mass multiply the weights
-    by the squared norms, which are proportional to :math:`\det S_k^{-1/2}`.) Where data have one
-    variance and centres another it is :math:`(2 \sqrt{v_p v_q} / (v_p + v_q))^{d/2}` times the
+    by the squared norms, which are proportional to $\det S_k^{-1/2}$.) Where data have one
+    variance and centres another it is $(2 \sqrt{v_p v_q} / (v_p + v_q))^{d/2}$ times the
     cost of the means as points.
 
     Args:
@@ -309,12 +307,12 @@ def svd_cost(
         v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
             None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
             of the points on the other side.
-        kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
+        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
             function of two sets of points that returns their Gram matrix; instead of `v`.
         weights_x: Weights of the data, non-negative; they are divided by their sum.
         weights_y: Weights of the centres; uniform if only the data have weights.
         method: How the nuclear norm is computed: `"svd"` or `"polar"`, see
-            :func:`~kermix.nuclear_norm`, or `"sketch"`: linear in the number of points, through
+            `kermix.nuclear_norm`, or `"sketch"`: linear in the number of points, through
             Nystrom features of both sets. `"auto"` decides between the first two, and tries the
             third where both sets have more than 4096 points (20 000 on a GPU) and equal variances,
             taking it if its error bound is within the tolerance.

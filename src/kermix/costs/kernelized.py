@@ -110,7 +110,7 @@ class KernelStatistics(PairStatistics):
         return _above_zero(nuclear_of(self._rooted(1.0, 1.0), self.method, self.tolerance))
 
     def predicted(self) -> Scaled:
-        r""":math:`P_1^\top R_F^{-1} P_1`."""
+        r"""$P_1^\top R_F^{-1} P_1$."""
         return _above_zero(super().predicted())
 
     def total_correlation(self, data_fixed: bool) -> Scaled:

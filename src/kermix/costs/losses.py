@@ -106,7 +106,7 @@ class KernelLoss(nn.Module):
         """From the cost, or its logarithm, to what is minimized.
 
         Args:
-            value: The cost, normalized if :attr:`normalized`; its logarithm if `log`.
+            value: The cost, normalized if `normalized`; its logarithm if `log`.
             smaller: The number of points in the smaller set.
         """
         return -value if self.log else 1 - value
@@ -123,7 +123,7 @@ class ScalarLoss(KernelLoss):
     r"""Minus the logarithm of the normalized scalar cost: the Cauchy-Schwarz divergence.
 
     Args:
-        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
+        v: Variance, several of them, a rule's name, or a `kermix.GaussianKernel`;
             None if the data are given as a sketch, or both sides are mixtures.
         log: Whether to take minus the logarithm of the normalized cost, which has a useful
             gradient also where data and centres do not overlap, or one minus the cost.
@@ -160,7 +160,7 @@ class VectorLoss(KernelLoss):
     r"""Minus the logarithm of the normalized vector-matrix cost.
 
     Args:
-        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
+        v: Variance, several of them, a rule's name, or a `kermix.GaussianKernel`;
             None if the data are given as a sketch, or both sides are mixtures.
         ridge: Ridge of the centres' Gram matrix, relative to its diagonal.
         log: Whether to take minus the logarithm of the normalized cost, or one minus the cost.
@@ -199,10 +199,10 @@ class MatrixLoss(KernelLoss):
     r"""Minus the logarithm of the normalized matrix-matrix cost.
 
     Args:
-        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
+        v: Variance, several of them, a rule's name, or a `kermix.GaussianKernel`;
             None if the data are given as a sketch, or both sides are mixtures.
         form: Which matrix-matrix cost. The log-determinant has no [0, 1] form: its loss is
-            :math:`-\log(-\log\det)`, or, with `log=False`, the log-determinant divided by
+            $-\log(-\log\det)$, or, with `log=False`, the log-determinant divided by
             `min(N, K)`.
         ridge: Ridge of both Gram matrices, relative to their diagonals.
         log: Whether to take minus the logarithm of the normalized cost, or one minus the cost.
@@ -248,14 +248,14 @@ class MatrixLoss(KernelLoss):
 
 
 class SVDLoss(KernelLoss):
-    r"""Minus the logarithm of the fidelity :math:`\|P\|_* / \sqrt{N K}`.
+    r"""Minus the logarithm of the fidelity $\|P\|_* / \sqrt{N K}$.
 
     Args:
-        v: Variance, several of them, a rule's name, or a :class:`~kermix.GaussianKernel`;
+        v: Variance, several of them, a rule's name, or a `kermix.GaussianKernel`;
             None if the data are given as a sketch, or both sides are mixtures.
         log: Whether to take minus the logarithm of the fidelity, or one minus the fidelity, which
             is half the squared Bures distance.
-        method: How the cost is computed, see :func:`~kermix.svd_cost`.
+        method: How the cost is computed, see `kermix.svd_cost`.
         tolerance: Relative error that the faster methods may make.
         kernel: Another kernel than the Gaussian, instead of `v`.
 

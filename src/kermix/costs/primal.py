@@ -1,7 +1,7 @@
 r"""Statistics of the costs from moments of features: primal forms, with their error bounds.
 
-With features :math:`\phi` the data have the mean :math:`\mu` and the second moment
-:math:`\rho`, and :math:`C = N \rho`. What a Nystrom map leaves out of the kernel is positive
+With features $\phi$ the data have the mean $\mu$ and the second moment
+$\rho$, and $C = N \rho$. What a Nystrom map leaves out of the kernel is positive
 semi-definite and has the mean diagonal `e`, the residual; from that follow the bounds, together
 with what rounding does to features and to sums of them.
 
@@ -42,7 +42,7 @@ class MomentStatistics:
     Args:
         x: Moments of the data.
         y: Moments of the centres.
-        weighted: Whether the sets are measures, see :class:`~kermix.costs.formulas.Statistics`.
+        weighted: Whether the sets are measures, see `kermix.costs.formulas.Statistics`.
         ridge: Ridge of the Gram matrices; never smaller than the rounding of the moments.
     """
 
@@ -54,7 +54,7 @@ class MomentStatistics:
         self._log_scale = x.log_scale + y.log_scale
 
     def log_cross(self) -> Tensor:
-        r""":math:`\log \mu_x \mu_y`.
+        r"""$\log \mu_x \mu_y$.
 
         Without any overlap the mean of the kernel, whose sign is then rounding of the features,
         gives way to the root of its mean square.
@@ -66,23 +66,23 @@ class MomentStatistics:
         return self._log_scale + _positive(square).log() / 2
 
     def log_norm_x(self) -> Tensor:
-        r""":math:`\log |\mu_x|^2`."""
+        r"""$\log |\mu_x|^2$."""
         return _log_norm(self.x)
 
     def log_norm_y(self) -> Tensor:
-        r""":math:`\log |\mu_y|^2`."""
+        r"""$\log |\mu_y|^2$."""
         return _log_norm(self.y)
 
     def predicted(self) -> Scaled:
-        r""":math:`\mu_x^\top C_y (C_y + \epsilon)^{-1} \mu_x`."""
+        r"""$\mu_x^\top C_y (C_y + \epsilon)^{-1} \mu_x$."""
         c, factor, used = _ridged(self.y, self.x, self.ridge)
         z = torch.cholesky_solve(self.x.mean.unsqueeze(-1), factor).squeeze(-1)
         return self._scaled(self.x.mean @ c @ z, used)
 
     def total_correlation(self, data_fixed: bool) -> Scaled:
-        r""":math:`\mathrm{tr}(C_x (C_x + \epsilon)^{-1} C_y (C_y + \epsilon)^{-1})`.
+        r"""$\mathrm{tr}(C_x (C_x + \epsilon)^{-1} C_y (C_y + \epsilon)^{-1})$.
 
-        With `data_fixed`, :math:`\mathrm{tr}(C_x C_y (C_y + \epsilon)^{-1})`.
+        With `data_fixed`, $\mathrm{tr}(C_x C_y (C_y + \epsilon)^{-1})$.
         """
         right, used = _shrunk(self.y, self.x, self.ridge)
         if data_fixed:
@@ -100,7 +100,7 @@ class MomentStatistics:
         return Correlations(left @ right, 2 * self._log_scale, info, symmetric=False)
 
     def nuclear(self) -> Scaled:
-        r"""Fidelity :math:`\mathrm{tr}(\rho_x^{1/2} \rho_y \rho_x^{1/2})^{1/2}`."""
+        r"""Fidelity $\mathrm{tr}(\rho_x^{1/2} \rho_y \rho_x^{1/2})^{1/2}$."""
         value = _positive(fidelity(self.x.second, self.y.second))
         return Scaled(value, self._log_scale, Info("sketch"))
 
@@ -126,8 +126,8 @@ def relative_interval(found: Interval | None, x: Moments) -> Interval | None:
 def scalar_interval(x: Moments, y: Moments) -> Interval | None:
     r"""Bounds of the scalar cost; None where the features have no certificate.
 
-    :math:`|\langle p, q\rangle - \mu_x \mu_y| \le \sqrt{e_x e_y}`, because what is left out is an
-    inner product too, and :math:`0 \le \langle q, q\rangle - |\mu_y|^2 \le e_y`. The norm of K
+    $|\langle p, q\rangle - \mu_x \mu_y| \le \sqrt{e_x e_y}$, because what is left out is an
+    inner product too, and $0 \le \langle q, q\rangle - |\mu_y|^2 \le e_y$. The norm of K
     points is also at least 1 / K, whatever the features hold of it.
     """
     if x.slack is None or y.slack is None:
@@ -142,13 +142,13 @@ def scalar_interval(x: Moments, y: Moments) -> Interval | None:
 def vector_interval(x: Moments, y: Moments, ridge: Tensor) -> Interval | None:
     r"""Bounds of the vector cost with the ridge that was used.
 
-    The cost is the maximum over weights `w` of :math:`2 \langle p, w\rangle - |w|_R^2 - \epsilon
-    |w|^2`. Comparing the maximisers with and without the features, the exact cost is at most
-    :math:`e_x` above the value and at most :math:`2 a b + b^2` below, with :math:`a = \sqrt{e_x}`,
-    :math:`b = |w| \sqrt{K e_y}` and :math:`|w|^2 = \mu^\top C (C + \epsilon)^{-2} \mu`. The bounds
-    hold for any `z`, so that it need not be an exact solution: the weights :math:`w = \Phi z` are
-    worth no more than the best ones; and for any function `u`, here :math:`\epsilon z`, the cost
-    is at most :math:`|p - u|^2 + \sum_k u(y_k)^2 / \epsilon`.
+    The cost is the maximum over weights `w` of $2 \langle p, w\rangle - |w|_R^2 - \epsilon
+    |w|^2$. Comparing the maximisers with and without the features, the exact cost is at most
+    $e_x$ above the value and at most $2 a b + b^2$ below, with $a = \sqrt{e_x}$,
+    $b = |w| \sqrt{K e_y}$ and $|w|^2 = \mu^\top C (C + \epsilon)^{-2} \mu$. The bounds
+    hold for any `z`, so that it need not be an exact solution: the weights $w = \Phi z$ are
+    worth no more than the best ones; and for any function `u`, here $\epsilon z$, the cost
+    is at most $|p - u|^2 + \sum_k u(y_k)^2 / \epsilon$.
     """
     if x.slack is None or y.slack is None:
         return None
@@ -173,9 +173,9 @@ def vector_interval(x: Moments, y: Moments, ridge: Tensor) -> Interval | None:
 def svd_interval(x: Moments, y: Moments, value: Tensor) -> Interval | None:
     r"""Bounds of the fidelity whose value in features is given.
 
-    Within :math:`\sqrt{e_x e_y}` of the exact one: a sum of nuclear norms, of which the one that
-    is left out is bounded by Cauchy and Schwarz. An error of norm :math:`\theta` in a moment, of
-    which roots are taken, changes it by at most :math:`\sqrt\theta \, \mathrm{tr}\,\rho^{1/2}` of
+    Within $\sqrt{e_x e_y}$ of the exact one: a sum of nuclear norms, of which the one that
+    is left out is bounded by Cauchy and Schwarz. An error of norm $\theta$ in a moment, of
+    which roots are taken, changes it by at most $\sqrt\theta \, \mathrm{tr}\,\rho^{1/2}$ of
     the other (Rotfel'd).
     """
     if x.slack is None or y.slack is None:
@@ -189,7 +189,7 @@ def svd_interval(x: Moments, y: Moments, value: Tensor) -> Interval | None:
 
 
 def fidelity(a: Tensor, b: Tensor) -> Tensor:  # (r, r), (r, r) -> ()
-    r""":math:`\mathrm{tr}(a^{1/2} b a^{1/2})^{1/2}` of positive semi-definite matrices."""
+    r"""$\mathrm{tr}(a^{1/2} b a^{1/2})^{1/2}$ of positive semi-definite matrices."""
     return _Fidelity.apply(a, b)
 
 
@@ -215,7 +215,7 @@ class _Fidelity(torch.autograd.Function):
 
 
 def _optimal_map(a: Tensor, b: Tensor) -> Tensor:
-    r""":math:`a^{1/2} (a^{1/2} b a^{1/2})^{-1/2} a^{1/2}`, the derivative of the fidelity in b."""
+    r"""$a^{1/2} (a^{1/2} b a^{1/2})^{-1/2} a^{1/2}$, the derivative of the fidelity in b."""
     root = _root(a)
     eigenvalues, vectors = torch.linalg.eigh(root @ b @ root)
     level = eigenvalues[-1] * len(b) * torch.finfo(b.dtype).eps
@@ -225,7 +225,7 @@ def _optimal_map(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _log_norm(x: Moments) -> Tensor:
-    r"""Logarithm of :math:`\langle p, p \rangle`; of N points it is at least 1 / N."""
+    r"""Logarithm of $\langle p, p \rangle$; of N points it is at least 1 / N."""
     norm = 2 * x.log_scale + _positive(x.mean @ x.mean).log()
     return torch.maximum(norm, torch.full_like(norm, x.size).log().neg())
 

@@ -128,9 +128,9 @@ class SamplePair(WeightedPair):
         weights_x: Weights of the data, or None.
         weights_y: Weights of the centres, or None.
         unit_norm: Whether the cross kernel is that of Gaussians of unit norm, see
-            :class:`~kermix.GaussianKernel`.
+            `kermix.GaussianKernel`.
         densities: Whether it is that of Gaussians of unit mass, for
-            :func:`~kermix.vector_weights`.
+            `kermix.vector_weights`.
     """
 
     data: SampleSet

@@ -45,7 +45,7 @@ def load(
         split: Which part of a set of images, or of a folder that has `train` and `test`.
         data_root: Where the files of such a set are; without them MNIST and CIFAR-10 are
             downloaded.
-        cache: Where downloads and decoded pictures are kept; see :mod:`kermix.data.images.cache`.
+        cache: Where downloads and decoded pictures are kept; see `kermix.data.images.cache`.
         size: Side of images in pixels; by default as they are (64 for CelebA).
         workers: Processes that decode pictures; by default as many as are worth their start.
 

@@ -72,7 +72,7 @@ class BatchNormOverRanks(nn.modules.batchnorm._BatchNorm):
 def batch_norm_over_ranks(module: nn.Module, ranks: Ranks, device: torch.device) -> nn.Module:
     """Replace every BatchNorm layer inside by one over all ranks, in place where that can be.
 
-    On a GPU it is `torch.nn.SyncBatchNorm`, elsewhere :class:`BatchNormOverRanks`.
+    On a GPU it is `torch.nn.SyncBatchNorm`, elsewhere `BatchNormOverRanks`.
     """
     if ranks.size == 1:
         return module

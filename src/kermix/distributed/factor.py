@@ -1,8 +1,8 @@
 r"""Systems with a Gram matrix whose rows are spread over ranks.
 
 A block Cholesky factorization: rank after rank factors its diagonal block, all others take it and
-update their rows. Each rank holds its rows alone, :math:`N^2 / W` numbers, and all that is sent
-adds up to :math:`O(N^2)` numbers.
+update their rows. Each rank holds its rows alone, $N^2 / W$ numbers, and all that is sent
+adds up to $O(N^2)$ numbers.
 """
 
 from typing import Any
@@ -23,14 +23,14 @@ def squared_norms(
     counts: list[int],
     ranks: Ranks,
 ) -> tuple[Tensor, Tensor]:  # (K, K), ()
-    r""":math:`B^\top (R + \epsilon)^{-1} B`, on all ranks, and the ridge that was needed.
+    r"""$B^\top (R + \epsilon)^{-1} B$, on all ranks, and the ridge that was needed.
 
     Args:
         rows: This rank's rows of `R`, symmetric and positive semi-definite.
         columns: This rank's rows of `B`.
         mean_diagonal: The mean of the diagonal of `R`.
         ridge: What is added to the diagonal, relative to its mean. As in
-            :func:`kermix.linalg.cholesky.cholesky`, one that is too small is raised to what cannot
+            `kermix.linalg.cholesky.cholesky`, one that is too small is raised to what cannot
             fail.
         counts: Rows of each rank.
         ranks: The processes.

@@ -51,19 +51,17 @@ class DistributedLoss(nn.Module):
     the number of ranks times its share of it. Averaging losses of separate batches, in contrast,
     trains on another objective.
 
-    ===========  =============================================================================
-    strategy     what is sent, and who works
-    ===========  =============================================================================
-    `"gather"`   all points to all ranks; every rank computes everything
-    `"shard"`    points; each rank computes its rows of the Gram matrices, and what is reduced
-                 is of the size of the smaller set (see :mod:`kermix.distributed.sharded`)
-    `"moments"`  sums of r features and of their products: the same whatever the batch size.
-                 Approximate, with the error bound of sketches, unless a side is a sketch
-    `"auto"`     `"moments"` if a side is a sketch or `features` are given, or for an SVD loss of
-                 very many points, if its error bound is within the loss's tolerance; else
-                 `"gather"` or `"shard"`, whichever :mod:`kermix.distributed.planning` expects to
-                 be faster. :meth:`with_info` tells what was chosen
-    ===========  =============================================================================
+    What is sent, and who works, is the strategy:
+
+    - `"gather"`: all points to all ranks; every rank computes everything.
+    - `"shard"`: points; each rank computes its rows of the Gram matrices, and what is reduced is
+      of the size of the smaller set (see `kermix.distributed.sharded`).
+    - `"moments"`: sums of r features and of their products: the same whatever the batch size.
+      Approximate, with the error bound of sketches, unless a side is a sketch.
+    - `"auto"`: `"moments"` if a side is a sketch or `features` are given, or for an SVD loss of
+      very many points, if its error bound is within the loss's tolerance; else `"gather"` or
+      `"shard"`, whichever `kermix.distributed.planning` expects to be faster. `with_info` tells
+      what was chosen.
 
     Args:
         loss: One of the losses of kermix; any other module of `(x, y, weights_x, weights_y)` can

@@ -2,15 +2,14 @@ r"""What a loss over ranks costs: seconds, and bytes moved, before anything is r
 
 Work is counted in kernel values, in products (multiply-adds of matrix products and solves) and in
 factorizations (multiply-adds of QR and SVD, which run slower); what is sent is a list of
-collectives. A :class:`Machine` turns the counts into seconds:
+collectives. A `Machine` turns the counts into seconds:
 
-.. math::
-    t = s \left( t_0 + v\, t_v + v d\, t_d + p\, t_p + f\, t_f
-        + \sum_{\mathrm{collectives}} \left( \lceil \log_2 W \rceil\, l + m / B \right) \right)
+$$t = s \left( t_0 + v\, t_v + v d\, t_d + p\, t_p + f\, t_f
+    + \sum_{\mathrm{collectives}} \left( \lceil \log_2 W \rceil\, l + m / B \right) \right)$$
 
-with :math:`W` ranks, the slow-down :math:`s = \max(1, W / \mathrm{cores})` of ranks that share
-cores, and `m` the bytes that leave a rank: :math:`(W - 1) b` for a gather of `b` bytes of each
-rank, :math:`2 b (W - 1) / W` for a sum of `b` bytes (a ring, the least that is possible).
+with $W$ ranks, the slow-down $s = \max(1, W / \mathrm{cores})$ of ranks that share
+cores, and `m` the bytes that leave a rank: $(W - 1) b$ for a gather of `b` bytes of each
+rank, $2 b (W - 1) / W$ for a sum of `b` bytes (a ring, the least that is possible).
 """
 
 import math

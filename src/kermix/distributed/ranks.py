@@ -2,7 +2,7 @@ r"""Collectives that gradients flow through: rows gathered from all ranks, sums 
 
 The convention, for everything here: each rank holds its own copy of the loss, and a backward gives
 the gradient of the *sum of these copies* with respect to what the rank put in. All copies are
-equal, so a rank's gradient is :math:`W` times its share, and the **mean over ranks of the
+equal, so a rank's gradient is $W$ times its share, and the **mean over ranks of the
 gradients of the parameters, which is what data-parallel training takes, is the gradient that one
 process with the whole batch would have found**.
 """
@@ -54,7 +54,7 @@ class Ranks:
         size: The number of processes.
         payload: Bytes that this rank has handed to collectives so far: of a gather its own rows
             as padded, of a sum the whole tensor. What a network moves for them depends on its
-            algorithm, see :mod:`kermix.distributed.planning`.
+            algorithm, see `kermix.distributed.planning`.
 
     Example:
         >>> ranks = Ranks()
@@ -121,7 +121,7 @@ class Ranks:
         return torch.stack(parts).tolist()
 
     def log_sum(self, logarithms: Tensor, weights: Tensor | None, total: int) -> Tensor:
-        r"""Logarithm of :math:`\sum_r \sum_j w_j e^{l_j}` over the last axis and all ranks.
+        r"""Logarithm of $\sum_r \sum_j w_j e^{l_j}$ over the last axis and all ranks.
 
         Args:
             logarithms: The numbers of this rank, (*B, n), where n may be zero.

@@ -4,16 +4,14 @@ Each rank evaluates the kernel between its own points and all points of the othe
 the memory of every Gram matrix are divided by the number of ranks. What is sent is the points of
 one set or both, and matrices of the smaller set's size.
 
-===========  ======================  =================================================
-cost         points gathered         reduced over ranks
-===========  ======================  =================================================
-scalar       both                    three numbers
-vector       both                    the projection, K numbers
-data_fixed   the centres             a number
-trace        both                    blocks of the factor of R_G, and K x K
-logdet       both                    the same
-svd          the smaller set         a K x K factor of each rank, or K x K at each step
-===========  ======================  =================================================
+| cost       | points gathered | reduced over ranks                                 |
+| ---------- | --------------- | -------------------------------------------------- |
+| scalar     | both            | three numbers                                      |
+| vector     | both            | the projection, K numbers                          |
+| data_fixed | the centres     | a number                                           |
+| trace      | both            | blocks of the factor of R_G, and K x K             |
+| logdet     | both            | the same                                           |
+| svd        | the smaller set | a K x K factor of each rank, or K x K at each step |
 """
 
 import math
@@ -178,7 +176,7 @@ class RankStatistics:
         return predicted_by(projection, log_scale, self._centres())
 
     def total_correlation(self, data_fixed: bool) -> Scaled:
-        """The trace of what :meth:`correlations` are; of fixed data a sum over ranks."""
+        """The trace of what `correlations` are; of fixed data a sum over ranks."""
         if not data_fixed:
             squares, log_scale, info, _ = self.correlations()
             return Scaled(squares.diagonal().sum(), log_scale, info)

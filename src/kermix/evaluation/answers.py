@@ -10,7 +10,6 @@ from kermix.evaluation.result import Score
 __all__ = ["answer_of"]
 
 SURE = 3.0  # standard errors
-SURE_COPIES = 0.01  # p-value at which samples are called copies
 WEAK = 0.6  # AUC above which rows are told apart by more than a little
 
 
@@ -20,9 +19,10 @@ def answer_of(
     invented: Sequence[NovelMode],
     missed: Sequence[NovelMode],
     memory: Memorizing | None,
+    level_of_copies: float = 0.0,
     named: bool = False,
-) -> tuple[str, bool]:
-    """A few sentences, and whether nothing speaks against the samples.
+) -> tuple[str, bool | None]:
+    """A few sentences, and whether nothing speaks against the samples; None: no test could say.
 
     Args:
         verdict: Of the test and the classifier.
@@ -30,9 +30,10 @@ def answer_of(
         invented: Modes that real data have not.
         missed: Modes that samples have not.
         memory: What was found about copies.
+        level_of_copies: At which p-value of it samples are called copies.
         named: Whether columns have names, so that those that differ are worth telling.
     """
-    copied = memory is not None and memory.pvalue <= SURE_COPIES and memory.memorized > 0
+    copied = memory is not None and memory.pvalue <= level_of_copies and memory.memorized > 0
     against = _against(scores, invented, missed) if verdict.different else []
     if copied:
         assert memory is not None
@@ -46,7 +47,8 @@ def answer_of(
     if told and not against and not verdict.different and "vendi_ratio" in scores:
         ratio = scores["vendi_ratio"]
         parts.append(f"They are as diverse as real data (Vendi score {ratio.value:.2f} times).")
-    return " ".join(parts), not verdict.different and not copied
+    good = None if not told and not copied else not verdict.different and not copied
+    return " ".join(parts), good
 
 
 def _headline(verdict: Verdict) -> str:
@@ -97,7 +99,14 @@ def _modes(modes: Sequence[NovelMode]) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    """Two digits, as people write them.
+
+    Example:
+        >>> [_percent(share) for share in (1.0, 0.996, 0.0996, 0.034, 0.0004)]
+        ['100 %', '100 %', '10 %', '3.4 %', '0.04 %']
+    """
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.2g} %"
 
 
 def _sentence(parts: Sequence[str]) -> str:

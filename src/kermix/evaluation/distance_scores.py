@@ -32,7 +32,7 @@ def neighbour_scores_of(data: JudgedData, neighbours: int, seed: int) -> list[Sc
     if rows <= neighbours:
         return []
     real, fake = (_some(s, rows, seed) for s in (data.real, data.fake))
-    found = neighbour_scores(real, fake, neighbours)
+    found = neighbour_scores(real, fake, neighbours, seed)
     if_same = {"density": 1.0, "coverage": _coverage_if_same(rows, neighbours)}
     return [
         Score(name, name, "neighbours", value, error, None, if_same.get(name), None, rows,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_pair, check_seed
+from kermix.comparison.means import unbiased_distance_error
 from kermix.costs.primal import fidelity
 from kermix.errors import OptionError
 from kermix.kernels.others import PolynomialKernel
@@ -13,6 +14,7 @@ from kermix.kernels.others import PolynomialKernel
 __all__ = ["KernelDistance", "frechet_distance", "frechet_of_moments", "kernel_distance"]
 
 SUBSETS, SUBSET_SIZE = 100, 1000  # as usual for KID
+ERROR_ROWS = 2000  # of each set that the standard error is of
 CUBIC = PolynomialKernel(3, 1.0)
 
 
@@ -22,7 +24,7 @@ class KernelDistance(NamedTuple):
     value: float
     spread: float
     subset_size: int
-    error: float  # one standard error, of all samples
+    error: float  # one standard error of the value, over new samples of both sets
 
 
 @torch.no_grad()
@@ -34,12 +36,12 @@ def kernel_distance(
     subset_size: int | None = None,
     seed: int = 0,
 ) -> KernelDistance:
-    r"""Kernel distance of embeddings (KID): unbiased squared MMD, :math:`(a \cdot b / d + 1)^3`.
+    r"""Kernel distance of embeddings (KID): unbiased squared MMD, $(a \cdot b / d + 1)^3$.
 
     The mean over random subsets of both sets, as large as each other, of
 
-    .. math:: \frac{1}{m (m - 1)} \sum_{i \ne j} [k(x_i, x_j) + k(y_i, y_j)]
-        - \frac{2}{m^2} \sum_{i, j} k(x_i, y_j)
+    $$\frac{1}{m (m - 1)} \sum_{i \ne j} [k(x_i, x_j) + k(y_i, y_j)]
+        - \frac{2}{m^2} \sum_{i, j} k(x_i, y_j)$$
 
     Args:
         real: Embeddings, shape (N, d).
@@ -71,9 +73,8 @@ def kernel_distance(
         values.append(_squared_mmd(a, b))
     found = torch.stack(values)
     spread = float(found.std(correction=0))
-    if whole:
-        return KernelDistance(float(found[0]), 0.0, size, _halves_error(x, y, generator))
-    return KernelDistance(float(found.mean()), spread, size, spread * (size / smaller) ** 0.5)
+    error = (_error_of_all(x, y, generator) ** 2 + spread**2 / len(values)) ** 0.5
+    return KernelDistance(float(found.mean()), spread, size, error)
 
 
 def _squared_mmd(a: Tensor, b: Tensor) -> Tensor:
@@ -84,21 +85,20 @@ def _squared_mmd(a: Tensor, b: Tensor) -> Tensor:
     return within / (m * (m - 1)) - 2 * CUBIC.gram(a, b).sum() / m**2
 
 
-def _halves_error(x: Tensor, y: Tensor, generator: torch.Generator) -> float:
-    """From the values of random halves, of which the whole has half the variance."""
-    half, found = max(2, len(x) // 2), []
-    for _ in range(20):
-        a, b = (s[torch.randperm(len(s), generator=generator)[:half].to(s.device)] for s in (x, y))
-        found.append(_squared_mmd(a, b))
-    # Halves of one set overlap by one half, so that they differ by half of their variance.
-    return float(torch.stack(found).std())
+def _error_of_all(x: Tensor, y: Tensor, generator: torch.Generator) -> float:
+    """Of all pairs, whose mean that of many subsets is; of many rows, from some of them."""
+    some = [
+        s[torch.randperm(len(s), generator=generator)[:ERROR_ROWS].to(s.device)] for s in (x, y)
+    ]
+    fewer = max(len(a) / len(s) for a, s in zip(some, (x, y), strict=True))
+    return unbiased_distance_error(some[0], some[1], CUBIC.gram) * fewer**0.5
 
 
 @torch.no_grad()
 def frechet_distance(real: Tensor, fake: Tensor) -> float:
     r"""Frechet distance of the Gaussians with the embeddings' means and covariances.
 
-    .. math:: \|m_x - m_y\|^2 + \mathrm{tr}(S_x + S_y - 2 (S_x S_y)^{1/2})
+    $$\|m_x - m_y\|^2 + \mathrm{tr}(S_x + S_y - 2 (S_x S_y)^{1/2})$$
 
     With Inception's embeddings it is the FID. It grows as samples become fewer, most of all in
     many dimensions: compare only values of equally many samples.

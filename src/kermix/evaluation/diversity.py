@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from kermix.checks import check_number, check_weights, finite_in
+from kermix.checks import check_number, check_weights
 from kermix.costs.functions import Kernel
 from kermix.errors import OptionError, WeightError
 from kermix.evaluation.sampling import (
@@ -18,6 +18,7 @@ from kermix.evaluation.sampling import (
     normalized_gram,
     refuse_beside_sketch,
     residual_for,
+    told_in,
 )
 from kermix.evaluation.spectra import (
     Spectrum,
@@ -49,12 +50,12 @@ def vendi(
 ) -> tuple[Tensor, Info]:
     r"""Vendi score: the effective number of different samples, from 1 to N.
 
-    .. math:: \exp\Big(-\sum_i \lambda_i \log \lambda_i\Big)
+    $$\exp\Big(-\sum_i \lambda_i \log \lambda_i\Big)$$
 
-    with the eigenvalues :math:`\lambda_i` of :math:`K / N`. The kernel that `v` means is that of
-    the costs, :math:`k(a, b) = \exp(-\|a - b\|^2 / (4 v d))` in `d` dimensions: the Gaussian of
-    standard deviation :math:`\sigma = \sqrt{2 v d}`. Other kernels are normalized to
-    :math:`k(x, x) = 1`.
+    with the eigenvalues $\lambda_i$ of $K / N$. The kernel that `v` means is that of
+    the costs, $k(a, b) = \exp(-\|a - b\|^2 / (4 v d))$ in `d` dimensions: the Gaussian of
+    standard deviation $\sigma = \sqrt{2 v d}$. Other kernels are normalized to
+    $k(x, x) = 1$.
 
     Up to 2000 samples the kernel matrix is decomposed, and the score is differentiable. Of more,
     and of sketches, the score lies in a certified interval (see the page Mathematics); the value
@@ -63,10 +64,10 @@ def vendi(
 
     Args:
         x: Samples, or a sketch of them.
-        v: Variance, several of them, `"median"`, `"stable"` (:func:`stable_variance`), or a
-            Gaussian kernel; None for a sketch.
-        kernel: Another kernel, such as :class:`~kermix.CosineKernel` or
-            :class:`~kermix.PolynomialKernel`, instead of `v`.
+        v: Variance, several of them, `"median"`, `"silverman"`, `"stable"`
+            (`stable_variance`), or a Gaussian kernel; None for a sketch.
+        kernel: Another kernel, such as `kermix.CosineKernel` or
+            `kermix.PolynomialKernel`, instead of `v`.
         weights: Of the samples.
         order: Of the Renyi entropy; `math.inf` for the inverse of the largest eigenvalue.
         tolerance: Certified relative error to reach; an error says so if it is not. By default
@@ -80,8 +81,8 @@ def vendi(
         tensor(2.)
     """
     spectrum, dtype, info = _spectrum(x, v, kernel, weights, order, tolerance, rank, seed)
-    value, bound = diversity_of(spectrum, order)
-    return finite_in(value, dtype), info._replace(error_bound=bound)
+    value, bound = told_in(dtype, *diversity_of(spectrum, order))
+    return value, info._replace(error_bound=bound)
 
 
 @informative
@@ -95,11 +96,11 @@ def rke(
     rank: int | None = None,
     seed: int = 0,
 ) -> tuple[Tensor, Info]:
-    r"""Renyi kernel entropy: the number of modes, :math:`1 / \|K / N\|_F^2`.
+    r"""Renyi kernel entropy: the number of modes, $1 / \|K / N\|_F^2$.
 
-    The exponential of the entropy of order 2, so :func:`vendi` with `order=2`: frequent modes
+    The exponential of the entropy of order 2, so `vendi` with `order=2`: frequent modes
     count for more than in the Vendi score, and it needs fewer samples. Arguments are those of
-    :func:`vendi`.
+    `vendi`.
 
     Example:
         >>> rke(torch.tensor([[0.0], [0.0], [9.0], [9.0]]), 0.1)

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_seed
+from kermix.checks import check_count, check_option, check_seed
 from kermix.comparison.aggregate import permutations_for
 from kermix.comparison.column_values import ComparedRows
 from kermix.comparison.drift import is_sketch
@@ -20,10 +21,16 @@ from kermix.errors import OptionError, SampleError
 from kermix.evaluation.answers import answer_of
 from kermix.evaluation.distance_scores import distance_scores, neighbour_scores_of
 from kermix.evaluation.memorizing import Memorizing, memorizing
+from kermix.evaluation.novelty import check_eta
 from kermix.evaluation.parts import needed_rows
 from kermix.evaluation.reading import Embedding, JudgedData, read_judged
 from kermix.evaluation.result import Evaluation, Score
-from kermix.evaluation.sampling import chosen_kernel, feature_map_of
+from kermix.evaluation.sampling import (
+    RULES,
+    chosen_kernel,
+    feature_map_of,
+    refuse_beside_sketch,
+)
 from kermix.evaluation.sketched import evaluate_sketches
 from kermix.evaluation.spectral_scores import SpectralScores, kernel_in_words, spectral_scores
 from kermix.evaluation.table_scores import TableScores, table_scores
@@ -35,6 +42,7 @@ __all__ = ["evaluate"]
 RESIDUAL = 1e-3
 BROAD = 10.0  # times smaller than the variance of the median rule
 FEWEST_ROWS = 10
+COPIES = 0.2  # share of the level at which samples are called copies
 MANY_COLUMNS, COMPONENTS = 128, 64
 NEAREST_ROWS, AMONG = 5000, 50_000
 FOR_ONE_PERCENT_OF_COPIES = 1000  # ten copies among as many held-out rows
@@ -80,9 +88,9 @@ def evaluate(
             table, a file (tables, .npy, .npz, .safetensors), a folder of pictures, or a sketch.
         fake: Samples of the generator, of the same kind. Of two sketches the scores are those that
             sketches know.
-        v: Variance of the Gaussian kernel; "auto" is :func:`~kermix.stable_variance` of both for
+        v: Variance of the Gaussian kernel; "auto" is `kermix.stable_variance` of both for
             fidelity and diversity, and for novelty at least a tenth of the median rule's.
-        kernel: Another kernel, such as :class:`~kermix.CosineKernel`, instead of `v`.
+        kernel: Another kernel, such as `kermix.CosineKernel`, instead of `v`; both are refused.
         held_out: Real samples that the generator has not seen, for memorizing.
         embed: From a batch of rows, or of pictures of shape (B, C, H, W) with values from 0 to 1,
             to embeddings of shape (B, d). Any network that you have.
@@ -98,7 +106,8 @@ def evaluate(
         rank: Number of features at most.
         modes: How many novel modes at most, on either side.
         exemplars: Samples of each.
-        level: At which p-values sets are called different.
+        level: How often, at most, samples that are as good as real ones are called not good: four
+            fifths of it for the p-value of a difference, one fifth for that of copies.
         permutations: Behind the p-value; None: 500, more for small levels.
         seed: Of all that is drawn.
         reading: How text files are written, where that is known.
@@ -116,10 +125,16 @@ def evaluate(
     check_count("exemplars", exemplars)
     if not 0 < level < 1:
         raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
+    of_difference = level if is_sketch(real) or is_sketch(fake) else (1 - COPIES) * level
     if permutations is None:
-        permutations = permutations_for(level)
+        permutations = permutations_for(of_difference)
     check_count("permutations", permutations)
+    check_eta(eta)
+    if isinstance(v, str):
+        check_option("v", v, ("auto", *RULES))
+    automatic = isinstance(v, str) and v == "auto"
     if is_sketch(real) or is_sketch(fake):
+        refuse_beside_sketch(v=None if automatic else v, kernel=kernel)
         return evaluate_sketches(real, fake, eta, level)
     say = progress or (lambda _name, _share: None)
     say("reading", 0.0)
@@ -133,10 +148,9 @@ def evaluate(
             f"{FEWEST_ROWS} of each."
         )
     say("test and classifier", 0.05)
-    verdict = _verdict(data, level, permutations, seed)
+    verdict = _verdict(data, of_difference, permutations, seed)
     say("features", 0.35)
-    given: Any = "stable" if kernel is None and isinstance(v, str) and v == "auto" else v
-    given = None if kernel is not None else given
+    given: Any = v if not automatic else "stable" if kernel is None else None
     chosen = chosen_kernel(given, kernel, data.points)
     sides = [data.real, data.fake]
     features = feature_map_of(sides, chosen, rank, RESIDUAL, seed)
@@ -159,6 +173,7 @@ def evaluate(
     say("done", 1.0)
     return _result(
         data, [s for s in scores if s is not None], spectral, found, tables, verdict,
+        COPIES * level,
         kernel_in_words(chosen, features.rank)
         + ("" if broad is None or coarse is None else
            f"; of novelty v = {float(broad.v_p[0]):.4g}, {coarse.rank} features"),
@@ -181,11 +196,12 @@ def _result(
     memory: Memorizing,
     tables: TableScores | None,
     verdict: Verdict,
+    level_of_copies: float,
     kernel: str,
 ) -> Evaluation:
     by_name = {s.name: s for s in scores}
     answer, good = answer_of(
-        verdict, by_name, spectral.invented, spectral.missed, memory, data.table
+        verdict, by_name, spectral.invented, spectral.missed, memory, level_of_copies, data.table
     )
     return Evaluation(
         answer, good, tuple(scores), spectral.invented, spectral.missed, memory, tables, verdict,
@@ -228,7 +244,7 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score]]:
     real, at_real = some(data.real, AMONG)
     fake, at_fake = some(data.fake, NEAREST_ROWS)
     held = None if data.held_out is None else some(data.held_out, NEAREST_ROWS)[0]
-    found = memorizing(real, fake, held)
+    found = memorizing(real, fake, held, _own_units(data)[at_real])
     rows = tuple((int(at_fake[i]), int(at_real[k])) for i, k in found.rows)
     found = replace(found, rows=rows)
     than = "a held-out row is" if held is not None else "a training row is to the others"
@@ -247,6 +263,17 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score]]:
             "for copies",
         ),
     ]  # fmt: skip
+
+
+def _own_units(data: JudgedData) -> Tensor:  # (N, c)
+    """Numbers of real rows as the user gave them; of a table without any, the points."""
+    rows = data.rows
+    if rows.mixed is None:
+        return rows.pooled[: data.n]
+    every = torch.arange(data.n)
+    numbers = [c.numbers for c in (rows.column(n, every) for n in rows.names) if c.codes is None]
+    found = [torch.from_numpy(np.nan_to_num(n)) for n in numbers if n is not None]
+    return torch.stack(found, 1) if found else data.real
 
 
 def _table(data: JudgedData, seed: int) -> tuple[TableScores | None, list[Score]]:

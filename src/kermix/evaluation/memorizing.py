@@ -9,6 +9,7 @@ from torch import Tensor
 from kermix.checks import check_pair
 from kermix.comparison.telling_apart import auc
 from kermix.errors import OptionError
+from kermix.evaluation.coincidence import chance_of_equal_rows, poisson_tail
 from kermix.evaluation.neighbours import nearest
 
 __all__ = ["Memorizing", "memorizing"]
@@ -17,6 +18,10 @@ LEVELS = (0.0, 0.01, 0.05)  # shares of new rows that may be nearer than the sam
 SHOWN = 20
 MOST_COMPARED = 5000  # training rows that take the place of held-out ones
 EQUAL = 1e-9  # of a typical distance
+FEWEST_COPIED = 3  # training rows: one or two may be a value that stands for something missing
+OF_EQUALITY = 0.05  # share of the level: tails of this test are steep
+EXACT = 1e-6  # ratio below which a sample is a copy
+PAIRED = 2  # training rows that are near to each other are so both
 
 
 @dataclass(frozen=True)
@@ -47,20 +52,32 @@ class Memorizing:
 
 
 @torch.no_grad()
-def memorizing(training: Tensor, samples: Tensor, held_out: Tensor | None = None) -> Memorizing:
+def memorizing(
+    training: Tensor,
+    samples: Tensor,
+    held_out: Tensor | None = None,
+    columns: Tensor | None = None,
+) -> Memorizing:
     r"""Whether a generator repeats its training rows.
 
     Of each sample the distance to the nearest training row is divided by that to the second
     nearest: near 0 for a copy, whatever the local scale. If samples were new rows these ratios
     would be those of held-out rows, so that as many samples as held-out rows should be below any
     level; the p-value is exact for that (hypergeometric, for the smallest ratios and two more
-    levels, corrected for three). Without held-out rows training rows, at most 5000, are compared
-    with the others, which takes their place if training rows are independent.
+    levels). Without held-out rows training rows, at most 5000, are compared with the others. Of
+    two that are near to each other both are, so that they count as half as many.
+
+    Beside these three there is a fourth test, to which a twentieth of any level goes, and the
+    rest in equal parts to the three: where no real row repeats a training row, three or more
+    training rows that samples equal are compared with the number that chance makes equal. Rows
+    of categories and counts are equal by chance, rows of measured numbers are not.
 
     Args:
         training: What the generator was trained with, shape (N, d), at least three rows.
         samples: What it makes, shape (M, d).
         held_out: Real rows that it has not seen, shape (K, d).
+        columns: Numbers of the training rows in their own units, shape (N, c), which show how
+            finely they are told; by default the training rows.
 
     Example:
         >>> x = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))
@@ -74,6 +91,7 @@ def memorizing(training: Tensor, samples: Tensor, held_out: Tensor | None = None
         check_pair(training, held_out, ("training", "held_out"))
     if len(training) < 3:
         raise OptionError(f"training has {len(training)} rows; memorizing needs at least three.")
+    columns = training if columns is None else columns
     training, samples = training.double(), samples.double()
     near, places = nearest(samples, training, 2)
     if held_out is not None:
@@ -85,7 +103,17 @@ def memorizing(training: Tensor, samples: Tensor, held_out: Tensor | None = None
     tiny = EQUAL * float(new[:, 0].median().clamp(min=EQUAL * float(training.abs().max())))
     equal, equal_new = near[:, 0] <= tiny, new[:, 0] <= tiny
     ratio, ratio_new = _ratios(near, tiny), _ratios(new, tiny)
-    pvalue, share, limit = _too_near(ratio, ratio_new)
+    by_ratio = _too_near(ratio, ratio_new, 1 if held_out is not None else PAIRED)
+    by_equality = 1.0
+    if not bool(equal_new.any()):
+        copied = len(places[equal, 0].unique())
+        by_equality = _equal_by_chance(copied, len(samples), columns)
+    p, share, limit = by_ratio
+    pvalue, of_equality = p * len(LEVELS) / (1 - OF_EQUALITY), by_equality / OF_EQUALITY
+    if of_equality < min(1.0, pvalue):
+        pvalue, share, limit = of_equality, float(equal.double().mean()), EXACT
+    if pvalue >= 1:
+        pvalue, share, limit = 1.0, 0.0, 0.0
     order = ratio.argsort(stable=True)
     worst = [int(i) for i in order[:SHOWN] if float(ratio[i]) < limit] if pvalue < 0.05 else []
     nearer, error = _nearer(near[:, 0], new[:, 0])
@@ -102,11 +130,20 @@ def _ratios(distances: Tensor, tiny: float) -> Tensor:
     return torch.where(second <= tiny, 1.0, first / second.clamp(min=tiny))
 
 
-def _too_near(ratio: Tensor, new: Tensor) -> tuple[float, float, float]:
+def _equal_by_chance(copied: int, samples: int, columns: Tensor) -> float:
+    """Probability that samples equal so many training rows or more, if none is copied."""
+    if copied < FEWEST_COPIED:
+        return 1.0
+    mean = samples * len(columns) * chance_of_equal_rows(columns.double())
+    return poisson_tail(copied, mean)
+
+
+def _too_near(ratio: Tensor, new: Tensor, alike: int) -> tuple[float, float, float]:
     """p-value, the share of samples in excess, and the ratio below which samples are suspect.
 
     The number of samples below the j-th smallest ratio of m new rows is at least k if and only if
-    at most j - 1 new rows are among the k + j - 1 smallest of all.
+    at most j - 1 new rows are among the k + j - 1 smallest of all. New rows of which so many are
+    alike count once.
     """
     n, m = len(ratio), len(new)
     ordered = new.sort().values
@@ -117,7 +154,8 @@ def _too_near(ratio: Tensor, new: Tensor) -> tuple[float, float, float]:
             continue
         limit = float(ordered[j])
         k = int((ratio < limit).sum())
-        p = min(1.0, len(LEVELS) * _hypergeometric(j, n, m, k + j)) if k else 1.0
+        few = -(-j // alike)
+        p = _hypergeometric(few, n, m // alike, k + few) if k else 1.0
         if p < best[0]:
             best = (p, max(0.0, k / n - j / m), limit)
     return best

@@ -1,7 +1,7 @@
 """Metrics that are fed batch by batch: `update`, `compute`, `reset`, also over many processes.
 
 Each is a module that adds up sums of features, so that memory does not grow with the number of
-samples, and sums of all processes are added when the value is computed. :func:`log_samples` makes
+samples, and sums of all processes are added when the value is computed. `log_samples` makes
 Lightning log them.
 """
 
@@ -75,11 +75,11 @@ class _Sketched(SampleMetric):
 
     Args:
         real: Real samples, which landmarks are chosen from, or a feature map.
-        v: As in :func:`~kermix.vendi`; not beside a feature map.
-        kernel: As in :func:`~kermix.vendi`.
+        v: As in `kermix.vendi`; not beside a feature map.
+        kernel: As in `kermix.vendi`.
         rank: Number of features at most.
         seed: Of the landmarks: the same on all processes.
-        sync: As in :class:`SampleMetric`.
+        sync: As in `SampleMetric`.
     """
 
     def __init__(
@@ -147,12 +147,12 @@ class _Sketched(SampleMetric):
 
 
 class Vendi(_Sketched):
-    """Vendi score of the samples (:func:`~kermix.vendi`), whose certificate is `error_bound`.
+    """Vendi score of the samples (`kermix.vendi`), whose certificate is `error_bound`.
 
     Args:
         real: Real samples, which landmarks are chosen from, or a feature map.
-        v: As in :func:`~kermix.vendi`; by default "stable".
-        kernel: As in :func:`~kermix.vendi`.
+        v: As in `kermix.vendi`; by default "stable".
+        kernel: As in `kermix.vendi`.
         rank: Number of features at most.
         seed: Of the landmarks: the same on all processes.
         sync: Whether sums of all processes are added.
@@ -177,7 +177,7 @@ class Vendi(_Sketched):
 
 
 class RKE(Vendi):
-    """Renyi kernel entropy of the samples (:func:`~kermix.rke`); arguments of :class:`Vendi`."""
+    """Renyi kernel entropy of the samples (`kermix.rke`); arguments of `Vendi`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, order=2.0, **options)
@@ -200,11 +200,11 @@ class Fidelity(_BesideReal):
 
     Args:
         real: Real samples, or a sketch of them, which has the kernel.
-        v: As in :class:`Vendi`.
-        kernel: As in :class:`Vendi`.
-        rank: As in :class:`Vendi`.
-        seed: As in :class:`Vendi`.
-        sync: As in :class:`Vendi`.
+        v: As in `Vendi`.
+        kernel: As in `Vendi`.
+        rank: As in `Vendi`.
+        seed: As in `Vendi`.
+        sync: As in `Vendi`.
 
     Example:
         >>> x = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
@@ -220,17 +220,17 @@ class Fidelity(_BesideReal):
 
 
 class KEN(_BesideReal):
-    """Entropic novelty (:func:`~kermix.ken`) of the samples, or of what they miss.
+    """Entropic novelty (`kermix.ken`) of the samples, or of what they miss.
 
     Args:
-        real: As in :class:`Fidelity`.
-        v: As in :class:`Vendi`.
+        real: As in `Fidelity`.
+        v: As in `Vendi`.
         of: "samples": what they have more often than real ones; "real": what they miss.
-        eta: As in :func:`~kermix.ken`.
-        kernel: As in :class:`Vendi`.
-        rank: As in :class:`Vendi`.
-        seed: As in :class:`Vendi`.
-        sync: As in :class:`Vendi`.
+        eta: As in `kermix.ken`.
+        kernel: As in `Vendi`.
+        rank: As in `Vendi`.
+        seed: As in `Vendi`.
+        sync: As in `Vendi`.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class FrechetDistance(SampleMetric):
 
     Args:
         real: Real embeddings, shape (N, d).
-        sync: As in :class:`SampleMetric`.
+        sync: As in `SampleMetric`.
 
     Example:
         >>> metric = FrechetDistance(torch.tensor([[-1.0], [1.0]]))

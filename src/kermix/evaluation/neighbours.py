@@ -1,5 +1,6 @@
 """Scores from nearest neighbours: precision, recall, density and coverage, as published."""
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -12,10 +13,12 @@ from kermix.kernels.distances import squared_distances
 __all__ = ["NeighbourScores", "nearest", "neighbour_scores"]
 
 PAIRS_AT_ONCE = 2**23
+SPLITS = 10  # of both sets into halves, for error bars
+FEW_ROWS = 1000  # of each set that are split
 
 
 class NeighbourScores(NamedTuple):
-    """Four shares, and one standard error of each for the given real samples.
+    """Four shares, and one standard error of each over new samples of both sets.
 
     Attributes:
         precision: Share of fake samples in the balls around real ones (Kynkaanniemi et al. 2019).
@@ -23,7 +26,7 @@ class NeighbourScores(NamedTuple):
         density: Balls around real samples that a fake one is in, on average, divided by k
             (Naeem et al. 2020): 1 for equal distributions, and not bounded by 1.
         coverage: Share of real samples whose ball has a fake sample in it; for equal
-            distributions about :math:`1 - 2^{-k}`.
+            distributions about $1 - 2^{-k}$.
         errors: Of the four, in this order.
     """
 
@@ -35,15 +38,20 @@ class NeighbourScores(NamedTuple):
 
 
 @torch.no_grad()
-def neighbour_scores(real: Tensor, fake: Tensor, neighbours: int = 5) -> NeighbourScores:
+def neighbour_scores(
+    real: Tensor, fake: Tensor, neighbours: int = 5, seed: int = 0
+) -> NeighbourScores:
     """Precision, recall, density and coverage of fake samples.
 
-    The ball around a sample reaches to its k-th nearest neighbour in its own set.
+    The ball around a sample reaches to its k-th nearest neighbour in its own set. With other
+    samples the balls are others too, so that shares scatter more than those of independent rows
+    do: standard errors are from scores of random halves of both sets, of up to 1000 rows each.
 
     Args:
         real: Samples, shape (N, d), more than `neighbours`.
         fake: Samples of a generator, shape (M, d), more than `neighbours`.
         neighbours: The number k.
+        seed: Of the halves behind the standard errors.
 
     Example:
         >>> x = torch.linspace(0, 1, 101)[:, None]
@@ -59,22 +67,98 @@ def neighbour_scores(real: Tensor, fake: Tensor, neighbours: int = 5) -> Neighbo
             "must be more samples than that in each set."
         )
     real, fake = real.double(), fake.double()
-    around_real, around_fake = (nearest(s, s, neighbours + 1)[0][:, -1] for s in (real, fake))
-    balls = torch.zeros(len(fake), dtype=torch.float64, device=real.device)
-    reached = torch.zeros(len(real), dtype=torch.bool, device=real.device)
+    reach = [nearest(s, s, neighbours + 1)[0][:, -1] for s in (real, fake)]
+    values, variances = _scores(reach[0], reach[1], _blocks(real, fake), neighbours)
+    errors = _errors(real, fake, neighbours, variances, seed)
+    a, b, c, d = values.tolist()
+    e, f, g, h = errors.tolist()
+    return NeighbourScores(a, b, c, d, (e, f, g, h))
+
+
+def _scores(
+    around_real: Tensor, around_fake: Tensor, blocks: Iterable[tuple[slice, Tensor]], k: int
+) -> tuple[Tensor, Tensor]:  # (4,), (4,)
+    """The scores, and what their variances would be if each row were by itself.
+
+    Args:
+        around_real: How far the balls around real samples reach, (N,).
+        around_fake: The same of fake ones, (M,).
+        blocks: Some real samples, and their distances to all fake ones.
+        k: Neighbours in a ball.
+    """
+    balls = torch.zeros_like(around_fake)
+    reached = torch.zeros_like(around_real, dtype=torch.bool)
     covered = torch.zeros_like(reached)
-    step = max(1, PAIRS_AT_ONCE // len(fake))
-    for start in range(0, len(real), step):
-        part = slice(start, start + step)
-        distances = _distances(real[part], fake)
+    for part, distances in blocks:
         inside = distances < around_real[part, None]
         balls += inside.sum(0)
         covered[part] = inside.any(1)
         reached[part] = (distances < around_fake).any(1)
-    shares = (balls > 0).double(), reached.double(), balls / neighbours, covered.double()
-    a, b, c, d = (float(s.mean()) for s in shares)
-    e, f, g, h = (float(s.std() / len(s) ** 0.5) for s in shares)
-    return NeighbourScores(a, b, c, d, (e, f, g, h))
+    shares = (balls > 0).double(), reached.double(), balls / k, covered.double()
+    means = torch.stack([s.mean() for s in shares])
+    return means, torch.stack([s.var() / len(s) for s in shares])
+
+
+def _errors(real: Tensor, fake: Tensor, neighbours: int, single: Tensor, seed: int) -> Tensor:
+    """Standard errors: of few rows from halves, of more by how much more than single rows' it is.
+
+    How many times the variance of single rows that of all is, a thousand rows tell.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if max(len(real), len(fake)) <= FEW_ROWS:
+        return _scatter_of_halves(real, fake, neighbours, generator)[0].sqrt()
+    real, fake = (
+        s[torch.randperm(len(s), generator=generator)[:FEW_ROWS].to(s.device)]
+        for s in (real, fake)
+    )
+    of_some, single_of_some = _scatter_of_halves(real, fake, neighbours, generator)
+    return (single * _times(of_some, single_of_some)).sqrt()
+
+
+def _scatter_of_halves(
+    real: Tensor, fake: Tensor, neighbours: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:  # (4,), (4,)
+    """Variances of the scores over new samples, and if each row were by itself.
+
+    The mean of two halves scatters as the whole does, where scores are means of what rows have
+    nearby, whatever balls have in common. Where single rows scatter more in the whole than they
+    do in halves, so does their mean.
+    """
+    within = [_distances(s, s) for s in (real, fake)]
+    across = _distances(real, fake)
+
+    def scores(one: Tensor, other: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        reach = [
+            d[i][:, i].topk(k + 1, 1, largest=False).values[:, -1]
+            for d, i in zip(within, (one, other), strict=True)
+        ]
+        return _scores(reach[0], reach[1], [(slice(None), across[one][:, other])], k)
+
+    places = [torch.arange(len(s), device=s.device) for s in (real, fake)]
+    single = scores(places[0], places[1], neighbours)[1]
+    k = min(neighbours, min(len(real), len(fake)) // 2 - 1)
+    if k < 1:
+        return single, single
+    between, inside = [], []
+    for _ in range(SPLITS):
+        halves = [i[torch.randperm(len(i), generator=generator)].tensor_split(2) for i in places]
+        one, other = (scores(a, b, k) for a, b in zip(*halves, strict=True))
+        between.append((one[0] - other[0]).square() / 4)
+        inside.append((one[1] + other[1]) / 4)
+    scatter, rows = torch.stack(between).mean(0), torch.stack(inside).mean(0)
+    return torch.maximum(scatter * _times(single, rows), single), single
+
+
+def _times(variance: Tensor, of_rows: Tensor) -> Tensor:
+    """How many times the one is the other, at least once."""
+    return torch.where(of_rows > 0, variance / of_rows.clamp(min=1e-300), 1.0).clamp(min=1)
+
+
+def _blocks(real: Tensor, fake: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    step = max(1, PAIRS_AT_ONCE // len(fake))
+    for start in range(0, len(real), step):
+        part = slice(start, start + step)
+        yield part, _distances(real[part], fake)
 
 
 @torch.no_grad()

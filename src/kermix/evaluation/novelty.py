@@ -1,7 +1,7 @@
 r"""What one sample has and another has not: entropic novelty, and the samples behind it.
 
-The positive eigenvalues of :math:`C_x - \eta C_y`, a difference of second moments in the kernel's
-space, are the masses of modes that `x` has more than :math:`\eta` times as often as `y`; their
+The positive eigenvalues of $C_x - \eta C_y$, a difference of second moments in the kernel's
+space, are the masses of modes that `x` has more than $\eta$ times as often as `y`; their
 eigenfunctions are large at the samples of the mode.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_number, check_pair, finite_in
+from kermix.checks import check_count, check_number, check_pair
 from kermix.costs.functions import Kernel
 from kermix.errors import OptionError
 from kermix.evaluation.sampling import (
@@ -22,6 +22,7 @@ from kermix.evaluation.sampling import (
     fine_sketches,
     normalized_gram,
     refuse_beside_sketch,
+    told_in,
 )
 from kermix.info import Info, informative
 from kermix.kernels.gaussian import GaussianKernel
@@ -30,7 +31,7 @@ from kermix.sketches.features import FeatureMap
 from kermix.sketches.moments import Moments
 from kermix.sketches.sketch import Sketch, check_comparable
 
-__all__ = ["NovelMode", "ken", "novel_modes", "novelty_of", "novelty_score"]
+__all__ = ["NovelMode", "check_eta", "ken", "novel_modes", "novelty_of", "novelty_score"]
 
 RESIDUAL, MOST_FEATURES = 1e-3, 512
 ROWS_AT_A_TIME = 8192
@@ -52,12 +53,12 @@ def ken(
 ) -> tuple[Tensor, Info]:
     r"""Kernel entropic novelty: how much, and how varied, is what `x` has more often than `y`.
 
-    .. math:: \sum_{\lambda_i > 0} \lambda_i \log \frac{S}{\lambda_i}, \qquad
-        S = \sum_{\lambda_i > 0} \lambda_i,
+    $$\sum_{\lambda_i > 0} \lambda_i \log \frac{S}{\lambda_i}, \qquad
+        S = \sum_{\lambda_i > 0} \lambda_i,$$
 
-    of the eigenvalues of :math:`C_x - \eta C_y`: the mass `S` of what is novel, times the entropy
-    of its modes. One novel mode alone has the score 0, whatever its mass; :func:`novel_modes`
-    tells masses and samples. The kernel is that of :func:`vendi`.
+    of the eigenvalues of $C_x - \eta C_y$: the mass `S` of what is novel, times the entropy
+    of its modes. One novel mode alone has the score 0, whatever its mass; `novel_modes`
+    tells masses and samples. The kernel is that of `vendi`.
 
     Up to 2000 samples in all the eigenvalues are exact. Of more, and of sketches, the score is an
     estimate: a difference of operators has no residual of one sign, so `ken.with_info` tells the
@@ -66,8 +67,8 @@ def ken(
     Args:
         x: Samples that may have something new, or a sketch of them.
         y: The reference, or a sketch of it.
-        v: As in :func:`vendi`; a rule is applied to both sets together.
-        kernel: As in :func:`vendi`.
+        v: As in `vendi`; a rule is applied to both sets together.
+        kernel: As in `vendi`.
         eta: How many times as frequent in `x` as in `y` a mode must be to count; at least 1 is
             usual, and more finds only what is strongly novel.
         rank: Number of features; by default as many as a residual of 0.001 takes, up to 512.
@@ -78,7 +79,7 @@ def ken(
         >>> round(ken(x, x[2:], 0.01).item(), 4)  # two modes of mass 1/4 are new
         0.3466
     """
-    _check_eta(eta)
+    check_eta(eta)
     sketched = isinstance(x, Sketch) or isinstance(y, Sketch)
     if not sketched and rank is None:
         first, second = _pair(x, y)
@@ -88,13 +89,14 @@ def ken(
             score = novelty_score(values)
             # A root of the matrix, of norm up to N, has N parts that are rounded.
             slip = 8 * (1 + eta) * len(pooled) ** 2 * torch.finfo(torch.float64).eps
-            exact = Info("dense", error_bound=_score_slip(slip, len(first)))
-            return finite_in(score, first.dtype), exact
+            score, wide = told_in(first.dtype, score, _score_slip(slip, len(first)))
+            return score, Info("dense", error_bound=wide)
     one, two = novelty_sketches(x, y, v, kernel=kernel, rank=rank, seed=seed)
     values = torch.linalg.eigvalsh(novelty_of(one.moments, two.moments, eta))
     bound = _ken_bound(one.moments, two.moments, eta)
     dtype = next((s.dtype for s in (x, y) if isinstance(s, Tensor)), torch.float64)
-    return finite_in(novelty_score(values), dtype), Info("sketch", None, bound, _rank(one))
+    score, bound = told_in(dtype, novelty_score(values), bound)
+    return score, Info("sketch", None, bound, _rank(one))
 
 
 @dataclass(frozen=True)
@@ -146,13 +148,13 @@ def novel_modes(
     Args:
         x: Samples that may have something new.
         y: The reference, or a sketch of it, which then also has the kernel.
-        v: As in :func:`ken`.
-        kernel: As in :func:`ken`.
-        eta: As in :func:`ken`. With 1, a rare novel mode comes below chance differences of common
+        v: As in `ken`.
+        kernel: As in `ken`.
+        eta: As in `ken`. With 1, a rare novel mode comes below chance differences of common
             ones; with 2, say, these do not count.
         count: How many modes at most.
         exemplars: How many samples of each.
-        rank: As in :func:`ken`.
+        rank: As in `ken`.
         seed: Of the landmarks.
 
     Example:
@@ -160,7 +162,7 @@ def novel_modes(
         >>> [(round(m.mass, 3), m.exemplars) for m in novel_modes(x, x[3:], 0.01, exemplars=2)]
         [(0.4, (1, 2)), (0.2, (0,))]
     """
-    _check_eta(eta)
+    check_eta(eta)
     check_count("count", count)
     check_count("exemplars", exemplars)
     checked_points("x", x)
@@ -246,7 +248,7 @@ def novelty_sketches(
 
 
 def novelty_of(x: Moments, y: Moments, eta: float) -> Tensor:  # (r, r)
-    r""":math:`C_x - \eta C_y` in features."""
+    r"""$C_x - \eta C_y$ in features."""
     return x.plain_second - eta * y.plain_second
 
 
@@ -266,7 +268,7 @@ def _exact(pooled: Tensor, n: int, kernel: GaussianKernel | PointKernel, eta: fl
 
 
 def _ken_bound(x: Moments, y: Moments, eta: float) -> Tensor | None:
-    r"""The square-root bound: :math:`\|C - P C P\|_1 \le 2 \sqrt{t (1 - t)} + t` for each."""
+    r"""The square-root bound: $\|C - P C P\|_1 \le 2 \sqrt{t (1 - t)} + t$ for each."""
     if x.slack is None or y.slack is None:
         return None
     change = 0.0
@@ -329,7 +331,8 @@ def _rank(sketch: Sketch) -> int:
     return sketch.feature_map.rank
 
 
-def _check_eta(eta: float) -> None:
+def check_eta(eta: float) -> None:
+    """Refuse what cannot be how often."""
     check_number("eta", eta)
     if not 0 <= eta < math.inf:
         raise OptionError(f"eta={eta}: how often, a number that is not negative.")

@@ -123,7 +123,7 @@ def read_judged(
 def euclidean(rows: Tensor, layout: Layout) -> Tensor:  # (N, c + k) -> (N, d)
     r"""Mixed rows as points whose distances are those of the kernel of mixed rows.
 
-    A code becomes columns of zeros and, for its value, :math:`s / \sqrt 2`; all is scaled so that
+    A code becomes columns of zeros and, for its value, $s / \sqrt 2$; all is scaled so that
     squared distances divided by the dimension are those divided by the number of columns.
 
     Example:

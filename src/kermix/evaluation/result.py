@@ -21,7 +21,7 @@ class Score:
     """One number on the samples of a generator.
 
     Attributes:
-        name: By which :meth:`Evaluation.score` finds it.
+        name: By which `Evaluation.score` finds it.
         title: What it is called in tables.
         group: "fidelity", "diversity", "novelty", "neighbours", "distances", "memorizing" or
             "table".
@@ -62,7 +62,8 @@ class Evaluation:
 
     Attributes:
         answer: In one or two sentences.
-        good: Whether nothing was found against the samples.
+        good: Whether nothing was found against the samples; None where nothing was found
+            because too few rows or permutations, or sketches without a p-value, cannot show it.
         scores: Each with its error bar, and how to read it.
         invented: What the generator makes and real data have not, the largest first; exemplars
             are rows of the fake set.
@@ -78,7 +79,7 @@ class Evaluation:
     """
 
     answer: str
-    good: bool
+    good: bool | None
     scores: tuple[Score, ...]
     invented: tuple[NovelMode, ...]
     missed: tuple[NovelMode, ...]

@@ -7,7 +7,15 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_number, check_samples, check_seed, normalized_weights
+from kermix.checks import (
+    check_count,
+    check_number,
+    check_option,
+    check_samples,
+    check_seed,
+    finite_in,
+    normalized_weights,
+)
 from kermix.costs.functions import Kernel
 from kermix.errors import OptionError, ShapeError
 from kermix.kernels.gaussian import GaussianKernel, as_kernel
@@ -26,9 +34,11 @@ __all__ = [
     "fine_sketches",
     "normalized_gram",
     "refuse_beside_sketch",
+    "told_in",
 ]
 
 VarianceRule: TypeAlias = Literal["stable"]
+RULES = ("median", "silverman", "stable")
 
 EXACT_UP_TO = 2000  # samples, whose kernel matrix is decomposed
 CANDIDATES = 20_000
@@ -61,6 +71,8 @@ def chosen_kernel(
             "Give a variance v (a number, 'median' or 'stable'), or a kernel such as "
             "km.CosineKernel()."
         )
+    if isinstance(v, str):
+        check_option("v", v, RULES)
     if isinstance(v, str) and v == "stable":
         from kermix.evaluation.variances import stable_variance
 
@@ -69,6 +81,21 @@ def chosen_kernel(
     if not found.symmetric:
         raise OptionError(f"{found}: scores of samples have one variance; leave v_q out.")
     return found
+
+
+def told_in(
+    dtype: torch.dtype, value: Tensor, bound: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """A score in the dtype of the samples, and its error bound with what that rounds away.
+
+    Example:
+        >>> told_in(torch.float32, torch.tensor(0.1, dtype=torch.float64), torch.tensor(0.0))[1]
+        tensor(1.4901e-09, dtype=torch.float64)
+    """
+    told = finite_in(value, dtype)
+    if bound is not None:
+        bound = bound + (told.detach().double() - value.detach().double()).abs()
+    return told, bound
 
 
 def refuse_beside_sketch(**given: object) -> None:
@@ -84,7 +111,7 @@ def refuse_beside_sketch(**given: object) -> None:
 def normalized_gram(
     points: Tensor, kernel: GaussianKernel | PointKernel, weights: Tensor | None
 ) -> Tensor:  # (N, N)
-    r"""The matrix :math:`\sqrt{w_i w_j} \, k(x_i, x_j)` of trace 1, in float64."""
+    r"""The matrix $\sqrt{w_i w_j} \, k(x_i, x_j)$ of trace 1, in float64."""
     terms = kernel.cross_terms(points.shape[1]) if isinstance(kernel, GaussianKernel) else kernel
     matrix = kernel_matrix(points, points, terms, torch.float64)
     if weights is None:

@@ -1,11 +1,11 @@
 r"""Eigenvalues of the kernel between samples, and what a sketch of them leaves open.
 
-With :math:`k(x, x) = 1` the matrix :math:`K / n` of n samples has eigenvalues
-:math:`\lambda_1 \ge \lambda_2 \ge \ldots \ge 0` that sum to 1. Nystrom features reproduce a part
-of it, :math:`\hat K \preceq K`, whose eigenvalues :math:`\hat\lambda_i` are those of the features'
-second moment, and leave out :math:`R = (K - \hat K) / n \succeq 0` of the known trace `t`. By
-Weyl :math:`\lambda_i \ge \hat\lambda_i`, and all excesses together are `t`. Among such spectra
-one majorizes all others, :math:`\hat\lambda + t e_1`, and one is majorized by all others: the `t`
+With $k(x, x) = 1$ the matrix $K / n$ of n samples has eigenvalues
+$\lambda_1 \ge \lambda_2 \ge \ldots \ge 0$ that sum to 1. Nystrom features reproduce a part
+of it, $\hat K \preceq K$, whose eigenvalues $\hat\lambda_i$ are those of the features'
+second moment, and leave out $R = (K - \hat K) / n \succeq 0$ of the known trace `t`. By
+Weyl $\lambda_i \ge \hat\lambda_i$, and all excesses together are `t`. Among such spectra
+one majorizes all others, $\hat\lambda + t e_1$, and one is majorized by all others: the `t`
 poured onto the smallest values up to one level. Every entropy lies between those of the two, and
 both can occur: given what a sketch knows, no bounds are narrower.
 """
@@ -62,7 +62,7 @@ def spectrum_of_sketch(sketch: Sketch) -> Spectrum:
 
 
 def effective_number(values: Tensor, order: float = 1.0) -> Tensor:
-    r"""Exponential of the Renyi entropy, :math:`(\sum \lambda^q)^{1/(1-q)}`; of Shannon's for 1.
+    r"""Exponential of the Renyi entropy, $(\sum \lambda^q)^{1/(1-q)}$; of Shannon's for 1.
 
     Example:
         >>> round(effective_number(torch.full((5,), 0.2)).item(), 6)
@@ -119,11 +119,11 @@ def _entropy(values: Tensor, order: float, more: float = 0.0, level: float = 0.0
 
 
 def _entropy_slip(spectrum: Spectrum, order: float, entropy: float) -> float:
-    r"""How much errors of the eigenvalues, :math:`\theta` in all, change their entropy at most.
+    r"""How much errors of the eigenvalues, $\theta$ in all, change their entropy at most.
 
-    Shannon's by :math:`T \log n + h(T)` with :math:`T = \theta` (Fannes and Audenaert, who have
-    half of it, for spectra that sum to 1); a sum of powers by :math:`q \theta`, or by
-    :math:`n^{1 - q} \theta^q` for q < 1.
+    Shannon's by $T \log n + h(T)$ with $T = \theta$ (Fannes and Audenaert, who have
+    half of it, for spectra that sum to 1); a sum of powers by $q \theta$, or by
+    $n^{1 - q} \theta^q$ for q < 1.
     """
     theta, n = min(spectrum.rounding, 0.5), max(2.0, spectrum.size)
     if theta == 0:

@@ -8,7 +8,6 @@ from kermix.errors import OptionError
 from kermix.evaluation.spectra import effective_number
 from kermix.kernels.gaussian import GaussianKernel, bandwidth
 from kermix.kernels.gram import gram_matrix
-from kermix.kernels.subsets import symmetric_subset
 
 __all__ = ["stable_variance"]
 
@@ -24,7 +23,8 @@ def stable_variance(x: Tensor, change: float = 0.05) -> float:  # (N, d)
     A very small variance makes all samples different, and the score grows with their number; a
     very large one makes all alike. Between them this takes the finest kernel for which the score
     of all samples is at most `change` (relative) above that of half of them. At most 800
-    samples are looked at, whatever their order.
+    samples are looked at, whatever their order, and in other units the same ones. Equal samples
+    have no scale: the answer is then 1, with a `kermix.errors.DegenerateDataWarning`.
 
     Args:
         x: Samples, shape (N, d); several sets that are to have one variance, one below the other.
@@ -40,18 +40,32 @@ def stable_variance(x: Tensor, change: float = 0.05) -> float:  # (N, d)
     if not 0 < change < 1:
         raise OptionError(f"change={change}: a relative change is between 0 and 1.")
     points = x.reshape(-1, x.shape[-1]).double()
+    order = _order_of_values(points)
+    drawn = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))[:SEEN]
+    points = points[order[drawn.to(order.device)]]
     middle = float(bandwidth(points))
-    points = points[symmetric_subset(points, SEEN)]
-    # Mixed by their own numbers, so that neither the order of rows nor a file's matters.
-    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
-    points = points[order.to(points.device)]
-    low, high = FINEST * middle, COARSEST * middle
-    if len(points) < 4:
+    if len(points) < 4 or bool((points == points[0]).all()):
         return middle
+    low, high = FINEST * middle, COARSEST * middle
     for _ in range(STEPS):
         tried = (low * high) ** 0.5
         low, high = (low, tried) if _is_stable(points, tried, change) else (tried, high)
     return high
+
+
+def _order_of_values(points: Tensor) -> Tensor:  # (N, d) -> (N,)
+    """Rows from the smallest to the largest, by the first column in which they differ.
+
+    Neither the order of rows nor the unit of their numbers matters: hashes of numbers would be
+    others for grams than for kilograms.
+    """
+    rank = torch.zeros(len(points), dtype=torch.int64, device=points.device)
+    for column in points.mT:
+        place = column.unique(return_inverse=True)[1]
+        rank = (rank * len(points) + place).unique(return_inverse=True)[1]
+        if int(rank.max()) == len(points) - 1:
+            break
+    return rank.argsort(stable=True)
 
 
 def _is_stable(points: Tensor, v: float, change: float) -> bool:

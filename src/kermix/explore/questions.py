@@ -24,7 +24,7 @@ LARGEST_SEED = 2**31 - 1
 
 
 class Answering(Protocol):
-    """What is asked: a :class:`kermix.TableModel`, or the mixture that was better."""
+    """What is asked: a `kermix.TableModel`, or the mixture that was better."""
 
     @property
     def schema_(self) -> Schema:
@@ -158,7 +158,7 @@ class Questions:
         """Rows with what is given, as an Arrow table.
 
         Args:
-            given: As for :meth:`ask`.
+            given: As for `ask`.
             count: How many.
             seed: Of the rows.
             most: How many may be asked for.

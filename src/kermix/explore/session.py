@@ -90,7 +90,7 @@ class Explored:
     """A run that is asked; nothing in it belongs to one reader of the page.
 
     Args:
-        run: A run that :func:`explorable` takes.
+        run: A run that `explorable` takes.
         data: Its table, if it is at hand; read again otherwise.
         fit: Whether to train it, in a process of its own.
     """

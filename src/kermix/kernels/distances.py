@@ -1,7 +1,7 @@
 """Squared distances, and the pull of points on each other, without cancellation.
 
-A matrix product gives all squared distances as :math:`|p|^2 + |q|^2 - 2 p q`, with an error of a
-few roundings of :math:`|p|^2 + |q|^2`: where two points are close to each other and far from the
+A matrix product gives all squared distances as $|p|^2 + |q|^2 - 2 p q$, with an error of a
+few roundings of $|p|^2 + |q|^2$: where two points are close to each other and far from the
 origin, nothing is left of their distance. So the origin is a median, which one far point does not
 move, and entries that are small against the norms are computed again: from an origin near to them,
 or from differences. An accelerator does so tile by tile, without telling the host.
@@ -47,8 +47,8 @@ DIRECT_PULLS_UP_TO = 3
 class Layout(NamedTuple):
     r"""Which columns of mixed rows are numbers and which are codes, the last ones.
 
-    Two codes are equal or not. A difference adds :math:`s^2` to the squared distance, as it would
-    for one-hot columns of height :math:`s / \sqrt 2`: the kernel of mixed rows is a Gaussian.
+    Two codes are equal or not. A difference adds $s^2$ to the squared distance, as it would
+    for one-hot columns of height $s / \sqrt 2$: the kernel of mixed rows is a Gaussian.
     """
 
     codes: int  # how many columns, the last ones, hold codes
@@ -123,9 +123,9 @@ def attraction(
     both: bool = True,
     layout: Layout | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # (*B, M, d), (*B, N, d)
-    r"""Where points are pulled to, :math:`\sum_j w_{ij} (b_j - a_i)`, and the same for `b`.
+    r"""Where points are pulled to, $\sum_j w_{ij} (b_j - a_i)$, and the same for `b`.
 
-    The error is small against :math:`\sum_j |w_{ij}| |b_j - a_i|`, however far from the origin
+    The error is small against $\sum_j |w_{ij}| |b_j - a_i|$, however far from the origin
     the points are.
 
     Args:

@@ -35,7 +35,7 @@ BANDWIDTH_SUBSAMPLE = 1000
 
 @dataclass(frozen=True)
 class KernelTerms:
-    r"""A kernel ready to be evaluated: :math:`\sum_l \exp(\lambda_l - \beta_l \|a - b\|^2)`.
+    r"""A kernel ready to be evaluated: $\sum_l \exp(\lambda_l - \beta_l \|a - b\|^2)$.
 
     Numbers stay Python floats unless they are tensors that somebody learns: a tensor made from
     floats at every call would have to travel to the accelerator, which makes the host wait.
@@ -49,14 +49,14 @@ class KernelTerms:
 class GaussianKernel:
     r"""The Gaussian kernel of samples that carry a variance each.
 
-    With :math:`M(a, b) = \|a - b\|^2 / d` and :math:`K_s = \exp(-M / 2s)`, samples `x` of variance
+    With $M(a, b) = \|a - b\|^2 / d$ and $K_s = \exp(-M / 2s)$, samples `x` of variance
     `v_p` and centres `y` of variance `v_q` have
 
-    .. math:: P = K_{v_p + v_q}(y, x), \quad R_F = K_{2 v_q}(y, y), \quad R_G = K_{2 v_p}(x, x).
+    $$P = K_{v_p + v_q}(y, x), \quad R_F = K_{2 v_q}(y, y), \quad R_G = K_{2 v_p}(x, x).$$
 
-    The Gaussians' constant is dropped, so that :math:`K_s(a, a) = 1`. Where a bound depends on it
+    The Gaussians' constant is dropped, so that $K_s(a, a) = 1$. Where a bound depends on it
     (the [0, 1] forms and the log-determinant), the cross kernel is multiplied by the inner product
-    of two concentric Gaussians of unit norm, :math:`(2 \sqrt{v_p v_q} / (v_p + v_q))^{d/2}`, which
+    of two concentric Gaussians of unit norm, $(2 \sqrt{v_p v_q} / (v_p + v_q))^{d/2}$, which
     is 1 in the usual case of equal variances.
 
     Args:
@@ -150,7 +150,7 @@ class GaussianKernel:
     def density_terms(self, dimension: int) -> KernelTerms:
         r"""The cross kernel of Gaussians of unit mass, in units in which `R_F` is the centres'.
 
-        Two concentric ones then have the inner product :math:`(2 v_q / (v_p + v_q))^{d/2}`.
+        Two concentric ones then have the inner product $(2 v_q / (v_p + v_q))^{d/2}$.
         """
         scales = [p + q for p, q in zip(self.v_p, self.v_q, strict=True)]
         log_overlaps = [
@@ -201,13 +201,13 @@ def bandwidth(
     r"""Choose one variance `v` from data; all batch items share it.
 
     `"median"`: half the median squared distance between points that differ, so that the kernel
-    :math:`K_{2v}` of the median pair is :math:`e^{-1/2}`; at most 1000 points are looked at.
-    `"silverman"`: :math:`h^2 = (4 / (N (d + 2)))^{2 / (d + 4)} \bar\sigma^2`, the variance for
-    which a kernel density estimate of a Gaussian is best; :math:`\bar\sigma^2` is the mean
+    $K_{2v}$ of the median pair is $e^{-1/2}$; at most 1000 points are looked at.
+    `"silverman"`: $h^2 = (4 / (N (d + 2)))^{2 / (d + 4)} \bar\sigma^2$, the variance for
+    which a kernel density estimate of a Gaussian is best; $\bar\sigma^2$ is the mean
     variance of the coordinates.
 
     Data without any spread have no scale: the answer is then 1, with a
-    :class:`~kermix.errors.DegenerateDataWarning`.
+    `kermix.errors.DegenerateDataWarning`.
 
     Example:
         >>> bandwidth(torch.tensor([[0.0], [1.0], [2.0], [2.0]]))

@@ -51,7 +51,7 @@ def gram(
     b: Tensor,  # (*B, N, d)
     v: GaussianKernel | Variance | BandwidthRule,
 ) -> Tensor:  # (*B, M, N)
-    r"""Gaussian Gram matrix :math:`\exp(-\|a_i - b_j\|^2 / (2 d (v_p + v_q)))`, Eq. (14).
+    r"""Gaussian Gram matrix $\exp(-\|a_i - b_j\|^2 / (2 d (v_p + v_q)))$, Eq. (14).
 
     The diagonal is exactly 1 when both arguments are the same tensor, and no entry is subnormal:
     what would be is 0.

@@ -44,7 +44,7 @@ def log_kernel_means(
     dtype: torch.dtype,
     chunk: int | None = None,
 ) -> Tensor:  # (*B, M)
-    r"""Logarithm of the mean kernel :math:`\log \sum_j a_j K(x_i, s_j)` at each point.
+    r"""Logarithm of the mean kernel $\log \sum_j a_j K(x_i, s_j)$ at each point.
 
     Args:
         points: Where the mean is evaluated.

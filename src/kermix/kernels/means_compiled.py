@@ -1,6 +1,6 @@
 """Kernel means of points in few dimensions on a CPU, compiled: no kernel value reaches memory.
 
-The same two functions as :mod:`kermix.kernels.means_triton`, written plainly: the compiler turns
+The same two functions as `kermix.kernels.means_triton`, written plainly: the compiler turns
 each into one loop over pairs. Compiling takes some seconds, so this is for sums that would
 take longer.
 """

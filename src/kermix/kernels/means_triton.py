@@ -1,6 +1,6 @@
 """Kernel means of points in few dimensions on a GPU, fused: no kernel value reaches memory.
 
-Two Triton kernels do what :mod:`kermix.kernels.means` does in tiles, which is their reference.
+Two Triton kernels do what `kermix.kernels.means` does in tiles, which is their reference.
 Neither holds more than a block of kernel values in registers, so there is no memory to bound. A
 third one mends distances that a matrix product has lost the digits of.
 """

@@ -1,8 +1,8 @@
-r"""The kernel of mixed rows: a Gaussian of numbers times, for each code, 1 or :math:`\rho`.
+r"""The kernel of mixed rows: a Gaussian of numbers times, for each code, 1 or $\rho$.
 
 Rows hold scaled numbers first and codes last (categories, and whether a number is missing), all in
 one tensor; codes are only ever compared. The kernel is positive definite because it *is* the
-Gaussian of one-hot columns of height :math:`s / \sqrt 2`, so whatever holds for the Gaussian
+Gaussian of one-hot columns of height $s / \sqrt 2$, so whatever holds for the Gaussian
 (bounds, certificates, merging of sketches, losses over processes) holds for it. The squared
 distance is divided by the number of the user's columns.
 """
@@ -25,8 +25,8 @@ LEAST_DIFFERENT = 0.02  # share of pairs; a nearly constant column weighs no mor
 class MixedKernel(GaussianKernel):
     r"""The kernel of rows of numbers and codes.
 
-    .. math:: K(a, b) = \exp\Big(-\frac{\sum_k (a_k - b_k)^2 + s^2 \, \#\{j: c_j \ne c'_j\}}
-        {2 d (v + v)}\Big)
+    $$K(a, b) = \exp\Big(-\frac{\sum_k (a_k - b_k)^2 + s^2 \, \#\{j: c_j \ne c'_j\}}
+        {2 d (v + v)}\Big)$$
 
     Args:
         v: Variance, or several whose kernels are averaged.
@@ -72,11 +72,11 @@ class MixedKernel(GaussianKernel):
 
 @torch.no_grad()
 def mismatch_of(codes: Tensor, columns: Tensor | None = None) -> float:  # (N, c), (c,) bool
-    r"""The :math:`s^2` for which two random rows differ as much by a category as by a number.
+    r"""The $s^2$ for which two random rows differ as much by a category as by a number.
 
     Two numbers of unit variance differ by 2 in the mean square. Codes of two rows differ with
-    probability :math:`1 - \sum p^2`; with its mean over the columns, :math:`s^2` is 2 divided by
-    it. There is one :math:`s` for all columns: were each scaled by itself, rare values would weigh
+    probability $1 - \sum p^2$; with its mean over the columns, $s^2$ is 2 divided by
+    it. There is one $s$ for all columns: were each scaled by itself, rare values would weigh
     most. It does not depend on the order of the rows.
 
     Args:

@@ -1,7 +1,7 @@
 r"""Kernels other than the Gaussian: Laplace, rational quadratic, polynomial, cosine, any function.
 
 Property 8 (Eqs. 15 to 19) holds for every positive semi-definite kernel, so the costs,
-:func:`~kermix.decompose` and :func:`~kermix.two_sample_test` take these as `kernel=`. What rests
+`kermix.decompose` and `kermix.two_sample_test` take these as `kernel=`. What rests
 on the closed form of Gaussians (mixtures, two variances, sketches) does not.
 """
 
@@ -94,13 +94,13 @@ class _Stationary(PointKernel):
 
 @dataclass(frozen=True)
 class LaplaceKernel(_Stationary):
-    r"""The Laplace kernel :math:`\exp(-\sqrt{M} / \ell)` with :math:`M = \|a - b\|^2 / d`.
+    r"""The Laplace kernel $\exp(-\sqrt{M} / \ell)$ with $M = \|a - b\|^2 / d$.
 
     Heavier tails than the Gaussian's and a corner at zero: it sees finer differences. Where two
     points coincide it has no derivative; zero is taken.
 
     Args:
-        scale: The distance :math:`\ell` at which the kernel is 1/e; `"median"`: the median
+        scale: The distance $\ell$ at which the kernel is 1/e; `"median"`: the median
             distance of the data.
         per_dimension: Whether squared distances are divided by the dimension.
 
@@ -141,13 +141,13 @@ class LaplaceKernel(_Stationary):
 
 @dataclass(frozen=True)
 class RationalQuadraticKernel(_Stationary):
-    r"""The rational quadratic kernel :math:`(1 + M / (2 \alpha \ell^2))^{-\alpha}`.
+    r"""The rational quadratic kernel $(1 + M / (2 \alpha \ell^2))^{-\alpha}$.
 
-    An average of Gaussian kernels of many variances; with a large :math:`\alpha` the Gaussian
-    kernel of variance :math:`\ell^2`. It falls off like a power: far points still pull.
+    An average of Gaussian kernels of many variances; with a large $\alpha$ the Gaussian
+    kernel of variance $\ell^2$. It falls off like a power: far points still pull.
 
     Args:
-        scale: The distance :math:`\ell`; `"median"`: the median distance of the data.
+        scale: The distance $\ell$; `"median"`: the median distance of the data.
         alpha: How fast it falls off.
         per_dimension: Whether squared distances are divided by the dimension.
 
@@ -173,7 +173,7 @@ class RationalQuadraticKernel(_Stationary):
 
 @dataclass(frozen=True)
 class PolynomialKernel(PointKernel):
-    r"""The polynomial kernel :math:`(a \cdot b / d + c)^p`: moments up to order `p`.
+    r"""The polynomial kernel $(a \cdot b / d + c)^p$: moments up to order `p`.
 
     It is not bounded, and far points outweigh the others: scale the data first. Of two samples
     whose moments up to order `p` (`2 p` for the SVD and matrix costs) agree it sees no difference.
@@ -218,7 +218,7 @@ class PolynomialKernel(PointKernel):
 
 @dataclass(frozen=True)
 class CosineKernel(PointKernel):
-    r"""The cosine of the angle, :math:`a \cdot b / (\|a\| \|b\|)`; 0 where a point is the origin.
+    r"""The cosine of the angle, $a \cdot b / (\|a\| \|b\|)$; 0 where a point is the origin.
 
     For directions, such as embeddings. Like the polynomial kernel it sees moments alone.
 
@@ -238,7 +238,7 @@ class CosineKernel(PointKernel):
 
 @dataclass(frozen=True)
 class NormalizedKernel(PointKernel):
-    r"""Another kernel with a diagonal of ones, :math:`k(a, b) / \sqrt{k(a, a) \, k(b, b)}`.
+    r"""Another kernel with a diagonal of ones, $k(a, b) / \sqrt{k(a, a) \, k(b, b)}$.
 
     Args:
         kernel: The kernel, positive at each point with itself.

@@ -47,7 +47,7 @@ def cholesky(
 ) -> Cholesky:
     r"""Factor a symmetric positive semi-definite matrix with a ridge relative to its diagonal.
 
-    A factorization cannot fail when the ridge exceeds :math:`2 K (K + 1) \epsilon` (Higham,
+    A factorization cannot fail when the ridge exceeds $2 K (K + 1) \epsilon$ (Higham,
     Accuracy and Stability, Theorem 10.7). A smaller one is tried as it is, and raised to that
     bound for those batch items alone that fail. Nothing waits for the device.
     """

@@ -11,7 +11,7 @@ MOST_ITERATIONS = 100
 def leading_svd(matrix: Tensor, rank: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     r"""Leading `rank` singular triplets of an (N, K) matrix: (N, k), (k,), (K, k).
 
-    Subspace iteration with :math:`k + \max(10, k)` vectors, each step the best approximation in
+    Subspace iteration with $k + \max(10, k)$ vectors, each step the best approximation in
     the subspace, until the singular values stand still. The start is random but always the same.
 
     Example:

@@ -23,9 +23,9 @@ def nuclear_norm(
     method: NuclearMethod = "auto",
     tolerance: float = 1e-4,
 ) -> tuple[Tensor, Info]:  # (*B,)
-    r"""Sum of the singular values, :math:`\|P\|_* = \langle Q, P \rangle`.
+    r"""Sum of the singular values, $\|P\|_* = \langle Q, P \rangle$.
 
-    The gradient is the polar factor :math:`Q = U V^\top`. It needs no differences of singular
+    The gradient is the polar factor $Q = U V^\top$. It needs no differences of singular
     values, so it is finite where the gradient of an SVD is not: for repeated and zero singular
     values, and for matrices without full rank. It can be differentiated once more, except under
     the compiler.
@@ -34,7 +34,7 @@ def nuclear_norm(
     rounding. `"polar"` finds `Q` by matrix products alone: since the norm of `Q` is at most 1, its
     value is, up to rounding, a lower bound, and the nuclear norm is within `info.error_bound` of
     it, rounding included. `"auto"` takes `"polar"` for float32 on an accelerator and `"svd"`
-    elsewhere, where it is the faster one; :func:`chosen_method` tells.
+    elsewhere, where it is the faster one; `chosen_method` tells.
 
     Args:
         matrix: Any real matrices.
@@ -90,7 +90,7 @@ def _svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _along(matrix: Tensor, u: Tensor, vh: Tensor) -> Tensor:  # (*B, R)
-    r"""The products :math:`u_k^\top P v_k`, which are the singular values up to rounding."""
+    r"""The products $u_k^\top P v_k$, which are the singular values up to rounding."""
     return ((u.mT @ matrix) * vh).sum(-1)
 
 

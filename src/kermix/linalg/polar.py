@@ -1,7 +1,7 @@
 r"""The polar factor by matrix products alone.
 
 An odd polynomial of a matrix acts on its singular values. Each step applies the cubic
-:math:`a x - b x^3` that comes closest to 1 on the interval that still holds the singular values of
+$a x - b x^3$ that comes closest to 1 on the interval that still holds the singular values of
 interest, which is known in closed form; a chain of such cubics is the best composite polynomial
 for two products a step. Everything that decides the steps is a Python float, so nothing waits for
 the device but, where it may, one look at the error bound.
@@ -163,7 +163,7 @@ def _scaled(
 
 
 def _unresolved(gram: Tensor, high: float) -> Tensor:  # (B, M, M) -> (B,)
-    r"""A bound of :math:`\sum_i q_i (1 - q_i)`, for singular values `q` divided by `high`.
+    r"""A bound of $\sum_i q_i (1 - q_i)$, for singular values `q` divided by `high`.
 
     With the sums of squares and of fourth powers, by the inequality of Cauchy and Schwarz.
     """

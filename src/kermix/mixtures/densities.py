@@ -11,13 +11,13 @@ class Densities(Protocol):
     """Inner products of the densities of data and centres, by their logarithms, (*B,)."""
 
     def log_cross(self) -> Tensor:
-        r""":math:`\log \langle p, q\rangle`."""
+        r"""$\log \langle p, q\rangle$."""
 
     def log_norm_x(self) -> Tensor:
-        r""":math:`\log \langle p, p\rangle`."""
+        r"""$\log \langle p, p\rangle$."""
 
     def log_norm_y(self) -> Tensor:
-        r""":math:`\log \langle q, q\rangle`."""
+        r"""$\log \langle q, q\rangle$."""
 
 
 class InnerProducts(NamedTuple):
@@ -28,21 +28,21 @@ class InnerProducts(NamedTuple):
     norm_x: Tensor | None = None  # (*B,)
 
     def log_cross(self) -> Tensor:
-        r""":math:`\log \langle p, q\rangle`."""
+        r"""$\log \langle p, q\rangle$."""
         return self.cross
 
     def log_norm_x(self) -> Tensor:
-        r""":math:`\log \langle p, p\rangle`."""
+        r"""$\log \langle p, p\rangle$."""
         assert self.norm_x is not None, "asked for, and not known"
         return self.norm_x
 
     def log_norm_y(self) -> Tensor:
-        r""":math:`\log \langle q, q\rangle`."""
+        r"""$\log \langle q, q\rangle$."""
         return self.norm_y
 
 
 def log_scalar_cost(pair: Densities, normalized: bool) -> Tensor:  # (*B,)
-    r"""Proposition 4: :math:`\log(\langle p, q\rangle^2 / \langle q, q\rangle)`.
+    r"""Proposition 4: $\log(\langle p, q\rangle^2 / \langle q, q\rangle)$.
 
     Normalized, it is minus the Cauchy-Schwarz divergence.
     """

@@ -1,6 +1,6 @@
 r"""Gram matrices of the components of Gaussian mixtures (Property 1), by their logarithms.
 
-Entries are :math:`\langle p_i, q_j\rangle = N(m_i - m'_j; 0, S_i + S'_j)`, without the weights.
+Entries are $\langle p_i, q_j\rangle = N(m_i - m'_j; 0, S_i + S'_j)$, without the weights.
 """
 
 import math
@@ -25,17 +25,17 @@ __all__ = ["log_gram", "log_row_sums", "log_squared_norms"]
 
 
 def log_gram(p: Components, q: Components) -> Tensor:  # (*B, K, K')
-    r"""Logarithms of all :math:`\langle p_i, q_j\rangle`."""
+    r"""Logarithms of all $\langle p_i, q_j\rangle$."""
     return _by_rows(p, q, summed=False)
 
 
 def log_row_sums(p: Components, q: Components) -> Tensor:  # (*B, K)
-    r"""Logarithms of :math:`\langle p_i, q\rangle = \sum_j w'_j \langle p_i, q_j\rangle`."""
+    r"""Logarithms of $\langle p_i, q\rangle = \sum_j w'_j \langle p_i, q_j\rangle$."""
     return _by_rows(p, q, summed=True)
 
 
 def log_squared_norms(components: Components) -> Tensor:  # (*B, K)
-    r"""Logarithms of :math:`\langle p_k, p_k\rangle = N(0; 0, 2 S_k)`."""
+    r"""Logarithms of $\langle p_k, p_k\rangle = N(0; 0, 2 S_k)$."""
     dim, covariances = components.means.shape[-1], components.covariances
     if components.kind == "isotropic":
         log_determinants = dim * covariances.log()

@@ -13,7 +13,7 @@ __all__ = ["distance_nuclear_cost", "frobenius_cost"]
 
 
 def frobenius_cost(x: Tensor, y: Tensor, v: Kernel) -> Tensor:  # (*B,)
-    r"""Ablation: :math:`\mathrm{tr}(P P^\top)`, which the paper reports as ineffective.
+    r"""Ablation: $\mathrm{tr}(P P^\top)$, which the paper reports as ineffective.
 
     Example:
         >>> frobenius_cost(torch.zeros(2, 1), torch.zeros(3, 1), 1.0)

@@ -83,7 +83,7 @@ def files_of(name: str, folder: Path) -> list[Path]:
 
 
 def read_record(path: Path) -> Record:
-    """What :meth:`Artefact.save` wrote."""
+    """What `Artefact.save` wrote."""
     try:
         record = json.loads(path.read_text())
         [Claim.from_json(claim) for claim in record["claims"]]

@@ -93,7 +93,7 @@ def reproduce(
     """Compute one figure or table, write its files and the page of all that are there.
 
     Args:
-        name: One of :data:`ARTEFACTS`.
+        name: One of `ARTEFACTS`.
         folder: Where files go; those of the same name are replaced.
         quick: Whether to take fewer seeds, steps and points.
         data_root: Folder of MNIST, CIFAR-10 and faces, for the table and the figure of images.

@@ -54,5 +54,5 @@ class Claim:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Claim":
-        """The inverse of :meth:`as_json`."""
+        """The inverse of `as_json`."""
         return cls(**content)

@@ -20,7 +20,7 @@ class Entry:
         says: What it says, in short.
         code: Where it is, as names that can be imported.
         tests: Files of tests, under `tests/`.
-        statements: Of the claims that judge it; see :class:`~kermix.paper.claims.Claim`.
+        statements: Of the claims that judge it; see `kermix.paper.claims.Claim`.
         found: What was found besides.
         figure: The one whose claims count here; all of them, if none is named.
     """

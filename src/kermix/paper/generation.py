@@ -188,7 +188,7 @@ def train(
     """Train one network; returns its numbers, samples of it, and held-out data.
 
     Args:
-        method: One of :data:`METHODS`, unless a loss is given.
+        method: One of `METHODS`, unless a loss is given.
         seed: Of means, data, noise and weights.
         training: How it is trained.
         loss: Between data and samples, instead of the method's.

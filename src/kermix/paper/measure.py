@@ -2,10 +2,10 @@ r"""Figure "as a measure": the costs while one density slides past the other.
 
 Two mixtures in the plane, one a copy of the other, moved from -1 to 1; v = 0.01; each cost is
 divided by its peak. The paper leaves open which mixture, how many samples, and what "accurate"
-means. Here the mixture is :data:`DENSITY`; samples of q are those of p, moved (so that "they
+means. Here the mixture is `DENSITY`; samples of q are those of p, moved (so that "they
 match" at 0), and independent ones to see how much the samples matter; and accuracy is how well a
 curve tells the distance (which the shift is, as a Wasserstein distance) and the affinity
-:math:`\int \sqrt{p q}` of the smoothed densities that the costs are made of.
+$\int \sqrt{p q}$ of the smoothed densities that the costs are made of.
 """
 
 from collections.abc import Mapping, Sequence
@@ -132,9 +132,9 @@ def shifted_costs(x: Tensor, y: Tensor, shifts: Tensor) -> Curves:
 
 
 def affinity(shifts: Tensor, points: int = 161) -> Tensor:  # (S,)
-    r"""The affinity :math:`\int \sqrt{p_v(X) p_v(X - s)} \, dX` by the midpoint rule.
+    r"""The affinity $\int \sqrt{p_v(X) p_v(X - s)} \, dX$ by the midpoint rule.
 
-    :math:`p_v` is p with the Gaussians of variance v at its samples, whose variance in each
+    $p_v$ is p with the Gaussians of variance v at its samples, whose variance in each
     coordinate is v times the dimension.
     """
     p = GaussianMixture(DENSITY.weights, DENSITY.means, DENSITY.covariances + 2 * V)

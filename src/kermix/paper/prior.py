@@ -1,6 +1,6 @@
 r"""The mixture with a continuous prior of the introduction, trained with each of the four costs.
 
-.. math:: q(X) = \int q(c) \, w(c) \, N(X - m(c); v(c)) \, dc
+$$q(X) = \int q(c) \, w(c) \, N(X - m(c); v(c)) \, dc$$
 
 Noise c is drawn anew in each step, and a network returns centres, weights and variances. The
 paper's experiments have no w(c) and v(c): this is what its introduction and Property 3 describe.

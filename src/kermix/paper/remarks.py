@@ -8,12 +8,12 @@ number, which is said to be crucial.
 Formulas, on samples of one dimension of `fig-measure`'s density: which sum of products of two sets
 of Gaussians is nearest to the identity (Property 9, and the same said of the SVD cost), whether
 the vector-matrix cost has such a form too, and the bounds of Section IV. With the Gram matrices
-R_F, R_G and P of the Gaussians f and g, the squared distance of :math:`f(X')^\top C g(X)` to the
+R_F, R_G and P of the Gaussians f and g, the squared distance of $f(X')^\top C g(X)$ to the
 identity is, up to a constant,
 
-.. math:: J(C) = \mathrm{tr}(R_F C R_G C^\top) - 2 \, \mathrm{tr}(C^\top P)
+$$J(C) = \mathrm{tr}(R_F C R_G C^\top) - 2 \, \mathrm{tr}(C^\top P)$$
 
-whose least value is minus the matrix-matrix cost, at :math:`C = R_F^{-1} P R_G^{-1}`.
+whose least value is minus the matrix-matrix cost, at $C = R_F^{-1} P R_G^{-1}$.
 """
 
 import itertools
@@ -267,7 +267,7 @@ def _inverse_root(matrix: Tensor) -> Tensor:
 
 
 def _vector_form(x: Tensor) -> dict[str, float]:
-    r"""The identity as the centres' Gaussians see it, :math:`f(X')^\top R^{-1} f(X)`.
+    r"""The identity as the centres' Gaussians see it, $f(X')^\top R^{-1} f(X)$.
 
     Between p and p it is the vector-matrix cost.
     """
@@ -289,7 +289,7 @@ def _vector_form(x: Tensor) -> dict[str, float]:
 
 
 def _root_of_the_joint_density() -> dict[str, float]:
-    r"""How far :math:`N(z; v)^2` is from a multiple of :math:`N(z; 2v)` and of N(z; v/2)."""
+    r"""How far $N(z; v)^2$ is from a multiple of $N(z; 2v)$ and of N(z; v/2)."""
     z = torch.linspace(-3, 3, 61, dtype=torch.float64) * V**0.5
     square = (-z.square() / V).exp()  # of exp(-z^2 / (2 v))
     return {
@@ -306,7 +306,7 @@ def claims(
     Args:
         summary: Means over seeds of each training.
         largest: Largest entries of Gram matrices, by dimension.
-        found: What :func:`formulas` returns.
+        found: What `formulas` returns.
     """
     return [*_training_claims(summary, largest), *_formula_claims(found)]
 

@@ -1,8 +1,8 @@
-r"""Figure "visualizing the bases": singular functions of :math:`\sqrt p K \sqrt q`, Property 8.
+r"""Figure "visualizing the bases": singular functions of $\sqrt p K \sqrt q$, Property 8.
 
 The text has a two-moon p and a Gaussian q, the caption the reverse: both orders are computed and
 drawn. The paper does not give the variance. The functions are those of the exact densities on a
-grid; the same from samples, by the SVD of :math:`P_{FG}`, are compared with them.
+grid; the same from samples, by the SVD of $P_{FG}$, are compared with them.
 """
 
 import math
@@ -112,8 +112,8 @@ def run(
 def consistency(result: Decomposition, points: Tensor, p: Tensor, q: Tensor) -> Tensor:  # (k, k)
     r"""Agreement of each left with each right function, from 0 to 1.
 
-    The absolute cosine of :math:`\hat\phi_i` and :math:`\hat\psi_j` where both densities have
-    mass, in the measure :math:`\sqrt{p q}`.
+    The absolute cosine of $\hat\phi_i$ and $\hat\psi_j$ where both densities have
+    mass, in the measure $\sqrt{p q}$.
     """
     weight = (p * q).sqrt().sqrt().unsqueeze(-1)
     left, right = (

@@ -63,7 +63,7 @@ def evaluation_report(found: Evaluation) -> Report:
 
 def _answer(page: Report, found: Evaluation) -> None:
     verdict = found.verdict
-    if verdict.pvalue is None or verdict.too_few():
+    if found.good is None:
         kind, short = "unsure", "Not enough to say"
     elif found.good:
         kind, short = "same", "As good as real data"

@@ -39,7 +39,7 @@ class Pair:
 class Privacy:
     """Distances to the closest training row: median and 5 % quantile, of samples and of new rows.
 
-    See :func:`~kermix.data.tables.closeness.closest_distances`.
+    See `kermix.data.tables.closeness.closest_distances`.
     """
 
     samples: tuple[float, float]

@@ -56,7 +56,7 @@ class NumberQuality:
         absolute_error: Mean absolute error of the predicted medians.
         r2: Share of the variance of the test rows that the means explain.
         log_density: Mean log-density of the true values, in nats.
-        coverage: Share of the true values inside the intervals of :data:`SHARES`.
+        coverage: Share of the true values inside the intervals of `SHARES`.
         references: What others reach on the same rows: name, error, R2.
     """
 

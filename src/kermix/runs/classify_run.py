@@ -74,7 +74,7 @@ class ClassifyRun(Run):
             settings: What the user chose.
             device: `"auto"`, `"cpu"`, `"cuda"`, ...
             precision: A precision of Fabric's, or `"auto"`.
-            options: Further arguments of :func:`~kermix.data.images.labelled.load_labelled`:
+            options: Further arguments of `kermix.data.images.labelled.load_labelled`:
                 data_root, size.
         """
         # Refused, if it must be, before a folder is made.

@@ -65,7 +65,7 @@ def fit(
         data: A built-in set (`"moons"`), a set of images (`"mnist"`), a path, or what holds rows:
             a data frame, an array, a tensor; these are copied into the folder. A table with
             categories, gaps, times or whole numbers is fitted by the table model
-            (:class:`kermix.TableModel`); of a table of numbers, also by a mixture in closed
+            (`kermix.TableModel`); of a table of numbers, also by a mixture in closed
             form, and held-out rows choose. `model` says otherwise: `"table"`, `"mixture"`, ...;
             arrays, and settings that only a mixture has, mean `"mixture"`.
         out: Folder of the run, which must not exist; by default `runs/NAME`.
@@ -76,9 +76,9 @@ def fit(
             `from_disk` (rows are encoded into the run's folder and trained from there; by default
             if half of the free memory would not hold them);
             `device`, `precision`, `devices`, `nodes` and `strategy`; and every setting of
-            :class:`~kermix.training.settings.FitSettings` (of
-            :class:`~kermix.training.image_settings.ImageSettings` for images, of
-            :class:`~kermix.training.table_model.TableModelSettings` for the table model).
+            `kermix.training.settings.FitSettings` (of
+            `kermix.training.image_settings.ImageSettings` for images, of
+            `kermix.training.table_model.TableModelSettings` for the table model).
 
     Returns:
         The run: `.sample(n, seed)`, `.score(rows)`, `.model()`, `.folder`, `.config`; of the table
@@ -134,7 +134,7 @@ def begin_fit(
     from_disk: bool | None = None,
     **settings: Any,
 ) -> tuple[FitRun | ImageRun | TableRun, Any]:
-    """Make the run folder of a fit; see :func:`fit`. Nothing is trained yet."""
+    """Make the run folder of a fit; see `fit`. Nothing is trained yet."""
     if rows is not None and rows < 1:
         raise OptionError(f"rows={rows}: at least one row is needed.")
     look = {name: settings.pop(name) for name in READING if name in settings}

@@ -1,4 +1,4 @@
-"""Fits of rows: run folders of `kermix fit` and :func:`kermix.fit`.
+"""Fits of rows: run folders of `kermix fit` and `kermix.fit`.
 
 Beside what every run has: `checkpoint/best` is what is sampled from, `samples.npy` are samples of
 it, and `figure.png` shows data against samples.
@@ -68,7 +68,7 @@ class FitRun(Run):
             settings: What the user chose.
             device: `"auto"`, `"cpu"`, `"cuda"`, ...
             precision: A precision of Fabric's.
-            options: Further arguments of :func:`~kermix.data.loading.load`: rows, data_root, size.
+            options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
             devices: Processes on each node.
             nodes: Nodes. The folder is made on the first one alone.
             strategy: How costs are computed over processes.

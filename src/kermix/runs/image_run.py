@@ -84,7 +84,7 @@ class ImageRun(Run):
             settings: What the user chose.
             device: `"auto"`, `"cpu"`, `"cuda"`, ...
             precision: A precision of Fabric's.
-            options: Further arguments of :func:`~kermix.data.loading.load`: rows, data_root, size.
+            options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
             quick: Whether the settings are those of a quick look.
         """
         if not suits_images(dataset):

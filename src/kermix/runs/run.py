@@ -1,11 +1,11 @@
 """A run folder: what all kinds of runs have in common.
 
-=================  ==============================================================
-`config.json`      data, settings, versions, machine, commit: how to repeat it
-`metrics.csv`      what was reported during training
-`checkpoint/`      what to go on from, and what was best
-`report.html`      all of it on one page, which needs nothing else
-=================  ==============================================================
+| file          | contents                                                    |
+| ------------- | ----------------------------------------------------------- |
+| `config.json` | data, settings, versions, machine, commit: how to repeat it |
+| `metrics.csv` | what was reported during training                           |
+| `checkpoint/` | what to go on from, and what was best                       |
+| `report.html` | all of it on one page, which needs nothing else             |
 
 Kinds of runs (fits of rows, fits of images, classifiers) say in modules of their own what their
 data, trainer, result and command are.

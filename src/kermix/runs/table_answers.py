@@ -33,7 +33,7 @@ OnRows = Callable[[int], None]
 
 
 class TrainedTable(Run):
-    """The part of :class:`kermix.runs.table_run.TableRun` that asks the trained model."""
+    """The part of `kermix.runs.table_run.TableRun` that asks the trained model."""
 
     @property
     def schema(self) -> Schema:
@@ -109,7 +109,7 @@ class TrainedTable(Run):
         Args:
             n: How many.
             seed: Of the rows.
-            given: Values of some columns; see :meth:`kermix.TableModel.sample`.
+            given: Values of some columns; see `kermix.TableModel.sample`.
             deduplicate: Whether rows that equal a row of the run's table are drawn again.
             min_distance: Rows nearer than this to a row of the run's table are drawn again.
         """
@@ -169,7 +169,7 @@ class TrainedTable(Run):
         seed: int = 0,
         on_rows: OnRows | None = None,
     ) -> Any:
-        """The table with its gaps filled; see :meth:`kermix.TableModel.impute`."""
+        """The table with its gaps filled; see `kermix.TableModel.impute`."""
         return self.model().impute(table, draws=draws, random_state=seed, on_rows=on_rows)
 
     def predict(self, table: Any, target: str | None = None) -> np.ndarray:  # (N,)

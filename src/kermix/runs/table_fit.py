@@ -56,7 +56,7 @@ def typed_table(
 
     Args:
         data: A path, or a table in memory.
-        reading: What was said about it; see :class:`~kermix.data.tables.csv_look.Reading`.
+        reading: What was said about it; see `kermix.data.tables.csv_look.Reading`.
         rows: How many rows to take.
         seed: For drawing them.
         asked: Whether the table model was asked for, also for arrays of numbers.

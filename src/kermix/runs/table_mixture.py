@@ -148,7 +148,7 @@ class TableMixture:
         deduplicate: bool = False,
         min_distance: float | None = None,
     ) -> Any:
-        """Draw rows, rounded as the columns are; see :meth:`kermix.TableModel.sample`.
+        """Draw rows, rounded as the columns are; see `kermix.TableModel.sample`.
 
         What is given is the same for all rows: values by name.
         """
@@ -240,7 +240,7 @@ class TableMixture:
     def conditional(
         self, column: str, given: Any = None, *, unseen: Unseen = "error"
     ) -> ColumnDistribution:
-        """The distribution of a column, given others; see :meth:`kermix.TableModel.conditional`.
+        """The distribution of a column, given others; see `kermix.TableModel.conditional`.
 
         Here it is a closed form.
         """
@@ -264,7 +264,7 @@ class TableMixture:
     def conditionals(
         self, given: Mapping[str, Any] | None = None
     ) -> dict[str, ColumnDistribution]:
-        """The distribution of every column; see :meth:`kermix.TableModel.conditionals`."""
+        """The distribution of every column; see `kermix.TableModel.conditionals`."""
         return {c.name: self.conditional(c.name, given) for c in self.schema_.numbers}
 
     def most_likely(self, given: Mapping[str, Any] | None = None, frame: str = "dict") -> Any:

@@ -1,4 +1,4 @@
-"""Fits of the table model: run folders of `kermix fit TABLE` and :func:`kermix.fit`.
+"""Fits of the table model: run folders of `kermix fit TABLE` and `kermix.fit`.
 
 Beside what every run has: `schema.json` says what the columns are, `checkpoint/model.safetensors`
 holds the network, and `samples.csv` (or the input's format) are rows drawn from it.
@@ -71,7 +71,7 @@ class TableRun(TrainedTable):
             settings: What the user chose.
             frame: The kind of table that samples are in Python.
             form: How a file of samples ends by default.
-            target: The column that :meth:`predict` is about.
+            target: The column that `predict` is about.
             device: `"auto"`, `"cpu"`, `"cuda"`, ...
             precision: A precision of Fabric's.
             options: How the table is read.

@@ -43,7 +43,7 @@ def begin_target_fit(
         target: The column to predict.
         folder: Where the run is to be; by default `runs/NAME-COLUMN`.
         quick: Whether to train a small network, for a first look.
-        settings: Settings of :class:`~kermix.training.table_model.TableModelSettings`.
+        settings: Settings of `kermix.training.table_model.TableModelSettings`.
         reading: What was said about the file.
         device: `"auto"`, `"cpu"`, `"cuda"`, ...
         precision: A precision of Fabric's.

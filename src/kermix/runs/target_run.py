@@ -71,11 +71,11 @@ class TargetRun(TableRun):
         )
 
     def sample_parts(self, *_: Any, **__: Any) -> Iterator[Any]:
-        """Refused, as :meth:`sample` is."""
+        """Refused, as `sample` is."""
         self.sample()
 
     def impute(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused, as :meth:`sample` is."""
+        """Refused, as `sample` is."""
         self.sample()
 
     def score(self, table: Any, *, orders: int | None = None, on_rows: Any = None) -> Any:  # (N,)

@@ -110,16 +110,16 @@ class OfLandmarks:
 
 @dataclass(frozen=True, eq=False)
 class NystromFeatures(OfLandmarks):
-    r"""Nystrom features :math:`\phi(x) = L^{-1} K(Z, x)` with :math:`L L^\top = K(Z, Z)`.
+    r"""Nystrom features $\phi(x) = L^{-1} K(Z, x)$ with $L L^\top = K(Z, Z)$.
 
-    What they reproduce is a projection of the kernel, so :math:`1 - |\phi(x)|^2 \ge 0` is the
+    What they reproduce is a projection of the kernel, so $1 - |\phi(x)|^2 \ge 0$ is the
     kernel's residual at `x`, and its means bound the error of costs.
 
     Args:
         landmarks: The points Z, shape (rank, d), in the units after scaling.
         kernel: The kernel between data and centres, of equal variances.
         scale: How raw columns are scaled; None if they are used as they are.
-        chosen_from: Sorted keys (:func:`kermix.sketches.candidates.row_keys`) of the rows that
+        chosen_from: Sorted keys (`kermix.sketches.candidates.row_keys`) of the rows that
             landmarks, kernel and scale were chosen from; empty if they depend on no data; None if
             that is not known.
     """
@@ -171,8 +171,8 @@ class NystromFeatures(OfLandmarks):
     def rounding(self) -> float:
         r"""Bound of the root mean square error of features by rounding.
 
-        Errors :math:`\eta` of the kernel with `r` landmarks become features through
-        :math:`L^{-1}`: no more than :math:`\sqrt r \, |L^{-1}| \, \eta` in all.
+        Errors $\eta$ of the kernel with `r` landmarks become features through
+        $L^{-1}$: no more than $\sqrt r \, |L^{-1}| \, \eta$ in all.
         """
         largest: float = self._inverse_norm  # type: ignore[attr-defined]
         direct = self.dimension <= DIRECT_DIFFERENCES_UP_TO
@@ -183,16 +183,16 @@ class NystromFeatures(OfLandmarks):
 
 @dataclass(frozen=True, eq=False)
 class FourierFeatures:
-    r"""Random Fourier features :math:`\sqrt{2/r}\,[\cos(\omega_k x), \sin(\omega_k x)]`.
+    r"""Random Fourier features $\sqrt{2/r}\,[\cos(\omega_k x), \sin(\omega_k x)]$.
 
-    They depend on no data. Their error is random, of the order of :math:`1/\sqrt r`; there is no
+    They depend on no data. Their error is random, of the order of $1/\sqrt r$; there is no
     certificate.
 
     Args:
-        frequencies: The vectors :math:`\omega_k`, shape (rank / 2, d).
+        frequencies: The vectors $\omega_k$, shape (rank / 2, d).
         kernel: The kernel between data and centres, of equal variances.
         scale: How raw columns are scaled; None if they are used as they are.
-        chosen_from: As in :class:`NystromFeatures`, empty unless the scale or the variance is that
+        chosen_from: As in `NystromFeatures`, empty unless the scale or the variance is that
             of data.
     """
 

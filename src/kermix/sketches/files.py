@@ -68,7 +68,7 @@ def sketch_files(
         sources: Files (.parquet, .csv, .tsv, also .gz, .zst or .bz2; .npy), globs, folders or
             fsspec addresses. All have the same columns. Files of other kinds (.feather, .jsonl,
             .xlsx, .npz) are held whole while they are read. Where columns are not all numbers, or
-            values are missing, rows are mixed (:mod:`kermix.kernels.mixed`) by a schema that is
+            values are missing, rows are mixed (`kermix.kernels.mixed`) by a schema that is
             learned from the sample and kept with the sketch; no row is left out. Files of numbers
             are read a second time if a gap turns up that the sample did not have. Rows with gaps
             are left out, and counted, only with `standardize=False`, or where the sketch in
@@ -79,7 +79,7 @@ def sketch_files(
         tolerance: Fewer landmarks are used if they leave out less of the kernel than this, 1e-4.
         columns: Which columns to use; by default all.
         exclude: Columns to leave aside.
-        kinds: Kinds of columns by name, where you know better; see :meth:`kermix.Schema.of`.
+        kinds: Kinds of columns by name, where you know better; see `kermix.Schema.of`.
         delimiter: Between the cells of text files; found if not given.
         decimal: "." or "," in text files; found if not given.
         encoding: Of text files; UTF-8, or Latin-1 where that fails.

@@ -1,6 +1,6 @@
 r"""Nystrom features of kernels other than the Gaussian, such as the cosine and the polynomial.
 
-The kernel is normalized to :math:`k(x, x) = 1`, so that what the features leave out of it is known
+The kernel is normalized to $k(x, x) = 1$, so that what the features leave out of it is known
 as it is for the Gaussian, and sketches of them add up and have certificates.
 """
 
@@ -32,12 +32,12 @@ ROUNDINGS = 8
 
 @dataclass(frozen=True, eq=False)
 class KernelFeatures(OfLandmarks):
-    r"""Nystrom features :math:`\phi(x) = L^{-1} k(Z, x)` of a normalized kernel.
+    r"""Nystrom features $\phi(x) = L^{-1} k(Z, x)$ of a normalized kernel.
 
     Args:
         landmarks: The points Z, shape (rank, d).
-        kernel: With ones on its diagonal, as :func:`unit_kernel` makes it.
-        chosen_from: As in :class:`~kermix.sketches.features.NystromFeatures`.
+        kernel: With ones on its diagonal, as `unit_kernel` makes it.
+        chosen_from: As in `kermix.sketches.features.NystromFeatures`.
     """
 
     landmarks: Tensor  # (r, d)
@@ -94,11 +94,11 @@ def kernel_features(
     r"""Choose landmarks for a kernel other than the Gaussian, normalized to ones on its diagonal.
 
     Of the cosine of at most `rank` dimensions the landmarks are the unit vectors, and the features
-    :math:`x / |x|`: nothing is left out, whatever the points.
+    $x / |x|$: nothing is left out, whatever the points.
 
     Args:
         x: Points like those that will be sketched.
-        kernel: As in the costs, such as :class:`~kermix.CosineKernel`.
+        kernel: As in the costs, such as `kermix.CosineKernel`.
         rank: How many landmarks at most.
         tolerance: Stop when the mean residual over the candidates is below this.
         candidates: How many points of `x` the landmarks are chosen among.

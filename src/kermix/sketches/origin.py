@@ -43,7 +43,7 @@ class Origin:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Origin":
-        """Read what :meth:`to_dict` wrote; fields of later versions are left out."""
+        """Read what `to_dict` wrote; fields of later versions are left out."""
         return cls(
             tuple(content["columns"]),
             tuple(SketchedFile(f["name"], f["rows"], f["dropped"]) for f in content["files"]),

@@ -25,13 +25,13 @@ APART = "apart"
 class Sketch:
     r"""Moments of the features of a data set: all that a cost needs to know of it.
 
-    Memory is :math:`O(r^2)`, whatever the number of points. Sketches with the same feature map can
+    Memory is $O(r^2)$, whatever the number of points. Sketches with the same feature map can
     be added and compared; `km.svd_cost(sketch, other)` and the other costs take them in place of
     samples, and samples on one side may be compared with a sketch on the other.
 
     Args:
-        feature_map: From :func:`~kermix.nystrom_features` or :func:`~kermix.fourier_features`.
-            Where it scales columns (`feature_map.scale`, as those of :func:`~kermix.sketch_files`
+        feature_map: From `kermix.nystrom_features` or `kermix.fourier_features`.
+            Where it scales columns (`feature_map.scale`, as those of `kermix.sketch_files`
             may), all points given to the sketch, or compared with it, are raw rows.
 
     Example:

@@ -140,10 +140,10 @@ def _is_number(value: Any) -> bool:
 
 
 class ProductClassifier(ClassifierMixin, _ProductEstimator):
-    r"""A classifier of tables: scores :math:`A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)`.
+    r"""A classifier of tables: scores $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
 
     Each column is a variable with Gaussian layers of its own; the columns meet only in the last
-    exponential, where each Gaussian has its own precision :math:`\alpha`. Columns are scaled
+    exponential, where each Gaussian has its own precision $\alpha$. Columns are scaled
     inside. Several networks with different starts and held-out rows are trained side by side, and
     their probabilities averaged.
 
@@ -152,7 +152,7 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
         width: Features of a column in the layers before the last.
         depth: Gaussian layers.
         form: `"variational"`, `"product"` or `"signed"`, see
-            :class:`~kermix.models.GaussianProduct`.
+            `kermix.models.GaussianProduct`.
         n_members: Networks that are averaged.
         max_epochs: At most so many passes over the rows.
         batch_size: Rows in each step; None takes a sixteenth of them, from 16 to 256.
@@ -203,9 +203,9 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
 
 
 class ProductRegressor(RegressorMixin, _ProductEstimator):
-    r"""A regressor on tables: :math:`A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)`.
+    r"""A regressor on tables: $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
 
-    As :class:`ProductClassifier`, with the mean of the networks' values. Targets are scaled
+    As `ProductClassifier`, with the mean of the networks' values. Targets are scaled
     inside too, and may have several columns.
 
     Args:
@@ -213,7 +213,7 @@ class ProductRegressor(RegressorMixin, _ProductEstimator):
         width: Features of a column in the layers before the last.
         depth: Gaussian layers.
         form: `"variational"`, `"product"` or `"signed"`, see
-            :class:`~kermix.models.GaussianProduct`.
+            `kermix.models.GaussianProduct`.
         n_members: Networks that are averaged.
         max_epochs: At most so many passes over the rows.
         batch_size: Rows in each step; None takes a sixteenth of them, from 16 to 256.

@@ -46,15 +46,15 @@ class TableModel(TableAnswers, BaseEstimator):
 
     One network takes the columns that are seen and returns the mixture of every other one:
     probabilities of categories, atoms and gaps, and Gaussians for numbers. Columns are found by a
-    :class:`~kermix.Schema`; a gap is a value like any other, and no row is dropped.
+    `kermix.Schema`; a gap is a value like any other, and no row is dropped.
 
     Args:
-        target: A column that :meth:`predict` is about; also settable there.
+        target: A column that `predict` is about; also settable there.
         order_share: Share of the training that asks for the next column, given those before it,
             as rows are drawn and scored; the rest asks for any columns, given any others.
         target_share: Share of the training in which all columns but the target are seen: 1 makes
             a conditional density of the target, and nothing else.
-        kinds: Kinds of columns by name, where you know better than :meth:`kermix.Schema.of`.
+        kinds: Kinds of columns by name, where you know better than `kermix.Schema.of`.
         width: Features of a row.
         blocks: Residual blocks.
         steps: Training steps.
@@ -71,7 +71,7 @@ class TableModel(TableAnswers, BaseEstimator):
         held_out: Share of rows that decide which step is kept; 0 keeps the last.
         equal_columns: Whether columns that are equal in all rows, and numbers that are often
             equal, such as a payment and a bill, are found and kept so.
-        orders: Orders of the chain rule that :meth:`score_samples` averages over.
+        orders: Orders of the chain rule that `score_samples` averages over.
         device: "auto", "cpu", "cuda", ...
         random_state: Seed, or a NumPy generator of either kind, from which all randomness comes.
 
@@ -163,16 +163,16 @@ class TableModel(TableAnswers, BaseEstimator):
         """Go on from the present weights, with other rows of the same columns.
 
         `steps` steps more are taken, with these rows alone: the model becomes one of them, and
-        forgets others in time. What columns are, and which are equal, stays as :meth:`fit` found
+        forgets others in time. What columns are, and which are equal, stays as `fit` found
         it: a value that a category never had and a gap where there was none are refused; a number
         outside the range is learned from, but samples stay inside it. If no step is better for
         the new rows that are held out, the weights stay as they were, and `n_iter_` is 0. Rows too
         few to hold some out (below about fifty) are trained with to the end.
 
         Args:
-            X: As for :meth:`fit`, which this is before the first fit.
+            X: As for `fit`, which this is before the first fit.
             y: Not used.
-            sample_weight: As for :meth:`fit`.
+            sample_weight: As for `fit`.
         """
         if not hasattr(self, "network_"):
             return self.fit(X, y, sample_weight)
@@ -210,7 +210,7 @@ class TableModel(TableAnswers, BaseEstimator):
         return self.with_network(trainer.task.model, schema, trainer.history, kept, encoded.frame)
 
     def save(self, path: str | Path) -> None:
-        """Write schema, settings and weights into one file that :meth:`load` reads."""
+        """Write schema, settings and weights into one file that `load` reads."""
         check_is_fitted(self, "network_")
         told = {name: value for name, value in self.get_params().items() if name != "random_state"}
         content = {"format": FORMAT, "version": VERSION, "schema": self.schema_.to_dict(),

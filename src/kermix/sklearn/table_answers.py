@@ -35,7 +35,7 @@ __all__ = ["TableAnswers"]
 
 
 class TableAnswers:
-    """The part of :class:`kermix.TableModel` that needs its schema and network alone."""
+    """The part of `kermix.TableModel` that needs its schema and network alone."""
 
     schema_: Schema
     network_: TableNetwork
@@ -106,7 +106,7 @@ class TableAnswers:
         check_option("frame", kind, FRAME_KINDS)
         if not deduplicate and min_distance is None:
             found = complete(self.network_, codes, values, seen, generator, on_rows=on_rows)
-            return cells.table(*found, seen, kind)
+            return cells.table(*found, seen, kind, given)
         drawn = codes.clone(), values.clone()
 
         def draw(rows: np.ndarray) -> EncodedTable:
@@ -118,7 +118,7 @@ class TableAnswers:
 
         keep = KeepAway(self.schema_, against, deduplicate, min_distance)
         keep.settle(n_samples, draw, on_rows)
-        return cells.table(*drawn, seen, kind)
+        return cells.table(*drawn, seen, kind, given)
 
     def score_samples(
         self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None
@@ -187,9 +187,9 @@ class TableAnswers:
     ) -> dict[str, ColumnDistribution]:
         """The distribution of every column given the others, by one pass through the network.
 
-        Each is what :meth:`conditional` returns: the given value of a column does not count for
+        Each is what `conditional` returns: the given value of a column does not count for
         that column itself, nor do those of columns that are equal to it in all rows. Numbers
-        outside the range of their columns are refused, as by :meth:`sample`.
+        outside the range of their columns are refused, as by `sample`.
 
         Args:
             given: Values of some columns by name, one each.
@@ -257,9 +257,10 @@ class TableAnswers:
         Args:
             X: A table with gaps.
             draws: None fills each gap with its most likely value, or the mean of a number's
-                values, given the cells that are filled already. A number returns so many tables,
-                in each of which gaps are drawn at random, jointly: what differs between them is
-                not known.
+                values, given the cells that are not gaps: several gaps of a row are best guesses
+                each, and a sum of them is right about as far as means are. A number returns so
+                many tables, in each of which gaps are drawn at random, jointly: what differs
+                between them is not known.
             random_state: Seed of the draws.
             on_rows: Called with the number of rows that are done, block by block.
         """
@@ -296,14 +297,14 @@ class TableAnswers:
         return np.asarray(self._of_target(X, target).values())
 
     def predict_proba(self, X: Any, target: str | None = None) -> np.ndarray:
-        """Probabilities of the target's values, in the order of :meth:`classes`."""
+        """Probabilities of the target's values, in the order of `classes`."""
         found = self._of_target(X, target)
         if found.is_number:
             raise OptionError(f"{found.column.name} is a number; use conditional(...).quantile.")
         return found.filled
 
     def classes(self, target: str | None = None) -> np.ndarray:
-        """The values of a target, in the order of :meth:`predict_proba`."""
+        """The values of a target, in the order of `predict_proba`."""
         check_is_fitted(self, "network_")
         column = self.schema_.modelled[place_of(self.schema_, self._target(target))]
         if not isinstance(column, CategoryColumn):

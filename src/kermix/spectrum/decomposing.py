@@ -48,15 +48,15 @@ def decompose(
     ridge: float | None = None,
     method: SpectrumMethod = "auto",
 ) -> Decomposition:
-    r"""Decompose :math:`\mathrm{diag}(\sqrt a) K \, \mathrm{diag}(\sqrt b)`, Property 8.
+    r"""Decompose $\mathrm{diag}(\sqrt a) K \, \mathrm{diag}(\sqrt b)$, Property 8.
 
-    .. math:: K(X, X') = \sum_k \lambda_k \hat\phi_k(X) \hat\psi_k(X')
+    $$K(X, X') = \sum_k \lambda_k \hat\phi_k(X) \hat\psi_k(X')$$
 
     with functions orthonormal under `p` and `q`. The singular values sum to the SVD cost, so
     their sum is the fidelity of the two samples.
 
     Of mixtures, whose Gaussians have covariances of their own, the matrix is that of the
-    Gaussians scaled to unit norm, as in :func:`~kermix.svd_cost`.
+    Gaussians scaled to unit norm, as in `kermix.svd_cost`.
 
     Args:
         x: Samples of `p`, to which the left functions belong; or `p` itself, a mixture.
@@ -64,10 +64,10 @@ def decompose(
             eigenfunctions.
         v: Variance, several of them, a rule that finds one from `x`, or a Gaussian kernel; by
             default the rule `"median"`, and nothing for two mixtures.
-        kernel: Another kernel than the Gaussian, such as :class:`~kermix.LaplaceKernel`, or a
+        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
             function of two sets of points that returns their Gram matrix; instead of `v`.
         rank: How many leading functions; by default all.
-        whiten: Whether to decompose :math:`R_G^{-1/2} P^\top R_F^{-1/2}` instead, Property 9.
+        whiten: Whether to decompose $R_G^{-1/2} P^\top R_F^{-1/2}$ instead, Property 9.
         weights_x: Weights of `x`.
         weights_y: Weights of `y`.
         ridge: Ridge of the whitening, relative to the diagonal.
@@ -201,7 +201,7 @@ def decompose_grid(
         v: Variance, several of them, or a Gaussian kernel.
         kernel: Another kernel than the Gaussian, instead of `v`.
         rank: How many leading functions; by default all.
-        method: As in :func:`decompose`.
+        method: As in `decompose`.
 
     Example:
         >>> grid = torch.linspace(-4, 4, 161, dtype=torch.float64)[:, None]

@@ -54,7 +54,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Decomposition:
-    r"""Singular values and functions of :math:`\sqrt{p(X)} K(X, X') \sqrt{q(X')}`, Property 8.
+    r"""Singular values and functions of $\sqrt{p(X)} K(X, X') \sqrt{q(X')}$, Property 8.
 
     Left functions belong to `x` (density `p`), right functions to `y` (density `q`). The sign of
     each pair is fixed: the left vector's entry of largest size is positive.
@@ -64,7 +64,7 @@ class Decomposition:
 
     Of a mixture, vectors and functions belong to its components: the singular functions of the
     kernel are functions of mean *and* covariance, and are asked for at the components of another
-    mixture. Those of the whitened form, and :meth:`identity`, are functions of points.
+    mixture. Those of the whitened form, and `identity`, are functions of points.
     """
 
     singular_values: Tensor  # (k,)
@@ -105,14 +105,14 @@ class Decomposition:
         r"""Left singular functions at new points, or at `x`.
 
         Out of sample by the Nystrom extension
-        :math:`\hat\phi_k(x) = \lambda_k^{-1} \sum_j b_j K(x, y_j) \hat\psi_k(y_j)`; functions of a
+        $\hat\phi_k(x) = \lambda_k^{-1} \sum_j b_j K(x, y_j) \hat\psi_k(y_j)$; functions of a
         singular value that is lost in rounding are zero.
 
         Args:
             points: Where to evaluate; by default at `x` itself. If `x` is a mixture, another
                 mixture, whose weights do not matter; points in the whitened form.
-            form: `"probability"`: :math:`\hat\phi`, orthonormal under `p`. `"lebesgue"`:
-                :math:`\phi = \hat\phi \sqrt p`, orthonormal in dX.
+            form: `"probability"`: $\hat\phi$, orthonormal under `p`. `"lebesgue"`:
+                $\phi = \hat\phi \sqrt p$, orthonormal in dX.
             density: `p`, as a function of points or its values there, for the Lebesgue form; by
                 default the Gaussian mixture that the samples and their variance define (on a
                 grid, the given density).
@@ -125,7 +125,7 @@ class Decomposition:
         form: FunctionForm = "probability",
         density: Density | None = None,
     ) -> Tensor:  # (M, k)
-        """Right singular functions at new points, or at `y`; see :meth:`left`."""
+        """Right singular functions at new points, or at `y`; see `left`."""
         return self._functions(self._right, self._left, points, form, density)
 
     def identity(
@@ -134,16 +134,16 @@ class Decomposition:
         points_x: Tensor,  # (L, d)
         weighting: IdentityWeighting = "projection",
     ) -> Tensor:  # (M, L)
-        r"""The identity :math:`1\{X' = X\}` as seen by the Gaussians at the samples, Eq. (22).
+        r"""The identity $1\{X' = X\}$ as seen by the Gaussians at the samples, Eq. (22).
 
-        With :math:`\hat f = U^\top f` and :math:`\hat g = V^\top g`, where `f` and `g` are the
+        With $\hat f = U^\top f$ and $\hat g = V^\top g$, where `f` and `g` are the
         Gaussians (of unit norm) at `y` and `x`:
 
-        - `"projection"`: :math:`\sum_k \sigma_k^{-1} \hat f_k(X') \hat g_k(X)`, which reproduces
+        - `"projection"`: $\sum_k \sigma_k^{-1} \hat f_k(X') \hat g_k(X)$, which reproduces
           the Gaussians: an oblique projection;
-        - `"smoothed"`: :math:`\sum_k \sigma_k \hat f_k(X') \hat g_k(X)`, the paper's formula.
+        - `"smoothed"`: $\sum_k \sigma_k \hat f_k(X') \hat g_k(X)$, the paper's formula.
 
-        In the whitened form :math:`\hat f` and :math:`\hat g` are orthonormal.
+        In the whitened form $\hat f$ and $\hat g$ are orthonormal.
         """
         check_option("weighting", weighting, ("projection", "smoothed"))
         f, g = (
@@ -160,7 +160,7 @@ class Decomposition:
     def reconstruct(
         self, points_x: Tensor | Mixture, points_y: Tensor | Mixture
     ) -> Tensor:  # (M, L)
-        r"""The kernel from its functions, :math:`\sum_k \lambda_k \hat\phi_k \hat\psi_k`."""
+        r"""The kernel from its functions, $\sum_k \lambda_k \hat\phi_k \hat\psi_k$."""
         self._needs_kernel_form("reconstruct")
         return (self.left(points_x) * self.singular_values) @ self.right(points_y).T
 
@@ -303,10 +303,10 @@ def unit_gaussians(
     variance: float,
     per_dimension: bool = True,
 ) -> Tensor:  # (M, N)
-    r"""Gaussians of unit :math:`L_2` norm at the centres, evaluated at the points.
+    r"""Gaussians of unit $L_2$ norm at the centres, evaluated at the points.
 
-    Their inner products are the kernel: :math:`\int f_i f_j \, dX = K_{2v}(y_i, y_j)`. This is the
-    half-variance root of the kernel in :math:`C = \mathrm{diag}(\sqrt p) K_{half}`, Eq. (20).
+    Their inner products are the kernel: $\int f_i f_j \, dX = K_{2v}(y_i, y_j)$. This is the
+    half-variance root of the kernel in $C = \mathrm{diag}(\sqrt p) K_{half}$, Eq. (20).
 
     Example:
         >>> unit_gaussians(torch.zeros(1, 1), torch.zeros(1, 1), 1 / torch.pi)

@@ -22,7 +22,7 @@ class Augmentation:
         rotation: Largest rotation in degrees, of every second image: the others stay sharp.
         zoom: Largest relative change of size of these images, such as 0.1.
         colour: Largest relative change of brightness, and of contrast, such as 0.2.
-        mix: Share of the images in which :meth:`mixed` puts a rectangle of another image.
+        mix: Share of the images in which `mixed` puts a rectangle of another image.
 
     Example:
         >>> images = torch.arange(4, dtype=torch.uint8).view(1, 1, 1, 4)

@@ -53,7 +53,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], content: dict[str, A
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what :func:`save_checkpoint` wrote; without a checksum, what older versions wrote."""
+    """Read what `save_checkpoint` wrote; without a checksum, what older versions wrote."""
     if not path.is_file():
         raise RunError(f"{path}: there is no such checkpoint.")
     try:
@@ -135,7 +135,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give the optimizer the state that :func:`optimizer_tensors` named."""
+    """Give the optimizer the state that `optimizer_tensors` named."""
     whole = optimizer.state_dict()
     whole["state"] = {}
     for key, value in tensors.items():

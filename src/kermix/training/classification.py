@@ -8,7 +8,7 @@ The face of it::
     trained = load_classifier(Path("run"))              # .model, .settings, .classes
     trained.probabilities(images)                       # (N, classes) of bytes (N, C, H, W)
 
-`train` and `held_out` are :class:`kermix.data.images.labelled.LabelledImages`. The history has a
+`train` and `held_out` are `kermix.data.images.labelled.LabelledImages`. The history has a
 row for each epoch: epoch, step, loss and train_accuracy (of the augmented batches), seconds, and
 test_accuracy where the held-out images were looked at. They are only looked at: nothing is chosen
 by them. When the training ends the folder holds `model.safetensors`, the averaged weights.

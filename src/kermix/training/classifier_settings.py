@@ -149,7 +149,7 @@ class ClassifierSettings:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "ClassifierSettings":
-        """The inverse of :meth:`as_json`, old names included; unknown ones are an error."""
+        """The inverse of `as_json`, old names included; unknown ones are an error."""
         known = {field.name for field in fields(cls)}
         content = current_names(content, known)
         unknown = sorted(set(content) - known)

@@ -1,7 +1,7 @@
 r"""Conditional mixtures: a context in, the distribution of a target out.
 
 Two stages, as for a fit without context. First a cost acts on the joint kernel
-:math:`k_c(c, c') k_x(x, x')`, which for Gaussian kernels is one Gaussian kernel on contexts and
+$k_c(c, c') k_x(x, x')$, which for Gaussian kernels is one Gaussian kernel on contexts and
 targets side by side. Then the likelihood, or the closed form for each context, sharpens the
 variances.
 """
@@ -94,7 +94,7 @@ class ConditionalSettings:
 
 
 def spherical_loss(mixture: GaussianMixture, targets: Tensor) -> Tensor:  # (B, d) -> ()
-    r"""Minus the logarithm of the mean of :math:`q(x_n | c_n) / \|q(\cdot | c_n)\|`.
+    r"""Minus the logarithm of the mean of $q(x_n | c_n) / \|q(\cdot | c_n)\|$.
 
     The Cauchy-Schwarz cost of each context: the numerator's mean is its inner product with the
     density of the targets there, the norm is in closed form. Least at the conditional density.
@@ -157,7 +157,7 @@ class _Step(nn.Module):
 
 
 class ConditionalTask(Task):
-    """A conditional fit, as :func:`fit_conditional` makes it."""
+    """A conditional fit, as `fit_conditional` makes it."""
 
     model: ConditionalModel
 
@@ -257,7 +257,7 @@ def fit_conditional(
         device: `"auto"`, `"cpu"`, `"cuda"`, ...
         checkpoint: A file that is written during training, and gone on from if it is there: a fit
             that was stopped ends with the same weights as one that was not. The model is read
-            from it by :func:`load_conditional`.
+            from it by `load_conditional`.
 
     Example:
         >>> c = torch.linspace(0, 1, 200)[:, None]
@@ -283,7 +283,7 @@ def fit_conditional(
 
 
 def load_conditional(path: Path) -> ConditionalModel:
-    """The model of a checkpoint that :func:`fit_conditional` wrote."""
+    """The model of a checkpoint that `fit_conditional` wrote."""
     tensors, content = load_checkpoint(path)
     if content.get("kind") != KIND:
         raise RunError(f"{path}: not the checkpoint of a conditional fit.")

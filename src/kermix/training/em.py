@@ -105,7 +105,7 @@ def product_em_pass(
     data: Sequence[Tensor],  # for each batch item (n, C * d)
     floor: float = 0.0,
 ) -> Tensor:  # ()
-    """One pass of expectation-maximization for a sum of products, as :func:`em_pass` is for one.
+    """One pass of expectation-maximization for a sum of products, as `em_pass` is for one.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)

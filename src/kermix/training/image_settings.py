@@ -53,7 +53,7 @@ class ImageSettings:
         components: Components of a mixture, of all classes together; of a sum of products, in each
             part.
         groups: With codes by channel, a mixture is a sum of so many products of mixtures of the
-            parts (:class:`~kermix.models.ProductMixture`); 0 makes it one of whole codes.
+            parts (`kermix.models.ProductMixture`); 0 makes it one of whole codes.
         covariance_type: Of each component of a mixture: `"isotropic"` (one variance) or
             `"diagonal"` (one for each coordinate).
         chunk: Rows for each run of a network; None runs all at once.
@@ -62,7 +62,7 @@ class ImageSettings:
             same in all steps, as the paper has it; instead of `variance`.
         variance_factors: The kernel is an average over several variances: the scheduled variance
             times each of these factors.
-        debias: Whether a network is trained by the :class:`~kermix.DebiasedLoss` of a cost of the
+        debias: Whether a network is trained by the `kermix.DebiasedLoss` of a cost of the
             paper; mixtures, whose points have weights, never are.
         learning_rate: Peak learning rate; None chooses by model.
         seed: All randomness comes from it.
@@ -204,7 +204,7 @@ class ImageSettings:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "ImageSettings":
-        """The inverse of :meth:`as_json`, old names included; unknown ones are an error."""
+        """The inverse of `as_json`, old names included; unknown ones are an error."""
         known = {field.name for field in fields(cls)}
         content = current_names(content, known)
         unknown = sorted(set(content) - known)

@@ -1,6 +1,6 @@
 """The training of a model of images: an autoencoder, where there is one, a cost, then EM.
 
-The kernel of a labelled fit is :math:`k_c(c, c') k_x(x, x')`, where :math:`k_c` is one for equal
+The kernel of a labelled fit is $k_c(c, c') k_x(x, x')$, where $k_c$ is one for equal
 classes and zero for others. Its Gram matrices are block diagonal, so the cost is that of each
 class, all classes side by side as one batch.
 """

@@ -23,7 +23,7 @@ NO_AUGMENTATION = Augmentation()
 
 
 class JudgeTask(Task):
-    """The training of a classifier, as :func:`fit_classifier` makes it."""
+    """The training of a classifier, as `fit_classifier` makes it."""
 
     precision = "auto"
 

@@ -1,7 +1,7 @@
 """The training loop, on Lightning Fabric: steps, reports, checkpoints, an orderly stop.
 
 Nothing else in kermix calls an optimizer. What is trained, and with what loss, is said by a
-:class:`~kermix.training.task.Task`::
+`kermix.training.task.Task`::
 
     trainer = Trainer(RowTask(model, train, held_out, settings, variances), device="auto")
     ended = trainer.run(folder=Path("run"), on_step=..., on_report=..., should_stop=...)
@@ -72,7 +72,7 @@ class Trainer(Generic[TaskT]):
             and float32 elsewhere. None takes the task's. Costs are computed in float32 in any
             case.
         devices: Processes on each node; if there are several in all, this one must be one of
-            them, started by :func:`kermix.distributed.launch` or torchrun.
+            them, started by `kermix.distributed.launch` or torchrun.
         nodes: Nodes.
         last: Name of the checkpoint to go on from, in the folder of a run.
     """

@@ -45,10 +45,10 @@ def cauchy_schwarz_to_points(
 ) -> Tensor:  # (*B,)
     r"""Half the Cauchy-Schwarz divergence from points to a mixture, up to a constant.
 
-    .. math:: \tfrac12 \log \langle q, q \rangle - \log \tfrac1N \sum_n q(x_n)
+    $$\tfrac12 \log \langle q, q \rangle - \log \tfrac1N \sum_n q(x_n)$$
 
     is the scalar cost in closed form when the variance of the data goes to zero: the term
-    :math:`\langle p, p \rangle`, which then grows without bound, does not depend on the mixture.
+    $\langle p, p \rangle$, which then grows without bound, does not depend on the mixture.
     No kernel widens either side, so the minimum is at the density itself.
 
     Args:

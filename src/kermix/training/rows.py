@@ -34,7 +34,7 @@ class RowTask(Task):
         settings: What the user chose.
         variances: The schedule of the kernel's variance.
         strategy: How costs are computed over ranks, see
-            :class:`~kermix.distributed.DistributedLoss`.
+            `kermix.distributed.DistributedLoss`.
     """
 
     model: ScaledModel

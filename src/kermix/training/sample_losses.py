@@ -37,7 +37,7 @@ def sample_loss(
         y: Points of a model.
         variances: Of the kernels.
         weights_y: Weights of the points.
-        debias: Whether to take the :class:`~kermix.DebiasedLoss` of a cost of the paper, for
+        debias: Whether to take the `kermix.DebiasedLoss` of a cost of the paper, for
             points without weights.
         form: Of the matrix-matrix cost; None is its trace.
 

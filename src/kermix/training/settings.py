@@ -34,7 +34,7 @@ class FitSettings:
     Attributes:
         cost: What is optimized: one of the paper's four costs, or a baseline.
         form: Of the matrix-matrix cost: `"trace"` (None is this), `"data_fixed"` or `"logdet"`,
-            see :func:`~kermix.matrix_cost`.
+            see `kermix.matrix_cost`.
         model: `"mixture"`, a table of components; `"network"`, noise to components;
             `"continuous"`, noise that is drawn anew in each step to components (the paper's
             mixture with a prior); `"generator"` and `"conv"`, noise to centres (the paper's
@@ -153,7 +153,7 @@ class FitSettings:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "FitSettings":
-        """The inverse of :meth:`as_json`, old names included; unknown ones are an error."""
+        """The inverse of `as_json`, old names included; unknown ones are an error."""
         known = {field.name for field in fields(cls)}
         content = current_names(content, known)
         unknown = sorted(set(content) - known)

@@ -123,7 +123,7 @@ class TableModelSettings:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "TableModelSettings":
-        """The inverse of :meth:`as_json`; unknown names are an error."""
+        """The inverse of `as_json`; unknown names are an error."""
         unknown = sorted(set(content) - {field.name for field in fields(cls)})
         if unknown:
             raise OptionError(f"Unknown settings: {', '.join(unknown)}.")

@@ -38,7 +38,7 @@ class TableSettings:
         terms: Products in the sum.
         width: Features of a column in the layers before the last.
         depth: Gaussian layers.
-        form: How the columns meet, see :class:`~kermix.models.GaussianProduct`.
+        form: How the columns meet, see `kermix.models.GaussianProduct`.
         epochs: At most so many passes over the rows.
         batch_size: Rows in each step; None takes a sixteenth of them, from 16 to 256.
         learning_rate: Peak learning rate.
@@ -91,7 +91,7 @@ class FittedTable:
 
 
 class TableTask(Task):
-    """A fit to a table, as :func:`fit_table` makes it; a report ends each epoch."""
+    """A fit to a table, as `fit_table` makes it; a report ends each epoch."""
 
     model: GaussianProduct
 

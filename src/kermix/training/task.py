@@ -18,20 +18,20 @@ Forward: TypeAlias = Callable[..., Any]
 
 
 class Task(ABC):
-    """One kind of training, for the loop of :class:`~kermix.training.loop.Trainer` to run.
+    """One kind of training, for the loop of `kermix.training.loop.Trainer` to run.
 
-    The loop calls :meth:`prepare` once, and then for each step :meth:`learning_rate`,
-    :meth:`batch` and :meth:`loss`. Steps are counted from 0. All random numbers of a step come
+    The loop calls `prepare` once, and then for each step `learning_rate`,
+    `batch` and `loss`. Steps are counted from 0. All random numbers of a step come
     from `generator`, so that a training that was stopped goes on as if it had not been.
 
     Attributes:
         model: What is trained. A checkpoint holds its tensors as `model.*`.
         generator: The source of the steps' random numbers. A checkpoint holds its state.
         module: What Fabric wraps, to run it in the chosen precision and over all processes;
-            with None, :meth:`batch` and :meth:`loss` as a whole run in that precision.
+            with None, `batch` and `loss` as a whole run in that precision.
         average: The running mean of weights that the loop updates and reports look at, if any.
         first_step: Where a training begins.
-        ended: Whether a training is over before its last step. Set by :meth:`report`.
+        ended: Whether a training is over before its last step. Set by `report`.
         keeps_best: Whether the checkpoint with the least `metric` of the reports is kept, too.
         precision: The precision where none is asked for.
     """
@@ -79,7 +79,7 @@ class Task(ABC):
 
         Args:
             forward: The wrapped `module`.
-            batch: What :meth:`batch` returned.
+            batch: What `batch` returned.
             step: Which step it is.
         """
 
@@ -112,5 +112,5 @@ class Task(ABC):
         return {}
 
     def restore(self, path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
-        """Take :meth:`extras` from a checkpoint, or refuse it, before the rest is loaded."""
+        """Take `extras` from a checkpoint, or refuse it, before the rest is loaded."""
         return

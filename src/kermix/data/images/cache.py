@@ -98,7 +98,7 @@ def prepared(name: str, plan: Callable[[], Plan], cache: Path | None) -> Prepare
     Args:
         name: Of the entry, with the fingerprint of the source.
         plan: Looks at the pictures and says how to decode them; not called if the entry exists.
-        cache: The folder; by default :func:`cache_folder`, and only for what takes some time.
+        cache: The folder; by default `cache_folder`, and only for what takes some time.
     """
     folder = cache_folder() if cache is None else cache
     entry = folder / name

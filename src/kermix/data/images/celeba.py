@@ -66,9 +66,9 @@ def read_celeba(
         part: As the list says; without it, "test" is a fifth of the pictures and "valid" empty.
         size: Side of the images in pixels.
         crop: Side of the square that is cut out before.
-        cache: Where decoded pictures are kept, see :func:`kermix.data.images.cache.prepared`.
+        cache: Where decoded pictures are kept, see `kermix.data.images.cache.prepared`.
         workers: How many processes decode them, see
-            :func:`kermix.data.images.decoding.decode_all`.
+            `kermix.data.images.decoding.decode_all`.
     """
     if part not in PARTS:
         raise OptionError(f"part is {part!r}; offered are {', '.join(PARTS)}.")

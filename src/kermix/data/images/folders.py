@@ -126,8 +126,8 @@ def prepare_files(
         together: The pictures that decide on the common form; by default the files themselves.
         size: Side in pixels; by default the most common size of the pictures.
         form: What to bring them to, whatever they are.
-        cache: See :func:`kermix.data.images.cache.prepared`.
-        workers: See :func:`kermix.data.images.decoding.decode_all`.
+        cache: See `kermix.data.images.cache.prepared`.
+        workers: See `kermix.data.images.decoding.decode_all`.
     """
     deciding = files if together is None else together
 

@@ -32,9 +32,9 @@ def read_image_folder(
         folder: Where they are.
         split: Which part, where the folder holds folders `train` and `test`.
         size: Side in pixels; by default the most common size of the pictures.
-        cache: Where decoded pictures are kept, see :func:`kermix.data.images.cache.prepared`.
+        cache: Where decoded pictures are kept, see `kermix.data.images.cache.prepared`.
         workers: How many processes decode them, see
-            :func:`kermix.data.images.decoding.decode_all`.
+            `kermix.data.images.decoding.decode_all`.
     """
     folder = base = folder.resolve()
     together = find_pictures(folder)

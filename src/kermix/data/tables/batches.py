@@ -1,7 +1,7 @@
 """Large files in batches of rows: Parquet by row groups, CSV and NumPy files by pieces.
 
-The rules are those of :mod:`kermix.data.tables.table`, and none of these files is ever held whole;
-Feather, JSON lines, Excel and .npz files are. A :class:`Part` is a piece of one file that can be
+The rules are those of `kermix.data.tables.table`, and none of these files is ever held whole;
+Feather, JSON lines, Excel and .npz files are. A `Part` is a piece of one file that can be
 read by itself, on any machine that sees the file.
 """
 

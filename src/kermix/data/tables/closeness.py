@@ -70,7 +70,7 @@ class KeepAway:
         schema: What the columns are.
         against: The rows to keep away from: a table, or one that is encoded.
         deduplicate: Whether rows that equal one of them in all modelled columns are refused.
-        min_distance: The distance (:func:`closest_distances`) below which rows are refused.
+        min_distance: The distance (`closest_distances`) below which rows are refused.
     """
 
     def __init__(

@@ -18,10 +18,10 @@ class EncodedTable:
         codes: int64, (rows, modelled columns). Codes of a column are `0 ... code_count - 1`. Of a
             number or a time, 0 stands for its continuous part, the next ones for its atoms; of a
             category, each value has one. The last code is "missing", where the column has gaps.
-            -1 says that a cell is not known (see :meth:`Schema.encode`).
+            -1 says that a cell is not known (see `Schema.encode`).
         values: float64, (rows, numbers and times). Normal scores where the code is 0, and 0
             elsewhere.
-        frame: The kind of table that the caller had: what :meth:`Schema.decode` returns.
+        frame: The kind of table that the caller had: what `Schema.decode` returns.
     """
 
     codes: np.ndarray

@@ -115,7 +115,9 @@ def _to_intervals(array: Any, shown: str, pandas: Any) -> Any:
     """Intervals from their text, such as `(0.5, 1.25]`."""
     dtype = pandas.api.types.pandas_dtype(shown)
     texts = array.to_pylist()
-    ends = [(None, None) if t is None else t[1:-1].split(", ") for t in texts]
+    # Times one by one: pandas before 3 takes the format of the first for all.
+    read = pandas.Timestamp if dtype.subtype.kind == "M" else str
+    ends = [(None, None) if t is None else [read(e) for e in t[1:-1].split(", ")] for t in texts]
     gaps = array.null_count > 0
     sides = [
         pandas.Index([e[side] for e in ends], dtype=object)

@@ -1,6 +1,6 @@
 """Tables as callers have them (pandas, Polars, Arrow, dictionaries, arrays), and Arrow columns.
 
-Whatever comes in is looked at as Arrow columns; a :class:`ColumnType` remembers what a column was,
+Whatever comes in is looked at as Arrow columns; a `ColumnType` remembers what a column was,
 so that it can be given back as such.
 """
 

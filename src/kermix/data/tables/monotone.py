@@ -1,7 +1,7 @@
 r"""A smooth increasing map of a number to a normal variable, with few knots and unbounded tails.
 
 A map by all empirical quantiles follows the noise of the sample, and gives no density to anything
-outside its range. Here values are first warped by :math:`u = \operatorname{asinh}((x - m) / s)`,
+outside its range. Here values are first warped by $u = \operatorname{asinh}((x - m) / s)$,
 which is linear in the middle and logarithmic in both tails. Then comes a rational quadratic spline
 through a few quantiles, whose inverse has a closed form, and straight lines beyond the last knots.
 Large tables have more of them, because their columns show more than one hump can follow: a knot

@@ -29,7 +29,9 @@ def load_numpy(path: Path, array: str | None) -> np.ndarray:
     try:
         loaded = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        reason = str(error).partition(". ")[0]  # what NumPy says next is how to load it unsafely
+        reason = str(error).partition(". ")[0]
+        if "allow_pickle" in str(error):  # how to load it unsafely is no advice of ours
+            reason = "it holds Python objects, or was not written by NumPy"
         raise TableError(f"{path}: not a readable NumPy file of numbers ({reason}).") from None
     if isinstance(loaded, np.ndarray):
         return loaded

@@ -67,7 +67,7 @@ def _name(source: Any) -> str:
 def read_alike(
     sources: Sequence[Any], reading: Reading | None = None
 ) -> list[tuple[Frame, list[str]]]:
-    """Several tables, as :func:`read_frame`; what is a code in one text file is so in the others.
+    """Several tables, as `read_frame`; what is a code in one text file is so in the others.
 
     Args:
         sources: Files, or tables in memory.

@@ -39,7 +39,7 @@ FORMAT, VERSION = "kermix schema", 1
 
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """What the columns of a table are; :meth:`of` learns it.
+    """What the columns of a table are; `of` learns it.
 
     Attributes:
         columns: All columns in the table's order.
@@ -155,12 +155,12 @@ class Schema:
 
     @cached_property
     def modelled(self) -> tuple[CategoryColumn | NumberColumn, ...]:
-        """The columns that have codes, in the order of :attr:`EncodedTable.codes`."""
+        """The columns that have codes, in the order of `EncodedTable.codes`."""
         return tuple(c for c in self.columns if isinstance(c, CategoryColumn | NumberColumn))
 
     @cached_property
     def numbers(self) -> tuple[NumberColumn, ...]:
-        """Numbers and times, in the order of :attr:`EncodedTable.values`."""
+        """Numbers and times, in the order of `EncodedTable.values`."""
         return tuple(c for c in self.columns if isinstance(c, NumberColumn))
 
     @cached_property
@@ -193,7 +193,7 @@ class Schema:
         """Rows as codes and numbers; a table that does not match is refused.
 
         Args:
-            table: As for :meth:`of`.
+            table: As for `of`.
             unseen: What becomes of values that a category never had: an error, "other" (where the
                 schema has it), or "unknown": the code -1, which gaps get too where the schema has
                 none.
@@ -240,7 +240,7 @@ class Schema:
         return build_frame(kind, arrays, types, len(encoded))
 
     def decoded_columns(self, encoded: EncodedTable) -> dict[str, Any]:
-        """The columns of :meth:`decode` as plain Arrow arrays."""
+        """The columns of `decode` as plain Arrow arrays."""
         self._check_encoded(encoded)
         rows = len(encoded)
         places = {c.name: k for k, c in enumerate(self.modelled)}

@@ -3,10 +3,10 @@
 The rules, the same for every source:
 
 - numbers and booleans (as 0 and 1) are used; float32 stays, everything else becomes float64;
-- columns of text or dates are left out and named in :attr:`Table.ignored`; a column of numbers
+- columns of text or dates are left out and named in `Table.ignored`; a column of numbers
   with some text in it is an error that names the cell;
 - rows with a missing value (an empty cell, null, NaN) are left out and counted in
-  :attr:`Table.dropped`; infinite values are an error;
+  `Table.dropped`; infinite values are an error;
 - an array of more than two axes has one row for each entry of its first axis.
 """
 

@@ -99,9 +99,15 @@ def time_cells(values: list[Any], kind: Any, text: tuple[str, str] | None) -> An
             return words
         cells = words.cast(kind)
     else:
-        cells = arrow.array([v.item() if isinstance(v, np.generic) else v for v in values])
+        cells = arrow.array([_python_time(v) for v in values])
         cells = cells.cast(arrow.int64()).cast(kind) if cells.type == "int64" else cells.cast(kind)
     return cells if text is None else write_times(cells, text[0])
+
+
+def _python_time(value: Any) -> Any:
+    """A NumPy time as one of Python, unless it has nanoseconds, of which Python knows nothing."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, np.datetime64) and isinstance(plain, int) else plain
 
 
 def resolution(numbers: np.ndarray, seconds: float) -> int:

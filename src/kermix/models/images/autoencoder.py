@@ -24,7 +24,7 @@ def doublings_of(side: int) -> int:
 
 
 class ConvEncoder(nn.Module):
-    """Images to codes by strided convolutions: the mirror of :class:`ConvDecoder`.
+    """Images to codes by strided convolutions: the mirror of `ConvDecoder`.
 
     Every coordinate of a code is normalized over the batch (and, outside training, by running
     means): its mean is 0 and its deviation 1, whatever the images are.

@@ -162,7 +162,7 @@ def _reach(points: Tensor, k: int) -> Tensor:  # (n,)
 def frechet_distance(x: Tensor, y: Tensor) -> float:  # (N, d), (M, d)
     r"""Wasserstein-2 distance, squared, of two Gaussians with the samples' moments.
 
-    .. math:: |m_x - m_y|^2 + \mathrm{tr}(C_x + C_y - 2 (C_x^{1/2} C_y C_x^{1/2})^{1/2})
+    $$|m_x - m_y|^2 + \mathrm{tr}(C_x + C_y - 2 (C_x^{1/2} C_y C_x^{1/2})^{1/2})$$
 
     In the features of a network of our own it is never to be called FID.
 

@@ -1,6 +1,6 @@
 r"""Mixtures with a continuous prior: noise, drawn anew each time, to components.
 
-.. math:: q(X) = \int q(c) \, w(c) \, N(X - m(c); v(c)) \, dc
+$$q(X) = \int q(c) \, w(c) \, N(X - m(c); v(c)) \, dc$$
 
 A network maps each noise vector c to a centre, a weight and a variance. A finite draw of it is an
 ordinary mixture, whose inner products estimate those of q as expectations (Property 3).

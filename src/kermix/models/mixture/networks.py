@@ -2,7 +2,7 @@ r"""Mixture networks: noise, or a context, to centres, weights and variances.
 
 A point of such a model is *a centre plus noise of the learned variance*, so everything about the
 mixture is exact: density, inner products, norms. Any cost between samples trains it through
-:func:`stratified_draw`, whose points and weights are differentiable in all parameters.
+`stratified_draw`, whose points and weights are differentiable in all parameters.
 """
 
 import math
@@ -47,7 +47,7 @@ def stratified_draw(
 ) -> tuple[Tensor, Tensor]:  # (*B, n, d), (*B, n)
     r"""So many points from *every* component, each weighted by its component.
 
-    :math:`y = m_k + \sqrt{v_k} \varepsilon` has weight :math:`w_k / \mathrm{repeats}`. The choice
+    $y = m_k + \sqrt{v_k} \varepsilon$ has weight $w_k / \mathrm{repeats}$. The choice
     of a component, through which no gradient flows, is not made: all are taken.
     """
     means, variances = mixture.means, mixture.covariances

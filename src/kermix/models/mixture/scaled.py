@@ -90,7 +90,7 @@ class Scaler(nn.Module):
     """Shift and scale of each column: networks see data of mean 0 and deviation 1.
 
     A constant column keeps its own scale, so that it is merely shifted. Columns with scales of
-    their own take them from what is not far outside: see :func:`without_outliers`.
+    their own take them from what is not far outside: see `without_outliers`.
 
     Args:
         data: What is to be scaled, shape (*B, N, d).

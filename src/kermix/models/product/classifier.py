@@ -68,7 +68,7 @@ class GaussianProductClassifier(ImageClassifier):
             overfit.
         anchor_grid: The output's anchors are interpolated between those of a grid of this many
             rows and columns; None gives every position its own.
-        alpha: See :class:`GaussianOutput`.
+        alpha: See `GaussianOutput`.
         whitening: Regularization of the ZCA of patches; None only centres and scales them.
         data_anchors: Whether the first layer starts from patches of the training images.
         image_anchors: Whether the anchors of each Gaussian of the output start as the features of
@@ -77,9 +77,9 @@ class GaussianProductClassifier(ImageClassifier):
         raw_pixels: Whether patches are read as they are, neither whitened nor centred nor scaled.
         reading: How the norms of (26) and (27) are read: `"element"`, the square of each element,
             or `"vector"`, the distance to a vector for each Gaussian; see
-            :mod:`~kermix.models.product.layers`.
+            `kermix.models.product.layers`.
         score_bias: Whether a constant is added to the scores.
-        path: `"auto"`, `"plain"`, `"lean"` or `"fused"`: see :class:`GaussianLayer`.
+        path: `"auto"`, `"plain"`, `"lean"` or `"fused"`: see `GaussianLayer`.
         generator: Where initial weights come from.
 
     Example:

@@ -1,8 +1,8 @@
 """The layers of the Gaussian-product network (Eqs. 25-27 of the paper).
 
 A sample is a series of positions, each with features: tensors of shape (B, T, F), positions
-before features, which is what a channels-last image is in memory. :class:`GaussianLayer` maps
-every position alone; :class:`GaussianOutput` is the only place where positions meet.
+before features, which is what a channels-last image is in memory. `GaussianLayer` maps
+every position alone; `GaussianOutput` is the only place where positions meet.
 
 The paper writes `||A y - W(t)||_2^2` for what becomes a vector of features, so that norm can be
 read in two ways: as the square of each element, with a number as anchor of each feature; or as a
@@ -74,7 +74,7 @@ class GaussianLayer(nn.Module):
         positions: Number of positions if each has anchors of its own; None shares them.
         inner: Length of A y where each feature has a vector as its anchor, `exp(-|A y - W_j|^2)`;
             None compares each element of A y with a number.
-        path: How it is computed, see :func:`normalized_gaussian`.
+        path: How it is computed, see `normalized_gaussian`.
         generator: Where initial weights come from.
 
     Example:

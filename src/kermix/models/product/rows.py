@@ -29,7 +29,7 @@ EPSILON = 1e-2
 
 
 class VariableLayer(nn.Module):
-    r"""One Gaussian layer for each variable: :math:`BN(\exp(-(A_t y_t - W_t)^2))`.
+    r"""One Gaussian layer for each variable: $BN(\exp(-(A_t y_t - W_t)^2))$.
 
     The variables are an axis of their own; A and W have an entry for each, so that nothing passes
     from one to another. Batch statistics belong to one feature of one variable.
@@ -39,7 +39,7 @@ class VariableLayer(nn.Module):
         inputs: Width of what comes in.
         outputs: Width of what goes out.
         shared: Whether all variables share A, as the pixels of an image do; W stays their own.
-        path: How it is computed, see :func:`~kermix.models.product.layers.normalized_gaussian`.
+        path: How it is computed, see `kermix.models.product.layers.normalized_gaussian`.
         generator: Where initial weights come from.
 
     Example:
@@ -79,17 +79,17 @@ class VariableLayer(nn.Module):
 
 
 class GaussianProduct(nn.Module):
-    r"""A sum of products of functions of one variable each, :math:`k(X_1, \dots, X_T)`.
+    r"""A sum of products of functions of one variable each, $k(X_1, \dots, X_T)$.
 
-    With the features :math:`k_t` of variable t after all layers and
-    :math:`d_{tk} = k_{tk}(X_t) - W_{F,k}(t)`, the K terms are
+    With the features $k_t$ of variable t after all layers and
+    $d_{tk} = k_{tk}(X_t) - W_{F,k}(t)$, the K terms are
 
-    - `"variational"`: :math:`\exp(-\frac{1}{T} \sum_t d_{tk}^2)`, each at most 1 for any T;
-    - `"product"`: :math:`\prod_t \exp(-d_{tk}^2)`, a product of Gaussians;
-    - `"signed"`: :math:`\prod_t d_{tk}`, a product of any real functions.
+    - `"variational"`: $\exp(-\frac{1}{T} \sum_t d_{tk}^2)$, each at most 1 for any T;
+    - `"product"`: $\prod_t \exp(-d_{tk}^2)$, a product of Gaussians;
+    - `"signed"`: $\prod_t d_{tk}$, a product of any real functions.
 
-    and the value is :math:`A_F` times the terms, or :math:`\alpha` times their sum. Products are
-    taken in log space: :meth:`log_terms` and :meth:`log_abs` have no underflow for any T.
+    and the value is $A_F$ times the terms, or $\alpha$ times their sum. Products are
+    taken in log space: `log_terms` and `log_abs` have no underflow for any T.
 
     Args:
         variables: Number of variables of one number each, or the width of each variable.

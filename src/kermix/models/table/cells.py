@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kermix.data.tables.columns import family
 from kermix.data.tables.frame_building import build_frame
 from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
@@ -69,7 +70,7 @@ class TableCells:
         Args:
             given: Values of some columns by name, a table of them, or None.
             rows: How many rows there are; None for as many as are given.
-            unseen: As for :meth:`kermix.Schema.encode`.
+            unseen: As for `kermix.Schema.encode`.
             inside: Whether numbers outside the range of their columns are refused.
             without: The place of a column whose values do not count, nor those of columns that
                 are equal to it in all rows.
@@ -96,9 +97,20 @@ class TableCells:
             codes, values, seen = (t.expand(rows, -1) for t in (codes, values, seen))
         return codes.contiguous(), values.contiguous(), seen.clone()
 
-    def table(self, codes: Tensor, values: Tensor, seen: Tensor, kind: str) -> Any:
-        """Rows that were drawn, as a table of one of the kinds of :func:`build_frame`."""
+    def table(
+        self, codes: Tensor, values: Tensor, seen: Tensor, kind: str, given: Any = None
+    ) -> Any:
+        """Rows that were drawn, as a table of one of the kinds of `build_frame`.
+
+        Args:
+            codes: Codes of all columns.
+            values: Normal scores of the numbers.
+            seen: Which cells were given.
+            kind: The kind of table.
+            given: What was given of each row: numbers are written to the last digit as they were.
+        """
         arrays = self.schema.decoded_columns(self.layout.encoded(codes, values, kind))
+        arrays |= self._as_given(given, arrays, len(codes))
         types = {c.name: c.type for c in self.schema.columns if c.name in arrays}
         return build_frame(kind, self._equal(arrays, codes, seen), types, len(codes))
 
@@ -124,6 +136,31 @@ class TableCells:
                 wide = found.cast(whole.type, safe=False)
                 columns[column.name] = compute.if_else(whole.is_null(), wide, whole)
         return build_frame(frame.kind, self._equal(columns, codes, seen), types, frame.rows)
+
+    def _as_given(self, given: Any, arrays: dict[str, Any], rows: int) -> dict[str, Any]:
+        """Columns of numbers of which some cells were given, with these cells."""
+        from pyarrow import ArrowInvalid, compute
+
+        if given is None or (isinstance(given, Mapping) and not given):
+            return {}
+        one = is_one_row(given)
+        frame = as_frame({n: [v] for n, v in given.items()} if one else given, "given")
+        cells, names = dict(frame.columns), [column.name for column in self.schema.modelled]
+        for a, b in (*self.layout.twins, *((b, a) for a, b in self.layout.twins)):
+            if names[a] in cells:
+                cells.setdefault(names[b], cells[names[a]])
+        found = {}
+        for column in self.schema.numbers:
+            drawn, own = arrays[column.name], cells.get(column.name)
+            if own is None or {family(own.type), family(drawn.type)} != {"numbers"}:
+                continue
+            try:
+                whole = own.combine_chunks().cast(drawn.type)
+            except ArrowInvalid:
+                continue  # a number that the column cannot hold is rounded to one that it can
+            whole = whole.take([0] * rows) if len(whole) != rows else whole
+            found[column.name] = compute.if_else(whole.is_null(), drawn, whole)
+        return found
 
     def _equal(self, arrays: dict[str, Any], codes: Tensor, seen: Tensor) -> dict[str, Any]:
         base = self.layout.table_columns

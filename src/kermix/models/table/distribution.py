@@ -107,8 +107,11 @@ class ColumnDistribution:
     def _wanted(self, column: NumberColumn, values: Any) -> np.ndarray:
         """Values as the column looks at them: from its origin, in its steps."""
         if column.time:
-            every = list(np.atleast_1d(np.asarray(values, dtype=object)).ravel())
-            return column.numbers(time_cells(every, column.time_type, column.text), "cdf")
+            every = np.asarray(values)
+            if every.dtype.kind != "M":  # nanoseconds would become integers without a unit
+                every = np.asarray(values, dtype=object)
+            cells = time_cells(list(every.ravel()), column.time_type, column.text)
+            return column.numbers(cells, "cdf")
         return np.asarray(values, dtype=np.float64) - column.origin
 
     def _cdf_of_scores(self, scores: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -236,7 +239,7 @@ class ColumnDistribution:
         return self.filled.argmax(1), None
 
     def quantile_cells(self, share: float | np.ndarray) -> Any:
-        """:meth:`quantile` in the column's own type, as an Arrow array.
+        """`quantile` in the column's own type, as an Arrow array.
 
         Args:
             share: One for all rows, or one for each.
@@ -245,7 +248,7 @@ class ColumnDistribution:
         return self._numbers("quantile").decode(codes, scores)
 
     def values(self) -> Any:
-        """:meth:`most_likely` as pandas has it."""
+        """`most_likely` as pandas has it."""
         frame = build_frame("pandas", {self.column.name: self.most_likely()},
                             {self.column.name: self.column.type}, len(self))  # fmt: skip
         return frame[self.column.name]

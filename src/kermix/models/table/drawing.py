@@ -17,6 +17,7 @@ __all__ = ["Rows", "chain_log_density", "complete", "draw_cells", "orders_of", "
 Rows = tuple[Tensor, Tensor]  # codes (N, D), values (N, Q)
 LARGEST_BLOCK = 8192
 NUMBERS_AT_ONCE = 32_000_000
+TRIES = 20  # of rows whose sums would leave the range of a column
 
 
 def rows_at_once(network: TableNetwork) -> int:
@@ -38,7 +39,9 @@ def complete(
 ) -> Rows:
     """Fill in the cells that are not seen, column after column.
 
-    Models that were trained in no order do so in one of its own for each row.
+    Models that were trained in no order do so in one of its own for each row. Numbers stay within
+    the range of their column. Where that breaks a line which foretells one closely, such as a sum,
+    the row is drawn again.
 
     Args:
         network: The model.
@@ -52,7 +55,16 @@ def complete(
     parts = []
     for rows in torch.arange(len(codes), device=codes.device).split(rows_at_once(network)):
         block = codes[rows], values[rows], seen[rows]
-        parts.append(_completed(network, *block, generator, excluded))
+        *drawn, beyond = _completed(network, *block, generator, excluded)
+        for _ in range(TRIES):
+            at = beyond.nonzero().flatten()
+            if not len(at):
+                break
+            some = block[0][at], block[1][at], block[2][at]
+            *again, beyond[at] = _completed(network, *some, generator, excluded)
+            for whole, part in zip(drawn, again, strict=True):
+                whole[at] = part
+        parts.append(drawn)
         if on_rows is not None:
             on_rows(len(rows))
     if not parts:
@@ -67,7 +79,8 @@ def _completed(
     seen: Tensor,
     generator: torch.Generator,
     excluded: Tensor | None,
-) -> Rows:
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, values, and whether a number that lines foretell closely was beyond its range."""
     codes, values, seen = codes.clone(), values.clone(), seen.clone()
     layout = network.layout
     numbers = layout.number_of_column.to(codes.device)
@@ -82,6 +95,8 @@ def _completed(
     keys[:, : layout.table_columns] += 1
     order = (keys + 2 * seen).argsort(1)
     left = (~seen).sum(1)
+    beyond = torch.zeros(len(seen), dtype=torch.bool, device=codes.device)
+    ends = torch.tensor(layout.ends).to(values) if layout.ends else None
     for step in range(int(left.max()) if len(left) else 0):
         rows = ((left > step) & ~seen.gather(1, order[:, step : step + 1])[:, 0]).nonzero()[:, 0]
         if not len(rows):
@@ -93,11 +108,19 @@ def _completed(
         new_codes, new_values = draw_cells(network, parts, at, generator, excluded, certain)
         codes[rows, at] = new_codes
         number = numbers[at]
-        of_number = number >= 0
-        values[rows[of_number], number[of_number]] = new_values[of_number]
+        of_number = (number >= 0).nonzero().flatten()
+        number, drawn = number[of_number], new_values[of_number]
+        if ends is not None:
+            # What is drawn next must see what will be written.
+            continuous = new_codes[of_number] == 0
+            inside = torch.where(continuous, drawn.clamp(*ends[number].unbind(1)), drawn)
+            if network.lines is not None:
+                beyond[rows[of_number]] |= network.lines.closely[number] & (inside != drawn)
+            drawn = inside
+        values[rows[of_number], number] = drawn
         seen[rows, at] = True
         layout.transferred(codes, values, seen)
-    return codes, values
+    return codes, values, beyond
 
 
 def draw_cells(

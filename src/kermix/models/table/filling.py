@@ -96,7 +96,7 @@ def most_likely_rows(
 
     Each column in turn gets its most likely category, or the median of its number, given what is
     seen and what was filled in before it: the greedy way to a likely row. (A cell by itself is
-    best guessed by :func:`most_likely_cells`.)
+    best guessed by `most_likely_cells`.)
     """
     codes, values, seen = codes.clone(), values.clone(), seen.clone()
     layout, numbers = network.layout, network.layout.number_of_column.to(codes.device)

@@ -28,7 +28,7 @@ def encode_some(
     Args:
         schema: Of the whole table.
         table: Some of its columns.
-        unseen: As for :meth:`kermix.Schema.encode`.
+        unseen: As for `kermix.Schema.encode`.
         inside: Whether numbers outside the range of their columns are refused.
         without: Columns whose cells do not count, and are not looked at.
     """
@@ -117,6 +117,8 @@ def _check_values(schema: Schema, frame: Frame) -> None:
         if not isinstance(column, CategoryColumn) or column.other:
             continue
         cells = frame.columns[column.name]
+        if cells.null_count == len(cells):
+            continue
         try:
             known = typed_array(list(column.values), cells.type)
         except (TypeError, ValueError):

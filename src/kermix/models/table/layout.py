@@ -12,7 +12,8 @@ from torch import Tensor
 from kermix.data.tables.monotone import MonotoneMap
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.models.table.anchors import anchor_places, find_anchors
-from kermix.models.table.lines import Lines, find_lines
+from kermix.models.table.line_search import find_lines
+from kermix.models.table.lines import Lines
 from kermix.models.table.links import Link, implied, linked, transferred
 from kermix.models.table.twins import copy_twins, with_twins
 
@@ -37,6 +38,8 @@ class TableLayout:
         lines: What numbers tell about each other by straight lines, if it is much.
         maps: The scale of normal scores of each number.
         atoms: How many codes of each number, after the first, stand for values.
+        ends: Normal scores of the smallest and the largest value of each number; empty if any
+            value may be drawn.
 
     Example:
         >>> layout = TableLayout((2, 3), (1,), (0.0, 0.0, 0.0, -1.0, 1.0))
@@ -54,6 +57,7 @@ class TableLayout:
     lines: Lines | None = None
     maps: tuple[MonotoneMap, ...] = ()
     atoms: tuple[int, ...] = ()
+    ends: tuple[tuple[float, float], ...] = ()
 
     @classmethod
     def of(
@@ -73,7 +77,7 @@ class TableLayout:
             anchors: For each number, the names of those that it follows closely.
             in_order: Whether rows are drawn column after column.
             same: Pairs that are equal in all rows.
-            lines: What :func:`~kermix.models.table.lines.find_lines` found.
+            lines: What `kermix.models.table.line_search.find_lines` found.
         """
         counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
         places = []
@@ -92,7 +96,9 @@ class TableLayout:
         closest = anchor_places(schema, anchors)
         maps = tuple(column.map for column in schema.numbers)
         atoms = tuple(len(column.atoms) for column in schema.numbers)
-        return cls(counts, numbers, positions, links, closest, in_order, twins, lines, maps, atoms)
+        ends = tuple(tuple(c.map(np.array([c.low, c.high])).tolist()) for c in schema.numbers)
+        return cls(counts, numbers, positions, links, closest, in_order, twins, lines, maps,
+                   atoms, ends)  # fmt: skip
 
     @classmethod
     def found(
@@ -107,7 +113,7 @@ class TableLayout:
         return cls.of(schema, equal, anchors, same=same, lines=lines)
 
     def relations(self, schema: Schema) -> dict[str, Any]:
-        """What :meth:`with_relations` needs besides the schema, as plain names."""
+        """What `with_relations` needs besides the schema, as plain names."""
         columns = [column.name for column in schema.modelled]
         numbers = [column.name for column in schema.numbers]
         return {

@@ -281,7 +281,7 @@ def equalize(
     Args:
         schema: Of the table.
         links: Between its columns.
-        arrays: Arrow arrays by name, as :meth:`kermix.Schema.decoded_columns` has them.
+        arrays: Arrow arrays by name, as `kermix.Schema.decoded_columns` has them.
         codes: Of the links.
         given: Cells that stay as they are.
     """

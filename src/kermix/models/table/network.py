@@ -23,6 +23,7 @@ __all__ = ["ColumnParts", "TableNetwork"]
 LARGEST_LOGIT = 25.0  # so that sums of exponentials neither overflow nor vanish
 SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 10.0  # of what lines expect, or of normal scores
 KNOTS = 12
+WIDE = 1.5  # of a slip, in normal scores
 
 
 class ColumnParts(NamedTuple):
@@ -144,7 +145,7 @@ class TableNetwork(nn.Module):
             codes: Codes of all columns; those that are not seen do not count.
             values: Normal scores of the numbers, likewise.
             seen: Which cells count.
-            masks: What :meth:`dropout_masks` drew, in training.
+            masks: What `dropout_masks` drew, in training.
             apart: Whether the mixtures of all members come one after another, (members * N, ...),
                 each as its network has them, for training.
         """
@@ -152,12 +153,37 @@ class TableNetwork(nn.Module):
         parts = [None] * len(networks) if masks is None else masks.chunk(len(networks))
         expected = self._expected(codes, values, seen)
         found = [
-            _relative_to(expected, network._mixtures(codes, values, seen, mask))
+            self._relative_to(expected, network._mixtures(codes, values, seen, mask))
             for network, mask in zip(networks, parts, strict=True)
         ]
         if apart:
             return ColumnParts(*(torch.cat(part) for part in zip(*found, strict=True)))
         return self.calibrated(found[0] if len(found) == 1 else self._averaged(found), seen)
+
+    def _relative_to(self, expected: Expected | None, parts: ColumnParts) -> ColumnParts:
+        """Mixtures whose centres and widths are in units of what lines expect.
+
+        A third of the components stay where they are, but for numbers that lines foretell
+        closely: a network that knows better than the lines is not held back by them. The last
+        component is as wide as the column and has a weight that no training takes from it, so
+        that a slip of the pen is improbable and not impossible.
+        """
+        scales = _within(parts.log_scales, SMALLEST_SCALE)
+        if expected is None or self.lines is None:
+            return parts._replace(log_scales=scales)
+        centre, scale = (part.unsqueeze(-1) for part in expected)
+        free = torch.arange(self.components, device=scale.device) % 3 == 2
+        free = free & ~self.lines.closely.unsqueeze(-1)
+        centre, scale = centre.masked_fill(free, 0.0), scale.masked_fill(free, 1.0)
+        means, scales = centre + scale * parts.means, scales + scale.log()
+        if not self.lines.slips or self.components == 1:
+            return parts._replace(means=means, log_scales=scales)
+        last = torch.arange(self.components, device=scale.device) == self.components - 1
+        last = last & self.lines.followed.unsqueeze(-1)
+        others = parts.weights[..., :-1].logsumexp(-1, keepdim=True)
+        weights = torch.where(last, others + math.log(self.lines.slips), parts.weights)
+        scales = scales.masked_fill(last, math.log(WIDE))
+        return ColumnParts(parts.logits, weights, means.masked_fill(last, 0.0), scales)
 
     def calibrated(self, parts: ColumnParts, seen: Tensor) -> ColumnParts:  # (N, D), bool
         """Wider or narrower Gaussians, and flatter or steeper probabilities, column by column.
@@ -289,15 +315,6 @@ class TableNetwork(nn.Module):
 def bounded(logits: Tensor) -> Tensor:
     """Logits within 25 of zero, where they are themselves if they are small."""
     return LARGEST_LOGIT * torch.tanh(logits / LARGEST_LOGIT)
-
-
-def _relative_to(expected: Expected | None, parts: ColumnParts) -> ColumnParts:
-    """Mixtures whose centres and widths are in units of what lines expect."""
-    scales = _within(parts.log_scales, SMALLEST_SCALE)
-    if expected is None:
-        return parts._replace(log_scales=scales)
-    centre, scale = (part.unsqueeze(-1) for part in expected)
-    return parts._replace(means=centre + scale * parts.means, log_scales=scales + scale.log())
 
 
 def log_scales_of(parts: ColumnParts) -> Tensor:

@@ -59,6 +59,10 @@ def _are_same(schema: Schema, encoded: EncodedTable, first: int, second: int) ->
     kinds = [(c.type.arrow, c.origin, c.step, c.time, c.text, c.decimals) for c in (a, b)]
     if kinds[0] != kinds[1] or not np.array_equal(a.atoms, b.atoms):
         return False
+    # A price and twice that price have the same scores, each on its own scale.
+    scales = [(c.map.middle, c.map.scale, *c.map.knots, *c.map.scores) for c in (a, b)]
+    if scales[0] != scales[1]:
+        return False
     first_scores, second_scores = (encoded.values[:, schema.numbers.index(c)] for c in (a, b))
     return np.array_equal(first_scores, second_scores)
 

@@ -1,0 +1,142 @@
+"""Which numbers straight lines foretell, and in how many regimes."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.data.tables.monotone import MonotoneMap
+from kermix.data.tables.schema import EncodedTable, Schema
+from kermix.models.table.lines import RIDGE, Lines, StraightLines
+
+__all__ = ["find_lines"]
+
+LOOKED_AT = 20_000
+MOST_WORK = 270_000  # regimes times the cube of numbers: solving takes longer than the network
+ROWS_OF_EACH = 10  # for each number, or a line follows the noise
+REGIMES = (2, 4, 8)  # that are tried
+ROWS_OF_REGIMES = 4  # for each number and regime: too many regimes are seen by the other rows
+LEAST_MORE = 0.5  # nats of a row that more regimes must tell
+LEAST_GAIN = 1.0  # nats: the error of a line is a third of the spread of the number
+CLOSE_GAIN = 4.0  # nats: the error is a fiftieth of the spread, as in sums with a few slips
+WORST = -10.0  # nats of a row: a mixture has room for a few that are off the line
+LEFT_OUT = 0.01  # share of rows that are farthest from the others
+
+
+def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
+    """Lines of a table, if some number is foretold much better by them than by its own column.
+
+    Half of the rows that have all numbers are for the lines, the others judge them; a number
+    follows lines if its log-density rises by a nat.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.exponential(size=(2, 400)) * 100
+        >>> table = {"a": a, "b": b, "total": a + b, "c": rng.normal(size=400)}
+        >>> schema = Schema.of(table)
+        >>> find_lines(schema, schema.encode(table)).followed
+        array([ True,  True,  True, False])
+    """
+    columns = schema.numbers
+    names = tuple(column.name for column in columns)
+    if len(names) < 2 or len(names) ** 3 > MOST_WORK:
+        return None
+    encoded = encoded[:: max(1, len(encoded) // LOOKED_AT)]
+    codes = encoded.codes[:, schema.number_columns]
+    known = codes <= np.array([len(column.atoms) for column in columns])
+    some = (known & (codes >= 0)).all(1)
+    codes, scores = codes[some], schema.positions(encoded)[some]
+    if len(scores) < 2 * ROWS_OF_EACH * len(names):
+        return None
+    maps = tuple(column.map for column in columns)
+    values = np.stack([own.inverse(scores[:, k]) for k, own in enumerate(maps)], 1)
+    continuous = codes == 0
+    best: tuple[int, Tensor] | None = None
+    for regimes in (1, *REGIMES):
+        few = len(values) // 2 < ROWS_OF_REGIMES * regimes * len(names)
+        if regimes > 1 and (few or regimes * len(names) ** 3 > MOST_WORK):
+            break
+        learned = lines_of(names, values[::2], regimes)
+        if learned is None:
+            break
+        gains = _mean_gains(learned, maps, scores[1::2], continuous[1::2])
+        if best is None or gains.clamp(min=0).sum() > best[1].clamp(min=0).sum() + LEAST_MORE:
+            best = regimes, gains
+    found = None if best is None else lines_of(names, values, best[0])
+    if best is None or found is None:
+        return None
+    enough = continuous[1::2].sum(0) >= ROWS_OF_EACH
+    followed, closely = (
+        ((best[1] > least).numpy() & enough) for least in (LEAST_GAIN, CLOSE_GAIN)
+    )
+    if not followed.any():
+        return None
+    return replace(found, followed=followed, closely=closely)
+
+
+def lines_of(names: tuple[str, ...], rows: np.ndarray, regimes: int = 1) -> Lines | None:
+    """Those of complete rows; None where a column is constant or not finite in them.
+
+    Rows that are far from the others, by mistake or in a long tail, would draw the lines to
+    them, so the farthest are left out, in two rounds.
+    """
+    found, near = lines_of_all(names, rows), rows
+    for _ in range(2):
+        if found is None:
+            return None
+        near = rows[_near(found, rows)]
+        found = lines_of_all(names, near)
+    return found if found is None or regimes == 1 else _in_regimes(found, near, regimes)
+
+
+def lines_of_all(names: tuple[str, ...], rows: np.ndarray) -> Lines | None:
+    """Lines of one regime, of all rows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        centre, size = rows.mean(0), rows.std(0)
+        if not (np.isfinite(centre).all() and np.isfinite(size).all() and (size > 0).all()):
+            return None
+        scaled = (rows - centre) / size
+    correlation = scaled.T @ scaled / len(rows) + RIDGE * np.eye(len(names))
+    every = np.ones(len(names), bool)
+    return Lines(names, size, np.ones(1), centre[None], correlation[None], every, every)
+
+
+def _near(lines: Lines, rows: np.ndarray) -> np.ndarray:  # (N,), bool
+    scaled = (rows - lines.centre[0]) / lines.size
+    distance = (np.linalg.solve(lines.correlation[0], scaled.T).T * scaled).sum(1)
+    return distance <= np.quantile(distance, 1 - LEFT_OUT)
+
+
+def _in_regimes(lines: Lines, rows: np.ndarray, regimes: int) -> Lines | None:
+    """Several regimes by expectation-maximization; None where one of them has no spread."""
+    try:
+        from sklearn.mixture import GaussianMixture
+    except ImportError:
+        return None
+    mixture = GaussianMixture(regimes, reg_covar=RIDGE, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # regimes need not be the best there are: rows judge them
+        try:
+            mixture.fit((rows - lines.centre[0]) / lines.size)
+        except ValueError:
+            return None
+    centre = lines.centre[0] + mixture.means_ * lines.size
+    return replace(lines, shares=mixture.weights_, centre=centre, correlation=mixture.covariances_)
+
+
+def _mean_gains(
+    lines: Lines, maps: tuple[MonotoneMap, ...], scores: np.ndarray, continuous: np.ndarray
+) -> Tensor:  # (Q,)
+    """Nats that each number gains from all others, against a normal distribution of its own."""
+    solver, places = StraightLines(lines, maps).eval(), torch.from_numpy(scores)
+    found = []
+    for k in range(places.shape[1]):
+        seen = torch.ones_like(places, dtype=torch.bool)
+        seen[:, k] = False
+        centres, scales = (part[:, k].double() for part in solver(places, seen))
+        z = (places[:, k] - centres) / scales
+        found.append((places[:, k].square() - z.square()) / 2 - scales.log())
+    gains, counted = torch.stack(found, 1).clamp(min=WORST), torch.from_numpy(continuous)
+    return (gains * counted).sum(0) / counted.sum(0).clamp(min=1)
