@@ -77,7 +77,7 @@ def elsewhere(url, own):
 def wait_for_answer(page, given, what="asked"):
     """Until the page has the answer to these values, or the most likely row with them."""
     page.wait_for_function(
-        """([asked, what]) => { const own = document.querySelector('#ask').dataset[what];
+        """([asked, what]) => { const own = document.querySelector('#ask')?.dataset[what];
         const sorted = (text) => JSON.stringify(Object.entries(JSON.parse(text)).sort());
         return own && sorted(own) === sorted(asked); }""",
         arg=[json.dumps(given), what],

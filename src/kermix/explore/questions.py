@@ -92,6 +92,13 @@ class Questions:
         left_out = [{"name": c.name, "kind": c.kind} for c in self.schema.left_out]
         return {"columns": columns, "left_out": left_out}
 
+    def warm(self) -> None:
+        """Ask once what readers will ask, so that modules are not imported by several threads."""
+        first = self.described["columns"][0]
+        value = first.get("values", first.get("positions"))[0]
+        self.ask({first["name"]: value})
+        self.likely({first["name"]: value})
+
     def _described(self, name: str) -> dict[str, Any]:
         column, alone = self.schema[name], self.alone[name]
         assert isinstance(column, CategoryColumn | NumberColumn)

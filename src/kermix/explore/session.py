@@ -156,7 +156,10 @@ class Explored:
             else:
                 model = self.run.model()
             with self._lock:
-                self._questions = self._questions or Questions(model)
+                if self._questions is None:
+                    found = Questions(model)
+                    found.warm()
+                    self._questions = found
         return self._questions
 
     def told(self) -> dict[str, Any]:

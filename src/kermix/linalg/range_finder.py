@@ -1,8 +1,8 @@
 r"""The polar factor of a matrix of low numerical rank, with a bound of what is left out.
 
-Random sums of rows have an orthonormal basis `U` of what matters: :math:`P^\top = U B + R` with
-:math:`B = U^\top P^\top`. The polar factor of `U B` is `U` times that of `B`, which comes from the
-eigenvectors of the small :math:`B B^\top` in float64. What is left out has a nuclear norm of at
+Random sums of rows have an orthonormal basis `U` of what matters: $P^\top = U B + R$ with
+$B = U^\top P^\top$. The polar factor of `U B` is `U` times that of `B`, which comes from the
+eigenvectors of the small $B B^\top$ in float64. What is left out has a nuclear norm of at
 most the root of its size times the Frobenius norm of `R`, which is formed: as a difference of two
 sums of squares it would be nothing but their rounding. The last rows of `B`, whose norms add up to
 less than what is allowed, bring that bound down and are left out as well.
@@ -136,7 +136,7 @@ def _planned_rank(triangle: Tensor, block: int, smaller: int, tolerance: float) 
 
     What a block of the sketch has beside the blocks before it is, on average, the residual at
     their rank; from one block to the next it falls by about the same factor, as it would for
-    singular values :math:`\sigma_j \propto q^j`.
+    singular values $\sigma_j \propto q^j$.
     """
     energies = [
         float(triangle[i : i + block, i : i + block].double().square().sum()) / block
