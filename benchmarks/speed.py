@@ -259,7 +259,7 @@ def short_fit(steps: int) -> None:
 def _threads(quick: bool) -> Rows:
     """A fit with threads that sleep and threads that spin, alone and beside a busy process.
 
-    What takes longer than :data:`LONGEST` is noted as that.
+    What takes longer than `LONGEST` is noted as that.
     """
     rows = []
     for what, policy in (("threads sleep", {"OMP_WAIT_POLICY": "PASSIVE"}), ("as they are", {})):
