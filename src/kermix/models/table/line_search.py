@@ -13,7 +13,7 @@ from kermix.models.table.lines import RIDGE, Lines, StraightLines
 
 __all__ = ["find_lines"]
 
-LOOKED_AT = 20_000
+LOOKED_AT, SORTED, JUDGED = 20_000, 5000, 2000  # rows for lines, for regimes, for their gains
 MOST_WORK = 270_000  # regimes times the cube of numbers: solving takes longer than the network
 ROWS_OF_EACH = 10  # for each number, or a line follows the noise
 REGIMES = (2, 4, 8)  # that are tried
@@ -53,6 +53,7 @@ def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
     maps = tuple(column.map for column in columns)
     values = np.stack([own.inverse(scores[:, k]) for k, own in enumerate(maps)], 1)
     continuous = codes == 0
+    others = slice(1, None, 2 * max(1, len(values) // (2 * JUDGED)))
     best: tuple[int, Tensor] | None = None
     for regimes in (1, *REGIMES):
         few = len(values) // 2 < ROWS_OF_REGIMES * regimes * len(names)
@@ -61,13 +62,13 @@ def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
         learned = lines_of(names, values[::2], regimes)
         if learned is None:
             break
-        gains = _mean_gains(learned, maps, scores[1::2], continuous[1::2])
+        gains = _mean_gains(learned, maps, scores[others], continuous[others])
         if best is None or gains.clamp(min=0).sum() > best[1].clamp(min=0).sum() + LEAST_MORE:
             best = regimes, gains
     found = None if best is None else lines_of(names, values, best[0])
     if best is None or found is None:
         return None
-    enough = continuous[1::2].sum(0) >= ROWS_OF_EACH
+    enough = continuous[others].sum(0) >= ROWS_OF_EACH
     followed, closely = (
         ((best[1] > least).numpy() & enough) for least in (LEAST_GAIN, CLOSE_GAIN)
     )
@@ -119,7 +120,8 @@ def _in_regimes(lines: Lines, rows: np.ndarray, regimes: int) -> Lines | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # regimes need not be the best there are: rows judge them
         try:
-            mixture.fit((rows - lines.centre[0]) / lines.size)
+            some = rows[:: max(1, len(rows) // SORTED)]
+            mixture.fit((some - lines.centre[0]) / lines.size)
         except ValueError:
             return None
     centre = lines.centre[0] + mixture.means_ * lines.size
