@@ -15,8 +15,8 @@ from kermix.cli.output import plain, split_names
 from kermix.errors import KermixError, OptionError, TableError
 
 READ_TABLES = {
-    "classify", "compare", "drift", "evaluate", "fit", "impute", "predict", "schema", "score",
-    "sketch", "spectrum",
+    "classify", "compare", "drift", "evaluate", "explore", "fit", "impute", "predict", "schema",
+    "score", "sketch", "spectrum",
 }  # fmt: skip
 OPTIONS = {
     "--columns",

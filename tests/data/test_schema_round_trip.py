@@ -342,3 +342,12 @@ def test_numbers_of_more_than_twelve_digits_come_back_to_a_part_in_a_million_mil
         error = np.abs(back["x"].to_numpy().astype(float) - x.astype(float))
         assert (error <= 1e-12 * spread + 2 * np.spacing(np.abs(x).astype(float))).all()
         assert back.dtypes["x"] == table.dtypes["x"]
+
+
+@pytest.mark.parametrize("unit", ["D", "s", "us"])
+@pytest.mark.parametrize("values", [[0, 0], [3, 3, 3], [3, 5] * 20])
+def test_durations_come_back_be_they_constant_or_not(values, unit):
+    table = pd.DataFrame({"a": pd.to_timedelta(values, unit=unit), "b": range(len(values))})
+    schema = Schema.of(table)
+    back = schema.decode(schema.encode(table))
+    assert back["a"].equals(table["a"])

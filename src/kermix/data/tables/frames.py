@@ -312,7 +312,9 @@ def typed_array(values: list[Any], kind: Any) -> Any:
     try:
         return arrow.array(values, kind)
     except (arrow.ArrowException, TypeError):
-        return arrow.array(values, arrow.string()).cast(kind)
+        text = arrow.array(values, arrow.string())
+        # Durations are written as their number of units, which is not read as a duration.
+        return (text.cast("int64") if arrow.types.is_duration(kind) else text).cast(kind)
 
 
 PATTERNS: tuple[tuple[str, Callable[[Any, re.Match[str]], Any]], ...] = (
