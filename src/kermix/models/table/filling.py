@@ -51,16 +51,7 @@ def _filled(
 ) -> Rows:
     layout, device = network.layout, codes.device
     numbers = layout.number_of_column.to(device)
-    layout.transferred(codes, values, seen)
-    for place in range(layout.table_columns, layout.columns):
-        at = (~seen[:, place]).nonzero().flatten()
-        if not len(at):
-            continue
-        first = int(layout.offsets[place])
-        logits = network(codes[at], values[at], seen[at]).logits[:, first : first + 2]
-        codes[at, place] = logits.argmax(1)
-        seen[at, place] = True
-        layout.transferred(codes, values, seen)
+    _decide_links(network, codes, values, seen)
     gaps = ~seen[:, : layout.table_columns]
     at = gaps.any(1).nonzero().flatten()
     parts = network(codes[at], values[at], seen[at])
@@ -100,25 +91,35 @@ def most_likely_rows(
     """
     codes, values, seen = codes.clone(), values.clone(), seen.clone()
     layout, numbers = network.layout, network.layout.number_of_column.to(codes.device)
-    layout.transferred(codes, values, seen)
-    links = range(layout.table_columns, layout.columns)
-    for place in (*links, *range(layout.table_columns)):
+    _decide_links(network, codes, values, seen)
+    for place in range(layout.table_columns):
         at = (~seen[:, place]).nonzero().flatten()
         if not len(at):
             continue
         parts = network(codes[at], values[at], seen[at])
-        if place in links:
-            first = int(layout.offsets[place])
-            codes[at, place] = parts.logits[:, first : first + 2].argmax(1)
-        else:
-            found = column_distribution(network, parts, place, schema.modelled[place])
-            certain = network.linked_numbers(codes[at], seen[at])
-            if certain is not None:
-                found = found.as_number(certain[:, place].cpu().numpy())
-            new_codes, scores = found.most_likely_codes(median=True)
-            codes[at, place] = torch.from_numpy(new_codes).to(codes)
-            if scores is not None:
-                values[at, numbers[place]] = torch.from_numpy(scores).to(values)
+        found = column_distribution(network, parts, place, schema.modelled[place])
+        certain = network.linked_numbers(codes[at], seen[at])
+        if certain is not None:
+            found = found.as_number(certain[:, place].cpu().numpy())
+        new_codes, scores = found.most_likely_codes(median=True)
+        codes[at, place] = torch.from_numpy(new_codes).to(codes)
+        if scores is not None:
+            values[at, numbers[place]] = torch.from_numpy(scores).to(values)
         seen[at, place] = True
         layout.transferred(codes, values, seen)
     return codes, values
+
+
+def _decide_links(network: TableNetwork, codes: Tensor, values: Tensor, seen: Tensor) -> None:
+    """Whether linked columns are equal, where that is not known, and what follows; in place."""
+    layout = network.layout
+    layout.transferred(codes, values, seen)
+    for place in range(layout.table_columns, layout.columns):
+        at = (~seen[:, place]).nonzero().flatten()
+        if not len(at):
+            continue
+        first = int(layout.offsets[place])
+        logits = network(codes[at], values[at], seen[at]).logits[:, first : first + 2]
+        codes[at, place] = logits.argmax(1)
+        seen[at, place] = True
+        layout.transferred(codes, values, seen)
