@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import kermix as km
 from benchmarks.svd import papers_way
-from benchmarks.timing import Timing, device_name, measure
+from benchmarks.timing import Timing, captured, device_name, measure, training_step
 from kermix.cli import WAITING
 from kermix.data.toys import toy
 from kermix.linalg.polar import polar_factor
@@ -190,7 +190,7 @@ def _training_steps(n: int) -> Rows:
         for way in ("eager", "graph") if device_name() == "cuda" else ("eager",):
             step = _step(loss, x, n)
             if way == "graph":
-                step = _captured(step)
+                step = captured(step)
             timing = _timed(step, repeats=20 if x.is_cuda else 5, warmup=6 if x.is_cuda else 1)
             row |= {f"{way}_s": timing.seconds, f"raw_{way}_s": timing["raw_s"]}
         rows.append(row)
@@ -215,25 +215,7 @@ def _step(loss: Any, x: Tensor, n: int) -> Callable[[], None]:
         network[-1].bias.fill_(0.5)
     noise = torch.rand(n, 10, device=x.device)
 
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        loss(x, network(noise)).backward()
-        optimizer.step()
-
-    return step
-
-
-def _captured(step: Callable[[], None]) -> Callable[[], None]:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(6):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
+    return training_step(network, optimizer, loss, x, noise)
 
 
 LONGEST = 120.0  # seconds after which a fit is not waited for

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import kermix as km
-from benchmarks.timing import device_name, measure, peak_memory_of
+from benchmarks.timing import captured, device_name, measure, peak_memory_of, training_step
 from kermix.linalg.polar import polar_factor
 
 __all__ = ["run"]
@@ -140,8 +140,9 @@ def _training_steps(n: int) -> list[dict[str, Any]]:
         ).to(device)
         optimizer = torch.optim.Adam(network.parameters(), 1e-3, capturable=device == "cuda")
         noise = torch.rand(n, 10, device=device)
-        step = _graphed_step if device == "cuda" and name.startswith("kermix") else _plain_step
-        call = step(network, optimizer, loss, x, noise)
+        call = training_step(network, optimizer, loss, x, noise)
+        if device == "cuda" and name.startswith("kermix"):
+            call = captured(call)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             timing = measure(call, repeats=5 if name.startswith("paper") else 20, warmup=2)
@@ -149,28 +150,3 @@ def _training_steps(n: int) -> list[dict[str, Any]]:
     for row in rows:
         row["times_ours"] = row["step_s"] / rows[0]["step_s"]
     return rows
-
-
-def _plain_step(network: nn.Module, optimizer: Any, loss: Any, x: Tensor, noise: Tensor) -> Any:
-    def call() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        loss(x, network(noise)).backward()
-        optimizer.step()
-
-    return call
-
-
-def _graphed_step(network: nn.Module, optimizer: Any, loss: Any, x: Tensor, noise: Tensor) -> Any:
-    """The whole step as one CUDA graph, which is what a training loop would replay."""
-    plain = _plain_step(network, optimizer, loss, x, noise)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            plain()
-    torch.cuda.current_stream().wait_stream(side)
-    optimizer.zero_grad(set_to_none=True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        plain()
-    return graph.replay

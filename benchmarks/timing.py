@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-__all__ = ["Timing", "device_name", "measure", "peak_memory_of"]
+__all__ = ["Timing", "captured", "device_name", "measure", "peak_memory_of", "training_step"]
 
 
 class Timing(dict[str, Any]):
@@ -61,3 +62,30 @@ def peak_memory_of(code: str) -> float:
 def _wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def training_step(
+    network: nn.Module, optimizer: Any, loss: Any, x: Tensor, noise: Tensor
+) -> Callable[[], None]:
+    """One step of a generator's training."""
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss(x, network(noise)).backward()
+        optimizer.step()
+
+    return step
+
+
+def captured(step: Callable[[], None]) -> Callable[[], None]:
+    """A step as one CUDA graph, which is what a training loop would replay."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(6):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
