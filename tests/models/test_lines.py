@@ -17,6 +17,7 @@ from kermix.models.table.line_search import find_lines, lines_of_all
 from kermix.models.table.line_search import lines_of as of_rows
 from kermix.models.table.lines import FINEST, RIDGE, WIDEST, Lines, StraightLines
 from kermix.models.table.network import TableNetwork
+from kermix.models.table.tree_reference import gains_by_trees
 
 
 def invoices(rows=600, seed=0):
@@ -46,6 +47,28 @@ def test_a_line_must_tell_much(noise, closely):
     _, found = lines_of({"a": a, "b": a + noise * rng.normal(size=800)})
     assert (found is None) == (closely is None)
     assert found is None or found.closely.tolist() == [closely, closely]
+
+
+def test_lines_that_tell_no_more_than_trees_are_not_followed():
+    """Two numbers that go together are learned by a network; a mean of many is a line."""
+    rng = np.random.default_rng(2)
+    many, noise = rng.normal(size=(2000, 5)), rng.normal(size=2000)
+    near = {"a": many[:, 0], "b": many[:, 0] + 0.25 * noise}
+    assert lines_of(near)[1] is None
+    table = {f"x{k}": column for k, column in enumerate(many.T)}
+    _, found = lines_of({**table, "mean": many @ np.array([1, -1, 1, -1, 1]) + 0.3 * noise})
+    assert found.followed.all()
+    assert not found.closely.any()
+
+
+def test_trees_gain_what_a_curve_with_noise_allows():
+    rng = np.random.default_rng(3)
+    x, noise = rng.normal(size=(2, 4000))
+    scores = np.stack([x, np.sin(2 * x) + 0.2 * noise, rng.normal(size=4000)], 1)
+    judged, rows = np.arange(0, 4000, 4), np.ones(4000, bool)
+    most = scores[judged, 1].var() / 2 - 0.5 - np.log(0.2)  # if curve and noise were known
+    assert most - 0.15 < gains_by_trees(scores, rows, 1, judged, -10.0) < most + 0.05
+    assert abs(gains_by_trees(scores, rows, 2, judged, -10.0)) < 0.15
 
 
 def two_regimes(rows=2000, seed=0):

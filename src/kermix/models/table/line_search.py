@@ -10,6 +10,7 @@ from torch import Tensor
 from kermix.data.tables.monotone import MonotoneMap
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.models.table.lines import RIDGE, Lines, StraightLines
+from kermix.models.table.tree_reference import gains_by_trees
 
 __all__ = ["find_lines"]
 
@@ -21,6 +22,7 @@ ROWS_OF_REGIMES = 4  # for each number and regime: too many regimes are seen by 
 LEAST_MORE = 0.5  # nats of a row that more regimes must tell
 LEAST_GAIN = 1.0  # nats: the error of a line is a third of the spread of the number
 CLOSE_GAIN = 4.0  # nats: the error is a fiftieth of the spread, as in sums with a few slips
+MORE_THAN_TREES = 1.0  # nats of a row: what trees know as well, a network learns without lines
 WORST = -10.0  # nats of a row: a mixture has room for a few that are off the line
 LEFT_OUT = 0.01  # share of rows that are farthest from the others
 
@@ -29,7 +31,8 @@ def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
     """Lines of a table, if some number is foretold much better by them than by its own column.
 
     Half of the rows that have all numbers are for the lines, the others judge them; a number
-    follows lines if its log-density rises by a nat.
+    follows lines if its log-density rises by a nat and by more than boosted trees can tell;
+    unless lines are close, all numbers together must rise by a nat more than that.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -68,10 +71,13 @@ def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
     found = None if best is None else lines_of(names, values, best[0])
     if best is None or found is None:
         return None
-    enough = continuous[others].sum(0) >= ROWS_OF_EACH
-    followed, closely = (
-        ((best[1] > least).numpy() & enough) for least in (LEAST_GAIN, CLOSE_GAIN)
-    )
+    told, enough = best[1].numpy(), continuous[others].sum(0) >= ROWS_OF_EACH
+    followed, closely = ((told > least) & enough for least in (LEAST_GAIN, CLOSE_GAIN))
+    judged, more = np.arange(len(values))[others], np.zeros(len(names))
+    for k in np.flatnonzero(followed & ~closely):
+        more[k] = told[k] - gains_by_trees(scores, continuous[:, k], int(k), judged, WORST)
+    worth = more.clip(min=0).sum() > MORE_THAN_TREES
+    followed = closely | ((more > 0) & worth)
     if not followed.any():
         return None
     return replace(found, followed=followed, closely=closely)
