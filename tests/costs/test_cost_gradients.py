@@ -53,7 +53,7 @@ def test_gradcheck(name, kernel, d):
         weights = {"weights_x": weights_x, "weights_y": weights_y}
         return all_outputs(name, x, y, build(*v), ridge=1e-2, **weights)
 
-    inputs = [normal(4, d, seed=1), normal(3, d, seed=2), uniform(4, seed=3), uniform(3, seed=4)]
+    inputs = [normal(3, d, seed=1), normal(2, d, seed=2), uniform(3, seed=3), uniform(2, seed=4)]
     inputs = [leaf(t) for t in inputs[:2] + [w + 0.2 for w in inputs[2:]] + variances]
     # Entry by entry for the kernel that holds all others, along random directions for these.
     assert gradcheck(function, inputs, fast_mode=d > 2 or kernel != "lists")
