@@ -30,7 +30,7 @@ MEANS = two_samples(0.5, costs=("vector", "scalar", "mmd"))
 @pytest.mark.parametrize(
     ("cell", "repetitions", "most"),
     [
-        (Cell("compare", (6000, 1500), 20, (compared(),), permutations=19), 1, 0),
+        (Cell("compare", (6000, 1500), 20, (compared(),), permutations=19), 2, 1),
         (Cell("switch", (300, 1001), 3, (compared(0.5),), permutations=19), 4, 2),
         (Cell("constant", (40, 30), 2, (two_samples(1.0),), "constant"), 5, 0),
         (Cell("outlier", (30, 25), 3, (compared(1.0),), "normal, one row at 1e10"), 20, 6),
