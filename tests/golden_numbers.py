@@ -29,7 +29,7 @@ import kermix as km
 # ---- Names: what a move may change ------------------------------------------------------------
 
 from kermix.cli.app import app  # isort: skip
-from kermix.paper import ablations  # isort: skip
+from kermix.paper import ablations, identity, singular_functions  # isort: skip
 from kermix.training.conditional import ConditionalSettings, fit_conditional  # isort: skip
 
 from kermix.paper.generation import Training, train  # isort: skip
@@ -536,14 +536,18 @@ def measure(folder):
     return found
 
 
-PAPER = ("fig-identity", "fig-singular-functions")
+# At sizes that take a moment.
+PAPER = {
+    "fig-identity": lambda: identity.run(samples=60, points=41),
+    "fig-singular-functions": lambda: singular_functions.run(across=30, samples=200),
+}
 
 
 def paper(folder):
-    command("reproduce", *PAPER, "--quick", "--out", folder / "paper")
+    (folder / "paper").mkdir()
     found = {}
-    for name in PAPER:
-        record = json.loads((folder / "paper" / f"{name}.json").read_text())
+    for name, run in PAPER.items():
+        record = run().save(folder / "paper", quick=True, seconds=1.0)
         tables = {}
         for path in sorted((folder / "paper").glob(f"{name}.*.csv")):
             for column, cells in _columns(path).items():

@@ -14,8 +14,8 @@ from benchmarks.fuzz.references import cost, gradients
 
 import kermix as km
 
-CASES = 1200
-PARTS = 3
+CASES = 600
+PARTS = 2
 NAMES = ("scalar", "vector", "trace", "data_fixed", "logdet", "svd")
 
 

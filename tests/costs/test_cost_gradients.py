@@ -16,7 +16,6 @@ every_cost = pytest.mark.parametrize("name", COSTS)
 KERNELS = {
     "number": ([0.6], lambda v: v),
     "list": ([[0.4, 1.5, 0.9]], lambda v: km.GaussianKernel(v)),
-    "pair": ([0.6, 0.9], lambda v, v_q: km.GaussianKernel(v, v_q)),
     "lists": ([[0.4, 1.5], [0.5, 0.7]], lambda v, v_q: km.GaussianKernel(v, v_q)),
     "undivided": ([0.6, 0.9], lambda v, v_q: km.GaussianKernel(v, v_q, per_dimension=False)),
 }
@@ -43,7 +42,7 @@ def assert_finite(outputs, inputs):
 # Both ways to the distances, by the kernel that holds all others and by one of these each.
 @pytest.mark.parametrize(
     ("kernel", "d"),
-    [("number", 10), ("list", 2), ("pair", 10), ("lists", 2), ("lists", 10), ("undivided", 2)],
+    [("number", 10), ("list", 2), ("lists", 2), ("lists", 10), ("undivided", 2)],
 )
 @every_cost
 def test_gradcheck(name, kernel, d):
@@ -54,7 +53,7 @@ def test_gradcheck(name, kernel, d):
         weights = {"weights_x": weights_x, "weights_y": weights_y}
         return all_outputs(name, x, y, build(*v), ridge=1e-2, **weights)
 
-    inputs = [normal(4, d, seed=1), normal(3, d, seed=2), uniform(4, seed=3), uniform(3, seed=4)]
+    inputs = [normal(3, d, seed=1), normal(2, d, seed=2), uniform(3, seed=3), uniform(2, seed=4)]
     inputs = [leaf(t) for t in inputs[:2] + [w + 0.2 for w in inputs[2:]] + variances]
     # Entry by entry for the kernel that holds all others, along random directions for these.
     assert gradcheck(function, inputs, fast_mode=d > 2 or kernel != "lists")
@@ -127,9 +126,9 @@ def test_points_without_weight(name, dtype):
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e30), (torch.float64, 1e200)])
-@pytest.mark.parametrize("d", [2, 20])
 @every_cost
-def test_huge_coordinates_give_no_nan(name, d, dtype, size):
+def test_huge_coordinates_give_no_nan(name, dtype, size):
+    d = (2, 20)[(list(COSTS).index(name) + DTYPES.index(dtype)) % 2]
     x, y = size * normal(5, d, seed=1, dtype=dtype), size * normal(4, d, seed=2, dtype=dtype)
     y[0] = x[0]
     for centres in (y, y[1:], y + size, y / size):

@@ -24,7 +24,7 @@ def found(request):
 def test_losses_of_all_ranks_are_those_of_one_process(found):
     ranks, answers = found
     errors = answers["gradients"]
-    combinations = 6 * len(rank_checks.STRATEGIES)
+    combinations = 6 if ranks == 4 else 6 * len(rank_checks.STRATEGIES)
     assert len(errors) == combinations * len(rank_checks.SPLITS[ranks]) * (5 if ranks == 4 else 8)
     wrong = {name: error for name, error in errors.items() if not error < 1e-6}
     assert not wrong

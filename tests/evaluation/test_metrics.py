@@ -1,8 +1,8 @@
 """Metrics by batches: the values of all samples at once, also over processes and in Lightning."""
 
 import math
+import warnings
 
-import lightning.pytorch as pl
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -82,25 +82,28 @@ def test_bad_arguments_are_refused_by_name():
             call()
 
 
-class Generator(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.scale = torch.nn.Parameter(torch.ones(()))
-
-    def sample(self, count):
-        return self.scale * torch.randn(count, 3, generator=torch.Generator().manual_seed(1))
-
-    def training_step(self, batch, _):
-        return (self.scale - batch[0].std()).square()
-
-    def validation_step(self, batch, _):
-        return None
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-
 def test_lightning_logs_them_without_code_in_the_module(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import lightning.pytorch as pl  # seconds, for this test alone
+
+    class Generator(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+        def sample(self, count):
+            return self.scale * torch.randn(count, 3, generator=torch.Generator().manual_seed(1))
+
+        def training_step(self, batch, _):
+            return (self.scale - batch[0].std()).square()
+
+        def validation_step(self, batch, _):
+            return None
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
     data = DataLoader(TensorDataset(REAL.float()), batch_size=600)
     metrics = {
         "vendi": km.metrics.Vendi(REAL, 0.3, rank=30),
@@ -111,8 +114,6 @@ def test_lightning_logs_them_without_code_in_the_module(tmp_path):
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         default_root_dir=tmp_path, accelerator="cpu", num_sanity_val_steps=1,
     )  # fmt: skip
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's, about workers and the like
         trainer.fit(Generator(), data, data)

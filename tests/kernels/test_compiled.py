@@ -24,10 +24,11 @@ def without_inductor(monkeypatch):
     torch._dynamo.reset()
 
 
+@torch._dynamo.config.patch(recompile_limit=2)
 def test_every_dtype_and_dimension_has_its_loop():
-    """The compiler gives up at the ninth version of one function."""
+    """The compiler gives up at the ninth version of one function; here, at the third."""
     for dtype in DTYPES:
-        for d in range(1, 6):
+        for d in (1, 3):
             p, s = normal(2, 5, d, seed=1, dtype=dtype), normal(2, 7, d, seed=2, dtype=dtype)
             found = compiled.nearest_distances(p, s, torch.ones(2, 7, dtype=dtype))
             truth = (s[:, None].double() - p[:, :, None].double()).square().sum(-1).amin(-1)

@@ -159,12 +159,16 @@ def test_one_far_point_is_one_point_without_overlap(far, d, dtype):
             assert 0 <= float(cost(a, b, 0.5, normalized=True)) <= 1
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+# In turns: both precisions with every layout and dimension, and with every distance.
 @pytest.mark.parametrize(
-    ("d", "chunk"), [(1, None), (3, 7), (4, None), (8, 7), (9, 7), (20, None)]
+    ("far", "layout", "chunk", "d", "dtype"),
+    [
+        (far, layout, chunk, d, DTYPES[(i + j + k) % 2])
+        for i, far in enumerate((1e3, 1e5, 1e9))
+        for j, layout in enumerate(("clusters", "outlier", "offset"))
+        for k, (d, chunk) in enumerate([(1, None), (3, 7), (4, None), (8, 7), (9, 7), (20, None)])
+    ],
 )
-@pytest.mark.parametrize("layout", ["clusters", "outlier", "offset"])
-@pytest.mark.parametrize("far", [1e3, 1e5, 1e9])
 def test_gradients_of_far_clusters(far, layout, chunk, d, dtype):
     """Against autograd of explicit differences in float64, of the same rounded points."""
     if dtype == torch.float32 and far > 1e6 and layout != "outlier":

@@ -79,8 +79,8 @@ def test_descent_brings_a_point_back(case, name, distance):
     y, _ = away(distance, CASES[case][0], unit, n=1)
     loss = LOSSES[name]()
     before = loss(sketch, y).detach()
-    for _ in range(45):
-        y = (y - 0.2 * unit**2 * grad(loss(sketch, y), y)[0]).detach().requires_grad_()
+    for _ in range(25):
+        y = (y - 0.36 * unit**2 * grad(loss(sketch, y), y)[0]).detach().requires_grad_()
     assert torch.cdist(y.detach(), x).min() < 3 * unit
     assert loss(sketch, y).detach() < 0.2 * before
 
