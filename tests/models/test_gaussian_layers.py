@@ -11,7 +11,12 @@ import tolerances
 from cases import normal
 from kermix.errors import KermixError, OptionError, ShapeError
 from kermix.models.product import functions
-from kermix.models.product.functions import gaussian, gaussian_norm, mean_square
+from kermix.models.product.functions import (
+    gaussian,
+    gaussian_norm,
+    gaussian_sums,
+    mean_square,
+)
 from kermix.models.product.layers import GaussianLayer, GaussianOutput
 
 # The compiler's own, when it is first used.
@@ -114,6 +119,39 @@ def test_the_paths_agree_on_values_and_gradients(positions, dtype, monkeypatch):
     for path in ("lean", "fused"):
         for ours, plain in zip(found[path], found["plain"], strict=True):
             assert_close(ours, plain, rtol=accuracy, atol=accuracy * float(plain.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("positions", "options"),
+    [(None, {"alpha": "norm"}), (T, {"alpha": "each"}), (T, {"alpha": "one"})],
+)
+@pytest.mark.parametrize("at", [None, [4, 1, 3]])
+def test_one_pass_over_the_last_layer_is_the_layer_and_the_output(positions, options, at):
+    at = None if at is None else torch.tensor(at)
+    y, found = normal(B, T if at is None else 3, 3, seed=1), {}
+    for way in ("plain", "lean"):
+        layer, output = layer_of(way, positions), output_of(way, **options)
+        layer.norm.weight.data, layer.norm.bias.data = normal(F, seed=2), normal(F, seed=3)
+        assert output.follows(layer) == (way == "lean")
+        leaf = y.clone().requires_grad_()
+        u = torch.nn.functional.linear(leaf, layer.weight)
+        if way == "plain":
+            scores = output(layer.after_affine(u, at), at)
+        else:
+            scores = output.after_affine(u, layer, at)
+        scores.square().sum().backward()
+        tensors = [*layer.parameters(), *output.parameters()]
+        found[way] = [scores.detach(), leaf.grad, *(p.grad for p in tensors)]
+        found[way] += [b.double() for m in (layer, output) for b in m.buffers()]
+    for ours, plain in zip(found["lean"], found["plain"], strict=True):
+        assert_close(ours, plain, rtol=1e-10, atol=1e-12)
+    assert not output.eval().follows(layer)
+
+
+def test_gradients_of_sums_of_gaussians():
+    u, anchors, places = normal(B, T, F, seed=1), normal(F, seed=2), normal(T, F, seed=3)
+    leaves = [leaf.requires_grad_() for leaf in (u, anchors, places)]
+    assert gradcheck(gaussian_sums, leaves)
 
 
 def test_anchors_can_be_shared_between_positions():

@@ -259,7 +259,14 @@ class GaussianProductClassifier(ImageClassifier):
 
     def scores(self, pixels: Tensor, at: Tensor | None = None) -> Tensor:  # (B, classes)
         """Class scores of pixels, from all positions or from those in `at`."""
-        return self.output(self.features(pixels, at), at)
+        last = self.layers[-1]
+        assert isinstance(last, GaussianLayer)
+        if self.residual or not self.output.follows(last):
+            return self.output(self.features(pixels, at), at)
+        y = self.patches(pixels, at)
+        for layer in self.layers[:-1]:
+            y = layer(y, at)
+        return self.output.after_affine(nn.functional.linear(y, last.weight), last, at)
 
     @torch.no_grad()
     def filters(self) -> Tensor:  # (width, C, p, p)

@@ -15,7 +15,7 @@ from torch import Tensor
 from kermix.checks import working_dtype
 from kermix.kernels.means_compiled import compiler_is_there
 
-__all__ = ["Path", "chosen_path", "gaussian", "gaussian_norm", "mean_square"]
+__all__ = ["Path", "chosen_path", "gaussian", "gaussian_norm", "gaussian_sums", "mean_square"]
 
 Path: TypeAlias = Literal["auto", "plain", "lean", "fused"]
 
@@ -76,6 +76,26 @@ def mean_square(k: Tensor, anchors: Tensor, *, fused: bool = False) -> Tensor:  
     return result
 
 
+def gaussian_sums(
+    u: Tensor,  # (B, T, F)
+    anchors: Tensor,  # (F,) or (T, F)
+    places: Tensor,  # (T, F)
+    *,
+    fused: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # (B, F) each
+    r"""Sums over positions of $e$, $e^2$ and $e\,w_t$, with `e = exp(-(u - a)^2)`.
+
+    All that a mean square of normalized Gaussians needs to know, in one pass over `u`.
+
+    Example:
+        >>> u, zero = torch.zeros(1, 2, 1), torch.zeros(1)
+        >>> [float(part) for part in gaussian_sums(u, zero, torch.tensor([[3.0], [4.0]]))]
+        [2.0, 2.0, 7.0]
+    """
+    result: tuple[Tensor, Tensor, Tensor] = _GaussianSums.apply(u, anchors, places, fused)
+    return result
+
+
 @functools.cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     # Sizes are fixed, for aligned loads; past the compiler's limit of sizes it runs uncompiled.
@@ -128,6 +148,23 @@ class _MeanSquare(torch.autograd.Function):
         return (*_piece(_square_backward, ctx.fused)(*given), None)
 
 
+class _GaussianSums(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, u: Tensor, anchors: Tensor, places: Tensor, fused: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(u, anchors, places)
+        ctx.fused = fused
+        given = (t.detach() for t in (u, anchors, places))
+        found: tuple[Tensor, Tensor, Tensor] = _piece(_sums_forward, fused)(*given)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        given = (t.detach() for t in (*grads, *ctx.saved_tensors))
+        return (*_piece(_sums_backward, ctx.fused)(*given), None)
+
+
 def _norm_forward(
     u: Tensor, anchors: Tensor, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -162,3 +199,25 @@ def _square_backward(grad: Tensor, k: Tensor, anchors: Tensor) -> tuple[Tensor, 
     away = k.to(working_dtype(k)) - anchors
     to_k = away * (grad * (2 / k.shape[1])).unsqueeze(1)
     return to_k.to(k.dtype), -to_k.sum(0 if anchors.ndim == 2 else (0, 1))
+
+
+def _sums_forward(u: Tensor, anchors: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    values = gaussian(u, anchors)
+    return values.sum(1), values.square().sum(1), (values * places).sum(1)
+
+
+def _sums_backward(
+    of_sum: Tensor,
+    of_square: Tensor,
+    of_product: Tensor,
+    u: Tensor,
+    anchors: Tensor,
+    places: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    away = u.to(working_dtype(u)) - anchors
+    values = torch.exp(-away.square())
+    of_sum, of_square, of_product = (g.unsqueeze(1) for g in (of_sum, of_square, of_product))
+    of_values = of_sum + 2 * values * of_square + places * of_product
+    to_u = -2 * away * values * of_values
+    to_anchors = -to_u.sum(0 if anchors.ndim == 2 else (0, 1))
+    return to_u.to(u.dtype), to_anchors, (values * of_product).sum(0)

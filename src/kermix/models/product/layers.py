@@ -17,7 +17,14 @@ from torch import Tensor, nn
 
 from kermix.checks import check_option, check_sizes, working_dtype
 from kermix.errors import ShapeError
-from kermix.models.product.functions import Path, chosen_path, gaussian, gaussian_norm, mean_square
+from kermix.models.product.functions import (
+    Path,
+    chosen_path,
+    gaussian,
+    gaussian_norm,
+    gaussian_sums,
+    mean_square,
+)
 
 __all__ = [
     "GaussianLayer",
@@ -217,10 +224,45 @@ class GaussianOutput(nn.Module):
                 mean = (k.to(working_dtype(k)) - anchors).square().mean(1)
             else:
                 mean = mean_square(k, anchors, fused=way == "fused")
-            if self.norm is not None:
-                # An image like no other must not make one of the factors infinite.
-                return self.norm(mean).clamp(min=LEAST_EXPONENT)
-            return mean if self.log_alpha is None else mean * self.log_alpha.exp()
+            return self._precise(mean)
+
+    def _precise(self, mean: Tensor) -> Tensor:  # (B, width)
+        if self.norm is not None:
+            # An image like no other must not make one of the factors infinite.
+            return self.norm(mean).clamp(min=LEAST_EXPONENT)
+        return mean if self.log_alpha is None else mean * self.log_alpha.exp()
+
+    def follows(self, layer: GaussianLayer) -> bool:
+        """Whether `after_affine` may be taken: in training, of numbers as anchors."""
+        plain = chosen_path(self.path, self.anchors.device) == "plain"
+        return self.training and not (plain or self.vectors or layer.vectors)
+
+    def after_affine(self, u: Tensor, layer: GaussianLayer, at: Tensor | None = None) -> Tensor:
+        r"""The outputs from what the affine map of the last layer returns, (B, T, width).
+
+        The same as `forward` of what the layer makes of it, in one pass over u where these are
+        several: with $k = \gamma e + \delta$ by the batch statistics of the Gaussians e,
+
+        $$\sum_t (k_t - w_t)^2 = \gamma^2 \sum_t e_t^2 + 2 \gamma \delta \sum_t e_t
+            - 2 \gamma \sum_t e_t w_t + \sum_t (\delta - w_t)^2.$$
+        """
+        with torch.autocast(u.device.type, enabled=False):
+            anchors = self.position_anchors()
+            own: Tensor = layer.anchors
+            anchors = anchors if at is None else anchors[at]
+            own = own if at is None or own.ndim == 1 else own[at]
+            _check_positions("u", u, anchors, of_positions=True)
+            fused = chosen_path(self.path, u.device) == "fused"
+            sums, squares, products = gaussian_sums(u, own, anchors, fused=fused)
+            count, norm = u.shape[0] * u.shape[1], layer.norm
+            mean = sums.sum(0) / count
+            variance = (squares.sum(0) / count - mean.square()).clamp(min=0)
+            _track(norm, mean, variance, count)
+            factor = norm.weight * torch.rsqrt(variance + norm.eps)
+            offset = norm.bias - factor * mean
+            whole = factor * (factor * squares + 2 * (offset * sums - products))
+            mean_square = whole / u.shape[1] + (offset - anchors).square().mean(0)
+            return self.scores(torch.exp(-self._precise(mean_square)))
 
     def gaussians(self, k: Tensor, at: Tensor | None = None) -> Tensor:
         """The values (B, width) of the Gaussians, before A_F."""
