@@ -1,4 +1,4 @@
-"""Ratios of times within one run: a fit, the SVD cost, a training step, threads beside others.
+"""Ratios of times within one run: fits, the SVD cost, a training step, threads beside others.
 
 A time says more about a machine than about a program, and a ratio of two in one run less so: these
 are what `--compare` holds against the last record of the same machine. On a CPU the seconds of
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import kermix as km
+from benchmarks.pixels import pixel_epochs
 from benchmarks.svd import papers_way
 from benchmarks.timing import Timing, captured, device_name, measure, training_step
 from kermix.cli import WAITING
@@ -45,9 +46,11 @@ def run(quick: bool = False) -> Iterator[dict[str, Rows]]:
     for n, kind in cases:
         tables.setdefault("svd_cost", []).append(_svd_cost(n, kind))
         yield _with_ratios(tables)
-    if not cuda:
+    if cuda:
+        tables["pixels"] = pixel_epochs(quick)
+    else:
         tables["threads"] = _threads(quick)
-        yield _with_ratios(tables)
+    yield _with_ratios(tables)
 
 
 def _with_ratios(tables: dict[str, Rows]) -> dict[str, Rows]:

@@ -13,7 +13,8 @@ from kermix.training.rows import RowTask
 from kermix.training.settings import FitSettings
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are of a GPU")
-REPLAYED = [name for name in TASKS if name.startswith(("rows", "conditional", "table"))]
+KINDS = ("rows", "conditional", "table", "classifier, ")
+REPLAYED = [name for name in TASKS if name.startswith(KINDS)]
 
 
 class Replayed:

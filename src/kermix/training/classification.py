@@ -17,6 +17,7 @@ by them. When the training ends the folder holds `model.safetensors`, the averag
 import copy
 import functools
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,8 @@ class ClassifierTask(Task):
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Augmented images, each once in an epoch, and their labels."""
         epoch, place = divmod(step, self._steps)
+        self._final = None
+        self.model.train()
         if place == 0:
             self.generator.manual_seed(self._seed(epoch))
             self._order = self._drawn_order(self.generator)
@@ -203,13 +206,16 @@ class ClassifierTask(Task):
     def loss(self, forward: Forward | None, batch: tuple[Tensor, Tensor], step: int) -> Tensor:
         """Cross entropy; it is noted with the number of images that are right."""
         assert forward is not None
-        self._final = None
-        self.model.train()
         loss, scores = self.loss_and_scores(forward, *batch)
         with torch.no_grad():
             right = (scores.argmax(1) == batch[1]).sum()
             self._totals += torch.stack([loss.detach().float() * len(scores), right.float()])
         return loss
+
+    def kind(self, step: int) -> Hashable | None:
+        """All steps are of one kind, if all that is random about them is in their images."""
+        settings = self.settings
+        return None if settings.mix or settings.positions < 1 else "images"
 
     def loss_and_scores(
         self, forward: Forward, images: Tensor, labels: Tensor

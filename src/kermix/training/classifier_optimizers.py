@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from kermix.training.classifier_settings import ClassifierSettings
+from kermix.training.graphs import adam
 from kermix.training.muon import Muon
 
 __all__ = ["classifier_optimizers"]
@@ -34,7 +35,7 @@ def classifier_optimizers(
         {"params": scores, "weight_decay": decay, "share": settings.score_rate},
     ]
     found: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.99), fused=device.type == "cuda")
+        adam(groups, device, torch.optim.AdamW, betas=(0.9, 0.99))
     ]
     if muon:
         found.append(

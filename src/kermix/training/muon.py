@@ -42,7 +42,7 @@ class Muon(torch.optim.Optimizer):
 
     Args:
         params: Matrices, or groups of them.
-        lr: Learning rate, as for AdamW.
+        lr: Learning rate, as for AdamW; a number, or a tensor on the device.
         weight_decay: Decoupled, as for AdamW.
         momentum: Of the running mean of gradients.
     """
@@ -54,7 +54,9 @@ class Muon(torch.optim.Optimizer):
         weight_decay: float = 0.1,
         momentum: float = 0.95,
     ) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
+        # A step reads no value: a CUDA graph can hold it.
+        super().__init__(params, {**defaults, "capturable": True})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -70,4 +72,8 @@ class Muon(torch.optim.Optimizer):
                 mean = state["momentum_buffer"].lerp_(p.grad, 1 - momentum)
                 update = orthogonal_factor(p.grad.lerp(mean, momentum))
                 p.mul_(1 - rate * group["weight_decay"])
-                p.add_(update, alpha=-rate * (0.2 * max(p.shape) ** 0.5))
+                length = rate * (0.2 * max(p.shape) ** 0.5)
+                if isinstance(length, Tensor):
+                    p.sub_(update.to(p.dtype) * length)
+                else:
+                    p.add_(update, alpha=-length)

@@ -161,8 +161,11 @@ class _GaussianSums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        given = (t.detach() for t in (*grads, *ctx.saved_tensors))
-        return (*_piece(_sums_backward, ctx.fused)(*given), None)
+        u, anchors, places = (t.detach() for t in ctx.saved_tensors)
+        # Apart: sums over other axes in the same pass would make it a slow one.
+        to_u = _piece(_sums_backward, ctx.fused)(*grads, u, anchors, places)
+        total = _piece(_summed, ctx.fused)(to_u, anchors.ndim == 2)
+        return to_u, -total, _piece(_to_places, ctx.fused)(grads[2], u, anchors), None
 
 
 def _norm_forward(
@@ -213,11 +216,17 @@ def _sums_backward(
     u: Tensor,
     anchors: Tensor,
     places: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Tensor:
     away = u.to(working_dtype(u)) - anchors
     values = torch.exp(-away.square())
     of_sum, of_square, of_product = (g.unsqueeze(1) for g in (of_sum, of_square, of_product))
     of_values = of_sum + 2 * values * of_square + places * of_product
-    to_u = -2 * away * values * of_values
-    to_anchors = -to_u.sum(0 if anchors.ndim == 2 else (0, 1))
-    return to_u.to(u.dtype), to_anchors, (values * of_product).sum(0)
+    return (-2 * away * values * of_values).to(u.dtype)
+
+
+def _summed(to_u: Tensor, of_positions: bool) -> Tensor:
+    return to_u.to(working_dtype(to_u)).sum(0 if of_positions else (0, 1))
+
+
+def _to_places(of_product: Tensor, u: Tensor, anchors: Tensor) -> Tensor:  # (T, F)
+    return (gaussian(u, anchors) * of_product.unsqueeze(1)).sum(0)
