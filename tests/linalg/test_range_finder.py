@@ -80,6 +80,92 @@ def test_value_and_gradient_are_those_of_an_svd_in_double_precision(rows, column
     assert error < 0.01
 
 
+def cliff(rows, columns, count=60, least=1e-4):
+    """Singular values of 1, and then of `least`: about half of the sum lies below the cliff."""
+    generator = torch.Generator().manual_seed(rows * columns)
+    smaller = min(rows, columns)
+    left, right = (
+        torch.linalg.qr(torch.randn(n, smaller, generator=generator, dtype=torch.float64)).Q
+        for n in (rows, columns)
+    )
+    values = torch.full((smaller,), least, dtype=torch.float64)
+    values[:count] = 1.0
+    return (left * values) @ right.mT
+
+
+@pytest.fixture(scope="module")
+def matrices():
+    """Spectra of which a range finder holds all, next to nothing or most, at a unit scale."""
+    points = torch.rand(610, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    one = torch.zeros(600, 600, dtype=torch.float64)
+    one[17, 400] = -0.75
+    return {
+        "cliff": cliff(600, 600),
+        "low cliff": cliff(600, 610, 20, 1e-6),
+        "kernel": km.gram(points[:600], points, 0.02),
+        "rank one": torch.outer(points[:600, 0], points[:, 1]),
+        "one entry": one,
+    }
+
+
+@pytest.mark.parametrize("kind", ["cliff", "low cliff", "kernel", "rank one", "one entry"])
+def test_the_answer_does_not_depend_on_the_unit(matrices, kind):
+    """Seen before at 1e-20: a residual of 0, as its squares underflowed; at 1e-33: NaN."""
+    found = {}
+    for unit in (1.0, 2.0**-66, 2.0**-90, 2.0**-118, 2.0**66, 2.0**110):
+        matrix = (matrices[kind].float() * unit).requires_grad_()
+        value, info = km.nuclear_norm.with_info(matrix)
+        (gradient,) = torch.autograd.grad(value, matrix)
+        bound = 0.0 if info.error_bound is None else float(info.error_bound)
+        found[unit] = (
+            info.method,
+            info.rank,
+            float(value.detach()) / unit,
+            bound / unit,
+            gradient,
+        )
+    truth = float(torch.linalg.svdvals(matrices[kind].float().double()).sum())
+    rounding = 2e-6 * truth + 1e-30
+    method, rank, value, bound, gradient = found.pop(1.0)
+    tiny = found.pop(2.0**-118)  # most entries are subnormal, and lose digits
+    assert abs(tiny[2] - truth) <= tiny[3] + rounding + 600 * 2.0**-31
+    assert tiny[4].isfinite().all()
+    assert abs(value - truth) <= bound + rounding
+    for unit, other in found.items():
+        assert other[:3] == (method, rank, value), unit
+        assert other[3] == pytest.approx(bound, rel=1e-3), unit
+        assert other[4].equal(gradient), unit
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-20, 1e-36, 1e34])
+def test_views_have_the_answer_of_what_they_show(matrices, unit):
+    large = torch.zeros(1300, 700)
+    large[::2, 10:620][:600] = (matrices["kernel"] * unit).float()
+    view = large[::2, 10:620][:600]
+    whole = view.contiguous()
+    assert not view.is_contiguous()
+    expected, info = km.nuclear_norm.with_info(whole)
+    assert info.method == "range"
+    for matrix in (view, whole.mT, whole.mT.contiguous(), -whole, whole.flip(0)):
+        value, info = km.nuclear_norm.with_info(matrix)
+        assert info.method == "range"
+        assert abs(float(value) - float(expected)) <= 1e-4 * float(expected)
+
+
+@pytest.mark.parametrize("shape", [(599, 599), (600, 600), (601, 601), (600, 900), (900, 600)])
+@pytest.mark.parametrize("unit", [1.0, 1e-20, 1e-35, 1e35])
+def test_the_bound_holds_at_the_smallest_sizes_in_any_unit(shape, unit):
+    rows, columns = shape
+    generator = torch.Generator().manual_seed(rows + columns)
+    x, y = (torch.rand(n, 2, generator=generator, dtype=torch.float64) for n in (rows, columns))
+    matrix = (km.gram(x, y, 0.03) * unit).float()
+    value, info = km.nuclear_norm.with_info(matrix)
+    truth = float(torch.linalg.svdvals(matrix.double() / unit).sum())
+    assert info.method == ("svd" if min(shape) < 600 else "range")
+    bound = 3e-6 * truth if info.error_bound is None else float(info.error_bound) / unit
+    assert abs(float(value) / unit - truth) <= bound <= 1e-4 * truth
+
+
 def test_orthonormal_columns_by_cholesky_factors(monkeypatch):
     """The way of a GPU, for columns whose singular values fall over seven orders."""
     generator = torch.Generator().manual_seed(6)

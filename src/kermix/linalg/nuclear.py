@@ -8,7 +8,7 @@ from torch import Tensor
 from kermix.checks import check_number, check_option, values_are_readable, working_dtype
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.info import Info, informative
-from kermix.linalg.polar import Polar, may_wait_for, polar_factor
+from kermix.linalg.polar import Polar, binary_unit, may_wait_for, polar_factor
 from kermix.linalg.range_finder import SMALLEST_SKETCHED, low_rank_polar
 
 __all__ = ["NuclearMethod", "chosen_method", "nuclear_norm"]
@@ -130,11 +130,13 @@ class _NuclearNorm(torch.autograd.Function):
             method = polar_factor(matrix, tolerance)
         if isinstance(method, Polar):  # one that is known already, too
             return method.value, method.factor, method.error_bound
+        unit = binary_unit(matrix)
+        matrix = matrix / unit
         u, s, vh, significant = _svd(matrix)
         # Each singular value that is nothing but rounding is positive, and in single precision a
         # thousand of them are seen; those of the products below cancel.
         single = matrix.dtype == torch.float32
-        value = _along(matrix, u, vh).sum(-1) if single else s.sum(-1)
+        value = (_along(matrix, u, vh) if single else s).sum(-1) * unit[..., 0, 0]
         return value, (u * significant.unsqueeze(-2)) @ vh, torch.zeros_like(value)
 
     @staticmethod
@@ -161,7 +163,7 @@ class _PolarFactor(torch.autograd.Function):
 
     @staticmethod
     def forward(matrix: Tensor) -> Tensor:
-        u, _, vh, significant = _svd(matrix)
+        u, _, vh, significant = _svd(matrix / binary_unit(matrix))
         return (u * significant.unsqueeze(-2)) @ vh
 
     @staticmethod

@@ -15,7 +15,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from kermix.linalg.polar import FINEST_TF32_TOLERANCE, Polar, full_products, polar_factor
+from kermix.linalg.polar import (
+    FINEST_TF32_TOLERANCE,
+    Polar,
+    binary_unit,
+    full_products,
+    polar_factor,
+)
 
 __all__ = ["SMALLEST_SKETCHED", "low_rank_polar"]
 
@@ -44,13 +50,16 @@ def low_rank_polar(matrix: Tensor, tolerance: float, seed: int = 0) -> tuple[Pol
         >>> rank, bool(polar.error_bound < 1e-4 * polar.value)
         (57, True)
     """
+    unit = binary_unit(matrix)
     with full_products(matrix):
-        return _low_rank_polar(matrix, tolerance, torch.Generator().manual_seed(seed))
+        found = _low_rank_polar(matrix / unit, tolerance, torch.Generator().manual_seed(seed))
+    return None if found is None else (found[0].times(unit[0, 0]), found[1])
 
 
 def _low_rank_polar(
     matrix: Tensor, tolerance: float, generator: torch.Generator
 ) -> tuple[Polar, int] | None:
+    """That of a matrix whose largest entry is about 1."""
     smaller, eps = min(matrix.shape), torch.finfo(matrix.dtype).eps
 
     def sketch(width: int) -> Tensor:  # (N, width)
