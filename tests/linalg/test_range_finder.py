@@ -59,6 +59,8 @@ def test_the_bound_holds_over_500_random_spectra():
         assert value <= truth + slack, number
         assert truth <= value + float(polar.error_bound) + slack, number
         assert float(polar.error_bound) <= tolerance * value, number
+        if number % 10 == 0:
+            assert float(torch.linalg.matrix_norm(polar.factor, 2)) < 1.001, number
     assert found > 200
 
 
@@ -78,6 +80,32 @@ def test_value_and_gradient_are_those_of_an_svd_in_double_precision(rows, column
     assert off <= float(info.error_bound) <= 1e-4 * float(truth.detach())
     error = (fast.grad - exact.grad).norm() / exact.grad.norm()
     assert error < 0.01
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-2])
+def test_single_rows_that_no_sum_had_are_found(tolerance):
+    """Seen before: most centres in one place, a few far from it, and an SVD for a rank of 79."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.rand(800, 2, generator=generator)
+    y = 0.5 + 0.07 * torch.randn(800, 2, generator=generator)
+    y[::40] = torch.rand(20, 2, generator=generator)
+    for centres, data in ((y, x), (x, y)):
+        value, info = km.svd_cost.with_info(data, centres, 1e-3, tolerance=tolerance)
+        truth = km.svd_cost(data.double(), centres.double(), 1e-3, method="svd")
+        assert info.method == "range"
+        assert info.rank < 200
+        assert abs(float(value) - float(truth)) <= float(info.error_bound)
+
+
+@pytest.mark.parametrize("variance", [0.01, 0.1])
+def test_a_loose_tolerance_leaves_the_gradient_of_a_low_rank_as_it_is(variance):
+    """The gradient of equal distributions lies in what adds next to nothing to the norm."""
+    generator = torch.Generator().manual_seed(1)
+    x, y = (torch.rand(600, 2, generator=generator) for _ in range(2))
+    fast, exact = y.clone().requires_grad_(), y.double().requires_grad_()
+    km.svd_cost(x, fast, variance, tolerance=1e-2).backward()
+    km.svd_cost(x.double(), exact, variance, method="svd").backward()
+    assert (fast.grad - exact.grad).norm() < 0.01 * exact.grad.norm()
 
 
 def cliff(rows, columns, count=60, least=1e-4):
