@@ -58,8 +58,9 @@ def low_rank_polar(matrix: Tensor, tolerance: float, seed: int = 0) -> tuple[Pol
         (32, True)
     """
     unit = binary_unit(matrix)
+    matrix = matrix if bool(unit == 1) else matrix / unit
     with full_products(matrix):
-        found = _low_rank_polar(matrix / unit, tolerance, torch.Generator().manual_seed(seed))
+        found = _low_rank_polar(matrix, tolerance, torch.Generator().manual_seed(seed))
     return None if found is None else (found[0].times(unit[0, 0]), found[1])
 
 
