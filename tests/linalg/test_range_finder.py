@@ -180,16 +180,28 @@ def test_views_have_the_answer_of_what_they_show(matrices, unit):
         assert abs(float(value) - float(expected)) <= 1e-4 * float(expected)
 
 
-@pytest.mark.parametrize("shape", [(599, 599), (600, 600), (601, 601), (600, 900), (900, 600)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (199, 199),
+        (200, 200),
+        (201, 201),
+        (199, 600),
+        (599, 599),
+        (600, 601),
+        (600, 900),
+        (900, 600),
+    ],
+)
 @pytest.mark.parametrize("unit", [1.0, 1e-20, 1e-35, 1e35])
 def test_the_bound_holds_at_the_smallest_sizes_in_any_unit(shape, unit):
     rows, columns = shape
     generator = torch.Generator().manual_seed(rows + columns)
     x, y = (torch.rand(n, 2, generator=generator, dtype=torch.float64) for n in (rows, columns))
-    matrix = (km.gram(x, y, 0.03) * unit).float()
+    matrix = (km.gram(x, y, 0.05) * unit).float()
     value, info = km.nuclear_norm.with_info(matrix)
     truth = float(torch.linalg.svdvals(matrix.double() / unit).sum())
-    assert info.method == ("svd" if min(shape) < 600 else "range")
+    assert info.method == ("svd" if min(shape) < 200 else "range")
     bound = 3e-6 * truth if info.error_bound is None else float(info.error_bound) / unit
     assert abs(float(value) / unit - truth) <= bound <= 1e-4 * truth
 
@@ -235,7 +247,7 @@ def test_the_factor_is_a_contraction():
     ("matrix", "why"),
     [
         (torch.eye(600), "the rank is full"),
-        (torch.rand(599, 700), "too small"),
+        (torch.ones(199, 700), "too small"),
         (torch.ones(600, 600).double(), "double precision is for exact answers"),
         (torch.ones(2, 600, 600), "several matrices"),
         (torch.zeros(600, 600), "nothing there"),

@@ -36,7 +36,7 @@ def nuclear_norm(
     value is, up to rounding, a lower bound, and the nuclear norm is within `info.error_bound` of
     it, rounding included. `"auto"` takes `"polar"` for float32 on an accelerator and `"svd"`
     elsewhere, where it is the faster one; `chosen_method` tells. One float32 matrix of at
-    least 600 rows and columns (6000 on a GPU) whose singular values fall fast is taken apart into
+    least 200 rows and columns (6000 on a GPU) whose singular values fall fast is taken apart into
     a product of smaller ones first: `info.method` is then `"range"`, `info.rank` their size, and
     there is an error bound of the same kind.
 

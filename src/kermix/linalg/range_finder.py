@@ -27,7 +27,7 @@ from kermix.linalg.polar import (
 
 __all__ = ["SMALLEST_SKETCHED", "low_rank_polar"]
 
-SMALLEST_SKETCHED = {"cpu": 600, "cuda": 6000}  # sides below which other ways are as fast
+SMALLEST_SKETCHED = {"cpu": 200, "cuda": 6000}  # sides below which other ways are as fast
 BLOCKS, SHARE_OF_A_BLOCK, SMALLEST_BLOCK, LARGEST_BLOCK = 3, 1 / 16, 16, 128
 CHOLESKY_PASSES = 3
 LARGEST_SHARE = {"cpu": 0.65, "cuda": 0.15}  # of the smaller side, above which they are faster
