@@ -35,7 +35,9 @@ MARGIN = 2.0  # by which the residual is planned to be below what is allowed
 SHARE_OF_A_PLAN = 0.85  # of columns that are missing: most spectra fall faster as they go on
 WORTH_A_TRY = 100.0  # times what is allowed, which single rows that no sum had may well hold
 SHARE_OF_THE_RESIDUAL = 0.7  # of what may be left out; the rest is for rows of `B`
-ROOM = 0.7  # of what is allowed: the norms of all rows add up to 1.3 times the nuclear norm
+# Of what is allowed: the norms of all rows add up to 1.3 times the nuclear norm, and products may
+# take half of it.
+ROOM = {"cpu": 0.7, "cuda": 0.4}
 ROUNDINGS = 8.0
 SMALLEST_RANK, FINE_TOLERANCE = 32, 1e-4
 LEAST_SHARE_OF_A_COLUMN = 1e-3  # of the longest; in shorter ones rounding shows
@@ -70,6 +72,7 @@ def _low_rank_polar(
     """That of a matrix whose largest entry is about 1."""
     smaller, eps = min(matrix.shape), torch.finfo(matrix.dtype).eps
     block = min(max(SMALLEST_BLOCK, round(smaller * SHARE_OF_A_BLOCK)), LARGEST_BLOCK)
+    room = ROOM[matrix.device.type] * tolerance
     most = round(LARGEST_SHARE[matrix.device.type] * smaller)
     new, triangle = _orthonormal(_sketch(matrix, BLOCKS * block, generator))
     plan = _plan(triangle, len(matrix), block, smaller, tolerance)
@@ -92,7 +95,7 @@ def _low_rank_polar(
         norms = torch.linalg.vector_norm(rest, dim=0).double()
         missed = torch.linalg.vector_norm(residual, dim=1).double()  # (M,)
         left_out = unseen + math.sqrt(smaller - rank) * torch.linalg.vector_norm(missed)
-        excess = float(left_out / (ROOM * SHARE_OF_THE_RESIDUAL * tolerance * norms.sum()))
+        excess = float(left_out / (SHARE_OF_THE_RESIDUAL * room * norms.sum()))
         if excess <= 1:
             break
         if before < math.inf:
@@ -109,7 +112,7 @@ def _low_rank_polar(
         before = excess
     # Beside row i are all that follow: the sum of their norms bounds their nuclear norm.
     beside = norms.flip(0).cumsum(0).flip(0)
-    kept = int((left_out + beside > ROOM * tolerance * beside[0]).sum())
+    kept = int((left_out + beside > room * beside[0]).sum())
     kept = max(kept, min(plan.rank, BLOCKS * block))
     if kept < rank:
         left_out = left_out + beside[kept]
