@@ -59,6 +59,8 @@ def test_the_bound_holds_over_500_random_spectra():
         assert value <= truth + slack, number
         assert truth <= value + float(polar.error_bound) + slack, number
         assert float(polar.error_bound) <= tolerance * value, number
+        if number % 10 == 0:
+            assert float(torch.linalg.matrix_norm(polar.factor, 2)) < 1.001, number
     assert found > 200
 
 
@@ -78,6 +80,130 @@ def test_value_and_gradient_are_those_of_an_svd_in_double_precision(rows, column
     assert off <= float(info.error_bound) <= 1e-4 * float(truth.detach())
     error = (fast.grad - exact.grad).norm() / exact.grad.norm()
     assert error < 0.01
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-2])
+def test_single_rows_that_no_sum_had_are_found(tolerance):
+    """Seen before: most centres in one place, a few far from it, and an SVD for a rank of 79."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.rand(800, 2, generator=generator)
+    y = 0.5 + 0.07 * torch.randn(800, 2, generator=generator)
+    y[::40] = torch.rand(20, 2, generator=generator)
+    for centres, data in ((y, x), (x, y)):
+        value, info = km.svd_cost.with_info(data, centres, 1e-3, tolerance=tolerance)
+        truth = km.svd_cost(data.double(), centres.double(), 1e-3, method="svd")
+        assert info.method == "range"
+        assert info.rank < 200
+        assert abs(float(value) - float(truth)) <= float(info.error_bound)
+
+
+@pytest.mark.parametrize("variance", [0.01, 0.1])
+def test_a_loose_tolerance_leaves_the_gradient_of_a_low_rank_as_it_is(variance):
+    """The gradient of equal distributions lies in what adds next to nothing to the norm."""
+    generator = torch.Generator().manual_seed(1)
+    x, y = (torch.rand(600, 2, generator=generator) for _ in range(2))
+    fast, exact = y.clone().requires_grad_(), y.double().requires_grad_()
+    km.svd_cost(x, fast, variance, tolerance=1e-2).backward()
+    km.svd_cost(x.double(), exact, variance, method="svd").backward()
+    assert (fast.grad - exact.grad).norm() < 0.01 * exact.grad.norm()
+
+
+def cliff(rows, columns, count=60, least=1e-4):
+    """Singular values of 1, and then of `least`: about half of the sum lies below the cliff."""
+    generator = torch.Generator().manual_seed(rows * columns)
+    smaller = min(rows, columns)
+    left, right = (
+        torch.linalg.qr(torch.randn(n, smaller, generator=generator, dtype=torch.float64)).Q
+        for n in (rows, columns)
+    )
+    values = torch.full((smaller,), least, dtype=torch.float64)
+    values[:count] = 1.0
+    return (left * values) @ right.mT
+
+
+@pytest.fixture(scope="module")
+def matrices():
+    """Spectra of which a range finder holds all, next to nothing or most, at a unit scale."""
+    points = torch.rand(610, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    one = torch.zeros(600, 600, dtype=torch.float64)
+    one[17, 400] = -0.75
+    return {
+        "cliff": cliff(600, 600),
+        "low cliff": cliff(600, 610, 20, 1e-6),
+        "kernel": km.gram(points[:600], points, 0.02),
+        "rank one": torch.outer(points[:600, 0], points[:, 1]),
+        "one entry": one,
+    }
+
+
+@pytest.mark.parametrize("kind", ["cliff", "low cliff", "kernel", "rank one", "one entry"])
+def test_the_answer_does_not_depend_on_the_unit(matrices, kind):
+    """Seen before at 1e-20: a residual of 0, as its squares underflowed; at 1e-33: NaN."""
+    found = {}
+    for unit in (1.0, 2.0**-66, 2.0**-90, 2.0**-118, 2.0**66, 2.0**110):
+        matrix = (matrices[kind].float() * unit).requires_grad_()
+        value, info = km.nuclear_norm.with_info(matrix)
+        (gradient,) = torch.autograd.grad(value, matrix)
+        bound = 0.0 if info.error_bound is None else float(info.error_bound)
+        found[unit] = (
+            info.method,
+            info.rank,
+            float(value.detach()) / unit,
+            bound / unit,
+            gradient,
+        )
+    truth = float(torch.linalg.svdvals(matrices[kind].float().double()).sum())
+    rounding = 2e-6 * truth + 1e-30
+    method, rank, value, bound, gradient = found.pop(1.0)
+    tiny = found.pop(2.0**-118)  # most entries are subnormal, and lose digits
+    assert abs(tiny[2] - truth) <= tiny[3] + rounding + 600 * 2.0**-31
+    assert tiny[4].isfinite().all()
+    assert abs(value - truth) <= bound + rounding
+    for unit, other in found.items():
+        assert other[:3] == (method, rank, value), unit
+        assert other[3] == pytest.approx(bound, rel=1e-3), unit
+        assert other[4].equal(gradient), unit
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-20, 1e-36, 1e34])
+def test_views_have_the_answer_of_what_they_show(matrices, unit):
+    large = torch.zeros(1300, 700)
+    large[::2, 10:620][:600] = (matrices["kernel"] * unit).float()
+    view = large[::2, 10:620][:600]
+    whole = view.contiguous()
+    assert not view.is_contiguous()
+    expected, info = km.nuclear_norm.with_info(whole)
+    assert info.method == "range"
+    for matrix in (view, whole.mT, whole.mT.contiguous(), -whole, whole.flip(0)):
+        value, info = km.nuclear_norm.with_info(matrix)
+        assert info.method == "range"
+        assert abs(float(value) - float(expected)) <= 1e-4 * float(expected)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (199, 199),
+        (200, 200),
+        (201, 201),
+        (199, 600),
+        (599, 599),
+        (600, 601),
+        (600, 900),
+        (900, 600),
+    ],
+)
+@pytest.mark.parametrize("unit", [1.0, 1e-20, 1e-35, 1e35])
+def test_the_bound_holds_at_the_smallest_sizes_in_any_unit(shape, unit):
+    rows, columns = shape
+    generator = torch.Generator().manual_seed(rows + columns)
+    x, y = (torch.rand(n, 2, generator=generator, dtype=torch.float64) for n in (rows, columns))
+    matrix = (km.gram(x, y, 0.05) * unit).float()
+    value, info = km.nuclear_norm.with_info(matrix)
+    truth = float(torch.linalg.svdvals(matrix.double() / unit).sum())
+    assert info.method == ("svd" if min(shape) < 200 else "range")
+    bound = 3e-6 * truth if info.error_bound is None else float(info.error_bound) / unit
+    assert abs(float(value) / unit - truth) <= bound <= 1e-4 * truth
 
 
 def test_orthonormal_columns_by_cholesky_factors(monkeypatch):
@@ -121,7 +247,7 @@ def test_the_factor_is_a_contraction():
     ("matrix", "why"),
     [
         (torch.eye(600), "the rank is full"),
-        (torch.rand(599, 700), "too small"),
+        (torch.ones(199, 700), "too small"),
         (torch.ones(600, 600).double(), "double precision is for exact answers"),
         (torch.ones(2, 600, 600), "several matrices"),
         (torch.zeros(600, 600), "nothing there"),

@@ -18,6 +18,7 @@ from kermix.checks import broadcast_shape, is_traced
 
 __all__ = [
     "DIRECT_DIFFERENCES_UP_TO",
+    "DIRECT_PULLS_UP_TO",
     "Layout",
     "attraction",
     "distances_on_cpu",
@@ -101,11 +102,12 @@ def squared_distances(
         return of_codes + squared_distances(a, b, same) if a.shape[-1] else of_codes
     if a.shape[-1] <= DIRECT_DIFFERENCES_UP_TO:
         columns = zip(a.unbind(-1), b.unbind(-1), strict=True)
+        # In place: on a CPU most of the time of such a sum is for memory that is new.
         differences = (p.unsqueeze(-1) - q.unsqueeze(-2) for p, q in columns)
-        total = next(differences).square()
+        total = next(differences).pow_(2)
         for difference in differences:
-            total = total.add_(difference.square())
-        return total.clamp(max=_largest(a.dtype))
+            total = total.add_(difference.pow_(2))
+        return total.clamp_max_(_largest(a.dtype))
     batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
     a, b = (t.expand(*batch, *t.shape[-2:]) for t in (a, b))
     if torch.compiler.is_compiling():
@@ -118,7 +120,7 @@ def attraction(
     pull: Tensor,  # (*B, M, N)
     a: Tensor,  # (*B, M, d)
     b: Tensor,  # (*B, N, d)
-    distances: Tensor,  # (*B, M, N)
+    distances: Tensor | None,  # (*B, M, N)
     same: bool = False,
     both: bool = True,
     layout: Layout | None = None,
@@ -132,7 +134,7 @@ def attraction(
         pull: The weights `w`.
         a: Points.
         b: Points that pull them, and are pulled.
-        distances: Squared distances between them.
+        distances: Squared distances between them, which points in up to three dimensions need not.
         same: Whether both are the same points, which do not pull themselves.
         both: Whether the pull on `b` is wanted.
         layout: Which columns are codes, which nothing pulls.
@@ -143,7 +145,7 @@ def attraction(
         columns = zip(a.unbind(-1), b.unbind(-1), strict=True)
         toward_b, toward_a = [], []
         for p, q in columns:
-            move = pull * (q.unsqueeze(-2) - p.unsqueeze(-1))
+            move = (q.unsqueeze(-2) - p.unsqueeze(-1)) * pull
             toward_b.append(move.sum(-1))
             if both:
                 toward_a.append(-move.sum(-2))
@@ -152,6 +154,7 @@ def attraction(
     origin = _middle(b)
     looked_at = a.device.type == "cpu" and not torch.is_grad_enabled() and not is_traced(pull, a)
     if looked_at and a.dtype in LONGEST_TERMS:
+        assert distances is not None
         return _attraction_on_cpu(pull, a, b, distances, origin, same, both)
     return _by_products(pull, a, b, origin, both, _wide(a.device))
 

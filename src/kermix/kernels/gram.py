@@ -8,7 +8,12 @@ import torch
 from torch import Tensor
 
 from kermix.checks import broadcast_shape, check_pair, working_dtype
-from kermix.kernels.distances import Layout, attraction, squared_distances
+from kermix.kernels.distances import (
+    DIRECT_PULLS_UP_TO,
+    Layout,
+    attraction,
+    squared_distances,
+)
 from kermix.kernels.gaussian import (
     BandwidthRule,
     GaussianKernel,
@@ -139,7 +144,7 @@ def kernels_at(
     for rate, log_weight in zip(rates, log_weights, strict=True):
         offset = log_weight - (rate * nearest).clamp(max=finfo.max / 4) - log_scale
         # Points of weight zero may lie nearer than the nearest of the others.
-        exponent = (beyond * -rate).add_(offset).clamp(max=LARGEST_EXPONENT)
+        exponent = (beyond * -rate).add_(offset).clamp_max_(LARGEST_EXPONENT)
         exponent = torch.nn.functional.threshold(exponent, math.log(finfo.tiny), -math.inf)
         kernels.append(exponent.exp_())
     return kernels
@@ -148,8 +153,9 @@ def kernels_at(
 class _Gram(torch.autograd.Function):
     """`sum_l exp(log_weight_l - rate_l * distance - log_scale)`, with subnormal numbers as 0.
 
-    One matrix is kept for the backward (the squared distances) and both gradients are matrix
-    products. The scale is a constant for differentiation.
+    One matrix is kept for the backward: the kernel, if there is one of points in a plane, or the
+    squared distances. Both gradients are matrix products. The scale is a constant for
+    differentiation.
     """
 
     generate_vmap_rule = True
@@ -183,32 +189,46 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         a, b, rates, log_weights, _, _, ctx.same, ctx.layout = inputs
-        _, distances, nearest, log_scale = output
+        total, distances, nearest, log_scale = output
         ctx.mark_non_differentiable(distances, nearest, log_scale)
         ctx.set_materialize_grads(False)
-        save_with_terms(ctx, (a, b, nearest, log_scale, distances), rates, log_weights)
+        ctx.keeps_kernel = (
+            not isinstance(rates, Tensor)
+            and len(rates) == 1
+            and ctx.layout is None
+            and a.shape[-1] <= DIRECT_PULLS_UP_TO
+        )
+        kept = total if ctx.keeps_kernel else distances
+        save_with_terms(ctx, (a, b, nearest, log_scale, kept), rates, log_weights)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 8
-        a, b, nearest, log_scale, distances, *learned = ctx.saved_tensors
+        a, b, nearest, log_scale, kept, *learned = ctx.saved_tensors
         rates, log_weights = learned or ctx.numbers
-        if torch.is_grad_enabled():
+        if ctx.keeps_kernel and not torch.is_grad_enabled():
+            distances, kernels = None, [kept]
+        else:
             # For a second derivative the distances must depend on the points again.
-            distances = squared_distances(a, b, ctx.same, ctx.layout)
-        parts = [
-            grad * kernel
-            for kernel in kernels_at(distances, rates, log_weights, nearest, log_scale)
-        ]
-        pull = sum((r * p for r, p in zip(rates, parts, strict=True)), start=grad.new_zeros(()))
+            again = torch.is_grad_enabled()
+            distances = squared_distances(a, b, ctx.same, ctx.layout) if again else kept
+            kernels = kernels_at(distances, rates, log_weights, nearest, log_scale)
+        parts = [grad * kernel for kernel in kernels]
+        pulls = [rate * part for rate, part in zip(rates, parts, strict=True)]
         toward_b, toward_a = attraction(
-            pull, a, b, distances.detach(), ctx.same, layout=ctx.layout
+            sum(pulls[1:], start=pulls[0]),
+            a,
+            b,
+            None if distances is None else distances.detach(),
+            ctx.same,
+            both=ctx.needs_input_grad[1],
+            layout=ctx.layout,
         )
-        assert toward_a is not None
-        grad_a, grad_b = 2 * toward_b, 2 * toward_a
+        grad_a, grad_b = 2 * toward_b, None if toward_a is None else 2 * toward_a
         if not any(ctx.needs_input_grad[2:4]):
             return grad_a, grad_b, None, None, None, None, None, None
+        assert distances is not None
         grad_rates = torch.stack([-(part * distances).sum() for part in parts])
         grad_log_weights = torch.stack([part.sum() for part in parts])
         return grad_a, grad_b, grad_rates, grad_log_weights, None, None, None, None

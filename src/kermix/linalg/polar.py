@@ -18,8 +18,8 @@ from torch import Tensor
 
 from kermix.checks import is_traced
 
-__all__ = ["FINEST_TF32_TOLERANCE", "Polar", "Reduction", "full_products", "may_wait_for",
-           "polar_factor"]  # fmt: skip
+__all__ = ["FINEST_TF32_TOLERANCE", "Polar", "Reduction", "binary_unit", "full_products",
+           "may_wait_for", "polar_factor"]  # fmt: skip
 
 # The interval's lower end is not followed below this share of its upper end: a cubic that sends
 # large singular values close to zero would drown them in the rounding of the product.
@@ -54,6 +54,15 @@ class Polar:
     factor: Tensor  # (*B, M, N)
     value: Tensor  # (*B,)  <Q, P>, but for rounding a lower bound of the nuclear norm
     error_bound: Tensor  # (*B,)  the nuclear norm is within this of the value, rounding included
+
+    def times(self, unit: Tensor) -> "Polar":  # (*B,)
+        """That of the matrix times a positive number: the factor is the same."""
+        tiny = torch.finfo(self.value.dtype).tiny
+        value = self.value * unit
+        # What is subnormal loses digits, and where it is flushed to zero all of them.
+        bound = (self.error_bound * unit).clamp(min=tiny)
+        bound = torch.where(value < tiny, bound + tiny, bound)
+        return Polar(self.factor, value, torch.where(self.value == 0, 0.0, bound))
 
 
 @dataclass
@@ -116,16 +125,19 @@ def polar_factor(
     interval = _Interval(resolved, low=resolved)
     products = _products_for(matrix, tolerance, over)
     with products.precision():
-        x, gram, unit = _scaled(matrix.reshape(-1, *matrix.shape[-2:]), over)
+        flat = matrix.reshape(-1, *matrix.shape[-2:])
+        unit = binary_unit(flat, over)
+        flat = flat / unit
+        x, gram, root = _scaled(flat, over)
         gram = gram if products.scale == 1 else gram * products.scale**2
         while True:
             low, high = interval.low, interval.high
             a, b = interval.step()
             x = products.step(x, gram, a, b)
             if interval.spread <= tolerance / 4:
-                value = _total((x * matrix.reshape(x.shape)).sum((-2, -1)), over) / interval.high
+                value = _total((x * flat).sum((-2, -1)), over) / interval.high
                 bound = value * interval.spread / (1 - interval.spread)
-                bound = bound + unit * interval.resolved * high / low * _unresolved(
+                bound = bound + root * interval.resolved * high / low * _unresolved(
                     gram, high * products.scale
                 )
                 if interval.resolved <= finest:
@@ -136,13 +148,12 @@ def polar_factor(
                 # The bound is proportional to the smallest singular value that is resolved.
                 interval.extend(min(max(2 * excess, 4.0), interval.resolved / finest))
             gram = _total(products.gram(x), over)
-    finfo = torch.finfo(matrix.dtype)
-    relative = ROUNDINGS_OF_THE_VALUE * finfo.eps + products.rounding
-    rounding = relative * value.abs() + finfo.tiny * (value != 0)
-    bound = bound.clamp(min=0) + rounding
+    relative = ROUNDINGS_OF_THE_VALUE * torch.finfo(matrix.dtype).eps + products.rounding
+    bound = bound.clamp(min=0) + relative * value.abs()
     shape = matrix.shape[:-2]
     factor = (x / interval.high).reshape(matrix.shape)
-    return Polar(factor, value.reshape(shape), bound.reshape(shape))
+    found = Polar(factor, value.reshape(shape), bound.reshape(shape))
+    return found.times(unit.reshape(shape))
 
 
 def may_wait_for(matrix: Tensor) -> bool:
@@ -155,6 +166,23 @@ def _total(tensor: Tensor, over: Reduction | None) -> Tensor:
     return tensor if over is None else over.sum(tensor)
 
 
+def binary_unit(matrix: Tensor, over: Reduction | None = None) -> Tensor:  # (*B, 1, 1)
+    """A power of two within a factor of two of the largest entry, and 1 if all are zero.
+
+    A matrix divided by it is the same matrix, digit by digit, and its squares neither overflow
+    nor vanish.
+    """
+    if matrix.shape[-1]:
+        largest = matrix.abs().amax((-2, -1), keepdim=True)
+    else:  # a process without columns
+        largest = matrix.new_zeros(*matrix.shape[:-2], 1, 1)
+    largest = largest if over is None else over.max(largest)
+    finfo = torch.finfo(matrix.dtype)
+    # Neither the unit nor what it is multiplied by to be 1 may leave the range of normal numbers.
+    inside = torch.where(largest > 0, largest.clamp(finfo.tiny, finfo.max / 4), 1.0)
+    return inside / (2 * torch.frexp(inside).mantissa)
+
+
 def _scaled(
     matrix: Tensor, over: Reduction | None
 ) -> tuple[Tensor, Tensor, Tensor]:  # (B, M, N), (B, M, M), (B,)
@@ -162,19 +190,12 @@ def _scaled(
 
     The bound is the root of the Gram matrix's Frobenius or row-sum norm, whichever is smaller.
     """
-    least = torch.finfo(matrix.dtype).tiny
-    if matrix.shape[-1]:
-        largest = matrix.abs().amax((-2, -1), keepdim=True).clamp(min=least)
-    else:  # a process without columns
-        largest = matrix.new_full((len(matrix), 1, 1), least)
-    largest = largest if over is None else over.max(largest)
-    x = matrix / largest
-    gram = _total(torch.bmm(x, x.mT), over)
+    gram = _total(torch.bmm(matrix, matrix.mT), over)
     frobenius = gram.square().sum((-2, -1), keepdim=True).sqrt()
     square = torch.minimum(frobenius, gram.abs().sum(-1, keepdim=True).amax(-2, keepdim=True))
     square = (square * ROUNDING_MARGIN).clamp(min=torch.finfo(matrix.dtype).tiny)
     root = square.sqrt()
-    return x / root, gram / square, (largest * root)[..., 0, 0]
+    return matrix / root, gram / square, root[..., 0, 0]
 
 
 def _unresolved(gram: Tensor, high: float) -> Tensor:  # (B, M, M) -> (B,)
