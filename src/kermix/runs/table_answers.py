@@ -214,7 +214,8 @@ class TrainedTable(Run):
         for start in range(0, frame.rows, ROWS_AT_ONCE):
             some = {n: frame.columns[n].slice(start, ROWS_AT_ONCE) for n in kept}
             types = {n: frame.types[n] for n in kept}
-            part = Frame(frame.kind, frame.name, some, types, len(some[kept[0]]))
+            part = Frame(frame.kind, frame.name, some, types, len(some[kept[0]]),
+                         first_row=frame.first_row + start)  # fmt: skip
             yield model.conditional(name, part, unseen="unknown")
 
 
