@@ -308,6 +308,22 @@ def test_a_fit_of_rows_is_asked_in_closed_form(tmp_path):
         Explored.open(tmp_path)
 
 
+def test_odd_rows_of_a_mixture_are_lines_of_the_file(tmp_path):
+    table = pd.DataFrame(people(120)[["size", "income"]])
+    table.loc[40, "size"] = np.nan  # left out, and counted
+    table.loc[77, "size"] = 400.0
+    table.to_csv(tmp_path / "people.csv", index=False)
+    with undrawn_figures():
+        run = km.fit(tmp_path / "people.csv", out=tmp_path / "run", model="mixture", steps=10,
+                     refine_steps=5, components=2, device="cpu")  # fmt: skip
+    lines = (tmp_path / "people.csv").read_text().splitlines()
+    with served(Explored.open(run.folder)) as address:
+        odd = settled(address, "odd")["rows"]
+        assert odd[0]["row"] == 79
+        for row in odd[:5]:
+            assert lines[row["row"] - 1].startswith(f"{float(row['values']['size'])},")
+
+
 def test_a_table_that_is_gone_leaves_the_questions(run, tmp_path):
     gone = copied_run(run, tmp_path / "run", data=str(tmp_path / "gone.csv"))
     with served(Explored.open(gone)) as address:

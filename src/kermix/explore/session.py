@@ -247,4 +247,5 @@ def _as_table(dataset: Dataset) -> TableData:
     if len(schema.numbers) < len(columns):
         raise SchemaError(f"{dataset.name}: {' '.join(schema.notes())} A mixture of it all has no "
                           "answers; fit the table with --model table.")  # fmt: skip
-    return TableData.of(as_frame(columns, dataset.name), schema)
+    numbers = None if dataset.numbers is None else dataset.numbers.numpy()
+    return TableData.of(as_frame(columns, dataset.name), schema)._replace(numbers=numbers)
