@@ -274,6 +274,30 @@ def test_a_fit_that_fails_says_why(tmp_path, capsys):
     assert "there is no such folder" in capsys.readouterr().err
 
 
+def test_a_fit_whose_process_is_killed_has_failed(tmp_path, monkeypatch):
+    """As by a system without memory; its lock is left behind, and does not look like a training."""
+    waits = "import sys, time; open(sys.argv[1] + '/lock', 'w').close(); time.sleep(60)"
+    monkeypatch.setattr(fitting, "COMMAND", (sys.executable, "-c", waits))
+    people().to_csv(tmp_path / "people.csv", index=False)
+    run, data = begin_fit(tmp_path / "people.csv", out=tmp_path / "run", **SHORT)
+    explored = Explored(explorable(run), data, fit=True)
+    with served(explored) as address:
+        assert told(address, "state")["state"] == "training"
+        while not (run.folder / "lock").exists():
+            pass
+        explored.fitting._process.kill()
+        explored.fitting._process.wait()
+        state = told(address, "state")
+        assert state["state"] == "failed"
+        assert "ended by signal SIGKILL" in state["error"]
+        error = told(address, "ask", {"given": {}})["error"]
+        assert re.search("has failed: .*SIGKILL.* kermix resume", error)
+    assert explored.state == "failed", "also when it is closed"
+    assert "SIGKILL" in explored.fitting.failed
+    with pytest.raises(RunError, match="not trained to the end"):
+        Explored.open(run.folder)
+
+
 def test_a_fit_of_rows_is_asked_in_closed_form(tmp_path):
     table = pd.DataFrame(people()[["size", "income"]])
     with undrawn_figures():

@@ -90,8 +90,10 @@ def command(
         finally:
             explored.close()
             if explored.fitting is not None and explored.state != "ready":
+                failed = explored.fitting.failed
+                told = "The fit is saved." if failed is None else f"The fit has failed: {failed}"
                 Console().print(
-                    f"The fit is saved. To go on: kermix resume {explored.run.folder}",
+                    f"{told} To go on: {explored.resume}",
                     markup=False, highlight=False, soft_wrap=True,
                 )  # fmt: skip
     finally:

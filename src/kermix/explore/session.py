@@ -21,6 +21,7 @@ from kermix.explore.questions import Questions
 from kermix.explore.watch import Preview, history
 from kermix.runs.fit_run import FitRun
 from kermix.runs.kinds import open_run
+from kermix.runs.lock import is_held
 from kermix.runs.run import Run
 from kermix.runs.table_data import TableData
 from kermix.runs.table_mixture import TableMixture
@@ -109,9 +110,13 @@ class Explored:
         """The run in a folder; refused if there is nothing to ask or to watch."""
         explored = cls(explorable(open_run(folder)))
         if explored.state == "stopped":
-            again = f"kermix resume {shlex.quote(str(folder))}"
-            raise RunError(f"{folder}: not trained to the end; go on with it: {again}.")
+            raise RunError(f"{folder}: not trained to the end; go on with it: {explored.resume}.")
         return explored
+
+    @property
+    def resume(self) -> str:
+        """The command that goes on with the training."""
+        return f"kermix resume {shlex.quote(str(self.run.folder))}"
 
     @property
     def name(self) -> str:
@@ -127,7 +132,7 @@ class Explored:
             return "ready"
         if self.fitting is not None and self.fitting.failed:
             return "failed"
-        return "training" if (self.run.folder / "lock").exists() else "stopped"
+        return "training" if is_held(self.run.folder) else "stopped"
 
     def data(self) -> TableData:
         """The table of the run, read once; an error says why it cannot be."""
@@ -146,8 +151,9 @@ class Explored:
 
     def questions(self) -> Questions:
         """The model of the run, to be asked; refused while it is trained."""
-        if self.state != "ready":
-            raise RunError("The model is in training; it can be asked when that is done.")
+        state = self.state
+        if state != "ready":
+            raise RunError(self._not_yet(state))
         if self._questions is None:
             if isinstance(self.run, FitRun):
                 schema = self.data().schema
@@ -161,6 +167,14 @@ class Explored:
                     found.warm()
                     self._questions = found
         return self._questions
+
+    def _not_yet(self, state: str) -> str:
+        """Why there is no model to ask."""
+        if state == "failed" and self.fitting is not None:
+            return f"The training has failed: {self.fitting.failed} To go on: {self.resume}"
+        if state == "stopped":
+            return f"The training was stopped, and there is no model yet. To go on: {self.resume}"
+        return "The model is in training; it can be asked when that is done."
 
     def told(self) -> dict[str, Any]:
         """What the page shows at its head, and how far the fit is."""

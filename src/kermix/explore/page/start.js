@@ -43,7 +43,8 @@
     document.title = `${state.name}: kermix explore`;
     document.getElementById("title").textContent = state.name;
     const rows = state.rows === undefined ? "" : `, ${state.rows.toLocaleString("en")} rows`;
-    document.getElementById("lead").textContent = state.state === "ready" ? `A ${state.model}${rows}.` : `In training${rows}.`;
+    const words = { ready: `A ${state.model}`, failed: "The training has failed", stopped: "The training was stopped" };
+    document.getElementById("lead").textContent = `${words[state.state] || "In training"}${rows}.`;
   };
 
   const begin = async () => {
