@@ -127,6 +127,9 @@ def test_no_file_is_read_that_was_not_named(address, path):
         ("ask", b"\xff\xfe", "no JSON"),
         ("ask", b"[" * 100_000, "JSON|nested"),
         ("ask", b"[]", "an object with given"),
+        ("ask", b'{"given": {"sex": "\\ud800"}}', "half a character"),
+        ("likely", b'{"given": {"\\udfff": "x"}}', "half a character"),
+        ("draws", b'{"given": {"sex": "\\ud800"}, "n": 3, "seed": 0}', "half a character"),
         ("ask", {"given": {}, "file": "/etc/passwd"}, "nothing else"),
         ("ask", {"given": 3}, "an object of values"),
         ("ask", {"given": {"size": "x"}}, "is no number"),
@@ -275,7 +278,7 @@ def test_a_fit_that_fails_says_why(tmp_path, capsys):
 
 
 def test_a_fit_whose_process_is_killed_has_failed(tmp_path, monkeypatch):
-    """As by a system without memory; its lock is left behind, and does not look like a training."""
+    """As where memory runs out; the lock that is left behind does not look like a training."""
     waits = "import sys, time; open(sys.argv[1] + '/lock', 'w').close(); time.sleep(60)"
     monkeypatch.setattr(fitting, "COMMAND", (sys.executable, "-c", waits))
     people().to_csv(tmp_path / "people.csv", index=False)

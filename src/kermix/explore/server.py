@@ -227,6 +227,9 @@ async def _body(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
             raise OptionError(f"The question has more than {LARGEST_BODY:,} bytes.")
     try:
         body = json.loads(data)
+        json.dumps(body, ensure_ascii=False).encode()  # halves of a character are no text
+    except UnicodeEncodeError:
+        raise OptionError("The question has half a character (a lone surrogate) in it.") from None
     except ValueError:  # also what is no Unicode
         raise OptionError("The question is no JSON.") from None
     except RecursionError:
