@@ -226,3 +226,18 @@ def test_texts_are_read_back_as_the_same_values(model):
         assert again == frame.columns[name][7].as_py()
     with pytest.raises(SchemaError):
         Questions(model).ask({"pets": None, "sex": None})
+
+
+def test_whole_numbers_of_many_digits_are_kept():
+    """Odd ones beyond 2**53 are no floats; those of a text stay what they are."""
+    rng = np.random.default_rng(0)
+    table = {"big": 2**53 + rng.integers(0, 20_000, 200), "x": rng.normal(size=200)}
+    model = km.TableModel(kinds={"big": "number"}, width=8, blocks=1, steps=3, random_state=0)
+    questions = Questions(model.fit(table))
+    given = {"big": str(2**53 + 12_345)}
+    assert float(given["big"]) != int(given["big"])
+    assert [row[0] for row in questions.shown_draws(given, 3, 0)["rows"]] == [given["big"]] * 3
+    assert questions.likely(given)["big"] == given["big"]
+    assert questions.typed({"x": "99999999999999999999"})["x"].to_pylist() == [1e20]
+    with pytest.raises(OptionError, match="'0x10' is no number"):
+        questions.ask({"x": "0x10"})

@@ -1,6 +1,8 @@
 """Cells that are given to a table model, as codes and numbers: some columns, checked by name."""
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -21,6 +23,8 @@ __all__ = [
     "nearest",
     "numbers_as_given",
 ]
+
+MANY_DIGITS = re.compile(r"-?[0-9]{16,19}")  # whole numbers of which a float may lose some
 
 
 def encode_some(
@@ -87,8 +91,12 @@ def given_cell(schema: Schema, name: str, text: str | None, where: str) -> Any:
         raise OptionError(f"{where}: {name} is a {column.kind}, which is left out.")
     kind = _written_type(column)
     try:
-        return arrow.array([text], arrow.string()).cast(kind)
-    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
+        cell = arrow.array([text], arrow.string())
+        if kind == arrow.float64() and MANY_DIGITS.fullmatch(text or ""):
+            with suppress(arrow.ArrowInvalid):  # beyond them, a float loses little
+                return cell.cast(arrow.int64())
+        return cell.cast(kind)
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, UnicodeEncodeError):
         raise OptionError(f"{where}: {text!r} is no {column.kind} ({kind}).") from None
 
 
