@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -33,6 +34,7 @@ from kermix.errors import KermixError, OptionError, RunError
 from kermix.explore import fitting
 from kermix.explore.server import Address, free_socket
 from kermix.explore.session import Explored, explorable
+from kermix.models.table import drawing
 from kermix.runs.fit import begin_fit
 from kermix.runs.kinds import open_run
 from processes import command
@@ -135,7 +137,9 @@ def test_no_file_is_read_that_was_not_named(address, path):
         ("ask", {"given": {"size": "x"}}, "is no number"),
         ("ask", b" " * (1 << 20) + b"{}", "more than 1,048,576 bytes"),
         ("draws", {"given": {}, "n": 101, "seed": 0}, "from 1 to 100"),
-        ("draws.csv", {"given": {}, "n": 10**9, "seed": 0}, "from 1 to 100,000"),
+        ("draws.csv", {"given": {}, "n": 10**9, "seed": 0, "safe": False}, "from 1 to 100,000"),
+        ("draws.csv", {"given": {"size": "x"}, "n": 1, "seed": 0, "safe": True}, "is no number"),
+        ("draws.csv", {"given": {}, "n": 1, "seed": 0, "safe": "no"}, "true or false"),
     ],
 )
 def test_questions_are_looked_at_before_they_are_answered(address, path, body, error):
@@ -171,17 +175,109 @@ def test_checks_and_odd_rows_come_when_they_are_done(address, run):
     assert odd["rows"][0]["log_density"] == pytest.approx(scores.min(), rel=1e-5)
 
 
-def test_a_file_of_draws_is_that_of_kermix_sample(address, run, tmp_path):
+@pytest.mark.parametrize("safe", [False, True])
+@pytest.mark.parametrize("block", [8192, 16])
+def test_a_file_of_draws_is_that_of_kermix_sample(
+    safe, block, address, run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(drawing, "LARGEST_BLOCK", block)
     given = {"sex": "m", HOSTILE: "=1+1"}
-    body = {"given": given, "n": 50, "seed": 3}
+    body = {"given": given, "n": 50, "seed": 3, "safe": safe}
     status, headers, data = asked(address, f"/{address.token}/api/draws.csv", body)
     assert (status, headers["content-type"]) == (200, "text/csv; charset=utf-8")
     assert "attachment" in headers["content-disposition"]
     out = tmp_path / "sample.csv"
     texts = [f"--given={name}={value}" for name, value in given.items()]
     arguments = ["sample", str(run.folder), "-n", "50", "--seed", "3", "-o", str(out), *texts]
+    arguments += ["--spreadsheet-safe"] * safe
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert data == out.read_bytes()
+    assert (b",'=1+1," in data) == safe
+
+
+class Parts:
+    """Draws without end, a part each time that somebody lets it."""
+
+    def __init__(self, run):
+        self.table = run.model().sample(2000, frame="arrow")
+        self.drawn, self.stopped, self.free = 0, 0, threading.Event()
+
+    def __call__(self, given, count, seed, most=0, on_rows=None):
+        while True:
+            try:
+                while not self.free.wait(0.01):
+                    on_rows(0)
+            except BaseException:
+                self.stopped += 1
+                raise
+            self.drawn += 1
+            yield self.table
+
+
+@pytest.fixture
+def parts(run, monkeypatch):
+    """A server whose files of draws do not end, and what draws them."""
+    explored, found = Explored.open(run.folder), Parts(run)
+    monkeypatch.setattr(explored.questions(), "draw_parts", found)
+    with served(explored) as address:
+        yield address, found
+
+
+def download(address):
+    """A client that has asked for a file, and has read nothing of it."""
+    body = json.dumps({"given": {}, "n": 1000, "seed": 0, "safe": False}).encode()
+    client = socket.create_connection(("127.0.0.1", address.port))
+    head = f"POST /{address.token}/api/draws.csv HTTP/1.1\r\nHost: 127.0.0.1:{address.port}\r\n"
+    client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return client
+
+
+def test_files_of_draws_do_not_keep_others_from_asking(parts):
+    address, _ = parts
+    clients = [download(address) for _ in range(4)]
+    begun = time.monotonic()
+    assert "size" in told(address, "ask", {"given": {"sex": "m"}})
+    assert time.monotonic() - begun < 5
+    for client in clients:
+        client.close()
+
+
+def test_a_file_is_drawn_as_long_as_somebody_reads_it(parts):
+    address, found = parts
+    found.free.set()
+    client = download(address)
+    assert client.recv(100).startswith(b"HTTP/1.1 200")
+    client.close()
+    seen = -1
+    while seen != found.drawn:  # until nobody draws any more
+        seen = found.drawn
+        time.sleep(0.3)
+    with download(address) as slow:
+        assert slow.recv(100).startswith(b"HTTP/1.1 200")
+        time.sleep(0.5)
+        held, _ = found.drawn, time.sleep(0.5)
+        assert found.drawn - held <= 1, "what is not read is not drawn"
+
+
+def test_the_server_ends_while_files_are_drawn(run, monkeypatch, capfd):
+    explored, found = Explored.open(run.folder), Parts(run)
+    monkeypatch.setattr(explored.questions(), "draw_parts", found)
+    with served(explored) as address:
+        clients = [download(address) for _ in range(3)]
+        told(address, "state")
+        time.sleep(0.1)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 4
+    assert found.stopped >= 1
+    for client in clients:
+        client.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_address_with_a_slash_too_many_is_not_there(address):
+    status, headers, _ = asked(address, f"/{address.token}/api/state/")
+    assert status == 404
+    assert "location" not in headers
 
 
 def test_many_ask_at_once_and_nobody_gets_the_answer_of_another(address):
@@ -319,7 +415,7 @@ def test_a_fit_of_rows_is_asked_in_closed_form(tmp_path):
         assert settled(address, "check")["scores"]["density_name"] == "held-out log-density"
         odd = settled(address, "odd")["rows"][0]
         assert odd["log_density"] == pytest.approx(float(run.score(table).min()), rel=1e-5)
-        body = {"given": {"size": "180"}, "n": 5, "seed": 0}
+        body = {"given": {"size": "180"}, "n": 5, "seed": 0, "safe": False}
         _, _, data = asked(address, f"/{address.token}/api/draws.csv", body)
         assert pd.read_csv(io.BytesIO(data))["size"].tolist() == [180.0] * 5
     # Runs that cannot be asked are refused with what to do.

@@ -1,6 +1,6 @@
 """Questions to a fitted table: every column given some, the most likely row, draws."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from kermix.errors import OptionError
 from kermix.explore.scales import Scale, positions, texts
 from kermix.models.table.distribution import ColumnDistribution
 from kermix.models.table.given import given_cell
-from kermix.runs.table_answers import generator_of
+from kermix.runs.table_answers import drawn_parts
 
 __all__ = ["MOST_DRAWS", "MOST_SHOWN", "Answering", "Questions"]
 
@@ -170,12 +170,31 @@ class Questions:
             seed: Of the rows.
             most: How many may be asked for.
         """
+        return load_pyarrow().concat_tables(self.draw_parts(given, count, seed, most))
+
+    def draw_parts(
+        self,
+        given: Any,
+        count: Any,
+        seed: Any,
+        most: int = MOST_DRAWS,
+        on_rows: Callable[[int], None] | None = None,
+    ) -> Iterator[Any]:
+        """The same rows, some at a time; refused before the first of them is drawn.
+
+        Args:
+            given: As for `ask`.
+            count: How many.
+            seed: Of the rows.
+            most: How many may be asked for.
+            on_rows: As for `kermix.TableModel.sample`; who raises in it stops the work.
+        """
         for name, value, low, high in (("n", count, 1, most), ("seed", seed, 0, LARGEST_SEED)):
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise OptionError(f"{name}={value!r}: a whole number from {low} to {high:,}.")
         cells = self.typed(given)
-        source = generator_of(self.model, seed)  # the rows of `kermix sample`
-        return self.model.sample(count, given=cells or None, random_state=source, frame="arrow")
+        # The rows of `kermix sample`.
+        return drawn_parts(self.model, count, seed, given=cells or None, on_rows=on_rows)
 
     def shown_draws(self, given: Any, count: Any, seed: Any) -> dict[str, Any]:
         """A few rows as text."""

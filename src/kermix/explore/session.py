@@ -2,7 +2,7 @@
 
 import shlex
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from kermix.data.loading import Dataset
+from kermix.data.tables.csv_form import CsvForm
 from kermix.data.tables.frames import as_frame
 from kermix.data.tables.schema import Schema
-from kermix.data.tables.writing import table_writer
+from kermix.data.tables.writing import CsvText, spreadsheet_safe
 from kermix.errors import KermixError, OptionError, RunError, SchemaError
 from kermix.explore.check import checked, saved_quality
 from kermix.explore.fitting import Fitting
@@ -29,10 +30,11 @@ from kermix.runs.table_run import TableRun
 from kermix.runs.target_run import TargetRun
 from kermix.training.build import split_rows
 
-__all__ = ["Explored", "explorable"]
+__all__ = ["DRAWS", "Explored", "explorable"]
 
 MOST_COLUMNS = 200
 LONGEST_NAME = 120
+DRAWS = "draws.csv"
 
 
 def explorable(run: Run) -> TableRun | FitRun:
@@ -230,12 +232,25 @@ class Explored:
         data = self.data()
         return odd_rows(self.questions().model, data.frame, data.numbers, count)
 
-    def write_draws(self, path: Path, given: Any, count: Any, seed: Any) -> None:
-        """Write rows with what is given to a text file, as `kermix sample` does."""
-        table = self.questions().draws(given, count, seed)
-        form = self.run.csv_form(path.name) if isinstance(self.run, TableRun) else None
-        with table_writer(path, form=form) as writer:
-            writer.write(table)
+    def drawn_file(
+        self, given: Any, count: Any, seed: Any, safe: Any, on_rows: Callable[[int], None]
+    ) -> Iterator[bytes]:
+        """A text file of rows with what is given, as `kermix sample` writes it, piece by piece.
+
+        Args:
+            given: As for `Questions.ask`.
+            count: How many rows.
+            seed: Of the rows.
+            safe: Whether text that a spreadsheet would take for a formula is escaped.
+            on_rows: Called while rows are drawn; who raises in it stops the work.
+        """
+        if not isinstance(safe, bool):
+            raise OptionError(f"safe={safe!r}: true or false.")
+        parts = self.questions().draw_parts(given, count, seed, on_rows=on_rows)
+        form = self.run.csv_form(DRAWS) if isinstance(self.run, TableRun) else CsvForm()
+        text = CsvText(form, DRAWS)
+        for table in parts:
+            yield b"".join(text.pieces(spreadsheet_safe(table) if safe else table))
 
     def close(self) -> None:
         """Stop the fit, if one runs; it is saved."""

@@ -137,6 +137,7 @@ kermix.askPart = (place, source, model, say) => {
   const drawn = element("div", { id: "drawn" });
   const rows = element("input", { type: "number", id: "rows", min: 1, max: 100000, value: 1000 });
   const seed = element("input", { type: "number", id: "seed", min: 0, max: 2147483647, value: 0 });
+  const safe = element("input", { type: "checkbox", id: "safe" });
   const wanted = () => ({ given: Object.fromEntries(given), n: Math.trunc(Number(rows.value)), seed: Math.trunc(Number(seed.value)) });
   const tried = (work) => async () => { try { await work(); say(""); } catch (error) { say(error.message); } };
   const show = element("button", { type: "button", id: "draw", onclick: tried(async () => {
@@ -146,7 +147,7 @@ kermix.askPart = (place, source, model, say) => {
   }) }, "Show ten");
   const save = element("button", { type: "button", id: "download", onclick: tried(async () => {
     const { given: values, n, seed: number_ } = wanted();
-    const link = element("a", { href: URL.createObjectURL(await source.file(values, n, number_)), download: "draws.csv" });
+    const link = element("a", { href: URL.createObjectURL(await source.file(values, n, number_, safe.checked)), download: "draws.csv" });
     document.body.append(link);
     link.click();
     link.remove();
@@ -161,7 +162,8 @@ kermix.askPart = (place, source, model, say) => {
     element("h2", {}, "The most likely row"), likely,
     element("h2", {}, "Draws"),
     element("div", { class: "bar" },
-      element("label", { for: "rows" }, "rows"), rows, element("label", { for: "seed" }, "seed"), seed, show, save),
+      element("label", { for: "rows" }, "rows"), rows, element("label", { for: "seed" }, "seed"), seed, show, save,
+      element("label", { for: "safe", title: "A mark before text that a spreadsheet would take for a formula, as by kermix sample --spreadsheet-safe" }, safe, " escape formulas, for spreadsheets")),
     drawn);
   if (model.left_out.length) {
     place.append(element("p", { class: "small quiet" }, `Left out: ${model.left_out.map((c) => `${c.name} (${c.kind})`).join(", ")}.`));
