@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -32,7 +33,7 @@ from explore_cases import (
 from kermix.cli.app import app
 from kermix.errors import KermixError, OptionError, RunError
 from kermix.explore import fitting
-from kermix.explore.server import Address, free_socket
+from kermix.explore.server import Address, Server, free_socket
 from kermix.explore.session import Explored, explorable
 from kermix.models.table import drawing
 from kermix.runs.fit import begin_fit
@@ -398,7 +399,7 @@ def test_a_fit_whose_process_is_killed_has_failed(tmp_path, monkeypatch):
 
 
 def test_a_fit_of_rows_is_asked_in_closed_form(tmp_path):
-    table = pd.DataFrame(people()[["size", "income"]])
+    table = pd.DataFrame(people()[["size", "income"]]).round({"size": 0})  # values are shared
     with undrawn_figures():
         run = km.fit(table, out=tmp_path / "run", model="mixture", steps=20, refine_steps=20,
                      components=4, device="cpu")  # fmt: skip
@@ -423,7 +424,7 @@ def test_a_fit_of_rows_is_asked_in_closed_form(tmp_path):
     for change, error in (
         ({"settings": other}, "no density that could be asked"),
         ({"image": [1, 1, 2]}, "images"),
-        ({"columns": ["x"] * 201}, "very many columns"),
+        ({"columns": ["x"] * 201}, "201 columns, and a page asks one of 200 at most"),
     ):
         with pytest.raises(OptionError, match=error):
             explorable(replace(run, config={**run.config, **change}))
@@ -456,6 +457,26 @@ def test_a_table_that_is_gone_leaves_the_questions(run, tmp_path):
         while (found := told(address, "odd"))["state"] == "working":
             pass
         assert "cannot be read" in found["error"]
+
+
+@pytest.mark.parametrize("damage", ["no model", "half a model", "no schema", "no such schema"])
+def test_a_run_that_cannot_be_read_is_refused_before_there_is_a_page(
+    damage, run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Server, "run", lambda *_, **__: pytest.fail("a page"))
+    folder = copied_run(run, tmp_path / "run")
+    shutil.copy(run.folder / "config.json", folder)  # without what this process has added
+    path = folder / ("schema.json" if "schema" in damage else "checkpoint/model.safetensors")
+    if damage.startswith("no "):
+        path.unlink()
+    if damage == "no such schema":
+        path.write_text('{"columns": 3}')
+    elif damage == "half a model":
+        path.write_bytes(path.read_bytes()[:300])
+    arguments = ["explore", str(folder), "--no-browser", "--port", "0"]
+    found = CliRunner().invoke(app, arguments)
+    assert isinstance(found.exception, KermixError)
+    assert "http" not in found.output
 
 
 def test_the_command_refuses_what_is_not_there(tmp_path):

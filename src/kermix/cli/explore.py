@@ -82,6 +82,8 @@ def command(
         address = Address(host, listening.getsockname()[1])
         explored = _opened(source, is_run, reading, out, quick)
         try:
+            if explored.state == "ready":
+                explored.questions()  # what cannot be read is refused here, and nobody waits
             _say_where(address.url, address.is_local, port, address.port)
             app = application(explored, address)
             if browser:

@@ -48,8 +48,13 @@ def explorable(run: Run) -> TableRun | FitRun:
         return run
     if not isinstance(run, FitRun):
         raise OptionError(f"{run.folder}: a model of images; {told}.")
-    if run.image is not None or len(run.config["columns"]) > MOST_COLUMNS:
-        raise OptionError(f"{run.folder}: a fit of images or of very many columns; {told}.")
+    if run.image is not None:
+        raise OptionError(f"{run.folder}: a fit of images; {told}.")
+    if (count := len(run.config["columns"])) > MOST_COLUMNS:
+        raise OptionError(
+            f"{run.folder}: a mixture of {count} columns, and a page asks one of {MOST_COLUMNS} "
+            "at most; fit fewer columns."
+        )
     if not run.settings.is_mixture:
         raise OptionError(
             f"{run.folder}: model={run.settings.model}, which has no density that could be asked; "
@@ -160,7 +165,8 @@ class Explored:
             if isinstance(self.run, FitRun):
                 schema = self.data().schema
                 mixture = self.run.model().mixture()
-                model: Any = TableMixture(schema, mixture, "pandas", "mixture")
+                # Densities as `kermix score` has them.
+                model: Any = TableMixture(schema, mixture, "pandas", "mixture", shared=False)
             else:
                 model = self.run.model()
             with self._lock:

@@ -108,6 +108,8 @@ class TableMixture:
         mixture: Their density, in the units of the columns.
         frame: The kind of table that samples are.
         name: What it is called.
+        shared: Whether values that many rows share count by their probability, as in a table
+            model; False for plain densities.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -120,8 +122,16 @@ class TableMixture:
 
     n_iter_ = 0  # no step of a training was kept
 
-    def __init__(self, schema: Schema, mixture: GaussianMixture, frame: str, name: str) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        mixture: GaussianMixture,
+        frame: str,
+        name: str,
+        shared: bool = True,
+    ) -> None:
         self.schema_, self.mixture_, self._frame, self.name = schema, mixture, frame, name
+        self._shared = shared
 
     def save(self, path: Path) -> None:
         """Write the mixture; the schema is in the run's folder."""
@@ -199,7 +209,11 @@ class TableMixture:
         self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None
     ) -> np.ndarray:  # (N,)
         """Log-density of each row; a mixture has no orders of columns to average over."""
-        logs = _log_density(self.schema_, self.mixture_, _matrix(self.schema_, read_frame(X)[0]))
+        rows = _matrix(self.schema_, read_frame(X)[0])
+        if self._shared:
+            logs = _log_density(self.schema_, self.mixture_, rows)
+        else:
+            logs = self.mixture_.log_prob(rows).numpy()
         if on_rows is not None:
             on_rows(len(logs))
         return logs
