@@ -11,6 +11,7 @@ from explore_cases import EVIL, HOSTILE, people
 from kermix.data.tables.frames import as_frame
 from kermix.data.tables.schema import Schema
 from kermix.errors import KermixError, OptionError, SchemaError
+from kermix.explore import questions as questions_module
 from kermix.explore.check import checked, group_names
 from kermix.explore.odd import odd_rows
 from kermix.explore.questions import Questions
@@ -241,3 +242,15 @@ def test_whole_numbers_of_many_digits_are_kept():
     assert questions.typed({"x": "99999999999999999999"})["x"].to_pylist() == [1e20]
     with pytest.raises(OptionError, match="'0x10' is no number"):
         questions.ask({"x": "0x10"})
+
+
+def test_how_much_the_order_counts_is_told_where_it_is_much(model, monkeypatch):
+    spread = Questions(model).order_spread
+    rows = model.sample(questions_module.JUDGED, random_state=0)
+    assert spread == pytest.approx(model.order_spread(rows), rel=0.2)
+    for least, expected in ((spread * 2, None), (spread / 2, spread)):
+        monkeypatch.setattr(questions_module, "LARGE_SPREAD", least)
+        assert Questions(model).described.get("order_spread") == expected
+    values = np.random.default_rng(0).normal(size=(50, 2))
+    closed = gaussian(pd.DataFrame(values, columns=["a", "b"]), [0.0, 0.0], [1.0, 1.0])
+    assert Questions(closed).order_spread == 0

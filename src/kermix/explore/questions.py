@@ -1,5 +1,6 @@
 """Questions to a fitted table: every column given some, the most likely row, draws."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from kermix.explore.scales import Scale, positions, texts
 from kermix.models.table.distribution import ColumnDistribution
 from kermix.models.table.given import given_cell
 from kermix.runs.table_answers import drawn_parts
+from kermix.sklearn.table import TableModel
 
 __all__ = ["MOST_DRAWS", "MOST_SHOWN", "Answering", "Questions"]
 
@@ -21,6 +23,7 @@ MOST_DRAWS, MOST_SHOWN = 100_000, 100  # rows of a file, and of a table on the p
 INTERVAL = (0.05, 0.5, 0.95)
 LONGEST = 10_000  # letters of a value
 LARGEST_SEED = 2**31 - 1
+JUDGED, LARGE_SPREAD = 200, 0.3  # rows, and nats from which on a page says that order counts
 
 
 class Answering(Protocol):
@@ -90,7 +93,21 @@ class Questions:
         """The columns, their controls and what they are given nothing."""
         columns = [self._described(name) for name in self.alone]
         left_out = [{"name": c.name, "kind": c.kind} for c in self.schema.left_out]
-        return {"columns": columns, "left_out": left_out}
+        spread = self.order_spread
+        told = {"order_spread": spread} if spread >= LARGE_SPREAD else {}
+        return {"columns": columns, "left_out": left_out, **told}
+
+    @cached_property
+    def order_spread(self) -> float:
+        """How much log-densities depend on the order of columns, for rows of the model itself.
+
+        Where it is large, draws, which go column by column, differ from what `ask` tells at once.
+        """
+        if not isinstance(self.model, TableModel) or len(self.alone) < 2:
+            return 0.0  # closed forms have no order
+        drawn = self.model.sample(JUDGED, random_state=0, frame="arrow")
+        found = self.model.order_spread(drawn)
+        return found if math.isfinite(found) else 0.0
 
     def warm(self) -> None:
         """Ask once what readers will ask, so that modules are not imported by several threads."""
