@@ -66,7 +66,8 @@
     if (source.odd) add("Odd rows", "odd", !ready);
     if (source.watch) {
       const panel = add("Watch", "watch");
-      kermix.watchPart(panel, source, () => parts.get("Watch").shown(), async () => {
+      const watched = { ...source, watch: async () => { const found = await source.watch(); head(found); return found; } };
+      kermix.watchPart(panel, watched, () => parts.get("Watch").shown(), async () => {
         if (ready) return;
         head(await source.state());
         await begin();
