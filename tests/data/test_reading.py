@@ -376,3 +376,18 @@ def test_an_excel_file_without_a_sheet_of_rows_is_refused(tmp_path):
         archive.writestr("hello.txt", "hello")
     with pytest.raises(TableError, match=r"u\.xlsx: not a readable Excel file"):
         read_frame(tmp_path / "u.xlsx")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('a,"line\nbreak",c\n1,2,3\n', r"column 2, 'line\\nbreak', goes over several lines"),
+        ('a,"li""ne\r\nbreak"\r\n1,2\r\n', r"column 2, 'li\"ne\\r\\nbreak', goes over"),
+        ('"b\n",c\n1,2\n', r"column 1, 'b\\n', goes over several lines"),
+    ],
+)
+def test_a_name_over_several_lines_is_told(tmp_path, text, told):
+    path = tmp_path / "t.csv"
+    path.write_bytes(text.encode())
+    with pytest.raises(TableError, match=told):
+        read_frame(path)

@@ -1,5 +1,6 @@
 """The page in a real browser: each of its parts shows what the library computes."""
 
+import contextlib
 import json
 import os
 import sys
@@ -144,6 +145,9 @@ def test_a_bad_value_is_told_and_the_page_goes_on(browser, address):
     number.press("Enter")
     alert = page.get_by_role("alert")
     alert.filter(has_text="'tall' is no number").wait_for()
+    shown = page.locator("#ask .card p").all_inner_texts()
+    assert shown == ["no answer"] * 6, "nothing of the question before is left"
+    assert page.locator("#likely td").count() == 0
     number.fill("172")
     number.press("Enter")
     wait_for_answer(page, {"size": "172"})
@@ -292,6 +296,8 @@ def test_an_exported_page_answers_like_the_library(opened, mixture, tmp_path):
         {},
         {"a": "1.5"},
         {"a": "-0.5", "c": "520"},
+        {"a": "30"},
+        {"a": "-1e3", "c": "1e6"},
         {"a": "0", "b<b>": "4", "c": "480"},
     ):
         for name in ("a", "b<b>", "c"):
@@ -322,6 +328,87 @@ def test_an_exported_page_answers_like_the_library(opened, mixture, tmp_path):
     law = questions.model.conditional("b<b>", {"a": 0.0, "c": 480.0})
     for share in (0.1, 0.5, 0.9):
         assert (drawn["b<b>"] <= law.quantile(share)[0]).mean() == pytest.approx(share, abs=0.03)
+
+
+def test_an_exported_page_refuses_what_the_library_refuses(opened, mixture, tmp_path):
+    write_page(mixture, tmp_path / "explore.html")
+    page = opened((tmp_path / "explore.html").as_uri())
+    wait_for_answer(page, {})
+    box = page.get_by_label("Set a", exact=True)
+    alert = page.get_by_role("alert")
+    for text in ("0x10", "1e", "1_0", "1e200", "-1e308", "inf", "0b1"):
+        with pytest.raises(km.errors.KermixError) as refused:
+            mixture.questions().ask({"a": text})
+        box.fill(text)
+        box.press("Enter")
+        wait_for_answer(page, {"a": text})
+        told = alert.inner_text()
+        assert text in told
+        if "e200" in text or "e308" in text:
+            expected = str(refused.value).replace(f"a={float(text)}", f"a={text}")
+            assert told == expected
+        elif text != "inf":
+            assert told in str(refused.value).replace(" (double)", "")
+    for text in ("+3", ".5", "1.", "1E+1"):
+        box.fill(text)
+        box.press("Enter")
+        wait_for_answer(page, {"a": text}, "filled")
+        assert alert.is_hidden()
+        assert float(page.locator("#likely td").first.inner_text()) == float(text)
+
+
+@pytest.fixture(scope="module")
+def odd_names(run, tmp_path_factory):
+    """A mixture whose columns are called like parts of an object, or like a formula."""
+    rng = np.random.default_rng(3)
+    names = ["__proto__", "constructor", "=1+1"]
+    table = pd.DataFrame(rng.normal(size=(300, 3)), columns=names)
+    table["text"] = "@SUM(1)"
+    table["toString"] = 2**60 + 1 + 2 * rng.permutation(10**4)[:300]
+    schema = Schema.of(table, kinds={"toString": "number"})
+    assert schema["toString"].origin % 2 == 1, "no float"
+    config = {"contest": True, "data": "odd.csv", "schema": schema.to_dict()}
+    folder = copied_run(run, tmp_path_factory.mktemp("odd") / "run", **config)
+    parts = torch.ones(1), torch.tensor([[0, 0, 0, 1e4]]), torch.tensor([[1, 1, 1, 9e6]])
+    own = km.GaussianMixture(*(part.double() for part in parts))
+    model = TableMixture(schema, own, "pandas", "closed-form mixture")
+    model.save(folder / "checkpoint" / "mixture.safetensors")
+    return Explored.open(folder)
+
+
+@pytest.mark.parametrize("exported", [True, False])
+def test_columns_may_have_any_name_and_many_digits(opened, odd_names, tmp_path, exported):
+    every = ["__proto__", "constructor", "=1+1", "text", "toString"]
+    many = str(2**60 + 4321)
+    with contextlib.ExitStack() as stack:
+        if exported:
+            write_page(odd_names, tmp_path / "explore.html")
+            page = opened((tmp_path / "explore.html").as_uri())
+        else:
+            page = opened(stack.enter_context(served(odd_names)).url)
+        wait_for_answer(page, {})
+        for name, text in (("__proto__", "0.25"), ("toString", many)):
+            box = page.get_by_label(f"Set {name}", exact=True)
+            box.fill(text)
+            box.press("Enter")
+        page.wait_for_function(
+            "n => (document.querySelector('#ask').dataset.filled || '').includes(n)", arg=many
+        )
+        assert page.locator("#likely th").all_inner_texts() == every
+        cells = page.locator("#likely td").all_inner_texts()
+        assert (cells[0], cells[3], cells[4]) == ("0.25", "@SUM(1)", many)
+        page.get_by_label("rows", exact=True).fill("20")
+        for safe in (False, True):
+            page.get_by_label("escape formulas, for spreadsheets").set_checked(safe)
+            with page.expect_download() as download:
+                page.get_by_role("button", name="Download as CSV").click()
+            drawn = pd.read_csv(download.value.path(), dtype={"toString": str})
+            mark = "'" if safe else ""
+            assert list(drawn) == [*every[:2], f"{mark}=1+1", "text", "toString"]
+            assert set(drawn["__proto__"]) == {0.25}
+            assert set(drawn["text"]) == {f"{mark}@SUM(1)"}
+            assert set(drawn["toString"]) == {many}
+            assert drawn["constructor"].std() > 0.3
 
 
 def test_only_mixtures_are_exported(explored, tmp_path):

@@ -3,10 +3,12 @@
 import io
 import json
 import re
+import shutil
 import signal
 import socket
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -31,8 +33,9 @@ from explore_cases import (
 from kermix.cli.app import app
 from kermix.errors import KermixError, OptionError, RunError
 from kermix.explore import fitting
-from kermix.explore.server import Address, free_socket
+from kermix.explore.server import Address, Server, free_socket
 from kermix.explore.session import Explored, explorable
+from kermix.models.table import drawing
 from kermix.runs.fit import begin_fit
 from kermix.runs.kinds import open_run
 from processes import command
@@ -127,12 +130,17 @@ def test_no_file_is_read_that_was_not_named(address, path):
         ("ask", b"\xff\xfe", "no JSON"),
         ("ask", b"[" * 100_000, "JSON|nested"),
         ("ask", b"[]", "an object with given"),
+        ("ask", b'{"given": {"sex": "\\ud800"}}', "half a character"),
+        ("likely", b'{"given": {"\\udfff": "x"}}', "half a character"),
+        ("draws", b'{"given": {"sex": "\\ud800"}, "n": 3, "seed": 0}', "half a character"),
         ("ask", {"given": {}, "file": "/etc/passwd"}, "nothing else"),
         ("ask", {"given": 3}, "an object of values"),
         ("ask", {"given": {"size": "x"}}, "is no number"),
         ("ask", b" " * (1 << 20) + b"{}", "more than 1,048,576 bytes"),
         ("draws", {"given": {}, "n": 101, "seed": 0}, "from 1 to 100"),
-        ("draws.csv", {"given": {}, "n": 10**9, "seed": 0}, "from 1 to 100,000"),
+        ("draws.csv", {"given": {}, "n": 10**9, "seed": 0, "safe": False}, "from 1 to 100,000"),
+        ("draws.csv", {"given": {"size": "x"}, "n": 1, "seed": 0, "safe": True}, "is no number"),
+        ("draws.csv", {"given": {}, "n": 1, "seed": 0, "safe": "no"}, "true or false"),
     ],
 )
 def test_questions_are_looked_at_before_they_are_answered(address, path, body, error):
@@ -168,17 +176,109 @@ def test_checks_and_odd_rows_come_when_they_are_done(address, run):
     assert odd["rows"][0]["log_density"] == pytest.approx(scores.min(), rel=1e-5)
 
 
-def test_a_file_of_draws_is_that_of_kermix_sample(address, run, tmp_path):
+@pytest.mark.parametrize("safe", [False, True])
+@pytest.mark.parametrize("block", [8192, 16])
+def test_a_file_of_draws_is_that_of_kermix_sample(
+    safe, block, address, run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(drawing, "LARGEST_BLOCK", block)
     given = {"sex": "m", HOSTILE: "=1+1"}
-    body = {"given": given, "n": 50, "seed": 3}
+    body = {"given": given, "n": 50, "seed": 3, "safe": safe}
     status, headers, data = asked(address, f"/{address.token}/api/draws.csv", body)
     assert (status, headers["content-type"]) == (200, "text/csv; charset=utf-8")
     assert "attachment" in headers["content-disposition"]
     out = tmp_path / "sample.csv"
     texts = [f"--given={name}={value}" for name, value in given.items()]
     arguments = ["sample", str(run.folder), "-n", "50", "--seed", "3", "-o", str(out), *texts]
+    arguments += ["--spreadsheet-safe"] * safe
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert data == out.read_bytes()
+    assert (b",'=1+1," in data) == safe
+
+
+class Parts:
+    """Draws without end, a part each time that somebody lets it."""
+
+    def __init__(self, run):
+        self.table = run.model().sample(2000, frame="arrow")
+        self.drawn, self.stopped, self.free = 0, 0, threading.Event()
+
+    def __call__(self, given, count, seed, most=0, on_rows=None):
+        while True:
+            try:
+                while not self.free.wait(0.01):
+                    on_rows(0)
+            except BaseException:
+                self.stopped += 1
+                raise
+            self.drawn += 1
+            yield self.table
+
+
+@pytest.fixture
+def parts(run, monkeypatch):
+    """A server whose files of draws do not end, and what draws them."""
+    explored, found = Explored.open(run.folder), Parts(run)
+    monkeypatch.setattr(explored.questions(), "draw_parts", found)
+    with served(explored) as address:
+        yield address, found
+
+
+def download(address):
+    """A client that has asked for a file, and has read nothing of it."""
+    body = json.dumps({"given": {}, "n": 1000, "seed": 0, "safe": False}).encode()
+    client = socket.create_connection(("127.0.0.1", address.port))
+    head = f"POST /{address.token}/api/draws.csv HTTP/1.1\r\nHost: 127.0.0.1:{address.port}\r\n"
+    client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return client
+
+
+def test_files_of_draws_do_not_keep_others_from_asking(parts):
+    address, _ = parts
+    clients = [download(address) for _ in range(4)]
+    begun = time.monotonic()
+    assert "size" in told(address, "ask", {"given": {"sex": "m"}})
+    assert time.monotonic() - begun < 5
+    for client in clients:
+        client.close()
+
+
+def test_a_file_is_drawn_as_long_as_somebody_reads_it(parts):
+    address, found = parts
+    found.free.set()
+    client = download(address)
+    assert client.recv(100).startswith(b"HTTP/1.1 200")
+    client.close()
+    seen = -1
+    while seen != found.drawn:  # until nobody draws any more
+        seen = found.drawn
+        time.sleep(0.3)
+    with download(address) as slow:
+        assert slow.recv(100).startswith(b"HTTP/1.1 200")
+        time.sleep(0.5)
+        held, _ = found.drawn, time.sleep(0.5)
+        assert found.drawn - held <= 1, "what is not read is not drawn"
+
+
+def test_the_server_ends_while_files_are_drawn(run, monkeypatch, capfd):
+    explored, found = Explored.open(run.folder), Parts(run)
+    monkeypatch.setattr(explored.questions(), "draw_parts", found)
+    with served(explored) as address:
+        clients = [download(address) for _ in range(3)]
+        told(address, "state")
+        time.sleep(0.1)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 4
+    assert found.stopped >= 1
+    for client in clients:
+        client.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_address_with_a_slash_too_many_is_not_there(address):
+    status, headers, _ = asked(address, f"/{address.token}/api/state/")
+    assert status == 404
+    assert "location" not in headers
 
 
 def test_many_ask_at_once_and_nobody_gets_the_answer_of_another(address):
@@ -274,8 +374,32 @@ def test_a_fit_that_fails_says_why(tmp_path, capsys):
     assert "there is no such folder" in capsys.readouterr().err
 
 
+def test_a_fit_whose_process_is_killed_has_failed(tmp_path, monkeypatch):
+    """As where memory runs out; the lock that is left behind does not look like a training."""
+    waits = "import sys, time; open(sys.argv[1] + '/lock', 'w').close(); time.sleep(60)"
+    monkeypatch.setattr(fitting, "COMMAND", (sys.executable, "-c", waits))
+    people().to_csv(tmp_path / "people.csv", index=False)
+    run, data = begin_fit(tmp_path / "people.csv", out=tmp_path / "run", **SHORT)
+    explored = Explored(explorable(run), data, fit=True)
+    with served(explored) as address:
+        assert told(address, "state")["state"] == "training"
+        while not (run.folder / "lock").exists():
+            pass
+        explored.fitting._process.kill()
+        explored.fitting._process.wait()
+        state = told(address, "state")
+        assert state["state"] == "failed"
+        assert "ended by signal SIGKILL" in state["error"]
+        error = told(address, "ask", {"given": {}})["error"]
+        assert re.search("has failed: .*SIGKILL.* kermix resume", error)
+    assert explored.state == "failed", "also when it is closed"
+    assert "SIGKILL" in explored.fitting.failed
+    with pytest.raises(RunError, match="not trained to the end"):
+        Explored.open(run.folder)
+
+
 def test_a_fit_of_rows_is_asked_in_closed_form(tmp_path):
-    table = pd.DataFrame(people()[["size", "income"]])
+    table = pd.DataFrame(people()[["size", "income"]]).round({"size": 0})  # values are shared
     with undrawn_figures():
         run = km.fit(table, out=tmp_path / "run", model="mixture", steps=20, refine_steps=20,
                      components=4, device="cpu")  # fmt: skip
@@ -292,7 +416,7 @@ def test_a_fit_of_rows_is_asked_in_closed_form(tmp_path):
         assert settled(address, "check")["scores"]["density_name"] == "held-out log-density"
         odd = settled(address, "odd")["rows"][0]
         assert odd["log_density"] == pytest.approx(float(run.score(table).min()), rel=1e-5)
-        body = {"given": {"size": "180"}, "n": 5, "seed": 0}
+        body = {"given": {"size": "180"}, "n": 5, "seed": 0, "safe": False}
         _, _, data = asked(address, f"/{address.token}/api/draws.csv", body)
         assert pd.read_csv(io.BytesIO(data))["size"].tolist() == [180.0] * 5
     # Runs that cannot be asked are refused with what to do.
@@ -300,12 +424,28 @@ def test_a_fit_of_rows_is_asked_in_closed_form(tmp_path):
     for change, error in (
         ({"settings": other}, "no density that could be asked"),
         ({"image": [1, 1, 2]}, "images"),
-        ({"columns": ["x"] * 201}, "very many columns"),
+        ({"columns": ["x"] * 201}, "201 columns, and a page asks one of 200 at most"),
     ):
         with pytest.raises(OptionError, match=error):
             explorable(replace(run, config={**run.config, **change}))
     with pytest.raises(KermixError, match=r"no config\.json"):
         Explored.open(tmp_path)
+
+
+def test_odd_rows_of_a_mixture_are_lines_of_the_file(tmp_path):
+    table = pd.DataFrame(people(120)[["size", "income"]])
+    table.loc[40, "size"] = np.nan  # left out, and counted
+    table.loc[77, "size"] = 400.0
+    table.to_csv(tmp_path / "people.csv", index=False)
+    with undrawn_figures():
+        run = km.fit(tmp_path / "people.csv", out=tmp_path / "run", model="mixture", steps=10,
+                     refine_steps=5, components=2, device="cpu")  # fmt: skip
+    lines = (tmp_path / "people.csv").read_text().splitlines()
+    with served(Explored.open(run.folder)) as address:
+        odd = settled(address, "odd")["rows"]
+        assert odd[0]["row"] == 79
+        for row in odd[:5]:
+            assert lines[row["row"] - 1].startswith(f"{float(row['values']['size'])},")
 
 
 def test_a_table_that_is_gone_leaves_the_questions(run, tmp_path):
@@ -317,6 +457,26 @@ def test_a_table_that_is_gone_leaves_the_questions(run, tmp_path):
         while (found := told(address, "odd"))["state"] == "working":
             pass
         assert "cannot be read" in found["error"]
+
+
+@pytest.mark.parametrize("damage", ["no model", "half a model", "no schema", "no such schema"])
+def test_a_run_that_cannot_be_read_is_refused_before_there_is_a_page(
+    damage, run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Server, "run", lambda *_, **__: pytest.fail("a page"))
+    folder = copied_run(run, tmp_path / "run")
+    shutil.copy(run.folder / "config.json", folder)  # without what this process has added
+    path = folder / ("schema.json" if "schema" in damage else "checkpoint/model.safetensors")
+    if damage.startswith("no "):
+        path.unlink()
+    if damage == "no such schema":
+        path.write_text('{"columns": 3}')
+    elif damage == "half a model":
+        path.write_bytes(path.read_bytes()[:300])
+    arguments = ["explore", str(folder), "--no-browser", "--port", "0"]
+    found = CliRunner().invoke(app, arguments)
+    assert isinstance(found.exception, KermixError)
+    assert "http" not in found.output
 
 
 def test_the_command_refuses_what_is_not_there(tmp_path):

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -10,7 +11,8 @@ from typer.testing import CliRunner
 
 from kermix.cli.app import app
 from kermix.errors import KermixError, RunError
-from kermix.runs.lock import locked_run
+from kermix.runs import lock
+from kermix.runs.lock import is_held, locked_run
 from processes import Process, command
 
 
@@ -48,6 +50,7 @@ def test_a_killed_process_holds_nothing(holder, tmp_path):
     holder.send(signal.SIGKILL)
     holder.wait()
     assert (tmp_path / "lock").exists(), "left behind, and of no effect"
+    assert not is_held(tmp_path)
     with locked_run(tmp_path):
         assert str(os.getpid()) in (tmp_path / "lock").read_text()
     assert list(tmp_path.iterdir()) == []
@@ -66,6 +69,24 @@ def test_the_lock_is_released_however_a_process_leaves(error, tmp_path):
     with locked_run(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_look_neither_takes_the_lock_nor_gives_it_back(holder, tmp_path):
+    assert not is_held(tmp_path / "none")
+    for _ in range(3):
+        assert is_held(tmp_path)
+    assert (tmp_path / "lock").exists()
+    with pytest.raises(RunError, match="in training already"), locked_run(tmp_path):
+        pass
+
+
+def test_a_look_of_another_process_does_not_refuse_a_training(tmp_path):
+    (tmp_path / "lock").touch()
+    with (tmp_path / "lock").open("r+b") as looking:
+        lock._lock(looking)
+        threading.Timer(0.06, looking.close).start()
+        with locked_run(tmp_path):
+            assert is_held(tmp_path)
 
 
 def test_one_that_is_half_written_is_still_a_lock(holder, tmp_path):

@@ -82,6 +82,8 @@ def command(
         address = Address(host, listening.getsockname()[1])
         explored = _opened(source, is_run, reading, out, quick)
         try:
+            if explored.state == "ready":
+                explored.questions()  # what cannot be read is refused here, and nobody waits
             _say_where(address.url, address.is_local, port, address.port)
             app = application(explored, address)
             if browser:
@@ -90,8 +92,10 @@ def command(
         finally:
             explored.close()
             if explored.fitting is not None and explored.state != "ready":
+                failed = explored.fitting.failed
+                told = "The fit is saved." if failed is None else f"The fit has failed: {failed}"
                 Console().print(
-                    f"The fit is saved. To go on: kermix resume {explored.run.folder}",
+                    f"{told} To go on: {explored.resume}",
                     markup=False, highlight=False, soft_wrap=True,
                 )  # fmt: skip
     finally:

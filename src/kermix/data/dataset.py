@@ -29,6 +29,7 @@ class Dataset:
         notes: What was left out when it was read.
         labels: The class of each row, int64, (N,), if known.
         classes: The names of the classes.
+        numbers: Of the rows where they were read, (N,): lines of a text file.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
+    numbers: Tensor | None = None
 
     @cached_property
     def values(self) -> Tensor:  # (N, d)

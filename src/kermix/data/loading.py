@@ -85,7 +85,8 @@ def load(
             f"{', '.join(BUILT_IN)}."
         )
     table = read_table(path)
-    whole = Dataset(path.stem, table.values, table.columns, notes=tuple(table.notes()))
+    whole = Dataset(path.stem, table.values, table.columns, notes=tuple(table.notes()),
+                    numbers=table.numbers)  # fmt: skip
     return _some(whole, rows, seed)
 
 
@@ -100,4 +101,5 @@ def _some(dataset: Dataset, rows: int | None, seed: int) -> Dataset:
     order = torch.randperm(len(dataset.stored), generator=torch.Generator().manual_seed(seed))
     chosen = order[:rows].sort().values
     labels = None if dataset.labels is None else dataset.labels[chosen]
-    return replace(dataset, stored=dataset.stored[chosen], labels=labels)
+    numbers = None if dataset.numbers is None else dataset.numbers[chosen]
+    return replace(dataset, stored=dataset.stored[chosen], labels=labels, numbers=numbers)

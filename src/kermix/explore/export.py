@@ -9,6 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from kermix.data.tables.common import load_pyarrow
+from kermix.data.tables.frames import arrow_type
 from kermix.errors import OptionError, SizeError
 from kermix.explore.scales import texts
 from kermix.explore.session import Explored
@@ -38,7 +40,8 @@ def write_page(explored: Explored, path: Path) -> None:
             "page alone cannot ask; export a mixture (kermix fit TABLE --model mixture)."
         )
     content = {"name": explored.name, "rows": explored.run.config["shape"][0],
-               "model": model.name, **_mixture(model), **_columns(explored)}  # fmt: skip
+               "model": model.name, "farthest": model.farthest,
+               **_mixture(model), **_columns(explored)}  # fmt: skip
     with whole_file(path) as part:
         part.write_text(_page(content, explored.name), encoding="utf-8")
 
@@ -58,13 +61,15 @@ def _mixture(model: TableMixture) -> dict[str, Any]:
 
 
 def _columns(explored: Explored) -> dict[str, Any]:
+    is_integer = load_pyarrow().types.is_integer
     questions = explored.questions()
     told = questions.described
     columns = []
     for described, column in zip(told["columns"], questions.schema.numbers, strict=True):
         edges = questions.scales[column.name].edges.tolist()
         columns.append({"name": column.name, "described": described, "edges": edges,
-                        "decimals": column.decimals, "origin": column.origin})  # fmt: skip
+                        "decimals": column.decimals, "origin": str(column.origin),
+                        "whole": is_integer(arrow_type(column.type.arrow))})  # fmt: skip
     constants = {}
     for left in questions.schema.left_out:
         cells = left.decode(1)

@@ -42,7 +42,7 @@ class Fitting:
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._said,
             start_new_session=True,
         )  # fmt: skip
-        self.keeping = False
+        self.keeping, self._why = False, ""
 
     @property
     def running(self) -> bool:
@@ -54,9 +54,18 @@ class Fitting:
         """What it said when it ended with an error."""
         if self.running or self._process.returncode == 0:
             return None
+        if not self._why:
+            self._why = self._last_words(self._process.returncode)
+        return self._why
+
+    def _last_words(self, status: int) -> str:
+        if status < 0:
+            known = {number.value: number.name for number in signal.Signals}
+            name = known.get(-status, -status)
+            return f"its process was ended by signal {name}, as when memory runs out."
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").strip()[-TOLD:].splitlines()
-        return lines[-1] if lines else f"It ended with status {self._process.returncode}."
+        return lines[-1] if lines else f"its process ended with status {status}."
 
     def keep(self) -> None:
         """End the training, and keep the best that it has found."""
@@ -78,6 +87,8 @@ class Fitting:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+            self._why = f"it did not stop within {PATIENCE:g} seconds, and was ended."
+        self._why = self.failed or ""
         self._said.close()
 
 

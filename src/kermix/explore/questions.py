@@ -1,6 +1,7 @@
 """Questions to a fitted table: every column given some, the most likely row, draws."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -13,7 +14,8 @@ from kermix.errors import OptionError
 from kermix.explore.scales import Scale, positions, texts
 from kermix.models.table.distribution import ColumnDistribution
 from kermix.models.table.given import given_cell
-from kermix.runs.table_answers import generator_of
+from kermix.runs.table_answers import drawn_parts
+from kermix.sklearn.table import TableModel
 
 __all__ = ["MOST_DRAWS", "MOST_SHOWN", "Answering", "Questions"]
 
@@ -21,6 +23,7 @@ MOST_DRAWS, MOST_SHOWN = 100_000, 100  # rows of a file, and of a table on the p
 INTERVAL = (0.05, 0.5, 0.95)
 LONGEST = 10_000  # letters of a value
 LARGEST_SEED = 2**31 - 1
+JUDGED, LARGE_SPREAD = 200, 0.3  # rows, and nats from which on a page says that order counts
 
 
 class Answering(Protocol):
@@ -90,7 +93,21 @@ class Questions:
         """The columns, their controls and what they are given nothing."""
         columns = [self._described(name) for name in self.alone]
         left_out = [{"name": c.name, "kind": c.kind} for c in self.schema.left_out]
-        return {"columns": columns, "left_out": left_out}
+        spread = self.order_spread
+        told = {"order_spread": spread} if spread >= LARGE_SPREAD else {}
+        return {"columns": columns, "left_out": left_out, **told}
+
+    @cached_property
+    def order_spread(self) -> float:
+        """How much log-densities depend on the order of columns, for rows of the model itself.
+
+        Where it is large, draws, which go column by column, differ from what `ask` tells at once.
+        """
+        if not isinstance(self.model, TableModel) or len(self.alone) < 2:
+            return 0.0  # closed forms have no order
+        drawn = self.model.sample(JUDGED, random_state=0, frame="arrow")
+        found = self.model.order_spread(drawn)
+        return found if math.isfinite(found) else 0.0
 
     def warm(self) -> None:
         """Ask once what readers will ask, so that modules are not imported by several threads."""
@@ -170,12 +187,31 @@ class Questions:
             seed: Of the rows.
             most: How many may be asked for.
         """
+        return load_pyarrow().concat_tables(self.draw_parts(given, count, seed, most))
+
+    def draw_parts(
+        self,
+        given: Any,
+        count: Any,
+        seed: Any,
+        most: int = MOST_DRAWS,
+        on_rows: Callable[[int], None] | None = None,
+    ) -> Iterator[Any]:
+        """The same rows, some at a time; refused before the first of them is drawn.
+
+        Args:
+            given: As for `ask`.
+            count: How many.
+            seed: Of the rows.
+            most: How many may be asked for.
+            on_rows: As for `kermix.TableModel.sample`; who raises in it stops the work.
+        """
         for name, value, low, high in (("n", count, 1, most), ("seed", seed, 0, LARGEST_SEED)):
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise OptionError(f"{name}={value!r}: a whole number from {low} to {high:,}.")
         cells = self.typed(given)
-        source = generator_of(self.model, seed)  # the rows of `kermix sample`
-        return self.model.sample(count, given=cells or None, random_state=source, frame="arrow")
+        # The rows of `kermix sample`.
+        return drawn_parts(self.model, count, seed, given=cells or None, on_rows=on_rows)
 
     def shown_draws(self, given: Any, count: Any, seed: Any) -> dict[str, Any]:
         """A few rows as text."""

@@ -136,7 +136,8 @@ def positions(alone: ColumnDistribution) -> list[str]:
     column = alone.column
     assert isinstance(column, NumberColumn)
     shares = np.linspace(0, 1, STEPS + 1)
-    numbers = np.concatenate([[column.low], _quantiles(alone, shares[1:-1]), [column.high]])
+    low, high = alone.ends()
+    numbers = np.concatenate([low[:1], _quantiles(alone, shares[1:-1]), high[:1]])
     codes, scores = alone.coded(numbers)
     return list(dict.fromkeys(str(text) for text in texts(column.decode(codes, scores))))
 

@@ -8,17 +8,18 @@ it. Only files of the page itself are sent, from a fixed list.
 import hmac
 import ipaddress
 import json
+import logging
 import secrets
 import socket
-import tempfile
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from importlib import resources
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from kermix.errors import KermixError, MissingExtraError, OptionError, RunError
-from kermix.explore.session import Explored
+from kermix.explore.session import DRAWS, Explored
 from kermix.files import finite_json
 
 try:
@@ -26,7 +27,7 @@ try:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
-    from starlette.responses import JSONResponse, PlainTextResponse, Response
+    from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 except ImportError as missing:
@@ -55,7 +56,7 @@ HEADERS = {
 LOCAL = ("127.0.0.1", "localhost", "::1")
 PORTS = 50  # that are tried, one after the other
 LARGEST_BODY = 1 << 20
-AT_ONCE = 2  # questions that are computed together; others wait
+AT_ONCE, FILES_AT_ONCE = 2, 1  # questions and files that are computed together; others wait
 GRACE = 2  # seconds for answers on their way when the server ends
 
 
@@ -113,8 +114,8 @@ def _is_number(name: str) -> bool:
 class Guard:
     """Refuses what was not asked by the page itself, before anything looks at it."""
 
-    def __init__(self, inner: ASGIApp, address: Address) -> None:
-        self.inner, self.address = inner, address
+    def __init__(self, inner: ASGIApp, address: Address, ending: threading.Event) -> None:
+        self.inner, self.address, self.ending = inner, address, ending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -132,7 +133,8 @@ class Guard:
             await PlainTextResponse(told, 404, HEADERS)(scope, receive, send)
             return
         inner = {**scope, "path": f"/{path}", "raw_path": f"/{path}".encode()}
-        await self.inner(inner, receive, send)
+        with suppress(Ended):
+            await self.inner(inner, receive, send)
 
     def _refused(self, request: Request) -> str | None:
         headers = request.headers
@@ -148,19 +150,35 @@ class Guard:
         return None
 
 
-def application(explored: Explored, address: Address) -> ASGIApp:
+class Ended(Exception):
+    """The server ends, and what is left of an answer is not needed any more."""
+
+
+class Places:
+    """Threads that compute answers: some for questions, and one for files of draws.
+
+    A file takes seconds, so those who wait for one do not keep others from asking. It is drawn
+    part by part, and between two parts its place is the next one's.
+    """
+
+    def __init__(self) -> None:
+        self._limits: dict[bool, anyio.CapacityLimiter] = {}
+
+    async def worked(self, function: Callable[..., Any], *given: Any, file: bool = False) -> Any:
+        """What a function returns, in a thread of its own."""
+        if file not in self._limits:  # they need the event loop
+            self._limits[file] = anyio.CapacityLimiter(FILES_AT_ONCE if file else AT_ONCE)
+        return await anyio.to_thread.run_sync(function, *given, limiter=self._limits[file])
+
+
+def application(explored: Explored, address: Address) -> Guard:
     """The page and what it asks.
 
     Args:
         explored: What is asked.
         address: Where the page is.
     """
-    limiter: list[anyio.CapacityLimiter] = []
-
-    async def worked(function: Callable[..., Any], *arguments: Any) -> Any:
-        if not limiter:
-            limiter.append(anyio.CapacityLimiter(AT_ONCE))
-        return await anyio.to_thread.run_sync(function, *arguments, limiter=limiter[0])
+    places, ending = Places(), threading.Event()
 
     def answer(function: Callable[..., Any], *names: str) -> Callable[..., Awaitable[Response]]:
         """An endpoint: a function of some members of the body."""
@@ -168,24 +186,34 @@ def application(explored: Explored, address: Address) -> ASGIApp:
         async def endpoint(request: Request) -> Response:
             try:
                 body = await _body(request, names) if names else {}
-                found = await worked(function, *(body[name] for name in names))
+                found = await places.worked(function, *(body[name] for name in names))
             except KermixError as error:
-                status = 409 if isinstance(error, RunError) else 400
-                return JSONResponse({"error": str(error)}, status, HEADERS)
-            if isinstance(found, Response):
-                return found
+                return _refusal(error)
             text = json.dumps(finite_json(found), allow_nan=False, separators=(",", ":"))
             return Response(text, 200, HEADERS, "application/json")
 
         return endpoint
 
-    def drawn(given: Any, n: Any, seed: Any) -> Response:
-        with tempfile.TemporaryDirectory(prefix="kermix-explore-") as folder:
-            path = Path(folder) / "draws.csv"
-            explored.write_draws(path, given, n, seed)
-            data = path.read_bytes()
-        named = {"Content-Disposition": 'attachment; filename="draws.csv"'}
-        return Response(data, 200, {**HEADERS, **named}, "text/csv")
+    def go_on(rows: int) -> None:
+        if ending.is_set():
+            raise Ended
+
+    async def drawn(request: Request) -> Response:
+        try:
+            body = await _body(request, ("given", "n", "seed", "safe"))
+            given, n, seed, safe = (body[name] for name in ("given", "n", "seed", "safe"))
+            pieces = explored.drawn_file(given, n, seed, safe, go_on)
+            first = await places.worked(next, pieces, file=True)
+        except KermixError as error:
+            return _refusal(error)
+
+        async def sent() -> AsyncIterator[bytes]:
+            yield first
+            while piece := await places.worked(next, pieces, b"", file=True):
+                yield piece
+
+        named = {"Content-Disposition": f'attachment; filename="{DRAWS}"'}
+        return StreamingResponse(sent(), 200, {**HEADERS, **named}, "text/csv")
 
     def page(name: str) -> Callable[..., Awaitable[Response]]:
         file, kind = FILES[name]
@@ -212,10 +240,17 @@ def application(explored: Explored, address: Address) -> ASGIApp:
         Route("/api/likely", answer(lambda g: asks().likely(g), "given"), methods=["POST"]),
         Route("/api/draws", answer(lambda *a: asks().shown_draws(*a), "given", "n", "seed"),
               methods=["POST"]),
-        Route("/api/draws.csv", answer(drawn, "given", "n", "seed"), methods=["POST"]),
+        Route(f"/api/{DRAWS}", drawn, methods=["POST"]),
         Route("/api/keep", answer(keep), methods=["POST"]),
     ]  # fmt: skip
-    return Guard(Starlette(routes=routes), address)
+    app = Starlette(routes=routes)
+    app.router.redirect_slashes = False  # to an address without the token
+    return Guard(app, address, ending)
+
+
+def _refusal(error: KermixError) -> Response:
+    status = 409 if isinstance(error, RunError) else 400
+    return JSONResponse({"error": str(error)}, status, HEADERS)
 
 
 async def _body(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
@@ -227,6 +262,9 @@ async def _body(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
             raise OptionError(f"The question has more than {LARGEST_BODY:,} bytes.")
     try:
         body = json.loads(data)
+        json.dumps(body, ensure_ascii=False).encode()  # halves of a character are no text
+    except UnicodeEncodeError:
+        raise OptionError("The question has half a character (a lone surrogate) in it.") from None
     except ValueError:  # also what is no Unicode
         raise OptionError("The question is no JSON.") from None
     except RecursionError:
@@ -267,10 +305,21 @@ def free_socket(host: str, port: int) -> socket.socket:
     )
 
 
-def server_of(app: ASGIApp) -> uvicorn.Server:
+class Server(uvicorn.Server):
+    """Tells work under way that it ends; answers that are cut off then are no errors to report."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End, after Ctrl-C."""
+        assert isinstance(self.config.app, Guard)
+        self.config.app.ending.set()
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets)
+
+
+def server_of(app: Guard) -> Server:
     """What answers at a socket until Ctrl-C: `server_of(app).run(sockets=[...])`."""
     config = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="off", ws="none", http="h11",
         loop="asyncio", server_header=False, timeout_graceful_shutdown=GRACE,
     )  # fmt: skip
-    return uvicorn.Server(config)
+    return Server(config)

@@ -2,7 +2,7 @@
 
 import shlex
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from kermix.data.loading import Dataset
+from kermix.data.tables.csv_form import CsvForm
 from kermix.data.tables.frames import as_frame
 from kermix.data.tables.schema import Schema
-from kermix.data.tables.writing import table_writer
+from kermix.data.tables.writing import CsvText, spreadsheet_safe
 from kermix.errors import KermixError, OptionError, RunError, SchemaError
 from kermix.explore.check import checked, saved_quality
 from kermix.explore.fitting import Fitting
@@ -21,6 +22,7 @@ from kermix.explore.questions import Questions
 from kermix.explore.watch import Preview, history
 from kermix.runs.fit_run import FitRun
 from kermix.runs.kinds import open_run
+from kermix.runs.lock import is_held
 from kermix.runs.run import Run
 from kermix.runs.table_data import TableData
 from kermix.runs.table_mixture import TableMixture
@@ -28,10 +30,11 @@ from kermix.runs.table_run import TableRun
 from kermix.runs.target_run import TargetRun
 from kermix.training.build import split_rows
 
-__all__ = ["Explored", "explorable"]
+__all__ = ["DRAWS", "Explored", "explorable"]
 
 MOST_COLUMNS = 200
 LONGEST_NAME = 120
+DRAWS = "draws.csv"
 
 
 def explorable(run: Run) -> TableRun | FitRun:
@@ -45,8 +48,13 @@ def explorable(run: Run) -> TableRun | FitRun:
         return run
     if not isinstance(run, FitRun):
         raise OptionError(f"{run.folder}: a model of images; {told}.")
-    if run.image is not None or len(run.config["columns"]) > MOST_COLUMNS:
-        raise OptionError(f"{run.folder}: a fit of images or of very many columns; {told}.")
+    if run.image is not None:
+        raise OptionError(f"{run.folder}: a fit of images; {told}.")
+    if (count := len(run.config["columns"])) > MOST_COLUMNS:
+        raise OptionError(
+            f"{run.folder}: a mixture of {count} columns, and a page asks one of {MOST_COLUMNS} "
+            "at most; fit fewer columns."
+        )
     if not run.settings.is_mixture:
         raise OptionError(
             f"{run.folder}: model={run.settings.model}, which has no density that could be asked; "
@@ -109,9 +117,13 @@ class Explored:
         """The run in a folder; refused if there is nothing to ask or to watch."""
         explored = cls(explorable(open_run(folder)))
         if explored.state == "stopped":
-            again = f"kermix resume {shlex.quote(str(folder))}"
-            raise RunError(f"{folder}: not trained to the end; go on with it: {again}.")
+            raise RunError(f"{folder}: not trained to the end; go on with it: {explored.resume}.")
         return explored
+
+    @property
+    def resume(self) -> str:
+        """The command that goes on with the training."""
+        return f"kermix resume {shlex.quote(str(self.run.folder))}"
 
     @property
     def name(self) -> str:
@@ -127,7 +139,7 @@ class Explored:
             return "ready"
         if self.fitting is not None and self.fitting.failed:
             return "failed"
-        return "training" if (self.run.folder / "lock").exists() else "stopped"
+        return "training" if is_held(self.run.folder) else "stopped"
 
     def data(self) -> TableData:
         """The table of the run, read once; an error says why it cannot be."""
@@ -146,13 +158,15 @@ class Explored:
 
     def questions(self) -> Questions:
         """The model of the run, to be asked; refused while it is trained."""
-        if self.state != "ready":
-            raise RunError("The model is in training; it can be asked when that is done.")
+        state = self.state
+        if state != "ready":
+            raise RunError(self._not_yet(state))
         if self._questions is None:
             if isinstance(self.run, FitRun):
                 schema = self.data().schema
                 mixture = self.run.model().mixture()
-                model: Any = TableMixture(schema, mixture, "pandas", "mixture")
+                # Densities as `kermix score` has them.
+                model: Any = TableMixture(schema, mixture, "pandas", "mixture", shared=False)
             else:
                 model = self.run.model()
             with self._lock:
@@ -161,6 +175,14 @@ class Explored:
                     found.warm()
                     self._questions = found
         return self._questions
+
+    def _not_yet(self, state: str) -> str:
+        """Why there is no model to ask."""
+        if state == "failed" and self.fitting is not None:
+            return f"The training has failed: {self.fitting.failed} To go on: {self.resume}"
+        if state == "stopped":
+            return f"The training was stopped, and there is no model yet. To go on: {self.resume}"
+        return "The model is in training; it can be asked when that is done."
 
     def told(self) -> dict[str, Any]:
         """What the page shows at its head, and how far the fit is."""
@@ -216,12 +238,25 @@ class Explored:
         data = self.data()
         return odd_rows(self.questions().model, data.frame, data.numbers, count)
 
-    def write_draws(self, path: Path, given: Any, count: Any, seed: Any) -> None:
-        """Write rows with what is given to a text file, as `kermix sample` does."""
-        table = self.questions().draws(given, count, seed)
-        form = self.run.csv_form(path.name) if isinstance(self.run, TableRun) else None
-        with table_writer(path, form=form) as writer:
-            writer.write(table)
+    def drawn_file(
+        self, given: Any, count: Any, seed: Any, safe: Any, on_rows: Callable[[int], None]
+    ) -> Iterator[bytes]:
+        """A text file of rows with what is given, as `kermix sample` writes it, piece by piece.
+
+        Args:
+            given: As for `Questions.ask`.
+            count: How many rows.
+            seed: Of the rows.
+            safe: Whether text that a spreadsheet would take for a formula is escaped.
+            on_rows: Called while rows are drawn; who raises in it stops the work.
+        """
+        if not isinstance(safe, bool):
+            raise OptionError(f"safe={safe!r}: true or false.")
+        parts = self.questions().draw_parts(given, count, seed, on_rows=on_rows)
+        form = self.run.csv_form(DRAWS) if isinstance(self.run, TableRun) else CsvForm()
+        text = CsvText(form, DRAWS)
+        for table in parts:
+            yield b"".join(text.pieces(spreadsheet_safe(table) if safe else table))
 
     def close(self) -> None:
         """Stop the fit, if one runs; it is saved."""
@@ -247,4 +282,5 @@ def _as_table(dataset: Dataset) -> TableData:
     if len(schema.numbers) < len(columns):
         raise SchemaError(f"{dataset.name}: {' '.join(schema.notes())} A mixture of it all has no "
                           "answers; fit the table with --model table.")  # fmt: skip
-    return TableData.of(as_frame(columns, dataset.name), schema)
+    numbers = None if dataset.numbers is None else dataset.numbers.numpy()
+    return TableData.of(as_frame(columns, dataset.name), schema)._replace(numbers=numbers)

@@ -7,6 +7,7 @@ outlives its holder. The file says who that is.
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -15,9 +16,10 @@ from typing import IO
 
 from kermix.errors import RunError
 
-__all__ = ["locked_run"]
+__all__ = ["is_held", "locked_run"]
 
 FAR = 2**30  # Windows keeps others from reading the bytes that are locked
+LOOKS, PAUSE = 4, 0.05  # a process that looks whether a run is held has it for a moment
 
 
 @contextmanager
@@ -46,8 +48,35 @@ def locked_run(folder: Path) -> Iterator[None]:
                 path.unlink()
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process holds the run folder; one that was killed does not, and leaves its file.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = (Path(folder.name) / "lock").write_text("{}")
+        >>> is_held(Path(folder.name))
+        False
+        >>> with locked_run(Path(folder.name)):
+        ...     is_held(Path(folder.name))
+        True
+        >>> folder.cleanup()
+    """
+    try:
+        file = (folder / "lock").open("r+b")
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)  # somebody else's is taken for held
+    with file:
+        try:
+            _lock(file)
+        except OSError:
+            return True
+    return False
+
+
 def _held(path: Path) -> IO[bytes]:
     """The lock's file, open and locked; it is released when it is closed."""
+    looks = LOOKS
     while True:
         try:
             file = path.open("a+b")
@@ -57,6 +86,10 @@ def _held(path: Path) -> IO[bytes]:
             _lock(file)
         except (BlockingIOError, PermissionError):
             file.close()
+            looks -= 1
+            if looks:
+                time.sleep(PAUSE)
+                continue
             raise RunError(_held_by(path)) from None
         except OSError:
             return file  # a file system without locks; a run there is better than none

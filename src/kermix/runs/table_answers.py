@@ -25,7 +25,7 @@ from kermix.training.loop import load_model, make_fabric
 if TYPE_CHECKING:
     from kermix.sklearn.table import TableModel
 
-__all__ = ["OnRows", "TrainedTable", "generator_of"]
+__all__ = ["OnRows", "TrainedTable", "drawn_parts", "generator_of"]
 
 BLOCKS_AT_ONCE = 8
 ROWS_AT_ONCE = 16_384  # whose conditional distributions are held
@@ -142,13 +142,7 @@ class TrainedTable(Run):
         """The same rows as Arrow tables, some ten thousand at a time."""
         model = self.model()
         away = self._away(deduplicate, min_distance)
-        generator = generator_of(model, seed)
-        size = ROWS_AT_ONCE
-        if not isinstance(model, TableMixture):
-            size = BLOCKS_AT_ONCE * rows_at_once(model.network_)
-        for start in range(0, n, size):
-            rows = min(size, n - start)
-            yield model.sample(rows, given=given, random_state=generator, frame="arrow", **away)
+        yield from drawn_parts(model, n, seed, BLOCKS_AT_ONCE, given=given, **away)
 
     def score(
         self, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
@@ -214,8 +208,33 @@ class TrainedTable(Run):
         for start in range(0, frame.rows, ROWS_AT_ONCE):
             some = {n: frame.columns[n].slice(start, ROWS_AT_ONCE) for n in kept}
             types = {n: frame.types[n] for n in kept}
-            part = Frame(frame.kind, frame.name, some, types, len(some[kept[0]]))
+            part = Frame(frame.kind, frame.name, some, types, len(some[kept[0]]),
+                         first_row=frame.first_row + start)  # fmt: skip
             yield model.conditional(name, part, unseen="unknown")
+
+
+def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) -> Iterator[Any]:
+    """Rows of a model as Arrow tables, the same ones however many are drawn at a time.
+
+    Args:
+        model: A `kermix.TableModel`, or the mixture that was better.
+        n: How many rows.
+        seed: Of the rows.
+        blocks: How many of a network's blocks of rows are in a part.
+        options: Further arguments of its `sample`.
+    """
+    generator, size = generator_of(model, seed), ROWS_AT_ONCE
+    if not isinstance(model, TableMixture):
+        size = blocks * rows_at_once(model.network_)
+    for start in range(0, n, size):
+        rows = min(size, n - start)
+        part = model.sample(rows, random_state=generator, frame="arrow", **options)
+        for column in model.schema_.left_out if start else ():
+            place = part.schema.get_field_index(column.name)
+            if column.what == "key" and place >= 0:  # keys go on where the last part ends
+                field = part.schema.field(place)
+                part = part.set_column(place, field, column.decode(rows, start).cast(field.type))
+        yield part
 
 
 def generator_of(model: Any, seed: int) -> torch.Generator:

@@ -35,7 +35,7 @@ class TableData(NamedTuple):
         test: Rows of the same columns that are kept for a test, where a run has one.
         stored: All rows, in a file, where memory does not hold them. The table above has some of
             them then, those held out among them.
-        numbers: Which of the stored rows these are, in their order.
+        numbers: Which rows these are of those stored, or of the file where some were left out.
     """
 
     frame: Frame

@@ -22,16 +22,15 @@ from kermix.errors import OptionError, SampleError
 from kermix.mixtures.conditionals import conditional_mixture
 from kermix.mixtures.marginals import gap_patterns, marginal_mixture
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.models.table.cells import is_one_row, place_of
+from kermix.models.table.cells import place_of
 from kermix.models.table.distribution import ColumnDistribution
-from kermix.models.table.given import encode_some
+from kermix.models.table.given import encode_some, is_one_row, numbers_as_given
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.mixture_search import choose_mixture
 
 __all__ = ["Rival", "TableMixture", "has_densities", "rivals"]
 
 PARTS = ("weights", "means", "covariances")
-REACH = 9.0  # deviations of a component, beyond which there is nothing
 
 
 def has_densities(schema: Schema) -> bool:
@@ -109,6 +108,8 @@ class TableMixture:
         mixture: Their density, in the units of the columns.
         frame: The kind of table that samples are.
         name: What it is called.
+        shared: Whether values that many rows share count by their probability, as in a table
+            model; False for plain densities.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -121,8 +122,16 @@ class TableMixture:
 
     n_iter_ = 0  # no step of a training was kept
 
-    def __init__(self, schema: Schema, mixture: GaussianMixture, frame: str, name: str) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        mixture: GaussianMixture,
+        frame: str,
+        name: str,
+        shared: bool = True,
+    ) -> None:
         self.schema_, self.mixture_, self._frame, self.name = schema, mixture, frame, name
+        self._shared = shared
 
     def save(self, path: Path) -> None:
         """Write the mixture; the schema is in the run's folder."""
@@ -176,10 +185,10 @@ class TableMixture:
             draw(np.arange(n_samples))
             if on_rows is not None:
                 on_rows(n_samples)
-        return self._written(drawn, kind)
+        return self._written(drawn, kind, given)
 
-    def _written(self, drawn: np.ndarray, kind: str) -> Any:
-        """Numbers as a table, rounded as the columns are."""
+    def _written(self, drawn: np.ndarray, kind: str, given: Any = None) -> Any:
+        """Numbers as a table, rounded as the columns are; those that were given as they were."""
         rows, arrays = len(drawn), {}
         places = {c.name: k for k, c in enumerate(self.schema_.numbers)}
         for column in self.schema_.columns:
@@ -188,11 +197,11 @@ class TableMixture:
             else:
                 assert isinstance(column, NumberColumn)
                 # A mixture has tails beyond the data, and its samples too.
-                endless = replace(column, low=-np.inf, high=np.inf)
-                scores = endless.map(drawn[:, places[column.name]])
-                array = endless.decode(np.zeros(rows, np.int64), scores)
+                own = replace(column, low=-np.inf, high=np.inf, map=StraightMap(0.0, 1.0))
+                array = own.decode(np.zeros(rows, np.int64), drawn[:, places[column.name]])
             if array is not None:
                 arrays[column.name] = array
+        arrays |= numbers_as_given(self.schema_, given, arrays, rows)
         types = {c.name: c.type for c in self.schema_.columns if c.name in arrays}
         return build_frame(kind, arrays, types, rows)
 
@@ -200,7 +209,11 @@ class TableMixture:
         self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None
     ) -> np.ndarray:  # (N,)
         """Log-density of each row; a mixture has no orders of columns to average over."""
-        logs = _log_density(self.schema_, self.mixture_, _matrix(self.schema_, read_frame(X)[0]))
+        rows = _matrix(self.schema_, read_frame(X)[0])
+        if self._shared:
+            logs = _log_density(self.schema_, self.mixture_, rows)
+        else:
+            logs = self.mixture_.log_prob(rows).numpy()
         if on_rows is not None:
             on_rows(len(logs))
         return logs
@@ -221,7 +234,34 @@ class TableMixture:
             if cells is not None:
                 there = ~np.asarray(cells.is_null().to_numpy())
                 found[there, k] = column.numbers(cells, frame.name)
+                self._check_near(k, found[:, k], frame)
         return torch.from_numpy(found)
+
+    @property
+    def farthest(self) -> float:
+        """So many deviations of a component may what is given be away: squares are finite."""
+        return float(torch.finfo(self.mixture_.means.dtype).max ** (1 / 3))
+
+    def _check_near(self, place: int, numbers: np.ndarray, frame: Frame) -> None:
+        """Refuse numbers so far out that no component is nearer than another: squares overflow."""
+        means = self.mixture_.means[:, place].double().numpy()
+        reach = self.farthest * self._deviations(place).double().numpy()
+        far = (numbers < (means - reach).max()) | (numbers > (means + reach).min())
+        if far.any():
+            row, name = int(far.argmax()), self.schema_.numbers[place].name
+            where = f", row {row + frame.first_row}" if frame.rows > 1 else ""
+            raise OptionError(
+                f"{frame.name}{where}: {name}={frame.columns[name][row]} is farther than "
+                f"{self.farthest:.0e} deviations from a part of the {self.name}, which has no "
+                "answer there."
+            )
+
+    def _deviations(self, place: int) -> Tensor:  # (K,)
+        """Of the components, along one column."""
+        spread = self.mixture_.covariances
+        if spread.ndim > 1:
+            spread = spread[:, place] if spread.ndim == 2 else spread[:, place, place]
+        return spread.sqrt()
 
     def _conditioned(self, given: Any) -> tuple[GaussianMixture | None, np.ndarray, np.ndarray]:
         """The mixture of what is not given, which coordinates are, and their values."""
@@ -264,7 +304,11 @@ class TableMixture:
     def conditionals(
         self, given: Mapping[str, Any] | None = None
     ) -> dict[str, ColumnDistribution]:
-        """The distribution of every column; see `kermix.TableModel.conditionals`."""
+        """The distribution of every column; see `kermix.TableModel.conditionals`.
+
+        A mixture has tails: numbers outside the range of the data are answered as well, here and
+        by `sample` and `most_likely`. Refused are those whose squared distance is not finite.
+        """
         return {c.name: self.conditional(c.name, given) for c in self.schema_.numbers}
 
     def most_likely(self, given: Mapping[str, Any] | None = None, frame: str = "dict") -> Any:
@@ -276,20 +320,15 @@ class TableMixture:
         if source is not None:
             best = source.log_prob(source.means).argmax()
             row[~seen] = source.means[best].numpy()
-        return self._written(row[None], frame)
+        return self._written(row[None], frame, given)
 
     def _column(self, place: int) -> NumberColumn:
         """A column as the mixture has it: in its own units, with tails beyond the data."""
         middle = self.mixture_.mean[place].item()
         scale = self.mixture_.variance[place].sqrt().item()
-        means, spread = self.mixture_.means[:, place], self.mixture_.covariances
-        if spread.ndim > 1:
-            spread = spread[:, place] if spread.ndim == 2 else spread[:, place, place]
-        reach = REACH * spread.sqrt()
         return replace(
             self.schema_.numbers[place], atoms=np.empty(0), continuous=1.0,
-            map=StraightMap(middle, scale), low=float((means - reach).min()),
-            high=float((means + reach).max()),
+            map=StraightMap(middle, scale), low=-np.inf, high=np.inf,
         )  # fmt: skip
 
     def impute(self, *args: Any, **options: Any) -> NoReturn:

@@ -17,11 +17,11 @@ from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError
-from kermix.models.table.cells import Cells, TableCells, is_one_row, place_of
+from kermix.models.table.cells import Cells, TableCells, place_of
 from kermix.models.table.distribution import ColumnDistribution, column_distribution
 from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
 from kermix.models.table.filling import most_likely_cells, most_likely_rows
-from kermix.models.table.given import check_seen_before
+from kermix.models.table.given import check_seen_before, is_one_row
 from kermix.models.table.network import ColumnParts, TableNetwork
 from kermix.models.table.twins import check_twins
 from kermix.sklearn.mixture import (
@@ -234,7 +234,7 @@ class TableAnswers:
         cells = self._cells
         codes, values, seen = cells.given(given, 1, inside=True)
         found = most_likely_rows(self.network_, self.schema_, codes, values, seen)
-        return cells.table(*found, seen, frame)
+        return cells.table(*found, seen, frame, given)
 
     @torch.no_grad()
     def _parts(self, cells: Cells) -> ColumnParts:

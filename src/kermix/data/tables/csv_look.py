@@ -125,6 +125,8 @@ def look_at_csv(head: bytes, name: str, reading: Reading | None = None) -> CsvLo
             what = "names, not data; if it is data, say --no-header" if named else (
                 "data; if it holds names, say --header")  # fmt: skip
             notes.append(f"{name}: the first line, {_shown(first)}, is taken for {what}.")
+    if named:
+        _check_one_line(text, delimiter, name)
     names = [cell.strip() for cell in first] if named else [f"x{i}" for i in range(len(first))]
     if len(set(names)) < len(names):
         twice = sorted({c for c in names if names.count(c) > 1})
@@ -167,6 +169,22 @@ def _rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
         return [r for r in csv.reader(lines, delimiter=delimiter) if r] or [[""]]
     except csv.Error:
         return [line.split(delimiter) for line in lines]
+
+
+def _check_one_line(text: str, delimiter: str, name: str) -> None:
+    """Refuse a name of a column that is quoted and goes over several lines, as cells may."""
+    lines = text.splitlines(keepends=True)
+    try:
+        cells = next(csv.reader(lines, delimiter=delimiter))
+    except csv.Error:
+        return
+    for place, cell in enumerate(cells, 1):
+        # In quotes that never end it would be the whole file.
+        if ("\n" in cell or "\r" in cell) and f'{cell}"' in text.replace('""', '"'):
+            raise TableError(
+                f"{name}: the name of column {place}, {cell[:40]!r}, goes over several "
+                "lines; names have to be in the first line, so please rename it there."
+            )
 
 
 def _delimiter(lines: Sequence[str]) -> str:

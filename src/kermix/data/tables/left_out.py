@@ -27,8 +27,13 @@ class LeftOutColumn(Column):
         """A constant, a key, or text."""
         return self.what
 
-    def decode(self, rows: int) -> Any | None:
-        """A constant again, a key numbered anew; free text does not come back."""
+    def decode(self, rows: int, first: int = 0) -> Any | None:
+        """A constant again, a key numbered anew; free text does not come back.
+
+        Args:
+            rows: How many.
+            first: How many rows are before them.
+        """
         if self.what == "text":
             return None
         arrow = load_pyarrow()
@@ -37,11 +42,11 @@ class LeftOutColumn(Column):
             if self.value is None:
                 return arrow.nulls(rows, own)
             return typed_array([self.value], own).take(arrow.array(np.zeros(rows, np.int64)))
-        numbers = range(self.value, self.value + rows)
+        numbers = range(self.value + first, self.value + first + rows)
         if family(own) == "text":
             return arrow.array([f"{self.prefix}{k:0{self.digits}d}" for k in numbers], own)
         if family(own) == "numbers":
-            if arrow.types.is_decimal(own) or self.value + rows >= 2**63:
+            if arrow.types.is_decimal(own) or numbers.stop >= 2**63:
                 return arrow.array([str(k) for k in numbers]).cast(own)
             return arrow.array(numbers, arrow.int64()).cast(own, safe=False)
         return arrow.nulls(rows, own)

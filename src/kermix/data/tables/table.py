@@ -59,6 +59,7 @@ class Table:
     ignored: tuple[str, ...] = ()
     named: bool = True  # False: the columns had no names and are called x0, x1, ...
     said: tuple[str, ...] = ()  # what was assumed when it was read
+    numbers: Tensor | None = None  # of the rows, those left out counted: lines of a text file
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -319,7 +320,8 @@ def _finished(
             "empty."
         )
     tensor = torch.from_numpy(np.array(kept, copy=True, order="C"))
-    return Table(tensor, columns, name, dropped, ignored, named)
+    numbers = torch.from_numpy(np.flatnonzero(~np.isnan(values).any(1))) + first_row
+    return Table(tensor, columns, name, dropped, ignored, named, numbers=numbers)
 
 
 def complete_rows(

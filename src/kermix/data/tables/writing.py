@@ -14,7 +14,7 @@ from kermix.data.tables.csv_form import CsvForm, csv_lines, name_line
 from kermix.errors import OptionError, TableError
 from kermix.files import whole_file
 
-__all__ = ["WRITABLE", "TableWriter", "is_text", "spreadsheet_safe", "table_writer"]
+__all__ = ["WRITABLE", "CsvText", "TableWriter", "is_text", "spreadsheet_safe", "table_writer"]
 
 WRITABLE = (".csv", ".tsv", ".parquet", ".feather", ".jsonl", ".npy", ".csv.gz", ".csv.zst")
 FORMULAS = "=+-@\t\r"  # what a spreadsheet takes for the beginning of a formula
@@ -97,6 +97,36 @@ def spreadsheet_safe(table: Any) -> Any:
     return arrow.table(columns, names=names)
 
 
+class CsvText:
+    """Text of Arrow tables of the same columns, one after the other, with their names once.
+
+    Args:
+        form: How the text is written.
+        name: Of the file, for messages.
+    """
+
+    def __init__(self, form: CsvForm, name: str) -> None:
+        self._form, self._name = form, name
+        self._encoder, self._begun = form.encoder(), False
+
+    def pieces(self, table: Any) -> Iterator[bytes]:
+        """Some rows, many at a time."""
+        if self._form.named and not self._begun:
+            yield self._encoded(name_line(table.column_names, self._form))
+        self._begun = True
+        for text in csv_lines(table, self._form):
+            yield self._encoded(text)
+
+    def _encoded(self, text: str) -> bytes:
+        try:
+            return self._encoder.encode(text)
+        except UnicodeEncodeError as error:
+            raise TableError(
+                f"{self._name}: {text[error.start]!r} cannot be written in {self._form.encoding}, "
+                "in which the input is; write another kind of file, such as .parquet."
+            ) from None
+
+
 class _Writer:
     """Opens what it writes to with the first rows, whose columns all others have."""
 
@@ -132,24 +162,12 @@ class _Csv(_Writer):
     def opened(self, table: Any) -> Any:
         arrow = load_pyarrow()
         packed = {".gz": "gzip", ".zst": "zstd"}.get(self.path.suffix.lower())
-        self.encoder = self.form.encoder()
-        stream = arrow.output_stream(self.part, compression=packed)
-        if self.form.named:
-            stream.write(self._encoded(name_line(table.column_names, self.form)))
-        return stream
+        self.text = CsvText(self.form, str(self.path))
+        return arrow.output_stream(self.part, compression=packed)
 
     def put(self, table: Any) -> None:
-        for text in csv_lines(table, self.form):
-            self.open.write(self._encoded(text))
-
-    def _encoded(self, text: str) -> bytes:
-        try:
-            return self.encoder.encode(text)
-        except UnicodeEncodeError as error:
-            raise TableError(
-                f"{self.path}: {text[error.start]!r} cannot be written in {self.form.encoding}, "
-                "in which the input is; write another kind of file, such as .parquet."
-            ) from None
+        for data in self.text.pieces(table):
+            self.open.write(data)
 
 
 class _Parquet(_Writer):

@@ -30,7 +30,19 @@ kermix.askPart = (place, source, model, say) => {
     card.box.dataset.shares = JSON.stringify(answer.shares);
   };
 
+  // After a question without an answer: nothing of the one before stays.
+  const drawNothing = () => {
+    for (const column of model.columns) {
+      const card = cards.get(column.name), { shares } = column.alone;
+      kermix.replace(card.chart, kermix.chart(column.scale, shares.map(() => null), shares, null, `${column.name}: no answer`));
+      card.told.textContent = "no answer";
+      card.box.dataset.middle = card.box.dataset.shares = "";
+    }
+    kermix.replace(likely);
+  };
+
   const ask = async () => {
+    kermix.replace(drawn);  // rows of another question
     count.textContent = given.size ? `${given.size} of ${model.columns.length} columns are set.` : "Nothing is set: columns are shown as they are in all rows.";
     if (asking) { again = true; return; }
     asking = true;
@@ -42,6 +54,7 @@ kermix.askPart = (place, source, model, say) => {
       say("");
     } catch (error) {
       place.dataset.failed = number;
+      drawNothing();
       say(error.message);
     } finally {
       asking = null;
@@ -137,6 +150,7 @@ kermix.askPart = (place, source, model, say) => {
   const drawn = element("div", { id: "drawn" });
   const rows = element("input", { type: "number", id: "rows", min: 1, max: 100000, value: 1000 });
   const seed = element("input", { type: "number", id: "seed", min: 0, max: 2147483647, value: 0 });
+  const safe = element("input", { type: "checkbox", id: "safe" });
   const wanted = () => ({ given: Object.fromEntries(given), n: Math.trunc(Number(rows.value)), seed: Math.trunc(Number(seed.value)) });
   const tried = (work) => async () => { try { await work(); say(""); } catch (error) { say(error.message); } };
   const show = element("button", { type: "button", id: "draw", onclick: tried(async () => {
@@ -146,7 +160,7 @@ kermix.askPart = (place, source, model, say) => {
   }) }, "Show ten");
   const save = element("button", { type: "button", id: "download", onclick: tried(async () => {
     const { given: values, n, seed: number_ } = wanted();
-    const link = element("a", { href: URL.createObjectURL(await source.file(values, n, number_)), download: "draws.csv" });
+    const link = element("a", { href: URL.createObjectURL(await source.file(values, n, number_, safe.checked)), download: "draws.csv" });
     document.body.append(link);
     link.click();
     link.remove();
@@ -161,8 +175,12 @@ kermix.askPart = (place, source, model, say) => {
     element("h2", {}, "The most likely row"), likely,
     element("h2", {}, "Draws"),
     element("div", { class: "bar" },
-      element("label", { for: "rows" }, "rows"), rows, element("label", { for: "seed" }, "seed"), seed, show, save),
+      element("label", { for: "rows" }, "rows"), rows, element("label", { for: "seed" }, "seed"), seed, show, save,
+      element("label", { for: "safe", title: "A mark before text that a spreadsheet would take for a formula, as by kermix sample --spreadsheet-safe" }, safe, " escape formulas, for spreadsheets")),
     drawn);
+  if (model.order_spread) {
+    place.append(element("p", { class: "small quiet", id: "orders" }, `Bars and draws may differ: answers of this network depend on the order of columns by about ${model.order_spread.toPrecision(2)} nats a row, and draws go column by column.`));
+  }
   if (model.left_out.length) {
     place.append(element("p", { class: "small quiet" }, `Left out: ${model.left_out.map((c) => `${c.name} (${c.kind})`).join(", ")}.`));
   }

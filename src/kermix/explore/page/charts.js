@@ -79,7 +79,7 @@ kermix.short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}
     const rows = order.map((k) => ({ name: kermix.shown(names[k]), one: first[k], two: second ? second[k] : null, here: k === place }));
     if (rest) {
       const left = (shares) => Math.max(0, 1 - order.reduce((sum, k) => sum + shares[k], 0));
-      rows.push({ name: `${rest} others`, one: left(first), two: second ? left(second) : null, here: false });
+      rows.push({ name: `${rest} others`, one: first[0] === null ? null : left(first), two: second ? left(second) : null, here: false });
     }
     const most = Math.max(...rows.map((row) => Math.max(row.one, row.two || 0)), 1e-9);
     const left = 96, room = WIDE - left - 46, tall = 20, shapes = [];
@@ -89,13 +89,13 @@ kermix.short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}
       label.append(shape("title", {}, row.name));
       shapes.push(label, shape("rect", { class: "bar1", x: left, y, width: (room * row.one / most).toFixed(1), height: second ? 9 : 13 }));
       if (second) shapes.push(shape("rect", { class: "bar2", x: left, y: y + 10, width: (room * row.two / most).toFixed(1), height: 4 }));
-      shapes.push(shape("text", { x: left + room * Math.max(row.one, row.two || 0) / most + 4, y: y + 11 }, kermix.percent(row.one)));
+      shapes.push(shape("text", { x: left + room * Math.max(row.one, row.two || 0) / most + 4, y: y + 11 }, row.one === null ? "" : kermix.percent(row.one)));
       if (row.here) shapes.push(shape("line", { class: "mark", x1: left - 2, x2: left - 2, y1: y - 1, y2: y + 15 }));
     });
     return drawing(WIDE, rows.length * tall + 4, about, shapes);
   };
 
-  // A column: `one` filled and `two` as an outline, on the scale that the library made.
+  // A column: `one` filled and `two` as an outline, on the scale that the library made; `one` may be all null.
   kermix.chart = (scale, one, two, place, about) => (scale.bars
     ? bars(scale.bars, one, two, place, about)
     : area(one, two, scale.labels, place, about));

@@ -73,11 +73,12 @@ kermix.source = (() => {
     return high;
   };
 
-  // A number as the column has it: rounded, from its origin.
+  // A number as the column has it: rounded, from its origin, which may have more digits than a number.
   const written = (column, number) => {
-    if (column.decimals === null) return String(number + column.origin);
-    const text = number.toFixed(Math.max(0, Math.min(column.decimals, 20)));
-    return column.origin ? String(BigInt(Math.round(Number(text))) + BigInt(column.origin)) : String(Number(text));
+    if (column.decimals === null) return String(number + Number(column.origin));
+    // Numbers too large to have decimals stay as they are.
+    const text = Math.abs(number) < 1e15 ? number.toFixed(Math.max(0, Math.min(column.decimals, 20))) : String(number);
+    return column.origin === "0" ? String(Number(text)) : String(BigInt(Math.round(Number(text))) + BigInt(column.origin));
   };
 
   const answered = (column, parts) => {
@@ -86,15 +87,24 @@ kermix.source = (() => {
     return { shares: places.slice(1).map((value, k) => Math.max(0, value - places[k])), low, middle, high };
   };
 
-  // What is set, as coordinates and their numbers; refused by name if it is no number.
+  // What is set, as coordinates and their numbers; refused by name as the library does.
+  const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
   const read = (values) => {
     const set = Object.entries(values).map(([name, text]) => {
-      const number = Number(text);
-      if (!names.includes(name)) throw new Error(`There is no column ${name}.`);
-      if (text === null || text.trim() === "" || !Number.isFinite(number)) throw new Error(`${name}: '${text}' is no number.`);
-      return [names.indexOf(name), number - columns[names.indexOf(name)].origin];
+      const i = names.indexOf(name);
+      if (i < 0) throw new Error(`given ${name}: there is no column ${name}.`);
+      if (text === null || !NUMBER.test(text) || !Number.isFinite(Number(text))) throw new Error(`given ${name}: '${text}' is no number.`);
+      const { origin, whole } = columns[i];
+      const exact = origin !== "0" && /^-?\d+$/.test(text);
+      const number = exact ? Number(BigInt(text) - BigInt(origin)) : Number(text) - Number(origin);
+      if (weights.some((_, k) => Math.abs(number - means[k][i]) > told.farthest * Math.sqrt(covariance(k, i, i)))) {
+        throw new Error(`given: ${name}=${text} is farther than ${told.farthest.toExponential(0)} deviations from a part of the ${told.model}, which has no answer there.`);
+      }
+      // Written back as it was given, where the column can hold it.
+      const kept = exact ? text : origin !== "0" || (whole && !Number.isInteger(number)) ? null : String(Number(text));
+      return [i, number, kept];
     }).sort((a, b) => a[0] - b[0]);
-    return { seen: set.map(([i]) => i), values: set.map(([, value]) => value) };
+    return { seen: set.map(([i]) => i), values: set.map(([, value]) => value), kept: new Map(set.map(([i, , kept]) => [i, kept])) };
   };
 
   const likely = ({ seen, values }) => {
@@ -121,14 +131,14 @@ kermix.source = (() => {
 
   const whole = weights.map((_, k) => factor(k, names.map((_name, i) => i)));
 
-  const texts = (point) => {
-    const row = {};
-    for (const name of told.order) {
-      const i = names.indexOf(name);
-      row[name] = i < 0 ? told.constants[name] : written(columns[i], point[i]);
-    }
-    return row;
-  };
+  // A row as texts, in the order of the table.
+  const texts = (point, kept) => told.order.map((name) => {
+    const i = names.indexOf(name);
+    return i < 0 ? told.constants[name] : kept.get(i) ?? written(columns[i], point[i]);
+  });
+
+  // By name; to assign to one called __proto__ would do something else.
+  const named = (keys, cells) => Object.fromEntries(keys.map((key, k) => [key, cells[k]]));
 
   // Random numbers with a seed: a counter whose bits are mixed.
   const source = (seed) => {
@@ -156,34 +166,38 @@ kermix.source = (() => {
       order.forEach((i, at) => {
         point[i] = at < what.seen.length ? what.values[at] : means[k][i] + own[at].reduce((sum, a, m) => sum + a * z[m], 0);
       });
-      rows.push(told.order.map((name) => texts(point)[name]));
+      rows.push(texts(point, what.kept));
     }
     return { names: told.order, rows };
   };
 
+  // With a mark before text that a spreadsheet would take for a formula, where that is asked for.
+  const escaped = (text) => (/^[=+\-@\t\r]/.test(text) && !NUMBER.test(text) ? `'${text}` : text);
   const cell = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 
   return {
     state: async () => ({ name: told.name, state: "ready", rows: told.rows, model: told.model }),
     model: async () => ({ columns: columns.map((column) => column.described), left_out: told.left_out }),
     ask: async (values) => {
-      const what = read(values), condition = given(what.seen, what.values), found = {};
-      columns.forEach((column, j) => {
+      const what = read(values), condition = given(what.seen, what.values);
+      return named(names, columns.map((column, j) => {
         const at = what.seen.indexOf(j);
-        if (at < 0) { found[column.name] = answered(column, along(condition, what.seen, j)); return; }
+        if (at < 0) return answered(column, along(condition, what.seen, j));
         // Its own value does not count for a column that is set.
         const seen = what.seen.filter((i) => i !== j), others = what.values.filter((_, r) => r !== at);
         const low = column.edges[0], high = column.edges[column.edges.length - 1];
         const place = Math.min(1, Math.max(0, (what.values[at] - low) / (high - low)));
-        found[column.name] = { ...answered(column, along(given(seen, others), seen, j)), place };
-      });
-      return found;
+        return { ...answered(column, along(given(seen, others), seen, j)), place };
+      }));
     },
-    likely: async (values) => texts(likely(read(values))),
+    likely: async (values) => {
+      const what = read(values);
+      return named(told.order, texts(likely(what), what.kept));
+    },
     draws: async (values, n, seed) => drawn(values, n, seed),
-    file: async (values, n, seed) => {
+    file: async (values, n, seed, safe) => {
       const found = drawn(values, n, seed);
-      const lines = [found.names, ...found.rows].map((row) => row.map((text) => cell(text)).join(","));
+      const lines = [found.names, ...found.rows].map((row) => row.map((text) => cell(safe ? escaped(text) : text)).join(","));
       return new Blob([`${lines.join("\n")}\n`], { type: "text/csv" });
     },
   };

@@ -20,6 +20,9 @@ kermix.source = (() => {
     ask: async (given) => (await post("ask", { given })).json(),
     likely: async (given) => (await post("likely", { given })).json(),
     draws: async (given, n, seed) => (await post("draws", { given, n, seed })).json(),
-    file: async (given, n, seed) => (await post("draws.csv", { given, n, seed })).blob(),
+    file: async (given, n, seed, safe) => {
+      const response = await post("draws.csv", { given, n, seed, safe });
+      try { return await response.blob(); } catch { throw new Error("kermix explore ended before all rows were drawn."); }
+    },
   };
 })();

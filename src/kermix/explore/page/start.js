@@ -43,7 +43,8 @@
     document.title = `${state.name}: kermix explore`;
     document.getElementById("title").textContent = state.name;
     const rows = state.rows === undefined ? "" : `, ${state.rows.toLocaleString("en")} rows`;
-    document.getElementById("lead").textContent = state.state === "ready" ? `A ${state.model}${rows}.` : `In training${rows}.`;
+    const words = { ready: `A ${state.model}`, failed: "The training has failed", stopped: "The training was stopped" };
+    document.getElementById("lead").textContent = `${words[state.state] || "In training"}${rows}.`;
   };
 
   const begin = async () => {
@@ -65,7 +66,8 @@
     if (source.odd) add("Odd rows", "odd", !ready);
     if (source.watch) {
       const panel = add("Watch", "watch");
-      kermix.watchPart(panel, source, () => parts.get("Watch").shown(), async () => {
+      const watched = { ...source, watch: async () => { const found = await source.watch(); head(found); return found; } };
+      kermix.watchPart(panel, watched, () => parts.get("Watch").shown(), async () => {
         if (ready) return;
         head(await source.state());
         await begin();

@@ -7,17 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kermix.data.tables.columns import family
 from kermix.data.tables.frame_building import build_frame
 from kermix.data.tables.frames import Frame, as_frame
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError
-from kermix.models.table.given import encode_some
+from kermix.models.table.given import encode_some, is_one_row, numbers_as_given
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import equalize, with_link_codes
 from kermix.models.table.twins import check_twins, copy_twins, same_cells
 
-__all__ = ["Cells", "TableCells", "is_one_row", "place_of"]
+__all__ = ["Cells", "TableCells", "place_of"]
 
 Cells = tuple[Tensor, Tensor, Tensor]  # codes, values, and which columns are seen
 
@@ -28,13 +27,6 @@ def place_of(schema: Schema, name: str) -> int:
     if name not in names:
         raise OptionError(f"Column {name!r} is not modelled; there are {', '.join(names)}.")
     return names.index(name)
-
-
-def is_one_row(given: Any) -> bool:
-    """Whether what is given are values by name, the same for all rows."""
-    return isinstance(given, Mapping) and all(
-        isinstance(value, str) or not hasattr(value, "__len__") for value in given.values()
-    )
 
 
 @dataclass(frozen=True)
@@ -110,7 +102,7 @@ class TableCells:
             given: What was given of each row: numbers are written to the last digit as they were.
         """
         arrays = self.schema.decoded_columns(self.layout.encoded(codes, values, kind))
-        arrays |= self._as_given(given, arrays, len(codes))
+        arrays |= numbers_as_given(self.schema, given, arrays, len(codes), self.layout.twins)
         types = {c.name: c.type for c in self.schema.columns if c.name in arrays}
         return build_frame(kind, self._equal(arrays, codes, seen), types, len(codes))
 
@@ -136,31 +128,6 @@ class TableCells:
                 wide = found.cast(whole.type, safe=False)
                 columns[column.name] = compute.if_else(whole.is_null(), wide, whole)
         return build_frame(frame.kind, self._equal(columns, codes, seen), types, frame.rows)
-
-    def _as_given(self, given: Any, arrays: dict[str, Any], rows: int) -> dict[str, Any]:
-        """Columns of numbers of which some cells were given, with these cells."""
-        from pyarrow import ArrowInvalid, compute
-
-        if given is None or (isinstance(given, Mapping) and not given):
-            return {}
-        one = is_one_row(given)
-        frame = as_frame({n: [v] for n, v in given.items()} if one else given, "given")
-        cells, names = dict(frame.columns), [column.name for column in self.schema.modelled]
-        for a, b in (*self.layout.twins, *((b, a) for a, b in self.layout.twins)):
-            if names[a] in cells:
-                cells.setdefault(names[b], cells[names[a]])
-        found = {}
-        for column in self.schema.numbers:
-            drawn, own = arrays[column.name], cells.get(column.name)
-            if own is None or {family(own.type), family(drawn.type)} != {"numbers"}:
-                continue
-            try:
-                whole = own.combine_chunks().cast(drawn.type)
-            except ArrowInvalid:
-                continue  # a number that the column cannot hold is rounded to one that it can
-            whole = whole.take([0] * rows) if len(whole) != rows else whole
-            found[column.name] = compute.if_else(whole.is_null(), drawn, whole)
-        return found
 
     def _equal(self, arrays: dict[str, Any], codes: Tensor, seen: Tensor) -> dict[str, Any]:
         base = self.layout.table_columns

@@ -22,6 +22,7 @@ NODES = 32  # of the quadrature of a Gaussian
 SECTIONS = 64  # that an interval is cut into, where there are few rows
 FEW_ROWS = 16
 NUMBERS_AT_ONCE = 10_000  # whose values are found together
+REACH = 9.0  # deviations of a Gaussian, beyond which there is nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +115,19 @@ class ColumnDistribution:
             return column.numbers(cells, "cdf")
         return np.asarray(values, dtype=np.float64) - column.origin
 
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:  # (rows,), (rows,)
+        """Between what a number lies, from its origin: its column's range, or of its Gaussians.
+
+        A column without a range has the tails of the Gaussians, which differ from row to row.
+        """
+        column = self._numbers("range")
+        weights, means, scales = self._gaussians()
+        counts, reach = weights > 0, REACH * scales
+        low = column.map.inverse(np.where(counts, means - reach, np.inf).min(1))
+        high = column.map.inverse(np.where(counts, means + reach, -np.inf).max(1))
+        return (low if np.isneginf(column.low) else np.full(len(self), column.low),
+                high if np.isposinf(column.high) else np.full(len(self), column.high))  # fmt: skip
+
     def _cdf_of_scores(self, scores: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         column = self._numbers("cdf")
         weights, means, scales = self._gaussians()
@@ -153,7 +167,7 @@ class ColumnDistribution:
         column = self._numbers("quantile")
         if not np.all((np.asarray(share) > 0) & (np.asarray(share) < 1)):
             raise OptionError(f"quantile({share}): a share is between 0 and 1.")
-        low, high = np.full(len(self), column.low), np.full(len(self), column.high)
+        low, high = self.ends()
         # Of few rows, several places are looked at together: a look at any takes as long.
         parts = SECTIONS if len(self) <= FEW_ROWS else 2
         every, rows = self.repeated(parts - 1, whole=True), np.arange(len(self))

@@ -50,18 +50,19 @@ def complete(
         seen: Which cells are given.
         generator: Source of random numbers, on the device of the rows.
         excluded: Codes that are never drawn, such as "missing" when gaps are filled.
-        on_rows: Called with the number of rows that are done, block by block.
+        on_rows: Called with the number of rows that are done, block by block, and with 0 before
+            each column of a block: who raises in it stops the work.
     """
     parts = []
     for rows in torch.arange(len(codes), device=codes.device).split(rows_at_once(network)):
         block = codes[rows], values[rows], seen[rows]
-        *drawn, beyond = _completed(network, *block, generator, excluded)
+        *drawn, beyond = _completed(network, *block, generator, excluded, on_rows)
         for _ in range(TRIES):
             at = beyond.nonzero().flatten()
             if not len(at):
                 break
             some = block[0][at], block[1][at], block[2][at]
-            *again, beyond[at] = _completed(network, *some, generator, excluded)
+            *again, beyond[at] = _completed(network, *some, generator, excluded, on_rows)
             for whole, part in zip(drawn, again, strict=True):
                 whole[at] = part
         parts.append(drawn)
@@ -79,6 +80,7 @@ def _completed(
     seen: Tensor,
     generator: torch.Generator,
     excluded: Tensor | None,
+    on_rows: Callable[[int], None] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, values, and whether a number that lines foretell closely was beyond its range."""
     codes, values, seen = codes.clone(), values.clone(), seen.clone()
@@ -101,6 +103,8 @@ def _completed(
         rows = ((left > step) & ~seen.gather(1, order[:, step : step + 1])[:, 0]).nonzero()[:, 0]
         if not len(rows):
             continue
+        if on_rows is not None:
+            on_rows(0)
         at = order[rows, step]
         parts = network(codes[rows], values[rows], seen[rows])
         linked = network.linked_numbers(codes[rows], seen[rows])

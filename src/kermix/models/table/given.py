@@ -1,19 +1,30 @@
 """Cells that are given to a table model, as codes and numbers: some columns, checked by name."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
-from kermix.data.tables.columns import UNKNOWN, CategoryColumn, NumberColumn
+from kermix.data.tables.columns import UNKNOWN, CategoryColumn, NumberColumn, family
 from kermix.data.tables.common import listed, load_pyarrow
 from kermix.data.tables.frames import Frame, arrow_type, as_frame, typed_array
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError, SchemaError
 
-__all__ = ["check_seen_before", "encode_some", "given_cell", "nearest"]
+__all__ = [
+    "check_seen_before",
+    "encode_some",
+    "given_cell",
+    "is_one_row",
+    "nearest",
+    "numbers_as_given",
+]
+
+MANY_DIGITS = re.compile(r"-?[0-9]{16,19}")  # whole numbers of which a float may lose some
 
 
 def encode_some(
@@ -80,8 +91,12 @@ def given_cell(schema: Schema, name: str, text: str | None, where: str) -> Any:
         raise OptionError(f"{where}: {name} is a {column.kind}, which is left out.")
     kind = _written_type(column)
     try:
-        return arrow.array([text], arrow.string()).cast(kind)
-    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
+        cell = arrow.array([text], arrow.string())
+        if kind == arrow.float64() and MANY_DIGITS.fullmatch(text or ""):
+            with suppress(arrow.ArrowInvalid):  # beyond them, a float loses little
+                return cell.cast(arrow.int64())
+        return cell.cast(kind)
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, UnicodeEncodeError):
         raise OptionError(f"{where}: {text!r} is no {column.kind} ({kind}).") from None
 
 
@@ -107,6 +122,53 @@ def nearest(name: str, names: Sequence[str]) -> str:
     if near:
         return f"; did you mean {' or '.join(near)}?"
     return f"; there are {listed(names)}"
+
+
+def is_one_row(given: Any) -> bool:
+    """Whether what is given are values by name, the same for all rows."""
+    return isinstance(given, Mapping) and all(
+        isinstance(value, str) or not hasattr(value, "__len__") for value in given.values()
+    )
+
+
+def numbers_as_given(
+    schema: Schema,
+    given: Any,
+    arrays: Mapping[str, Any],
+    rows: int,
+    twins: Sequence[tuple[int, int]] = (),
+) -> dict[str, Any]:
+    """Columns of numbers of which some cells were given, with these cells to the last digit.
+
+    Args:
+        schema: Of the whole table.
+        given: Values of some columns by name, a table of them, or None.
+        arrays: Columns that were drawn.
+        rows: How many rows they have.
+        twins: Places of modelled columns that are equal in all rows.
+    """
+    from pyarrow import ArrowInvalid, compute
+
+    if given is None or (isinstance(given, Mapping) and not given):
+        return {}
+    one = is_one_row(given)
+    frame = as_frame({n: [v] for n, v in given.items()} if one else given, "given")
+    cells, names = dict(frame.columns), [column.name for column in schema.modelled]
+    for a, b in (*twins, *((b, a) for a, b in twins)):
+        if names[a] in cells:
+            cells.setdefault(names[b], cells[names[a]])
+    found = {}
+    for column in schema.numbers:
+        drawn, own = arrays[column.name], cells.get(column.name)
+        if own is None or {family(own.type), family(drawn.type)} != {"numbers"}:
+            continue
+        try:
+            whole = own.combine_chunks().cast(drawn.type)
+        except ArrowInvalid:
+            continue  # a number that the column cannot hold is rounded to one that it can
+        whole = whole.take([0] * rows) if len(whole) != rows else whole
+        found[column.name] = compute.if_else(whole.is_null(), drawn, whole)
+    return found
 
 
 def _check_values(schema: Schema, frame: Frame) -> None:
