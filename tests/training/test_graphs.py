@@ -107,6 +107,7 @@ def test_steps_that_a_graph_cannot_hold_are_computed_one_by_one(options):
 
 
 @on_gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 @pytest.mark.parametrize("name", REPLAYED)
 def test_graphs_on_a_gpu(name, tmp_path):
     make, stop = TASKS[name]
