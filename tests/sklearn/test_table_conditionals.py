@@ -114,7 +114,8 @@ def test_small_things_around_a_table(model):
     table.index = [f"row {k}" for k in range(30)]
     table.iloc[3, 1] = None
     pd.testing.assert_index_equal(model.impute(table).index, table.index)
-    always = km.TableModel(width=8, blocks=1, steps=2, random_state=0).fit(table.assign(c="k"))
+    always = km.TableModel(width=8, blocks=1, steps=2, held_out=0, random_state=0)
+    always.fit(table.assign(c="k"))
     with pytest.raises(errors.SchemaError, match="'k' alone"):
         always.sample(2, given={"c": "z"})
     with pytest.raises(errors.SchemaError, match="row 0, column c"):

@@ -1,6 +1,7 @@
 """The table model as an estimator: generate, score, condition, complete and predict tables."""
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import EncodedTable, Schema
-from kermix.errors import OptionError, RunError, SchemaError, TableError
+from kermix.errors import OptionError, PoorFitWarning, RunError, SchemaError, TableError
 from kermix.models.table.cells import place_of
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import find_links, with_link_codes
@@ -206,6 +207,13 @@ class TableModel(TableAnswers, BaseEstimator):
         trainer = Trainer(TableModelTask(layout, rows, settings, network), device=self.device)
         trainer.run()
         judged = len(table_split(len(encoded), settings)[0]) > 0
+        if not judged and self.held_out > 0:
+            warnings.warn(
+                f"{len(encoded)} rows are too few to hold some out: nothing says when to stop, so "
+                "the model may know them by heart, and its intervals be too narrow.",
+                PoorFitWarning,
+                stacklevel=3,
+            )
         kept = trainer.task.best_step if judged else trainer.step
         return self.with_network(trainer.task.model, schema, trainer.history, kept, encoded.frame)
 
