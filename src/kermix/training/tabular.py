@@ -120,6 +120,7 @@ class TableTask(Task):
             form=settings.form,
             precision="norm" if settings.form == "variational" else "one",
             members=len(splits),
+            path="whole",
             generator=torch.Generator().manual_seed(settings.seed),
         )
         # On the CPU: the order of rows does not depend on the device.
@@ -134,7 +135,7 @@ class TableTask(Task):
         self._train, self._held = self._train.to(device), self._held.to(device)
         self._sum = torch.zeros((), device=device)
         self._keeper = _Keeper(self.model, self._train.shape[1], settings.patience)
-        return [adam(_groups(self.model, settings.decay), device, torch.optim.AdamW)]
+        return [adam(_groups(self.model, settings.decay), device, torch.optim.AdamW, fused=True)]
 
     @property
     def total(self) -> int:
@@ -188,6 +189,7 @@ class TableTask(Task):
 
     def finish(self) -> None:
         """Each member at its best."""
+        self.model.memory.clear()
         if len(self._held):
             self._keeper.restore()
 
