@@ -32,6 +32,7 @@ __all__ = [
     "anchor_distances",
     "mean_anchor_distances",
     "normalized_gaussian",
+    "track_statistics",
 ]
 
 PATHS = ("auto", "plain", "lean", "fused")
@@ -51,12 +52,12 @@ def normalized_gaussian(u: Tensor, anchors: Tensor, norm: nn.BatchNorm1d, path: 
     result, mean, variance = gaussian_norm(
         u, anchors, norm.weight, norm.bias, norm.eps, fused=way == "fused"
     )
-    _track(norm, mean, variance, u.shape[0] * u.shape[1])
+    track_statistics(norm, mean, variance, u.shape[0] * u.shape[1])
     return result
 
 
 @torch.no_grad()
-def _track(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor, count: int) -> None:
+def track_statistics(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor, count: int) -> None:
     """Update the running statistics as torch's own batch normalization does."""
     if norm.running_mean is None or norm.running_var is None:
         return

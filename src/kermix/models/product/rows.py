@@ -7,7 +7,7 @@ variable goes through a chain of Gaussian layers of its own and all meet only in
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +16,14 @@ from torch.nn import functional
 from kermix.checks import check_option, check_sizes
 from kermix.errors import OptionError, ShapeError
 from kermix.models.product.functions import Path
-from kermix.models.product.layers import normalized_gaussian
+from kermix.models.product.layers import normalized_gaussian, track_statistics
+from kermix.models.product.whole import Buffers, LayerTensors, mean_square_distances
 
-__all__ = ["FORMS", "GaussianProduct", "Precision", "ProductForm", "VariableLayer"]
+__all__ = ["FORMS", "GaussianProduct", "Precision", "ProductForm", "RowPath", "VariableLayer"]
 
 ProductForm: TypeAlias = Literal["variational", "product", "signed"]
 Precision: TypeAlias = Literal["one", "norm"]
+RowPath: TypeAlias = Path | Literal["whole"]
 FORMS = ("variational", "product", "signed")
 # Added to the variance of a Gaussian, which is 1/4 at most. A variable that is constant but for a
 # few rows would else be so magnified in these that every product is zero there.
@@ -77,6 +79,19 @@ class VariableLayer(nn.Module):
         gaussians = normalized_gaussian(u, anchors, self.norm, self.path)
         return gaussians.view(len(y), variables, outputs)
 
+    def tensors(self) -> LayerTensors:
+        """Maps, anchors, and the batch normalization's scales and shifts, for each variable."""
+        weight = self.weight.expand(len(self.anchors), -1, -1)
+        scale, shift = (t.view_as(self.anchors) for t in (self.norm.weight, self.norm.bias))
+        return LayerTensors(weight, self.anchors, scale, shift)
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Running mean and variance, (T, outputs) each."""
+        mean, variance = self.norm.running_mean, self.norm.running_var
+        assert mean is not None
+        assert variance is not None
+        return mean.view_as(self.anchors), variance.view_as(self.anchors)
+
 
 class GaussianProduct(nn.Module):
     r"""A sum of products of functions of one variable each, $k(X_1, \dots, X_T)$.
@@ -104,7 +119,9 @@ class GaussianProduct(nn.Module):
             little, since a mean of many squares does.
         shared: Whether all variables share the affine maps, as the positions of an image do.
         members: Number of independent functions side by side, as an axis before the outputs.
-        path: How the layers are computed; `"plain"` is the fastest for tables on a CPU.
+        path: How the layers are computed; `"whole"` is the fastest for tables on a CPU, and
+            `"plain"` elsewhere and where it does not hold: all layers in one function, of which
+            there is a gradient with respect to the parameters, once.
         generator: Where initial weights come from.
 
     Example:
@@ -131,7 +148,7 @@ class GaussianProduct(nn.Module):
         precision: Precision = "one",
         shared: bool = False,
         members: int | None = None,
-        path: Path = "plain",
+        path: RowPath = "plain",
         generator: torch.Generator,
     ) -> None:
         super().__init__()
@@ -143,6 +160,9 @@ class GaussianProduct(nn.Module):
         _check_variables(widths)
         check_sizes(outputs=outputs, terms=terms, width=width, depth=depth, members=members)
         self.widths, self.form, self.members = tuple(widths), form, members
+        self.path: RowPath = path
+        self.memory = Buffers()
+        within: Path = "plain" if path == "whole" else path
         self.register_buffer("columns", _columns(widths), persistent=False)
         sizes = [max(widths), *[width] * (depth - 1), terms]
         every = (members or 1) * len(widths)
@@ -151,7 +171,7 @@ class GaussianProduct(nn.Module):
                 f"variables={widths}: variables of several widths cannot share their affine maps."
             )
         self.layers = nn.ModuleList(
-            VariableLayer(every, inputs, after, shared=shared, path=path, generator=generator)
+            VariableLayer(every, inputs, after, shared=shared, path=within, generator=generator)
             for inputs, after in itertools.pairwise(sizes)
         )
         with torch.no_grad():  # each variable is scaled by its own width, not by the widest
@@ -203,6 +223,10 @@ class GaussianProduct(nn.Module):
 
         With members: (n, E, K).
         """
+        if self._goes_whole(x):
+            size = self._whole_exponents(x).permute(2, 0, 1)
+            size = size if self.members is not None else size.squeeze(1)
+            return size, torch.ones_like(size)
         k = self.features(x)
         d = k - self.anchors.view(k.shape[1:])
         if self.form == "variational":
@@ -220,8 +244,41 @@ class GaussianProduct(nn.Module):
 
     def forward(self, x: Tensor | Sequence[Tensor]) -> Tensor:
         """The value of the function: (n, outputs), or (n,) where outputs is None."""
+        if self._goes_whole(x) and self.members is not None and self.outputs is not None:
+            terms = self._whole_exponents(x).exp_()
+            return torch.bmm(self.coefficients, terms).permute(2, 0, 1)
         size, sign = self.log_terms(x)
         return self._summed(size.exp() * sign)
+
+    def _goes_whole(self, x: Tensor | Sequence[Tensor]) -> TypeGuard[Tensor]:
+        if self.path != "whole" or self.form == "signed" or not isinstance(x, Tensor):
+            return False
+        graph = torch.is_grad_enabled()
+        return x.device.type == "cpu" and not (graph and (x.requires_grad or not self.training))
+
+    def _whole_exponents(self, x: Tensor) -> Tensor:  # (E, K, n)
+        """The logarithms of the terms."""
+        y = self._variables(x).permute(1, 2, 0)
+        layers = [layer for layer in self.layers if isinstance(layer, VariableLayer)]
+        statistics = None if self.training else [layer.statistics() for layer in layers]
+        squares, found = mean_square_distances(
+            y,
+            [layer.tensors() for layer in layers],
+            self.anchors,
+            members=self.members or 1,
+            epsilons=[layer.norm.eps for layer in layers],
+            buffers=self.memory,
+            statistics=statistics,
+        )
+        if statistics is None:
+            for layer, (mean, variance) in zip(layers, found, strict=True):
+                track_statistics(layer.norm, mean.view(-1), variance.view(-1), len(x))
+        if self.form == "product":
+            return squares * -float(len(self.widths))
+        size = -squares
+        if self.norm is not None:
+            size = self.norm(size.view(1, -1, len(x))).view_as(size)
+        return size
 
     def log_abs(self, x: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Logarithm of the absolute value, and the sign: finite where the value underflows."""
