@@ -258,7 +258,7 @@ class GaussianOutput(nn.Module):
             count, norm = u.shape[0] * u.shape[1], layer.norm
             mean = sums.sum(0) / count
             variance = (squares.sum(0) / count - mean.square()).clamp(min=0)
-            _track(norm, mean, variance, count)
+            track_statistics(norm, mean, variance, count)
             factor = norm.weight * torch.rsqrt(variance + norm.eps)
             offset = norm.bias - factor * mean
             whole = factor * (factor * squares + 2 * (offset * sums - products))
