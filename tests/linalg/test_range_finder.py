@@ -282,3 +282,18 @@ def test_a_second_derivative_is_there():
     (slope,) = torch.autograd.grad(value, shift, create_graph=True)
     (curvature,) = torch.autograd.grad(slope, shift)
     assert math.isfinite(float(curvature))
+
+
+def test_no_answer_whose_bound_is_above_the_tolerance(monkeypatch):
+    """The core may leave out more than it was given room for; the other ways take over then."""
+    points = torch.linspace(0, 1, 300)
+    matrix = (-(points[:, None] - points).square()).exp()
+    core_of = range_finder._by_eigenvectors
+    assert low_rank_polar(matrix, 1e-4) is not None
+
+    def rough(rest, tolerance):
+        value, core, bound = core_of(rest, tolerance)
+        return value, core, bound + 1.01 * tolerance * value
+
+    monkeypatch.setattr(range_finder, "_by_eigenvectors", rough)
+    assert low_rank_polar(matrix, 1e-4) is None
