@@ -7,6 +7,10 @@ from torch.testing import assert_close
 from cases import DTYPES, normal
 from kermix.kernels import means_compiled as compiled
 
+# It had another name before PyTorch 2.6.
+NAMES = ("recompile_limit", "cache_size_limit")
+RECOMPILE_LIMIT = next(name for name in NAMES if hasattr(torch._dynamo.config, name))
+
 
 @pytest.fixture(autouse=True)
 def without_inductor(monkeypatch):
@@ -24,7 +28,7 @@ def without_inductor(monkeypatch):
     torch._dynamo.reset()
 
 
-@torch._dynamo.config.patch(recompile_limit=2)
+@torch._dynamo.config.patch({RECOMPILE_LIMIT: 2})
 def test_every_dtype_and_dimension_has_its_loop():
     """The compiler gives up at the ninth version of one function; here, at the third."""
     for dtype in DTYPES:
