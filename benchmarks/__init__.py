@@ -4,6 +4,6 @@ A benchmark is a module with a function `run(quick) -> dict` of tables: a table 
 and all rows of a table have the same keys. Reported are ratios, with the raw times beside them.
 """
 
-from kermix.cli import wait_asleep
+from kermix.cli import spin_briefly
 
-wait_asleep()  # as the command line does, before PyTorch is loaded
+spin_briefly()  # as the command line does, before PyTorch is loaded

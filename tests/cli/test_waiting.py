@@ -1,4 +1,4 @@
-"""Threads of the command line sleep while they wait, unless the user has said how they do."""
+"""Threads of the command line spin briefly while they wait, unless the user has said how they do."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kermix.cli import WAITING, wait_asleep
+from kermix.cli import SPINS, WAITING, spin_briefly
 
 
 @pytest.fixture
@@ -17,16 +17,16 @@ def nothing_said(monkeypatch):
 
 
 @pytest.mark.usefixtures("nothing_said")
-def test_threads_sleep():
-    wait_asleep()
-    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+def test_threads_spin_briefly():
+    spin_briefly()
+    assert os.environ["GOMP_SPINCOUNT"] == SPINS
 
 
 @pytest.mark.usefixtures("nothing_said")
 @pytest.mark.parametrize("name", WAITING)
 def test_what_the_user_said_stays(name, monkeypatch):
     monkeypatch.setenv(name, "7")
-    wait_asleep()
+    spin_briefly()
     assert {n: os.environ[n] for n in WAITING if n in os.environ} == {name: "7"}
 
 
