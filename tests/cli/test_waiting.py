@@ -1,4 +1,4 @@
-"""Threads of the command line spin briefly while they wait, unless the user has said how they do."""
+"""Threads of the command line spin briefly while they wait, unless the user says otherwise."""
 
 import os
 import subprocess
