@@ -71,6 +71,26 @@ def test_trees_gain_what_a_curve_with_noise_allows():
     assert abs(gains_by_trees(scores, rows, 2, judged, -10.0)) < 0.15
 
 
+@pytest.mark.parametrize("rows", [14_000, 20_001])
+def test_trees_say_the_same_again_for_many_rows(rows):
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=rows)
+    scores = np.stack([x, 0.5 * x + rng.normal(size=rows)], 1)
+    found = {
+        gains_by_trees(scores, np.ones(rows, bool), 1, np.arange(0, rows, 50), -10.0)
+        for _ in range(2)
+    }
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(("count", "gains"), [(0, False), (19, False), (20, True)])
+def test_too_few_rows_teach_trees_nothing(count, gains):
+    scores = np.random.default_rng(5).normal(size=(60, 2))
+    own, judged = np.zeros(60, bool), np.arange(40, 60)
+    own[:count] = own[judged] = True
+    assert (gains_by_trees(scores, own, 1, judged, -10.0) != 0) == gains
+
+
 def two_regimes(rows=2000, seed=0):
     """A number that rises with another in half of the rows, and falls with it in the others."""
     rng = np.random.default_rng(seed)

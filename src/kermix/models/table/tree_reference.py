@@ -6,7 +6,7 @@ import numpy as np
 
 __all__ = ["gains_by_trees"]
 
-LEARNED_FROM = 10_000  # rows
+LEARNED_FROM, FEWEST = 10_000, 20  # rows
 FINEST = 1e-4  # errors in normal scores, below which they are not told apart
 LARGEST_ERROR = 10.0  # in units of its width, so that a few rows do not widen all
 
@@ -17,7 +17,7 @@ def gains_by_trees(
     """Nats that trees gain for a number, against a normal distribution of its own.
 
     Each half of the rows teaches a centre, and how far the other half is from it; both depend on
-    all other numbers. Rows that are judged teach nothing.
+    all other numbers. Rows that are judged teach nothing, and nothing is random.
 
     Args:
         scores: Normal scores of complete rows, (N, Q).
@@ -39,12 +39,14 @@ def gains_by_trees(
     other = own.copy()
     other[judged] = False
     rows = np.flatnonzero(other)
-    rows, judged = rows[:: max(1, len(rows) // LEARNED_FROM)], judged[own[judged]]
+    rows, judged = rows[:: -(-len(rows) // LEARNED_FROM) or 1], judged[own[judged]]
+    if len(rows) < FEWEST:
+        return 0.0  # too few to teach anything
 
     def trees(some: np.ndarray, values: np.ndarray, count: int) -> Callable[..., np.ndarray]:
         model = HistGradientBoostingRegressor(
-            learning_rate=0.15, max_leaf_nodes=16, max_iter=count
-        )
+            learning_rate=0.15, max_leaf_nodes=16, max_iter=count, early_stopping=False
+        )  # stopped early, it would draw rows at random
         model.fit(inputs[some], values)
         return lambda asked: model.predict(inputs[asked])
 
