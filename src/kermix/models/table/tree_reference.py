@@ -6,7 +6,7 @@ import numpy as np
 
 __all__ = ["gains_by_trees"]
 
-LEARNED_FROM, FEWEST = 10_000, 20  # rows
+LEARNED_FROM, FEWEST = 10_000, 20  # rows, up to twice as many of the first
 FINEST = 1e-4  # errors in normal scores, below which they are not told apart
 LARGEST_ERROR = 10.0  # in units of its width, so that a few rows do not widen all
 
@@ -39,7 +39,7 @@ def gains_by_trees(
     other = own.copy()
     other[judged] = False
     rows = np.flatnonzero(other)
-    rows, judged = rows[:: -(-len(rows) // LEARNED_FROM) or 1], judged[own[judged]]
+    rows, judged = rows[:: max(1, len(rows) // LEARNED_FROM)], judged[own[judged]]
     if len(rows) < FEWEST:
         return 0.0  # too few to teach anything
 
