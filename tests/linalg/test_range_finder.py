@@ -243,6 +243,54 @@ def test_the_factor_is_a_contraction():
     assert float(torch.linalg.matrix_norm(polar.factor, 2)) <= 1 + 1e-4
 
 
+def graded(kind, seed):
+    """Of low rank, with single rows or entries that are far larger, or rows of single entries."""
+    draw = np.random.default_rng(seed)
+    bases = [np.linalg.qr(draw.normal(size=(side, 60)))[0] for side in SIZES]
+    matrix = bases[0] * 0.8 ** np.arange(60) @ bases[1].T
+    if kind == "a huge row":
+        matrix[draw.integers(len(matrix))] = 100 * draw.normal(size=SIZES[1])
+    elif kind == "a huge entry":
+        matrix[draw.integers(len(matrix)), 7] = 1e5
+    else:
+        alone = draw.choice(len(matrix), 30, replace=False)
+        matrix = np.outer(draw.integers(1, 3, SIZES[0]), draw.integers(1, 3, SIZES[1])) / 100
+        matrix[alone], matrix[:, alone] = 0, 0
+        matrix[alone, alone] = 0.1 * 10 ** -draw.uniform(0, 2, 30)
+    return torch.tensor(matrix, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-2])
+@pytest.mark.parametrize("kind", ["a huge row", "a huge entry", "rows of single entries"])
+def test_the_gradient_of_a_graded_matrix_is_a_polar_factor(kind, tolerance):
+    """Seen before: norms up to 1.65, and products with the matrix off by 77 tolerances."""
+    by_range = 0
+    for seed in range(6):
+        matrix = graded(kind, seed)
+        found = low_rank_polar(matrix, tolerance, seed)
+        if found is None:
+            continue
+        by_range += 1
+        factor, value = found[0].factor.double(), float(found[0].value)
+        assert float(torch.linalg.matrix_norm(factor, 2)) <= 1.02
+        assert float((factor * matrix).sum()) == pytest.approx(value, rel=tolerance)
+    assert by_range >= 3
+
+
+def test_what_is_beside_a_basis_has_nothing_of_it():
+    """Columns that are nearly within the basis: their rest is mostly rounding."""
+    generator = torch.Generator().manual_seed(5)
+    basis = torch.linalg.qr(torch.randn(200, 40, generator=generator)).Q
+    inside = basis @ torch.randn(40, 12, generator=generator)
+    columns = torch.cat([inside, inside + 1e-3 * torch.randn(200, 12, generator=generator)], 1)
+    new = range_finder._beside(basis, columns)
+    both = torch.cat([basis, new], 1).double()
+    assert 12 <= new.shape[1] < 24
+    torch.testing.assert_close(
+        both.mT @ both, torch.eye(both.shape[1], dtype=torch.double), rtol=0, atol=1e-5
+    )
+
+
 @pytest.mark.parametrize(
     ("matrix", "why"),
     [

@@ -41,6 +41,8 @@ ROOM = {"cpu": 0.7, "cuda": 0.4}
 ROUNDINGS = 8.0
 SMALLEST_RANK, FINE_TOLERANCE = 32, 1e-4
 LEAST_SHARE_OF_A_COLUMN = 1e-3  # of the longest; in shorter ones rounding shows
+LEAST_SHARE_BESIDE = 0.5  # of a direction beside the basis, the second time; else it is rounding
+LARGEST_STRETCH = 1e-3  # of a polar factor by rounding, above which float64 forms it
 ROWS_IN_A_SUM = 8  # of the sketch: as good as sums of all, without a product
 
 
@@ -122,7 +124,11 @@ def _low_rank_polar(
     bound = bound + left_out + ROUNDINGS * eps * value
     if not bool(bound <= tolerance * value):
         return None
-    found = Polar(core.mT @ basis.mT, value.to(matrix.dtype), bound.to(matrix.dtype))
+    factor = core.mT @ basis.mT
+    # Small singular values beside a huge one are lost to rounding, and the factor with them.
+    if not bool(((factor * matrix).sum(dtype=value.dtype) - value).abs() <= tolerance * value):
+        return None
+    found = Polar(factor, value.to(matrix.dtype), bound.to(matrix.dtype))
     return found, rest.shape[1]
 
 
@@ -150,7 +156,10 @@ def _beside(basis: Tensor, columns: Tensor) -> Tensor:  # (N, r), (N, w) -> (N, 
     """What columns span beside an orthonormal basis, less what is nothing but rounding."""
     new, triangle = _orthonormal(torch.addmm(columns, basis, basis.mT @ columns, alpha=-1))
     sizes = triangle.diagonal().abs()
-    return new[:, sizes > LEAST_SHARE_OF_A_COLUMN * sizes.amax()]
+    new = new[:, sizes > LEAST_SHARE_OF_A_COLUMN * sizes.amax()]
+    # Of short columns rounding within the basis is left, which a second time takes away.
+    new, triangle = _orthonormal(torch.addmm(new, basis, basis.mT @ new, alpha=-1))
+    return new[:, triangle.diagonal().abs() > LEAST_SHARE_BESIDE]
 
 
 def _orthonormal(columns: Tensor) -> tuple[Tensor, Tensor]:  # (N, r), (r, r)
@@ -189,8 +198,12 @@ def _by_eigenvectors(rest: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Te
     values = squares.clamp(min=0).sqrt()
     # Float32 holds nothing of what is smaller; without a bound that says so, it is left out.
     seen = values > ROUNDINGS * torch.finfo(rest.dtype).eps * values[-1]
-    core = (vectors * torch.where(seen, 1 / values, 0.0)) @ vectors.mT
-    return values[seen].sum(), core.to(rest.dtype) @ rest, values[~seen].sum()
+    root = (vectors * torch.where(seen, 1 / values, 0.0)) @ vectors.mT
+    core = root.to(rest.dtype) @ rest
+    stretch = core.square().sum(dtype=wide.dtype) - seen.sum()
+    if not bool(stretch.abs() <= LARGEST_STRETCH):
+        core = (root @ wide).to(rest.dtype)
+    return values[seen].sum(), core, values[~seen].sum()
 
 
 def _by_products(rest: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
