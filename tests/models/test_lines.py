@@ -111,6 +111,17 @@ def test_regimes_are_found_where_each_has_lines_of_its_own():
     assert len(alone.shares) == 1
 
 
+@pytest.mark.parametrize(("numbers", "found"), [(64, True), (65, False)])
+def test_tables_of_many_numbers_have_no_lines(monkeypatch, numbers, found):
+    """Solving takes longer than the network there."""
+    monkeypatch.setattr("kermix.models.table.line_search.ROWS_OF_EACH", 1)
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(200, numbers))
+    table[:, 0] = table[:, 1] + table[:, 2]
+    _, lines = lines_of({f"x{k}": column for k, column in enumerate(table.T)})
+    assert (lines is not None) == found
+
+
 def test_regimes_expect_what_their_mixture_does():
     """Means and deviations of a Gaussian mixture given some columns, by numerical integration."""
     rng = np.random.default_rng(4)
@@ -246,6 +257,21 @@ def test_rows_that_see_the_same_are_solved_at_once():
     for a, b in zip(solver(scores, seen), one_by_one, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
     assert [part.shape for part in solver(scores[:0], seen[:0])] == [(0, 4), (0, 4)]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 15, 17, 16 * 16, 16 * 17 + 1])
+def test_rows_of_as_many_numbers_are_solved_together(rows):
+    """In any order, with none or all numbers seen, each row has the answer it has alone."""
+    generator = torch.Generator().manual_seed(rows)
+    table = invoices(300).to_numpy()
+    solver = StraightLines(of_rows(tuple("abcd"), table), normal_maps(table))
+    scores = torch.randn(rows, 4, dtype=torch.float64, generator=generator)
+    seen = torch.rand(rows, 4, generator=generator) < torch.rand(rows, 1, generator=generator)
+    seen[0], seen[-1] = True, False
+    together = solver(scores, seen)
+    for n in range(0, rows, 7):
+        for a, b in zip(together, solver(scores[n : n + 1], seen[n : n + 1]), strict=True):
+            torch.testing.assert_close(a[n : n + 1], b, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("block", [16, 2 * 16, 10**6])

@@ -15,7 +15,7 @@ from kermix.models.table.tree_reference import gains_by_trees
 __all__ = ["find_lines"]
 
 LOOKED_AT, SORTED, JUDGED = 20_000, 5000, 2000  # rows for lines, for regimes, for their gains
-MOST_WORK = 270_000  # regimes times the cube of numbers: solving takes longer than the network
+MOST_NUMBERS, MOST_WORK = 64, 8 * 40**3  # work: regimes times the cube of numbers
 ROWS_OF_EACH = 10  # for each number, or a line follows the noise
 REGIMES = (2, 4, 8)  # that are tried
 ROWS_OF_REGIMES = 4  # for each number and regime: too many regimes are seen by the other rows
@@ -44,7 +44,7 @@ def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
     """
     columns = schema.numbers
     names = tuple(column.name for column in columns)
-    if len(names) < 2 or len(names) ** 3 > MOST_WORK:
+    if not 2 <= len(names) <= MOST_NUMBERS:
         return None
     encoded = encoded[:: max(1, len(encoded) // LOOKED_AT)]
     codes = encoded.codes[:, schema.number_columns]

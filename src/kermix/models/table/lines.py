@@ -32,6 +32,7 @@ RIDGE = 1e-7
 FINEST, WIDEST = 1e-5, 3.0  # errors of lines, in normal scores
 SLIPS = 1e-5
 SOLVED_AT_ONCE = 2**22  # entries of matrices
+GROUPS, SMALLEST_GROUP = 16, 16  # of rows that have about as many numbers
 
 
 class Expected(NamedTuple):
@@ -129,34 +130,55 @@ class StraightLines(nn.Module):
 
         Means are relative to the centre of the first regime.
         """
-        if not self.training and len(values) and bool((seen == seen[0]).all()):
-            return self._given(values, seen, *self._factors(seen[:1]))
+        if not len(values):
+            return values, values
+        if not self.training and bool((seen == seen[0]).all()):
+            return self._given(values, *self._factors(seen[:1]))
         regimes, numbers = self.centre.shape
         size = max(1, SOLVED_AT_ONCE // (regimes * numbers**2))
+        order = torch.arange(len(seen), device=seen.device)
+        if not seen.is_cuda:  # rows of as many numbers are solved together, without the others
+            order = seen.sum(1).argsort(stable=True)
+            size = min(size, max(SMALLEST_GROUP, -(-len(seen) // GROUPS)))
         found = [
-            self._given(rows, some, *self._factors(some))
-            for rows, some in zip(values.split(size), seen.split(size), strict=True)
+            self._given(values[rows], *self._factors(seen[rows])) for rows in order.split(size)
         ]
-        means, variances = zip(*found, strict=True) if found else ((values,), (values,))
-        return torch.cat(means), torch.cat(variances)
+        means, variances = zip(*found, strict=True)
+        back = order.argsort()
+        return torch.cat(means)[back], torch.cat(variances)[back]
 
-    def _factors(self, seen: Tensor) -> tuple[Tensor, Tensor]:  # (n, R, Q, Q) each
-        """The Cholesky factor of the numbers that are seen, and it solved for their covariances.
+    def _factors(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The numbers that are seen, the Cholesky factor of their covariances, in each regime.
 
-        Those with all numbers, in each regime.
+        And it solved for their covariances with all numbers.
         """
-        there = seen.to(self.correlation.dtype).unsqueeze(1)  # (n, 1, Q)
-        both = self.correlation * there.unsqueeze(3)
+        places, there = self._first(seen)  # (n, S)
+        counts = there.unsqueeze(1).to(self.correlation.dtype)  # (n, 1, S)
+        both = self.correlation[:, places].transpose(0, 1) * counts.unsqueeze(3)  # (n, R, S, Q)
+        among = both.gather(3, places[:, None, None, :].expand(-1, *both.shape[1:3], -1))
         factor, _ = torch.linalg.cholesky_ex(
-            both * there.unsqueeze(2) + torch.diag_embed(1 - there)
+            among * counts.unsqueeze(2) + torch.diag_embed(1 - counts)
         )
-        return factor, torch.linalg.solve_triangular(factor, both, upper=False)
+        return places, there, factor, torch.linalg.solve_triangular(factor, both, upper=False)
+
+    def _first(self, seen: Tensor) -> tuple[Tensor, Tensor]:  # (n, S) each
+        """Places of the numbers that are seen, then of some that are not, and which are which.
+
+        As many as the fullest row has; on a GPU, which would wait for that number, all.
+        """
+        if seen.is_cuda or len(seen) == 1:
+            every = torch.arange(seen.shape[1], device=seen.device)
+            return every.expand(len(seen), -1), seen
+        places = (~seen).to(torch.uint8).argsort(dim=1, stable=True)
+        places = places[:, : max(1, int(seen.sum(1).max()))]
+        return places, seen.gather(1, places)
 
     def _given(
-        self, values: Tensor, seen: Tensor, factor: Tensor, known: Tensor
+        self, values: Tensor, places: Tensor, there: Tensor, factor: Tensor, known: Tensor
     ) -> tuple[Tensor, Tensor]:  # (N, Q) each
         x = (values.unsqueeze(1) - self.centre) / self.size  # (N, R, Q)
-        x = x.masked_fill(~seen.unsqueeze(1), 0.0).unsqueeze(-1)
+        x = x.gather(2, places.unsqueeze(1).expand(len(x), x.shape[1], -1))
+        x = x.masked_fill(~there.unsqueeze(1), 0.0).unsqueeze(-1)
         depth = torch.linalg.solve_triangular(factor, x, upper=False)
         means = (known.mT @ depth).squeeze(-1)
         variances = self.correlation.diagonal(dim1=-2, dim2=-1) - known.square().sum(-2)
