@@ -13,6 +13,7 @@ __all__ = ["BENCHMARKS", "record_path", "run_benchmark"]
 BENCHMARKS = {
     "svd": "SVD cost, value and gradient, against the paper's way; a training step",
     "speed": "ratios of one run: a fit, the SVD cost, a step, threads; --compare",
+    "equal-time": "a generator by the SVD cost and by Sinkhorn divergences, for the same CPU time",
     "sketch": "all four costs by sketches, up to a million points",
     "sketch-files": "sketches of Parquet files larger than memory, one and two workers",
     "certificates": "error bounds in adversarial cases, against a dense reference: no violation",
