@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kermix.errors import OptionError, ShapeError
 from kermix.models.product.rows import GaussianProduct
 
 
@@ -145,3 +146,74 @@ def test_copies_and_pickles_have_no_memory_of_others():
     for copied in (copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))):
         assert copied.memory is not whole.memory
         torch.testing.assert_close(step(copied, x)[0], step(plain, x)[0], rtol=1e-12, atol=1e-12)
+
+
+def test_answers_keep_no_memory():
+    """Seen before: 136 MB for each number of rows that was ever asked for."""
+    whole, _ = pair(members=2)
+    whole.eval()
+    with torch.no_grad():
+        for count in range(2, 40):
+            whole(rows(count, 2, 3))
+    assert not whole.memory._free
+
+
+def test_trainings_with_batches_of_many_sizes_keep_little():
+    whole, _ = pair(members=2)
+    for count in range(2, 60):
+        step(whole, rows(count, 2, 3))
+    kept = sum(t.numel() for free in whole.memory._free.values() for t in free)
+    whole.memory.clear()
+    step(whole, rows(59, 2, 3))
+    once = sum(t.numel() for free in whole.memory._free.values() for t in free)
+    assert once <= kept <= 12 * once
+
+
+def test_inference_mode_leaves_nothing_behind():
+    """Seen before: an error about tensors of inference mode in the next step."""
+    whole, plain = pair(members=2)
+    x = rows(9, 2, 3)
+    with torch.inference_mode():
+        whole(x)
+        plain(x)
+    value, found = step(whole, x)
+    wanted, gradients = step(plain, x)
+    torch.testing.assert_close(value, wanted)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(found[name], gradient)
+
+
+@pytest.mark.parametrize("far", [1e9, 1e25])
+def test_a_row_far_away_has_no_gradient(far: float):
+    """Seen before: 3e23 for a weight, from Gaussians that were kept above zero."""
+    whole, plain = pair(members=2)
+    x = rows(9, 2, 3)
+    x[4, 0, 1] = far
+    value, found = step(whole, x)
+    wanted, gradients = step(plain, x)
+    torch.testing.assert_close(value, wanted)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-6, rtol=1e-6)
+
+
+def test_layers_that_are_frozen_stay_so():
+    whole, plain = pair(members=2)
+    for network in (whole, plain):
+        network.train()
+        network.layers.eval()
+    x = rows(9, 2, 3)
+    torch.testing.assert_close(whole(x), plain(x))
+    for a, b in zip(whole.buffers(), plain.buffers(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_batch_of_one_row_has_no_statistics():
+    whole, _ = pair(members=2)
+    with pytest.raises(ShapeError, match="1 row in training"):
+        whole(rows(1, 2, 3))
+
+
+def test_a_path_that_does_not_exist():
+    draws = torch.Generator()
+    with pytest.raises(OptionError, match="path='nonsense'"):
+        GaussianProduct(3, 2, terms=5, width=4, depth=2, path="nonsense", generator=draws)

@@ -237,3 +237,23 @@ def test_benchmark_gives_the_peers_their_defaults(classes):
         assert network.get_params() == type(network)().get_params() | changed | more
     trees = estimators["gradient boosting"]
     assert trees.get_params() == type(trees)(random_state=tabular.SEED).get_params()
+
+
+@pytest.mark.parametrize("far", [1e8, 1e38, 1e300])
+def test_a_row_far_away_does_not_end_a_fit(far):
+    """Seen before: advice to lower the learning rate, for a number that float32 cannot hold."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(60, 2))
+    labels = (rows[:, 0] > 0).astype(int)
+    rows[3, 1] = far
+    model = km.ProductClassifier(4, max_epochs=2, n_members=1, random_state=0).fit(rows, labels)
+    assert np.isfinite(model.predict_proba(rows)).all()
+    assert np.isfinite(model.loss_curve_).all()
+
+
+def test_a_target_far_away_is_named():
+    rng = np.random.default_rng(0)
+    rows, target = rng.normal(size=(60, 2)), rng.normal(size=60)
+    target[7] = -1e20
+    with pytest.raises(SampleError, match=r"row 7 \(from 0\) is -1e\+20"):
+        km.ProductRegressor(4, max_epochs=2, n_members=1).fit(rows, target)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_sizes
-from kermix.errors import OptionError
+from kermix.errors import OptionError, SampleError
 from kermix.models.mixture.scaled import Scaler
 from kermix.models.product.rows import GaussianProduct, ProductForm
 from kermix.sklearn.mixture import (
@@ -27,6 +27,9 @@ __all__ = ["ProductClassifier", "ProductRegressor"]
 
 ROWS_TO_SPLIT = 20
 ROWS_AT_ONCE = 1024
+# In usual deviations: what is farther is as far, for all Gaussians; squares of farther targets
+# have no room in float32.
+FARTHEST, FARTHEST_TARGET = 1e6, 1e12
 SIZES = ("n_terms", "width", "depth", "n_members", "max_epochs", "n_iter_no_change")
 PRECISIONS = (np.float64, np.float32)  # float32 stays: how far its numbers are rounded matters
 
@@ -83,9 +86,8 @@ class _ProductEstimator(BaseEstimator):
         values = torch.tensor(rows)
         self.scaler_ = Scaler(values)
         splits = self._splits(targets, seed)
-        fitted = fit_table(
-            self.scaler_.scaled(values), targets, outputs, splits, settings, device=self.device
-        )
+        scaled = self._scaled(values).float()
+        fitted = fit_table(scaled, targets, outputs, splits, settings, device=self.device)
         self._keep(fitted)
 
     def _check_options(self) -> None:
@@ -130,9 +132,12 @@ class _ProductEstimator(BaseEstimator):
     def _values(self, X: Any) -> Tensor:  # (n, members, outputs)
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=np.float64, reset=False)
-        points = torch.tensor(rows)
-        scaled = (points - self.scaler_.location) / self.scaler_.scale
-        return torch.cat([self.network_(part) for part in scaled.split(ROWS_AT_ONCE)])
+        parts = self._scaled(torch.tensor(rows)).split(ROWS_AT_ONCE)
+        return torch.cat([self.network_(part) for part in parts])
+
+    def _scaled(self, rows: Tensor) -> Tensor:
+        scaled = (rows - self.scaler_.location) / self.scaler_.scale
+        return scaled.clamp(-FARTHEST, FARTHEST)
 
 
 def _is_number(value: Any) -> bool:
@@ -253,7 +258,16 @@ class ProductRegressor(RegressorMixin, _ProductEstimator):
         self._one_target = targets.ndim == 1
         wide = torch.tensor(targets.reshape(len(targets), -1))
         self.target_scaler_ = Scaler(wide)
-        self._fit(rows, self.target_scaler_.scaled(wide), wide.shape[1])
+        scaled = self.target_scaler_.scaled(wide)
+        far = (~(scaled.abs() <= FARTHEST_TARGET)).nonzero()
+        if len(far):
+            row, column = far[0].tolist()
+            raise SampleError(
+                f"y: the target of row {row} (from 0) is {float(wide[row, column]):g}, which is "
+                f"more than {FARTHEST_TARGET:g} times as far from the others as they are from "
+                "each other. Leave it out, or take logarithms."
+            )
+        self._fit(rows, scaled, wide.shape[1])
         return self
 
     def predict(self, X: Any) -> np.ndarray:

@@ -16,7 +16,7 @@ from torch.nn import functional
 from kermix.checks import check_option, check_sizes
 from kermix.errors import OptionError, ShapeError
 from kermix.models.product.functions import Path
-from kermix.models.product.layers import normalized_gaussian, track_statistics
+from kermix.models.product.layers import PATHS, normalized_gaussian, track_statistics
 from kermix.models.product.whole import Buffers, LayerTensors, mean_square_distances
 
 __all__ = ["FORMS", "GaussianProduct", "Precision", "ProductForm", "RowPath", "VariableLayer"]
@@ -154,6 +154,7 @@ class GaussianProduct(nn.Module):
         super().__init__()
         check_option("form", form, FORMS)
         check_option("precision", precision, ("one", "norm"))
+        check_option("path", path, (*PATHS, "whole"))
         if precision == "norm" and form != "variational":
             raise OptionError(f"precision='norm' is of the variational form, not of {form!r}.")
         widths = [1] * variables if isinstance(variables, int) else list(variables)
@@ -252,6 +253,9 @@ class GaussianProduct(nn.Module):
 
     def _goes_whole(self, x: Tensor | Sequence[Tensor]) -> TypeGuard[Tensor]:
         if self.path != "whole" or self.form == "signed" or not isinstance(x, Tensor):
+            return False
+        # Layers whose statistics are frozen, or not, go layer by layer.
+        if any(module.training != self.training for module in self.layers.modules()):
             return False
         graph = torch.is_grad_enabled()
         return x.device.type == "cpu" and not (graph and (x.requires_grad or not self.training))

@@ -17,11 +17,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kermix.errors import ShapeError
+
 __all__ = ["Buffers", "LayerTensors", "mean_square_distances"]
 
 ROOT = math.sqrt(math.log2(math.e))  # exp(-u^2) = 2^(-(ROOT u)^2)
 # Powers of two below the smallest normal number take five times as long, in what follows as well.
-LEAST_POWER = -120.0
+FARTHEST = math.sqrt(120.0)
+MOST_SIZES = 32  # of tensors that are kept: a training has batches of one or two sizes
 
 
 class LayerTensors(NamedTuple):
@@ -54,6 +57,8 @@ class Buffers:
 
     def give(self, *tensors: Tensor) -> None:
         """Give back what nobody reads any more."""
+        if len(self._free) > MOST_SIZES:
+            self.clear()
         for tensor in tensors:
             self._free.setdefault((tuple(tensor.shape), tensor.dtype), []).append(tensor)
 
@@ -86,16 +91,19 @@ def mean_square_distances(
         anchors: Of the last step, where variables meet.
         members: Functions side by side; V is a multiple of it.
         epsilons: Of the layers' batch normalizations.
-        buffers: Memory to use again.
+        buffers: Memory to use again in training.
         statistics: Means and variances to normalize by, without a gradient; None takes those of
             the batch.
     """
     if statistics is not None:
         parameters = [t for layer in layers for t in layer]
-        with torch.no_grad():
-            passed = _forward(x, [*parameters, anchors], members, epsilons, buffers, statistics)
-            buffers.give(passed.away, *passed.memory())
+        with torch.no_grad():  # in memory of its own: rows of many sizes may be asked for
+            passed = _forward(x, [*parameters, anchors], members, epsilons, Buffers(), statistics)
         return passed.result, list(statistics)
+    if x.shape[2] < 2:
+        raise ShapeError(f"x has {x.shape[2]} row in training: a batch's statistics need two.")
+    if torch.is_inference_mode_enabled():  # no tensor from here is of use outside
+        buffers = Buffers()
     given = [t for layer in layers for t in layer]
     result, *flat = _Whole.apply(x, members, epsilons, buffers, *given, anchors)
     return result, list(zip(flat[::2], flat[1::2], strict=True))
@@ -184,8 +192,9 @@ def _forward(
             affine[:, :, inputs] = torch.bmm(turned, below.unsqueeze(2)).squeeze(2) - anchors
         affine *= ROOT
         u = torch.bmm(affine, before, out=buffers.take((variables, outputs, rows), x))
+        u.clamp_(-FARTHEST, FARTHEST)
         values = buffers.take((variables, outputs, rows), x)
-        torch.addcmul(zero, u, u, value=-1, out=values).clamp_(min=LEAST_POWER).exp2_()
+        torch.addcmul(zero, u, u, value=-1, out=values).exp2_()
         if statistics is None:
             mean = values.mean(2)
             # Values lie between 0 and 1, so this loses nothing to what is added below.
