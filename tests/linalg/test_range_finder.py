@@ -277,6 +277,15 @@ def test_the_gradient_of_a_graded_matrix_is_a_polar_factor(kind, tolerance):
     assert by_range >= 3
 
 
+@pytest.mark.parametrize(("rows", "tolerance"), [(200, 1e-6), (1000, 5e-6), (200, 1e-4)])
+def test_nothing_left_of_a_matrix_but_rounding(rows, tolerance):
+    """Seen before: an error of torch about a distribution, from a residual of zeros."""
+    matrix = torch.zeros(rows, 200)
+    matrix[:, 0] = 1
+    value = km.nuclear_norm(matrix, tolerance=tolerance)
+    assert float(value) == pytest.approx(math.sqrt(rows), rel=tolerance)
+
+
 def test_what_is_beside_a_basis_has_nothing_of_it():
     """Columns that are nearly within the basis: their rest is mostly rounding."""
     generator = torch.Generator().manual_seed(5)

@@ -201,6 +201,43 @@ def test_tables_without_lines(table):
     assert lines_of(table)[1] is None
 
 
+def odd_column(kind, rows):
+    rng = np.random.default_rng(1)
+    if kind == "nearly constant":
+        return np.where(np.arange(rows) % 400 == 3, rng.normal(size=rows), 0.0)
+    if kind == "constant in every other row":
+        return np.where(np.arange(rows) % 2 == 1, rng.normal(size=rows), 0.0)
+    if kind == "mostly gaps":
+        return np.where(np.arange(rows) % 100 == 3, rng.normal(size=rows), np.nan)
+    return rng.choice([-1e308, 1e308], rows) * rng.random(rows)
+
+
+@pytest.mark.parametrize(
+    "kind", ["nearly constant", "constant in every other row", "mostly gaps", "very wide"]
+)
+def test_one_odd_column_does_not_hide_a_sum(kind):
+    _, found = lines_of(invoices(1200).assign(odd=odd_column(kind, 1200)))
+    assert found is not None
+    assert found.followed[:4].tolist() == [True, True, True, False]
+    assert np.isfinite(found.correlation).all()
+
+
+@pytest.mark.parametrize("far", [30.0, 1e3, 1e6])
+@pytest.mark.parametrize("regimes", [1, 2])
+def test_scores_far_away_have_finite_answers(regimes, far):
+    """Seen before: NaN where a value is infinite, or its square in every regime."""
+    table = invoices(300)
+    table.loc[5, "net"] = 1e30
+    rows = table.to_numpy()
+    solver = StraightLines(of_rows(tuple("abcd"), rows, regimes), normal_maps(rows))
+    assert len(solver.shares) == regimes
+    scores = torch.zeros(4, 4, dtype=torch.float64)
+    scores[:, 0] = torch.tensor([far, -far, far, 0.0])
+    seen = torch.tensor([[True, False, True, False], [True] * 4, [False] * 4, [True] * 4])
+    for part in solver(scores, seen):
+        assert part.isfinite().all()
+
+
 def test_a_few_wrong_rows_do_not_hide_a_sum():
     table = invoices(2000)
     table.loc[[3, 40, 800, 1200], "total"] = [0.0, 1e6, -5e4, 3.0]

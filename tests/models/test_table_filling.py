@@ -95,3 +95,22 @@ def test_filling_takes_the_rows_in_blocks(model, monkeypatch):
     with torch.no_grad():
         pd.testing.assert_frame_equal(model.impute(table, on_rows=done.append), whole)
     assert done == [7] * 7 + [1]
+
+
+@pytest.mark.parametrize("far", [1e3, 1e15, 1e30, 1e300])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_quantiles_beside_one_number_far_away(far, rows):
+    """Seen before: half of 2^-80 of the range for every row, once a number was 1e30."""
+    rng = np.random.default_rng(0)
+    values = rng.exponential(100, 500)
+    values[7] = far
+    schema = Schema.of({"x": values})
+    column = schema.numbers[0]
+    means = np.linspace(-1, 1, rows)[:, None]
+    every = ColumnDistribution(
+        column, np.eye(1, len(column.code_names)).repeat(rows, 0), np.ones((rows, 1)), means,
+        np.full((rows, 1), 0.3),
+    )  # fmt: skip
+    for share in (0.01, 0.5, 0.99):
+        wanted = column.map.inverse(means[:, 0] + 0.3 * stats.norm.ppf(share))
+        np.testing.assert_allclose(every.quantile(share), wanted + column.origin, rtol=1e-6)

@@ -100,6 +100,8 @@ def _low_rank_polar(
         excess = float(left_out / (SHARE_OF_THE_RESIDUAL * room * norms.sum()))
         if excess <= 1:
             break
+        if not bool(missed.sum() > 0):  # nothing is left but rounding, which is too much
+            return None
         if before < math.inf:
             fall = math.log(before / excess) / width
         missing = SHARE_OF_A_PLAN**2 * math.log(excess) / max(fall, 1e-6)

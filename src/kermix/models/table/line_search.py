@@ -16,6 +16,7 @@ __all__ = ["find_lines"]
 
 LOOKED_AT, SORTED, JUDGED = 20_000, 5000, 2000  # rows for lines, for regimes, for their gains
 MOST_NUMBERS, MOST_WORK = 64, 8 * 40**3  # work: regimes times the cube of numbers
+LEAST_FILLED = 0.5  # share of rows: columns with more gaps have no part in lines
 ROWS_OF_EACH = 10  # for each number, or a line follows the noise
 REGIMES = (2, 4, 8)  # that are tried
 ROWS_OF_REGIMES = 4  # for each number and regime: too many regimes are seen by the other rows
@@ -48,14 +49,16 @@ def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
         return None
     encoded = encoded[:: max(1, len(encoded) // LOOKED_AT)]
     codes = encoded.codes[:, schema.number_columns]
-    known = codes <= np.array([len(column.atoms) for column in columns])
-    some = (known & (codes >= 0)).all(1)
+    known = (codes <= np.array([len(column.atoms) for column in columns])) & (codes >= 0)
+    filled = known.mean(0) >= LEAST_FILLED
+    some = known[:, filled].all(1)
     codes, scores = codes[some], schema.positions(encoded)[some]
     if len(scores) < 2 * ROWS_OF_EACH * len(names):
         return None
     maps = tuple(column.map for column in columns)
     values = np.stack([own.inverse(scores[:, k]) for k, own in enumerate(maps)], 1)
-    continuous = codes == 0
+    values[:, ~filled] = 0.0  # no line goes through them
+    continuous = (codes == 0) & filled
     others = slice(1, None, 2 * max(1, len(values) // (2 * JUDGED)))
     best: tuple[int, Tensor] | None = None
     for regimes in (1, *REGIMES):
@@ -84,7 +87,7 @@ def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
 
 
 def lines_of(names: tuple[str, ...], rows: np.ndarray, regimes: int = 1) -> Lines | None:
-    """Those of complete rows; None where a column is constant or not finite in them.
+    """Those of complete rows; None where all columns are constant or not finite in them.
 
     Rows that are far from the others, by mistake or in a long tail, would draw the lines to
     them, so the farthest are left out, in two rounds.
@@ -99,21 +102,29 @@ def lines_of(names: tuple[str, ...], rows: np.ndarray, regimes: int = 1) -> Line
 
 
 def lines_of_all(names: tuple[str, ...], rows: np.ndarray) -> Lines | None:
-    """Lines of one regime, of all rows."""
+    """Lines of one regime, of all rows; columns without a spread, or too wide, are on none."""
     with np.errstate(over="ignore", invalid="ignore"):
         centre, size = rows.mean(0), rows.std(0)
-        if not (np.isfinite(centre).all() and np.isfinite(size).all() and (size > 0).all()):
-            return None
-        scaled = (rows - centre) / size
-    correlation = scaled.T @ scaled / len(rows) + RIDGE * np.eye(len(names))
+    spread = np.isfinite(centre) & np.isfinite(size) & (size > 0)
+    if not spread.any():
+        return None
+    centre, size = np.where(spread, centre, 0.0), np.where(spread, size, 1.0)
+    scaled = np.where(spread, rows - centre, 0.0) / size
+    correlation = scaled.T @ scaled / len(rows) + np.diag(np.where(spread, RIDGE, 1.0))
     every = np.ones(len(names), bool)
     return Lines(names, size, np.ones(1), centre[None], correlation[None], every, every)
 
 
 def _near(lines: Lines, rows: np.ndarray) -> np.ndarray:  # (N,), bool
-    scaled = (rows - lines.centre[0]) / lines.size
+    scaled = _scaled(lines, rows)
     distance = (np.linalg.solve(lines.correlation[0], scaled.T).T * scaled).sum(1)
     return distance <= np.quantile(distance, 1 - LEFT_OUT)
+
+
+def _scaled(lines: Lines, rows: np.ndarray) -> np.ndarray:  # (N, Q)
+    """In deviations from the mean; 0 in columns that no line goes through."""
+    linked = lines.correlation[0] - np.diag(np.diag(lines.correlation[0]))
+    return np.where(linked.any(0), rows - lines.centre[0], 0.0) / lines.size
 
 
 def _in_regimes(lines: Lines, rows: np.ndarray, regimes: int) -> Lines | None:
@@ -127,11 +138,14 @@ def _in_regimes(lines: Lines, rows: np.ndarray, regimes: int) -> Lines | None:
         warnings.simplefilter("ignore")  # regimes need not be the best there are: rows judge them
         try:
             some = rows[:: max(1, len(rows) // SORTED)]
-            mixture.fit((some - lines.centre[0]) / lines.size)
+            scaled = _scaled(lines, some)
+            mixture.fit(scaled)
         except ValueError:
             return None
     centre = lines.centre[0] + mixture.means_ * lines.size
-    return replace(lines, shares=mixture.weights_, centre=centre, correlation=mixture.covariances_)
+    alone = np.diag(np.where(scaled.any(0), 0.0, 1.0))
+    correlation = mixture.covariances_ + alone
+    return replace(lines, shares=mixture.weights_, centre=centre, correlation=correlation)
 
 
 def _mean_gains(

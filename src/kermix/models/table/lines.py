@@ -30,6 +30,7 @@ __all__ = ["FINEST", "RIDGE", "Expected", "Lines", "StraightLines"]
 
 RIDGE = 1e-7
 FINEST, WIDEST = 1e-5, 3.0  # errors of lines, in normal scores
+FARTHEST = 1e100  # in deviations of a column: squares of what is farther are not finite
 SLIPS = 1e-5
 SOLVED_AT_ONCE = 2**22  # entries of matrices
 GROUPS, SMALLEST_GROUP = 16, 16  # of rows that have about as many numbers
@@ -176,7 +177,7 @@ class StraightLines(nn.Module):
     def _given(
         self, values: Tensor, places: Tensor, there: Tensor, factor: Tensor, known: Tensor
     ) -> tuple[Tensor, Tensor]:  # (N, Q) each
-        x = (values.unsqueeze(1) - self.centre) / self.size  # (N, R, Q)
+        x = ((values.unsqueeze(1) - self.centre) / self.size).clamp(-FARTHEST, FARTHEST)
         x = x.gather(2, places.unsqueeze(1).expand(len(x), x.shape[1], -1))
         x = x.masked_fill(~there.unsqueeze(1), 0.0).unsqueeze(-1)
         depth = torch.linalg.solve_triangular(factor, x, upper=False)

@@ -71,7 +71,9 @@ class SeveralMaps(nn.Module):
         above = self.knots[:, -1] + (scores - self.scores[:, -1]) / self.slopes[:, -1]
         u = torch.where(scores > self.scores[:, -1], above, u)
         u = torch.where(scores < self.scores[:, 0], below, u)
-        return self.middle + self.scale * torch.sinh(u.clamp(-LARGEST_WARPED, LARGEST_WARPED))
+        found = self.middle + self.scale * torch.sinh(u.clamp(-LARGEST_WARPED, LARGEST_WARPED))
+        largest = torch.finfo(found.dtype).max
+        return found.clamp(-largest, largest)
 
     def _pieces(self, u: Tensor, borders: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         k = torch.searchsorted(borders, u.mT.contiguous(), right=True).mT - 1
