@@ -7,6 +7,7 @@ import importlib.util
 import os
 import signal
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -23,6 +24,9 @@ COARSE = 50  # dots per inch
 # A million objects of imported modules stay for good: looking for garbage among them again and
 # again takes a tenth of the time.
 gc.disable()
+
+# Lightning asks every installed package for its entry points whenever a training begins.
+metadata.entry_points = functools.cache(metadata.entry_points)
 
 
 def pytest_collection_finish() -> None:
@@ -127,11 +131,8 @@ def undrawn_in_module() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _few_trees() -> Iterator[None]:
-    # Every fit of a table ends with trees that tell its samples from the data.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kermix.reports.table_quality.TREES", 10)
-        yield
+def _in_haste() -> None:
+    importlib.import_module("haste")
 
 
 @pytest.fixture(autouse=True, scope="session")
