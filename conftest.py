@@ -20,6 +20,10 @@ collect_ignore = ["tests/fixtures"]  # what wrote them belongs to older versions
 if not importlib.util.find_spec("triton"):
     collect_ignore.append("src/kermix/kernels/means_triton.py")
 COARSE = 50  # dots per inch
+FIGURES_OF_FITS = (
+    "fit_report.fit_figure", "fit_report.curves_figure", "table_report.columns_figure",
+    "table_report.conditionals_figure", "table_report.curve_figure", "table_report.pairs_figure",
+)  # fmt: skip
 
 # A million objects of imported modules stay for good: looking for garbage among them again and
 # again takes a tenth of the time.
@@ -109,7 +113,7 @@ def _blank(figure: "Figure", where: str | Path | BinaryIO, **options: Any) -> No
 
 
 @pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made but not drawn, which takes most of the time of a short run.
 
     For tests of something else than pages. What an odd name or number would break shows only when
@@ -120,13 +124,25 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", _blank)
 
 
+def _leave_out_figures(patch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    for place in FIGURES_OF_FITS:
+        patch.setattr(f"kermix.reports.{place}", lambda *_, **__: Figure())
+    patch.setattr(Figure, "savefig", _blank)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `unsaved`, and reports of fits have empty figures, where other tests draw such data."""
+    _leave_out_figures(monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def undrawn_in_module() -> Iterator[None]:
     """As `undrawn`, for all tests of a module and what they share."""
-    from matplotlib.figure import Figure
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", _blank)
+        _leave_out_figures(patch)
         yield
 
 
