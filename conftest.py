@@ -7,6 +7,7 @@ import importlib.util
 import os
 import signal
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -19,10 +20,17 @@ collect_ignore = ["tests/fixtures"]  # what wrote them belongs to older versions
 if not importlib.util.find_spec("triton"):
     collect_ignore.append("src/kermix/kernels/means_triton.py")
 COARSE = 50  # dots per inch
+FIGURES_OF_FITS = (
+    "fit_report.fit_figure", "fit_report.curves_figure", "table_report.columns_figure",
+    "table_report.conditionals_figure", "table_report.curve_figure", "table_report.pairs_figure",
+)  # fmt: skip
 
 # A million objects of imported modules stay for good: looking for garbage among them again and
 # again takes a tenth of the time.
 gc.disable()
+
+# Lightning asks every installed package for its entry points whenever a training begins.
+metadata.entry_points = functools.cache(metadata.entry_points)
 
 
 def pytest_collection_finish() -> None:
@@ -105,7 +113,7 @@ def _blank(figure: "Figure", where: str | Path | BinaryIO, **options: Any) -> No
 
 
 @pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made but not drawn, which takes most of the time of a short run.
 
     For tests of something else than pages. What an odd name or number would break shows only when
@@ -116,22 +124,31 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", _blank)
 
 
+def _leave_out_figures(patch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    for place in FIGURES_OF_FITS:
+        patch.setattr(f"kermix.reports.{place}", lambda *_, **__: Figure())
+    patch.setattr(Figure, "savefig", _blank)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `unsaved`, and reports of fits have empty figures, where other tests draw such data."""
+    _leave_out_figures(monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def undrawn_in_module() -> Iterator[None]:
     """As `undrawn`, for all tests of a module and what they share."""
-    from matplotlib.figure import Figure
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", _blank)
+        _leave_out_figures(patch)
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _few_trees() -> Iterator[None]:
-    # Every fit of a table ends with trees that tell its samples from the data.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kermix.reports.table_quality.TREES", 10)
-        yield
+def _in_haste() -> None:
+    importlib.import_module("haste")
 
 
 @pytest.fixture(autouse=True, scope="session")

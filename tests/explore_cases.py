@@ -114,9 +114,8 @@ def copied_run(run, folder, **changes):
 
 
 if __name__ == "__main__":  # a fit of its own, with the haste of tests
+    import haste  # noqa: F401
     from kermix.explore.fitting import main
-    from kermix.reports import table_quality
 
-    table_quality.TREES = 10
     with undrawn_figures():
         sys.exit(main(sys.argv[1]))

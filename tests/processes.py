@@ -78,7 +78,8 @@ def command(*arguments):
 
 
 def run_command(*arguments):
-    """Be the command line."""
+    """Be the command line, with the haste of tests."""
+    import_module("haste")
     sys.argv = ["kermix", *arguments]
     from kermix.cli import main
 

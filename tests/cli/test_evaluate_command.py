@@ -33,12 +33,12 @@ def table(n, seed, kinds):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("tables")
-    real = table(300, 0, ["a", "b", "c"])
-    fake = table(250, 1, ["a", "b"])
+    real = table(160, 0, ["a", "b", "c"])
+    fake = table(140, 1, ["a", "b"])
     fake.iloc[:15] = real.iloc[:15]
     real.to_csv(path / "real.csv", index=False)
     fake.to_csv(path / "fake.csv", index=False)
-    table(200, 2, ["a", "b", "c"]).to_csv(path / "held.csv", index=False)
+    table(120, 2, ["a", "b", "c"]).to_csv(path / "held.csv", index=False)
     return path
 
 

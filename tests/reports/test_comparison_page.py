@@ -113,7 +113,7 @@ def test_typical_rows_are_no_outliers_and_show_the_columns_that_matter():
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_the_page_is_no_wider_than_a_telephone(frames, tmp_path):
-    long = [f.rename(columns={"day": "a_long_name_" * 12}) for f in frames]
+    long = [f[::3].rename(columns={"day": "a_long_name_" * 12}) for f in frames]
     page_of(*long, tmp_path, costs=True)
     inner = tmp_path / "page.html"
     script = """<script>window.addEventListener("load", () => { const e = document.documentElement;

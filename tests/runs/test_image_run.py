@@ -12,6 +12,7 @@ from test_celeba import write_faces
 from test_fit_command import kermix
 
 from kermix.errors import OptionError, RunError
+from kermix.runs import image_run
 from kermix.runs.image_run import ImageRun
 from kermix.runs.kinds import open_run
 from kermix.training.checkpoints import load_checkpoint
@@ -68,7 +69,7 @@ def test_run_folder_of_images_holds_everything(fitted):
     assert isinstance(open_run(fitted), ImageRun)
     saved = np.load(fitted / "samples.npz")
     assert saved["images"].dtype == np.uint8
-    assert saved["images"].shape == (2000, 3, 16, 16)
+    assert saved["images"].shape == (image_run.SAMPLES, 3, 16, 16)
     assert set(saved["labels"]) == {0, 1}
     moments = sorted(p.name for p in (fitted / "samples").iterdir())
     assert moments[-1] == "step-000014.png"

@@ -13,9 +13,16 @@ from commands import kermix
 from kermix.distributed.launch import launch
 from kermix.errors import OptionError
 from kermix.runs.table_run import TableRun
+from kermix.training import table_model
 from kermix.training.checkpoints import load_checkpoint
+from kermix.training.table_model import LOOKS as ALL_LOOKS  # other tests take fewer
 
 TINY = ["--model", "table", "--width", "16", "--blocks", "1", "--learning-rate", "0.01"]
+
+
+@pytest.fixture(autouse=True)
+def _looks_of_ranks(monkeypatch):
+    monkeypatch.setattr(table_model, "LOOKS", ALL_LOOKS)
 
 
 def assert_same(first, second, tolerance):

@@ -11,6 +11,7 @@ from sklearn.datasets import load_wine
 import kermix as km
 from kermix.data.tables.frames import as_frame
 from kermix.runs.table_data import TableData
+from kermix.training import table_model
 from kermix.training.loop import make_fabric
 from kermix.training.table_model import TableModelSettings, TableModelTask
 from kermix.training.table_questions import Questions
@@ -66,6 +67,39 @@ def test_a_step_changes_the_weights_and_repeats_itself():
     assert torch.equal(weights, again[2])
     assert gradient.norm() > 0.1
     assert not torch.equal(weights, stepped("cpu", 2)[2])
+
+
+@pytest.mark.parametrize(
+    ("looks", "weighted"), [(1, True), (2048, False), (2049, True), (4200, False)]
+)
+def test_held_out_rows_are_looked_at_equally_often_whatever_the_blocks(
+    looks, weighted, monkeypatch
+):
+    monkeypatch.setattr(table_model, "LOOKS", looks)
+    frame = as_frame(table())
+    data = TableData.of(frame, km.Schema.of(frame))
+    rows = data.to_train()
+    if weighted:
+        rows = rows._replace(weights=torch.arange(600.0))
+    task = TableModelTask(data.layout, rows, TableModelSettings(width=16, blocks=1, steps=10))
+    task.prepare(make_fabric("cpu", "32-true"), None)
+    held, asked = task._held, task._judging
+    times = max(1, looks // len(held))
+    assert len(asked.seen) == times * len(held)
+    task.model.eval()
+    sums = torch.zeros(len(held), dtype=torch.float64)
+    for time in range(times):
+        codes, values = rows.take(held)
+        part = asked.part(slice(time * len(held), (time + 1) * len(held)))
+        known = data.layout.implied(codes, part.seen)
+        with torch.no_grad():
+            found = task.model.column_log_likelihood(
+                task.model(codes, values, known), codes, values, known
+            )
+        sums -= torch.where(known, 0.0, found * part.factors).double().sum(1)
+    weights = rows.weights[held].double() if weighted else torch.ones(len(held)).double()
+    expected = float((sums * weights).sum() / weights.sum() / times)
+    assert task._held_out_loss() == pytest.approx(expected, rel=1e-5)
 
 
 @CUDA

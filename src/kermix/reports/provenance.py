@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def _program() -> str:
     return path.parent.name if path.name == "__main__.py" else path.name
 
 
+@cache
 def _versions() -> dict[str, str]:
     found = {}
     for name in REPORTED_PACKAGES:
@@ -78,9 +80,11 @@ def _cpu_name() -> str:
 
 def _commit() -> str | None:
     """The commit of the checkout this file lies in, if it lies in one."""
-    given = os.environ.get("KERMIX_COMMIT")
-    if given:
-        return given
+    return os.environ.get("KERMIX_COMMIT") or _described()
+
+
+@cache  # the program that runs stays the one that was read, whatever is committed meanwhile
+def _described() -> str | None:
     try:
         answer = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],

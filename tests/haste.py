@@ -1,0 +1,15 @@
+"""Short trainings look at what they have learnt with less care: most of their time would go there.
+
+Read by the tests, and by a fit that they start as a program of its own. Ranks do not know of it.
+"""
+
+from kermix.explore import check
+from kermix.reports import fit_figures, table_quality
+from kermix.runs import image_run, table_results
+from kermix.training import table_model
+
+fit_figures.GRID = 40  # places on each side of a picture of a density
+image_run.SAMPLES = 300
+table_model.LOOKS = 512  # at held-out rows, in a report after each of a few steps
+table_quality.TREES = 10  # that tell samples from data
+table_results.LEAST_JUDGED = check.LEAST_JUDGED = 200  # rows that are drawn for that
