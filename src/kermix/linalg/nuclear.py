@@ -38,7 +38,10 @@ def nuclear_norm(
     elsewhere, where it is the faster one; `chosen_method` tells. One float32 matrix of at
     least 200 rows and columns (6000 on a GPU) whose singular values fall fast is taken apart into
     a product of smaller ones first: `info.method` is then `"range"`, `info.rank` their size, and
-    there is an error bound of the same kind.
+    there is an error bound of the same kind. The gradient leaves out what the value may leave out:
+    directions whose singular values add up to less than the tolerance. Where points are far
+    closer to each other than the kernel is wide, these can be half of the gradient with respect
+    to the points; a smaller tolerance or `"svd"` keeps them.
 
     Args:
         matrix: Any real matrices.

@@ -179,14 +179,19 @@ class StraightLines(nn.Module):
     ) -> tuple[Tensor, Tensor]:  # (N, Q) each
         x = ((values.unsqueeze(1) - self.centre) / self.size).clamp(-FARTHEST, FARTHEST)
         x = x.gather(2, places.unsqueeze(1).expand(len(x), x.shape[1], -1))
-        x = x.masked_fill(~there.unsqueeze(1), 0.0).unsqueeze(-1)
-        depth = torch.linalg.solve_triangular(factor, x, upper=False)
-        means = (known.mT @ depth).squeeze(-1)
+        x = x.masked_fill(~there.unsqueeze(1), 0.0)
+        if len(factor) == 1:  # the same for all rows, which are columns then
+            depth = torch.linalg.solve_triangular(factor[0], x.permute(1, 2, 0), upper=False)
+            means = (known[0].mT @ depth).permute(2, 0, 1)
+            depth = depth.permute(2, 0, 1)  # (N, R, S)
+        else:
+            depth = torch.linalg.solve_triangular(factor, x.unsqueeze(-1), upper=False)
+            means, depth = (known.mT @ depth).squeeze(-1), depth.squeeze(-1)
         variances = self.correlation.diagonal(dim1=-2, dim2=-1) - known.square().sum(-2)
         if len(self.shares) == 1:
             return means[:, 0], variances[:, 0].expand(len(x), -1)
         means = means + (self.centre - self.centre[0]) / self.size
-        logs = self.shares.log() - depth.square().sum((-1, -2)) / 2
+        logs = self.shares.log() - depth.square().sum(-1) / 2
         logs = logs - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         chance = logs.softmax(-1).unsqueeze(-1)  # (N, R, 1)
         mean = (chance * means).sum(1)
