@@ -51,11 +51,14 @@ def test_two_members_leave_out_each_judging_row(rows, members, most):
     ("rows", "changes", "crosses"),
     [(49, {}, False), (50, {}, True), (1996, {}, True), (1997, {}, False),
      (600, {"members": 2}, False), (600, {"members": 3}, True), (600, {"crossed": False}, False),
+     (600, {"calibrate": False}, False), (600, {"calibrate": None}, False),
+     (600, {"calibrate": None, "target": 0, "target_share": 0.5}, True),
      (600, {"held_out": 0.0}, False), (600, {"held_out": 0.2}, False),
      (598, {"held_out": 0.2}, True), (6000, {"held_out": 0.01}, True)],
 )  # fmt: skip
 def test_small_tables_and_no_others_are_crossed(rows, changes, crosses):
-    settings = TableModelSettings(**{"members": 4, "crossed": True, **changes})
+    common = {"members": 4, "crossed": True, "calibrate": True}
+    settings = TableModelSettings(**{**common, **changes})
     assert settings.crosses(rows) == crosses
     held, train = table_split(rows, settings)
     assert len(held) + len(train) == rows
@@ -92,7 +95,9 @@ def test_rows_are_judged_by_the_mean_density_of_members_that_left_them_out():
 def task_of(weighted):
     codes, values = cells(200)
     weights = torch.rand(200, generator=torch.Generator().manual_seed(1)) if weighted else None
-    settings = TableModelSettings(width=8, blocks=1, members=4, dropout=0.0, crossed=True)
+    settings = TableModelSettings(
+        width=8, blocks=1, members=4, dropout=0.0, calibrate=True, crossed=True
+    )
     task = TableModelTask(LAYOUT, TableRows(codes, values, weights), settings)
     task.prepare(make_fabric("cpu", "32-true"), None)
     return task

@@ -70,8 +70,8 @@ class TableModel(TableAnswers, BaseEstimator):
         average: Steps that the running average of the weights reaches back.
         patience: Reports, forty in a training, without progress after which it ends.
         held_out: Share of rows that decide which step is kept; 0 keeps the last. Of small tables
-            it is up to thrice as many, or, with three or more members, half of the rows, each left
-            out by two members and learned by the others.
+            it is up to thrice as many, or, to calibrate three or more members, half of the rows,
+            each left out by two members and learned by the others.
         equal_columns: Whether columns that are equal in all rows, and numbers that are often
             equal, such as a payment and a bill, are found and kept so.
         orders: Orders of the chain rule that `score_samples` averages over.

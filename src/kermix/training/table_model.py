@@ -66,8 +66,8 @@ class TableModelSettings:
         calibrate: Whether mixtures are made as wide as the rows held out have it, after training;
             None if the target's density alone decides. The noise of many columns' factors is as
             large as their gain.
-        crossed: Whether of tables so small that few rows could be held out, by three or more
-            members, none is: two members each leave out half of the rows instead, see
+        crossed: Whether, to calibrate three or more members by a table so small that few rows
+            could be held out, half of the rows are left out by two members each instead, see
             `kermix.training.table_crossing`.
         seed: All randomness comes from it.
     """
@@ -121,7 +121,8 @@ class TableModelSettings:
     def crosses(self, rows: int) -> bool:
         """Whether different members leave out different rows of a table of so many."""
         few = FEWEST_HELD_OUT <= _held_out_rows(self.held_out, rows) < ENOUGH_HELD_OUT
-        return self.crossed and few and self.members >= FEWEST_MEMBERS
+        enough = self.members >= FEWEST_MEMBERS
+        return self.crossed and self.calibrates and few and enough
 
     def for_rows(self, rows: int) -> "TableModelSettings":
         """For tables of few rows, a batch is an eighth of them, and no less than 32."""
