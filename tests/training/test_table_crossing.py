@@ -243,6 +243,15 @@ def test_gaps_categories_and_all_columns():
     assert len(model.sample(20, given={"kind": "u"})) == 20
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1)])
+def test_going_on_has_the_members_that_there_are(before, after):
+    model = km.TableModel("y", target_share=1.0, width=8, blocks=1, steps=8, members=before,
+                          random_state=0).fit(noise(120, 0))  # fmt: skip
+    model.set_params(members=after).partial_fit(noise(120, 1))
+    assert model.network_.members == before
+    assert np.isfinite(model.conditional("y", noise(5, 2)).mean()).all()
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_processes_that_share_a_batch_have_its_gradient(weighted):
     task = task_of(weighted)

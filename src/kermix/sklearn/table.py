@@ -198,7 +198,8 @@ class TableModel(TableAnswers, BaseEstimator):
     ) -> Self:
         settings = TableModelSettings(
             width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
-            learning_rate=self.learning_rate, dropout=self.dropout, members=self.members,
+            learning_rate=self.learning_rate, dropout=self.dropout,
+            members=self.members if network is None else network.members,
             calibrate=self.calibrate, crossed=True, average=self.average,
             patience=self.patience, held_out=self.held_out, seed=seed_from(self.random_state),
             target=None if self.target is None else place_of(schema, self.target),
