@@ -49,7 +49,7 @@ def begin_target_fit(
         precision: A precision of Fabric's.
     """
     given = dict(settings or {})
-    known = TABLE_SETTINGS - {"target", "target_share"}
+    known = TABLE_SETTINGS - {"target", "target_share"} | {"crossed"}
     unused = sorted(set(given) - known)
     if unused:
         raise OptionError(

@@ -30,7 +30,7 @@ from kermix.training.table_model import TableModelSettings
 __all__ = ["DEFAULTS", "TargetRun", "split_for_target"]
 
 # As benchmarks/conditional.py has them; all columns but the target are seen in every step.
-DEFAULTS: dict[str, Any] = {"width": 128, "steps": 1000, "target_share": 1.0}
+DEFAULTS: dict[str, Any] = {"width": 128, "steps": 1000, "target_share": 1.0, "crossed": True}
 TEST_EVERY = 5  # rows of a class, of which one is kept for the test
 OPTIONS = ("width", "batch_size", "learning_rate", "seed")  # of the command; others are --set
 SHOWN_CLASSES = 12

@@ -69,7 +69,9 @@ class TableModel(TableAnswers, BaseEstimator):
             all columns. Without rows held out they stay as they are.
         average: Steps that the running average of the weights reaches back.
         patience: Reports, forty in a training, without progress after which it ends.
-        held_out: Share of rows that decide which step is kept; 0 keeps the last.
+        held_out: Share of rows that decide which step is kept; 0 keeps the last. Of small tables
+            it is up to thrice as many, or, to calibrate three or more members, half of the rows,
+            each left out by two members and learned by the others.
         equal_columns: Whether columns that are equal in all rows, and numbers that are often
             equal, such as a payment and a bill, are found and kept so.
         orders: Orders of the chain rule that `score_samples` averages over.
@@ -196,8 +198,9 @@ class TableModel(TableAnswers, BaseEstimator):
     ) -> Self:
         settings = TableModelSettings(
             width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
-            learning_rate=self.learning_rate, dropout=self.dropout, members=self.members,
-            calibrate=self.calibrate, average=self.average,
+            learning_rate=self.learning_rate, dropout=self.dropout,
+            members=self.members if network is None else network.members,
+            calibrate=self.calibrate, crossed=True, average=self.average,
             patience=self.patience, held_out=self.held_out, seed=seed_from(self.random_state),
             target=None if self.target is None else place_of(schema, self.target),
             order_share=self.order_share, target_share=self.target_share,
@@ -206,7 +209,8 @@ class TableModel(TableAnswers, BaseEstimator):
         rows = TableRows(codes, values, weights)
         trainer = Trainer(TableModelTask(layout, rows, settings, network), device=self.device)
         trainer.run()
-        judged = len(table_split(len(encoded), settings)[0]) > 0
+        held, _ = table_split(len(encoded), settings)
+        judged = len(held) > 0 or settings.crosses(len(encoded))
         if not judged and self.held_out > 0:
             warnings.warn(
                 f"{len(encoded)} rows are too few to hold some out: nothing says when to stop, so "

@@ -17,6 +17,7 @@ from kermix.models.table.network import TableNetwork
 from kermix.training.averaging import RunningAverage
 from kermix.training.schedules import learning_rate
 from kermix.training.table_calibration import calibrate
+from kermix.training.table_crossing import FEWEST_MEMBERS, Crossing
 from kermix.training.table_questions import (
     Questions,
     ordered_questions,
@@ -65,6 +66,9 @@ class TableModelSettings:
         calibrate: Whether mixtures are made as wide as the rows held out have it, after training;
             None if the target's density alone decides. The noise of many columns' factors is as
             large as their gain.
+        crossed: Whether, to calibrate three or more members by a table so small that few rows
+            could be held out, half of the rows are left out by two members each instead, see
+            `kermix.training.table_crossing`.
         seed: All randomness comes from it.
     """
 
@@ -84,6 +88,7 @@ class TableModelSettings:
     target_share: float = 0.0
     members: int = 1
     calibrate: bool | None = None
+    crossed: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -112,6 +117,12 @@ class TableModelSettings:
     def calibrates(self) -> bool:
         """Whether widths and probabilities are calibrated after the training."""
         return self.target_share > 0 if self.calibrate is None else self.calibrate
+
+    def crosses(self, rows: int) -> bool:
+        """Whether different members leave out different rows of a table of so many."""
+        few = FEWEST_HELD_OUT <= _held_out_rows(self.held_out, rows) < ENOUGH_HELD_OUT
+        enough = self.members >= FEWEST_MEMBERS
+        return self.crossed and self.calibrates and few and enough
 
     def for_rows(self, rows: int) -> "TableModelSettings":
         """For tables of few rows, a batch is an eighth of them, and no less than 32."""
@@ -165,7 +176,11 @@ class TableModelTask(Task):
             )  # fmt: skip
         self._held, self._train = table_split(rows.rows, settings)
         self._calibrating = self._held
-        if settings.calibrates and len(self._held) >= 2 * FEWEST_HELD_OUT:
+        self._crossing: Crossing | None = None
+        if settings.crosses(rows.rows):
+            self._crossing = Crossing(rows.rows, self.model.members, settings.seed)
+            self._held = self._calibrating = self._crossing.judging
+        elif settings.calibrates and len(self._held) >= 2 * FEWEST_HELD_OUT:
             # Rows that choose the step are better foretold than new ones.
             self._held, self._calibrating = self._held[::2], self._held[1::2]
         self._order = torch.arange(0)
@@ -183,6 +198,8 @@ class TableModelTask(Task):
         here = self._rows.device
         self._train, self._held = self._train.to(here), self._held.to(here)
         self._calibrating = self._calibrating.to(here)
+        if self._crossing is not None:
+            self._crossing.to(here)
         self._size = min(settings.batch_size, len(self._train))
         if ranks is not None:
             check_table_shares(settings, len(self._train), ranks.size)
@@ -253,6 +270,9 @@ class TableModelTask(Task):
         rows, asked = batch
         total = len(rows)
         masks = self._masks
+        counted: Tensor | None = None  # (members, n)
+        if self._crossing is not None:
+            counted = self._crossing.factors(rows).to(self.generator.device)
         scale: Tensor | float = 1.0
         if self._rows.weights is not None:
             weights = self._rows.weights[rows]
@@ -262,12 +282,14 @@ class TableModelTask(Task):
             rows, asked = rows[own], asked.part(own)
             masks = None if masks is None else masks[:, own]
             scale = scale[own] if isinstance(scale, Tensor) else scale
+            counted = None if counted is None else counted[:, own]
         codes, values = self._rows.take(rows)
         known = self.model.layout.implied(codes, asked.seen)
         parts = forward(codes, values, known, masks, True)
         members = self.model.members
         told = (t.repeat(members, 1) for t in (codes, values, known, asked.factors))
-        losses = self._row_losses(parts, *told).unflatten(0, (members, -1)).mean(0) * scale
+        of_members = self._row_losses(parts, *told).unflatten(0, (members, -1))
+        losses = (of_members if counted is None else of_members * counted).mean(0) * scale
         if self._ranks is None:
             return losses.mean()
         # Gradients are averaged over processes, whose shares may differ by a row.
@@ -278,7 +300,7 @@ class TableModelTask(Task):
         self, parts: Any, codes: Tensor, values: Tensor, known: Tensor, factors: Tensor
     ) -> Tensor:
         found = self.model.column_log_likelihood(parts, codes, values, known)
-        return -(found.masked_fill(known, 0.0) * factors).sum(1)
+        return _row_losses(found, known, factors)
 
     def _of_target(self, rows: int, device: torch.device) -> Questions:
         target, layout = self.settings.target, self.model.layout
@@ -308,7 +330,12 @@ class TableModelTask(Task):
             part = torch.arange(begin, begin + len(asked.seen), device=codes.device) % held
             block = codes[part], values[part]
             known = self.model.layout.implied(block[0], asked.seen)
-            losses = self._row_losses(self.model(*block, known), *block, known, asked.factors)
+            if self._crossing is None:
+                losses = self._row_losses(self.model(*block, known), *block, known, asked.factors)
+            else:
+                rows = self._held[part.to(self._held.device)]
+                found = self._crossing.log_likelihood(self.model, rows, *block, known)
+                losses = _row_losses(found, known, asked.factors)
             sums.append(losses if weights is None else losses * weights[part])
         self.model.train()
         scale = looks / held * (held if weights is None else weights.sum().clamp(min=1e-12))
@@ -356,13 +383,16 @@ class TableModelTask(Task):
         codes, values = self._rows.take(some)
         known = self.model.layout.implied(codes, asked.seen)
         self._forget_calibration()
-        parts = self.model(codes, values, known)
         # Looks at a row with other columns seen do not make it several rows.
         weights = asked.factors * min(1.0, held / looks)
         if self._rows.weights is not None:
             own = self._rows.weights[some]
             weights = weights * (own / own.mean()).unsqueeze(1)
-        calibrate(self.model, parts, codes, values, known, weights)
+        if self._crossing is not None:
+            self._crossing.calibrate(self.model, some, codes, values, known, weights)
+        else:
+            parts = self.model(codes, values, known)
+            calibrate(self.model, parts, codes, values, known, weights)
 
     def final(self) -> TableNetwork:
         """The network."""
@@ -412,8 +442,16 @@ def check_table_shares(settings: TableModelSettings, rows: int, ranks: int) -> N
 
 
 def table_split(rows: int, settings: TableModelSettings) -> tuple[Tensor, Tensor | OtherRows]:
-    """Numbers of the rows that are held out, and of those to train with."""
-    return split_rows(rows, _held_out_rows(settings.held_out, rows), settings.seed)
+    """Numbers of the rows that are held out, and of those to train with.
+
+    None is held out by all members where each row is learned by some.
+    """
+    held = 0 if settings.crosses(rows) else _held_out_rows(settings.held_out, rows)
+    return split_rows(rows, held, settings.seed)
+
+
+def _row_losses(found: Tensor, known: Tensor, factors: Tensor) -> Tensor:  # (N, D) -> (N,)
+    return -(found.masked_fill(known, 0.0) * factors).sum(1)
 
 
 def _held_out_rows(share: float, rows: int) -> int:

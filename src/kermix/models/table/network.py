@@ -158,7 +158,7 @@ class TableNetwork(nn.Module):
         ]
         if apart:
             return ColumnParts(*(torch.cat(part) for part in zip(*found, strict=True)))
-        return self.calibrated(found[0] if len(found) == 1 else self._averaged(found), seen)
+        return self.calibrated(found[0] if len(found) == 1 else self.averaged(found), seen)
 
     def _relative_to(self, expected: Expected | None, parts: ColumnParts) -> ColumnParts:
         """Mixtures whose centres and widths are in units of what lines expect.
@@ -197,7 +197,7 @@ class TableNetwork(nn.Module):
         wider = (share * self.spread).unsqueeze(-1)
         return parts._replace(logits=parts.logits * cooled, log_scales=parts.log_scales + wider)
 
-    def _averaged(self, found: list[ColumnParts]) -> ColumnParts:
+    def averaged(self, found: list[ColumnParts]) -> ColumnParts:
         """The mean of densities: of probabilities, and of Gaussians by their member's weight."""
         logits = torch.stack([part.logits for part in found])  # (M, N, T)
         logits = logits - (logits.exp() @ self.membership).log()[..., self.segments]
