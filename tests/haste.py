@@ -8,6 +8,8 @@ from kermix.reports import fit_figures, table_quality
 from kermix.runs import image_run, table_results
 from kermix.training import table_model
 
+ALL_LOOKS = table_model.LOOKS  # for tests that compare with ranks
+
 fit_figures.GRID = 40  # places on each side of a picture of a density
 image_run.SAMPLES = 300
 table_model.LOOKS = 512  # at held-out rows, in a report after each of a few steps

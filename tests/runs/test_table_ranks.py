@@ -10,12 +10,12 @@ import torch
 import kermix as km
 import rank_checks
 from commands import kermix
+from haste import ALL_LOOKS
 from kermix.distributed.launch import launch
 from kermix.errors import OptionError
 from kermix.runs.table_run import TableRun
 from kermix.training import table_model
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.table_model import LOOKS as ALL_LOOKS  # other tests take fewer
 
 TINY = ["--model", "table", "--width", "16", "--blocks", "1", "--learning-rate", "0.01"]
 
