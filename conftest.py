@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 collect_ignore = ["tests/fixtures"]  # what wrote them belongs to older versions
 if not importlib.util.find_spec("triton"):
-    collect_ignore.append("src/kermix/kernels/means_triton.py")
+    collect_ignore += ["src/kermix/kernels/means_triton.py", "src/kermix/linalg/polar_triton.py"]
 COARSE = 50  # dots per inch
 FIGURES_OF_FITS = (
     "fit_report.fit_figure", "fit_report.curves_figure", "table_report.columns_figure",

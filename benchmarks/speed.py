@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import kermix as km
 from benchmarks.pixels import pixel_epochs
+from benchmarks.spectra import bounds
 from benchmarks.svd import papers_way
 from benchmarks.timing import Timing, captured, device_name, measure, training_step
 from kermix.cli import SPINS, WAITING
@@ -48,6 +49,8 @@ def run(quick: bool = False) -> Iterator[dict[str, Rows]]:
         yield _with_ratios(tables)
     if cuda:
         tables["pixels"] = pixel_epochs(quick)
+        yield _with_ratios(tables)
+        tables["bounds"] = bounds(quick)
     else:
         tables["threads"] = _threads(quick)
     yield _with_ratios(tables)
@@ -187,6 +190,8 @@ def _training_steps(n: int) -> Rows:
         losses["geomloss Sinkhorn"] = lambda x, y: sinkhorn(weights, x, weights, y)
     except ImportError:
         pass
+    # What network and optimizer take of a step, whatever the loss.
+    losses["no loss"] = lambda x, y: y.mean()
     rows: Rows = []
     for name, loss in losses.items():
         row: dict[str, Any] = {"what": name, "N": n}
@@ -197,7 +202,7 @@ def _training_steps(n: int) -> Rows:
             timing = _timed(step, repeats=20 if x.is_cuda else 5, warmup=6 if x.is_cuda else 1)
             row |= {f"{way}_s": timing.seconds, f"raw_{way}_s": timing["raw_s"]}
         rows.append(row)
-    if len(rows) == 3:
+    if len(rows) == 4:
         for row in rows[:2]:
             for way in ("eager", "graph"):
                 if f"{way}_s" in row:

@@ -5,7 +5,9 @@ reading them costs nothing: on the CPU, outside `torch.compile` and `torch.func`
 accelerator a look at the values would make the host wait for the device at every training step.
 """
 
+import importlib.util
 import numbers
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ __all__ = [
     "finite_in",
     "is_traced",
     "normalized_weights",
+    "triton_is_there",
     "values_are_readable",
     "working_dtype",
 ]
@@ -36,6 +39,12 @@ def is_traced(*tensors: Tensor) -> bool:
     return torch.compiler.is_compiling() or any(
         torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors
     )
+
+
+@cache
+def triton_is_there() -> bool:
+    """Whether kernels can be written for a GPU."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def values_are_readable(*tensors: Tensor) -> bool:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from benchmarks.catalogue import record_path
 from benchmarks.comparing import ALLOWED, changes, recorded_ratios
+from benchmarks.spectra import bounds
 from typer.testing import CliRunner
 
 from benchmarks import speed
@@ -77,3 +78,10 @@ def test_a_step_changes_the_network():
     step()
     step()
     assert not torch.equal(*seen)
+
+
+def test_bounds_of_polar_factors_hold():
+    rows = bounds(quick=True)
+    assert {row["what"].split(",")[0] for row in rows} == {"random spectra", "repeated entries"}
+    assert all(row["violations"] == 0 and row["largest_error_over_bound"] < 1 for row in rows)
+    assert max(row["largest_error"] for row in rows) > 1e-4  # the looser tolerance is made use of

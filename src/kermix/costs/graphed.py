@@ -18,8 +18,8 @@ from kermix.checks import is_traced
 __all__ = ["GraphedCalls"]
 
 CALLS_BEFORE = 3
-MOST_GRAPHS = 8  # each has memory of its own
-MOST_POINTS = 2048  # above, kernels take longer than their launches
+MOST_GRAPHS = 8  # each has memory of its own for what goes in and comes out
+MOST_POINTS = 4608  # above, launches take a small share of the time
 
 Compute = Callable[..., Tensor]
 
@@ -29,6 +29,8 @@ class GraphedCalls:
 
     def __init__(self) -> None:
         self._made: OrderedDict[Hashable, int | _Graph] = OrderedDict()
+        # Of all graphs on a stream, which are replayed one after another.
+        self._pools: dict[Hashable, Any] = {}
 
     def __reduce__(self) -> tuple[type["GraphedCalls"], tuple[()]]:
         return GraphedCalls, ()
@@ -46,14 +48,16 @@ class GraphedCalls:
             return compute(*tensors)
         device = given[0].device
         learning = torch.is_grad_enabled()
+        queue = device, threading.get_ident(), torch.cuda.current_stream(device).cuda_stream
         key = (
-            how, learning, device, threading.get_ident(),
-            torch.cuda.current_stream(device).cuda_stream,
+            how, learning, queue,
             *((t.shape, t.requires_grad) if t is not None else None for t in tensors),
         )  # fmt: skip
         found = self._made.pop(key, 0)
         if isinstance(found, int) and found >= CALLS_BEFORE:
-            found = _Graph(compute, tensors)
+            if queue not in self._pools:
+                self._pools[queue] = torch.cuda.graph_pool_handle()
+            found = _Graph(compute, tensors, self._pools[queue])
         graph = self._made[key] = found + 1 if isinstance(found, int) else found
         while len(self._made) > MOST_GRAPHS:
             self._made.popitem(last=False)
@@ -77,7 +81,7 @@ def _can_be_captured(tensors: list[Tensor]) -> bool:
 class _Graph:
     """Value and gradients of a call, in memory that stays where it is."""
 
-    def __init__(self, compute: Compute, tensors: list[Tensor | None]) -> None:
+    def __init__(self, compute: Compute, tensors: list[Tensor | None], pool: Any) -> None:
         self._inputs = [
             None if t is None else t.detach().clone().requires_grad_(t.requires_grad)
             for t in tensors
@@ -95,7 +99,7 @@ class _Graph:
             call()
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, pool=pool):
             self._value, self._gradients = call()
 
     def replay(self, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, list[Tensor]]:

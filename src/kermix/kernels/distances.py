@@ -7,14 +7,12 @@ move, and entries that are small against the norms are computed again: from an o
 or from differences. An accelerator does so tile by tile, without telling the host.
 """
 
-import importlib.util
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kermix.checks import broadcast_shape, is_traced
+from kermix.checks import broadcast_shape, is_traced, triton_is_there
 
 __all__ = [
     "DIRECT_DIFFERENCES_UP_TO",
@@ -25,7 +23,6 @@ __all__ = [
     "mismatches",
     "numbers_of",
     "squared_distances",
-    "triton_is_there",
 ]
 
 DIRECT_DIFFERENCES_UP_TO = 8
@@ -392,9 +389,3 @@ def _largest(dtype: torch.dtype) -> float:
 
 def _wide(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
-
-
-@cache
-def triton_is_there() -> bool:
-    """Whether kernels can be written for a GPU."""
-    return importlib.util.find_spec("triton") is not None

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.checks import broadcast_shape, check_sizes, is_traced
+from kermix.checks import broadcast_shape, check_sizes, is_traced, triton_is_there
 from kermix.kernels.distances import (
     DIRECT_DIFFERENCES_UP_TO,
     Layout,
     attraction,
     squared_distances,
-    triton_is_there,
 )
 from kermix.kernels.gaussian import KernelTerms, Numbers
 from kermix.kernels.gram import (

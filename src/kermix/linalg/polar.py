@@ -8,33 +8,27 @@ the device but, where it may, one look at the error bound.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from kermix.checks import is_traced
+from kermix.linalg.polar_products import Products, full_products, probing_signs, products_for
 
-__all__ = ["FINEST_TF32_TOLERANCE", "Polar", "Reduction", "binary_unit", "full_products",
-           "may_wait_for", "polar_factor"]  # fmt: skip
+__all__ = ["Polar", "Reduction", "binary_unit", "may_wait_for", "polar_factor"]
 
 # The interval's lower end is not followed below this share of its upper end: a cubic that sends
 # large singular values close to zero would drown them in the rounding of the product.
 CUSHION = 0.02
-ROUNDING_MARGIN = 1.002
 ROUNDINGS_OF_THE_VALUE = 6.0
-FINEST_TF32_TOLERANCE = 1e-4
-# Of the value with a mantissa of ten bits: the largest of 500 random spectra was 0.9e-4.
-ROUNDING_OF_SHORT_PRODUCTS = 1e-4
-# Rows and columns below which conversions take as long as they save; in a graph they are cheaper.
-HALVES_FROM, HALVES_IN_GRAPHS_FROM = 1536, 768
-# Of PyTorch 2.8 and newer.
-HAS_HALF_PRODUCTS = all(
-    "dtype" in getattr(torch.ops.aten, name).overloads() for name in ("bmm", "baddbmm")
-)
+PROBES = 16  # vectors that tell the rounding of short products, but for a share of it
+SHARE_OF_MISSING = 0.25
+LARGEST_CORRECTION = 1e-3  # of the factor; what is more comes from what is not resolved
+# Of the tolerance, times the largest: singular values that are resolved before the first look at
+# the bound. What it takes grows with the number of those that are not, by about as much.
+SHARE_OF_A_START, SMALLEST_SHARE, SHARE_IN_A_GRAPH = 12.0, 0.02, 0.1
 
 
 class Reduction(Protocol):
@@ -88,10 +82,10 @@ class _Interval:
         self.low, self.high = min(ends), 2 * b * peak
         return a, b
 
-    def extend(self, factor: float) -> None:
-        """Follow singular values that are smaller by a factor."""
-        self.resolved /= factor
-        self.low /= factor
+    def extend(self, resolved: float) -> None:
+        """Follow smaller singular values."""
+        self.low *= resolved / self.resolved
+        self.resolved = resolved
 
     @property
     def spread(self) -> float:
@@ -105,10 +99,11 @@ def polar_factor(
 ) -> Polar:
     """The polar factor, to a relative error of the nuclear norm within `tolerance`.
 
-    First only singular values above `tolerance` times the largest are resolved. If the bound on
-    what the others hold is not within the tolerance, the chain goes on for smaller ones. Where
-    values cannot be read (under the compiler, a transform, or while a CUDA graph is captured) the
-    chain is long enough for any matrix.
+    First only singular values above a share of `tolerance` times the largest are resolved. If the
+    bound on what the others hold is not within the tolerance, the chain goes on for smaller ones.
+    Where values cannot be read (under the compiler, a transform, or while a CUDA graph is
+    captured) the chain is long enough for any matrix; matrices that are done leave it early where
+    the products are kernels of our own.
 
     Args:
         matrix: Any real matrices.
@@ -119,41 +114,81 @@ def polar_factor(
     if over is None and matrix.shape[-2] > matrix.shape[-1]:
         polar = polar_factor(matrix.mT, tolerance)
         return Polar(polar.factor.mT, polar.value, polar.error_bound)
-    finest = max(tolerance / (2 * matrix.shape[-2]), torch.finfo(matrix.dtype).eps)
-    readable = may_wait_for(matrix)
-    resolved = max(tolerance, finest) if readable else finest
-    interval = _Interval(resolved, low=resolved)
-    products = _products_for(matrix, tolerance, over)
+    flat = matrix.reshape(-1, *matrix.shape[-2:])
+    products = products_for(flat, tolerance, over is not None)
     with products.precision():
-        flat = matrix.reshape(-1, *matrix.shape[-2:])
         unit = binary_unit(flat, over)
         flat = flat / unit
-        x, gram, root = _scaled(flat, over)
-        gram = gram if products.scale == 1 else gram * products.scale**2
-        while True:
-            low, high = interval.low, interval.high
-            a, b = interval.step()
-            x = products.step(x, gram, a, b)
-            if interval.spread <= tolerance / 4:
-                value = _total((x * flat).sum((-2, -1)), over) / interval.high
-                bound = value * interval.spread / (1 - interval.spread)
-                bound = bound + root * interval.resolved * high / low * _unresolved(
-                    gram, high * products.scale
-                )
-                if interval.resolved <= finest:
-                    break
-                excess = float((bound / (tolerance * value)).nan_to_num(0).max())
-                if excess <= 1:
-                    break
-                # The bound is proportional to the smallest singular value that is resolved.
-                interval.extend(min(max(2 * excess, 4.0), interval.resolved / finest))
-            gram = _total(products.gram(x), over)
-    relative = ROUNDINGS_OF_THE_VALUE * torch.finfo(matrix.dtype).eps + products.rounding
-    bound = bound.clamp(min=0) + relative * value.abs()
+        x, (value, bound, high) = _chain(flat, tolerance, products, over)
+    rounding = (ROUNDINGS_OF_THE_VALUE * torch.finfo(matrix.dtype).eps + products.rounding) * value
+    if products.is_short and over is None:
+        missing, error = _missing(x, flat, high)
+        known = missing.clamp(-LARGEST_CORRECTION, LARGEST_CORRECTION)
+        known = torch.where(missing.abs() > 2 * error, known, 0.0)
+        value, high = value / (1 - known), high * (1 - known)
+        missing = (missing - known).abs() + SHARE_OF_MISSING * known.abs() + 3 * error
+        rounding = rounding + missing * value
+    bound = bound.clamp(min=0) + rounding
     shape = matrix.shape[:-2]
-    factor = (x / interval.high).reshape(matrix.shape)
+    factor = (x / high[:, None, None]).reshape(matrix.shape)
     found = Polar(factor, value.reshape(shape), bound.reshape(shape))
     return found.times(unit.reshape(shape))
+
+
+class _Look(NamedTuple):
+    """What is known of each matrix after some steps, but for rounding."""
+
+    value: Tensor
+    bound: Tensor
+    high: Tensor  # what the factor is to be divided by
+
+
+def _chain(
+    matrix: Tensor,  # (B, M, N)
+    tolerance: float,
+    products: Products,
+    over: Reduction | None,
+) -> tuple[Tensor, _Look]:  # (B, M, N)
+    """Steps until the bound is within the tolerance, or nothing smaller can be resolved."""
+    parts = None if over is None else over.sum(torch.bmm(matrix, matrix.mT))
+    x, gram, root = products.first(matrix, parts)
+    readable = may_wait_for(matrix)
+    if readable:
+        share = _share_of_a_start(gram, products.gram_scale)
+    else:
+        share = SHARE_IN_A_GRAPH if products.can_skip else 0.0
+    finest = max(tolerance / (2 * matrix.shape[-2]), torch.finfo(matrix.dtype).eps)
+    resolved = max(share * tolerance, finest)
+    interval = _Interval(resolved, low=resolved)
+    settled: tuple[_Look, Tensor] | None = None  # the first look, and what is done, unread
+    while True:
+        low, high = interval.low, interval.high
+        a, b = interval.step()
+        x = products.step(x, gram, a, b)
+        if interval.spread <= tolerance / 4:
+            value = _total((x * matrix).sum((-2, -1)), over) / interval.high
+            bound = value * interval.spread / (1 - interval.spread)
+            left = _unresolved(gram, high * high * products.gram_scale)
+            bound = bound + root * interval.resolved * high / low * left
+            look = _Look(value, bound, torch.full_like(value, interval.high))
+            if interval.resolved <= finest:
+                break
+            excess = (bound / (tolerance * value)).nan_to_num(0)
+            if readable:
+                largest = float(excess.max())
+                if largest <= 1:
+                    break
+                # The bound is proportional to the smallest singular value that is resolved.
+                interval.extend(max(interval.resolved / max(2 * largest, 4.0), finest))
+            else:
+                settled = look, excess <= 1
+                products.skip(settled[1])
+                interval.extend(finest)
+        gram = _total(products.gram(x), over)
+    if settled is not None:
+        first, done = settled
+        look = _Look(*(torch.where(done, *pair) for pair in zip(first, look, strict=True)))
+    return x, look
 
 
 def may_wait_for(matrix: Tensor) -> bool:
@@ -173,7 +208,7 @@ def binary_unit(matrix: Tensor, over: Reduction | None = None) -> Tensor:  # (*B
     nor vanish.
     """
     if matrix.shape[-1]:
-        largest = matrix.abs().amax((-2, -1), keepdim=True)
+        largest = torch.linalg.vector_norm(matrix, math.inf, dim=(-2, -1), keepdim=True)
     else:  # a process without columns
         largest = matrix.new_zeros(*matrix.shape[:-2], 1, 1)
     largest = largest if over is None else over.max(largest)
@@ -183,117 +218,51 @@ def binary_unit(matrix: Tensor, over: Reduction | None = None) -> Tensor:  # (*B
     return inside / (2 * torch.frexp(inside).mantissa)
 
 
-def _scaled(
-    matrix: Tensor, over: Reduction | None
-) -> tuple[Tensor, Tensor, Tensor]:  # (B, M, N), (B, M, M), (B,)
-    """The matrix divided by a bound of its largest singular value, its Gram matrix, the bound.
+def _share_of_a_start(gram: Tensor, scale: float) -> float:  # (B, M, M)
+    """How small a share of the tolerance to resolve before the first look at the bound.
 
-    The bound is the root of the Gram matrix's Frobenius or row-sum norm, whichever is smaller.
+    The bound is about that share, times the number of rows over the nuclear norm of the scaled
+    matrix, which the sums of squares and of fourth powers bound from below.
     """
-    gram = _total(torch.bmm(matrix, matrix.mT), over)
-    frobenius = gram.square().sum((-2, -1), keepdim=True).sqrt()
-    square = torch.minimum(frobenius, gram.abs().sum(-1, keepdim=True).amax(-2, keepdim=True))
-    square = (square * ROUNDING_MARGIN).clamp(min=torch.finfo(matrix.dtype).tiny)
-    root = square.sqrt()
-    return matrix / root, gram / square, root[..., 0, 0]
+    squares, fourths = _moments(gram, scale)
+    norm = squares.pow(1.5) / fourths.sqrt()
+    least = float((SHARE_OF_A_START / gram.shape[-1] * norm).nan_to_num(1.0).min())
+    return min(max(least, SMALLEST_SHARE), 1.0)
 
 
-def _unresolved(gram: Tensor, high: float) -> Tensor:  # (B, M, M) -> (B,)
-    r"""A bound of $\sum_i q_i (1 - q_i)$, for singular values `q` divided by `high`.
+def _missing(x: Tensor, matrix: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:  # (B,), (B,)
+    r"""The share of the nuclear norm that a factor `x / high` misses by rounding, and its error.
+
+    Where entries repeat, as of an identity, so does their rounding: it does not average out.
+    To first order what is missed is half of $\langle P, Q (I - Q^\top Q) \rangle$, which
+    full products with a few vectors estimate; negative where singular values are above 1. As a
+    share of what they find of the value, it is exact where all singular values are off alike.
+    """
+    with full_products(matrix):
+        signs = probing_signs(matrix.shape[-1], PROBES, matrix)
+        scale = high[:, None, None]
+        ours, theirs = x @ signs / scale, matrix @ signs  # (B, M, PROBES)
+        missed = x @ (signs - x.mT @ ours / scale) / scale
+    missed, found = (missed * theirs).sum(-2) / 2, (ours * theirs).sum(-2)  # (B, PROBES)
+    whole = found.sum(-1)
+    share = missed.sum(-1) / whole
+    scatter = torch.linalg.vector_norm(missed - share[:, None] * found, dim=-1) / whole.abs()
+    return share.nan_to_num(0), scatter.nan_to_num(0)
+
+
+def _moments(gram: Tensor, scale: float) -> tuple[Tensor, Tensor]:  # (B, M, M) -> (B,), (B,)
+    """Sums of squares and of fourth powers of singular values, from `scale` times their Gram."""
+    wide = torch.promote_types(gram.dtype, torch.float32)
+    squares = gram.diagonal(dim1=-2, dim2=-1).sum(-1, dtype=wide) / scale
+    fourths = torch.linalg.vector_norm(gram, dim=(-2, -1), dtype=wide).square() / scale**2
+    return squares, fourths
+
+
+def _unresolved(gram: Tensor, scale: float) -> Tensor:  # (B, M, M) -> (B,)
+    r"""A bound of $\sum_i q_i (1 - q_i)$, for singular values `q`, from `scale` times their Gram.
 
     With the sums of squares and of fourth powers, by the inequality of Cauchy and Schwarz.
     """
-    squares = gram.diagonal(dim1=-2, dim2=-1).sum(-1) / high**2
-    fourths = gram.square().sum((-2, -1)) / high**4
+    squares, fourths = _moments(gram, scale)
     missing = (gram.shape[-1] - squares).clamp(min=0)
     return (missing * (squares - fourths).clamp(min=0)).sqrt()
-
-
-def _products_for(matrix: Tensor, tolerance: float, over: Reduction | None) -> "_Products":
-    if matrix.device.type != "cuda" or matrix.dtype != torch.float32:
-        return _Products()
-    if tolerance < FINEST_TF32_TOLERANCE:
-        return _SinglePrecision()
-    halves = HAS_HALF_PRODUCTS and over is None and not is_traced(matrix)
-    least = HALVES_IN_GRAPHS_FROM if torch.cuda.is_current_stream_capturing() else HALVES_FROM
-    if halves and min(matrix.shape[-2:]) >= least:
-        return _HalfPrecision(matrix.shape[-1])
-    return _SinglePrecision(tf32=True)
-
-
-def full_products(matrix: Tensor) -> AbstractContextManager[None]:
-    """A context in which products on a GPU have all digits of float32, whatever is set."""
-    return _SinglePrecision().precision() if matrix.is_cuda else nullcontext()
-
-
-class _Products:
-    """Products in the precision of the matrix."""
-
-    scale = 1.0  # Gram matrices are those of the matrix times this
-    rounding = 0.0  # of the value, relative, beyond that of its dtype
-
-    def precision(self) -> AbstractContextManager[None]:
-        """What is to be set while products are formed."""
-        return nullcontext()
-
-    def gram(self, x: Tensor) -> Tensor:  # (B, M, N) -> (B, M, M)
-        """The product with the transpose."""
-        return torch.bmm(x, x.mT)
-
-    def step(self, x: Tensor, gram: Tensor, a: float, b: float) -> Tensor:  # (B, M, N)
-        """The cubic `a x - b x x' x`."""
-        return torch.baddbmm(x, gram, x, beta=a, alpha=-b)
-
-
-class _SinglePrecision(_Products):
-    """Products of float32 on a GPU: exact to float32, or with the mantissa of TF32."""
-
-    def __init__(self, tf32: bool = False) -> None:
-        self._tf32 = tf32
-        self.rounding = ROUNDING_OF_SHORT_PRODUCTS if tf32 else 0.0
-
-    @contextmanager
-    def precision(self) -> Iterator[None]:
-        """TF32 or not, whatever the program has set."""
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self._tf32
-        try:
-            yield
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
-
-
-class _HalfPrecision(_SinglePrecision):
-    """Float16 in and float32 out: the mantissa of TF32 at twice its rate.
-
-    Entries of a matrix whose norm is about 1 are small: multiplied by about the root of its
-    size they use the range of float16, and cannot leave it.
-    """
-
-    def __init__(self, columns: int) -> None:
-        super().__init__(tf32=True)
-        self.scale = 2.0 ** round(math.log2(columns) / 2)
-        self._half: Tensor | None = None  # of the matrix whose Gram matrix was formed last
-
-    def gram(self, x: Tensor) -> Tensor:  # (B, M, N) -> (B, M, M)
-        """The product with the transpose."""
-        self._half = _halved(x, self.scale)
-        return torch.bmm(self._half, self._half.mT, out_dtype=torch.float32)
-
-    def step(self, x: Tensor, gram: Tensor, a: float, b: float) -> Tensor:  # (B, M, N)
-        """The cubic `a x - b x x' x`, in place of the matrix."""
-        half = _halved(x, self.scale) if self._half is None else self._half
-        self._half = None
-        return torch.baddbmm(
-            x,
-            _halved(gram, 1 / self.scale),
-            half,
-            out_dtype=torch.float32,
-            beta=a,
-            alpha=-b / self.scale**2,
-            out=x,
-        )
-
-
-def _halved(x: Tensor, factor: float) -> Tensor:
-    return torch.mul(x, factor, out=torch.empty_like(x, dtype=torch.float16))

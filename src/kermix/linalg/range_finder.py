@@ -17,13 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from kermix.linalg.polar import (
-    FINEST_TF32_TOLERANCE,
-    Polar,
-    binary_unit,
-    full_products,
-    polar_factor,
-)
+from kermix.linalg.polar import Polar, binary_unit, polar_factor
+from kermix.linalg.polar_products import FINEST_TF32_TOLERANCE, full_products, probing_signs
 
 __all__ = ["SMALLEST_SKETCHED", "low_rank_polar"]
 
@@ -43,6 +38,9 @@ SMALLEST_RANK, FINE_TOLERANCE = 32, 1e-4
 LEAST_SHARE_OF_A_COLUMN = 1e-3  # of the longest; in shorter ones rounding shows
 LEAST_SHARE_BESIDE = 0.5  # of a direction beside the basis, the second time; else it is rounding
 LARGEST_STRETCH = 1e-3  # of a polar factor by rounding, above which float64 forms it
+# On a GPU a try takes as long as a product of the whole matrix. Gaussian kernels of points in the
+# plane need 9 to 15 times their effective rank.
+PROBES, LEAST_OF_EFFECTIVE_RANKS = 16, 8.0
 ROWS_IN_A_SUM = 8  # of the sketch: as good as sums of all, without a product
 
 
@@ -76,6 +74,8 @@ def _low_rank_polar(
     block = min(max(SMALLEST_BLOCK, round(smaller * SHARE_OF_A_BLOCK)), LARGEST_BLOCK)
     room = ROOM[matrix.device.type] * tolerance
     most = round(LARGEST_SHARE[matrix.device.type] * smaller)
+    if matrix.is_cuda and LEAST_OF_EFFECTIVE_RANKS * _effective_rank(matrix) > most:
+        return None
     new, triangle = _orthonormal(_sketch(matrix, BLOCKS * block, generator))
     plan = _plan(triangle, len(matrix), block, smaller, tolerance)
     if plan is None or (plan.rank > most and plan.excess > WORTH_A_TRY):
@@ -132,6 +132,13 @@ def _low_rank_polar(
         return None
     found = Polar(factor, value.to(matrix.dtype), bound.to(matrix.dtype))
     return found, rest.shape[1]
+
+
+def _effective_rank(matrix: Tensor) -> float:
+    r"""About $(\sum_i \sigma_i^2)^2 / \sum_i \sigma_i^4$, which is at most the rank, by probes."""
+    image = matrix @ probing_signs(matrix.shape[1], PROBES, matrix)
+    squares, fourths = (t.square().mean(1).sum() for t in (image, matrix.mT @ image))
+    return float(squares.square() / fourths)
 
 
 def _sketch(

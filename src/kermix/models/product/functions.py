@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import working_dtype
+from kermix.checks import triton_is_there, working_dtype
 from kermix.kernels.means_compiled import compiler_is_there
 
 __all__ = ["Path", "chosen_path", "gaussian", "gaussian_norm", "gaussian_sums", "mean_square"]
@@ -39,16 +39,8 @@ def chosen_path(path: Path, device: torch.device) -> Path:
     """
     if path != "auto":
         return path
-    return "fused" if device.type == "cuda" and _triton_is_there() else "lean"
-
-
-@functools.cache
-def _triton_is_there() -> bool:
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return compiler_is_there()
+    can_fuse = device.type == "cuda" and triton_is_there() and compiler_is_there()
+    return "fused" if can_fuse else "lean"
 
 
 def gaussian_norm(

@@ -1,0 +1,139 @@
+"""The two products of a cubic step on a GPU, each in one kernel.
+
+Float16 goes into the products and sums are float32. A Gram matrix is symmetric: only tiles that
+reach below the diagonal are formed, and stored twice. A step stores its result in float32, and
+rounded for the next product. Both leave matrices that are done as they are, so that a captured
+chain of steps ends early without a word to the host.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["gram", "step", "whole_tiles"]
+
+LARGEST_TILE = 256
+NEIGHBOURS = 8  # rows of tiles that are formed together, and find each other's parts in the cache
+# Rows and columns of a tile, warps and stages, from a size of matrices on. Measured on an H200.
+GRAM_TILES = {3072: (128, 128, 4, 4), 6144: (128, 256, 8, 3)}
+STEP_TILES = {1536: (128, 128, 8, 4), 3072: (128, 256, 8, 4)}
+SMALL_TILE = (64, 128, 4, 4)
+DEPTH = 64
+
+
+def whole_tiles(side: int) -> int:
+    """The side of a matrix that is filled up to whole tiles."""
+    least = 128 if side < min(GRAM_TILES) else LARGEST_TILE
+    return -(-side // least) * least
+
+
+@triton.jit
+def _tile(rows, columns, neighbours: tl.constexpr):  # type: ignore  # noqa: ANN001, ANN202
+    """Which tile this program forms, of so many rows and columns of tiles."""
+    program = tl.program_id(0)
+    together = neighbours * columns
+    first = program // together * neighbours
+    count = min(rows - first, neighbours)
+    return first + program % together % count, program % together // count
+
+
+@triton.jit
+def _gram_kernel(  # type: ignore  # noqa: ANN202
+    half, out, done, rows, columns, factor,  # noqa: ANN001
+    height: tl.constexpr, width: tl.constexpr, depth: tl.constexpr, neighbours: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(1).to(tl.int64)
+    i, j = _tile(rows // height, rows // width, neighbours)
+    if j * width >= (i + 1) * height:  # wholly above the diagonal
+        return
+    if tl.load(done + batch) != 0:
+        return
+    r, c, k = tl.arange(0, height), tl.arange(0, width), tl.arange(0, depth)
+    # Within a tile whole numbers of 32 bits are enough, and faster.
+    top, start = (i * height).to(tl.int64), (j * width).to(tl.int64)
+    half += batch * rows * columns
+    out += batch * rows * rows
+    left = half + top * columns + r[:, None] * columns + k[None, :]
+    right = half + start * columns + c[None, :] * columns + k[:, None]
+    total = tl.zeros((height, width), tl.float32)
+    for _ in range(0, columns, depth):
+        total = tl.dot(tl.load(left), tl.load(right), total)
+        left += depth
+        right += depth
+    found = (total * factor).to(tl.float16)
+    here = out + top * rows + start + r[:, None] * rows + c[None, :]
+    mirrored = out + start * rows + top + c[:, None] * rows + r[None, :]
+    if i * height >= (j + 1) * width:
+        tl.store(here, found)
+        tl.store(mirrored, tl.trans(found))
+    else:
+        row, column = i * height + r, j * width + c
+        tl.store(here, found, mask=row[:, None] >= column[None, :])
+        tl.store(mirrored, tl.trans(found), mask=row[None, :] > column[:, None])
+
+
+@triton.jit
+def _step_kernel(  # type: ignore  # noqa: ANN202
+    gram, half, x, following, done, m, n, rows, columns, a, b, scale,  # noqa: ANN001
+    height: tl.constexpr, width: tl.constexpr, depth: tl.constexpr, neighbours: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(1).to(tl.int64)
+    if tl.load(done + batch) != 0:
+        return
+    i, j = _tile(rows // height, columns // width, neighbours)
+    r, c, k = tl.arange(0, height), tl.arange(0, width), tl.arange(0, depth)
+    top, start = (i * height).to(tl.int64), (j * width).to(tl.int64)
+    left = gram + (batch * rows + top) * rows + r[:, None] * rows + k[None, :]
+    right = half + batch * rows * columns + start + k[:, None] * columns + c[None, :]
+    total = tl.zeros((height, width), tl.float32)
+    for _ in range(0, rows, depth):
+        total = tl.dot(tl.load(left), tl.load(right), total)
+        left += depth
+        right += depth * columns
+    inside = (i * height + r < m)[:, None] & (j * width + c < n)[None, :]
+    place = x + (batch * m + top) * n + start + r[:, None] * n + c[None, :]
+    after = a * tl.load(place, mask=inside, other=0.0) - b * total
+    tl.store(place, after, mask=inside)
+    following += (batch * rows + top) * columns + start
+    tl.store(following + r[:, None] * columns + c[None, :], (after * scale).to(tl.float16))
+
+
+def _tiles_for(side: int, tiles: dict[int, tuple[int, int, int, int]]) -> tuple[int, ...]:
+    return max(((at, of) for at, of in tiles.items() if at <= side), default=(0, SMALL_TILE))[1]
+
+
+def gram(
+    half: Tensor,  # (B, rows, columns), in float16
+    out: Tensor,  # (B, rows, rows), in float16
+    done: Tensor,  # (B,)
+    factor: float,
+) -> None:
+    """Write the products with the transposes, times a factor, to `out`."""
+    batch, rows, columns = half.shape
+    height, width, warps, stages = _tiles_for(rows, GRAM_TILES)
+    with torch.cuda.device(half.device):
+        _gram_kernel[(rows // height * (rows // width), batch)](
+            half, out, done, rows, columns, factor, height, width, DEPTH, NEIGHBOURS,
+            num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+
+
+def step(
+    gram: Tensor,  # (B, rows, rows), in float16
+    half: Tensor,  # (B, rows, columns), in float16
+    x: Tensor,  # (B, m, n), contiguous
+    following: Tensor,  # as `half`
+    done: Tensor,  # (B,)
+    a: float,
+    b: float,
+    scale: float,
+) -> None:
+    """Write `a x - b gram half` to `x`, and times a scale to `following`."""
+    batch, rows, columns = half.shape
+    height, width, warps, stages = _tiles_for(min(rows, columns), STEP_TILES)
+    with torch.cuda.device(half.device):
+        _step_kernel[(rows // height * (columns // width), batch)](
+            gram, half, x, following, done, x.shape[-2], x.shape[-1], rows, columns, a, b, scale,
+            height, width, DEPTH, NEIGHBOURS, num_warps=warps, num_stages=stages,
+        )  # fmt: skip

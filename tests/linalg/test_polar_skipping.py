@@ -1,0 +1,88 @@
+"""Chains that cannot be read, as in a CUDA graph, with products that leave what is done alone."""
+
+import pytest
+import torch
+
+from cases import normal
+from kermix.linalg import polar
+from kermix.linalg.polar_products import Products
+
+
+class Skipping(Products):
+    """What the kernels of a GPU do, in plain products."""
+
+    can_skip = True
+
+    def __init__(self):
+        self.done, self.steps = None, 0
+
+    def skip(self, done):
+        assert self.done is None, "Said once, of matrices that were not skipped before."
+        self.done = done
+
+    def step(self, x, gram, a, b):
+        after = super().step(x, gram, a, b)
+        if self.done is None:
+            self.steps += 1
+            return after
+        return torch.where(self.done[:, None, None], x, after)
+
+
+def spectra(side, *values):
+    """Matrices with given singular values."""
+    bases = [torch.linalg.qr(normal(side, side, seed=seed))[0] for seed in (1, 2)]
+    return torch.stack([(bases[0] * v) @ bases[1] for v in values]).float()
+
+
+@pytest.fixture
+def products(monkeypatch):
+    made = Skipping()
+    monkeypatch.setattr(polar, "products_for", lambda *_: made)
+    monkeypatch.setattr(polar, "may_wait_for", lambda _: False)
+    return made
+
+
+# Of 769 rows the finest singular value is not what two divisions in float64 make of it.
+@pytest.mark.parametrize("side", [64, 769])
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-4])
+def test_values_and_bounds_of_what_is_done_early_and_late(products, side, tolerance):
+    k = torch.arange(side, dtype=torch.float64)
+    values = [0.9**k, torch.where(k < 1, 1.0, tolerance / side), torch.zeros_like(k)]
+    matrices = spectra(side, *values)
+    found = polar.polar_factor(matrices, tolerance)
+    assert products.done.tolist() == [True, False, True]
+    exact = torch.stack([v.sum() for v in values])
+    missed = exact - found.value.double()
+    assert (missed.abs() <= found.error_bound).all()
+    assert (found.error_bound <= (1.01 * tolerance + 1e-6) * exact).all()
+    inner = (found.factor * matrices).sum((-2, -1))
+    torch.testing.assert_close(inner, found.value, rtol=1e-5, atol=0)
+    assert (torch.linalg.matrix_norm(found.factor, 2) <= 1 + 1e-5).all()
+
+
+def test_the_same_as_where_it_can_be_read(products, monkeypatch):
+    matrices = spectra(100, 0.9 ** torch.arange(100))
+    skipped = polar.polar_factor(matrices, 1e-4)
+    early = products.steps
+    monkeypatch.undo()
+    read = polar.polar_factor(matrices, 1e-4)
+    torch.testing.assert_close(skipped.value, read.value, rtol=1e-4, atol=0)
+    torch.testing.assert_close(skipped.factor, read.factor, rtol=0, atol=0.05)
+    assert early < 18  # a chain for any matrix of this size has more
+
+
+def test_chains_start_where_most_end():
+    """One look at the bound of a kernel matrix: a second one takes a few steps more."""
+    x = normal(300, 2, seed=3).float()
+    looks = []
+    matrix = torch.exp(-(x[:, None] - x[:100]).square().sum(-1) * 20)
+    unresolved = polar._unresolved
+
+    def counted(gram, scale):
+        looks.append(scale)
+        return unresolved(gram, scale)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(polar, "_unresolved", counted)
+        polar.polar_factor(matrix, 1e-4)
+    assert len(looks) == 1
