@@ -183,13 +183,12 @@ class _Fused(Products):
         self._kernels = polar_triton
         batch, self._m, self._n = matrix.shape
         rows, columns = (polar_triton.whole_tiles(side) for side in (self._m, self._n))
-        self._half, self._next = (
-            matrix.new_zeros(batch, rows, columns, dtype=torch.float16) for _ in range(2)
-        )
+        self.can_skip = not (min(self._m, self._n) >= LIBRARY_STEPS_FROM and HAS_HALF_PRODUCTS)
+        self._half = matrix.new_zeros(batch, rows, columns, dtype=torch.float16)
+        self._next = torch.zeros_like(self._half) if self.can_skip else self._half
         self._gram = matrix.new_empty(batch, rows, rows, dtype=torch.float16)
         self._done = matrix.new_zeros(batch, dtype=torch.int32)
         self.gram_scale = 2.0 ** round(math.log2(self._n) / 2)
-        self.can_skip = not (min(self._m, self._n) >= LIBRARY_STEPS_FROM and HAS_HALF_PRODUCTS)
 
     def first(self, matrix: Tensor, gram: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """The matrix divided by a bound of its largest singular value, its Gram matrix, the bound.
@@ -198,14 +197,15 @@ class _Fused(Products):
             matrix: Matrices (B, M, N) whose largest entries are between 1 and 2, or zero.
             gram: Not here.
         """
-        self._fill(matrix, ENLARGED)
+        matrix = matrix.contiguous()
+        self._kernels.halve(matrix, self._half, ENLARGED)
         shrunk = (ENLARGED * self.gram_scale) ** 2
         gram = self._formed_gram(1 / shrunk)
         square = square_bound(gram)
         gram.mul_(self.gram_scale / square)
         root = (square * self.gram_scale**2).sqrt()
-        x = (matrix / root).contiguous()
-        self._fill(x, self.gram_scale)
+        x = matrix / root
+        self._kernels.halve(x, self._half, self.gram_scale)
         return x, gram, root[..., 0, 0]
 
     def gram(self, x: Tensor) -> Tensor:  # (B, M, N) -> (B, M, M)
@@ -220,7 +220,7 @@ class _Fused(Products):
             x = torch.baddbmm(
                 x, gram, half, out_dtype=torch.float32, beta=a, alpha=-b / scale**2, out=x
             )
-            self._fill(x, scale)
+            self._kernels.halve(x, self._half, scale)
             return x
         self._kernels.step(
             self._gram, self._half, x, self._next, self._done, a, b / scale**2, scale
@@ -231,9 +231,6 @@ class _Fused(Products):
     def skip(self, done: Tensor) -> None:  # (B,)
         """From now on leave matrices that are done as they are."""
         self._done.copy_(done)
-
-    def _fill(self, x: Tensor, factor: float) -> None:
-        torch.mul(x, factor, out=self._half[:, : self._m, : self._n])
 
     def _formed_gram(self, factor: float) -> Tensor:
         self._kernels.gram(self._half, self._gram, self._done, factor)

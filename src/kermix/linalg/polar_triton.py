@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["gram", "step", "whole_tiles"]
+__all__ = ["gram", "halve", "step", "whole_tiles"]
 
 LARGEST_TILE = 256
 NEIGHBOURS = 8  # rows of tiles that are formed together, and find each other's parts in the cache
@@ -20,6 +20,7 @@ GRAM_TILES = {3072: (128, 128, 4, 4), 6144: (128, 256, 8, 3)}
 STEP_TILES = {1536: (128, 128, 8, 4), 3072: (128, 256, 8, 4)}
 SMALL_TILE = (64, 128, 4, 4)
 DEPTH = 64
+ROUNDED_AT_ONCE = (4, 1024)
 
 
 def whole_tiles(side: int) -> int:
@@ -99,8 +100,33 @@ def _step_kernel(  # type: ignore  # noqa: ANN202
     tl.store(following + r[:, None] * columns + c[None, :], (after * scale).to(tl.float16))
 
 
+@triton.jit
+def _halve_kernel(  # type: ignore  # noqa: ANN202
+    x, half, m, n, rows, columns, factor,  # noqa: ANN001
+    height: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(2).to(tl.int64)
+    row = tl.program_id(0) * height + tl.arange(0, height)
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    inside = (row < m)[:, None] & (column < n)[None, :]
+    place = (batch * m + row)[:, None] * n + column[None, :]
+    found = tl.load(x + place, mask=inside, other=0.0) * factor
+    place = (batch * rows + row)[:, None] * columns + column[None, :]
+    tl.store(half + place, found.to(tl.float16), mask=inside)
+
+
 def _tiles_for(side: int, tiles: dict[int, tuple[int, int, int, int]]) -> tuple[int, ...]:
     return max(((at, of) for at, of in tiles.items() if at <= side), default=(0, SMALL_TILE))[1]
+
+
+def halve(x: Tensor, half: Tensor, factor: float) -> None:  # (B, m, n), (B, rows, columns)
+    """Write a matrix times a factor to its place in memory of whole tiles, in float16."""
+    (batch, m, n), (_, rows, columns) = x.shape, half.shape
+    height, width = ROUNDED_AT_ONCE
+    with torch.cuda.device(half.device):
+        _halve_kernel[(-(-m // height), -(-n // width), batch)](
+            x, half, m, n, rows, columns, factor, height, width
+        )
 
 
 def gram(
