@@ -470,7 +470,7 @@ def table_training(devices, **changes):
     from kermix.training.table_model import TableModelSettings, TableModelTask
 
     torch.set_num_threads(1)
-    table_model.LOOKS = 512  # as `haste` has it, of which ranks do not know
+    table_model.LOOKS, table_model.REPORTS = 512, 40  # also where `haste` is not known
     common = {"width": 16, "blocks": 2, "steps": 40, "batch_size": 33, "learning_rate": 0.01}
     task = TableModelTask(*table_rows(), TableModelSettings(**{**common, **changes}))
     trainer = Trainer(task, device="cpu", devices=devices)

@@ -9,9 +9,11 @@ import torch
 from scipy import optimize, special
 
 import kermix as km
+from haste import CARE
 from interval_cases import noise, share_inside
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.network import ColumnParts, TableNetwork
+from kermix.training import table_model
 from kermix.training.loop import Trainer, make_fabric
 from kermix.training.table_crossing import Crossing, for_all_members
 from kermix.training.table_model import (
@@ -204,7 +206,9 @@ def test_the_line_goes_through_one_and_two():
     torch.testing.assert_close(for_all_members(one, one, 9), one)
 
 
-def test_intervals_of_a_small_table_hold_what_they_say():
+def test_intervals_of_a_small_table_hold_what_they_say(monkeypatch):
+    for name, value in CARE.items():
+        monkeypatch.setattr(table_model, name, value)
     model = km.TableModel("y", target_share=1.0, width=32, blocks=1, steps=200, members=4,
                           dropout=0.0, learning_rate=0.01, random_state=2)  # fmt: skip
     model.fit(noise(160, 2))
