@@ -50,7 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _example_names(doctest_namespace: dict[str, object]) -> None:
+def _all_tests(doctest_namespace: dict[str, object]) -> Iterator[None]:
+    """What holds for all tests. In one fixture: each takes its time before each test."""
     # Read here and not above: what hands tests to other processes reads this file as well.
     import torch
 
@@ -58,29 +59,28 @@ def _example_names(doctest_namespace: dict[str, object]) -> None:
 
     doctest_namespace["torch"] = torch
     doctest_namespace["km"] = kermix
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _interruptible() -> Iterator[None]:
+    importlib.import_module("haste")
     # A shell lets its background jobs ignore Ctrl-C, and what they start inherits that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        _share_a_server(patch)
+        _draw_coarsely(patch)
+        # Waiting for the disk after each checkpoint guards against a power cut, which no test
+        # makes; what a killed process has written is there.
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _one_server() -> Iterator[None]:
+def _share_a_server(patch: pytest.MonkeyPatch) -> None:
     # Ranks are copies of the server that tests have for other processes.
     from processes import PRELOADED
 
-    with pytest.MonkeyPatch.context() as patch:
-        launch = importlib.import_module("kermix.distributed.launch")
-        patch.setattr(launch, "PRELOADED", PRELOADED)
-        yield
+    launch = importlib.import_module("kermix.distributed.launch")
+    patch.setattr(launch, "PRELOADED", PRELOADED)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _coarse_pictures() -> Iterator[None]:
+def _draw_coarsely(patch: pytest.MonkeyPatch) -> None:
     # Everything is drawn, but with a ninth of the pixels, and once: room for labels is found by
     # drawing them twice more. In half of the time.
     from matplotlib.figure import Figure
@@ -92,9 +92,7 @@ def _coarse_pictures() -> Iterator[None]:
         figure.set_layout_engine("none")
         drawn(figure, *arguments, **{**options, "dpi": COARSE, "bbox_inches": None})
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", coarse)
-        yield
+    patch.setattr(Figure, "savefig", coarse)
 
 
 @pytest.fixture
@@ -143,18 +141,4 @@ def undrawn_in_module() -> Iterator[None]:
     """As `undrawn`, for all tests of a module and what they share."""
     with pytest.MonkeyPatch.context() as patch:
         _leave_out_figures(patch)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _in_haste() -> None:
-    importlib.import_module("haste")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _power_stays_on() -> Iterator[None]:
-    # Waiting for the disk after each checkpoint guards against a power cut, which no test makes;
-    # what a killed process has written is there.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
         yield

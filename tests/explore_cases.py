@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 import threading
 import time
 from http.client import HTTPConnection
+from importlib import import_module
 
 import numpy as np
 import pandas as pd
@@ -14,7 +16,9 @@ import pytest
 from matplotlib.figure import Figure
 
 import kermix as km
+from kermix.explore import fitting
 from kermix.explore.server import Address, application, free_socket, server_of
+from processes import Process
 
 HOSTILE = '<img src=x onerror="alert(1)">'
 EVIL = "</script><script>alert(2)</script>"
@@ -113,9 +117,35 @@ def copied_run(run, folder, **changes):
     return folder
 
 
-if __name__ == "__main__":  # a fit of its own, with the haste of tests
-    import haste  # noqa: F401
-    from kermix.explore.fitting import main
+# The program that a page starts: hands what it reads to the process below, and ends as that does.
+RELAY = """
+import shutil, sys, threading
+def forward():
+    with open(sys.argv[1], "wb", 0) as words:
+        shutil.copyfileobj(sys.stdin.buffer.raw, words)
+threading.Thread(target=forward, daemon=True).start()
+with open(sys.argv[2]) as status:
+    sys.exit(int(status.read()))
+"""
 
+
+@contextlib.contextmanager
+def quick_fitting(folder, monkeypatch):
+    """A page's fit of a run, by a process that has the modules and the haste of tests already."""
+    words, status = folder / "words", folder / "status"
+    for path in (words, status):
+        os.mkfifo(path)
+    command = (sys.executable, "-I", "-S", "-c", RELAY, str(words), str(status))
+    monkeypatch.setattr(fitting, "COMMAND", command)
+    with Process(fit_as_told, folder / "run", words, status):
+        yield
+
+
+def fit_as_told(folder, words, status):
+    """Train the run in a folder, as `python -m kermix.explore.fitting` does."""
+    import_module("haste")
+    sys.stdin = open(words)  # noqa: SIM115 (a thread reads it to the end)
     with undrawn_figures():
-        sys.exit(main(sys.argv[1]))
+        ended = fitting.main(str(folder))
+    status.write_text(str(ended))
+    os._exit(ended)

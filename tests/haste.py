@@ -3,15 +3,18 @@
 Read by the tests, and by a fit that they start as a program of its own. Ranks do not know of it.
 """
 
+from kermix.evaluation import variances
 from kermix.explore import check
 from kermix.reports import fit_figures, table_quality
 from kermix.runs import image_run, table_results
 from kermix.training import table_model
 
-ALL_LOOKS = table_model.LOOKS  # for tests that compare with ranks
+CARE = {name: getattr(table_model, name) for name in ("LOOKS", "REPORTS")}  # that ranks have
 
 fit_figures.GRID = 40  # places on each side of a picture of a density
 image_run.SAMPLES = 300
-table_model.LOOKS = 512  # at held-out rows, in a report after each of a few steps
+table_model.LOOKS = 512  # at held-out rows
+table_model.REPORTS = 10  # in a training; each looks at these rows and writes a checkpoint
+variances.SEEN = 300  # of which the samples' variance is found
 table_quality.TREES = 10  # that tell samples from data
 table_results.LEAST_JUDGED = check.LEAST_JUDGED = 200  # rows that are drawn for that

@@ -156,7 +156,7 @@ def mixed():
     parts = [slice_of(rows, ranks.rank) for rows in (rows_x, rows_y)]
     errors = {}
     for name in LOSSES:
-        for strategy in STRATEGIES:
+        for strategy in _strategies(name, ranks.size):
             moments = strategy == "moments"
             loss = LOSSES[name](None if moments else kernel, **ridged(name, 1e-3))
             one = _Sketched(loss, features) if moments else loss
@@ -470,7 +470,7 @@ def table_training(devices, **changes):
     from kermix.training.table_model import TableModelSettings, TableModelTask
 
     torch.set_num_threads(1)
-    table_model.LOOKS = 512  # as `haste` has it, of which ranks do not know
+    table_model.LOOKS, table_model.REPORTS = 512, 40  # also where `haste` is not known
     common = {"width": 16, "blocks": 2, "steps": 40, "batch_size": 33, "learning_rate": 0.01}
     task = TableModelTask(*table_rows(), TableModelSettings(**{**common, **changes}))
     trainer = Trainer(task, device="cpu", devices=devices)

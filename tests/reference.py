@@ -9,7 +9,7 @@ largest entry, and the logarithm of that entry is added to the logarithm of the 
 logarithm is right however far apart the samples are.
 """
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -62,18 +62,18 @@ def solve_lower(lower, b):
     return x
 
 
-def solve(a, b):
-    lower = cholesky(a)
+def solve_both(lower, b):
+    """Solve with a matrix that is given by its Cholesky factor."""
     return solve_lower(lower.T[::-1, ::-1], solve_lower(lower, b)[::-1])[::-1]
 
 
-def whitened(k_f, k_g, p):
-    """Cholesky factors of both blocks divided out of P: the trace cost is its squared norm."""
-    return solve_lower(cholesky(k_g), solve_lower(cholesky(k_f), p).T)
+def solve(a, b):
+    return solve_both(cholesky(a), b)
 
 
-def log_det(a):
-    return 2 * np.log(np.diag(cholesky(a))).sum()
+def log_det(lower):
+    """Of a matrix that is given by its Cholesky factor."""
+    return 2 * np.log(np.diag(lower)).sum()
 
 
 def singular_values(a):
@@ -105,72 +105,101 @@ def cost(
     v_q = v_p if v_q is None else tuple(np.atleast_1d(np.asarray(v_q, Real)))
     samples = tuple(None if t is None else (np.asarray(t, np.float64).tobytes(), t.shape)
                     for t in (x, y, weights_x, weights_y))  # fmt: skip
-    scaled = name == "logdet" or (normalized and name != "svd" and v_q != v_p)
+    # Of equal variances the factor is one.
+    scaled = v_q != v_p and (name == "logdet" or (normalized and name != "svd"))
     value, log_value, log_bound = numbers(name, samples, v_p, v_q, ridge, per_dimension, scaled)
     if normalized:
         value, log_value = np.exp(log_value - log_bound), log_value - log_bound
     return float(log_value if log else value)
 
 
+class Matrices:
+    """What the costs of one pair of samples are made of."""
+
+    def __init__(self, samples, v_p, v_q, ridge, per_dimension, scaled):
+        x, y, weights_x, weights_y = (
+            None if t is None else np.frombuffer(t[0]).reshape(t[1]) for t in samples
+        )
+        (n, d), k = x.shape, len(y)
+        v_p, v_q = np.array(v_p), np.array(v_q)
+        a, b = shares(weights_x, n), shares(weights_y, k)
+
+        c = (2 * np.sqrt(v_p * v_q) / (v_p + v_q)) ** (Real(d) / 2) if scaled else Real(1)
+        log_p = log_gram(y, x, v_p + v_q, c, per_dimension)
+        counted = np.outer(b > 0, a > 0)
+        self.shift = log_p[counted].max()
+        p = np.zeros_like(log_p)
+        p[counted] = np.exp(log_p[counted] - self.shift)
+        r_f, r_g = gram(y, y, v_q, per_dimension), gram(x, x, v_p, per_dimension)
+
+        d_f, d_g = np.sqrt(k * b), np.sqrt(n * a)
+        self.k_f = d_f[:, None] * r_f * d_f + Real(ridge) * np.eye(k)
+        self.k_g = d_g[:, None] * r_g * d_g + Real(ridge) * np.eye(n)
+        self.p_w = d_f[:, None] * p * d_g
+        self.norm_p = a @ r_g @ a
+        self.a, self.b, self.d_f, self.p, self.r_f = a, b, d_f, p, r_f
+        self.weighted = weights_x is not None or weights_y is not None
+
+    @cached_property
+    def lower_f(self):
+        return cholesky(self.k_f)
+
+    @cached_property
+    def lower_g(self):
+        return cholesky(self.k_g)
+
+    @cached_property
+    def whitened(self):
+        """Cholesky factors of both blocks divided out of P: the trace cost is its squared norm."""
+        return solve_lower(self.lower_g, solve_lower(self.lower_f, self.p_w).T)
+
+
 @lru_cache(maxsize=2)
-def numbers(name, samples, v_p, v_q, ridge, per_dimension, scaled):
+def matrices(*case):
+    """Remembered because one case asks for several costs of the same points."""
+    return Matrices(*case)
+
+
+@lru_cache(maxsize=2)
+def numbers(name, *case):
     """A cost, its logarithm, and that of its bound: one case asks for several outputs of them."""
-    x, y, weights_x, weights_y = (
-        None if t is None else np.frombuffer(t[0]).reshape(t[1]) for t in samples
-    )
-    (n, d), k = x.shape, len(y)
-    v_p, v_q = np.array(v_p), np.array(v_q)
-    a, b = shares(weights_x, n), shares(weights_y, k)
-
-    c = (2 * np.sqrt(v_p * v_q) / (v_p + v_q)) ** (Real(d) / 2) if scaled else Real(1)
-    log_p = log_gram(y, x, v_p + v_q, c, per_dimension)
-    counted = np.outer(b > 0, a > 0)
-    shift = log_p[counted].max()
-    p = np.zeros_like(log_p)
-    p[counted] = np.exp(log_p[counted] - shift)
-    r_f, r_g = gram(y, y, v_q, per_dimension), gram(x, x, v_p, per_dimension)
-
-    d_f, d_g = np.sqrt(k * b), np.sqrt(n * a)
-    k_f = d_f[:, None] * r_f * d_f + Real(ridge) * np.eye(k)
-    k_g = d_g[:, None] * r_g * d_g + Real(ridge) * np.eye(n)
-    p_w = d_f[:, None] * p * d_g
-    norm_p = a @ r_g @ a
-
+    m = matrices(*case)
+    k, n = m.p.shape
     if name == "scalar":
-        value, bound = (b @ p @ a) ** 2 / (b @ r_f @ b), norm_p
+        value, bound = (m.b @ m.p @ m.a) ** 2 / (m.b @ m.r_f @ m.b), m.norm_p
     elif name == "vector":
-        p_1 = d_f * (p @ a)
-        value, bound = p_1 @ solve(k_f, p_1), norm_p
+        p_1 = m.d_f * (m.p @ m.a)
+        value, bound = p_1 @ solve_both(m.lower_f, p_1), m.norm_p
     elif name == "trace":
-        value, bound = (whitened(k_f, k_g, p_w) ** 2).sum(), min(n, k)
+        value, bound = (m.whitened**2).sum(), min(n, k)
     elif name == "data_fixed":
-        value, bound = (p_w * solve(k_f, p_w)).sum(), n
-    elif name == "svd" and weights_x is None and weights_y is None:
-        value, bound = singular_values(p).sum(), np.sqrt(Real(n) * k)
+        value, bound = (m.p_w * solve_both(m.lower_f, m.p_w)).sum(), n
+    elif name == "svd" and not m.weighted:
+        value, bound = singular_values(m.p).sum(), np.sqrt(Real(n) * k)
     elif name == "svd":
-        value, bound = singular_values(np.sqrt(b)[:, None] * p * np.sqrt(a)).sum(), 1
+        value, bound = singular_values(np.sqrt(m.b)[:, None] * m.p * np.sqrt(m.a)).sum(), 1
     else:
-        return *log_det_cost(k_f, k_g, p_w, shift), Real(0)
-    log_value = DEGREE[name] * shift + np.log(value)
+        return *log_det_cost(m), Real(0)
+    log_value = DEGREE[name] * m.shift + np.log(value)
     return np.exp(log_value), log_value, np.log(Real(bound))
 
 
-def log_det_cost(k_f, k_g, p_w, shift):
+def log_det_cost(m):
     """Log-determinant of the joint matrix minus those of its blocks, times exp(shift) in P.
 
     And the logarithm of its size.
     """
-    s2 = singular_values(whitened(k_f, k_g, p_w)) ** 2
-    if s2.max() * np.exp(2 * shift) > 1e-3:
-        p_w = p_w * np.exp(shift)
-        joint = np.block([[k_f, p_w], [p_w.T, k_g]])
-        value = log_det(joint) - log_det(k_f) - log_det(k_g)
+    s2 = singular_values(m.whitened) ** 2
+    if s2.max() * np.exp(2 * m.shift) > 1e-3:
+        p_w = m.p_w * np.exp(m.shift)
+        joint = np.block([[m.k_f, p_w], [p_w.T, m.k_g]])
+        value = log_det(cholesky(joint)) - log_det(m.lower_f) - log_det(m.lower_g)
         return value, np.log(-value)
     # The determinants of the joint matrix and of its blocks cancel: log(1 - s^2) is small.
-    if s2.max() * np.exp(2 * shift) > 1e-25:
-        log_minus = np.log(-np.log1p(-s2 * np.exp(2 * shift)).sum())
+    if s2.max() * np.exp(2 * m.shift) > 1e-25:
+        log_minus = np.log(-np.log1p(-s2 * np.exp(2 * m.shift)).sum())
     else:
-        log_minus = 2 * shift + np.log(s2.sum())
+        log_minus = 2 * m.shift + np.log(s2.sum())
     return -np.exp(log_minus), log_minus
 
 

@@ -82,8 +82,9 @@ def test_compile_without_a_break(name):
 def test_compile_for_other_sizes(name):
     cost = bound_cost(name, log=True)
     compiled = torch.compile(cost, backend="aot_eager")
-    for n in (6, 9, 13):
+    for n in (6, 13):
         x, y = normal(n, 2, seed=n), normal(5, 2, seed=2)
+        torch._dynamo.maybe_mark_dynamic(x, 0)  # as after a second size, without compiling twice
         assert_close(compiled(x, y), cost(x, y), **CLOSE)
 
 

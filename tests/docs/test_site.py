@@ -12,6 +12,7 @@ import threading
 from typing import ClassVar
 
 import pytest
+from scripts.site_sources import FILE, SOURCES, digest, is_built
 
 from browser import CHROMIUM, console_of
 from pages import ROOT
@@ -56,12 +57,17 @@ window.addEventListener("load", async () => {
 
 
 class Server(http.server.SimpleHTTPRequestHandler):
+    """A site, and files of a test that stand beside its pages or in place of them."""
+
     failed: ClassVar[list[str]] = []
 
+    def __init__(self, *arguments, beside, **options):
+        self.beside = beside
+        super().__init__(*arguments, **options)
+
     def translate_path(self, path):
-        # Every page would read all words of the site before it is searched, which has a test.
-        found = super().translate_path(path)
-        return found.replace("search_index.json", "few_words.json")
+        own = self.beside / path.rpartition("/")[2]
+        return str(own) if own.is_file() else super().translate_path(path)
 
     def log_message(self, *_):
         pass
@@ -73,6 +79,9 @@ class Server(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    """The site of `make docs` where it is that of the sources as they are, or a new one."""
+    if is_built(ROOT / "site"):
+        return ROOT / "site"
     folder = tmp_path_factory.mktemp("site") / "site"
     build = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
@@ -81,6 +90,23 @@ def site(tmp_path_factory):
     )  # fmt: skip
     assert build.returncode == 0, build.stdout + build.stderr
     return folder
+
+
+def test_a_site_of_other_sources_is_not_taken(tmp_path):
+    for name in SOURCES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "page.md").write_text(name)
+    site = tmp_path / "site"
+    site.mkdir()
+    assert not is_built(site, tmp_path)
+    for name in SOURCES:
+        (site / FILE).write_text(digest(tmp_path))
+        assert is_built(site, tmp_path)
+        (tmp_path / name / "page.md").write_text("changed")
+        assert not is_built(site, tmp_path), name
+        (site / FILE).write_text(digest(tmp_path))
+        (tmp_path / name / "page.md").rename(tmp_path / name / "other.md")
+        assert not is_built(site, tmp_path), name
 
 
 def test_pages_ask_nothing_of_other_machines(site):
@@ -111,18 +137,19 @@ def test_result_files_are_on_the_site(site):
 def test_pages_open_without_errors(site, tmp_path):
     pages = sorted(p.relative_to(site).as_posix() for p in site.rglob("*.html"))
     pages.remove("404.html")  # its links begin at the root of a server
-    (site / "check.html").write_text(CHECK.replace("PAGES", json.dumps(pages)))
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    (beside / "check.html").write_text(CHECK.replace("PAGES", json.dumps(pages)))
+    # Every page would read all words of the site before it is searched, which has a test.
     words = json.loads((site / "search" / "search_index.json").read_text())
-    few = site / "search" / "few_words.json"
-    few.write_text(json.dumps({**words, "docs": words["docs"][:1]}))
-    handler = functools.partial(Server, directory=str(site))
+    few = json.dumps({**words, "docs": words["docs"][:1]})
+    (beside / "search_index.json").write_text(few)
+    handler = functools.partial(Server, directory=str(site), beside=beside)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}/check.html"
         console, html = console_of(address, tmp_path / "profile", 60_000)
         server.shutdown()
-    (site / "check.html").unlink()
-    few.unlink()
     assert console == []
     assert set(Server.failed) <= {"/favicon.ico"}
     found = json.loads(re.search(r'<pre id="found">(.+?)</pre>', html, re.S)[1])

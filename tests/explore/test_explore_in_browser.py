@@ -2,20 +2,16 @@
 
 import contextlib
 import json
-import os
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-import explore_cases
 import kermix as km
 from browser import CHROMIUM
-from explore_cases import EVIL, HOSTILE, SHORT, copied_run, people, served
+from explore_cases import EVIL, HOSTILE, SHORT, copied_run, people, quick_fitting, served
 from kermix.data.tables.schema import Schema
-from kermix.explore import fitting
 from kermix.explore.export import write_page
 from kermix.explore.session import Explored, explorable
 from kermix.runs.fit import begin_fit
@@ -242,11 +238,12 @@ def test_it_is_readable_on_a_phone_and_by_keyboard(opened, address):
 
 def test_a_running_fit_is_watched_stopped_and_kept(opened, tmp_path, monkeypatch):
     people().to_csv(tmp_path / "people.csv", index=False)
-    monkeypatch.setattr(fitting, "COMMAND", (sys.executable, explore_cases.__file__))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    long = {**SHORT, "steps": 1200, "patience": 1000}
+    long = {**SHORT, "steps": 20_000, "patience": 20_000}
     run, data = begin_fit(tmp_path / "people.csv", out=tmp_path / "run", **long)
-    with served(Explored(explorable(run), data, fit=True)) as address:
+    with (
+        quick_fitting(tmp_path, monkeypatch),
+        served(Explored(explorable(run), data, fit=True)) as address,
+    ):
         page = opened(address.url)
         assert page.get_by_role("tab", name="Ask").is_disabled()
         page.wait_for_function(
@@ -262,7 +259,7 @@ def test_a_running_fit_is_watched_stopped_and_kept(opened, tmp_path, monkeypatch
         page.get_by_role("tab", name="Ask").and_(page.locator(":enabled")).click()
         wait_for_answer(page, {})
         assert page.locator("#watch [role=status]").text_content().startswith("Done")
-    assert 0 < run.model().n_iter_ < 1200
+    assert 0 < run.model().n_iter_ < 20_000
     assert (run.folder / "report.html").exists()
 
 

@@ -101,6 +101,17 @@ def test_command_with_devices_is_interrupted_and_resumed_alone(tmp_path):
     np.testing.assert_allclose(metrics[0][-1], metrics[1][-1], rtol=0.05)
 
 
+@pytest.fixture
+def _signals_as_before():
+    """The agent takes signals for itself, and keeps them."""
+    before = [(s, signal.getsignal(s)) for s in signal.valid_signals()]
+    yield
+    for number, handler in before:
+        if handler is not signal.getsignal(number):
+            signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_signals_as_before")
 def test_ranks_of_torchs_own_agent(tmp_path):
     # What torchrun does, but with copies of the server as processes.
     get_context("forkserver").set_forkserver_preload(PRELOADED)

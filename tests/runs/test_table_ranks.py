@@ -10,7 +10,7 @@ import torch
 import kermix as km
 import rank_checks
 from commands import kermix
-from haste import ALL_LOOKS
+from haste import CARE
 from kermix.distributed.launch import launch
 from kermix.errors import OptionError
 from kermix.runs.table_run import TableRun
@@ -21,8 +21,9 @@ TINY = ["--model", "table", "--width", "16", "--blocks", "1", "--learning-rate",
 
 
 @pytest.fixture(autouse=True)
-def _looks_of_ranks(monkeypatch):
-    monkeypatch.setattr(table_model, "LOOKS", ALL_LOOKS)
+def _care_of_ranks(monkeypatch):
+    for name, value in CARE.items():
+        monkeypatch.setattr(table_model, name, value)
 
 
 def assert_same(first, second, tolerance):

@@ -7,6 +7,7 @@ import torch
 from scipy import integrate, optimize, stats
 
 import kermix as km
+from interval_cases import noise, share_inside
 from kermix.models.table.drawing import draw_cells
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.network import ColumnParts, TableNetwork
@@ -165,31 +166,17 @@ def test_members_are_trained_apart_and_each_for_its_own_loss():
     torch.testing.assert_close(parts.means[64:], one.means)
 
 
-def noise(rows, seed):
-    """Inputs that tell nothing about most of the target, which is easily learned by heart."""
-    rng = np.random.default_rng(seed)
-    inputs = rng.normal(size=(rows, 5))
-    return pd.DataFrame(inputs, columns=list("abcde")).assign(
-        y=inputs[:, 0] + rng.normal(size=rows)
-    )
-
-
 def test_a_model_that_learned_by_heart_is_calibrated_by_other_rows():
     model = km.TableModel("y", target_share=1.0, width=32, blocks=1, steps=150, dropout=0.0,
                           average=0, held_out=0.0, random_state=0)  # fmt: skip
     model.fit(noise(100, 0))
     new = noise(1000, 1)
-
-    def inside():
-        below = model.conditional("y", new).cdf(new["y"])
-        return float((np.abs(below - 0.5) < 0.45).mean())
-
     assert float(model.network_.spread.abs().max()) == 0  # there were no rows to tell
-    before = inside()
+    before = share_inside(model, new)
     assert before < 0.8
     model.set_params(held_out=0.4, steps=1, learning_rate=1e-12).partial_fit(noise(300, 2))
     assert float(model.network_.spread[-1]) > 0.2
-    assert abs(inside() - 0.9) < abs(before - 0.9) / 2
+    assert abs(share_inside(model, new) - 0.9) < abs(before - 0.9) / 2
 
 
 def test_samples_quantiles_and_densities_are_those_of_one_mixture():

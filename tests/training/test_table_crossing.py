@@ -4,14 +4,16 @@ import itertools
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy import optimize, special
 
 import kermix as km
+from haste import CARE
+from interval_cases import noise, share_inside
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.network import ColumnParts, TableNetwork
+from kermix.training import table_model
 from kermix.training.loop import Trainer, make_fabric
 from kermix.training.table_crossing import Crossing, for_all_members
 from kermix.training.table_model import (
@@ -204,30 +206,18 @@ def test_the_line_goes_through_one_and_two():
     torch.testing.assert_close(for_all_members(one, one, 9), one)
 
 
-def noise(rows, seed):
-    """Inputs that tell nothing about most of the target, which is easily learned by heart."""
-    rng = np.random.default_rng(seed)
-    inputs = rng.normal(size=(rows, 5))
-    return pd.DataFrame(inputs, columns=list("abcde")).assign(
-        y=inputs[:, 0] + rng.normal(size=rows)
-    )
-
-
-def test_intervals_of_a_small_table_hold_what_they_say():
+def test_intervals_of_a_small_table_hold_what_they_say(monkeypatch):
+    for name, value in CARE.items():
+        monkeypatch.setattr(table_model, name, value)
     model = km.TableModel("y", target_share=1.0, width=32, blocks=1, steps=200, members=4,
                           dropout=0.0, learning_rate=0.01, random_state=2)  # fmt: skip
     model.fit(noise(160, 2))
     new = noise(3000, 99)
-
-    def inside():
-        below = model.conditional("y", new).cdf(new["y"])
-        return float((np.abs(below - 0.5) < 0.45).mean())
-
     assert 0 < model.n_iter_ < 200
-    calibrated = inside()
+    calibrated = share_inside(model, new)
     assert calibrated == pytest.approx(0.9, abs=0.025)
     model.network_.spread.zero_()
-    assert inside() < calibrated - 0.02
+    assert share_inside(model, new) < calibrated - 0.02
 
 
 def test_gaps_categories_and_all_columns():

@@ -38,6 +38,7 @@ __all__ = ["TableModelSettings", "TableModelTask", "TableRows", "check_table_sha
 
 FEWEST_HELD_OUT, ENOUGH_HELD_OUT, MOST_HELD_OUT = 8, 300, 4096
 LOOKS = 4096  # at held-out rows in a report, with different columns seen
+REPORTS = 40  # in a training
 
 
 @dataclass(frozen=True)
@@ -227,8 +228,8 @@ class TableModelTask(Task):
 
     @property
     def reports_every(self) -> int:
-        """Forty reports in a training."""
-        return max(1, self.settings.steps // 40)
+        """A fortieth of the whole."""
+        return max(1, self.settings.steps // REPORTS)
 
     def learning_rate(self, step: int) -> float:
         """One rise and fall."""
