@@ -12,7 +12,8 @@ from urllib.parse import unquote
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LINK = re.compile(r"\[(-?[\d,]+(?:\.\d+)?)( ?%?)\]\(([^()\s]*results/[^()\s#]*\.json)#([^()\s]*)\)")
+NUMBER, FILE = r"(-?[\d,]+(?:\.\d+)?)( ?%?)", r"([^()\s]*results/[^()\s#]*\.json)"
+LINK = re.compile(rf"\[{NUMBER}\]\({FILE}#([^()\s]*)\)")
 
 
 def at(content: object, pointer: str) -> float:
@@ -53,4 +54,4 @@ if __name__ == "__main__":
         text = refreshed(page)
         if text != page.read_text():
             page.write_text(text)
-            print(page.relative_to(ROOT))  # noqa: T201
+            print(page.relative_to(ROOT))
