@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 import kermix as km
 from benchmarks.pixels import pixel_epochs
+from benchmarks.range_parts import range_parts
 from benchmarks.spectra import bounds
 from benchmarks.svd import papers_way
-from benchmarks.timing import Timing, captured, device_name, measure, training_step
+from benchmarks.timing import captured, device_name, timed, training_step
 from kermix.cli import SPINS, WAITING
 from kermix.data.toys import toy
 from kermix.linalg.polar import polar_factor
@@ -52,6 +53,10 @@ def run(quick: bool = False) -> Iterator[dict[str, Rows]]:
         yield _with_ratios(tables)
         tables["bounds"] = bounds(quick)
     else:
+        n = sizes[0] if quick else 1000
+        rows = [row for row in tables["svd_cost"] if row["what"] == f"N = {n}, uniform"]
+        tables["parts"] = range_parts(n, rows[0]["rank"] or n // 2)
+        yield _with_ratios(tables)
         tables["threads"] = _threads(quick)
     yield _with_ratios(tables)
 
@@ -97,20 +102,6 @@ def _fits(quick: bool) -> Rows:
     return rows
 
 
-def _timed(call: Callable[[], Any], repeats: int, warmup: int) -> Timing:
-    """Seconds of repeated calls: of the clock on a GPU, of the processors on a CPU."""
-    if device_name() == "cuda":
-        return measure(call, repeats, warmup)
-    for _ in range(warmup):
-        call()
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        call()
-        times.append(time.process_time() - start)
-    return Timing(median_s=sorted(times)[len(times) // 2], raw_s=times)
-
-
 def _points(n: int, kind: str) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     draw = torch.rand if kind == "uniform" else torch.randn
@@ -149,7 +140,7 @@ def _svd_cost(n: int, kind: str) -> dict[str, Any]:
     for name, tolerance in (("", 1e-4), ("_training", TRAINING_TOLERANCE)):
         loss = km.SVDLoss(V, log=False, tolerance=tolerance)
         value, info = km.svd_cost.with_info(x, y.detach(), V, tolerance=tolerance)
-        timing = _timed(of(loss), repeats=many, warmup=6 if y.is_cuda else 1)
+        timing = timed(of(loss), repeats=many, warmup=6 if y.is_cuda else 1)
         row |= {
             f"ours{name}_s": timing.seconds,
             f"method{name}": info.method,
@@ -164,7 +155,7 @@ def _svd_cost(n: int, kind: str) -> dict[str, Any]:
         if n > 4000 or (n > 1000 and kind == "normal"):
             return row  # minutes
         for name, way in ways.items():
-            timing = _timed(of(way), repeats=1 if slow else 5, warmup=0 if slow else 1)
+            timing = timed(of(way), repeats=1 if slow else 5, warmup=0 if slow else 1)
             row |= {
                 f"{name}_s": timing.seconds,
                 f"raw_{name}_s": timing["raw_s"],
@@ -199,7 +190,7 @@ def _training_steps(n: int) -> Rows:
             step = _step(loss, x, n)
             if way == "graph":
                 step = captured(step)
-            timing = _timed(step, repeats=20 if x.is_cuda else 5, warmup=6 if x.is_cuda else 1)
+            timing = timed(step, repeats=20 if x.is_cuda else 5, warmup=6 if x.is_cuda else 1)
             row |= {f"{way}_s": timing.seconds, f"raw_{way}_s": timing["raw_s"]}
         rows.append(row)
     if len(rows) == 4:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Timing", "captured", "device_name", "measure", "peak_memory_of", "training_step"]
+__all__ = ["Timing", "captured", "device_name", "measure", "peak_memory_of", "timed",
+           "training_step"]  # fmt: skip
 
 
 class Timing(dict[str, Any]):
@@ -37,6 +38,20 @@ def measure(call: Callable[[], Any], repeats: int = 5, warmup: int = 1) -> Timin
         call()
         _wait()
         times.append(time.perf_counter() - start)
+    return Timing(median_s=sorted(times)[len(times) // 2], raw_s=times)
+
+
+def timed(call: Callable[[], Any], repeats: int, warmup: int) -> Timing:
+    """Seconds of repeated calls: of the clock on a GPU, of the processors on a CPU."""
+    if device_name() == "cuda":
+        return measure(call, repeats, warmup)
+    for _ in range(warmup):
+        call()
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        call()
+        times.append(time.process_time() - start)
     return Timing(median_s=sorted(times)[len(times) // 2], raw_s=times)
 
 

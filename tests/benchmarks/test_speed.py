@@ -7,6 +7,7 @@ import pytest
 import torch
 from benchmarks.catalogue import record_path
 from benchmarks.comparing import ALLOWED, changes, recorded_ratios
+from benchmarks.range_parts import range_parts
 from benchmarks.spectra import bounds
 from typer.testing import CliRunner
 
@@ -85,3 +86,10 @@ def test_bounds_of_polar_factors_hold():
     assert {row["what"].split(",")[0] for row in rows} == {"random spectra", "repeated entries"}
     assert all(row["violations"] == 0 and row["largest_error_over_bound"] < 1 for row in rows)
     assert max(row["largest_error"] for row in rows) > 1e-4  # the looser tolerance is made use of
+
+
+def test_parts_of_a_low_rank_add_up():
+    *parts, whole = range_parts(60, 20)
+    assert whole["s"] == pytest.approx(sum(row["s"] for row in parts))
+    assert len(parts) == len({row["what"] for row in parts}) == 6
+    assert all(row["N"] == 60 and row["rank"] == 20 for row in [*parts, whole])
