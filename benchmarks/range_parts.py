@@ -26,7 +26,8 @@ def range_parts(n: int, rank: int) -> list[dict[str, Any]]:
     columns = matrix @ torch.randn(n, rank, generator=generator)
     basis = torch.linalg.qr(columns)[0]
     rest = matrix @ basis  # (n, rank)
-    square = (rest.mT @ rest).double()
+    wide = rest.double()
+    square = wide.mT @ wide  # single precision would lose what is below a thousandth
 
     def kernel() -> None:
         y.grad = None
@@ -37,7 +38,9 @@ def range_parts(n: int, rank: int) -> list[dict[str, Any]]:
         "basis: QR of sums": lambda: torch.linalg.qr(columns),
         "product with the basis": lambda: matrix @ basis,
         "residual": lambda: torch.addmm(matrix, rest, basis.mT, alpha=-1),
-        "eigenvectors in float64": lambda: torch.linalg.eigh(square),
+        "squares in float64": lambda: wide.mT @ wide,
+        "their eigenvectors": lambda: torch.linalg.eigh(square),
+        "their root": lambda: square @ square,
         "factor: two products": lambda: (rest @ square.float()) @ basis.mT,
     }
     rows = [
