@@ -11,7 +11,7 @@ from torch import Tensor
 from kermix.checks import check_sizes
 from kermix.errors import OptionError, SampleError
 from kermix.models.mixture.scaled import Scaler
-from kermix.models.product.bins import ColumnBins
+from kermix.models.product.bins import MOST_VALUES, ColumnBins
 from kermix.models.product.rows import GaussianProduct, ProductForm
 from kermix.sklearn.mixture import (
     seed_from,  # first: it says what to install if scikit-learn is missing
@@ -35,6 +35,7 @@ SIZES = ("n_terms", "width", "depth", "n_members", "max_epochs", "n_iter_no_chan
 # Terms and epochs of a classifier where nothing is said: more classes need more of both, and the
 # trees of boosting, whose time is the measure, are as many as the classes, or one for two.
 FOR_TWO_CLASSES, FOR_MORE_CLASSES = (32, 30), (64, 50)
+VALUES_FOR_TWO_CLASSES = 64  # of a column
 PRECISIONS = (np.float64, np.float32)  # float32 stays: how far its numbers are rounded matters
 
 
@@ -96,7 +97,8 @@ class _ProductEstimator(BaseEstimator):
         self.scaler_ = Scaler(values)
         splits = self._splits(targets, seed)
         scaled = self._scaled(values)
-        bins = ColumnBins(scaled.double().numpy()) if self._by_ranks else None
+        most = VALUES_FOR_TWO_CLASSES if outputs <= 2 else MOST_VALUES
+        bins = ColumnBins(scaled.double().numpy(), most) if self._by_ranks else None
         rows_of = scaled.float() if bins is None else scaled.double()
         fitted = fit_table(
             rows_of, targets, outputs, splits, settings, bins=bins, device=self.device
@@ -175,9 +177,9 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
     the scaled column and its rank. Several networks with different starts are trained side by
     side, and their probabilities averaged.
 
-    On a CPU, columns of more than 128 distinct values are cut at their quantiles while training,
-    and the layers see each value once in a step, whatever the number of rows; answers are for
-    the numbers as they are.
+    On a CPU, columns of more than 128 distinct values (64 for two classes) are cut at their
+    quantiles while training, and the layers see each value once in a step, whatever the number of
+    rows; answers are for the numbers as they are.
 
     Args:
         n_terms: Products in the sum; None takes 32 for two classes and 64 for more.
@@ -188,7 +190,8 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
         n_members: Networks that are averaged.
         max_epochs: At most so many passes over the rows; None takes 30 for two classes and 50
             for more.
-        batch_size: Rows in each step; None takes a twelfth of them, from 16 to 1024.
+        batch_size: Rows in each step; None takes a tenth of them for two classes, from 16 to
+            2048, and a twelfth for more, from 16 to 1024.
         learning_rate: Peak learning rate.
         weight_decay: Of the affine maps.
         validation_fraction: Share of the rows that each network holds out to stop in time; 0

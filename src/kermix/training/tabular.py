@@ -39,7 +39,8 @@ __all__ = ["FittedTable", "TableSettings", "TableTask", "fit_table"]
 
 STEPS, SMALLEST_BATCH, LARGEST_BATCH = 16, 16, 256  # of an epoch, where nothing is said
 # With bins, rows cost less than the layers do: few steps, of many rows.
-BINNED_STEPS, LARGEST_BINNED_BATCH = 12, 1024
+# Of an epoch, and the largest batch: of one or two outputs, and of more.
+FEW_OUTPUTS, MORE_OUTPUTS = (10, 2048), (12, 1024)
 SHARPNESS = 1.5  # of the first layer's Gaussians with bins: how much narrower they begin
 BETAS = (0.9, 0.95)  # a fit is a few hundred steps: torch's 0.999 would still remember the first
 
@@ -56,7 +57,7 @@ class TableSettings:
         form: How the columns meet, see `kermix.models.GaussianProduct`.
         epochs: At most so many passes over the rows.
         batch_size: Rows in each step; None takes a sixteenth of them, from 16 to 256; with bins a
-            twelfth, up to 1024.
+            tenth of two classes, up to 2048, and a twelfth of more, up to 1024.
         learning_rate: Peak learning rate.
         decay: Weight decay of the affine maps and coefficients.
         patience: Epochs without progress on held-out rows after which a member stops.
@@ -131,9 +132,9 @@ class TableTask(Task):
         self._train = torch.stack([s[0] for s in splits], 1)  # (m, E)
         self._held = torch.stack([s[1] for s in splits], 1)
         count = len(self._train)
-        steps, largest = (
-            (STEPS, LARGEST_BATCH) if bins is None else (BINNED_STEPS, LARGEST_BINNED_BATCH)
-        )
+        steps, largest = STEPS, LARGEST_BATCH
+        if bins is not None:
+            steps, largest = FEW_OUTPUTS if outputs <= 2 else MORE_OUTPUTS
         size = settings.batch_size or min(largest, max(SMALLEST_BATCH, count // steps))
         self._batches = math.ceil(count / min(size, count))
         self.model = self.module = GaussianProduct(
