@@ -49,8 +49,8 @@ PROTOCOL_OF_TABLES = {
     "times": "CPU seconds of a fit, one at a time, after a first fit of each to 200 rows",
     "defaults": "both have their defaults; ours were chosen on one fold each of other tables: "
     "segment, texture, breast_cancer, digits, diamonds by cut, beijing by wind, default of credit "
-    "cards, wine quality, and the targets of kin8nm, protein and power-plant cut at quantiles; that "
-    "two classes have fewer values and larger batches was decided after times here were seen",
+    "cards, wine quality, and the targets of kin8nm, protein and power-plant cut at quantiles; "
+    "that two classes have fewer values and larger batches was decided after times here were seen",
     "epochs": f"{FEW_EPOCHS} epochs are shown to say what the others buy",
     "as for more classes": "with the terms and epochs that ours takes for more classes, on tables "
     "of two: what is left out there for the sake of time, since boosting needs one tree a round",
