@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.datasets import load_wine, make_friedman1
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -16,6 +17,7 @@ import kermix as km
 from benchmarks import tabular
 from kermix.checks import check_sizes
 from kermix.errors import OptionError, SampleError
+from kermix.models import GaussianProduct
 
 SMALL = {"n_terms": 16, "width": 8, "n_members": 1, "max_epochs": 20, "batch_size": 64,
          "learning_rate": 0.03, "random_state": 0}  # fmt: skip
@@ -66,7 +68,8 @@ def test_several_targets(friedman):
 def test_members_stop_in_time_and_keep_their_best():
     generator = np.random.default_rng(0)
     rows, labels = generator.normal(size=(120, 4)), generator.integers(2, size=120)
-    options = {**SMALL, "n_members": 3, "max_epochs": 200, "n_iter_no_change": 5}
+    options = {**SMALL, "n_members": 3, "max_epochs": 200, "n_iter_no_change": 5,
+               "validation_fraction": 0.1}  # fmt: skip
     model = km.ProductClassifier(**options).fit(rows, labels)  # pure noise: it can only overfit
     assert model.n_iter_ < 200
     assert len(model.best_epochs_) == 3
@@ -80,12 +83,57 @@ def test_members_stop_in_time_and_keep_their_best():
 def test_best_weights_are_those_of_the_best_epoch():
     generator = np.random.default_rng(0)
     rows, labels = generator.normal(size=(120, 3)), generator.integers(2, size=120)
-    long = km.ProductClassifier(**SMALL).fit(rows, labels)
-    again = km.ProductClassifier(**{**SMALL, "n_iter_no_change": 1}).fit(rows, labels)
+    options = {**SMALL, "validation_fraction": 0.1}
+    long = km.ProductClassifier(**options).fit(rows, labels)
+    again = km.ProductClassifier(**{**options, "n_iter_no_change": 1}).fit(rows, labels)
     if long.best_epochs_ == again.best_epochs_:
         np.testing.assert_array_equal(long.predict_proba(rows), again.predict_proba(rows))
     assert again.n_iter_ <= long.n_iter_
     assert min(long.validation_curve_) == long.validation_curve_[long.best_epochs_[0] - 1]
+
+
+@pytest.mark.parametrize(("classes", "terms", "epochs"), [(2, 32, 30), (3, 64, 50)])
+def test_terms_and_epochs_by_the_number_of_classes(classes, terms, epochs):
+    rows, labels = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % classes
+    options = {"n_members": 1, "batch_size": 30, "random_state": 0}
+    model = km.ProductClassifier(**options).fit(rows, labels)
+    assert model.network_.anchors.shape[1] == terms
+    assert model.n_iter_ == epochs
+    few = km.ProductClassifier(8, max_epochs=2, **options).fit(rows, labels)
+    assert few.network_.anchors.shape[1] == 8
+    assert few.n_iter_ == 2
+
+
+@pytest.mark.parametrize("form", ["variational", "product", "signed"])
+def test_columns_whose_scale_says_little_are_learned_by_their_ranks(form):
+    generator = np.random.default_rng(0)
+    ranks = generator.uniform(-1, 1, (900, 2))
+    labels = (ranks[:, 0] * ranks[:, 1] > 0).astype(int)
+    rows = np.sign(ranks) * np.exp(12 * np.abs(ranks))  # over five orders of magnitude
+    options = {**SMALL, "max_epochs": 40, "n_members": 2}
+    model = km.ProductClassifier(**options, form=form).fit(rows[:600], labels[:600])
+    assert model.score(rows[600:], labels[600:]) > 0.93
+
+
+def test_answers_are_for_numbers_as_they_are_not_for_their_bins():
+    rows = np.random.default_rng(0).normal(size=(2000, 1))
+    model = km.ProductClassifier(**{**SMALL, "max_epochs": 3}).fit(rows, rows[:, 0] > 0)
+    near = np.linspace(0.1, 0.11, 9)[:, None]  # a bin is about 0.04 wide
+    assert (np.diff(model.predict_proba(near)[:, 1]) > 0).all()
+
+
+def test_models_saved_before_there_were_ranks_still_answer():
+    rows, labels = load_wine(return_X_y=True)
+    model = km.ProductClassifier(**{**SMALL, "max_epochs": 1}).fit(rows, labels)
+    start = torch.Generator().manual_seed(0)
+    former = GaussianProduct(13, 3, members=1, precision="norm", path="whole", generator=start)
+    model.network_ = former.double().eval()
+    del model._bins
+    opened = pickle.loads(pickle.dumps(model))
+    with torch.no_grad():
+        scaled = (torch.tensor(rows) - model.scaler_.location) / model.scaler_.scale
+        wanted = former(scaled).softmax(-1).mean(1).numpy()
+    np.testing.assert_allclose(opened.predict_proba(rows), wanted)
 
 
 def test_same_random_state_same_fit():

@@ -16,6 +16,7 @@ from kermix.data.toys import toy
 from kermix.errors import OptionError, TrainingError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.images.judges import mlp_classifier
+from kermix.models.product.bins import ColumnBins
 from kermix.paper.generation import METHODS, SampleTask, Training
 from kermix.training.augmentation import Augmentation
 from kermix.training.build import build_model
@@ -87,6 +88,15 @@ def table_task(**options):
     return TableTask(x, x.square(), 2, splits, settings)
 
 
+def binned_task():
+    x = torch.randn(45, 2, generator=start()).double()
+    everything = torch.arange(45)
+    settings = TableSettings(terms=4, width=4, epochs=5, batch_size=8, learning_rate=0.03)
+    splits = [(everything, everything[:0])] * 2
+    labels = (x[:, 0] > 0).long()
+    return TableTask(x, labels, 2, splits, settings, ColumnBins(x.numpy()))
+
+
 def judge_task():
     images, labels = torch.rand(40, 1, 6, 6, generator=start()), torch.arange(40) % 2
     network = mlp_classifier((1, 6, 6), 2, start(), width=8)  # with dropout
@@ -120,6 +130,7 @@ TASKS = {
     "classifier, end of an epoch": (lambda: classifier_task(optimizer="muon"), 8),
     "table": (table_task, 13),
     "table, end of an epoch": (table_task, 5),
+    "table, bins": (binned_task, 13),
     "judge": (judge_task, 7),
     "samples": (sample_task, 7),
 }

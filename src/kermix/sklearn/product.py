@@ -11,6 +11,7 @@ from torch import Tensor
 from kermix.checks import check_sizes
 from kermix.errors import OptionError, SampleError
 from kermix.models.mixture.scaled import Scaler
+from kermix.models.product.bins import MOST_VALUES, ColumnBins
 from kermix.models.product.rows import GaussianProduct, ProductForm
 from kermix.sklearn.mixture import (
     seed_from,  # first: it says what to install if scikit-learn is missing
@@ -31,21 +32,29 @@ ROWS_AT_ONCE = 1024
 # have no room in float32.
 FARTHEST, FARTHEST_TARGET = 1e6, 1e12
 SIZES = ("n_terms", "width", "depth", "n_members", "max_epochs", "n_iter_no_change")
+# Terms and epochs of a classifier where nothing is said: more classes need more of both, and the
+# trees of boosting, whose time is the measure, are as many as the classes, or one for two.
+FOR_TWO_CLASSES, FOR_MORE_CLASSES = (32, 30), (64, 50)
+VALUES_FOR_TWO_CLASSES = 64  # of a column
 PRECISIONS = (np.float64, np.float32)  # float32 stays: how far its numbers are rounded matters
 
 
 class _ProductEstimator(BaseEstimator):
     """What the classifier and the regressor share."""
 
+    _by_ranks = False
+    _may_be_none: tuple[str, ...] = ()
+    _bins: ColumnBins | None = None  # also of models that were saved before there were any
+
     def __init__(
         self,
-        n_terms: int = 32,
+        n_terms: int | None = 32,
         *,
         width: int = 8,
         depth: int = 2,
         form: ProductForm = "variational",
         n_members: int = 4,
-        max_epochs: int = 40,
+        max_epochs: int | None = 40,
         batch_size: int | None = None,
         learning_rate: float = 2e-2,
         weight_decay: float = 0.1,
@@ -71,12 +80,13 @@ class _ProductEstimator(BaseEstimator):
     def _fit(self, rows: np.ndarray, targets: Tensor, outputs: int) -> None:
         self._check_options()
         seed = seed_from(self.random_state)
+        terms, epochs = self._sizes(outputs)
         settings = TableSettings(
-            terms=int(self.n_terms),
+            terms=terms,
             width=int(self.width),
             depth=int(self.depth),
             form=self.form,
-            epochs=int(self.max_epochs),
+            epochs=epochs,
             batch_size=None if self.batch_size is None else int(self.batch_size),
             learning_rate=float(self.learning_rate),
             decay=float(self.weight_decay),
@@ -86,13 +96,26 @@ class _ProductEstimator(BaseEstimator):
         values = torch.tensor(rows)
         self.scaler_ = Scaler(values)
         splits = self._splits(targets, seed)
-        scaled = self._scaled(values).float()
-        fitted = fit_table(scaled, targets, outputs, splits, settings, device=self.device)
+        scaled = self._scaled(values)
+        most = VALUES_FOR_TWO_CLASSES if outputs <= 2 else MOST_VALUES
+        bins = ColumnBins(scaled.double().numpy(), most) if self._by_ranks else None
+        rows_of = scaled.float() if bins is None else scaled.double()
+        fitted = fit_table(
+            rows_of, targets, outputs, splits, settings, bins=bins, device=self.device
+        )
+        self._bins = None if bins is None else bins.without_rows()
         self._keep(fitted)
+
+    def _sizes(self, outputs: int) -> tuple[int, int]:
+        """Terms and epochs."""
+        usual = FOR_TWO_CLASSES if outputs <= 2 else FOR_MORE_CLASSES
+        given = (self.n_terms, self.max_epochs)
+        terms, epochs = (int(b if a is None else a) for a, b in zip(given, usual, strict=True))
+        return terms, epochs
 
     def _check_options(self) -> None:
         for name in SIZES:
-            if getattr(self, name) is None:
+            if getattr(self, name) is None and name not in self._may_be_none:
                 raise OptionError(f"{name}=None must be a whole number, at least 1.")
         check_sizes(**{name: getattr(self, name) for name in (*SIZES, "batch_size")})
         if not (_is_number(self.learning_rate) and 0 < self.learning_rate < math.inf):
@@ -132,7 +155,9 @@ class _ProductEstimator(BaseEstimator):
     def _values(self, X: Any) -> Tensor:  # (n, members, outputs)
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=np.float64, reset=False)
-        parts = self._scaled(torch.tensor(rows)).split(ROWS_AT_ONCE)
+        scaled = self._scaled(torch.tensor(rows))
+        inputs = scaled if self._bins is None else self._bins.inputs(scaled.double().numpy())
+        parts = inputs.split(ROWS_AT_ONCE)
         return torch.cat([self.network_(part) for part in parts])
 
     def _scaled(self, rows: Tensor) -> Tensor:
@@ -148,23 +173,30 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
     r"""A classifier of tables: scores $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
 
     Each column is a variable with Gaussian layers of its own; the columns meet only in the last
-    exponential, where each Gaussian has its own precision $\alpha$. Columns are scaled
-    inside. Several networks with different starts and held-out rows are trained side by side, and
-    their probabilities averaged.
+    exponential, where each Gaussian has its own precision $\alpha$. A variable is two numbers:
+    the scaled column and its rank. Several networks with different starts are trained side by
+    side, and their probabilities averaged.
+
+    On a CPU, columns of more than 128 distinct values (64 for two classes) are cut at their
+    quantiles while training, and the layers see each value once in a step, whatever the number of
+    rows; answers are for the numbers as they are.
 
     Args:
-        n_terms: Products in the sum.
+        n_terms: Products in the sum; None takes 32 for two classes and 64 for more.
         width: Features of a column in the layers before the last.
         depth: Gaussian layers.
         form: `"variational"`, `"product"` or `"signed"`, see
             `kermix.models.GaussianProduct`.
         n_members: Networks that are averaged.
-        max_epochs: At most so many passes over the rows.
-        batch_size: Rows in each step; None takes a sixteenth of them, from 16 to 256.
+        max_epochs: At most so many passes over the rows; None takes 30 for two classes and 50
+            for more.
+        batch_size: Rows in each step; None takes a tenth of them for two classes, from 16 to
+            2048, and a twelfth for more, from 16 to 1024.
         learning_rate: Peak learning rate.
         weight_decay: Of the affine maps.
         validation_fraction: Share of the rows that each network holds out to stop in time; 0
-            trains with all rows for all epochs, and so does a table of fewer than 20 rows.
+            trains with all rows for all epochs, and so does a table of fewer than 20 rows. A
+            table whose classes are mostly chance may gain by 0.1.
         n_iter_no_change: Epochs without progress on held-out rows after which a network stops.
         device: "cpu", "cuda", "auto", ...
         random_state: Where all randomness comes from: a seed, None for another one each time, or
@@ -174,7 +206,7 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
         classes_: The labels.
         network_: The fitted networks, side by side.
         loss_curve_: Mean loss of each epoch.
-        validation_curve_: The same on held-out rows.
+        validation_curve_: The same on held-out rows, if any.
         best_epochs_: The epoch that each network was best at.
         n_iter_: Epochs that were done.
         n_features_in_: Number of columns.
@@ -186,6 +218,42 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
         >>> model.predict_proba(rows[:2]).shape, model.score(rows, labels) > 0.9
         ((2, 3), True)
     """
+
+    _by_ranks = True
+    _may_be_none = ("n_terms", "max_epochs")
+
+    def __init__(
+        self,
+        n_terms: int | None = None,
+        *,
+        width: int = 12,
+        depth: int = 3,
+        form: ProductForm = "variational",
+        n_members: int = 4,
+        max_epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float = 4e-2,
+        weight_decay: float = 0.5,
+        validation_fraction: float = 0.0,
+        n_iter_no_change: int = 20,
+        device: str = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            n_terms,
+            width=width,
+            depth=depth,
+            form=form,
+            n_members=n_members,
+            max_epochs=max_epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            device=device,
+            random_state=random_state,
+        )
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from rows (n, d) and their labels (n,)."""
