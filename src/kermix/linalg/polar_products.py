@@ -222,7 +222,7 @@ class _Fused(Products):
             )
             self._kernels.halve(x, self._half, scale)
             return x
-        self._kernels.step(
+        self._kernels.cubic_step(
             self._gram, self._half, x, self._next, self._done, a, b / scale**2, scale
         )
         self._half, self._next = self._next, self._half

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["gram", "halve", "step", "whole_tiles"]
+__all__ = ["cubic_step", "gram", "halve", "whole_tiles"]
 
 LARGEST_TILE = 256
 NEIGHBOURS = 8  # rows of tiles that are formed together, and find each other's parts in the cache
@@ -145,7 +145,7 @@ def gram(
         )  # fmt: skip
 
 
-def step(
+def cubic_step(
     gram: Tensor,  # (B, rows, rows), in float16
     half: Tensor,  # (B, rows, columns), in float16
     x: Tensor,  # (B, m, n), contiguous

@@ -85,13 +85,18 @@ def set_binned_statistics(network: GaussianProduct, grid: Grid, codes: Tensor) -
     _exponents(network, grid, track=True)
     if network.norm is None:
         return
-    parts = [binned_exponents(network, grid, part) for part in codes.split(ROWS_AT_ONCE)]
-    size = torch.cat(parts)
     mean, variance = network.norm.running_mean, network.norm.running_var
     assert mean is not None
     assert variance is not None
-    torch.mean(size, 0, out=mean)
-    variance.copy_((size - mean).square_().sum(0) / max(1, len(size) - 1))
+    parts = codes.split(ROWS_AT_ONCE)  # twice over the rows, and never all of them at once
+    total = torch.zeros_like(mean, dtype=torch.float64)
+    for part in parts:
+        total += binned_exponents(network, grid, part).sum(0)
+    mean.copy_(total / len(codes))
+    total.zero_()
+    for part in parts:
+        total += (binned_exponents(network, grid, part) - mean).square_().sum(0)
+    variance.copy_(total / max(1, len(codes) - 1))
 
 
 def _exponents(network: GaussianProduct, grid: Grid, track: bool) -> Tensor:  # (E * T, B, K)
