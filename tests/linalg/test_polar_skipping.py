@@ -42,8 +42,8 @@ def products(monkeypatch):
     return made
 
 
-# Of 769 rows the finest singular value is not what two divisions in float64 make of it.
-@pytest.mark.parametrize("side", [64, 769])
+# Of 83 rows the finest singular value is not what two divisions in float64 make of it.
+@pytest.mark.parametrize("side", [64, 83])
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4])
 def test_values_and_bounds_of_what_is_done_early_and_late(products, side, tolerance):
     k = torch.arange(side, dtype=torch.float64)
