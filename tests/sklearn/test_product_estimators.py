@@ -38,7 +38,7 @@ def friedman():
 
 def test_wine_is_learned():
     rows, test, labels, truth = train_test_split(*load_wine(return_X_y=True), random_state=0)
-    model = km.ProductClassifier(max_epochs=40, learning_rate=0.01, random_state=0)
+    model = km.ProductClassifier(max_epochs=15, n_members=2, random_state=0)
     names = np.array(["barolo", "grignolino", "barbera"])
     model.fit(rows, names[labels])
     assert model.score(test, names[truth]) >= 0.93
