@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NUMBER, FILE = r"(-?[\d,]+(?:\.\d+)?)( ?%?)", r"([^()\s]*results/[^()\s#]*\.json)"
+NUMBER, FILE = r"(-?[\d,]+(?:\.\d+)?(?:e[-+]?\d+)?)( ?%?)", r"([^()\s]*results/[^()\s#]*\.json)"
 LINK = re.compile(rf"\[{NUMBER}\]\({FILE}#([^()\s]*)\)")
 
 
@@ -30,10 +30,12 @@ def as_before(value: float, shown: str) -> str:
     decimals = -int(number.as_tuple().exponent)
     if abs(Decimal(repr(value)) - number) <= Decimal(1).scaleb(-decimals) / 2:
         return shown
-    if decimals > 0 and number:  # of a number like 0.0021 its two digits stay, of 12.5 one decimal
-        leading = number.adjusted()
-        if leading < 0 and value:
-            decimals += leading - Decimal(repr(value)).adjusted()
+    digits = len(number.as_tuple().digits)
+    if "e" in shown:
+        return f"{value:.{digits - 1}e}"
+    size = Decimal(repr(value)).adjusted()
+    if min(size, number.adjusted()) < 0 and value:  # of 0.0021 two digits stay, of 12.5 a decimal
+        decimals = digits - 1 - size
     return f"{value:{',' if ',' in shown else ''}.{max(decimals, 0)}f}"
 
 

@@ -29,8 +29,6 @@ class GraphedCalls:
 
     def __init__(self) -> None:
         self._made: OrderedDict[Hashable, int | _Graph] = OrderedDict()
-        # Of all graphs on a stream, which are replayed one after another.
-        self._pools: dict[Hashable, Any] = {}
 
     def __reduce__(self) -> tuple[type["GraphedCalls"], tuple[()]]:
         return GraphedCalls, ()
@@ -50,14 +48,13 @@ class GraphedCalls:
         learning = torch.is_grad_enabled()
         queue = device, threading.get_ident(), torch.cuda.current_stream(device).cuda_stream
         key = (
-            how, learning, queue,
+            queue, how, learning,
             *((t.shape, t.requires_grad) if t is not None else None for t in tensors),
         )  # fmt: skip
         found = self._made.pop(key, 0)
         if isinstance(found, int) and found >= CALLS_BEFORE:
-            if queue not in self._pools:
-                self._pools[queue] = torch.cuda.graph_pool_handle()
-            found = _Graph(compute, tensors, self._pools[queue])
+            with torch.cuda.device(device):
+                found = _Graph(compute, tensors, self._pool(queue))
         graph = self._made[key] = found + 1 if isinstance(found, int) else found
         while len(self._made) > MOST_GRAPHS:
             self._made.popitem(last=False)
@@ -65,6 +62,13 @@ class GraphedCalls:
             return compute(*tensors)
         value: Tensor = _Replay.apply(graph, compute, *tensors)
         return value
+
+    def _pool(self, queue: Hashable) -> Any:
+        """The memory of graphs that are replayed one after another, while there is one of them."""
+        for key, graph in self._made.items():
+            if isinstance(graph, _Graph) and isinstance(key, tuple) and key[0] == queue:
+                return graph.pool
+        return torch.cuda.graph_pool_handle()
 
 
 def _can_be_captured(tensors: list[Tensor]) -> bool:
@@ -82,6 +86,7 @@ class _Graph:
     """Value and gradients of a call, in memory that stays where it is."""
 
     def __init__(self, compute: Compute, tensors: list[Tensor | None], pool: Any) -> None:
+        self.pool = pool
         self._inputs = [
             None if t is None else t.detach().clone().requires_grad_(t.requires_grad)
             for t in tensors

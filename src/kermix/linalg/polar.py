@@ -20,15 +20,16 @@ from kermix.linalg.polar_products import Products, full_products, probing_signs,
 __all__ = ["Polar", "Reduction", "binary_unit", "may_wait_for", "polar_factor"]
 
 # The interval's lower end is not followed below this share of its upper end: a cubic that sends
-# large singular values close to zero would drown them in the rounding of the product.
-CUSHION = 0.02
+# large singular values close to zero would drown them in the rounding of the product, which turns
+# their vectors. Nothing tells that later.
+CUSHION = 0.1
 ROUNDINGS_OF_THE_VALUE = 6.0
 PROBES = 16  # vectors that tell the rounding of short products, but for a share of it
 SHARE_OF_MISSING = 0.25
 LARGEST_CORRECTION = 1e-3  # of the factor; what is more comes from what is not resolved
 # Of the tolerance, times the largest: singular values that are resolved before the first look at
 # the bound. What it takes grows with the number of those that are not, by about as much.
-SHARE_OF_A_START, SMALLEST_SHARE, SHARE_IN_A_GRAPH = 12.0, 0.02, 0.1
+SHARE_OF_A_START, SMALLEST_SHARE, SHARE_IN_A_GRAPH = 12.0, 0.02, 0.13
 
 
 class Reduction(Protocol):
@@ -114,7 +115,8 @@ def polar_factor(
     if over is None and matrix.shape[-2] > matrix.shape[-1]:
         polar = polar_factor(matrix.mT, tolerance)
         return Polar(polar.factor.mT, polar.value, polar.error_bound)
-    flat = matrix.reshape(-1, *matrix.shape[-2:])
+    count = math.prod(matrix.shape[:-2])  # a process may have no columns, which tell nothing
+    flat = matrix.reshape(count, *matrix.shape[-2:])
     products = products_for(flat, tolerance, over is not None)
     with products.precision():
         unit = binary_unit(flat, over)
@@ -126,7 +128,7 @@ def polar_factor(
         known = missing.clamp(-LARGEST_CORRECTION, LARGEST_CORRECTION)
         known = torch.where(missing.abs() > 2 * error, known, 0.0)
         value, high = value / (1 - known), high * (1 - known)
-        missing = (missing - known).abs() + SHARE_OF_MISSING * known.abs() + 3 * error
+        missing = (missing - known).abs() + SHARE_OF_MISSING * known.abs() + 4 * error
         rounding = rounding + missing * value
     bound = bound.clamp(min=0) + rounding
     shape = matrix.shape[:-2]
@@ -157,7 +159,7 @@ def _chain(
         share = _share_of_a_start(gram, products.gram_scale)
     else:
         share = SHARE_IN_A_GRAPH if products.can_skip else 0.0
-    finest = max(tolerance / (2 * matrix.shape[-2]), torch.finfo(matrix.dtype).eps)
+    finest = max(tolerance / (2 * _rows(matrix)), torch.finfo(matrix.dtype).eps)
     resolved = max(share * tolerance, finest)
     interval = _Interval(resolved, low=resolved)
     settled: tuple[_Look, Tensor] | None = None  # the first look, and what is done, unread
@@ -189,6 +191,16 @@ def _chain(
         first, done = settled
         look = _Look(*(torch.where(done, *pair) for pair in zip(first, look, strict=True)))
     return x, look
+
+
+def _rows(matrix: Tensor) -> int:
+    """How many, and for the compiler a bound of it: no coefficient may depend on a symbol."""
+    if not torch.compiler.is_compiling():
+        return matrix.shape[-2]
+    bound = 1
+    while bound < matrix.shape[-2]:
+        bound *= 2
+    return bound
 
 
 def may_wait_for(matrix: Tensor) -> bool:

@@ -14,7 +14,7 @@ __all__ = ["FINEST_TF32_TOLERANCE", "Products", "full_products", "probing_signs"
 
 FINEST_TF32_TOLERANCE = 1e-4
 # Of the value with a mantissa of ten bits, beside what probes find of it, or without them.
-ROUNDING_BESIDE_PROBES, ROUNDING_WITHOUT_PROBES = 5e-5, 1e-3
+ROUNDING_BESIDE_PROBES, ROUNDING_WITHOUT_PROBES = 1e-4, 2e-3
 ROUNDING_MARGIN = 1.002
 SMALLEST_BOUND = 1e-20  # of a Gram matrix of zeros; others have an entry near 1
 # Rows and columns below which conversions take as long as they save; in a graph they are cheaper,
@@ -24,6 +24,7 @@ HALVES_FROM, HALVES_IN_GRAPHS_FROM, FUSED_FROM = 1536, 768, 768
 HAS_HALF_PRODUCTS = all(
     "dtype" in getattr(torch.ops.aten, name).overloads() for name in ("bmm", "baddbmm")
 )
+FUSED_UP_TO = 2**17  # columns: a Gram matrix divided by many more is below float16
 # Above, the library's products save more than a pass over the memory takes.
 LIBRARY_STEPS_FROM = 6144
 FUSED_ON = (9, 10)  # generations of GPUs whose blocks have the memory that the tiles need
@@ -43,13 +44,17 @@ def products_for(matrix: Tensor, tolerance: float, shared: bool) -> "Products":
     if tolerance < FINEST_TF32_TOLERANCE:
         return _SinglePrecision()
     smaller = 0 if shared or is_traced(matrix) else min(matrix.shape[-2:])
-    generation = torch.cuda.get_device_capability(matrix.device)[0]
-    if smaller >= FUSED_FROM and generation in FUSED_ON and triton_is_there():
+    if smaller >= FUSED_FROM and matrix.shape[-1] <= FUSED_UP_TO and _can_fuse(matrix.device):
         return _Fused(matrix)
     least = HALVES_IN_GRAPHS_FROM if torch.cuda.is_current_stream_capturing() else HALVES_FROM
     if smaller >= least and HAS_HALF_PRODUCTS:
         return _HalfPrecision(matrix.shape[-1])
     return _SinglePrecision(tf32=True, shared=shared)
+
+
+def _can_fuse(device: torch.device) -> bool:
+    generation = torch.cuda.get_device_capability(device)[0]
+    return torch.version.hip is None and generation in FUSED_ON and triton_is_there()
 
 
 def full_products(matrix: Tensor) -> AbstractContextManager[None]:
@@ -68,10 +73,11 @@ def square_bound(gram: Tensor) -> Tensor:  # (B, M, M) -> (B, 1, 1)
 
 def probing_signs(count: int, probes: int, like: Tensor) -> Tensor:  # (count, probes)
     """Signs without a pattern, the same each time: a graph may not ask a generator for them."""
-    number = torch.arange(count * probes, device=like.device, dtype=torch.float64)
-    scattered = (number * 12.9898 + 78.233).sin() * 43758.5453
-    upper = scattered - scattered.floor() > 0.5
-    return torch.where(upper, 1.0, -1.0).to(like.dtype).view(count, probes)
+    mixed = torch.arange(1, count * probes + 1, device=like.device)
+    for factor in (-7046029254386353131, -4658895280553007687, -7723592293110705685):
+        mixed = mixed * factor
+        mixed = mixed ^ (mixed >> 31)
+    return ((mixed & 1) * 2 - 1).to(like.dtype).view(count, probes)
 
 
 class Products:
