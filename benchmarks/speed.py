@@ -243,18 +243,19 @@ def _threads(quick: bool) -> Rows:
 
     What takes longer than `LONGEST` is noted as that.
     """
-    rows = []
+    rows, repeats = [], 1 if quick else 3
     for what, policy in (("spin briefly", {"GOMP_SPINCOUNT": SPINS}), ("as they are", {})):
         row: dict[str, Any] = {"what": what}
         for beside in (0, 1):
             busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(beside)]
             try:
-                seconds = _seconds_of_fit(10 if quick else 100, policy)
+                several = [_seconds_of_fit(10 if quick else 100, policy) for _ in range(repeats)]
             finally:
                 for process in busy:
                     process.kill()
                     process.wait()
-            row["beside_one_s" if beside else "alone_s"] = seconds
+            way = "beside_one" if beside else "alone"
+            row |= {f"{way}_s": sorted(several)[repeats // 2], f"raw_{way}_s": several}
         row["slower_beside_one"] = row["beside_one_s"] / row["alone_s"]
         rows.append(row)
     rows[0]["times_as_they_are"] = rows[1]["beside_one_s"] / rows[0]["beside_one_s"]
