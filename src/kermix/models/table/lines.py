@@ -149,9 +149,10 @@ class StraightLines(nn.Module):
         return torch.cat(means)[back], torch.cat(variances)[back]
 
     def _factors(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The numbers that are seen, the Cholesky factor of their covariances, in each regime.
+        """The numbers that are seen, and what solves for the others given them, in each regime.
 
-        And it solved for their covariances with all numbers.
+        That is the Cholesky factor of their covariances, and its inverse times their covariances
+        with all numbers.
         """
         places, there = self._first(seen)  # (n, S)
         counts = there.unsqueeze(1).to(self.correlation.dtype)  # (n, 1, S)
