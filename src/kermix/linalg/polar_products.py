@@ -189,7 +189,8 @@ class _Fused(Products):
         self._kernels = polar_triton
         batch, self._m, self._n = matrix.shape
         rows, columns = (polar_triton.whole_tiles(side) for side in (self._m, self._n))
-        self.can_skip = not (min(self._m, self._n) >= LIBRARY_STEPS_FROM and HAS_HALF_PRODUCTS)
+        self._by_library = min(self._m, self._n) >= LIBRARY_STEPS_FROM and HAS_HALF_PRODUCTS
+        self.can_skip = not self._by_library
         self._half = matrix.new_zeros(batch, rows, columns, dtype=torch.float16)
         self._next = torch.zeros_like(self._half) if self.can_skip else self._half
         self._gram = matrix.new_empty(batch, rows, rows, dtype=torch.float16)
@@ -221,7 +222,7 @@ class _Fused(Products):
     def step(self, x: Tensor, gram: Tensor, a: float, b: float) -> Tensor:  # (B, M, N)
         """The cubic `a x - b x x' x`, in place of the matrix."""
         scale = self.gram_scale
-        if not self.can_skip:
+        if self._by_library:
             half = self._half[:, : self._m, : self._n]
             x = torch.baddbmm(
                 x, gram, half, out_dtype=torch.float32, beta=a, alpha=-b / scale**2, out=x
