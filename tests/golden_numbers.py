@@ -2,6 +2,7 @@
 
     python tests/golden_numbers.py --write     # compute all and write tests/golden/golden.json
     python tests/golden_numbers.py             # compute all and say what is not equal, bit for bit
+    python tests/golden_numbers.py --rounding  # write only how much other processors change
 
 All goes through the command line and the names of `import kermix as km`; what has another name
 after a move is changed in the section "Names" alone, never a number. An array is kept by its
@@ -15,6 +16,7 @@ import math
 import os
 import platform
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -92,45 +94,57 @@ def kept(value):
 
 
 def differences(found, golden, tolerance, where=""):
-    """Places where two kept results differ by more than a tolerance, relative to their size."""
+    """Places where two kept results differ by more than a tolerance, relative to their size.
+
+    The tolerance is a number, or a function of the place.
+    """
+    allowed = tolerance if callable(tolerance) else lambda place: tolerance
+    return [
+        f"{place}: {text}"
+        for place, distance, text in distances(found, golden, where)
+        if distance > allowed(place)
+    ]
+
+
+def distances(found, golden, where=""):
+    """Where two kept results differ, by how much relative to their size, and in words."""
     if isinstance(golden, dict) and isinstance(found, dict):
         if found.keys() != golden.keys():
-            return [f"{where}: has {sorted(found)}, not {sorted(golden)}"]
-        pairs = [(found[k], golden[k], f"{where}/{k}") for k in golden]
-        if {"shape", "sum", "norm", "values"} <= golden.keys():
-            return _array_differences(found, golden, tolerance, where)
+            yield where, math.inf, f"has {sorted(found)}, not {sorted(golden)}"
+        elif {"shape", "sum", "norm", "values"} <= golden.keys():
+            yield from _array_distances(found, golden, where)
+        else:
+            for key in golden:
+                yield from distances(found[key], golden[key], f"{where}/{key}")
     elif isinstance(golden, list) and isinstance(found, list):
         if len(found) != len(golden):
-            return [f"{where}: {len(found)} of them, not {len(golden)}"]
-        pairs = [
-            (f, g, f"{where}/{i}") for i, (f, g) in enumerate(zip(found, golden, strict=True))
-        ]
-    elif _number(golden) and _number(found):
-        close = abs(found - golden) <= tolerance * max(abs(golden), 1e-3) or found == golden
-        return [] if close else [f"{where}: {found!r}, not {golden!r}"]
+            yield where, math.inf, f"{len(found)} of them, not {len(golden)}"
+        else:
+            for i, pair in enumerate(zip(found, golden, strict=True)):
+                yield from distances(*pair, f"{where}/{i}")
     else:
-        return [] if found == golden else [f"{where}: {found!r}, not {golden!r}"]
-    return [d for pair in pairs for d in differences(*pair[:2], tolerance, pair[2])]
+        yield from _distance(found, golden, 1e-3, where)
 
 
-def _array_differences(found, golden, tolerance, where):
+def _array_distances(found, golden, where):
     if any(found[name] != golden[name] for name in ("shape", "dtype")):
-        return [f"{where}: {found['shape']} {found['dtype']}, not {golden['shape']}"]
+        yield where, math.inf, f"{found['shape']} {found['dtype']}, not {golden['shape']}"
+        return
     size = math.prod(golden["shape"])
     norm = golden["norm"] if _number(golden["norm"]) else math.inf
     # A value may be a rounding of what the others are; a sum has the errors of all.
-    scales = {"norm": norm, "sum": norm * math.sqrt(size)}
-    pairs = [(found[name], golden[name], name, scales[name]) for name in scales]
+    for name, scale in {"norm": norm, "sum": norm * math.sqrt(size)}.items():
+        yield from _distance(found[name], golden[name], scale, f"{where}/{name}")
     each = norm / math.sqrt(max(size, 1))
-    pairs += [
-        (f, g, f"values/{i}", max(each, abs(g) if _number(g) else 0.0))
-        for i, (f, g) in enumerate(zip(found["values"], golden["values"], strict=True))
-    ]
-    return [
-        f"{where}/{name}: {f!r}, not {g!r}"
-        for f, g, name, scale in pairs
-        if f != g and not (_number(f) and _number(g) and abs(f - g) <= tolerance * scale)
-    ]
+    for i, pair in enumerate(zip(found["values"], golden["values"], strict=True)):
+        yield from _distance(*pair, each, f"{where}/values/{i}")
+
+
+def _distance(found, golden, scale, where):
+    if found != golden:
+        both = _number(found) and _number(golden)
+        distance = abs(found - golden) / max(abs(golden), scale) if both else math.inf
+        yield where, distance, f"{found!r}, not {golden!r}"
 
 
 def _number(value):
@@ -579,12 +593,77 @@ SECTIONS = {
 # What is trained magnifies the last bit of a sum, which another processor may round otherwise.
 TRAININGS = ("estimators", "conditionals", "fit", "fit_images", "classify", "paper")
 TOLERANCE, ELSEWHERE = 1e-6, 1e-3
+MARGIN = 10  # times the difference between processors that were tried
+# Instructions that PyTorch, MKL and oneDNN are told to do with, as on other processors.
+PROCESSORS = {
+    "SSE4": ("default", "SSE4_2", "SSE41"),
+    "AVX2": ("avx2", "AVX2", "AVX2"),
+    "AVX512": ("avx512", "AVX512", "AVX512_CORE"),
+}
 
 
 def tolerance(section, golden):
-    """How far a number may be from the golden one: 1e-6; of trainings on other machines, 1e-3."""
-    same = golden["machine"] == machine()
-    return ELSEWHERE if section in TRAININGS and not same else TOLERANCE
+    """How far a number may be from the golden one: 1e-6; of trainings on other machines, 1e-3.
+
+    On other machines also `MARGIN` times what rounding has changed of it on the processors that
+    were tried: a long training leaves its path sooner or later.
+    """
+    if golden["machine"] == machine():
+        return lambda place: TOLERANCE
+
+    def allowed(place):
+        series, step = _series(place)
+        changes = golden["rounding"].get(series, [])
+        seen = (MARGIN * change for at, change in changes if step is None or at <= step)
+        return max([_floor(section), *seen])
+
+    return allowed
+
+
+def _floor(section):
+    return ELSEWHERE if section in TRAININGS else TOLERANCE
+
+
+def _series(place):
+    """The array, list or steps of a training that a number is one of; and which step."""
+    series = re.sub(r"((/values)?(/\d+)+|/sum|/norm)$", "", place)
+    steps = re.fullmatch(r"/(\d+)", place[len(series) :])
+    ordered = re.search(r"/(loss|metric|losses|\w+_accuracy)$", series)
+    return series, int(steps[1]) if steps and ordered else None
+
+
+def rounding(golden):
+    """For each series, the steps from which on rounding has changed it, and by how much."""
+    most = {}
+    for processor in PROCESSORS:
+        for section, found in _elsewhere(processor).items():
+            for place, distance, _ in distances(found, golden["sections"][section], section):
+                series, step = _series(place)
+                changes = most.setdefault(series, {})
+                changes[step or 0] = max(changes.get(step or 0, 0.0), distance)
+    grown = {series: _growing(series, changes) for series, changes in most.items()}
+    return {series: changes for series, changes in grown.items() if changes}
+
+
+def _growing(series, changes):
+    """Only those that are larger than all before, and than what is allowed anyway."""
+    kept_changes, largest = [], _floor(series.split("/")[0]) / MARGIN
+    for step, change in sorted(changes.items()):
+        if change > largest:
+            kept_changes.append([step, float(f"{change:.2g}")])
+            largest = change
+    return kept_changes
+
+
+def _elsewhere(processor):
+    """All numbers as another processor would round them."""
+    names = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+    told = dict(zip(names, PROCESSORS[processor], strict=True))
+    asked = [sys.executable, __file__, "--print"]
+    printed = subprocess.run(
+        asked, env={**os.environ, **told}, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return json.loads(printed.stdout.splitlines()[-1])
 
 
 @contextmanager
@@ -615,12 +694,19 @@ def main():
     """Write the golden numbers, or say which ones differ."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", action="store_true", help=f"write {FIXTURE}")
+    parser.add_argument("--print", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--rounding", action="store_true",
+                        help="as --write, but only what other processors change")  # fmt: skip
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; by default all")
     asked = parser.parse_args()
+    if asked.print:
+        found = {section: compute(section) for section in asked.sections or SECTIONS}
+        sys.stdout.write(f"\n{json.dumps(found)}\n")
+        return 0
     golden = json.loads(FIXTURE.read_text()) if FIXTURE.exists() else {"sections": {}}
     golden["machine"] = golden.get("machine", machine())
     status = 0
-    for section in asked.sections or SECTIONS:
+    for section in () if asked.rounding else asked.sections or SECTIONS:
         start = time.process_time()
         found = compute(section)
         seconds = time.process_time() - start
@@ -632,14 +718,16 @@ def main():
         sys.stdout.write(f"{section}: {seconds:.1f} s, {len(differ)} differ\n")
         sys.stdout.writelines(f"  {line}\n" for line in differ)
         status = status or int(bool(differ))
-    if asked.write:
+    if asked.write or asked.rounding:
+        golden["rounding"] = rounding(golden)
         FIXTURE.parent.mkdir(exist_ok=True)
         lines = [
             f"{json.dumps(name)}: {json.dumps(golden['sections'][name])}"
             for name in SECTIONS
             if name in golden["sections"]
         ]
-        text = f'{{"machine": {json.dumps(golden["machine"])},\n"sections": {{\n'
+        text = f'{{"machine": {json.dumps(golden["machine"])},\n'
+        text += f'"rounding": {json.dumps(golden["rounding"])},\n"sections": {{\n'
         FIXTURE.write_text(text + ",\n".join(lines) + "\n}}\n")
         sys.stdout.write(f"{FIXTURE}: {FIXTURE.stat().st_size / 1000:.0f} kB\n")
     return status
