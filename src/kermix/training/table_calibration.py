@@ -7,7 +7,6 @@ columns are seen, less if fewer are, and not at all if none is. The result is a 
 other: samples, quantiles and log-densities all come from it.
 """
 
-import functools
 from collections.abc import Callable
 
 import torch
@@ -73,13 +72,16 @@ def _least(losses: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     at_left, at_right = losses(left), losses(right)
     for _ in range(STEPS):
-        pick = functools.partial(torch.where, at_left < at_right)
-        low, high = pick(low, left), pick(right, high)
-        kept, at_kept = pick(left, right), pick(at_left, at_right)
+        leftward = at_left < at_right
+        low, high = torch.where(leftward, low, left), torch.where(leftward, right, high)
+        kept, kept_at = torch.where(leftward, left, right), torch.minimum(at_left, at_right)
         part = GOLDEN * (high - low)
-        new = pick(high - part, low + part)
-        at_new = losses(new)
-        left, right = pick(new, kept), pick(kept, new)
-        at_left, at_right = pick(at_new, at_kept), pick(at_kept, at_new)
+        new = torch.where(leftward, high - part, low + part)
+        new_at = losses(new)
+        left, right = torch.where(leftward, new, kept), torch.where(leftward, kept, new)
+        at_left, at_right = (
+            torch.where(leftward, new_at, kept_at),
+            torch.where(leftward, kept_at, new_at),
+        )
     best = (low + high) / 2
     return torch.where(losses(best) < losses(start), best, start)
