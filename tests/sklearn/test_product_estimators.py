@@ -305,3 +305,29 @@ def test_a_target_far_away_is_named():
     target[7] = -1e20
     with pytest.raises(SampleError, match=r"row 7 \(from 0\) is -1e\+20"):
         km.ProductRegressor(4, max_epochs=2, n_members=1).fit(rows, target)
+
+
+def sparse_table(count, rng):
+    """Two columns that are zero in most rows."""
+    rows = (rng.random((count, 2)) < 0.05) * rng.normal(3, 1, (count, 2))
+    return rows, np.sin(rows[:, 0]) + rows[:, 1] + 0.3 * rng.normal(size=count)
+
+
+@pytest.mark.parametrize("count", [20, 250])
+def test_answers_for_sparse_columns_are_of_the_size_of_the_targets(count):
+    """Seen before: an R squared of -1e32 with 20 rows, and -1122 with 250."""
+    rng = np.random.default_rng(100)
+    rows, target = sparse_table(count, rng)
+    test, truth = sparse_table(5000, rng)
+    model = km.ProductRegressor(random_state=0).fit(rows, target)
+    assert np.abs(model.predict(test)).max() < 2 * np.abs(truth).max()
+    assert model.score(test, truth) > 0.3
+
+
+def test_small_batches_leave_no_wild_answer():
+    """Seen before: an error of 585 on a training row, of targets within 4."""
+    rows = np.random.default_rng(0).normal(size=(1000, 3))
+    target = np.sin(rows[:, 0]) + rows[:, 1]
+    options = {"batch_size": 16, "validation_fraction": 0, "max_epochs": 15}
+    model = km.ProductRegressor(random_state=1, **options).fit(rows, target)
+    assert np.abs(model.predict(rows) - target).max() < 3

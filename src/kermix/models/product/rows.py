@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from kermix.checks import check_option, check_sizes
 from kermix.errors import OptionError, ShapeError
+from kermix.models.product.bounded import BoundedNorm
 from kermix.models.product.functions import Path
 from kermix.models.product.layers import PATHS, normalized_gaussian, track_statistics
 from kermix.models.product.whole import Buffers, LayerTensors, mean_square_distances
@@ -114,9 +115,9 @@ class GaussianProduct(nn.Module):
         depth: Number of Gaussian layers, the last of which has K features.
         form: How the variables meet.
         precision: `"one"`, the paper's; or `"norm"`, of the variational form: the mean square is
-            batch-normalized before the exponential. With the running statistics that is a
-            precision and a factor for each term; without it the terms of many variables differ
-            little, since a mean of many squares does.
+            batch-normalized before the exponential, and kept within four deviations. With the
+            running statistics that is a precision and a factor for each term; without it the
+            terms of many variables differ little, since a mean of many squares does.
         shared: Whether all variables share the affine maps, as the positions of an image do.
         members: Number of independent functions side by side, as an axis before the outputs.
         path: How the layers are computed; `"whole"` is the fastest for tables on a CPU, and
@@ -189,9 +190,9 @@ class GaussianProduct(nn.Module):
                 torch.randn(rows, generator=generator) / math.sqrt(terms)
             )
         self.outputs = outputs
-        self.norm: nn.BatchNorm1d | None = None
+        self.norm: nn.BatchNorm1d | None = None  # of saved models: without a bound
         if precision == "norm":
-            self.norm = nn.BatchNorm1d((members or 1) * terms)
+            self.norm = BoundedNorm((members or 1) * terms)
             nn.init.constant_(self.norm.weight, 0.5)
         self._start_wide(len(widths))
 
