@@ -99,11 +99,54 @@ def test_columns_of_many_values_are_cut_at_quantiles():
     torch.testing.assert_close(bins.grid.shares.sum(1), torch.ones(2).double())
 
 
-def test_ranks_of_numbers_that_were_not_seen():
+def test_numbers_that_were_not_seen():
     bins = ColumnBins(np.array([[0.0], [1.0], [1.0], [3.0]]))
-    ranks = bins.inputs(np.array([[-1e9], [0.0], [1.0], [2.0], [1e9]])).view(-1, 2)[:, 1]
+    found = bins.inputs(np.array([[-1e9], [0.0], [1.0], [2.0], [1e9]])).view(-1, 2)
     expected = (np.array([1 / 8, 1 / 8, 1 / 2, 11 / 16, 7 / 8]) - 0.5) * 12**0.5
-    np.testing.assert_allclose(ranks.numpy(), expected)
+    np.testing.assert_allclose(found[:, 1].numpy(), expected)
+    np.testing.assert_array_equal(found[:, 0].numpy(), [0, 0, 1, 2, 3])  # as far as any was seen
+
+
+@pytest.mark.parametrize("most", [64, 128])
+def test_a_column_that_is_mostly_one_value_keeps_the_others(most: int):
+    """Seen before: one bin, since all quantiles were zero."""
+    rng = np.random.default_rng(0)
+    column = (rng.random(10_000) < 0.03) * rng.normal(size=10_000)
+    bins = ColumnBins(column[:, None], most)
+    codes, values = bins.codes[:, 0].numpy(), bins.grid.inputs[0, :, 0].numpy()
+    zero = int(codes[column == 0][0])
+    assert values[zero] == 0
+    assert set(codes[column != 0]).isdisjoint({zero})
+    assert most <= len(values) <= most + 1  # zero splits the quantiles around it
+    assert np.bincount(codes)[np.arange(len(values)) != zero].max() < 2.5 * 300 / most
+
+
+@pytest.mark.parametrize("common", [1, 40, 127])
+def test_codes_are_bytes_however_many_values_are_common(common: int):
+    rest = np.random.default_rng(0).uniform(0, common, 100)
+    column = np.concatenate([np.repeat(np.arange(float(common)), 150), rest])
+    bins = ColumnBins(column[:, None])
+    codes, values = bins.codes[:, 0].numpy(), bins.grid.inputs[0, :, 0].numpy()
+    assert len(values) <= 255
+    assert np.bincount(codes).min() > 0
+    assert set(range(common)) <= set(values)
+    assert (np.diff(values) > 0).all()
+    np.testing.assert_array_equal(values[codes][:-100], column[:-100])
+
+
+def test_ordinary_columns_keep_their_number_of_values():
+    column = np.random.default_rng(0).normal(size=(5000, 1))
+    for most in (64, 128):
+        assert len(ColumnBins(column, most).grid.inputs[0]) == most
+
+
+def test_values_rise_however_close_they_are():
+    """Ranks are looked up among them; a mean of equal numbers may be rounded beyond them."""
+    near = 1 / 3 + np.arange(300) * np.spacing(1 / 3)
+    bins = ColumnBins(np.repeat(near, 7)[:, None], most=100)
+    assert (np.diff(bins._values[0]) > 0).all()
+    few = ColumnBins(np.repeat(near[:20], 7)[:, None])
+    np.testing.assert_array_equal(few._values[0], near[:20])
 
 
 @pytest.mark.parametrize("values", [[7.0] * 5, [0.0, 1e-300, 1.0, 1e6, -1e6]])

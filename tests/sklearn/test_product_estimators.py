@@ -331,3 +331,25 @@ def test_small_batches_leave_no_wild_answer():
     options = {"batch_size": 16, "validation_fraction": 0, "max_epochs": 15}
     model = km.ProductRegressor(random_state=1, **options).fit(rows, target)
     assert np.abs(model.predict(rows) - target).max() < 3
+
+
+def test_a_column_that_is_mostly_zero_is_seen_by_the_classifier():
+    """Seen before: one bin for all of it, since its quantiles were zero."""
+    rng = np.random.default_rng(0)
+    there = rng.random((3000, 4)) < 0.05
+    rows = there * rng.integers(1, 10**5, (3000, 4)).astype(float)
+    labels = there.any(1)
+    model = km.ProductClassifier(**{**SMALL, "max_epochs": 10}).fit(rows[:2000], labels[:2000])
+    assert model.score(rows[2000:], labels[2000:]) > 0.97 > 1 - labels.mean() + 0.1
+
+
+def test_far_tails_are_answered_as_their_last_value_was_learned():
+    """Seen before: probabilities of 0.25 for training rows that are all of the class."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_cauchy((3000, 2))
+    labels = rng.random(3000) < 1 / (1 + np.exp(-np.arcsinh(rows[:, 0])))
+    model = km.ProductClassifier(**{**SMALL, "n_members": 4}, depth=3).fit(rows, labels)
+    far = np.array([[200.0, 0.0], [1e3, 0.0], [1e9, 0.0]])
+    chances = model.predict_proba(far)[:, 1]
+    np.testing.assert_allclose(chances, chances[0])
+    assert chances[0] > 0.9

@@ -16,15 +16,16 @@ SPREAD = math.sqrt(12)  # a uniform rank of 0 to 1 has this times smaller a devi
 
 
 class ColumnBins:
-    """Each column's values, at most `MOST_VALUES`, and the rank of any number among them.
+    """Each column's values, about `MOST_VALUES` at most, and the rank of any number among them.
 
     A column with more distinct values is cut at its quantiles, and the rows in between stand for
-    their mean. Networks get two numbers of a column: itself, and its rank, which is also what
-    numbers far from all others have in common with them.
+    their mean; values that a fair share of the rows has stand for themselves, and may be as many
+    again. Networks get two numbers of a column: itself, within its first and last value, and its
+    rank. A number beyond is as the last one: it has been seen in no other way.
 
     Args:
         columns: Scaled, (n, T), float64.
-        most: Values of a column at most, up to 256.
+        most: Values of a column at most, up to 128, where none is common.
 
     Attributes:
         codes: Which of its column's values each number is, (n, T), uint8.
@@ -53,9 +54,9 @@ class ColumnBins:
     def inputs(self, columns: np.ndarray) -> Tensor:  # (n, 2 T), float64
         """Each column and its rank, side by side."""
         both = np.empty((*columns.shape, 2))
-        both[..., 0] = columns
         for number, (values, ranks) in enumerate(zip(self._values, self._ranks, strict=True)):
-            both[:, number, 1] = np.interp(columns[:, number], values, ranks)
+            column = np.clip(columns[:, number], values[0], values[-1])
+            both[:, number, 0], both[:, number, 1] = column, np.interp(column, values, ranks)
         return torch.from_numpy(both.reshape(len(columns), -1))
 
     def without_rows(self) -> Self:
@@ -66,18 +67,37 @@ class ColumnBins:
 
 def _cut(column: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Values in ascending order, how many rows have each, and which each row has."""
-    values = np.unique(column)
-    if len(values) <= most:
-        cuts = values[1:]
-    else:
-        cuts = np.unique(np.quantile(column, np.arange(1, most) / most))
-        cuts = cuts[cuts > values[0]]
+    cuts = _cuts(column, most)
     codes = np.searchsorted(cuts, column, side="right")
     counts = np.bincount(codes, minlength=len(cuts) + 1)
     sums = np.bincount(codes, weights=column, minlength=len(cuts) + 1)
     held = counts > 0  # between two quantiles that rounding has set apart there may be no row
     codes = (np.cumsum(held) - 1)[codes]
-    return sums[held] / counts[held], counts[held], codes.astype(np.uint8)
+    counts = counts[held]
+    # Rounding must not take a mean beyond its rows: ranks are looked up among rising values.
+    ends = np.cumsum(counts)
+    rising = np.sort(column)
+    means = np.clip(sums[held] / counts, rising[ends - counts], rising[ends - 1])
+    return means, counts, codes.astype(np.uint8)
+
+
+def _cuts(column: np.ndarray, most: int) -> np.ndarray:
+    """Where all values but the first begin: at most twice as many as asked for, less two.
+
+    Where there are too many, those that a fair share of rows has in common stay themselves, and
+    the rest are cut at their own quantiles: else all quantiles of a column that is mostly zero
+    would be zero.
+    """
+    values, counts = np.unique(column, return_counts=True)
+    if len(values) <= most:
+        return values[1:]
+    common = np.flatnonzero(counts * most >= len(column))
+    rest = column[~np.isin(column, values[common])]
+    parts = most - len(common)
+    cuts = np.quantile(rest, np.arange(1, parts) / parts)
+    after = values[common[common + 1 < len(values)] + 1]
+    cuts = np.unique(np.concatenate([cuts, values[common], after]))
+    return cuts[cuts > values[0]]
 
 
 def _ranks(counts: np.ndarray) -> np.ndarray:
