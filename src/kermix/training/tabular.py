@@ -5,7 +5,7 @@ trained in the same matrix products, and each keeps the weights that were best o
 see.
 
 Where a table's columns are given by few values each (`ColumnBins`), a CPU goes through the layers
-once for each value instead of once for each row.
+once for each value instead of once for each row, if a batch has more rows than a column values.
 """
 
 import math
@@ -29,8 +29,10 @@ from kermix.models.product.binned import (
 )
 from kermix.models.product.bins import ColumnBins
 from kermix.models.product.rows import FORMS, GaussianProduct, ProductForm, VariableLayer
+from kermix.models.product.statistics import set_row_statistics
 from kermix.renamed import accepts_old_names
 from kermix.training.graphs import adam
+from kermix.training.kept_members import MemberKeeper
 from kermix.training.loop import Trainer
 from kermix.training.schedules import learning_rate
 from kermix.training.task import Forward, Row, Task
@@ -83,6 +85,11 @@ class TableSettings:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise OptionError(f"{name}={value!r} must be a whole number, at least 1.")
+        if self.batch_size == 1:
+            raise OptionError(
+                "batch_size=1 must be at least 2: a row is compared with the others of its batch. "
+                "None takes a fair share of the rows."
+            )
         if not 0 < self.learning_rate < math.inf or not 0 <= self.decay < math.inf:
             raise OptionError(
                 f"learning_rate={self.learning_rate} must be above 0, and decay={self.decay} not "
@@ -136,7 +143,8 @@ class TableTask(Task):
         if bins is not None:
             steps, largest = FEW_OUTPUTS if outputs <= 2 else MORE_OUTPUTS
         size = settings.batch_size or min(largest, max(SMALLEST_BATCH, count // steps))
-        self._batches = math.ceil(count / min(size, count))
+        # No batch of one row, which has no statistics.
+        self._batches = max(1, min(math.ceil(count / size), count // 2))
         self.model = self.module = GaussianProduct(
             rows.shape[1] if bins is None else [2] * rows.shape[1],
             outputs,
@@ -165,14 +173,21 @@ class TableTask(Task):
         self.model.to(device)
         self._rows, self._targets = self._rows.to(device), self._targets.to(device)
         self._train, self._held = self._train.to(device), self._held.to(device)
-        if device.type != "cpu" or settings.form == "signed":
+        if device.type != "cpu" or settings.form == "signed" or self._has_more_points_than_rows():
             self._grid = None
         if self._grid is not None:
             keep_freed_memory()
         self._sum = torch.zeros((), device=device)
-        self._keeper = _Keeper(self.model, self._train.shape[1], settings.patience)
+        self._keeper = MemberKeeper(self.model, self._train.shape[1], settings.patience)
         groups = _groups(self.model, settings.decay)
         return [adam(groups, device, torch.optim.AdamW, fused=True, betas=BETAS)]
+
+    def _has_more_points_than_rows(self) -> bool:
+        """Whether the layers see fewer of the rows of a batch than of the values of a column."""
+        return self._grid is not None and self._grid.shares.shape[1] > self._rows_of_batch()
+
+    def _rows_of_batch(self) -> int:
+        return len(self._train) // self._batches
 
     @property
     def total(self) -> int:
@@ -198,7 +213,7 @@ class TableTask(Task):
             self._sum.zero_()
             self.model.train()
         order = self._order.tensor_split(self._batches)[place].to(self._train.device)
-        if len(order) < 2:  # no batch statistics of a single row
+        if len(order) < 2:  # of a table of a single row
             order = order.expand(2, -1)
         return self._train.gather(0, order)
 
@@ -230,7 +245,7 @@ class TableTask(Task):
         epoch = step // self._batches
         row: Row = {"epoch": epoch, "step": step, "loss": float(self._sum)}
         if len(self._held):
-            self.model.eval()
+            self._set_statistics()
             measured = self._held_out_losses()
             row["held_out"] = float(measured.mean())
             self.ended = self._keeper.keep(measured, epoch - 1)
@@ -241,7 +256,15 @@ class TableTask(Task):
         self.model.memory.clear()
         if len(self._held):
             self._keeper.restore()
-        elif self._grid is not None:
+        else:
+            self._set_statistics()
+
+    def _set_statistics(self) -> None:
+        """Exactly those of the training rows, for the weights as they are now."""
+        self.model.eval()
+        if self._grid is None:
+            set_row_statistics(self.model, self._rows[self._train])
+        else:
             set_binned_statistics(self.model, self._grid, self._codes[self._train])
 
     def best_epochs(self, epochs: int) -> list[int]:
@@ -331,43 +354,3 @@ def _class_loss(scores: Tensor, labels: Tensor) -> Tensor:  # (n, E, o), (n, E) 
 
 def _squared_loss(values: Tensor, targets: Tensor) -> Tensor:  # (n, E, o) twice -> (E,)
     return (values - targets).square().mean((0, 2))
-
-
-class _Keeper:
-    """The best weights of each member so far."""
-
-    def __init__(self, network: nn.Module, members: int, patience: int) -> None:
-        # Every tensor of the network has the members first, or folded into its first axis.
-        self._tensors = [t for t in network.state_dict().values() if t.ndim]
-        self._kept = [t.clone() for t in self._tensors]
-        self._members, self._patience = members, patience
-        self._least = torch.full((members,), math.inf)
-        self.best = torch.zeros(members, dtype=torch.long)
-
-    def keep(self, losses: Tensor, epoch: int) -> bool:
-        """Note the members that have improved; returns whether all have stopped improving."""
-        losses = losses.detach().cpu()
-        better = (losses < self._least) & (epoch - self.best <= self._patience)
-        self._least = torch.where(better, losses, self._least)
-        self.best = torch.where(better, torch.full_like(self.best, epoch), self.best)
-        for kept, now in zip(self._kept, self._tensors, strict=True):
-            wide = better.to(now.device).view(-1, *[1] * (now.ndim))
-            shape = (self._members, -1, *now.shape[1:])
-            kept.copy_(torch.where(wide, now.reshape(shape), kept.reshape(shape)).view_as(now))
-        return bool((epoch - self.best > self._patience).all())
-
-    def restore(self) -> None:
-        """Give the network what was kept."""
-        for kept, now in zip(self._kept, self._tensors, strict=True):
-            now.copy_(kept)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What was kept, by name."""
-        kept = {f"kept.{number}": tensor for number, tensor in enumerate(self._kept)}
-        return {**kept, "least": self._least, "best": self.best}
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take what was kept from a checkpoint."""
-        for number, kept in enumerate(self._kept):
-            kept.copy_(tensors[f"kept.{number}"])
-        self._least, self.best = tensors["least"], tensors["best"]

@@ -16,7 +16,7 @@ from torch.nn import functional
 from kermix.checks import check_option, check_sizes
 from kermix.errors import OptionError, ShapeError
 from kermix.models.product.bounded import BoundedNorm
-from kermix.models.product.functions import Path
+from kermix.models.product.functions import Path, gaussian
 from kermix.models.product.layers import PATHS, normalized_gaussian, track_statistics
 from kermix.models.product.whole import Buffers, LayerTensors, mean_square_distances
 
@@ -72,13 +72,18 @@ class VariableLayer(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:  # (n, T, inputs) -> (n, T, outputs)
         """Gaussian features of each variable."""
-        variables, outputs = self.anchors.shape
-        weight = self.weight.expand(variables, -1, -1)
         # A feature of a variable is a feature of its own, at the only position there is.
-        u = torch.bmm(y.transpose(0, 1), weight).transpose(0, 1).reshape(len(y), 1, -1)
-        anchors = self.anchors.view(-1)
-        gaussians = normalized_gaussian(u, anchors, self.norm, self.path)
-        return gaussians.view(len(y), variables, outputs)
+        u = self._affine(y).reshape(len(y), 1, -1)
+        found = normalized_gaussian(u, self.anchors.view(-1), self.norm, self.path)
+        return found.view(len(y), *self.anchors.shape)
+
+    def gaussians(self, y: Tensor) -> Tensor:  # (n, T, inputs) -> (n, T, outputs)
+        """Features before they are normalized."""
+        return gaussian(self._affine(y), self.anchors)
+
+    def _affine(self, y: Tensor) -> Tensor:
+        weight = self.weight.expand(len(self.anchors), -1, -1)
+        return torch.bmm(y.transpose(0, 1), weight).transpose(0, 1)
 
     def tensors(self) -> LayerTensors:
         """Maps, anchors, and the batch normalization's scales and shifts, for each variable."""
@@ -215,7 +220,7 @@ class GaussianProduct(nn.Module):
 
         With members: (n, E, T, K), and x may be (n, E, sum of widths), other rows for each.
         """
-        y = self._variables(x)
+        y = self.variables(x)
         for layer in self.layers:
             y = layer(y)
         return y if self.members is None else y.unflatten(1, (self.members, len(self.widths)))
@@ -263,7 +268,7 @@ class GaussianProduct(nn.Module):
 
     def _whole_exponents(self, x: Tensor) -> Tensor:  # (E, K, n)
         """The logarithms of the terms."""
-        y = self._variables(x).permute(1, 2, 0)
+        y = self.variables(x).permute(1, 2, 0)
         layers = [layer for layer in self.layers if isinstance(layer, VariableLayer)]
         statistics = None if self.training else [layer.statistics() for layer in layers]
         squares, found = mean_square_distances(
@@ -303,7 +308,8 @@ class GaussianProduct(nn.Module):
             return functional.linear(terms, self.coefficients[0])
         return torch.einsum("nek,eok->neo", terms, self.coefficients)
 
-    def _variables(self, x: Tensor | Sequence[Tensor]) -> Tensor:  # -> (n, E * T, widest)
+    def variables(self, x: Tensor | Sequence[Tensor]) -> Tensor:  # -> (n, E * T, widest)
+        """What the first layer takes: the numbers of each variable, of each member."""
         if not isinstance(x, Tensor):
             x = torch.cat(list(x), -1)
         total = sum(self.widths)
