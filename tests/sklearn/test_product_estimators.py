@@ -8,6 +8,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_wine, make_friedman1
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import QuantileTransformer
@@ -26,7 +27,14 @@ SHORT = {**SMALL, "max_epochs": 8, "batch_size": 128, "learning_rate": 0.06}
 LONGER = {**SHORT, "max_epochs": 16, "batch_size": 64}
 
 
-@parametrize_with_checks([km.ProductClassifier(**SHORT), km.ProductRegressor(**LONGER)])
+# Rows are drawn by their weights: the same in the mean, not with the same seed.
+DRAWN = {"check_sample_weight_equivalence_on_dense_data": "batches are random"}
+
+
+@parametrize_with_checks(
+    [km.ProductClassifier(**SHORT), km.ProductRegressor(**LONGER)],
+    expected_failed_checks=lambda estimator: DRAWN,
+)
 def test_contract(estimator, check):
     check(estimator)
 
@@ -65,37 +73,50 @@ def test_several_targets(friedman):
     assert model.score(test, np.c_[truth, -1e-3 * truth]) > 0.6
 
 
+def noise_table(count=120):
+    """Targets that can only be learned by heart."""
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(count, 4)), rng.normal(size=count)
+
+
 def test_members_stop_in_time_and_keep_their_best():
-    generator = np.random.default_rng(0)
-    rows, labels = generator.normal(size=(120, 4)), generator.integers(2, size=120)
-    options = {**SMALL, "n_members": 3, "max_epochs": 200, "n_iter_no_change": 5,
-               "validation_fraction": 0.1}  # fmt: skip
-    model = km.ProductClassifier(**options).fit(rows, labels)  # pure noise: it can only overfit
+    rows, target = noise_table()
+    options = {**SMALL, "n_members": 3, "max_epochs": 200, "n_iter_no_change": 5}
+    model = km.ProductRegressor(**options).fit(rows, target)
     assert model.n_iter_ < 200
     assert len(model.best_epochs_) == 3
     assert max(model.best_epochs_) == model.n_iter_ - 6
     assert len(model.validation_curve_) == len(model.loss_curve_) == model.n_iter_
-    whole = km.ProductClassifier(**{**options, "validation_fraction": 0, "max_epochs": 8})
-    assert whole.fit(rows, labels).n_iter_ == 8
+    whole = km.ProductRegressor(**{**options, "validation_fraction": 0, "max_epochs": 8})
+    assert whole.fit(rows, target).n_iter_ == 8
     assert whole.validation_curve_ == []
 
 
 def test_best_weights_are_those_of_the_best_epoch():
-    generator = np.random.default_rng(0)
-    rows, labels = generator.normal(size=(120, 3)), generator.integers(2, size=120)
-    options = {**SMALL, "validation_fraction": 0.1}
-    long = km.ProductClassifier(**options).fit(rows, labels)
-    again = km.ProductClassifier(**{**options, "n_iter_no_change": 1}).fit(rows, labels)
+    rows, target = noise_table()
+    long = km.ProductRegressor(**SMALL).fit(rows, target)
+    again = km.ProductRegressor(**{**SMALL, "n_iter_no_change": 1}).fit(rows, target)
     if long.best_epochs_ == again.best_epochs_:
-        np.testing.assert_array_equal(long.predict_proba(rows), again.predict_proba(rows))
+        np.testing.assert_array_equal(long.predict(rows), again.predict(rows))
     assert again.n_iter_ <= long.n_iter_
     assert min(long.validation_curve_) == long.validation_curve_[long.best_epochs_[0] - 1]
+
+
+def test_a_classifier_goes_back_only_to_an_epoch_that_was_clearly_better():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(2000, 20))
+    labels = rng.random(2000) < 1 / (1 + np.exp(-0.35 * rows.sum(1)))
+    overfit = km.ProductClassifier(n_members=2, random_state=0).fit(rows, labels)
+    assert len(set(overfit.best_epochs_)) == 1  # one for all
+    assert overfit.best_epochs_[0] < 20
+    clear = km.ProductClassifier(**{**SMALL, "n_members": 2}).fit(rows[:, :2], rows[:, 0] > 0)
+    assert clear.best_epochs_ == [20, 20]
 
 
 @pytest.mark.parametrize(("classes", "terms", "epochs"), [(2, 32, 30), (3, 64, 50)])
 def test_terms_and_epochs_by_the_number_of_classes(classes, terms, epochs):
     rows, labels = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % classes
-    options = {"n_members": 1, "batch_size": 30, "random_state": 0}
+    options = {"n_members": 1, "batch_size": 30, "random_state": 0, "validation_fraction": 0}
     model = km.ProductClassifier(**options).fit(rows, labels)
     assert model.network_.anchors.shape[1] == terms
     assert model.n_iter_ == epochs
@@ -353,3 +374,130 @@ def test_far_tails_are_answered_as_their_last_value_was_learned():
     chances = model.predict_proba(far)[:, 1]
     np.testing.assert_allclose(chances, chances[0])
     assert chances[0] > 0.9
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_probabilities_are_the_base_rate_where_there_is_nothing_to_learn(classes):
+    """Seen before: a log-loss of 1.0 beside 0.69 of the base rate."""
+    rng = np.random.default_rng(4)
+    rows, labels = rng.normal(size=(400, 15)), rng.integers(0, classes, 400)
+    test, truth = rng.normal(size=(2000, 15)), rng.integers(0, classes, 2000)
+    model = km.ProductClassifier(random_state=0).fit(rows, labels)
+    assert log_loss(truth, model.predict_proba(test)) < np.log(classes) + 0.03
+
+
+def test_probabilities_are_not_too_sure_of_rows_that_were_not_seen():
+    """Seen before: 0.837, more than the base rate of 0.693; as good as can be is 0.53."""
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(4000, 20))
+    labels = rng.random(4000) < 1 / (1 + np.exp(-1.5 * rows.sum(1) / np.sqrt(20)))
+    model = km.ProductClassifier(random_state=0).fit(rows[:2000], labels[:2000])
+    assert log_loss(labels[2000:], model.predict_proba(rows[2000:])) < 0.62
+
+
+def test_far_inputs_are_answered_as_the_farthest_of_the_training():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(300, 2))
+    model = km.ProductRegressor(**SMALL).fit(rows, rows.sum(1))
+    edge, far = np.array([[rows[:, 0].max(), 0.0]]), np.array([[1e6, 0.0]])
+    np.testing.assert_allclose(model.predict(far), model.predict(edge))
+    inside = np.array([[rows[:, 0].max() - 0.1, 0.0]])
+    assert model.predict(edge) != model.predict(inside)
+
+
+@pytest.mark.parametrize("estimator", [km.ProductClassifier, km.ProductRegressor])
+def test_a_batch_of_one_row_is_refused(estimator):
+    """Seen before: nothing was learned, and nothing said."""
+    with pytest.raises(OptionError, match="batch_size=1 must be at least 2"):
+        estimator(batch_size=1).fit(np.eye(30), np.arange(30) % 2)
+
+
+@pytest.mark.parametrize("estimator", [km.ProductClassifier, km.ProductRegressor])
+def test_arrays_that_go_backwards_are_taken(estimator):
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    labels = (rows[:, 0] > 0).astype(int)
+    model = estimator(**{**SMALL, "max_epochs": 2})
+    found = model.fit(rows[::-1, ::-1], labels[::-1]).predict(rows[::-1, ::-1])
+    wanted = model.fit(rows[::-1, ::-1].copy(), labels[::-1].copy()).predict(rows[:, ::-1])
+    np.testing.assert_array_equal(found, wanted[::-1])
+
+
+@pytest.mark.parametrize("estimator", [km.ProductClassifier, km.ProductRegressor])
+def test_a_fit_that_fails_leaves_the_model_as_it_was(estimator, monkeypatch):
+    """Seen before: the scale of the new rows with the networks of the old."""
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    labels = (rows[:, 0] > 0).astype(int)
+    model = estimator(**{**SMALL, "max_epochs": 2}).fit(rows, labels)
+    wanted = model.predict(rows)
+
+    def stopped(*given, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kermix.sklearn.product_fit.fit_table", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(100 + rows[:, :2], 3 + labels)
+    np.testing.assert_array_equal(model.predict(rows), wanted)
+
+
+@pytest.mark.parametrize("estimator", [km.ProductClassifier, km.ProductRegressor])
+def test_torchs_default_precision_may_be_another(estimator):
+    rows = np.random.default_rng(0).normal(size=(300, 3))
+    labels = (rows[:, 0] > 0).astype(int)
+    torch.set_default_dtype(torch.float64)
+    try:
+        for batch_size in (16, 150):
+            options = {**SMALL, "batch_size": batch_size, "validation_fraction": 0.1}
+            assert estimator(**options).fit(rows, labels).score(rows, labels) > 0.7
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("estimator", [km.ProductClassifier, km.ProductRegressor])
+def test_holding_out_all_but_one_row_is_refused(estimator):
+    """Seen before: an error of scikit-learn about train_size."""
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    model = estimator(**{**SMALL, "validation_fraction": 0.99, "max_epochs": 1})
+    with pytest.raises(OptionError, match=r"validation_fraction=0\.99 leaves one of 60 rows"):
+        model.fit(rows, np.arange(60) % 3)
+    model.set_params(validation_fraction=0.96).fit(rows, np.arange(60) % 3)  # three rows
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "held"), [(300, None, 30), (9000, None, 500), (300, 0.2, 60)]
+)
+def test_rows_that_a_classifier_holds_out(count, share, held):
+    model = km.ProductClassifier(validation_fraction=share)
+    splits = model._splits(torch.arange(count) % 2, 0)
+    assert [len(unseen) for _, unseen in splits] == [held] * 4
+    assert len({tuple(unseen.tolist()) for _, unseen in splits}) == 4
+
+
+def test_rows_of_weight_zero_are_left_out():
+    rows, target = noise_table(200)
+    kept = np.arange(200) % 3 > 0
+    weights = kept * 2.5
+    for estimator, y in ((km.ProductRegressor, target), (km.ProductClassifier, target > 0)):
+        model = estimator(**{**SMALL, "max_epochs": 3})
+        found = model.fit(rows, y, sample_weight=weights).predict(rows)
+        wanted = model.fit(rows[kept], y[kept], sample_weight=np.ones(kept.sum())).predict(rows)
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("batch_size", [16, 200])  # by rows, and by values
+def test_a_row_of_weight_three_counts_as_three(batch_size):
+    """Where rows contradict each other, the answer is the mean that their weights give."""
+    rng = np.random.default_rng(0)
+    rows = np.repeat(rng.integers(0, 4, (100, 1)), 4, axis=0).astype(float)
+    labels = np.tile([1, 0, 0, 0], 100)
+    weights = np.where(labels == 1, 9.0, 1.0)  # three of four, not one
+    options = {**SMALL, "batch_size": batch_size, "validation_fraction": 0.1}
+    chances = km.ProductClassifier(**options).fit(rows, labels, weights).predict_proba(rows)
+    np.testing.assert_allclose(chances[:, 1], 0.75, atol=0.08)
+    values = km.ProductRegressor(**options).fit(rows, labels, weights).predict(rows)
+    np.testing.assert_allclose(values, 0.75, atol=0.12)
+
+
+@pytest.mark.parametrize("weights", [[1.0], -np.ones(30), np.full(30, np.nan), np.zeros(30)])
+def test_bad_weights(weights):
+    with pytest.raises(OptionError, match="sample_weight must be 30 finite numbers"):
+        km.ProductRegressor(**SMALL).fit(np.eye(30), np.arange(30), sample_weight=weights)

@@ -3,6 +3,8 @@
 import ast
 import functools
 import math
+import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from torch import nn
 import kermix
 from kermix.data.images.labelled import LabelledImages
 from kermix.data.toys import toy
-from kermix.errors import OptionError, TrainingError
+from kermix.errors import OptionError, PoorFitWarning, TrainingError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.images.judges import mlp_classifier
 from kermix.models.product.bins import ColumnBins
@@ -307,3 +309,37 @@ def test_one_module_calls_an_optimizer():
     found -= {("linalg/polar.py", "step")}  # of an interval of singular values
     names = ("step", "backward", "zero_grad")
     assert found == {("training/loop.py", name) for name in names}
+
+
+def fitted_means(rows):
+    options = {"cost": "svd", "steps": 5, "refine_steps": 2, "device": "cpu", "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PoorFitWarning)  # after so few steps
+        return kermix.KernelMixture(2, **options).fit(rows).means_
+
+
+def regressor_answers(rows):
+    options = {"n_terms": 4, "max_epochs": 2, "n_members": 1, "random_state": 0}
+    return kermix.ProductRegressor(**options).fit(rows, rows[:, 0]).predict(rows)
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("fitted", [fitted_means, regressor_answers])
+def test_a_fit_learns_where_gradients_are_off(off, fitted):
+    """Seen before: weights that stayed at their start, without a word."""
+    rows = torch.randn(80, 2, generator=start()).numpy()
+    wanted = fitted(rows)
+    with off():
+        found = fitted(rows)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["rows", "classifier", "table"])
+def test_the_loop_turns_gradients_on(name):
+    def weights(context):
+        trainer = Trainer(TASKS[name][0](), device="cpu")
+        with context:
+            trainer.run()
+        return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+    torch.testing.assert_close(weights(torch.no_grad()), weights(nullcontext()), rtol=0, atol=0)

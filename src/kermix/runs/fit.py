@@ -36,6 +36,7 @@ from kermix.runs.table_run import TableRun
 from kermix.runs.table_store import is_large, look_at_large
 from kermix.runs.training import train
 from kermix.training.image_settings import ImageSettings
+from kermix.training.loop import with_gradients
 from kermix.training.settings import FitSettings
 
 __all__ = ["begin_fit", "fit", "ranks_of", "resume"]
@@ -48,6 +49,7 @@ TO_BOTH = (TABLE_SETTINGS - OF_TABLES - {"components", "average"}) | {"model"}
 STRATEGIES = ("auto", "gather", "shard", "moments")
 
 
+@with_gradients
 def fit(
     data: Source,
     *,
@@ -98,6 +100,7 @@ def fit(
     return run
 
 
+@with_gradients
 def resume(folder: str | Path, *, show: bool = False) -> Run:
     """Go on with a run that was stopped, to the same result as without the stop."""
     run = open_run(folder)

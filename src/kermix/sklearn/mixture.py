@@ -10,6 +10,7 @@ from kermix.errors import MissingExtraError, PoorFitWarning
 from kermix.mixtures.marginals import marginal_log_prob
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.renamed import DEPRECATED, replaced_parameter
+from kermix.training.loop import with_gradients
 from kermix.training.settings import CostName, FitSettings, ModelName
 
 try:
@@ -122,6 +123,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         self.random_state = random_state
         self.polish = polish
 
+    @with_gradients
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the mixture to rows.
 

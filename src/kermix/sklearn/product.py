@@ -1,175 +1,35 @@
 """Gaussian-product networks on tables, in the manner of scikit-learn: each column a variable."""
 
-import math
-import numbers
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import check_sizes
-from kermix.errors import OptionError, SampleError
+from kermix.errors import SampleError
 from kermix.models.mixture.scaled import Scaler
-from kermix.models.product.bins import MOST_VALUES, ColumnBins
-from kermix.models.product.rows import GaussianProduct, ProductForm
-from kermix.sklearn.mixture import (
-    seed_from,  # first: it says what to install if scikit-learn is missing
+from kermix.models.product.rows import ProductForm
+from kermix.models.product.sureness import draw_in
+from kermix.sklearn.product_fit import (
+    FOR_MORE_CLASSES,
+    PRECISIONS,
+    ProductEstimator,
+    as_before_if_it_fails,
+    with_weight,
 )
-from kermix.training.tabular import FittedTable, TableSettings, fit_table
+from kermix.training.loop import with_gradients
 
 # isort: split
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
-__all__ = ["ProductClassifier", "ProductRegressor"]
+__all__ = ["FOR_MORE_CLASSES", "ProductClassifier", "ProductRegressor"]
 
-ROWS_TO_SPLIT = 20
-ROWS_AT_ONCE = 1024
-# In usual deviations: what is farther is as far, for all Gaussians; squares of farther targets
-# have no room in float32.
-FARTHEST, FARTHEST_TARGET = 1e6, 1e12
-SIZES = ("n_terms", "width", "depth", "n_members", "max_epochs", "n_iter_no_change")
-# Terms and epochs of a classifier where nothing is said: more classes need more of both, and the
-# trees of boosting, whose time is the measure, are as many as the classes, or one for two.
-FOR_TWO_CLASSES, FOR_MORE_CLASSES = (32, 30), (64, 50)
-VALUES_FOR_TWO_CLASSES = 64  # of a column
-PRECISIONS = (np.float64, np.float32)  # float32 stays: how far its numbers are rounded matters
+FARTHEST_TARGET = 1e12  # usual deviations: squares of farther ones have no room in float32
 
 
-class _ProductEstimator(BaseEstimator):
-    """What the classifier and the regressor share."""
-
-    _by_ranks = False
-    _may_be_none: tuple[str, ...] = ()
-    _bins: ColumnBins | None = None  # also of models that were saved before there were any
-
-    def __init__(
-        self,
-        n_terms: int | None = 32,
-        *,
-        width: int = 8,
-        depth: int = 2,
-        form: ProductForm = "variational",
-        n_members: int = 4,
-        max_epochs: int | None = 40,
-        batch_size: int | None = None,
-        learning_rate: float = 2e-2,
-        weight_decay: float = 0.1,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 20,
-        device: str = "cpu",
-        random_state: Any = None,
-    ) -> None:
-        self.n_terms = n_terms
-        self.width = width
-        self.depth = depth
-        self.form = form
-        self.n_members = n_members
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.device = device
-        self.random_state = random_state
-
-    def _fit(self, rows: np.ndarray, targets: Tensor, outputs: int) -> None:
-        self._check_options()
-        seed = seed_from(self.random_state)
-        terms, epochs = self._sizes(outputs)
-        settings = TableSettings(
-            terms=terms,
-            width=int(self.width),
-            depth=int(self.depth),
-            form=self.form,
-            epochs=epochs,
-            batch_size=None if self.batch_size is None else int(self.batch_size),
-            learning_rate=float(self.learning_rate),
-            decay=float(self.weight_decay),
-            patience=int(self.n_iter_no_change),
-            seed=seed,
-        )
-        values = torch.tensor(rows)
-        self.scaler_ = Scaler(values)
-        splits = self._splits(targets, seed)
-        scaled = self._scaled(values)
-        most = VALUES_FOR_TWO_CLASSES if outputs <= 2 else MOST_VALUES
-        bins = ColumnBins(scaled.double().numpy(), most) if self._by_ranks else None
-        rows_of = scaled.float() if bins is None else scaled.double()
-        fitted = fit_table(
-            rows_of, targets, outputs, splits, settings, bins=bins, device=self.device
-        )
-        self._bins = None if bins is None else bins.without_rows()
-        self._keep(fitted)
-
-    def _sizes(self, outputs: int) -> tuple[int, int]:
-        """Terms and epochs."""
-        usual = FOR_TWO_CLASSES if outputs <= 2 else FOR_MORE_CLASSES
-        given = (self.n_terms, self.max_epochs)
-        terms, epochs = (int(b if a is None else a) for a, b in zip(given, usual, strict=True))
-        return terms, epochs
-
-    def _check_options(self) -> None:
-        for name in SIZES:
-            if getattr(self, name) is None and name not in self._may_be_none:
-                raise OptionError(f"{name}=None must be a whole number, at least 1.")
-        check_sizes(**{name: getattr(self, name) for name in (*SIZES, "batch_size")})
-        if not (_is_number(self.learning_rate) and 0 < self.learning_rate < math.inf):
-            raise OptionError(f"learning_rate={self.learning_rate!r} must be a number above 0.")
-        if not (_is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf):
-            raise OptionError(f"weight_decay={self.weight_decay!r} must be a number from 0 on.")
-        if not (_is_number(self.validation_fraction) and 0 <= self.validation_fraction < 1):
-            raise OptionError(
-                f"validation_fraction={self.validation_fraction!r} must be a number from 0, "
-                "which holds out nothing, to below 1."
-            )
-
-    def _keep(self, fitted: FittedTable) -> None:
-        # In float64 a row's prediction does not depend on the rows beside it.
-        self.network_: GaussianProduct = fitted.network.double()
-        self.loss_curve_ = fitted.losses
-        self.validation_curve_ = fitted.held_out
-        self.n_iter_ = len(fitted.losses)
-        self.best_epochs_ = fitted.best
-
-    def _splits(self, targets: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
-        rows, labels = len(targets), targets.numpy()
-        held_out = int(rows * self.validation_fraction)
-        if rows < ROWS_TO_SPLIT or not held_out:
-            everything = torch.arange(rows)
-            return [(everything, everything[:0])] * int(self.n_members)
-        options = {"n_splits": int(self.n_members), "test_size": held_out, "random_state": seed}
-        chooser = ShuffleSplit(**options)
-        if targets.ndim == 1:
-            counts = np.bincount(labels)
-            if counts.min() >= 2 and held_out >= len(counts):
-                chooser = StratifiedShuffleSplit(**options)
-        parts = chooser.split(np.zeros((rows, 1)), labels)
-        return [(torch.from_numpy(a), torch.from_numpy(b)) for a, b in parts]
-
-    @torch.no_grad()
-    def _values(self, X: Any) -> Tensor:  # (n, members, outputs)
-        check_is_fitted(self)
-        rows = validate_data(self, X, dtype=np.float64, reset=False)
-        scaled = self._scaled(torch.tensor(rows))
-        inputs = scaled if self._bins is None else self._bins.inputs(scaled.double().numpy())
-        parts = inputs.split(ROWS_AT_ONCE)
-        return torch.cat([self.network_(part) for part in parts])
-
-    def _scaled(self, rows: Tensor) -> Tensor:
-        scaled = (rows - self.scaler_.location) / self.scaler_.scale
-        return scaled.clamp(-FARTHEST, FARTHEST)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-class ProductClassifier(ClassifierMixin, _ProductEstimator):
+class ProductClassifier(ClassifierMixin, ProductEstimator):
     r"""A classifier of tables: scores $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
 
     Each column is a variable with Gaussian layers of its own; the columns meet only in the last
@@ -177,9 +37,18 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
     the scaled column and its rank. Several networks with different starts are trained side by
     side, and their probabilities averaged.
 
+    Each network holds out some rows of its own. They say whether an earlier epoch was clearly
+    better than the last, and how sure the answers may be: scores are drawn towards those of the
+    base rate as far as makes these rows most likely. Where there is nothing to learn, the
+    probabilities are the shares of the classes.
+
     On a CPU, columns of more than 128 distinct values (64 for two classes) are cut at their
-    quantiles while training, and the layers see each value once in a step, whatever the number of
-    rows; answers are for the numbers as they are.
+    quantiles while training, all but values that many rows share, and the layers see each value
+    once in a step, whatever the number of rows. Answers are for the numbers as they are, but those
+    beyond the outermost of these values are answered as the outermost.
+
+    The same random state gives the same fit on the same machine with the same number of threads
+    (`torch.set_num_threads`): other numbers round sums differently, and trainings drift apart.
 
     Args:
         n_terms: Products in the sum; None takes 32 for two classes and 64 for more.
@@ -194,10 +63,10 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
             2048, and a twelfth for more, from 16 to 1024.
         learning_rate: Peak learning rate.
         weight_decay: Of the affine maps.
-        validation_fraction: Share of the rows that each network holds out to stop in time; 0
-            trains with all rows for all epochs, and so does a table of fewer than 20 rows. A
-            table whose classes are mostly chance may gain by 0.1.
-        n_iter_no_change: Epochs without progress on held-out rows after which a network stops.
+        validation_fraction: Share of the rows that each network holds out; None takes a tenth,
+            and at most 500 rows. 0 trains with all rows for all epochs, as a table of fewer than
+            20 rows does: nothing then says how sure the answers may be, and they are too sure.
+        n_iter_no_change: Epochs without progress on held-out rows after which a fit stops.
         device: "cpu", "cuda", "auto", ...
         random_state: Where all randomness comes from: a seed, None for another one each time, or
             a generator of NumPy (`np.random.default_rng(0)` or a `RandomState`), which moves on.
@@ -206,8 +75,9 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
         classes_: The labels.
         network_: The fitted networks, side by side.
         loss_curve_: Mean loss of each epoch.
-        validation_curve_: The same on held-out rows, if any.
-        best_epochs_: The epoch that each network was best at.
+        validation_curve_: The same on held-out rows, if any, were each network as sure as is best
+            for them.
+        best_epochs_: The epoch whose weights each network has, one for all.
         n_iter_: Epochs that were done.
         n_features_in_: Number of columns.
 
@@ -220,7 +90,8 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
     """
 
     _by_ranks = True
-    _may_be_none = ("n_terms", "max_epochs")
+    _may_be_none = ("n_terms", "max_epochs", "validation_fraction")
+    _rates: Tensor | None = None  # of models that were saved before there was a sureness
 
     def __init__(
         self,
@@ -234,7 +105,7 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
         batch_size: int | None = None,
         learning_rate: float = 4e-2,
         weight_decay: float = 0.5,
-        validation_fraction: float = 0.0,
+        validation_fraction: float | None = None,
         n_iter_no_change: int = 20,
         device: str = "cpu",
         random_state: Any = None,
@@ -255,17 +126,32 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
             random_state=random_state,
         )
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows (n, d) and their labels (n,)."""
+    @with_gradients
+    @as_before_if_it_fails
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from rows (n, d) and their labels (n,).
+
+        Args:
+            X: Rows.
+            y: Labels.
+            sample_weight: A weight for each row, (n,): with 2, it is as if the row stood twice,
+                and rows of weight 0 are left out.
+        """
         rows, labels = validate_data(self, X, y, dtype=PRECISIONS)
         check_classification_targets(labels)
+        rows, labels, weights = with_weight(rows, labels, sample_weight)
         self.classes_, codes = np.unique(labels, return_inverse=True)
-        self._fit(rows, torch.from_numpy(codes.reshape(-1)).long(), len(self.classes_))
+        targets = torch.from_numpy(codes.reshape(-1)).long()
+        fitted = self._fit(rows, targets, len(self.classes_), weights)
+        self._sureness, self._rates = fitted.sureness, fitted.rates.double()
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each class for each row, (n, classes)."""
-        probabilities: np.ndarray = self._values(X).softmax(-1).mean(1).numpy()
+        scores = self._values(X)
+        if self._rates is not None:
+            scores = draw_in(scores, self._sureness, self._rates)
+        probabilities: np.ndarray = scores.softmax(-1).mean(1).numpy()
         return probabilities
 
     def predict(self, X: Any) -> np.ndarray:
@@ -275,11 +161,12 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
         return chosen
 
 
-class ProductRegressor(RegressorMixin, _ProductEstimator):
+class ProductRegressor(RegressorMixin, ProductEstimator):
     r"""A regressor on tables: $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
 
-    As `ProductClassifier`, with the mean of the networks' values. Targets are scaled
-    inside too, and may have several columns.
+    As `ProductClassifier`, with the mean of the networks' values, and of the columns alone,
+    without ranks. Targets are scaled inside too, and may have several columns. Inputs beyond the
+    range of the training rows are answered as those at its ends, column by column.
 
     Args:
         n_terms: Products in the sum.
@@ -317,11 +204,21 @@ class ProductRegressor(RegressorMixin, _ProductEstimator):
         ((300,), True)
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows (n, d) and their targets, (n,) or (n, outputs)."""
+    @with_gradients
+    @as_before_if_it_fails
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from rows (n, d) and their targets, (n,) or (n, outputs).
+
+        Args:
+            X: Rows.
+            y: Targets.
+            sample_weight: A weight for each row, (n,): with 2, it is as if the row stood twice,
+                and rows of weight 0 are left out.
+        """
         rows, targets = validate_data(
             self, X, y, dtype=PRECISIONS, multi_output=True, y_numeric=True
         )
+        rows, targets, weights = with_weight(rows, targets, sample_weight)
         targets = np.asarray(targets, dtype=np.float64)
         self._one_target = targets.ndim == 1
         wide = torch.tensor(targets.reshape(len(targets), -1))
@@ -335,7 +232,7 @@ class ProductRegressor(RegressorMixin, _ProductEstimator):
                 f"more than {FARTHEST_TARGET:g} times as far from the others as they are from "
                 "each other. Leave it out, or take logarithms."
             )
-        self._fit(rows, scaled, wide.shape[1])
+        self._fit(rows, scaled.float(), wide.shape[1], weights)
         return self
 
     def predict(self, X: Any) -> np.ndarray:

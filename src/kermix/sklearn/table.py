@@ -14,7 +14,7 @@ from torch import Tensor
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import EncodedTable, Schema
-from kermix.errors import OptionError, PoorFitWarning, RunError, SchemaError, TableError
+from kermix.errors import PoorFitWarning, RunError, SchemaError, TableError
 from kermix.models.table.cells import place_of
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import find_links, with_link_codes
@@ -24,8 +24,9 @@ from kermix.sklearn.mixture import (
     seed_from,  # first: it says what to install if scikit-learn is missing
 )
 from kermix.sklearn.table_answers import TableAnswers
+from kermix.sklearn.weights import row_weights
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
-from kermix.training.loop import Trainer
+from kermix.training.loop import Trainer, with_gradients
 from kermix.training.table_model import (
     TableModelSettings,
     TableModelTask,
@@ -137,6 +138,7 @@ class TableModel(TableAnswers, BaseEstimator):
         self.device = device
         self.random_state = random_state
 
+    @with_gradients
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the model to a table.
 
@@ -162,6 +164,7 @@ class TableModel(TableAnswers, BaseEstimator):
         layout = TableLayout.found(schema, encoded, equal, same)
         return self._trained(schema, layout, frame, encoded, weights)
 
+    @with_gradients
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Go on from the present weights, with other rows of the same columns.
 
@@ -273,16 +276,7 @@ def _weighted(frame: Frame, given: Any) -> tuple[Frame, Tensor | None]:
     """The rows that have a weight, and the weights as shares of the largest."""
     if given is None:
         return frame, None
-    try:
-        weights = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        weights = np.empty(0)  # refused below
-    good = weights.shape == (frame.rows,) and bool(np.isfinite(weights).all())
-    if not good or bool((weights < 0).any()) or not bool((weights > 0).any()):
-        raise OptionError(
-            f"sample_weight must be {frame.rows} finite numbers, not negative and not all 0."
-        )
-    shares = (weights / weights.max()).astype(np.float32)
+    shares = row_weights(given, frame.rows)
     some = shares > 0
     if some.all():
         return frame, torch.as_tensor(shares)

@@ -16,9 +16,10 @@ import re
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -46,14 +47,36 @@ from kermix.training.checkpoints import (
 from kermix.training.graphs import StepGraph
 from kermix.training.task import Row, Task
 
-__all__ = ["Row", "Trainer", "load_model", "make_fabric"]
+__all__ = ["Row", "Trainer", "load_model", "make_fabric", "with_gradients"]
 
 TaskT = TypeVar("TaskT", bound=Task)
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 LAST, BEST, MODEL = "last.safetensors", "best.safetensors", "model.safetensors"
 STOPS_EVERY = 16  # steps between two looks, on a GPU, at whether any rank is to stop
 # How NaN shows where values are looked at: in points, variances, weights or a factorization.
 NOT_FINITE = (SampleError, VarianceError, WeightError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+
+
+def with_gradients(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Let a function train also where its caller has turned gradients off.
+
+    In `torch.no_grad()` nothing would be learned, without a word. In `torch.inference_mode()` a
+    model must be made within such a function, too: what is made there is never trained.
+
+    Example:
+        >>> with torch.no_grad():
+        ...     with_gradients(torch.is_grad_enabled)()
+        True
+    """
+
+    @wraps(function)
+    def trains(*given: Given.args, **named: Given.kwargs) -> Result:
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            return function(*given, **named)
+
+    return trains
 
 
 @dataclass
@@ -144,6 +167,7 @@ class Trainer(Generic[TaskT]):
         gc.collect()
         torch.distributed.destroy_process_group()
 
+    @with_gradients
     def run(
         self,
         *,

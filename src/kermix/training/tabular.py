@@ -18,9 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kermix.checks import check_option
 from kermix.distributed import Ranks
-from kermix.errors import OptionError
 from kermix.models.product.binned import (
     Grid,
     binned_values,
@@ -28,13 +26,14 @@ from kermix.models.product.binned import (
     set_binned_statistics,
 )
 from kermix.models.product.bins import ColumnBins
-from kermix.models.product.rows import FORMS, GaussianProduct, ProductForm, VariableLayer
+from kermix.models.product.rows import GaussianProduct, VariableLayer
 from kermix.models.product.statistics import set_row_statistics
-from kermix.renamed import accepts_old_names
+from kermix.models.product.sureness import draw_in, likeliest_sureness
 from kermix.training.graphs import adam
 from kermix.training.kept_members import MemberKeeper
 from kermix.training.loop import Trainer
 from kermix.training.schedules import learning_rate
+from kermix.training.tabular_settings import TableSettings
 from kermix.training.task import Forward, Row, Task
 
 __all__ = ["FittedTable", "TableSettings", "TableTask", "fit_table"]
@@ -43,58 +42,10 @@ STEPS, SMALLEST_BATCH, LARGEST_BATCH = 16, 16, 256  # of an epoch, where nothing
 # With bins, rows cost less than the layers do: few steps, of many rows.
 # Of an epoch, and the largest batch: of one or two outputs, and of more.
 FEW_OUTPUTS, MORE_OUTPUTS = (10, 2048), (12, 1024)
+ROWS_OF_A_LOOK = 4096  # for statistics; those at the end are of all rows
+CLEARLY = 2.0  # standard errors by which an earlier epoch of a classifier must be better
 SHARPNESS = 1.5  # of the first layer's Gaussians with bins: how much narrower they begin
 BETAS = (0.9, 0.95)  # a fit is a few hundred steps: torch's 0.999 would still remember the first
-
-
-@accepts_old_names
-@dataclass(frozen=True)
-class TableSettings:
-    """Settings of a fit to a table.
-
-    Attributes:
-        terms: Products in the sum.
-        width: Features of a column in the layers before the last.
-        depth: Gaussian layers.
-        form: How the columns meet, see `kermix.models.GaussianProduct`.
-        epochs: At most so many passes over the rows.
-        batch_size: Rows in each step; None takes a sixteenth of them, from 16 to 256; with bins a
-            tenth of two classes, up to 2048, and a twelfth of more, up to 1024.
-        learning_rate: Peak learning rate.
-        decay: Weight decay of the affine maps and coefficients.
-        patience: Epochs without progress on held-out rows after which a member stops.
-        seed: All randomness comes from it.
-    """
-
-    terms: int = 32
-    width: int = 8
-    depth: int = 2
-    form: ProductForm = "variational"
-    epochs: int = 40
-    batch_size: int | None = None
-    learning_rate: float = 2e-2
-    decay: float = 0.1
-    patience: int = 20
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_option("form", self.form, FORMS)
-        for name in ("terms", "width", "depth", "epochs", "batch_size", "patience"):
-            value = getattr(self, name)
-            if name == "batch_size" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise OptionError(f"{name}={value!r} must be a whole number, at least 1.")
-        if self.batch_size == 1:
-            raise OptionError(
-                "batch_size=1 must be at least 2: a row is compared with the others of its batch. "
-                "None takes a fair share of the rows."
-            )
-        if not 0 < self.learning_rate < math.inf or not 0 <= self.decay < math.inf:
-            raise OptionError(
-                f"learning_rate={self.learning_rate} must be above 0, and decay={self.decay} not "
-                "negative; both must be finite."
-            )
 
 
 @dataclass(frozen=True)
@@ -106,12 +57,16 @@ class FittedTable:
         losses: Mean loss of each epoch on the training rows.
         held_out: Mean loss of each epoch on held-out rows; empty where none were held out.
         best: The epoch, from 1, that each member was best at.
+        sureness: How sure the answers of classifiers may be, from 0 to 1.
+        rates: The share of each class among all rows, if there are classes.
     """
 
     network: GaussianProduct
     losses: list[float]
     held_out: list[float]
     best: list[int]
+    sureness: float
+    rates: Tensor
 
 
 class TableTask(Task):
@@ -127,15 +82,21 @@ class TableTask(Task):
         splits: Sequence[tuple[Tensor, Tensor]],
         settings: TableSettings,
         bins: ColumnBins | None = None,
+        weights: Tensor | None = None,
     ) -> None:
-        self.settings, self._targets = settings, targets
+        self.settings, self._targets, self._weights = settings, targets, weights
         self._rows = rows if bins is None else bins.inputs(rows.numpy()).float()
         self._grid: Grid | None = None
         if bins is not None:
             assert bins.grid is not None
             assert bins.codes is not None
             self._grid, self._codes = Grid(*(t.float() for t in bins.grid)), bins.codes
-        self._loss_of = _class_loss if targets.ndim == 1 else _squared_loss
+        self._has_classes = targets.ndim == 1
+        self._losses_of = _class_losses if self._has_classes else _squared_losses
+        self.rates = torch.empty(0)  # of the classes
+        if self._has_classes:
+            counts = torch.bincount(targets, weights, minlength=outputs).float()
+            self.rates = counts / counts.sum()
         self._train = torch.stack([s[0] for s in splits], 1)  # (m, E)
         self._held = torch.stack([s[1] for s in splits], 1)
         count = len(self._train)
@@ -156,7 +117,7 @@ class TableTask(Task):
             members=len(splits),
             path="whole",
             generator=torch.Generator().manual_seed(settings.seed),
-        )
+        ).float()  # whatever torch's default is
         if bins is not None:
             first = self.model.layers[0]
             assert isinstance(first, VariableLayer)
@@ -178,7 +139,13 @@ class TableTask(Task):
         if self._grid is not None:
             keep_freed_memory()
         self._sum = torch.zeros((), device=device)
-        self._keeper = MemberKeeper(self.model, self._train.shape[1], settings.patience)
+        self.rates = self.rates.to(device)
+        if self._weights is not None:
+            self._weights = self._weights.to(device)
+        # Classifiers stop at one epoch, judged by the rows of all: each one's alone are few, and
+        # an epoch that is best by chance has the high learning rate of the middle.
+        stopped, margin = (1, CLEARLY) if self._has_classes else (self._train.shape[1], 0.0)
+        self._keeper = MemberKeeper(self.model, stopped, settings.patience, margin)
         groups = _groups(self.model, settings.decay)
         return [adam(groups, device, torch.optim.AdamW, fused=True, betas=BETAS)]
 
@@ -206,7 +173,7 @@ class TableTask(Task):
         return learning_rate(share, self.settings.learning_rate)
 
     def batch(self, step: int) -> Tensor:  # (n, E)
-        """The rows of each member, each once in an epoch."""
+        """The rows of each member, each once in an epoch, or as often as its weight says."""
         place = step % self._batches
         if place == 0:
             self._order = self._new_order()
@@ -220,10 +187,21 @@ class TableTask(Task):
     def _new_order(self) -> Tensor:  # (m, E)
         count, members = self._train.shape
         if self._grid is None:
-            return torch.rand(count, members, generator=self.generator).argsort(0)
-        # Ten times as fast, and no longer small beside the steps of an epoch.
-        orders = [torch.randperm(count, generator=self.generator) for _ in range(members)]
-        return torch.stack(orders, 1)
+            order = torch.rand(count, members, generator=self.generator).argsort(0)
+        else:  # ten times as fast, and no longer small beside the steps of an epoch
+            orders = [torch.randperm(count, generator=self.generator) for _ in range(members)]
+            order = torch.stack(orders, 1)
+        if self._weights is None:
+            return order
+        return self._by_weight(torch.rand(members, generator=self.generator)).gather(0, order)
+
+    def _by_weight(self, offsets: Tensor) -> Tensor:  # (E,) -> (m, E)
+        """Places among a member's rows, as many as there are, each as often as its weight says."""
+        assert self._weights is not None
+        reached = self._weights[self._train].cpu().double().cumsum(0).T.contiguous()
+        count = reached.shape[1]
+        marks = (torch.arange(count) + offsets.double().unsqueeze(1)) / count * reached[:, -1:]
+        return torch.searchsorted(reached, marks, right=True).clamp(max=count - 1).T
 
     def loss(self, forward: Forward | None, batch: Tensor, step: int) -> Tensor:  # (E,)
         """Of each member."""
@@ -232,7 +210,7 @@ class TableTask(Task):
             found = forward(self._rows[batch])
         else:
             found = binned_values(self.model, self._grid, self._codes[batch])
-        loss = self._loss_of(found, self._targets[batch])
+        loss = self._losses_of(found, self._targets[batch]).mean(0)
         self._sum += loss.detach().mean() / self._batches
         return loss
 
@@ -245,10 +223,11 @@ class TableTask(Task):
         epoch = step // self._batches
         row: Row = {"epoch": epoch, "step": step, "loss": float(self._sum)}
         if len(self._held):
-            self._set_statistics()
+            self._set_statistics(ROWS_OF_A_LOOK)
             measured = self._held_out_losses()
             row["held_out"] = float(measured.mean())
-            self.ended = self._keeper.keep(measured, epoch - 1)
+            by_keeper = measured.reshape(-1, len(self._keeper.best))
+            self.ended = self._keeper.keep(by_keeper, epoch - 1)
         return row
 
     def finish(self) -> None:
@@ -256,21 +235,25 @@ class TableTask(Task):
         self.model.memory.clear()
         if len(self._held):
             self._keeper.restore()
-        else:
-            self._set_statistics()
+        self._set_statistics(len(self._train))
 
-    def _set_statistics(self) -> None:
-        """Exactly those of the training rows, for the weights as they are now."""
+    def _set_statistics(self, most: int) -> None:
+        """Those of the training rows, or evenly some of them, for the weights as they are now."""
         self.model.eval()
+        chosen = self._train
+        if self._weights is not None:
+            evenly = self._by_weight(torch.full((chosen.shape[1],), 0.5))
+            chosen = chosen.gather(0, evenly.to(chosen.device))
+        chosen = chosen[:: -(-len(chosen) // most)]
         if self._grid is None:
-            set_row_statistics(self.model, self._rows[self._train])
+            set_row_statistics(self.model, self._rows[chosen])
         else:
-            set_binned_statistics(self.model, self._grid, self._codes[self._train])
+            set_binned_statistics(self.model, self._grid, self._codes[chosen])
 
     def best_epochs(self, epochs: int) -> list[int]:
         """The epoch, from 1, that each member was best at, of so many."""
-        best = self._keeper.best
-        found: list[int] = best.add(1).tolist() if len(self._held) else [epochs] * len(best)
+        best = self._keeper.best if len(self._held) else torch.tensor([epochs - 1])
+        found: list[int] = best.add(1).expand(self._train.shape[1]).tolist()
         return found
 
     def failure(self, step: int) -> str:
@@ -296,12 +279,31 @@ class TableTask(Task):
         self.model.train()
 
     @torch.no_grad()
-    def _held_out_losses(self) -> Tensor:  # (E,)
-        parts = [
-            self._loss_of(self.model(self._rows[part]), self._targets[part]) * len(part)
-            for part in self._held.split(LARGEST_BATCH)
-        ]
-        return torch.stack(parts).sum(0) / len(self._held)
+    def _held_out_losses(self) -> Tensor:  # (m, E)
+        """Of classes, as sure as is best: how sure an answer is, is settled at the end."""
+        values, targets, weights = self._unseen()
+        if self._has_classes:
+            sureness = likeliest_sureness(values, targets, weights, self.rates)
+            values = draw_in(values, sureness, self.rates)
+        losses = self._losses_of(values, targets)
+        return losses if weights is None else losses * (weights / weights.mean(0))
+
+    @torch.no_grad()
+    def sureness(self) -> float:
+        """How sure answers may be, by all rows that were held out."""
+        if not self._has_classes or not len(self._held):
+            return 1.0
+        return float(likeliest_sureness(*self._unseen(), self.rates))
+
+    def _unseen(self) -> tuple[Tensor, Tensor, Tensor | None]:  # (m, E, outputs), (m, E, ...)
+        """Each member's values, the targets and the weights of the rows that it holds out."""
+        parts = self._held.split(LARGEST_BATCH)
+        if self._grid is None:
+            values = [self.model(self._rows[part]) for part in parts]
+        else:
+            values = [binned_values(self.model, self._grid, self._codes[part]) for part in parts]
+        weights = None if self._weights is None else self._weights[self._held]
+        return torch.cat(values), self._targets[self._held], weights
 
 
 def fit_table(
@@ -312,12 +314,14 @@ def fit_table(
     settings: TableSettings,
     *,
     bins: ColumnBins | None = None,
+    weights: Tensor | None = None,
     device: str = "auto",
 ) -> FittedTable:
     """Fit one network for each split: the rows that it trains with, and those that it does not.
 
     Integer targets are classes, learned with the cross-entropy; others with squared errors. With
-    the bins of these rows, the networks take `bins.inputs`: every column and its rank.
+    the bins of these rows, the networks take `bins.inputs`: every column and its rank. Weights of
+    the rows, (n,) and above 0, say how often each is drawn.
 
     Example:
         >>> x = torch.linspace(-2, 2, 64)[:, None]
@@ -327,14 +331,17 @@ def fit_table(
         >>> fit.network(x).shape
         torch.Size([64, 1, 1])
     """
-    trainer = Trainer(TableTask(rows, targets, outputs, splits, settings, bins), device=device)
+    task = TableTask(rows, targets, outputs, splits, settings, bins, weights)
+    trainer = Trainer(task, device=device)
     trainer.run()
-    task, history = trainer.task, trainer.history
+    history, sureness = trainer.history, task.sureness()
     return FittedTable(
         task.model.cpu().eval(),
         [row["loss"] for row in history],
         [row["held_out"] for row in history if "held_out" in row],
         task.best_epochs(len(history)),
+        sureness,
+        task.rates.cpu(),
     )
 
 
@@ -347,10 +354,10 @@ def _groups(network: nn.Module, decay: float) -> list[dict[str, object]]:
     return [{"params": maps, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
 
 
-def _class_loss(scores: Tensor, labels: Tensor) -> Tensor:  # (n, E, o), (n, E) -> (E,)
+def _class_losses(scores: Tensor, labels: Tensor) -> Tensor:  # (n, E, o), (n, E) -> (n, E)
     each = functional.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none")
-    return each.view_as(labels).mean(0)
+    return each.view_as(labels)
 
 
-def _squared_loss(values: Tensor, targets: Tensor) -> Tensor:  # (n, E, o) twice -> (E,)
-    return (values - targets).square().mean((0, 2))
+def _squared_losses(values: Tensor, targets: Tensor) -> Tensor:  # (n, E, o) twice -> (n, E)
+    return (values - targets).square().mean(2)

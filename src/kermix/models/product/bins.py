@@ -26,6 +26,7 @@ class ColumnBins:
     Args:
         columns: Scaled, (n, T), float64.
         most: Values of a column at most, up to 128, where none is common.
+        weights: Of the rows, (n,), all above 0.
 
     Attributes:
         codes: Which of its column's values each number is, (n, T), uint8.
@@ -39,15 +40,20 @@ class ColumnBins:
         torch.Size([1, 4])
     """
 
-    def __init__(self, columns: np.ndarray, most: int = MOST_VALUES) -> None:
-        found = [_cut(column, most) for column in columns.T]
+    def __init__(
+        self,
+        columns: np.ndarray,
+        most: int = MOST_VALUES,
+        weights: np.ndarray | None = None,
+    ) -> None:
+        found = [_cut(column, most, weights) for column in columns.T]
         self._values = [values for values, _, _ in found]
         self._ranks = [_ranks(counts) for _, counts, _ in found]
         self.codes: Tensor | None = torch.from_numpy(np.stack([c for _, _, c in found], 1))
         widest = max(map(len, self._values))
         # Where a column has fewer values, its last one stands again and no row has it.
         points = np.stack([np.pad(v, (0, widest - len(v)), "edge") for v in self._values], 1)
-        shares = [np.pad(k / len(columns), (0, widest - len(k))) for _, k, _ in found]
+        shares = [np.pad(k / k.sum(), (0, widest - len(k))) for _, k, _ in found]
         inputs = self.inputs(points).view(widest, -1, 2).transpose(0, 1).contiguous()
         self.grid: Grid | None = Grid(inputs, torch.from_numpy(np.stack(shares)))
 
@@ -65,37 +71,44 @@ class ColumnBins:
         return self
 
 
-def _cut(column: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values in ascending order, how many rows have each, and which each row has."""
-    cuts = _cuts(column, most)
+def _cut(
+    column: np.ndarray, most: int, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values in ascending order, the weight of rows that have each, and which each row has."""
+    cuts = _cuts(column, most, weights)
     codes = np.searchsorted(cuts, column, side="right")
-    counts = np.bincount(codes, minlength=len(cuts) + 1)
-    sums = np.bincount(codes, weights=column, minlength=len(cuts) + 1)
-    held = counts > 0  # between two quantiles that rounding has set apart there may be no row
-    codes = (np.cumsum(held) - 1)[codes]
-    counts = counts[held]
+    rows = np.bincount(codes, minlength=len(cuts) + 1)
+    held = rows > 0  # between two quantiles that rounding has set apart there may be no row
+    codes, rows = (np.cumsum(held) - 1)[codes], rows[held]
+    counts = np.bincount(codes, weights)
+    sums = np.bincount(codes, column if weights is None else column * weights)
     # Rounding must not take a mean beyond its rows: ranks are looked up among rising values.
-    ends = np.cumsum(counts)
-    rising = np.sort(column)
-    means = np.clip(sums[held] / counts, rising[ends - counts], rising[ends - 1])
+    ends, rising = np.cumsum(rows), np.sort(column)
+    means = np.clip(sums / counts, rising[ends - rows], rising[ends - 1])
     return means, counts, codes.astype(np.uint8)
 
 
-def _cuts(column: np.ndarray, most: int) -> np.ndarray:
+def _cuts(column: np.ndarray, most: int, weights: np.ndarray | None) -> np.ndarray:
     """Where all values but the first begin: at most twice as many as asked for, less two.
 
     Where there are too many, those that a fair share of rows has in common stay themselves, and
     the rest are cut at their own quantiles: else all quantiles of a column that is mostly zero
     would be zero.
     """
-    values, counts = np.unique(column, return_counts=True)
+    values, places = np.unique(column, return_inverse=True)
     if len(values) <= most:
         return values[1:]
-    common = np.flatnonzero(counts * most >= len(column))
-    rest = column[~np.isin(column, values[common])]
-    parts = most - len(common)
-    cuts = np.quantile(rest, np.arange(1, parts) / parts)
-    after = values[common[common + 1 < len(values)] + 1]
+    counts = np.bincount(places, weights)
+    common = counts * most >= counts.sum()
+    rest = ~common[places]
+    parts = most - int(common.sum())
+    shares = np.arange(1, parts) / parts
+    if weights is None:
+        cuts = np.quantile(column[rest], shares)
+    else:
+        reached = np.cumsum(np.where(common, 0.0, counts))
+        cuts = values[np.searchsorted(reached, shares * reached[-1])]
+    after = values[1:][common[:-1]]
     cuts = np.unique(np.concatenate([cuts, values[common], after]))
     return cuts[cuts > values[0]]
 
