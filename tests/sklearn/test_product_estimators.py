@@ -463,7 +463,7 @@ def test_holding_out_all_but_one_row_is_refused(estimator):
 
 
 @pytest.mark.parametrize(
-    ("count", "share", "held"), [(300, None, 30), (9000, None, 500), (300, 0.2, 60)]
+    ("count", "share", "held"), [(300, None, 30), (9000, None, 250), (300, 0.2, 60)]
 )
 def test_rows_that_a_classifier_holds_out(count, share, held):
     model = km.ProductClassifier(validation_fraction=share)

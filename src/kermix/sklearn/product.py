@@ -64,7 +64,7 @@ class ProductClassifier(ClassifierMixin, ProductEstimator):
         learning_rate: Peak learning rate.
         weight_decay: Of the affine maps.
         validation_fraction: Share of the rows that each network holds out; None takes a tenth,
-            and at most 500 rows. 0 trains with all rows for all epochs, as a table of fewer than
+            and at most 250 rows. 0 trains with all rows for all epochs, as a table of fewer than
             20 rows does: nothing then says how sure the answers may be, and they are too sure.
         n_iter_no_change: Epochs without progress on held-out rows after which a fit stops.
         device: "cpu", "cuda", "auto", ...

@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 ROWS_TO_SPLIT = 20
 # Held out of each network where nothing is said: one epoch and one number are found with them.
-SHARE_HELD_OUT, MOST_HELD_OUT = 0.1, 500
+SHARE_HELD_OUT, MOST_HELD_OUT = 0.1, 250
 ROWS_AT_ONCE = 1024
 FARTHEST = 1e6  # usual deviations: what is farther is as far, for all Gaussians
 SIZES = ("n_terms", "width", "depth", "n_members", "max_epochs", "n_iter_no_change")
