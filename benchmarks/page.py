@@ -37,7 +37,7 @@ def write_page(results: Path, page: Path) -> Path:
             continue
         lines += [f"## {name}", "", text[0].upper() + text[1:] + ".", ""]
         if name in OTHER_PAGES:
-            lines += [f"These tables have [a page of their own]({OTHER_PAGES[name]}).", ""]
+            lines += [f"These tables are on [a separate page]({OTHER_PAGES[name]}).", ""]
             continue
         if name in PICTURES:
             file, text, draw = PICTURES[name]

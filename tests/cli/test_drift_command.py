@@ -132,7 +132,7 @@ def test_gaps_and_small_periods_are_said(flights):
         (["--by", "day", "--every", "fortnight"], "one of day, week, month, year"),
         (["--by", "month", "--reference", "Januar"], "did you mean January"),
         (["--by", "month", "--exclude", "month"], "do not exclude it"),
-        (["--by", "day", "--every", "year"], "has 1 period .2024.; drift needs two"),
+        (["--by", "day", "--every", "year"], "has 1 period .2024.; drift needs at least two"),
         ([], "--by COLUMN"),
         (["--by", "month", "--level", "2"], "between 0 and 1"),
     ],

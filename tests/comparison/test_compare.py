@@ -59,7 +59,7 @@ def test_it_prints_as_a_table_and_becomes_json(result):
     text = result.details()
     assert "SVD cost" in text
     assert "Bures distance" in text
-    assert "random parts of the rows" in text
+    assert "random subsets of the rows" in text
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert len(content["measures"]) == 15
     assert content["verdict"]["different"] is True

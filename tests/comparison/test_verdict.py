@@ -161,7 +161,7 @@ def test_sketches_have_a_pvalue_and_refuse_numbers_that_tell_nothing():
     assert str(far).startswith("They differ (p < 1e-06).")
     assert "SVD cost" in str(far)
     assert far.verdict.effect is None
-    assert "nothing is said of columns" in far.verdict.sentence()
+    assert "no result for single columns" in far.verdict.sentence()
     tiny = km.compare(*(km.Sketch(good).update(p) for p in (x[:5], x[5:])))
     assert not tiny.verdict.different
     assert tiny.verdict.sentence().startswith("No verdict: because a sketch has 5 rows")

@@ -88,7 +88,7 @@ def test_spaces_mean_what_they_say():
     torch.testing.assert_close(first, RandomFeatures(images, 4, generator=seeded())(images))
     with pytest.raises(OptionError, match="autoencoder"):
         make_space("codes", images, None, seeded())
-    with pytest.raises(OptionError, match="not offered"):
+    with pytest.raises(OptionError, match="not supported"):
         make_space("fourier", images, None, seeded())
 
 

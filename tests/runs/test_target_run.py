@@ -225,7 +225,7 @@ def test_what_a_model_of_one_column_cannot_do_is_said(classes, folder, tmp_path)
     ("arguments", "message"),
     [
         (("--target", "knd"), "there is no column 'knd' to predict; did you mean kind"),
-        ((), "name the column to predict, --target COLUMN"),
+        ((), "name the column to predict with --target COLUMN"),
         (("--target", "kind", "--patch", "5"), "--patch is for images"),
         (("--target", "kind", "--set", "rotation=3"), "rotation does not apply to a table"),
         (("--target", "kind", "--kind", "kind=key"), "kind is a key"),

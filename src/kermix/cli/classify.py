@@ -37,55 +37,60 @@ def classify(
         str,
         typer.Argument(
             help="digits (built in), mnist, cifar10, celeba:ATTRIBUTE, or a folder: "
-            "train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png, of which a fifth is then "
-            f"kept for testing; or, with --target, a table ({TABLES})."
+            "train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png, of which a fifth is "
+            f"then held out for testing; or, with --target, a table ({TABLES})."
         ),
     ] = "digits",
     target: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Of a table: the column to predict from all others; a number is a regression.",
+            help="Tables: column to predict from all others; for a number, this is a regression.",
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="gaussian-product, or cnn, a plain network to compare with.")
+        str, typer.Option(help="gaussian-product, or cnn: a plain network for comparison.")
     ] = "gaussian-product",
     patch: Annotated[
-        int, typer.Option(help="Side of the patches in pixels, odd; 1 looks at single pixels.")
+        int, typer.Option(help="Side length of the patches in pixels, odd; 1 means single pixels.")
     ] = 3,
-    epochs: Annotated[
-        int | None, typer.Option(help="Times that every image is seen; by default 20.")
-    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Number of epochs. By default 20.")] = None,
     width: Annotated[
         int | None,
         typer.Option(
-            help="Features of a position; by default 256, 64 for few images. Of a row: 128."
+            help="Features per position; by default 256, or 64 for few images. Tables: features "
+            "per row; by default 128."
         ),
     ] = None,
     depth: Annotated[int | None, typer.Option(help="Number of Gaussian layers.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images or rows in each step.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Batch size: images or rows in each step.")
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     augment: Annotated[
-        bool, typer.Option(help="Whether training images are shifted (cifar10: mirrored too).")
+        bool, typer.Option(help="Whether to shift training images (cifar10: also mirror them).")
     ] = True,
     setting: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Any other setting, as often as needed: whitening=null, anchors_at=[3], "
-            "rotation=10, cutout=8; of a table steps=2000, dropout=0.2. All of them are listed in "
-            "the report.",
+            help="Any other setting (repeatable): whitening=null, anchors_at=[3], rotation=10, "
+            "cutout=8; for tables steps=2000, dropout=0.2. The report lists all of them.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Same seed, same machine: same result.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(help="Random seed; the same seed on the same machine gives the same result."),
+    ] = 0,
     data_root: Annotated[
         Path | None,
-        typer.Option(help="Folder that holds the files of mnist or cifar10; else downloaded."),
+        typer.Option(
+            help="Folder with the files of mnist or cifar10. By default they are downloaded."
+        ),
     ] = None,
     size: Annotated[
-        int | None, typer.Option(help="Bring all images to this side, in pixels.")
+        int | None, typer.Option(help="Resize all images to this side length, in pixels.")
     ] = None,
     reading: Reading = AS_FOUND,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
@@ -94,22 +99,22 @@ def classify(
     ] = "auto",
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the run, which must not exist. By default runs/NAME."),
+        typer.Option(help="Run folder, which must not exist. By default runs/NAME."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A first look: a small network, few steps.")
     ] = False,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with this run; other options are not looked at.")
+        Path | None, typer.Option(help="Continue this run; all other options are ignored.")
     ] = None,
 ) -> None:
     """Learn the classes of images, or a column of a table, and write a report.
 
-    Images, without arguments scikit-learn's 8 x 8 digits, in under a minute: a network of Gaussian
-    products. Each pixel, or the patch around it, is looked at alone; positions meet only in one
-    last exponential. With --target, a column of a table given all others, by the table model: a
-    fifth of the rows is kept for the test. Stop with Ctrl-C at any moment: nothing is lost, and
-    the command to go on is printed.
+    Images (by default scikit-learn's 8 x 8 digits, in under a minute) are classified by a network
+    of Gaussian products: each pixel, or the patch around it, is processed on its own, and
+    positions interact only in one final exponential. With --target, the table model predicts a
+    column of a table from all others; a fifth of the rows is held out for testing. Stop with
+    Ctrl-C at any time: nothing is lost, and the command to continue is printed.
     """
     check_there(data)
     from kermix.data.images.labelled import load_labelled
@@ -166,16 +171,16 @@ def _is_table(data: str, target: str | None, reading: Reading) -> bool:
 
     table = is_table(data, arrays=True)
     if table and target is None:
-        raise OptionError(f"{data} is a table: name the column to predict, --target COLUMN.")
+        raise OptionError(f"{data} is a table: name the column to predict with --target COLUMN.")
     if not table and (target is not None or reading.said()):
-        raise OptionError(f"{data}: --target and how a table is read are for tables, not images.")
+        raise OptionError(f"{data}: --target and the reading options are for tables, not images.")
     return table
 
 
 def _check_of_tables(data: str, unused: list[str]) -> None:
     if unused:
         option = f"--{unused[0].replace('_', '-')}"
-        raise OptionError(f"{data}: {option} is for images, and this is a table.")
+        raise OptionError(f"{data} is a table; {option} is only for images.")
 
 
 def _classify_table(
@@ -205,37 +210,42 @@ def _classify_table(
 def predict(
     run: Annotated[
         Path,
-        typer.Argument(help="Folder of a run of kermix classify, or of the table model."),
+        typer.Argument(help="Run folder of kermix classify, or of the table model."),
     ],
     data: Annotated[
         Path,
         typer.Argument(
-            help="A picture, a folder of pictures, an IDX file, or a .npy of images; of the table "
+            help="An image, a folder of images, an IDX file, or a .npy of images; for the table "
             "model, a table, as for fit."
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="Where to write the table, .csv; else it is printed."),
+        typer.Option(
+            "-o", "--out", help="File for the predictions (.csv). By default they are printed."
+        ),
     ] = None,
     chances: Annotated[
         bool, typer.Option("--all", help="Write the probability of every class.")
     ] = False,
     target: Annotated[
         str | None,
-        typer.Option(help="Table model: the column to predict; by default that of the fit."),
+        typer.Option(help="Table model: column to predict. By default the target of the fit."),
     ] = None,
     id_column: Annotated[
         str | None,
-        typer.Option("--id", metavar="COLUMN", help="Table model: a column that names the rows."),
+        typer.Option(
+            "--id", metavar="COLUMN", help="Table model: column that identifies the rows."
+        ),
     ] = None,
     reading: Reading = AS_FOUND,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "cpu",
 ) -> None:
-    """Find the classes of images, or a column of a table: what is likely, and how likely it is.
+    """Predict the classes of images, or a column of a table, with probabilities.
 
-    For images, a table of file (or row), class and probability. For a run of the table model, the
-    most likely value of a column with its probabilities; of a number median, mean, quantiles.
+    For images, writes a table of file (or row), class and probability. For the table model, the
+    most likely value of a category with all probabilities, or the median, mean and quantiles of a
+    number.
     """
     check_run(run)
     check_there(data)
@@ -250,7 +260,7 @@ def predict(
         return
     if target is not None or id_column is not None or reading.said():
         raise OptionError(
-            f"{run}: --target, --id and how a table is read are for the table model."
+            f"{run}: --target, --id and the reading options are for the table model."
         )
     if out is not None:
         check_output(out, ".csv")
@@ -293,7 +303,7 @@ def _chosen(
     unknown = sorted(set(given) - known)
     if unknown:
         raise OptionError(
-            f"--set {unknown[0]}: no such setting; there are {', '.join(sorted(known))}."
+            f"--set {unknown[0]}: no such setting; choose from {', '.join(sorted(known))}."
         )
     for name, value in given.items():
         _check_kind(name, value, getattr(base, name))
@@ -309,7 +319,7 @@ def _check_kind(name: str, value: Any, usual: Any) -> None:
     else:
         fits = number if isinstance(usual, float) else isinstance(value, type(usual))
     if not fits:
-        raise OptionError(f"{name}={value!r}: a value such as {usual!r} is expected.")
+        raise OptionError(f"{name}={value!r}: expected a value such as {usual!r}.")
 
 
 def _check_fits(settings: "ClassifierSettings", images: "LabelledImages") -> None:

@@ -102,8 +102,8 @@ def compare(
     if is_sketch(x) or is_sketch(y):
         if reading.said():
             raise OptionError(
-                f"{', '.join(reading.said())}: for tables that are read; a sketch has its own "
-                "columns. Leave it out, or give it when the sketch is made."
+                f"{', '.join(reading.said())}: only for tables; a sketch has its own columns. "
+                "Remove it, or set it when making the sketch."
             )
         return compare_sketches(x, y, level)
     if isinstance(standardize, str):
@@ -119,8 +119,8 @@ def compare(
     (first, second), mixed, notes = read.tables, read.mixed, read.notes
     if mixed is not None and standardize is False:
         raise OptionError(
-            "standardize=False: tables with categories or gaps have their numbers scaled, so that "
-            "they can be compared with codes; leave it out, or name columns of numbers."
+            "standardize=False: numbers in tables with categories or missing values must be "
+            "scaled to be comparable with codes; remove it, or select only numeric columns."
         )
     generator = own_generator(seed)
     points = [_subsample(t, max_points, generator, notes) for t in (first, second)]
@@ -177,5 +177,5 @@ def _subsample(
         return table.values
     if len(table) <= limit:
         return table.values
-    notes.append(f"{table.name}: {limit} of {len(table)} rows used, drawn at random.")
+    notes.append(f"{table.name}: {limit} of {len(table)} rows are used, drawn at random.")
     return table.values[torch.randperm(len(table), generator=generator)[:limit]]

@@ -76,7 +76,7 @@ class DriftUpdate:
         moved = [c.column + (f" ({c.short}: {c.change})" if c.change else "")
                  for c in self.columns[:NAMED]]  # fmt: skip
         if not moved:
-            return f"Alarm at batch {self.batch}{since} ({level}). No column moved by itself."
+            return f"Alarm at batch {self.batch}{since} ({level}). No single column changed."
         more = len(self.columns) - len(moved)
         rest = f"; {more} more" if more else ""
         return f"Alarm at batch {self.batch}{since} ({level}). Moved: {', '.join(moved)}{rest}."
@@ -146,7 +146,7 @@ class DriftMonitor:
         if len(rows) < FEWEST_REFERENCE:
             raise SampleError(
                 f"The reference has {len(rows)} rows; at least {FEWEST_REFERENCE} are needed, "
-                "better ten times as many as in a batch."
+                "and preferably ten times as many as in a batch."
             )
         if len(rows) > MOST_REFERENCE:
             notes.append(f"{MOST_REFERENCE:,} of {len(rows):,} rows of the reference are kept, "
@@ -295,9 +295,9 @@ class DriftMonitor:
         if usual > SMALL_BATCHES * self.batch_size:
             return []
         return [
-            f"Batches have {usual:.3g} rows on average, and the threshold is for {self.batch_size}"
-            f" (batch_size): false alarms are more frequent than asked. Give batch_size="
-            f"{max(1, round(usual))}, or put batches together."
+            f"Batches have {usual:.3g} rows on average, but the threshold is for "
+            f"{self.batch_size} (batch_size): false alarms are more frequent than requested. "
+            f"Give batch_size={max(1, round(usual))}, or combine batches."
         ]
 
     def merge(self, other: "DriftMonitor") -> "DriftMonitor":
@@ -309,7 +309,7 @@ class DriftMonitor:
         """
         if not self._same_as(other):
             raise OptionError(
-                "The monitors have another reference or other settings; make all of them from "
+                "The monitors have different references or settings; create all of them from "
                 "one reference, or load them from one file."
             )
         if self.batches != other.batches:
@@ -383,6 +383,6 @@ def _check_run_length(expected: float) -> None:
     check_number("expected_run_length", expected)
     if not 2 <= expected <= 1e6:
         raise OptionError(
-            f"expected_run_length={expected!r}: a number of batches between 2 and a million, "
-            "such as 200."
+            f"expected_run_length={expected!r}: must be a number of batches between 2 and a "
+            "million, such as 200."
         )

@@ -219,8 +219,8 @@ def drift_over_time(
     enough = [t for t, one in zip(others, able, strict=True) if one]
     if not enough and first.rows < FEW_ROWS:
         raise OptionError(
-            f"The reference, {first.name}, has {first.rows} row{'s' * (first.rows != 1)}, too few "
-            f"to say whether any {periods.noun} differs; name another one (--reference)."
+            f"The reference, {first.name}, has {first.rows} row{'s' * (first.rows != 1)}, too "
+            f"few to tell whether any {periods.noun} differs; choose another one (--reference)."
         )
     notes = list(periods.notes)
     if permutations is None:
@@ -243,8 +243,8 @@ def drift_over_time(
     if max_points is not None and any(t.rows > max_points for t in periods.tables):
         notes.append(f"Of larger periods {max_points:,} {DRAWN}")
     notes.append(
-        f"p: corrected for the number of {periods.noun}s (Holm). AUC: how well a classifier tells "
-        "unseen rows from those of the reference; 0.5 is chance."
+        f"p: corrected for the number of {periods.noun}s (Holm). AUC: how well a classifier "
+        "separates unseen rows from those of the reference; 0.5 is chance."
     )
     corrected = dict(zip(found, holm([p.own_pvalue or 0.0 for p in found.values()]), strict=True))
     judged = []

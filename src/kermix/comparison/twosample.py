@@ -330,7 +330,7 @@ def _given_kernels(
     if cost == "energy":
         raise OptionError("kernel is given with cost='energy', which has no kernel; use 'mmd'.")
     if not isinstance(variances, str):
-        raise OptionError("variances and kernel are both given, and one is enough.")
+        raise OptionError("variances and kernel are both given; give only one.")
     several = list(kernel) if isinstance(kernel, Sequence) else [kernel]
     if not several:
         raise OptionError("kernel is an empty list; give at least one kernel.")

@@ -48,8 +48,8 @@ class DebiasedLoss(nn.Module):
         half = x.shape[-2] // 2
         if x.shape[-2] != y.shape[-2] or half == 0:
             raise ShapeError(
-                f"x has {x.shape[-2]} points and y has {y.shape[-2]}: without bias there must be "
-                "as many of each, and at least 2. Draw as many points as there are data."
+                f"x has {x.shape[-2]} points and y has {y.shape[-2]}: the debiased loss needs "
+                "equally many of each, and at least 2. Draw as many points as there are data."
             )
         (x1, x2), (y1, y2) = ((z[..., :half, :], z[..., half : 2 * half, :]) for z in (x, y))
         across = self.loss(x1, y1) + self.loss(y2, x2)

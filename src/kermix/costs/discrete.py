@@ -125,8 +125,8 @@ def _checked(p: Tensor, q: Tensor, kernel: Tensor, square: bool) -> tuple[Tensor
         raise KernelError(f"kernel is {found}; give a floating-point matrix of shape (N, M).")
     if square and kernel.shape[-1] != kernel.shape[-2]:
         raise ShapeError(
-            f"kernel has shape {tuple(kernel.shape)}: the bound of Eq. (19) is that of one set of "
-            "states, so normalized=True needs a square matrix."
+            f"kernel has shape {tuple(kernel.shape)}: the bound of Eq. (19) is for a single set "
+            "of states, so normalized=True needs a square matrix."
         )
     if values_are_readable(kernel):
         if not bool(torch.isfinite(kernel).all()):

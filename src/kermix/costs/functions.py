@@ -329,14 +329,14 @@ def svd_cost(
     check_option("method", method, ("auto", "svd", "polar", "sketch"))
     if isinstance(x, Sketch) or isinstance(y, Sketch):
         if method not in ("auto", "sketch"):
-            raise OptionError(f"method={method!r} needs samples on both sides, not a sketch.")
+            raise OptionError(f"method={method!r} needs samples as both arguments, not a sketch.")
         return sketch_pair(x, y, v, weights_x, weights_y, kernel).svd_cost(normalized, log)
     # K of v_p + v_q is a kernel by itself, whose fidelity is in [0, 1] without the unit norm.
     of_kernel = kernel is not None and normalized
     pair = pair_of(x, y, v, weights_x, weights_y, kernel, unit_norm=of_kernel)
     check_number("tolerance", tolerance)
     if not 0 < tolerance < 1:
-        raise OptionError(f"tolerance={tolerance}: a relative error lies between 0 and 1.")
+        raise OptionError(f"tolerance={tolerance}: a relative error must be between 0 and 1.")
     # Features stand for one kernel, so there is no sketch of samples of unequal variances.
     if isinstance(pair, SamplePair):
         if method == "sketch" or (method == "auto" and pair.kernel.symmetric and _large(pair)):

@@ -49,7 +49,7 @@ class KernelLoss(nn.Module):
         if isinstance(kernel, GaussianKernel) and v is None:
             v, kernel = kernel, None
         if v is not None and kernel is not None:
-            raise OptionError("v and kernel are both given, and one is enough: leave one out.")
+            raise OptionError("v and kernel are both given; give only one.")
         self.kernel = None if kernel is None else as_point_kernel(kernel)
         # As an attribute, a learned variance (an nn.Parameter) is found by the optimiser.
         self.v = v

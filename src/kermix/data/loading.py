@@ -54,7 +54,7 @@ def load(
         torch.Size([100, 2])
     """
     if not source.strip():
-        raise TableError("The name of the data is empty; name a built-in set, a file or a folder.")
+        raise TableError("The data name is empty; give a built-in data set, a file or a folder.")
     options: dict[str, Any] = {"cache": cache, "workers": workers}
     if source in TOYS:
         chosen = toy(source)
@@ -81,7 +81,7 @@ def load(
         return _some(read_idx(path), rows, seed)
     if not path.exists() and not path.suffix:
         raise TableError(
-            f"{source}: neither a file, nor a folder, nor a built-in set; built in are "
+            f"{source}: not a file, a folder or a built-in data set; built in are "
             f"{', '.join(BUILT_IN)}."
         )
     table = read_table(path)

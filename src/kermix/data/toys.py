@@ -58,7 +58,7 @@ def toy(name: str) -> Toy:
         (torch.Size([5, 2]), -4.293)
     """
     if name not in TOYS:
-        raise OptionError(f"{name!r} is no built-in data set; there are {', '.join(TOYS)}.")
+        raise OptionError(f"{name!r} is not a built-in data set; choose from {', '.join(TOYS)}.")
     return TOYS[name]()
 
 

@@ -144,8 +144,8 @@ def evaluate(
     data = read_judged(real, fake, held_out, told, embed, standardize, pictures)
     if min(data.n, len(data.fake)) < FEWEST_ROWS:
         raise SampleError(
-            f"{data.n} real and {len(data.fake)} fake samples: judging a generator takes at least "
-            f"{FEWEST_ROWS} of each."
+            f"{data.n} real and {len(data.fake)} fake samples: judging a generator needs at "
+            f"least {FEWEST_ROWS} of each."
         )
     say("test and classifier", 0.05)
     verdict = _verdict(data, of_difference, permutations, seed)
@@ -254,12 +254,12 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score]]:
         Score(
             "memorized", "memorized share", "memorizing", found.memorized, error, None, 0.0,
             found.pvalue, len(fake), FOR_ONE_PERCENT_OF_COPIES,
-            "share of fake rows that are nearer to a training row than any new row would be",
+            "share of fake rows that are closer to a training row than any new row would be",
         ),
         Score(
             "nearer", "nearer to training rows", "memorizing", found.nearer, found.error, None,
             0.5, None, len(fake), needed_rows(len(fake), 0.01, found.error),
-            f"how often a fake row is nearer to a training row than {than}: 0.5 for new rows, 1 "
+            f"how often a fake row is closer to a training row than {than}: 0.5 for new rows, 1 "
             "for copies",
         ),
     ]  # fmt: skip
@@ -290,9 +290,10 @@ def _table(data: JudgedData, seed: int) -> tuple[TableScores | None, list[Score]
 
     return found, [
         *score("shape", found.shape, found.shape_error,
-               "mean over columns of 1 less the distance of their distributions; 1 is equal"),
+               "mean over columns of 1 minus the distance between their distributions; 1 is "
+               "equal"),
         *score("trend", found.trend, found.trend_error,
-               "mean over related columns of 1 less the difference of their relations; 1 is "
+               "mean over pairs of columns of 1 minus the difference of their relation; 1 is "
                "equal"),
         *score("detection", found.detection, None,
                "1 if logistic regression cannot tell rows apart, 0 if it always can"),

@@ -100,7 +100,9 @@ class _Sketched(SampleMetric):
             self.feature_map = feature_map_of([points], chosen, rank, RESIDUAL, seed)
         else:
             if v is not None or kernel is not None:
-                raise OptionError("v or kernel is given beside a feature map, which has its own.")
+                raise OptionError(
+                    "v or kernel is given for a feature map, which has its own kernel."
+                )
             self.feature_map = real
         self.sketch = Sketch(self.feature_map)
 
@@ -120,7 +122,7 @@ class _Sketched(SampleMetric):
         """The value for all batches so far, of all processes."""
         sketch = self._summed() if self._over_processes else self.sketch
         if sketch.count == 0:
-            raise SampleError(f"{type(self).__name__} was fed no samples yet; call update first.")
+            raise SampleError(f"{type(self).__name__} has no samples yet; call update first.")
         return self._value(sketch)
 
     @abstractmethod
@@ -296,7 +298,7 @@ class FrechetDistance(SampleMetric):
         if self._over_processes:
             dist.all_reduce(sums)
         if sums[0] < 2:
-            raise SampleError("FrechetDistance needs two samples at least; call update first.")
+            raise SampleError("FrechetDistance needs at least two samples; call update first.")
         value = frechet_of_moments(*self._moments(self._real), *self._moments(sums))
         return torch.tensor(value, dtype=torch.float64, device=sums.device)
 
@@ -339,7 +341,7 @@ def log_samples(
     check_count("every", every)
     wrong = [n for n, m in metrics.items() if not isinstance(m, SampleMetric)]
     if wrong:
-        raise OptionError(f"metrics[{wrong[0]!r}] is no metric of kermix.metrics.")
+        raise OptionError(f"metrics[{wrong[0]!r}] is not a metric of kermix.metrics.")
 
     class LogSamples(Callback):
         """Draws samples and logs metrics of them."""

@@ -335,4 +335,4 @@ def check_eta(eta: float) -> None:
     """Refuse what cannot be how often."""
     check_number("eta", eta)
     if not 0 <= eta < math.inf:
-        raise OptionError(f"eta={eta}: how often, a number that is not negative.")
+        raise OptionError(f"eta={eta}: must be a non-negative number.")

@@ -38,7 +38,7 @@ def stable_variance(x: Tensor, change: float = 0.05) -> float:  # (N, d)
     check_samples("x", x)
     check_number("change", change)
     if not 0 < change < 1:
-        raise OptionError(f"change={change}: a relative change is between 0 and 1.")
+        raise OptionError(f"change={change}: a relative change must be between 0 and 1.")
     points = x.reshape(-1, x.shape[-1]).double()
     order = _order_of_values(points)
     drawn = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))[:SEEN]

@@ -81,8 +81,8 @@ class GaussianKernel:
         counts = [len(t.reshape(-1)) if isinstance(t, Tensor) else len(t) for t in given]
         if counts[0] != counts[-1]:
             raise VarianceError(
-                f"v has {counts[0]} values and v_q has {counts[-1]}; "
-                "kernels are averaged pair by pair, so give as many of one as of the other."
+                f"v has {counts[0]} values and v_q has {counts[-1]}; kernels are averaged pair "
+                "by pair, so give equally many of each."
             )
         if isinstance(self._v_p, tuple) and self._v_p == self._v_q:
             self._v_q = None
@@ -233,8 +233,8 @@ def bandwidth(
         v = squares[squares > 0].median() / (2 * d if per_dimension else 2)
     if not bool(v > 0):  # also true of the NaN that a median of nothing is
         warnings.warn(
-            f"All {n} points are equal, so they have no scale; the variance 1 is used. "
-            "Give a variance if you know one.",
+            f"All {n} points are equal, so they have no scale; using the variance 1. Give a "
+            "variance if you know one.",
             DegenerateDataWarning,
             stacklevel=2,
         )
@@ -269,9 +269,9 @@ def _checked(name: str, v: Variance) -> tuple[float, ...] | Tensor:
         return v
     if callable(v):
         raise KernelError(
-            f"{name} is {v!r}, which is no Gaussian kernel. Other kernels are given as kernel= to "
-            "the costs, their losses, km.decompose and km.two_sample_test; what rests on closed "
-            "forms of Gaussians (two variances, sketches, km.compare) has no other."
+            f"{name} is {v!r}, which is not a Gaussian kernel. Pass other kernels as kernel= to "
+            "the costs, their losses, km.decompose and km.two_sample_test; features based on "
+            "closed forms of Gaussians (two variances, sketches, km.compare) support no other."
         )
     given: Any = v
     values = given.tolist() if isinstance(given, np.ndarray) else given

@@ -199,7 +199,8 @@ class PolynomialKernel(PointKernel):
         check_number("constant", self.constant)
         if not 0 <= float(self.constant) < float("inf"):
             raise KernelError(
-                f"constant={self.constant}: a negative one makes this no kernel; give 0 or more."
+                f"constant={self.constant}: a negative constant does not give a kernel; give 0 "
+                "or more."
             )
 
     def gram(self, a: Tensor, b: Tensor) -> Tensor:
@@ -271,8 +272,8 @@ class NormalizedKernel(PointKernel):
         if values_are_readable(squares) and not bool((squares > 0).all()):
             row = int((~(squares > 0)).reshape(-1).nonzero()[0])
             raise KernelError(
-                f"{self.kernel} is zero between row {row} and itself, so that it cannot be "
-                "normalized: leave rows of zeros out, or take another kernel."
+                f"{self.kernel} is zero between row {row} and itself, so it cannot be "
+                "normalized: remove rows of zeros, or use another kernel."
             )
         return squares.sqrt()
 
@@ -331,7 +332,7 @@ class FunctionKernel(PointKernel):
         if bool((matrix.diagonal(dim1=-2, dim2=-1) < 0).any()):
             raise KernelError(
                 "kernel is negative between a point and itself; a kernel is positive "
-                "semi-definite (the negative of a distance is none, its exponential may be one)."
+                "semi-definite (the negative of a distance is not, but its exponential may be)."
             )
 
 
@@ -380,4 +381,4 @@ def _check_scale(scale: Scale) -> None:
 def _check_positive(name: str, value: Any) -> None:
     check_number(name, value)
     if not 0 < float(value) < float("inf"):
-        raise KernelError(f"{name}={value}: it must be positive and finite.")
+        raise KernelError(f"{name}={value}: must be positive and finite.")

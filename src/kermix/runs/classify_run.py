@@ -172,8 +172,8 @@ class ClassifyRun(Run):
         wrong = int(on_test.confusion.sum() - on_test.confusion.diagonal().sum())
         model = "CNN" if settings.model == "cnn" else f"{settings.model}, patch {settings.patch}"
         return [
-            ("data", f"{trainer.task.train.name}: {counts['train']} images to train with, "
-             f"{counts['test']} to test, {width} x {height} x {channels}"),
+            ("data", f"{trainer.task.train.name}: {counts['train']} training images, "
+             f"{counts['test']} test images, {width} x {height} x {channels}"),
             ("model", f"{model}, {trainer.model.parameter_count:,} parameters"),
             ("test accuracy", f"{on_test.accuracy:.2%} ({wrong} of {counts['test']} wrong)"),
             ("training accuracy", f"{on_train.accuracy:.2%}"),

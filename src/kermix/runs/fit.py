@@ -112,7 +112,8 @@ def _to_the_end(run: Run, dataset: Any, show: bool) -> None:
             return
         if not outcome.finished:
             raise KeyboardInterrupt(
-                f"Stopped at step {outcome.step}; saved. To go on: km.resume({str(run.folder)!r})"
+                f"Stopped at step {outcome.step}; saved. To continue: "
+                f"km.resume({str(run.folder)!r})"
             )
         run.finish(dataset, outcome)
 
@@ -136,7 +137,7 @@ def begin_fit(
 ) -> tuple[FitRun | ImageRun | TableRun, Any]:
     """Make the run folder of a fit; see `fit`. Nothing is trained yet."""
     if rows is not None and rows < 1:
-        raise OptionError(f"rows={rows}: at least one row is needed.")
+        raise OptionError(f"rows={rows}: must be at least 1.")
     look = {name: settings.pop(name) for name in READING if name in settings}
     if settings.get("model") == "auto":
         del settings["model"]
@@ -162,8 +163,8 @@ def begin_fit(
         if found is None and (asked or look or target is not None):
             what = "the table model, " if asked else ""
             raise OptionError(
-                f"{what}{', '.join((*READING, 'target'))} are for tables with columns, and "
-                f"{data} is none."
+                f"{what}{', '.join((*READING, 'target'))} are for tables with columns, which "
+                f"{data} is not."
             )
         contest = found is not None and target is None and _is_contested(found, settings)
         why = None
@@ -187,11 +188,11 @@ def begin_fit(
         )
     source = str(data)
     if data_root is not None and source.partition(":")[0] not in IMAGE_SETS:
-        raise OptionError(f"data_root is for {', '.join(IMAGE_SETS)}; {source} has no use for it.")
+        raise OptionError(f"data_root is for {', '.join(IMAGE_SETS)}; {source} does not use it.")
     root = None if data_root is None else Path(data_root)
     dataset = load(source, settings.get("seed", 0), rows, data_root=root, size=size)
     if size is not None and (dataset.image is None or dataset.image[1:] != (size, size)):
-        raise OptionError(f"size={size}: {source} cannot be brought to a size.")
+        raise OptionError(f"size={size}: {source} cannot be resized.")
     if _as_images(dataset, settings):
         chosen = _image_settings(dataset, settings, quick)
         folder = folder or next_free_folder(dataset.name.replace(":", "-"))
@@ -217,9 +218,13 @@ def _begin_rows_in_memory(
 ) -> tuple[FitRun, Dataset]:
     given = sorted(name for name, value in reading.items() if value is not None)
     if given:
-        raise OptionError(f"{given[0]} is for data that are read; choose rows before the fit.")
+        raise OptionError(
+            f"{given[0]} is only for data read from files; select rows before the fit."
+        )
     if ranks["devices"] * ranks["nodes"] > 1:
-        raise OptionError("Several processes read their data: write these to a file first.")
+        raise OptionError(
+            "Several processes read their data from files: write the data to a file first."
+        )
     table = read_table(data)
     dataset = Dataset("table", table.values, table.columns, notes=tuple(table.notes()))
     chosen = _row_settings(dataset, settings, quick)
@@ -269,8 +274,8 @@ def _why_large(
     table = isinstance(data, str | Path) and is_table(data) and rows is None and not other
     if from_disk and not table:
         raise OptionError(
-            f"from_disk: {data if isinstance(data, str | Path) else 'what is in memory'} is not "
-            "trained from disk; that is for all rows of a file, by the table model."
+            f"from_disk: {data if isinstance(data, str | Path) else 'what is in memory'} cannot "
+            "be trained from disk, which is only for all rows of a file with the table model."
         )
     if from_disk is False or not table:
         return None
@@ -317,13 +322,12 @@ def _row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) ->
     if settings.get("model") in ("codes", "code-mixture") or set(settings) & set(OF_IMAGES):
         raise OptionError(
             f"{dataset.name}: model='codes' and 'code-mixture', {', '.join(OF_IMAGES)} are for "
-            "square images of at least 16 pixels (size brings them to one size)."
+            "square images of at least 16 pixels (use size to resize them)."
         )
     unused = sorted(set(settings) & OF_TABLES)
     if unused:
         raise OptionError(
-            f"{dataset.name}: {unused[0]} is a setting of the table model, and no column that "
-            "varies is there for it."
+            f"{dataset.name}: {unused[0]} is a setting of the table model, but no column varies."
         )
     chosen = FitSettings(**{name: value for name, value in settings.items() if value is not None})
     unsaid = "model" not in settings and not settings.get("refine_steps")

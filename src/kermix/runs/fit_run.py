@@ -176,15 +176,15 @@ class FitRun(Run):
         table = read_table(rows)
         if table.dropped:
             raise TableError(
-                f"{table.name}: {table.dropped} of {len(table) + table.dropped} rows have missing "
-                "values, and no density; leave them out."
+                f"{table.name}: {table.dropped} of {len(table) + table.dropped} rows have "
+                "missing values and therefore no density; remove them."
             )
         values = table.values
         names = table.columns if names is None and table.named else names
         columns = self.config["columns"]
         if values.shape[1] != len(columns):
             raise ShapeError(
-                f"The rows have {values.shape[1]} columns and the run in {self.folder} was "
+                f"The rows have {values.shape[1]} columns, but the run in {self.folder} was "
                 f"fitted to {len(columns)} ({', '.join(columns[:12])})."
             )
         unnamed = [f"x{i}" for i in range(len(columns))]
@@ -192,9 +192,8 @@ class FitRun(Run):
             values = values[:, [names.index(name) for name in columns]]
         elif names is not None and unnamed not in (names, columns):
             raise ShapeError(
-                f"The rows have the columns {', '.join(names[:12])} and the run in "
-                f"{self.folder} was fitted to {', '.join(columns[:12])}: the same names are "
-                "needed, in any order."
+                f"The rows have the columns {', '.join(names[:12])} and the run in {self.folder} "
+                f"was fitted to {', '.join(columns[:12])}: the names must match, in any order."
             )
         return self.model().log_prob(values)
 

@@ -54,10 +54,10 @@ def next_free(parent: Path, name: str, suffix: str = "") -> Path:
 def check_new_folder(folder: Path) -> None:
     """Refuse a folder that exists; asked before data are read, too."""
     if folder.exists():
-        again = f", or go on with it: kermix resume {shlex.quote(str(folder))}"
+        again = f", or continue it: kermix resume {shlex.quote(str(folder))}"
         raise RunError(
-            f"{folder} exists, and nothing is ever overwritten; choose another --out"
-            f"{again if kind_of_run(folder) else ''}."
+            f"{folder} exists and will not be overwritten; choose another "
+            f"--out{again if kind_of_run(folder) else ''}."
         )
 
 
@@ -87,9 +87,9 @@ def begin_folder(folder: Path) -> None:
 def check_run(folder: Path) -> None:
     """Refuse a folder that is no run."""
     if not folder.exists():
-        raise RunError(f"{folder}: there is no such folder; name that of a run.")
+        raise RunError(f"{folder}: there is no such folder; give a run folder.")
     if not (folder / "config.json").is_file():
-        raise RunError(f"{folder}: no run folder; there is no config.json in it.")
+        raise RunError(f"{folder}: not a run folder; it has no config.json.")
 
 
 def kind_of_run(folder: Path) -> str | None:
@@ -120,7 +120,7 @@ def read_config(
             config["settings"] = current_names(config["settings"])
             settings(config["settings"])
     except (ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
-        raise RunError(f"{file}: damaged, or of another version ({error}).") from None
+        raise RunError(f"{file}: damaged, or from another version ({error}).") from None
     if found != kind:
         raise RunError(f"{folder}: {KINDS.get(found, found)}; this needs {KINDS[kind]}.")
     return config
@@ -130,7 +130,7 @@ def check_data(folder: Path, config: dict[str, Any], fingerprint: str) -> None:
     """Refuse to go on with other data than a run began with."""
     if fingerprint != config["fingerprint"]:
         raise RunError(
-            f"{config['data']} has changed since the run in {folder} began; put it back, or begin "
+            f"{config['data']} has changed since the run in {folder} began; restore it, or start "
             "a new run."
         )
 
@@ -139,7 +139,7 @@ def check_trained(folder: Path, checkpoint: Path) -> None:
     """Refuse a run that was stopped before there was anything to keep."""
     if not checkpoint.exists():
         raise RunError(
-            f"{folder}: not trained to the end yet; go on with it: kermix resume "
+            f"{folder}: training is not finished; continue it with: kermix resume "
             f"{shlex.quote(str(folder))}."
         )
 

@@ -53,7 +53,7 @@ def read_unlabelled(path: Path, shape: tuple[int, int, int]) -> Unlabelled:
     if is_picture(path.name):
         blocks = list(_decoded([path], [path.name], shape, notes))
         if not blocks:
-            raise ImageError(f"{path}: not a readable picture.")
+            raise ImageError(f"{path}: not a readable image.")
         return Unlabelled("file", iter(blocks), notes)
     if is_idx(path):
         return Unlabelled("row", _rows(path, read_idx_array(path), shape, notes), notes)
@@ -63,7 +63,7 @@ def read_unlabelled(path: Path, shape: tuple[int, int, int]) -> Unlabelled:
         except (OSError, ValueError, EOFError) as error:
             raise ImageError(f"{path}: not a readable .npy file ({error}).") from None
         return Unlabelled("row", _rows(path, array, shape, notes), notes)
-    raise ImageError(f"{path}: neither a picture, nor a folder, an IDX file or a .npy of images.")
+    raise ImageError(f"{path}: not an image, a folder, an IDX file or a .npy of images.")
 
 
 def _decoded(
@@ -105,7 +105,9 @@ def _channels_first(path: Path, array: np.ndarray, channels: int) -> np.ndarray:
             f"(N, H, W, C), here with {' or '.join(map(str, sorted({1, channels})))} channel(s)."
         )
     if array.dtype.kind not in "buif":
-        raise ImageError(f"{path}: {array.dtype} are no pixels; bytes, or numbers from 0 to 1.")
+        raise ImageError(
+            f"{path}: {array.dtype} are not pixels; expected bytes, or numbers from 0 to 1."
+        )
     return array
 
 
@@ -114,7 +116,9 @@ def _numbers(path: Path, block: np.ndarray, shape: tuple[int, int, int]) -> Tens
     if block.dtype == np.uint8:
         pixels = pixels / 255
     if not bool(((pixels >= 0) & (pixels <= 1)).all()):
-        raise ImageError(f"{path}: {block.dtype} outside of 0 to 1; bytes, or numbers in 0 to 1.")
+        raise ImageError(
+            f"{path}: {block.dtype} outside [0, 1]; expected bytes, or numbers from 0 to 1."
+        )
     if tuple(pixels.shape[2:]) != shape[1:]:
         pixels = torch.nn.functional.interpolate(
             pixels, shape[1:], mode="bilinear", antialias=True

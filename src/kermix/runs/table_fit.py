@@ -35,8 +35,8 @@ READING = ("columns", "exclude", "kinds", "delimiter", "decimal", "encoding", "h
 TABLE_SETTINGS = {field.name for field in fields(TableModelSettings)} - {"crossed"}
 MOSTLY = 0.5
 CONTEST = (
-    "All columns are numbers: a closed-form mixture is fitted too, and the model that "
-    "held-out rows like better is kept (--model table or --model mixture decides otherwise)."
+    "All columns are numbers: a closed-form mixture is fitted too, and the model that is better "
+    "on held-out rows is kept (override with --model table or --model mixture)."
 )
 LEAST_ROWS = 20  # of fewer rows nothing can be said about whole numbers and keys
 
@@ -118,10 +118,10 @@ def _why(column: Any, many: bool) -> str | None:
     if column.time:
         return "is a time"
     if column.continuous < MOSTLY:
-        return "has few values that most rows share" if many else None
+        return "has few distinct values" if many else None
     if many and len(column.atoms):
-        return "has values that many rows share"
-    return "has whole numbers" if many and column.decimals == 0 else None
+        return "has values shared by many rows"
+    return "has integers" if many and column.decimals == 0 else None
 
 
 def is_contested(table: TypedTable) -> bool:
@@ -150,7 +150,9 @@ def begin_table_fit(
 ) -> tuple[TableRun, TableData]:
     """Make the run folder of a fit of the table model; nothing is trained yet."""
     if ranks["nodes"] > 1 and isinstance(table, TypedTable) and table.source is None:
-        raise OptionError("Several nodes read their data: write these to a file first.")
+        raise OptionError(
+            "Several nodes read their data from files: write the data to a file first."
+        )
     unused = sorted(set(settings) - TABLE_SETTINGS)
     if unused:
         raise OptionError(
@@ -179,7 +181,7 @@ def begin_table_fit(
     run = TableRun.create(
         folder, source, data, chosen, target=target, device=device, precision=precision,
         options={} if kept else options,
-        notes=(*([f"Fitted by the table model, because {why}."] if why else []),
+        notes=(*([f"Fitting the table model, because {why}."] if why else []),
                *([CONTEST] if contest else []), *table.notes),
         contest=contest, **ranks,
         frame=table.frame.kind if kept else "pandas",
@@ -200,8 +202,8 @@ def _begin_stored(
     """Begin a run whose rows are in a file of its folder."""
     if given["nodes"] > 1 or is_rank():
         raise OptionError(
-            "A table that is trained from disk is encoded in the folder of its run, which other "
-            "nodes do not see: use --devices on one machine, or --in-memory."
+            "A table trained from disk is encoded in its run folder, which other nodes cannot "
+            "see: use --devices on one machine, or --in-memory."
         )
     folder = folder or next_free_folder(Path(table.source).name.partition(".")[0])
     with stored_table(table, settings, folder.absolute().parent) as (data, place):

@@ -139,7 +139,7 @@ class TableRun(TrainedTable):
         for name, kind in said.kinds.items():
             if kinds.get(name, kind) != kind:
                 raise OptionError(
-                    f"{name}={kind}: in the run in {self.folder} it is a {kinds[name]}."
+                    f"{name}={kind}: in the run {self.folder} it is a {kinds[name]}."
                 )
         names = ("delimiter", "decimal", "encoding", "header")
         own: dict[str, Any] = {name: self.options[name] for name in names if name in self.options}
@@ -232,5 +232,6 @@ def _few_rows(data: TableData, settings: TableModelSettings) -> list[str]:
     if len(held):
         return []
     return [
-        f"{data.frame.name}: no rows are held out; numbers are of the rows fitted, not of others."
+        f"{data.frame.name}: no rows are held out; metrics are for the training rows, not for "
+        "new ones."
     ]

@@ -40,7 +40,7 @@ def train(run: Run, data: Any, show: bool = False) -> Outcome | None:
         if not run.last.exists():
             raise
         again = f"kermix resume {shlex.quote(str(run.folder))}"
-        raise RankError(f"{error} The last checkpoint is kept; to go on: {again}") from error
+        raise RankError(f"{error} The last checkpoint is kept; to continue: {again}") from error
     return outcome
 
 
@@ -59,8 +59,8 @@ def keep(run: Run, data: Any) -> Numbers:
     trainer = run.trainer(data)
     if not trainer.history:
         raise RunError(
-            f"{run.folder}: stopped before the first report, and there is nothing to keep yet; "
-            f"go on with it: kermix resume {shlex.quote(str(run.folder))}."
+            f"{run.folder}: stopped before the first report, so there is nothing to keep yet; "
+            f"continue it with: kermix resume {shlex.quote(str(run.folder))}."
         )
     trainer.end(run.checkpoints)
     return run.finish(data, Outcome(True, trainer.step, trainer.history, trainer))

@@ -206,7 +206,9 @@ class FourierFeatures:
     def __post_init__(self) -> None:
         _refuse_unequal_variances(self.kernel)
         if self.kernel.layout is not None:
-            raise OptionError("Codes have no frequencies: use landmarks (km.nystrom_features).")
+            raise OptionError(
+                "Fourier features do not support codes: use landmarks (km.nystrom_features)."
+            )
         check_samples("frequencies", self.frequencies)
         dtype = solve_dtype(self.frequencies.device)
         object.__setattr__(self, "frequencies", self.frequencies.detach().to(dtype))
@@ -288,9 +290,11 @@ def nystrom_features(
     if tolerance is not None:
         check_number("tolerance", tolerance)
         if not tolerance >= 0:
-            raise OptionError(f"tolerance={tolerance}: give a number that is not negative.")
+            raise OptionError(f"tolerance={tolerance}: must be non-negative.")
     if landmarks == "uniform" and rank is None:
-        raise OptionError("landmarks='uniform' needs a rank: it does not see the residual.")
+        raise OptionError(
+            "landmarks='uniform' needs a rank, because it does not compute the residual."
+        )
     rank = min(len(x), 4096 if rank is None else rank)
     kernel = as_kernel(v, x)
     generator = torch.Generator().manual_seed(seed)
@@ -324,7 +328,7 @@ def fourier_features(
     check_count("rank", rank)
     check_seed(seed)
     if rank % 2:
-        raise OptionError(f"rank={rank}: Fourier features come in pairs, so it is even.")
+        raise OptionError(f"rank={rank}: Fourier features come in pairs, so it must be even.")
     if isinstance(v, str):
         raise VarianceError(f"v={v!r} is a rule that needs data; give a variance.")
     kernel = v if isinstance(v, GaussianKernel) else GaussianKernel(v)
@@ -399,6 +403,6 @@ def _fitting(scale: ColumnScale | None, parameters: Tensor) -> ColumnScale | Non
 def _refuse_unequal_variances(kernel: GaussianKernel) -> None:
     if not kernel.symmetric:
         raise VarianceError(
-            "Features stand for one kernel, so data and centres must have the same variance: "
-            "leave v_q out, or use the dual form (samples instead of sketches)."
+            "Features represent one kernel, so data and centres must have the same variance: "
+            "omit v_q, or use the dual form (samples instead of sketches)."
         )

@@ -109,9 +109,9 @@ def sketch_files(
     """
     check_option("engine", engine, ("local", "dask"))
     if engine == "local" and (scheduler is not None or workers not in (None, 1)):
-        raise OptionError("A scheduler and workers belong to engine='dask'.")
+        raise OptionError("scheduler and workers require engine='dask'.")
     if workers is not None and workers < 1:
-        raise OptionError(f"workers={workers}: at least one is needed.")
+        raise OptionError(f"workers={workers}: must be at least 1.")
     named = [str(s) for s in ([sources] if isinstance(sources, str | Path) else sources)]
     reading = Reading(
         None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {}),
@@ -128,11 +128,13 @@ def sketch_files(
     if landmarks_from is not None:
         if (variance, rank, tolerance, standardize) != ("auto", None, None, "auto"):
             raise OptionError(
-                "variance, rank, tolerance and standardize come from the sketch that is named in "
-                "landmarks_from; leave them out."
+                "variance, rank, tolerance and standardize come from the sketch given as "
+                "landmarks_from; omit them."
             )
         if exclude or kinds:
-            raise OptionError("exclude and kinds come from the sketch named in landmarks_from.")
+            raise OptionError(
+                "exclude and kinds come from the sketch given as landmarks_from; omit them."
+            )
         known = _known(landmarks_from)
         saved = None if known.origin is None else known.origin.mixed
         maker = None if saved is None else MixedRows.from_dict(saved)
@@ -203,7 +205,7 @@ def _features_of(known: Sketch, files: Files, maker: MixedRows | None) -> Nystro
     assert isinstance(features, NystromFeatures)
     if maker is None and features.dimension != len(files.columns):
         raise SketchError(
-            f"landmarks_from: its points have {features.dimension} columns, and "
+            f"landmarks_from: its points have {features.dimension} columns, but "
             f"{files.addresses[0]} has {len(files.columns)}: {', '.join(files.columns)}."
         )
     return features

@@ -149,7 +149,9 @@ def described_kernel(kernel: PointKernel) -> dict[str, Any]:
             "constant": float(inner.constant),
             "per_dimension": inner.per_dimension,
         }
-    raise KernelError(f"A sketch with {inner} cannot be written: only cosine and polynomial can.")
+    raise KernelError(
+        f"A sketch with {inner} cannot be saved: only cosine and polynomial kernels can."
+    )
 
 
 def kernel_of(words: dict[str, Any]) -> PointKernel:

@@ -165,7 +165,7 @@ class Sketch:
         for name, value, other in zip(SUMS, found, held, strict=True):
             shape = getattr(sketch, name).shape
             if value.shape != shape or (other is not None and other.shape != shape):
-                raise SketchError(f"{path}: its parts do not fit together.")
+                raise SketchError(f"{path}: its parts are inconsistent.")
             setattr(sketch, name, value)
         known = [other for other in held if other is not None]
         sketch.apart = FeatureSums(*known) if len(known) == len(SUMS) else None
@@ -188,7 +188,7 @@ def check_batch_weights(name: str, weights: Tensor, batch: Tensor) -> None:
     check_weights(name, weights, batch)
     if weights.ndim != 1:
         raise WeightError(
-            f"{name} has shape {tuple(weights.shape)}; beside a sketch it must be ({len(batch)},)."
+            f"{name} has shape {tuple(weights.shape)}; with a sketch it must be ({len(batch)},)."
         )
 
 

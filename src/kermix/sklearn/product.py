@@ -121,11 +121,11 @@ class _ProductEstimator(BaseEstimator):
         if not (_is_number(self.learning_rate) and 0 < self.learning_rate < math.inf):
             raise OptionError(f"learning_rate={self.learning_rate!r} must be a number above 0.")
         if not (_is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf):
-            raise OptionError(f"weight_decay={self.weight_decay!r} must be a number from 0 on.")
+            raise OptionError(f"weight_decay={self.weight_decay!r} must be a non-negative number.")
         if not (_is_number(self.validation_fraction) and 0 <= self.validation_fraction < 1):
             raise OptionError(
-                f"validation_fraction={self.validation_fraction!r} must be a number from 0, "
-                "which holds out nothing, to below 1."
+                f"validation_fraction={self.validation_fraction!r} must be at least 0 (nothing "
+                "held out) and below 1."
             )
 
     def _keep(self, fitted: FittedTable) -> None:
@@ -331,9 +331,9 @@ class ProductRegressor(RegressorMixin, _ProductEstimator):
         if len(far):
             row, column = far[0].tolist()
             raise SampleError(
-                f"y: the target of row {row} (from 0) is {float(wide[row, column]):g}, which is "
-                f"more than {FARTHEST_TARGET:g} times as far from the others as they are from "
-                "each other. Leave it out, or take logarithms."
+                f"y: the target of row {row} (from 0) is {float(wide[row, column]):g}, more than "
+                f"{FARTHEST_TARGET:g} times as far from the others as they are from each other. "
+                "Remove it, or take logarithms."
             )
         self._fit(rows, scaled, wide.shape[1])
         return self

@@ -182,7 +182,7 @@ class TableModel(TableAnswers, BaseEstimator):
         frame, weights = _weighted(read_frame(X, self._reading(X))[0], sample_weight)
         encoded = self.schema_.encode(frame, extra=True)
         if not len(encoded):
-            raise TableError(f"{frame.name}: there are no rows to go on with.")
+            raise TableError(f"{frame.name}: there are no rows to train on.")
         check_twins(self.schema_, self.network_.layout.twins, frame, encoded)
         network = copy.deepcopy(self.network_)  # an error leaves the model as it was
         return self._trained(self.schema_, network.layout, frame, encoded, weights, network)
@@ -213,8 +213,8 @@ class TableModel(TableAnswers, BaseEstimator):
         judged = len(held) > 0 or settings.crosses(len(encoded))
         if not judged and self.held_out > 0:
             warnings.warn(
-                f"{len(encoded)} rows are too few to hold some out: nothing says when to stop, so "
-                "the model may know them by heart, and its intervals be too narrow.",
+                f"{len(encoded)} rows are too few to hold some out for early stopping, so the "
+                "model may memorize them, and its intervals may be too narrow.",
                 PoorFitWarning,
                 stacklevel=3,
             )
@@ -235,7 +235,7 @@ class TableModel(TableAnswers, BaseEstimator):
         """Read a model that was saved."""
         tensors, content = load_checkpoint(Path(path))
         if content.get("format") != FORMAT or content.get("version") != VERSION:
-            raise RunError(f"{path} holds no table model that this kermix reads.")
+            raise RunError(f"{path} is not a table model that this version of kermix can read.")
         model = cls(**{**content["parameters"], "device": device})
         schema = Schema.from_dict(content["schema"])
         layout = TableLayout.with_relations(schema, content)
@@ -280,7 +280,7 @@ def _weighted(frame: Frame, given: Any) -> tuple[Frame, Tensor | None]:
     good = weights.shape == (frame.rows,) and bool(np.isfinite(weights).all())
     if not good or bool((weights < 0).any()) or not bool((weights > 0).any()):
         raise OptionError(
-            f"sample_weight must be {frame.rows} finite numbers, not negative and not all 0."
+            f"sample_weight must be {frame.rows} finite, non-negative numbers, not all 0."
         )
     shares = (weights / weights.max()).astype(np.float32)
     some = shares > 0

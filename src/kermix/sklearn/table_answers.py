@@ -64,8 +64,8 @@ class TableAnswers:
         check_is_fitted(self, "network_")
         if self.target_share >= 1:
             raise OptionError(
-                f"The model has learned {self.target} alone (target_share=1), so it cannot "
-                f"{what}; fit one with a smaller target_share."
+                f"The model was trained to predict only {self.target} (target_share=1), so it "
+                f"cannot {what}; fit one with a smaller target_share."
             )
 
     def sample(
@@ -308,7 +308,7 @@ class TableAnswers:
         check_is_fitted(self, "network_")
         column = self.schema_.modelled[place_of(self.schema_, self._target(target))]
         if not isinstance(column, CategoryColumn):
-            raise OptionError(f"{column.name} is a number; it has no classes.")
+            raise OptionError(f"{column.name} is a number and has no classes.")
         codes = np.arange(column.code_count - column.has_missing)
         frame = build_frame("pandas", {column.name: column.decode(codes)},
                             {column.name: column.type}, len(codes))  # fmt: skip

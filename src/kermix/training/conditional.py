@@ -259,7 +259,7 @@ class ConditionalTask(Task):
         if kept != asdict(self.settings) or not same_data:
             raise RunError(
                 f"{path} is the checkpoint of a fit with other settings or data; give another "
-                "file, or remove it to begin again."
+                "file, or remove it to start again."
             )
 
 
@@ -293,7 +293,9 @@ def fit_conditional(
     check_samples("context", context)
     check_samples("target", target)
     if len(context) != len(target):
-        raise ShapeError(f"{len(context)} contexts and {len(target)} targets: one for each.")
+        raise ShapeError(
+            f"context has {len(context)} rows but target has {len(target)}; they must match."
+        )
     task = ConditionalTask(context, target, settings)
     if checkpoint is None:
         Trainer(task, device).run()

@@ -108,8 +108,9 @@ class FitSettings:
                 raise OptionError(f"{name}={value} must be a positive number.")
         if self.kernel_variance is not None and (self.variance or self.start_variance):
             raise OptionError(
-                f"kernel_variance={self.kernel_variance} is constant, in the data's units; leave "
-                "out variance and start_variance, which are a schedule in units of scaled data."
+                f"kernel_variance={self.kernel_variance} is constant, in the units of the data; "
+                "omit variance and start_variance, which define a schedule in units of the "
+                "scaled data."
             )
         if not self.is_mixture:
             if self.cost == "likelihood":
@@ -176,8 +177,8 @@ def __getattr__(name: str) -> object:
     new = {"Settings": "FitSettings", "FinishName": "RefineName"}.get(name)
     if new is not None:
         warnings.warn(
-            f"kermix.training.settings.{name} is called {new} now; the old name goes with the "
-            "next version.",
+            f"kermix.training.settings.{name} is now called {new}; the old name will be removed "
+            "in the next version.",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -99,14 +99,15 @@ class TableModelSettings:
         check_count("average", self.average, 0)
         if not 0 <= self.dropout < 1 or not 0 <= self.held_out < 1:
             raise OptionError(
-                f"dropout={self.dropout} and held_out={self.held_out} must be shares, below 1."
+                f"dropout={self.dropout} and held_out={self.held_out} must be between 0 and 1 "
+                "(exclusive)."
             )
         if not 0 <= self.order_share <= 1:
             raise OptionError(f"order_share={self.order_share} must be a share.")
         if not 0 <= self.target_share <= 1 or (self.target_share > 0 and self.target is None):
             raise OptionError(
-                f"target_share={self.target_share} must be a share, and more than 0 only with a "
-                f"target, which is {self.target}."
+                f"target_share={self.target_share} must be between 0 and 1, and above 0 only "
+                f"with a target, which is {self.target}."
             )
         if not 0 < self.learning_rate < math.inf or not 0 <= self.decay < math.inf:
             raise OptionError(
@@ -438,7 +439,7 @@ def check_table_shares(settings: TableModelSettings, rows: int, ranks: int) -> N
     if min(settings.batch_size, rows) < ranks:
         raise OptionError(
             f"batch_size={settings.batch_size} of {rows} rows is shared among {ranks} processes, "
-            "and one is left with nothing; use fewer."
+            "leaving one with nothing; use fewer."
         )
 
 

@@ -116,14 +116,14 @@ def look_at_csv(head: bytes, name: str, reading: Reading | None = None) -> CsvLo
     decimal = reading.decimal or "."
     if reading.decimal is None and delimiter != "," and _has_decimal_commas(rows[1:] or rows):
         decimal = ","
-        notes.append(f"{name}: numbers have a decimal comma; if not, say --decimal '.'.")
+        notes.append(f"{name}: numbers have a decimal comma; if not, use --decimal '.'.")
     first, others = rows[0], [r for r in rows[1:] if len(r) == len(rows[0])]
     named = reading.header
     if named is None:
         named, doubt = _is_header(first, others, decimal)
         if doubt:
-            what = "names, not data; if it is data, say --no-header" if named else (
-                "data; if it holds names, say --header")  # fmt: skip
+            what = "column names; if it is data, use --no-header" if named else (
+                "data; if it holds column names, use --header")  # fmt: skip
             notes.append(f"{name}: the first line, {_shown(first)}, is taken for {what}.")
     if named:
         _check_one_line(text, delimiter, name)
@@ -161,7 +161,7 @@ def _decoded(head: bytes, name: str, asked: str | None) -> tuple[str, str, list[
 
 def latin_note(name: str) -> str:
     """What to say of a file that is not in UTF-8."""
-    return f"{name}: not in UTF-8, read as Latin-1; if it is something else, say --encoding."
+    return f"{name}: not in UTF-8, read as Latin-1; if that is wrong, use --encoding."
 
 
 def _rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
@@ -182,8 +182,8 @@ def _check_one_line(text: str, delimiter: str, name: str) -> None:
         # In quotes that never end it would be the whole file.
         if ("\n" in cell or "\r" in cell) and f'{cell}"' in text.replace('""', '"'):
             raise TableError(
-                f"{name}: the name of column {place}, {cell[:40]!r}, goes over several "
-                "lines; names have to be in the first line, so please rename it there."
+                f"{name}: the name of column {place}, {cell[:40]!r}, spans several lines; names "
+                "must be on the first line, so rename it there."
             )
 
 

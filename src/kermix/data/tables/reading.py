@@ -163,8 +163,8 @@ def _check_announced(path: Path, file: Any) -> None:
     limit = most_bytes(path.stat().st_size, SMALL_PARQUET)
     if total > limit:
         raise SizeError(
-            f"{path}: announces {rows} rows, at least {total >> 20} MiB, more than "
-            f"{limit >> 20} MiB; it is not read whole. Use kermix sketch, which reads it in parts."
+            f"{path}: announces {rows} rows, at least {total >> 20} MiB, more than {limit >> 20} "
+            "MiB; it is not read at once. Use kermix sketch, which reads it in parts."
         )
 
 
@@ -260,8 +260,8 @@ def _checked(frame: Frame, reading: Reading) -> Frame:
         odd = next(w for w in words if w and not is_number(w, decimal))
         row = compute.index(compute.utf8_trim_whitespace(column), odd).as_py()
         raise SchemaError(
-            f"{frame.name}, row {row + frame.first_row}, column {name}: {odd!r} is not a "
-            "number, and most cells of this column are. "
-            f"Correct it, leave the column out, or say --kind {name}=category."
+            f"{frame.name}, row {row + frame.first_row}, column {name}: {odd!r} is not a number, "
+            "and most cells of this column are. Correct it, exclude the column, or use --kind "
+            f"{name}=category."
         )
     return frame

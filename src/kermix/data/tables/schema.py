@@ -324,7 +324,7 @@ class Schema:
     def from_dict(cls, saved: Mapping[str, Any]) -> "Schema":
         """The schema that was saved."""
         if not isinstance(saved, Mapping) or saved.get("format") != FORMAT:
-            raise SchemaError(f"This is no {FORMAT}.")
+            raise SchemaError(f"This is not a {FORMAT}.")
         if saved.get("version") != VERSION:
             raise SchemaError(
                 f"The schema has version {saved.get('version')}; this kermix reads {VERSION}."
@@ -348,7 +348,7 @@ class Schema:
         except FileNotFoundError:
             raise SchemaError(f"{path}: there is no such file.") from None
         except (OSError, ValueError) as error:
-            raise SchemaError(f"{path}: no schema can be read ({error}).") from None
+            raise SchemaError(f"{path}: not a readable schema ({error}).") from None
         try:
             return cls.from_dict(saved)
         except SchemaError as error:
@@ -399,7 +399,7 @@ def _check_mixed(column: Column, frame: Frame) -> None:
     if given.mixed != column.type.mixed:
         raise SchemaError(
             f"{frame.name}, column {column.name}: objects of "
-            f"{'several types' if given.mixed else 'one type'}, and the schema says otherwise."
+            f"{'several types' if given.mixed else 'one type'}, but the schema says otherwise."
         )
 
 
@@ -416,4 +416,4 @@ def _column(saved: dict[str, Any]) -> Column:
         return NumberColumn(**fields)
     if kind in ("constant", "key", "text"):
         return LeftOutColumn(what=kind, **fields)
-    raise ValueError(f"{kind!r} is no kind of column")
+    raise ValueError(f"{kind!r} is not a kind of column")

@@ -122,8 +122,9 @@ class CsvText:
             return self._encoder.encode(text)
         except UnicodeEncodeError as error:
             raise TableError(
-                f"{self._name}: {text[error.start]!r} cannot be written in {self._form.encoding}, "
-                "in which the input is; write another kind of file, such as .parquet."
+                f"{self._name}: {text[error.start]!r} cannot be written in "
+                f"{self._form.encoding}, the encoding of the input; write another kind of file, "
+                "such as .parquet."
             ) from None
 
 

@@ -93,7 +93,7 @@ kermix.source = (() => {
     const set = Object.entries(values).map(([name, text]) => {
       const i = names.indexOf(name);
       if (i < 0) throw new Error(`given ${name}: there is no column ${name}.`);
-      if (text === null || !NUMBER.test(text) || !Number.isFinite(Number(text))) throw new Error(`given ${name}: '${text}' is no number.`);
+      if (text === null || !NUMBER.test(text) || !Number.isFinite(Number(text))) throw new Error(`given ${name}: '${text}' is not a number.`);
       const { origin, whole } = columns[i];
       const exact = origin !== "0" && /^-?\d+$/.test(text);
       const number = exact ? Number(BigInt(text) - BigInt(origin)) : Number(text) - Number(origin);

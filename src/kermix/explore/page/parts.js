@@ -85,7 +85,7 @@
     const draw = (found) => {
       const last = found.history[found.history.length - 1], step = last ? last.step : 0;
       const words = { training: `In training: step ${step} of ${found.total}.`, keeping: "Stopping: samples and report are being written.",
-        ready: `Done${last ? `, after ${step} steps` : ""}.`, failed: `The training has failed: ${found.error}`, stopped: "The training was stopped." };
+        ready: `Done${last ? `, after ${step} steps` : ""}.`, failed: `Training failed: ${found.error}`, stopped: "Training was stopped." };
       lead.textContent = words[found.state];
       bar.max = found.total; bar.value = found.state === "ready" ? found.total : step;
       stop.hidden = !(found.watched && found.state === "training");

@@ -131,7 +131,7 @@ def neighbourhoods(
     """
     check_pair(real, generated, ("real", "generated"))
     if min(len(real), len(generated)) <= k:
-        raise SampleError(f"k={k}: both samples need more points than that.")
+        raise SampleError(f"k={k}: both samples must have more points than k.")
     real_reach, generated_reach = _reach(real, k), _reach(generated, k)
     inside, covered, recalled = [], torch.zeros_like(real_reach, dtype=torch.bool), []
     for start in range(0, len(generated), ROWS_AT_ONCE):

@@ -98,7 +98,7 @@ class ColumnDistribution:
                 f"column {column.name} ({error})."
             ) from None
         if np.isnan(wanted).any():
-            raise OptionError(f"cdf({values!r}): a gap is not at most anything.")
+            raise OptionError(f"cdf({values!r}): a missing value has no order.")
         upto = wanted
         if column.decimals is not None:
             # What lies within half a step of a value is rounded to it.
@@ -168,7 +168,7 @@ class ColumnDistribution:
         """The quantile as the column looks at it: from its origin, in its steps."""
         column = self._numbers("quantile")
         if not np.all((np.asarray(share) > 0) & (np.asarray(share) < 1)):
-            raise OptionError(f"quantile({share}): a share is between 0 and 1.")
+            raise OptionError(f"quantile({share}): must be between 0 and 1.")
         low, high = self._narrowed(column, *self.ends(), share)
         # Of few rows, several places are looked at together: a look at any takes as long.
         parts = SECTIONS if len(self) <= FEW_ROWS else 2
@@ -242,7 +242,7 @@ class ColumnDistribution:
         """
         column = self._numbers("mean")
         if column.time:
-            raise OptionError(f"Column {column.name} is a time: it has quantiles and no mean.")
+            raise OptionError(f"Column {column.name} is a time: it has quantiles but no mean.")
         return self._mean() + column.origin
 
     def _mean(self) -> np.ndarray:
@@ -307,7 +307,7 @@ class ColumnDistribution:
     def _numbers(self, what: str) -> NumberColumn:
         if not isinstance(self.column, NumberColumn):
             raise OptionError(
-                f"Column {self.column.name} is a category: it has probabilities and no {what}."
+                f"Column {self.column.name} is a category: it has probabilities but no {what}."
             )
         return self.column
 
