@@ -167,7 +167,7 @@ def classify(
 
 def _is_table(data: str, target: str | None, reading: Reading) -> bool:
     """Whether a table is meant; then there must be a target, and else there must be none."""
-    from kermix.runs.table_fit import is_table
+    from kermix.data.loading import is_table
 
     table = is_table(data, arrays=True)
     if table and target is None:
@@ -239,7 +239,13 @@ def predict(
         ),
     ] = None,
     reading: Reading = AS_FOUND,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "cpu",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="auto, cpu, cuda, mps. By default cpu; for the table model, the device of the "
+            "fit."
+        ),
+    ] = None,
 ) -> None:
     """Predict the classes of images, or a column of a table, with probabilities.
 
@@ -255,8 +261,8 @@ def predict(
     from kermix.training.loop import make_fabric
 
     if kind_of_run(run) in (TABLE, TARGET):
-        predict_table(table_run(run), data, out, target, reading, every=chances,
-                      id_column=id_column)  # fmt: skip
+        asked = table_run(run) if device is None else table_run(run).on_device(device)
+        predict_table(asked, data, out, target, reading, every=chances, id_column=id_column)
         return
     if target is not None or id_column is not None or reading.said():
         raise OptionError(
@@ -265,7 +271,7 @@ def predict(
     if out is not None:
         check_output(out, ".csv")
     opened = ClassifyRun.open(run)
-    place = make_fabric(device, "32-true").device
+    place = make_fabric(device or "cpu", "32-true").device
     trained = opened.classifier(str(place))
     kind, blocks, notes = read_unlabelled(data, opened.shape)
     every = [f"p({name})" for name in trained.classes] if chances else []

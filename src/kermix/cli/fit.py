@@ -13,7 +13,7 @@ from kermix.cli.reading import AS_FOUND, READING, TABLES, check_there, reads_tab
 from kermix.cli.running import train_and_finish, typed_options
 from kermix.cli.tables import sample_table
 from kermix.data.tables.csv_look import Reading
-from kermix.environment import is_rank, speaks, world_of_environment
+from kermix.environment import speaks
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file, write_array
 from kermix.runs.folder import check_run
@@ -282,22 +282,9 @@ def resume(
     The number of processes may change.
     """
     check_run(run)
-    from kermix.runs.fit import ranks_of
-    from kermix.runs.fit_run import FitRun
-    from kermix.runs.kinds import open_run
-    from kermix.runs.table_run import TableRun
+    from kermix.runs.fit import reopen
 
-    opened = open_run(run)
-    if isinstance(opened, FitRun | TableRun):
-        before = opened.ranks
-        asked = (devices or before[0], nodes or before[1], strategy or before[2])
-        if is_rank() and devices is nodes is None:
-            asked = (*world_of_environment(), asked[2])
-        opened = opened.with_ranks(**ranks_of(*asked))
-    elif devices or nodes or strategy:
-        raise OptionError(
-            f"{run}: only fits of rows and tables can be trained by several processes."
-        )
+    opened = reopen(run, devices, nodes, strategy)
     train_and_finish(opened, opened.dataset())
 
 

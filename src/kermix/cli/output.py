@@ -21,7 +21,7 @@ from kermix.files import finite_json
 
 if TYPE_CHECKING:
     from kermix.reports.page import Report
-    from kermix.runs.run import Run, Shown
+    from kermix.runs.run import Shown
 
 __all__ = [
     "DIFFERENT",
@@ -35,7 +35,6 @@ __all__ = [
     "print_notes",
     "print_sentence",
     "print_table",
-    "resumable",
     "saved_page",
     "show_run",
     "split_names",
@@ -193,16 +192,6 @@ def end_stopped_run(folder: Path, step: int | None = None) -> NoReturn:
     where = "" if step is None else f" at step {step}; saved"
     Console().print(f"Stopped{where}. To continue:\n  [bold]{again}[/]", soft_wrap=True)
     raise typer.Exit(INTERRUPTED)
-
-
-@contextmanager
-def resumable(run: "Run") -> Iterator[None]:
-    """Hold a run alone, and say how to go on with it if it is stopped at any moment."""
-    try:
-        with run.held():
-            yield
-    except KeyboardInterrupt:
-        end_stopped_run(run.folder)
 
 
 def show_run(

@@ -109,11 +109,10 @@ def _by_mixture(
     from pyarrow import array
     from pyarrow import table as arrow_table
 
-    from kermix.data.loading import load
+    from kermix.data.loading import is_table, load
     from kermix.data.tables.reading import read_frame
     from kermix.data.tables.table import read_table, table_of_arrow
     from kermix.runs.fit_run import FitRun
-    from kermix.runs.table_fit import is_table
 
     run = FitRun.open(folder)
     if not is_table(data):

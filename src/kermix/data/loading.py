@@ -16,7 +16,7 @@ from kermix.data.tables.table import read_table
 from kermix.data.toys import TOYS, toy
 from kermix.errors import TableError
 
-__all__ = ["BUILT_IN", "IMAGE_SETS", "Dataset", "load"]
+__all__ = ["BUILT_IN", "IMAGE_SETS", "Dataset", "is_table", "load"]
 
 TOY_ROWS = 20_000
 IMAGE_SETS = ("mnist", "stacked-mnist", "cifar10", "celeba")
@@ -88,6 +88,18 @@ def load(
     whole = Dataset(path.stem, table.values, table.columns, notes=tuple(table.notes()),
                     numbers=table.numbers)  # fmt: skip
     return _some(whole, rows, seed)
+
+
+def is_table(data: str | Path, arrays: bool = False) -> bool:
+    """Whether a name is that of a table with named columns, or of an array, if these count."""
+    path = Path(data)
+    known = str(data).partition(":")[0] in BUILT_IN
+    if known or path.is_dir() or (path.is_file() and is_idx(path)):
+        return False
+    if not path.exists() and not path.suffix:
+        return False  # refused where built-in sets are listed
+    array = path.suffix.lower() in (".npy", ".npz") or ".npz:" in str(data)
+    return arrays or not array
 
 
 def _from_labelled(found: LabelledImages) -> Dataset:

@@ -47,6 +47,8 @@ class ClassifyRun(Run):
     """A classifier of images, with its folder."""
 
     kind: ClassVar[str] = CLASSIFY
+    facts: ClassVar[tuple[str, ...]] = ("shape", "images", "classes")
+    usual: ClassVar[Mapping[str, Any]] = {**Run.usual, "precision": "auto"}
     reported: ClassVar[tuple[str, ...]] = (
         "epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds",
     )  # fmt: skip
@@ -200,10 +202,7 @@ class ClassifyRun(Run):
                     "--set",
                     shlex.quote(f"{name}={json.dumps(value, separators=(',', ':'))}"),
                 ]
-        for name in ("device", "precision"):
-            if self.config[name] != "auto":
-                parts += [f"--{name}", self.config[name]]
-        return " ".join(parts)
+        return " ".join([*parts, *self.placing_options()])
 
 
 def _pixels(images: LabelledImages, device: torch.device) -> torch.Tensor:

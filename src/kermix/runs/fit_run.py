@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kermix.costs.baselines import energy_distance, mode_coverage
-from kermix.data.loading import BUILT_IN, Dataset, load
+from kermix.data.loading import BUILT_IN, Dataset, is_table, load
 from kermix.data.tables.table import Source, read_table
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks
@@ -44,6 +44,7 @@ class FitRun(Run):
     """A fit of rows: a mixture or a generator of rows, with its folder."""
 
     kind: ClassVar[str] = FIT
+    facts: ClassVar[tuple[str, ...]] = ("shape", "columns", "image", "variance")
 
     @classmethod
     def create(
@@ -249,11 +250,13 @@ class FitRun(Run):
         parts += self.reading_options()
         rows = self.config["shape"][0]
         default = FitSettings().for_data(rows - held_out_rows(rows)).as_json()
+        if is_table(self.config["data"]):
+            default["model"] = None  # a table may be fitted by other models
         for name, value in self.settings.as_json().items():
             if value != default[name]:
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
-        return " ".join(parts)
+        return " ".join([*parts, *self.placing_options()])
 
 
 def _reference(split: Split, judged: Tensor, log_density: Tensor) -> list[tuple[str, str]]:

@@ -61,6 +61,7 @@ class ImageRun(Run):
     """A fit of images, with its folder."""
 
     kind: ClassVar[str] = IMAGES
+    facts: ClassVar[tuple[str, ...]] = ("name", "image", "classes", "frequencies", "quick")
 
     @classmethod
     def create(
@@ -268,7 +269,7 @@ class ImageRun(Run):
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 shown = MODEL_OPTIONS.get(shown, shown) if name == "model" else shown
                 parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
-        return " ".join(parts)
+        return " ".join([*parts, *self.placing_options()])
 
     def _save_samples(self, drawn: LabelledDraw) -> None:
         path, labels = self.folder / "samples.npz", drawn.labels.cpu().numpy()

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from kermix.data.images.idx import is_idx
-from kermix.data.loading import BUILT_IN
+from kermix.data.loading import is_table
 from kermix.data.tables.columns import CategoryColumn, NumberColumn
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frames import Frame
@@ -28,7 +27,7 @@ from kermix.runs.table_store import LargeTable, move_into, stored_table
 from kermix.training.table_model import TableModelSettings, table_split
 
 __all__ = ["READING", "TABLE_SETTINGS", "TypedTable", "begin_table_fit", "is_contested",
-           "is_table", "typed_table", "why_table_model"]  # fmt: skip
+           "typed_table", "why_table_model"]  # fmt: skip
 
 READING = ("columns", "exclude", "kinds", "delimiter", "decimal", "encoding", "header")
 # Reports of whole tables need rows that no member has seen.
@@ -77,18 +76,6 @@ def typed_table(
     schema = Schema.of(frame, kinds=dict(given.get("kinds", {})))
     source = str(data) if isinstance(data, str | Path) else None
     return TypedTable(frame, schema, source, tuple(notes))
-
-
-def is_table(data: str | Path, arrays: bool = False) -> bool:
-    """Whether a name is that of a table with named columns, or of an array, if these count."""
-    path = Path(data)
-    known = str(data).partition(":")[0] in BUILT_IN
-    if known or path.is_dir() or (path.is_file() and is_idx(path)):
-        return False
-    if not path.exists() and not path.suffix:
-        return False  # refused where built-in sets are listed
-    array = path.suffix.lower() in (".npy", ".npz") or ".npz:" in str(data)
-    return arrays or not array
 
 
 def why_table_model(schema: Schema, rows: int) -> str | None:

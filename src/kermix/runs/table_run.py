@@ -40,6 +40,7 @@ class TableRun(TrainedTable):
     """A fit of the table model, with its folder."""
 
     kind: ClassVar[str] = TABLE
+    facts: ClassVar[tuple[str, ...]] = ("shape", "columns", "target", "frame")
     reported: ClassVar[tuple[str, ...]] = ("step", "loss", "metric")
 
     @classmethod
@@ -210,7 +211,7 @@ class TableRun(TrainedTable):
         for name, value in self.settings.as_json().items():
             if value != default[name]:
                 parts += [f"--{name.replace('_', '-')}", str(value)]
-        return " ".join(parts)
+        return " ".join([*parts, *self.placing_options()])
 
     def reading_options(self) -> list[str]:
         """The part of the command that says how the table is read."""

@@ -190,7 +190,7 @@ class TargetRun(TableRun):
                 continue
             given = f"--{name.replace('_', '-')} {value}"
             parts.append(given if name in OPTIONS else f"--set {name}={value}")
-        return " ".join(parts)
+        return " ".join([*parts, *self.placing_options()])
 
 
 def split_for_target(frame: Frame, column: Any, seed: int) -> tuple[Frame, Frame]:
