@@ -76,7 +76,7 @@ def test_the_status_says_whether_they_differ(folder):
         )
         assert result.exit_code == status, (other, level, result.output)
         if status == 1:  # no verdict is no pass
-            assert "it takes 99 or more" in str(result.exception)
+            assert "99 or more are needed" in str(result.exception)
     result = CliRunner().invoke(app, ["compare", a, b, *MANY])
     assert result.exit_code == 0
 

@@ -123,7 +123,7 @@ def test_options_of_reading_are_refused_where_nothing_is_read(odd):
     kermix("compare", "a.sketch", "b.sketch")
     with pytest.raises(OptionError, match="exclude: only for tables"):
         kermix("compare", "a.sketch", "b.sketch", "--exclude", "x0")
-    with pytest.raises(OptionError, match="decimal: for tables"):
+    with pytest.raises(OptionError, match="decimal: these options are for tables"):
         kermix("compare", ".", "--decimal", ",")
 
 

@@ -68,7 +68,7 @@ def test_fit_says_why_and_what_came_of_it(folder):
 def test_a_table_chooses_its_model(folder, tmp_path):
     result = kermix("fit", folder / "new.csv", "--steps", 2, "--width", 8, "--blocks", 1,
                     "--out", tmp_path / "run")  # fmt: skip
-    assert "Fitted by the table model, because id is a key." in result.stdout
+    assert "Fitting the table model, because id is a key." in result.stdout
     kermix("fit", folder / "new.csv", "--columns", "size", "--cost", "mmd", *QUICK_MIXTURE,
            "--out", tmp_path / "mixture")  # fmt: skip
     with pytest.raises(RunError, match="this needs a fit of the table model"):

@@ -118,7 +118,7 @@ def test_too_few_permutations_are_not_too_few_rows():
     assert verdict.too_few_permutations
     assert verdict.sentence() == (
         "Too few permutations to say: permutations=5 cannot show a difference at level 0.05, "
-        "because no p-value can fall below 0.17; it takes 19 or more."
+        "because no p-value can fall below 0.17; 19 or more are needed."
     )
     enough = km.compare(x, y, permutations=19).verdict
     assert enough.different

@@ -393,7 +393,7 @@ def test_a_fit_whose_process_is_killed_has_failed(tmp_path, monkeypatch):
         explored.fitting._process.wait()
         state = told(address, "state")
         assert state["state"] == "failed"
-        assert "ended by signal SIGKILL" in state["error"]
+        assert "killed by signal SIGKILL" in state["error"]
         error = told(address, "ask", {"given": {}})["error"]
         assert re.search("has failed: .*SIGKILL.* kermix resume", error)
     assert explored.state == "failed", "also when it is closed"
@@ -428,7 +428,7 @@ def test_a_fit_of_rows_is_asked_in_closed_form(tmp_path):
     for change, error in (
         ({"settings": other}, "no density to query"),
         ({"image": [1, 1, 2]}, "images"),
-        ({"columns": ["x"] * 201}, "201 columns, and a page asks one of 200 at most"),
+        ({"columns": ["x"] * 201}, "201 columns, but a page can show at most 200"),
     ):
         with pytest.raises(OptionError, match=error):
             explorable(replace(run, config={**run.config, **change}))
@@ -463,9 +463,7 @@ def test_a_table_that_is_gone_leaves_the_questions(run, tmp_path):
         assert "cannot be read" in found["error"]
 
 
-@pytest.mark.parametrize(
-    "damage", ["no model", "half a model", "not a readable schema", "no such schema"]
-)
+@pytest.mark.parametrize("damage", ["no model", "half a model", "no schema", "no such schema"])
 def test_a_run_that_cannot_be_read_is_refused_before_there_is_a_page(
     damage, run, tmp_path, monkeypatch
 ):

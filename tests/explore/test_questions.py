@@ -106,7 +106,7 @@ def test_a_gap_can_be_given(model, questions):
     [
         ([], "an object of values"),
         ({"sx": "m"}, "no column sx; did you mean sex"),
-        ({"key": "P-0001"}, "key is a key, which is left out"),
+        ({"key": "P-0001"}, "key is a key, which is not modelled"),
         ({"size": "tall"}, "'tall' is not a number"),
         ({"size": 172.0}, "must be text"),
         ({"size": "nan"}, "missing"),

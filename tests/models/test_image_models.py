@@ -53,7 +53,7 @@ def test_channels_are_coded_by_themselves():
 
 
 def test_autoencoder_refuses_what_it_cannot_do():
-    with pytest.raises(OptionError, match="squares"):
+    with pytest.raises(OptionError, match="square images"):
         Autoencoder((1, 8, 16), generator=seeded())
     with pytest.raises(OptionError, match="code=5"):
         Autoencoder((3, 16, 16), 5, by_channel=True, generator=seeded())

@@ -148,10 +148,10 @@ def test_images_of_rows_keep_root_and_size(tmp_path):
     [
         ({"stepps": 3}, "no setting 'stepps'; there are .*steps"),
         ({"steps": -1}, "steps=-1 must be a whole number"),
-        ({"rows": 5}, "rows is for data that are read"),
+        ({"rows": 5}, "rows is only for data read from files"),
         ({"model": "codes"}, "for square images"),
         ({"devices": 2}, "write the data to a file first"),
-        ({"cost": "best"}, "cost='best' is not offered"),
+        ({"cost": "best"}, "cost='best' is not supported"),
     ],
 )
 def test_refusals_leave_nothing_behind(options, message, tmp_path):

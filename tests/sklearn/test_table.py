@@ -282,7 +282,9 @@ def test_one_row_with_a_weight_is_one_row():
     ids=["text", "none", "short", "two axes", "negative", "zero", "nan", "inf", "word", "number"],
 )  # fmt: skip
 def test_bad_weights_are_named(weights):
-    with pytest.raises(errors.OptionError, match="sample_weight must be 30 finite numbers"):
+    with pytest.raises(
+        errors.OptionError, match="sample_weight must be 30 finite, non-negative numbers"
+    ):
         km.TableModel(**SMALL).fit(people(30), sample_weight=weights)
 
 

@@ -41,7 +41,7 @@ def _reading(
         _option(
             "--kind",
             text="Override the detected kind of a column: NAME=KIND (repeatable), where KIND is "
-            "one of {', '.join(KINDS)}.",
+            f"one of {', '.join(KINDS)}.",
         ),
     ] = None,
     delimiter: Annotated[

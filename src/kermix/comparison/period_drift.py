@@ -71,7 +71,7 @@ class PeriodDrift:
         reference: Name of the reference period.
         reference_rows: How many rows it has.
         periods: The others, in order.
-        level: At which a period is called different.
+        level: Significance level at which a period is called different.
         noun: What a period is called.
         notes: What was assumed and left out.
     """
@@ -176,23 +176,23 @@ def drift_over_time(
 ) -> PeriodDrift:
     """Whether, when and where a table drifts: each period against a reference period.
 
-    Each period has the verdict of `kermix.compare`, with p-values corrected for their
-    number: with probability `1 - level` or more no period is called different that is not.
+    Each period gets the verdict of `kermix.compare`, with p-values corrected for the number of
+    periods: with probability `1 - level` or more, no period is wrongly called different.
 
     Args:
-        source: A table, a file, or a folder of files: a period each, or with `by` one table.
-        by: The column with the periods: values (months, years, versions) or dates.
-        every: "day", "week", "month" or "year", to cut dates by; found from their span if not
-            given.
-        reference: The period that others are compared with; by default the first.
-        level: At which a period is called different.
-        columns: Which columns to use; by default all.
-        exclude: Columns to leave aside.
-        kinds: Kinds of columns by name, where you know better; see `kermix.Schema.of`.
+        source: A table, a file, or a folder of files: one period per file, or one table with `by`.
+        by: Column that defines the periods: values (months, years, versions) or dates.
+        every: "day", "week", "month" or "year", to group dates by; by default depends on their
+            range.
+        reference: Period to compare the others with; by default the first.
+        level: Significance level at which a period is called different.
+        columns: Columns to use; by default all.
+        exclude: Columns to ignore.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
         reading: How tables are read, instead of the three above.
         max_points: Larger periods are subsampled at random to this many rows.
-        permutations: Random labellings behind each p-value; by default 500, or as many as the
-            correction for the number of periods needs.
+        permutations: Number of permutations for each p-value; by default 500, or as many as the
+            correction for the number of periods requires.
         seed: Of everything random.
 
     Example:

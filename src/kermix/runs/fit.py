@@ -56,25 +56,24 @@ def fit(
 ) -> FitRun | ImageRun | TableRun:
     """Fit a mixture, a table model or a generator to data: train, draw samples, write a report.
 
-    The result is a run folder, the same as `kermix fit` makes, which `kermix resume`, `sample` and
-    `score` take too.
+    The result is a run folder like that of `kermix fit`, which also works with `kermix resume`,
+    `sample` and `score`.
 
     Args:
-        data: A built-in set (`"moons"`), a set of images (`"mnist"`), a path, or what holds rows:
-            a data frame, an array, a tensor; these are copied into the folder. A table with
-            categories, gaps, times or whole numbers is fitted by the table model
-            (`kermix.TableModel`); of a table of numbers, also by a mixture in closed
-            form, and held-out rows choose. `model` says otherwise: `"table"`, `"mixture"`, ...;
-            arrays, and settings that only a mixture has, mean `"mixture"`.
-        out: Folder of the run, which must not exist; by default `runs/NAME`.
-        quick: Whether to take fewer steps and components, for a first look.
+        data: A built-in data set (`"moons"`), an image data set (`"mnist"`), a path, or rows in
+            memory: a data frame, an array, a tensor; these are copied into the folder. A table
+            with categories, missing values, times or integers is fitted with the table model
+            (`kermix.TableModel`); for a table of numbers, a mixture in closed form is fitted too,
+            and held-out rows decide. `model` overrides this: `"table"`, `"mixture"`, ...; arrays,
+            and settings that only a mixture has, mean `"mixture"`.
+        out: Run folder, which must not exist; by default `runs/NAME`.
+        quick: Whether to use fewer steps and components, for a first look.
         show: Whether to show a progress bar.
         options: `rows`, `data_root` and `size` of data that are read; of tables `columns`,
             `exclude`, `kinds`, `delimiter`, `decimal`, `encoding`, `header`, `target` and
-            `from_disk` (rows are encoded into the run's folder and trained from there; by default
-            if half of the free memory would not hold them);
-            `device`, `precision`, `devices`, `nodes` and `strategy`; and every setting of
-            `kermix.training.settings.FitSettings` (of
+            `from_disk` (train from rows encoded in the run folder; by default if they do not fit
+            in half of the free memory); `device`, `precision`, `devices`, `nodes` and `strategy`;
+            and every setting of `kermix.training.settings.FitSettings` (of
             `kermix.training.image_settings.ImageSettings` for images, of
             `kermix.training.table_model.TableModelSettings` for the table model).
 

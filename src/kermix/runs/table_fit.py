@@ -105,7 +105,7 @@ def _why(column: Any, many: bool) -> str | None:
     if column.time:
         return "is a time"
     if column.continuous < MOSTLY:
-        return "has few distinct values" if many else None
+        return "has a few values shared by most rows" if many else None
     if many and len(column.atoms):
         return "has values shared by many rows"
     return "has integers" if many and column.decimals == 0 else None

@@ -257,18 +257,18 @@ def nystrom_features(
     candidates: int | None = None,
     seed: int = 0,
 ) -> NystromFeatures:
-    """Choose landmarks among points.
+    """Choose landmarks from points.
 
     Args:
-        x: Points like those that will be sketched; of both sets, if they differ much.
+        x: Points like those to be sketched; from both sets, if they differ much.
         v: Variance, several of them, a rule, or a kernel.
-        rank: How many landmarks at most.
-        tolerance: Stop when the mean residual over the candidates is below this; uniform
-            landmarks, which do not see it, go up to the rank.
-        landmarks: `"pivoted"` draws each landmark in proportion to the residual of the kernel
-            that is left (randomly pivoted Cholesky); `"uniform"` draws them blindly.
-        candidates: How many points of `x`, drawn at random, the landmarks are chosen among; by
-            default fifty for each landmark.
+        rank: Maximum number of landmarks.
+        tolerance: Stop when the mean residual over the candidates is below this; uniform landmarks
+            ignore it and use the full rank.
+        landmarks: `"pivoted"` draws each landmark in proportion to the remaining residual of the
+            kernel (randomly pivoted Cholesky); `"uniform"` draws them uniformly.
+        candidates: Number of points of `x`, drawn at random, to choose landmarks from; by default
+            fifty per landmark.
         seed: Seed of the draws.
 
     Example:

@@ -55,18 +55,18 @@ def decompose(
     with functions orthonormal under `p` and `q`. The singular values sum to the SVD cost, so
     their sum is the fidelity of the two samples.
 
-    Of mixtures, whose Gaussians have covariances of their own, the matrix is that of the
-    Gaussians scaled to unit norm, as in `kermix.svd_cost`.
+    For mixtures, whose Gaussians have their own covariances, the matrix is that of the Gaussians
+    scaled to unit norm, as in `kermix.svd_cost`.
 
     Args:
         x: Samples of `p`, to which the left functions belong; or `p` itself, a mixture.
         y: Samples of `q`, the right functions; or a mixture. None means `x` again:
             eigenfunctions.
         v: Variance, several of them, a rule that finds one from `x`, or a Gaussian kernel; by
-            default the rule `"median"`, and nothing for two mixtures.
-        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
-            function of two sets of points that returns their Gram matrix; instead of `v`.
-        rank: How many leading functions; by default all.
+            default the rule `"median"`; not used for two mixtures.
+        kernel: Kernel to use instead of the Gaussian, such as `kermix.LaplaceKernel`, or a
+            function of two sets of points that returns their Gram matrix; then omit `v`.
+        rank: Number of leading functions; by default all.
         whiten: Whether to decompose $R_G^{-1/2} P^\top R_F^{-1/2}$ instead, Property 9.
         weights_x: Weights of `x`.
         weights_y: Weights of `y`.
@@ -199,10 +199,10 @@ def decompose_grid(
         p: Density of the left functions at each grid point.
         q: Density of the right functions; None means `p`.
         points: The grid.
-        cell: Volume (length, area) of the cell that each grid point stands for.
+        cell: Volume (length, area) of the cell of each grid point.
         v: Variance, several of them, or a Gaussian kernel.
-        kernel: Another kernel than the Gaussian, instead of `v`.
-        rank: How many leading functions; by default all.
+        kernel: Kernel to use instead of the Gaussian; then omit `v`.
+        rank: Number of leading functions; by default all.
         method: As in `decompose`.
 
     Example:
