@@ -126,9 +126,7 @@ def test_a_config_that_lacks_a_fact_is_refused_in_one_sentence(table_run, tmp_pa
             with pytest.raises(RunError, match=f"damaged, or from another version.*{name}"):
                 open_run(run.folder)
         file.write_text(json.dumps({**whole, "kind": "dream"}))
-        with pytest.raises(
-            RunError, match=r"of kind 'dream', .* newer version"
-        ):
+        with pytest.raises(RunError, match=r"of kind 'dream', .* newer version"):
             open_run(run.folder)
         file.write_text(json.dumps(whole))
 
