@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +21,7 @@ from kermix.files import whole_file
 from kermix.runs.folder import check_run
 
 if TYPE_CHECKING:
-    from kermix.data.images.labelled import LabelledImages
-    from kermix.training.classifier_settings import ClassifierSettings
+    pass
 
 
 __all__ = ["classify", "predict"]
@@ -117,9 +116,8 @@ def classify(
     Ctrl-C at any time: nothing is lost, and the command to continue is printed.
     """
     check_there(data)
-    from kermix.data.images.labelled import load_labelled
+    from kermix.runs.classify_fit import begin_classify
     from kermix.runs.classify_run import ClassifyRun
-    from kermix.runs.folder import check_new_folder, next_free_folder
     from kermix.runs.kinds import open_run
     from kermix.runs.target_run import TargetRun
     from kermix.training.classifier_settings import ClassifierSettings
@@ -148,21 +146,12 @@ def classify(
     given = {name: value for name, value in chosen.items() if value is not None}
     given |= {"model": model, "patch": patch, "seed": seed, **_settings(setting or [])}
     given = note_old_names(given, [field.name for field in fields(ClassifierSettings)])
-    _chosen(data, given, augment, quick, 1000, 32)  # refused, if it must be, before reading files
-    if out is not None:
-        check_new_folder(out)
-    train, test = (
-        load_labelled(data, part, data_root=data_root, size=size) for part in ("train", "test")
-    )
-    settings = _chosen(data, given, augment, quick, len(train), min(train.images.shape[2:]))
-    _check_fits(settings, train)
-    folder = next_free_folder(f"{train.name}-{settings.model}") if out is None else out
-    run = ClassifyRun.create(
-        folder, data, train, test, settings, device=device, precision=precision,
-        options={"data_root": data_root, "size": size},
+    run, images = begin_classify(
+        data, given, folder=out, augment=augment, quick=quick, data_root=data_root, size=size,
+        device=device, precision=precision,
     )  # fmt: skip
     print_notes(run.config["notes"])
-    train_and_finish(run, (train, test))
+    train_and_finish(run, images)
 
 
 def _is_table(data: str, target: str | None, reading: Reading) -> bool:
@@ -257,8 +246,7 @@ def predict(
     check_there(data)
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.folder import TABLE, TARGET, kind_of_run
-    from kermix.runs.predictions import read_unlabelled
-    from kermix.training.loop import make_fabric
+    from kermix.runs.predictions import predictions
 
     if kind_of_run(run) in (TABLE, TARGET):
         asked = table_run(run) if device is None else table_run(run).on_device(device)
@@ -270,18 +258,8 @@ def predict(
         )
     if out is not None:
         check_output(out, ".csv")
-    opened = ClassifyRun.open(run)
-    place = make_fabric(device or "cpu", "32-true").device
-    trained = opened.classifier(str(place))
-    kind, blocks, notes = read_unlabelled(data, opened.shape)
-    every = [f"p({name})" for name in trained.classes] if chances else []
-    rows = [[kind, "class", "probability", *every]]
-    for names, pixels in blocks:
-        found = trained.probabilities(pixels.to(place)).cpu()
-        best, which = found.max(1)
-        for i, name in enumerate(names):
-            rest = [f"{p:.6f}" for p in found[i].tolist()] if chances else []
-            rows.append([name, trained.classes[int(which[i])], f"{float(best[i]):.6f}", *rest])
+    found = predictions(ClassifyRun.open(run), data, device or "cpu", every=chances)
+    rows = [list(found.names), *found.rows]
     if out is None:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)
@@ -290,50 +268,10 @@ def predict(
         with whole_file(out) as part, part.open("w", newline="") as file:
             csv.writer(file).writerows(rows)
     summary = Console(stderr=True)
-    print_notes(notes, summary)
+    print_notes(found.notes, summary)
     where = "" if out is None else f" in {out}"
     images_found = f"{len(rows) - 1} image{'s' if len(rows) != 2 else ''}"
     summary.print(f"{images_found}{where}", highlight=False, soft_wrap=True)
-
-
-def _chosen(
-    data: str, given: dict[str, Any], augment: bool, quick: bool, count: int, side: int
-) -> "ClassifierSettings":
-    """The settings of a run: what suits the images, but for what was given."""
-    from kermix.training.presets import suited_settings
-
-    base = suited_settings(data, given["model"], given["patch"], count, side, augment=augment)
-    if quick:
-        base = replace(base, width=32, depth=2, output_width=96, epochs=5)
-    known = {field.name for field in fields(base)}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise OptionError(
-            f"--set {unknown[0]}: no such setting; choose from {', '.join(sorted(known))}."
-        )
-    for name, value in given.items():
-        _check_kind(name, value, getattr(base, name))
-    return replace(base, **given)
-
-
-def _check_kind(name: str, value: Any, usual: Any) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if name in ("learning_rate", "whitening", "anchor_grid"):
-        fits = number or value is None
-    elif isinstance(usual, int) and not isinstance(usual, bool):
-        fits = number and isinstance(value, int)
-    else:
-        fits = number if isinstance(usual, float) else isinstance(value, type(usual))
-    if not fits:
-        raise OptionError(f"{name}={value!r}: expected a value such as {usual!r}.")
-
-
-def _check_fits(settings: "ClassifierSettings", images: "LabelledImages") -> None:
-    """Refuse a network that these images cannot have, before a folder is made."""
-    from kermix.training.classifier_settings import build_classifier
-
-    channels, height, width = (int(n) for n in images.images.shape[1:])
-    build_classifier(settings, (channels, height, width), len(images.classes))
 
 
 def _settings(texts: list[str]) -> dict[str, Any]:

@@ -52,46 +52,22 @@ def command(
     if max_points < 1:
         raise OptionError(f"--max-points {max_points}: must be at least 1.")
     check_there(data, other)
-    import torch
-
     from kermix.comparison.sources import read_sources
-    from kermix.kernels.gaussian import bandwidth
-    from kermix.kernels.mixed import mixed_kernel
+    from kermix.comparison.table_spectrum import decompose_tables
     from kermix.reports.spectrum_report import spectrum_report
     from kermix.runs.folder import next_free
-    from kermix.spectrum import decompose
 
     page_path = next_free(Path(), "spectrum", ".html") if report_path is None else report_path
     check_output(page_path, ".html", ".htm")
     read = read_sources([data] if other is None else [data, other], reading)
-    tables, notes = list(read.tables), read.notes
-    layout = None if read.mixed is None else read.mixed.layout
-    generator = torch.Generator().manual_seed(seed)
-    sets = []
-    for table in tables:
-        values = table.values
-        if len(table) > max_points:
-            values = values[torch.randperm(len(table), generator=generator)[:max_points]]
-            notes.append(
-                f"{table.name}: using {max_points} of {len(table)} rows, drawn at random."
-            )
-        sets.append(values)
     parsed = parse_variances(variance)
-    v: float | list[float] = parsed if not isinstance(parsed, str) else 0.0
-    if isinstance(parsed, str):
-        v = float(bandwidth(torch.cat(sets), layout=layout)) / 10
-        notes.append(f"Variance {v:.4g}: a tenth of the median heuristic.")
-    rank = min(rank, *(len(s) for s in sets))
-    kernel = mixed_kernel(sets[0], layout, v)
-    result = decompose(sets[0], sets[1] if other is not None else None, kernel, rank=rank)
-    names = [table.name for table in tables]
-    found = result.singular_values.tolist()
+    chosen = None if isinstance(parsed, str) else parsed
+    result, names, sets, v, notes = decompose_tables(read, chosen, rank, max_points, seed)
+    found, mixed = result.singular_values.tolist(), read.mixed is not None
     told = [*notes]
-    if layout is not None:
+    if mixed:
         told.append("Functions of rows with categories or missing values are not plotted.")
-    page = spectrum_report(
-        result, names, sets, tables[0].columns, told, images, layout is not None
-    )
+    page = spectrum_report(result, names, sets, read.tables[0].columns, told, images, mixed)
     with saved_page(lambda: page, page_path, quiet=as_json):
         if as_json:
             print_json({"names": names, "variance": v, "singular_values": found,

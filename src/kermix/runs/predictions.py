@@ -1,4 +1,4 @@
-"""Images without labels, for a classifier that takes one shape: files, folders, arrays."""
+"""Classes of images without labels: files, folders, arrays."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +12,49 @@ from kermix.data.images.decoding import Form, decode_all, is_picture
 from kermix.data.images.folders import find_pictures
 from kermix.data.images.idx import is_idx, read_idx_array
 from kermix.errors import ImageError, ShapeError
+from kermix.runs.classify_run import ClassifyRun
+from kermix.training.loop import make_fabric
 
-__all__ = ["Unlabelled", "read_unlabelled"]
+__all__ = ["Predictions", "Unlabelled", "predictions", "read_unlabelled"]
 
 BLOCK = 1000
+
+
+class Predictions(NamedTuple):
+    """A table of predicted classes.
+
+    Attributes:
+        names: Of its columns.
+        rows: One for each image, as text.
+        notes: What was left out or changed.
+    """
+
+    names: tuple[str, ...]
+    rows: list[list[str]]
+    notes: list[str]
+
+
+def predictions(run: ClassifyRun, path: Path, device: str, every: bool = False) -> Predictions:
+    """Predict the classes of images.
+
+    Args:
+        run: A classifier.
+        path: The images; see `read_unlabelled`.
+        device: `"auto"`, `"cpu"`, `"cuda"`, ...
+        every: Whether to give the probability of every class, not only that of the likeliest.
+    """
+    place = make_fabric(device, "32-true").device
+    trained = run.classifier(str(place))
+    kind, blocks, notes = read_unlabelled(path, run.shape)
+    rows = []
+    for names, pixels in blocks:
+        found = trained.probabilities(pixels.to(place)).cpu()
+        best, which = found.max(1)
+        for i, name in enumerate(names):
+            rest = [f"{p:.6f}" for p in found[i].tolist()] if every else []
+            rows.append([name, trained.classes[int(which[i])], f"{float(best[i]):.6f}", *rest])
+    each = [f"p({name})" for name in trained.classes] if every else []
+    return Predictions((kind, "class", "probability", *each), rows, notes)
 
 
 class Unlabelled(NamedTuple):
