@@ -67,7 +67,7 @@
           row.log_density.toFixed(2), element("div", {}, element("ul", {}, ...reasons.map((reason) => element("li", {}, reason))), whole)];
       });
       kermix.replace(place,
-        element("p", {}, `The least likely of ${found.of} rows; the median log-density is ${found.median === null ? "nothing" : found.median.toFixed(2)}. Each reason says by how many nats the cell is less likely, given the rest of its row, than is usual for cells of its column.`),
+        element("p", {}, `The least likely of ${found.of} rows; the median log-density is ${found.median === null ? "not known" : found.median.toFixed(2)}. Each reason says by how many nats the cell is less likely, given the rest of its row, than is usual for cells of its column.`),
         kermix.table("Odd rows, the oddest first; open one to load it into Ask", ["row", "log-density", "because"], body, (value) => value, true));
       place.dataset.done = "yes";
     }, say);
