@@ -133,10 +133,13 @@ class Comparison:
     `column_differences`, `rows`, `details`), are each computed on first use, and cached.
 
     Attributes:
-        names: Names of the two sets. sizes: Number of rows of each. used: Number of rows used of
-        each. columns: Names of the columns. variances: Variances of the kernels of the costs.
-        reading_notes: What was assumed and ignored when the sets were read. compared: The rows;
-        None for sketches.
+        names: Names of the two sets.
+        sizes: Number of rows of each.
+        used: Number of rows used of each.
+        columns: Names of the columns.
+        variances: Variances of the kernels of the costs.
+        reading_notes: What was assumed and ignored when the sets were read.
+        compared: The rows; None for sketches.
     """
 
     names: tuple[str, str]
