@@ -61,7 +61,7 @@ def test_damaged_and_missing_faces_are_named(tmp_path):
     assert faces.attribute("Male").tolist() == [1, 1, 1, 0, 1]
     missing, extra, damaged = faces.notes
     assert "1 of 7 pictures in the list of the part train are not there, as 000004.jpg" in missing
-    assert "1 pictures are in no list" in extra
+    assert "1 images are in no list" in extra
     assert "1 of 6 pictures are damaged and were skipped: 000002.jpg (" in damaged
 
 

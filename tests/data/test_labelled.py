@@ -312,7 +312,7 @@ def test_load_reads_one_part_of_a_folder_in_the_form_of_both(tmp_path):
     assert parts[0].image == parts[1].image == (3, 5, 6)
     assert parts[1].classes == ("cat", "dog")
     assert parts[1].labels.tolist() == [0, 0, 1, 1]
-    assert "the pictures in its folder test were read" in parts[1].notes[0]
+    assert "using the images in its folder test" in parts[1].notes[0]
 
 
 def test_pictures_of_another_folder_are_not_taken_from_the_cache(tmp_path):

@@ -122,7 +122,7 @@ def test_a_schema_is_saved_and_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "other"}, "no kermix schema"),
+        ({"format": "other"}, "not a kermix schema"),
         ({"version": 99}, "version 99"),
         ({"columns": [{"kind": "number"}]}, "damaged"),
         ({"columns": [{"kind": "strange", "name": "a", "type": {"arrow": "int64"}}]}, "damaged"),

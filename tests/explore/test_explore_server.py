@@ -395,7 +395,7 @@ def test_a_fit_whose_process_is_killed_has_failed(tmp_path, monkeypatch):
         assert state["state"] == "failed"
         assert "killed by signal SIGKILL" in state["error"]
         error = told(address, "ask", {"given": {}})["error"]
-        assert re.search("has failed: .*SIGKILL.* kermix resume", error)
+        assert re.search("Training failed: .*SIGKILL.* kermix resume", error)
     assert explored.state == "failed", "also when it is closed"
     assert "SIGKILL" in explored.fitting.failed
     with pytest.raises(RunError, match="training is not finished"):

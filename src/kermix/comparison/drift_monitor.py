@@ -33,10 +33,10 @@ SMALL_BATCHES = 0.75  # of batch_size, from which down it is said
 
 @dataclass(frozen=True)
 class MovedColumn:
-    """A column that moved: its p-value, corrected for the number of columns, and how it changed.
+    """A column that changed: its p-value, corrected for the number of columns, and how it changed.
 
-    `change` compares the batch of the alarm with the reference; it is empty where batches of
-    several monitors were merged.
+    `change` compares the batch of the alarm with the reference; it is empty if batches of several
+    monitors were merged.
     """
 
     column: str
@@ -47,16 +47,16 @@ class MovedColumn:
 
 @dataclass(frozen=True)
 class DriftUpdate:
-    """What a batch says.
+    """The result of one batch.
 
     Attributes:
-        batch: Its number, from 1 on.
-        rows: How many rows it has.
-        statistic: Of this batch and those before it.
-        threshold: At which there is an alarm.
+        batch: Its number, starting at 1.
+        rows: Number of its rows.
+        statistic: Statistic of this batch and those before it.
+        threshold: Threshold for an alarm.
         alarm: Whether there is one.
-        columns: If there is, the columns that moved, clearest first.
-        began: If there is, the batch with which the drift most likely began.
+        columns: If there is, the columns that changed, clearest first.
+        began: If there is, the batch in which the drift most likely began.
     """
 
     batch: int
@@ -68,7 +68,7 @@ class DriftUpdate:
     began: int | None = None
 
     def sentence(self) -> str:
-        """The same for people."""
+        """The result as a sentence."""
         level = f"statistic {self.statistic:.3g}, threshold {self.threshold:.3g}"
         if not self.alarm:
             return f"Batch {self.batch}: no alarm ({level})."

@@ -30,16 +30,16 @@ class PeriodVerdict:
 
     Attributes:
         period: Its name.
-        rows: How many it has.
+        rows: Number of its rows.
         different: Whether it differs at the level.
-        pvalue: Corrected for the number of periods (Holm); None if it has too few rows.
-        own_pvalue: Of this period alone.
-        effect: AUC of a classifier that tells its rows from the reference's; 0.5 is chance.
-        interval: Of 95 % for the AUC.
+        pvalue: P-value corrected for the number of periods (Holm); None if it has too few rows.
+        own_pvalue: P-value of this period alone.
+        effect: AUC of a classifier that separates its rows from the reference; 0.5 is chance.
+        interval: 95 % confidence interval for the AUC.
         columns: Columns that differ by themselves if the period does, most different first;
             p-values corrected for the number of columns.
-        too_few_rows: Whether no p-value could be small enough, whatever the rows are.
-        too_few_permutations: Whether so few permutations could give none.
+        too_few_rows: Whether there are too few rows for a small enough p-value.
+        too_few_permutations: Whether there are too few permutations for one.
     """
 
     period: str
@@ -55,7 +55,7 @@ class PeriodVerdict:
 
     @property
     def answer(self) -> str:
-        """In one word or two."""
+        """The verdict in a word or two."""
         if self.too_few_rows:
             return "too few rows"
         if self.too_few_permutations:
@@ -65,15 +65,15 @@ class PeriodVerdict:
 
 @dataclass(frozen=True)
 class PeriodDrift:
-    """What `drift_over_time` found. It prints as one sentence and a table.
+    """The result of `drift_over_time`. It prints as one sentence and a table.
 
     Attributes:
         reference: Name of the reference period.
-        reference_rows: How many rows it has.
+        reference_rows: Number of its rows.
         periods: The others, in order.
         level: Significance level at which a period is called different.
-        noun: What a period is called.
-        notes: What was assumed and left out.
+        noun: Noun for a period, such as "month".
+        notes: What was assumed and ignored.
     """
 
     reference: str
@@ -90,7 +90,7 @@ class PeriodDrift:
 
     @property
     def moved(self) -> tuple[str, ...]:
-        """Columns that differ in any period, in most periods and most first."""
+        """Columns that differ in any period, sorted by how often and how much they differ."""
         found: dict[str, tuple[int, float]] = {}
         for period in self.different:
             for c in period.columns:
@@ -133,7 +133,7 @@ class PeriodDrift:
         return self.noun if count == 1 else f"{self.noun}s"
 
     def table(self, intervals: bool = False) -> list[list[str]]:
-        """One line for each period, as text; with intervals of the AUC, if they are wanted."""
+        """One line of text per period; optionally with intervals of the AUC."""
         lines = [[self.reference, f"{self.reference_rows:,}", "reference", "", "", ""]]
         for p in self.periods:
             auc = "" if p.effect is None else f"{p.effect:.2f}"

@@ -34,20 +34,20 @@ def load(
     size: int | None = None,
     workers: int | None = None,
 ) -> Dataset:
-    """Read a built-in set, a set of images by name, a table, an IDX file or a folder of images.
+    """Read a built-in data set, an image data set, a table, an IDX file or a folder of images.
 
     Args:
-        source: Name of a set, or a path. Sets of images are "mnist", "stacked-mnist", "cifar10",
-            "celeba" and, with one of its attributes as label, "celeba:Smiling".
-        seed: For drawing a built-in set, or some rows of another.
-        rows: How many, drawn at random; by default 20,000 of a built-in set, 128,000 of stacked
-            MNIST, and everything else whole.
+        source: Name of a data set, or a path. Image data sets are "mnist", "stacked-mnist",
+            "cifar10", "celeba" and, with one of its attributes as label, "celeba:Smiling".
+        seed: Random seed for a built-in data set, or for a subset of the rows of another.
+        rows: Number of rows, drawn at random; by default 20,000 for a built-in data set, 128,000
+            for stacked MNIST, and all rows otherwise.
         split: Which part of a set of images, or of a folder that has `train` and `test`.
         data_root: Where the files of such a set are; without them MNIST and CIFAR-10 are
             downloaded.
-        cache: Where downloads and decoded pictures are kept; see `kermix.data.images.cache`.
-        size: Side of images in pixels; by default as they are (64 for CelebA).
-        workers: Processes that decode pictures; by default as many as are worth their start.
+        cache: Folder for downloads and decoded images; see `kermix.data.images.cache`.
+        size: Side length of images in pixels; by default unchanged (64 for CelebA).
+        workers: Number of processes that decode images; by default as many as are worth starting.
 
     Example:
         >>> load("moons", rows=100).values.shape

@@ -50,7 +50,7 @@ class Toy:
 
 
 def toy(name: str) -> Toy:
-    """The built-in set of that name.
+    """The built-in data set with this name.
 
     Example:
         >>> ring = toy("ring8")

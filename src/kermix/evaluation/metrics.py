@@ -1,4 +1,4 @@
-"""Metrics that are fed batch by batch: `update`, `compute`, `reset`, also over many processes.
+"""Metrics computed batch by batch (`update`, `compute`, `reset`), also over several processes.
 
 Each is a module that adds up sums of features, so that memory does not grow with the number of
 samples, and sums of all processes are added when the value is computed. `log_samples` makes
@@ -37,11 +37,11 @@ RESIDUAL = 1e-4
 
 
 class SampleMetric(nn.Module, ABC):
-    """A number on samples that come in batches.
+    """A metric of samples that come in batches.
 
     Args:
-        sync: Whether `compute` adds up the sums of all processes, where there are several; all
-            of them must then call it.
+        sync: Whether `compute` adds up the sums of all processes, if there are several; all of
+            them must then call it.
     """
 
     def __init__(self, sync: bool = True) -> None:
@@ -77,7 +77,7 @@ class _Sketched(SampleMetric):
         real: Real samples, which landmarks are chosen from, or a feature map.
         v: As in `kermix.vendi`; not beside a feature map.
         kernel: As in `kermix.vendi`.
-        rank: Number of features at most.
+        rank: Maximum number of features.
         seed: Of the landmarks: the same on all processes.
         sync: As in `SampleMetric`.
     """
@@ -149,13 +149,13 @@ class _Sketched(SampleMetric):
 
 
 class Vendi(_Sketched):
-    """Vendi score of the samples (`kermix.vendi`), whose certificate is `error_bound`.
+    """Vendi score of the samples (`kermix.vendi`), with the certificate `error_bound`.
 
     Args:
         real: Real samples, which landmarks are chosen from, or a feature map.
         v: As in `kermix.vendi`; by default "stable".
         kernel: As in `kermix.vendi`.
-        rank: Number of features at most.
+        rank: Maximum number of features.
         seed: Of the landmarks: the same on all processes.
         sync: Whether sums of all processes are added.
         order: Of the entropy.
@@ -198,7 +198,7 @@ class _BesideReal(_Sketched):
 
 
 class Fidelity(_BesideReal):
-    """Fidelity of samples and real ones: the normalized SVD cost, 1 if they are one.
+    """Fidelity between samples and real data: the normalized SVD cost, 1 if they are equal.
 
     Args:
         real: Real samples, or a sketch of them, which has the kernel.
@@ -222,7 +222,7 @@ class Fidelity(_BesideReal):
 
 
 class KEN(_BesideReal):
-    """Entropic novelty (`kermix.ken`) of the samples, or of what they miss.
+    """Kernel entropic novelty (`kermix.ken`) of the samples, or of what they miss.
 
     Args:
         real: As in `Fidelity`.
@@ -253,7 +253,7 @@ class KEN(_BesideReal):
 
 
 class FrechetDistance(SampleMetric):
-    """Frechet distance of embeddings of samples and real ones; with Inception's it is the FID.
+    """Frechet distance between embeddings of samples and real data; with Inception's, the FID.
 
     Args:
         real: Real embeddings, shape (N, d).
@@ -287,7 +287,7 @@ class FrechetDistance(SampleMetric):
         self._sums = torch.zeros_like(self._real)
 
     def merge(self, other: "FrechetDistance") -> None:
-        """Add all batches that another metric of the same real samples was fed."""
+        """Add all batches of another metric with the same real samples."""
         if not torch.equal(self._centre, other._centre):
             raise SketchError("The other metric has other real samples.")
         self._sums = self._sums + other._sums
@@ -323,15 +323,15 @@ def log_samples(
 ) -> Any:
     """A callback for Lightning's Trainer: metrics of fresh samples, logged after each validation.
 
-    `Trainer(callbacks=[log_samples({"vendi": Vendi(real)})])` is all there is to write for a
-    module that has a method `sample(count)`.
+    `Trainer(callbacks=[log_samples({"vendi": Vendi(real)})])` is all that a module with a method
+    `sample(count)` needs.
 
     Args:
-        metrics: By the names under which they are logged.
+        metrics: The metrics, by the names under which they are logged.
         samples: The name of the module's method that draws a number of samples, or a function of
             the module that returns samples or embeddings of them.
-        count: How many samples, on each process.
-        every: After every so many validations.
+        count: Number of samples on each process.
+        every: Number of validations between logs.
     """
     try:
         from lightning.pytorch import Callback

@@ -101,16 +101,16 @@ def ken(
 
 @dataclass(frozen=True)
 class NovelMode:
-    """Something that one sample has more of than another.
+    """A mode that is more frequent in one sample than in another.
 
     Attributes:
-        mass: The eigenvalue: what of `x` less `eta` times that of `y` is in its eigenfunction,
-            which of a mode that is not narrow holds a part.
-        share: What of `x` is in the eigenfunction.
-        share_elsewhere: What of `y` is in it.
-        rows: Share of the rows of `x` that are in the mode: whose score is above half the best.
-        exemplars: Rows of `x` that are most of all in it, the best first.
-        scores: The eigenfunction there; 1 at the middle of a mode that is narrow.
+        mass: The eigenvalue: the share of `x` minus `eta` times the share of `y` in its
+            eigenfunction, which covers only a part of a mode that is not narrow.
+        share: Share of `x` in the eigenfunction.
+        share_elsewhere: Share of `y` in it.
+        rows: Share of the rows of `x` in the mode: those with a score above half of the best.
+        exemplars: Rows of `x` that are most typical of it, the best first.
+        scores: The eigenfunction at these rows; 1 at the centre of a narrow mode.
     """
 
     mass: float
@@ -122,7 +122,7 @@ class NovelMode:
 
     @property
     def excess(self) -> float:
-        """About which share of the rows of `x` is too many: its rows, less those expected."""
+        """Approximate share of the rows of `x` in excess: its rows minus those expected."""
         return self.rows * self.mass / max(self.share, 1e-12)
 
 

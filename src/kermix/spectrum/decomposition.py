@@ -62,8 +62,8 @@ class Decomposition:
     With `whitened` (Property 9) the singular values are canonical correlations, and the functions
     are combinations of the Gaussians at the samples, orthonormal in dX.
 
-    Of a mixture, vectors and functions belong to its components: the singular functions of the
-    kernel are functions of mean *and* covariance, and are asked for at the components of another
+    For a mixture, vectors and functions belong to its components: the singular functions of the
+    kernel are functions of mean *and* covariance, and are evaluated at the components of another
     mixture. Those of the whitened form, and `identity`, are functions of points.
     """
 

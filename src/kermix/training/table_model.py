@@ -46,27 +46,27 @@ class TableModelSettings:
     """Settings of a table model.
 
     Attributes:
-        width: Features of a row.
-        blocks: Residual blocks.
-        components: Gaussians of a number's mixture.
-        dropout: Share of features that a block leaves out in training.
-        steps: Training steps.
-        batch_size: Rows in each step.
+        width: Number of features per row.
+        blocks: Number of residual blocks.
+        components: Number of Gaussians in the mixture of a number.
+        dropout: Dropout rate of a block.
+        steps: Number of training steps.
+        batch_size: Batch size.
         learning_rate: Peak learning rate.
         decay: Weight decay.
-        average: Steps that the running average of the weights reaches back.
-        held_out: Share of rows that decide which step is kept, of small tables up to thrice as
-            many; 0 keeps the last.
-        patience: Reports without progress after which training ends.
-        order_share: Share of the rows of a step that ask for the next cell, in the order in which
-            rows are drawn, rather than for any that are not seen.
-        target: Place of a column that the model is about.
-        target_share: Share of the rows of a step in which all columns but the target are seen; if
-            there are such rows, the target's density alone decides which step is kept.
-        members: Networks whose mixtures are averaged.
-        calibrate: Whether mixtures are made as wide as the rows held out have it, after training;
-            None if the target's density alone decides. The noise of many columns' factors is as
-            large as their gain.
+        average: Number of steps covered by the running average of the weights.
+        held_out: Share of held-out rows, which decide which step is kept; up to three times larger
+            for small tables; 0 keeps the last.
+        patience: Early stopping: number of reports without improvement.
+        order_share: Share of the rows of a step that predict the next cell, in the order in which
+            rows are drawn, rather than any unobserved cells.
+        target: Index of the target column.
+        target_share: Share of the rows of a step in which all columns but the target are observed;
+            if there are such rows, only the target's density decides which step is kept.
+        members: Number of ensemble members whose mixtures are averaged.
+        calibrate: Whether to calibrate the width of the mixtures on held-out rows after training;
+            None means only if the target's density alone decides. For many columns, the noise of
+            the factors is as large as their gain.
         crossed: Whether, to calibrate three or more members by a table so small that few rows
             could be held out, half of the rows are left out by two members each instead, see
             `kermix.training.table_crossing`.

@@ -24,16 +24,16 @@ HEADS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-s
 
 @dataclass(frozen=True)
 class Reading:
-    """How a table is to be read, where the user says so.
+    """The user's options for reading a table.
 
     Attributes:
-        columns: Which columns to use, in this order; None: all.
-        exclude: Columns to leave aside.
+        columns: Columns to use, in this order; None means all.
+        exclude: Columns to ignore.
         kinds: Kinds of columns by name.
-        delimiter: Between the cells of a text file.
+        delimiter: Field delimiter of a text file.
         decimal: "." or ",".
         encoding: Of a text file.
-        header: Whether the first line holds names; None: judged.
+        header: Whether the first line holds column names; None means detected.
         known_text: Columns that hold text, whatever their cells look like; some may not be there.
         known_numbers: Columns that hold numbers, though their cells may look like codes.
     """
@@ -62,7 +62,7 @@ class Reading:
                 raise OptionError(f"encoding={self.encoding!r} is not known.") from None
 
     def said(self) -> dict[str, Any]:
-        """What differs from the default, by name.
+        """The options that differ from the default, by name.
 
         Example:
             >>> Reading(exclude=("id",), decimal=",").said()

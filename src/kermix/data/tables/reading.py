@@ -31,13 +31,13 @@ SMALL_PARQUET = 2**30  # Parquet is good at packing equal cells
 
 
 def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list[str]]:
-    """The columns of a file or of a table in memory, and what was assumed on the way.
+    """The columns of a file or of a table in memory, and notes on what was assumed.
 
     Args:
         source: A path (.csv, .tsv, also .gz, .zst or .bz2; .parquet, .feather, .jsonl, .xlsx,
             .npy, .npz), a name with `*` for several, several paths, a pandas, Polars or Arrow
             table, a dictionary of columns, an array or a tensor.
-        reading: What the user said about it.
+        reading: The user's reading options.
 
     Example:
         >>> frame, notes = read_frame({"a": [1, 2], "b": ["x", "y"]})

@@ -176,8 +176,7 @@ kermix.askPart = (place, source, model, say) => {
     element("h2", {}, "Draws"),
     element("div", { class: "bar" },
       element("label", { for: "rows" }, "rows"), rows, element("label", { for: "seed" }, "seed"), seed, show, save,
-      element("label", { for: "safe", title: "Adds a mark before text that a spreadsheet would take for a formula, like kermix "
-          "sample --spreadsheet-safe" }, safe, " escape formulas, for spreadsheets")),
+      element("label", { for: "safe", title: "Adds a mark before text that a spreadsheet would take for a formula, like kermix sample --spreadsheet-safe" }, safe, " escape formulas, for spreadsheets")),
     drawn);
   if (model.order_spread) {
     place.append(element("p", { class: "small quiet", id: "orders" }, `Bars and draws may differ: answers of this network depend on the order of columns by about ${model.order_spread.toPrecision(2)} nats a row, and draws go column by column.`));
