@@ -16,12 +16,9 @@ from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import Link
 from kermix.models.table.network import TableNetwork
 from kermix.training.loop import Trainer
-from kermix.training.table_model import (
-    TableModelSettings,
-    TableModelTask,
-    TableRows,
-)
+from kermix.training.table_model import TableModelTask, TableRows
 from kermix.training.table_questions import ordered_questions, random_questions
+from kermix.training.table_settings import TableModelSettings
 
 SMALL = {
     "width": 32,

@@ -20,6 +20,7 @@ from kermix.cli import (
     explore,
     fit,
     reproduce,
+    sampling,
     schema,
     scoring,
     sketch,
@@ -63,7 +64,7 @@ def _kermix(
 COMMANDS: dict[str, Callable[..., None]] = {
     "fit": fit.fit,
     "resume": fit.resume,
-    "sample": fit.sample,
+    "sample": sampling.sample,
     "score": scoring.score,
     "impute": tables.impute,
     "classify": classify.classify,

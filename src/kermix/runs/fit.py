@@ -75,7 +75,7 @@ def fit(
             in half of the free memory); `device`, `precision`, `devices`, `nodes` and `strategy`;
             and every setting of `kermix.training.settings.FitSettings` (of
             `kermix.training.image_settings.ImageSettings` for images, of
-            `kermix.training.table_model.TableModelSettings` for the table model).
+            `kermix.training.table_settings.TableModelSettings` for the table model).
 
     Returns:
         The run: `.sample(n, seed)`, `.score(rows)`, `.model()`, `.folder`, `.config`; of the table

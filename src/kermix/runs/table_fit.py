@@ -24,7 +24,7 @@ from kermix.runs.table_data import TableData, form_of, keep_frame, rows_of
 from kermix.runs.table_mixture import has_densities
 from kermix.runs.table_run import TableRun
 from kermix.runs.table_store import LargeTable, move_into, stored_table
-from kermix.training.table_model import TableModelSettings, table_split
+from kermix.training.table_settings import TableModelSettings, table_split
 
 __all__ = ["READING", "TABLE_SETTINGS", "TypedTable", "begin_table_fit", "is_contested",
            "typed_table", "why_table_model"]  # fmt: skip

@@ -26,12 +26,8 @@ from kermix.runs.table_data import TableData, rows_of
 from kermix.runs.table_results import write_results
 from kermix.runs.table_store import kept_rows, with_store
 from kermix.training.loop import Trainer, make_fabric
-from kermix.training.table_model import (
-    TableModelSettings,
-    TableModelTask,
-    check_table_shares,
-    table_split,
-)
+from kermix.training.table_model import TableModelTask
+from kermix.training.table_settings import TableModelSettings, check_table_shares, table_split
 
 __all__ = ["TableRun"]
 

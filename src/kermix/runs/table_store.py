@@ -21,7 +21,7 @@ from kermix.data.tables.schema import Schema
 from kermix.errors import SchemaError, TableError
 from kermix.models.table.links import with_link_codes
 from kermix.runs.table_data import TableData, keep_frame
-from kermix.training.table_model import TableModelSettings, table_split
+from kermix.training.table_settings import TableModelSettings, table_split
 
 __all__ = ["LargeTable", "is_large", "kept_rows", "look_at_large", "move_into",
            "stored_table", "with_store"]  # fmt: skip

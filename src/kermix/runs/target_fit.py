@@ -17,7 +17,7 @@ from kermix.runs.folder import next_free_folder
 from kermix.runs.table_data import TableData, form_of
 from kermix.runs.table_fit import TABLE_SETTINGS
 from kermix.runs.target_run import DEFAULTS, TargetRun, split_for_target
-from kermix.training.table_model import TableModelSettings
+from kermix.training.table_settings import TableModelSettings
 
 __all__ = ["begin_target_fit"]
 
@@ -43,7 +43,7 @@ def begin_target_fit(
         target: The column to predict.
         folder: Where the run is to be; by default `runs/NAME-COLUMN`.
         quick: Whether to train a small network, for a first look.
-        settings: Settings of `kermix.training.table_model.TableModelSettings`.
+        settings: Settings of `kermix.training.table_settings.TableModelSettings`.
         reading: What was said about the file.
         device: `"auto"`, `"cpu"`, `"cuda"`, ...
         precision: A precision of Fabric's.

@@ -25,7 +25,7 @@ from kermix.runs.folder import TARGET, check_data
 from kermix.runs.run import Numbers, Outcome, Row, Shown
 from kermix.runs.table_data import TableData, fingerprint
 from kermix.runs.table_run import TableRun
-from kermix.training.table_model import TableModelSettings
+from kermix.training.table_settings import TableModelSettings
 
 __all__ = ["DEFAULTS", "TargetRun", "split_for_target"]
 

@@ -26,12 +26,8 @@ from kermix.sklearn.mixture import (
 from kermix.sklearn.table_answers import TableAnswers
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.loop import Trainer
-from kermix.training.table_model import (
-    TableModelSettings,
-    TableModelTask,
-    TableRows,
-    table_split,
-)
+from kermix.training.table_model import TableModelTask, TableRows
+from kermix.training.table_settings import TableModelSettings, table_split
 
 # isort: split
 from sklearn.base import BaseEstimator
