@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kermix.errors import OptionError
-from kermix.paper import prior, remarks, statements, table_records
+from kermix.paper import formulas, prior, remarks, statements, table_records
 from kermix.paper.catalogue import judge_again
 from kermix.paper.contents import CONTENTS
 
@@ -54,7 +54,7 @@ def test_every_equation_property_figure_and_table_is_there():
 def test_every_statement_that_is_judged_is_in_the_table():
     named = {statement for entry in CONTENTS for statement in entry.statements}
     known = {getattr(statements, name) for name in statements.__all__}
-    known |= {prior.FITS, prior.PROPERTY_3, remarks.BOUNDED, remarks.OPTIMAL, remarks.SMALL}
+    known |= {prior.FITS, prior.PROPERTY_3, formulas.BOUNDED, formulas.OPTIMAL, remarks.SMALL}
     known |= {table_records.GAP, table_records.TRAIN, table_records.CNN}
     assert known <= named
 
