@@ -74,7 +74,7 @@ def command(
     else:
         check_there(source)
         if not source.exists():
-            raise OptionError(f"{source}: no such run folder or table.")
+            raise OptionError(f"{source}: there is no such run folder or table.")
     if export is not None:
         _export(source, is_run, export)
         return
