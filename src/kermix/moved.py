@@ -16,6 +16,9 @@ __all__ = [
     "moved_function",
 ]
 
+# The rooms here are below this module, and named by strings: they are imported only when somebody
+# asks for a deprecated name, so that no room depends on another through here.
+#
 # Old names that users of version 0.1 may import; they go in version 0.3. Not `kermix.gram`, which
 # is the name of a function.
 MOVED = {
