@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kermix.costs.formulas import Correlations, Scaled
 from kermix.info import Info
+from kermix.linalg.cholesky import shrunk
 
 __all__ = ["InnerProducts", "WeightedMoments"]
 
@@ -115,10 +116,7 @@ class WeightedMoments:
 
     def _shrunk(self, side: int) -> Tensor:
         r"""$C (C + \epsilon)^{-1}$ of the points of a side."""
-        moment = self._moments[side]
-        eye = torch.eye(moment.shape[-1], dtype=moment.dtype, device=moment.device)
-        ridge = self.ridges[side] / self.sizes[side]
-        return torch.linalg.solve(moment + ridge * eye, moment)
+        return shrunk(self._moments[side], self.ridges[side] / self.sizes[side])
 
     def _scaled(self, value: Tensor) -> Scaled:
         return Scaled(value, value.new_zeros(()), Info("features"))

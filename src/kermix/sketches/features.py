@@ -30,6 +30,7 @@ __all__ = [
     "FeatureMap",
     "FourierFeatures",
     "LandmarkRule",
+    "NeverSmall",
     "NystromFeatures",
     "OfLandmarks",
     "fingerprint",
@@ -108,6 +109,17 @@ class OfLandmarks:
         return self.landmarks
 
 
+class NeverSmall:
+    """What features have that do not underflow, wherever the points are."""
+
+    def scaled(
+        self, points: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:  # (N, d), (N,) -> (N, r), ()
+        """The features, and zero for the logarithm of their scale."""
+        features: Tensor = self(points)  # type: ignore[operator]
+        return features, torch.zeros_like(features.detach()[0, 0])
+
+
 @dataclass(frozen=True, eq=False)
 class NystromFeatures(OfLandmarks):
     r"""Nystrom features $\phi(x) = L^{-1} K(Z, x)$ with $L L^\top = K(Z, Z)$.
@@ -182,7 +194,7 @@ class NystromFeatures(OfLandmarks):
 
 
 @dataclass(frozen=True, eq=False)
-class FourierFeatures:
+class FourierFeatures(NeverSmall):
     r"""Random Fourier features $\sqrt{2/r}\,[\cos(\omega_k x), \sin(\omega_k x)]$.
 
     They depend on no data. Their error is random, of the order of $1/\sqrt r$; there is no
@@ -232,13 +244,6 @@ class FourierFeatures:
         points = points if self.scale is None else self.scale(points)
         angles = points.to(self.frequencies) @ self.frequencies.mT
         return torch.cat([angles.cos(), angles.sin()], -1) * math.sqrt(2 / self.rank)
-
-    def scaled(
-        self, points: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:  # (N, d), (N,) -> (N, r), ()
-        """The features, which are never small, and zero."""
-        features = self(points)
-        return features, torch.zeros_like(features.detach()[0, 0])
 
     @property
     def rounding(self) -> float:

@@ -22,7 +22,12 @@ from kermix.kernels.others import (
 from kermix.linalg.cholesky import solve_dtype
 from kermix.sketches.candidates import row_keys
 from kermix.sketches.columns import ColumnScale
-from kermix.sketches.features import CANDIDATES_PER_LANDMARK, LANDMARK_RIDGE, OfLandmarks
+from kermix.sketches.features import (
+    CANDIDATES_PER_LANDMARK,
+    LANDMARK_RIDGE,
+    NeverSmall,
+    OfLandmarks,
+)
 from kermix.sketches.pivoting import random_pivots
 
 __all__ = ["KernelFeatures", "described_kernel", "kernel_features", "kernel_of", "unit_kernel"]
@@ -31,7 +36,7 @@ ROUNDINGS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class KernelFeatures(OfLandmarks):
+class KernelFeatures(NeverSmall, OfLandmarks):
     r"""Nystrom features $\phi(x) = L^{-1} k(Z, x)$ of a normalized kernel.
 
     Args:
@@ -66,13 +71,6 @@ class KernelFeatures(OfLandmarks):
         """Features of rows, computed in float64."""
         whitening: Tensor = self._whitening  # type: ignore[attr-defined]
         return self.kernel.gram(points.to(self.landmarks), self.landmarks) @ whitening
-
-    def scaled(
-        self, points: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:  # (N, d), (N,) -> (N, r), ()
-        """The features, which do not underflow, and zero."""
-        features = self(points)
-        return features, torch.zeros_like(features.detach()[0, 0])
 
     @property
     def rounding(self) -> float:
