@@ -17,6 +17,7 @@ from kermix.comparison.twosample import COSTS, variance_grid
 from kermix.costs.baselines import energy_distance
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.kernels.gaussian import GaussianKernel
+from kermix.sketches.features import NystromFeatures
 
 MOMENT_COSTS = ("svd", "matrix", "vector")
 
@@ -140,10 +141,23 @@ def test_the_local_form_is_the_second_order_of_the_fidelity():
     assert gaps[2] <= gaps[0]
 
 
+@pytest.mark.parametrize(
+    "kernel", [GaussianKernel(0.3), GaussianKernel(0.2, 0.4), km.LaplaceKernel(0.5)], ids=str
+)
+def test_features_of_many_points_are_those_of_sketches(kernel):
+    points = normal(1600, 2)
+    pooled, method = pooled_features(points, kernel, None, torch.Generator().manual_seed(0))
+    assert method.endswith("Nystrom features of 500 landmarks")
+    assert_close(pooled.at(points), pooled.features, rtol=0, atol=1e-8)
+    if isinstance(kernel, GaussianKernel):
+        whole = NystromFeatures(pooled.anchors, GaussianKernel(0.3))(points)
+        leading = torch.linalg.eigvalsh(whole.T @ whole / len(points))[-len(pooled.moments) :]
+        assert_close(pooled.moments, leading, rtol=1e-9, atol=1e-12)
+
+
 def test_the_bures_form_is_its_sum_over_pairs_of_features():
     points = normal(40, 1)
-    terms = GaussianKernel(0.3).cross_terms(1)
-    pooled, _ = pooled_features(points, terms, None, torch.Generator())
+    pooled, _ = pooled_features(points, GaussianKernel(0.3), None, torch.Generator())
     phi, moments = pooled.features, pooled.moments
     pairs = phi[:, :, None] * phi[:, None, :]
     weights = 1 / (moments[:, None] + moments)

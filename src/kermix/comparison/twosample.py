@@ -309,7 +309,7 @@ def _rankings(
         elif cost == "mmd":
             found.append(mmd_ranking(gram_blocks(points, terms), *sides))
         else:
-            features, method = pooled_features(points, terms, pooled.shares, generator)
+            features, method = pooled_features(points, kernel, pooled.shares, generator)
             if isinstance(kernel, PointKernel):
                 features = features.divided(_mean_diagonal(kernel, points))
             features = features.whitened(ridge)
