@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from kermix.errors import OptionError, SampleError
+from kermix.evaluation import distances
 from kermix.models.evaluating import evaluating
 from kermix.models.images.autoencoder import Autoencoder, doublings_of
 from kermix.models.images.evaluation import (
@@ -189,6 +190,7 @@ def test_frechet_distance_of_gaussians():
     y = torch.randn(4000, 2, generator=seeded(1)).double() * torch.tensor([3.0, 1.0]) + 2
     assert frechet_distance(x, x) == pytest.approx(0, abs=1e-9)
     assert frechet_distance(x, y) == pytest.approx(8 + 4, rel=0.05)
+    assert frechet_distance is distances.frechet_distance, "there is one"
 
 
 def test_nearest_and_parzen():

@@ -130,7 +130,7 @@ def test_replacing_by_an_old_name_says_what_to_write():
     ("old", "new"), [("Settings", "FitSettings"), ("FinishName", "RefineName")]
 )
 def test_old_names_of_types(old, new):
-    with pytest.warns(DeprecationWarning, match=f"{old} is now called {new}"):
+    with pytest.warns(DeprecationWarning, match=f"{old} is now kermix.training.settings.{new};"):
         assert getattr(settings_module, old) is getattr(settings_module, new)
     with pytest.raises(AttributeError, match="Baker"):
         _ = settings_module.Baker

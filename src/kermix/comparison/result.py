@@ -258,8 +258,8 @@ class Comparison:
         if variance is None:
             variance = self.sharpest_variance
         pooled = torch.cat([self.x, self.y])
-        terms = mixed_kernel(pooled, self._layout, variance).cross_terms(pooled.shape[1])
-        features, _ = pooled_features(pooled, terms, None, torch.Generator().manual_seed(0))
+        kernel = mixed_kernel(pooled, self._layout, variance)
+        features, _ = pooled_features(pooled, kernel, None, torch.Generator().manual_seed(0))
         sign = torch.cat(
             [torch.full((len(s),), w / len(s)) for s, w in ((self.x, 1), (self.y, -1))]
         )

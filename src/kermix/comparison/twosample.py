@@ -265,6 +265,7 @@ class _Pooled:
     points: Tensor  # (U, d)
     shares: Tensor | None  # (U,), weights of the points; None if each is one row of weight 1
     sides: tuple[Tensor, Tensor]  # (P, U) each: weights of the points on both sides
+    sizes: tuple[int, int]  # rows of x and of y
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor, labels: Tensor, weights: Tensor | None) -> "_Pooled":
@@ -281,7 +282,7 @@ class _Pooled:
         a, b = (side / side.sum(1, keepdim=True).clamp(min=tiny) for side in sides)
         plain = weights is None and len(kept) == len(rows)
         shares = None if plain else share.new_zeros(len(kept)).index_add_(0, place, share)
-        return cls(rows, rows[kept], shares, (a, b))
+        return cls(rows, rows[kept], shares, (a, b), (len(x), len(y)))
 
 
 def _rankings(
@@ -307,11 +308,11 @@ def _rankings(
         elif cost == "mmd":
             found.append(mmd_ranking(gram_blocks(points, terms), *sides))
         else:
-            features, method = pooled_features(points, terms, pooled.shares, generator)
+            features, method = pooled_features(points, kernel, pooled.shares, generator)
             if isinstance(kernel, PointKernel):
                 features = features.divided(_mean_diagonal(kernel, points))
-            count = len(pooled.rows) / 2
-            found.append(moment_ranking(cost, form, features.whitened(ridge), *sides, count))
+            features = features.whitened(ridge)
+            found.append(moment_ranking(cost, form, features, *sides, pooled.sizes))
     return found, method
 
 

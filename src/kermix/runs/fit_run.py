@@ -21,10 +21,12 @@ from kermix.distributed.launch import check_ranks
 from kermix.errors import SampleError, ShapeError, TableError
 from kermix.files import write_array
 from kermix.models.mixture.scaled import ScaledModel
+from kermix.moved import moved_name
 from kermix.reports.fit_report import of_rows, write_fit_report
 from kermix.runs.fit_notes import fit_notes
 from kermix.runs.folder import FIT, check_data, check_trained
-from kermix.runs.run import Numbers, Outcome, Row, Run, has_folder
+from kermix.runs.run import Numbers, Outcome, Row, has_folder
+from kermix.runs.run import Run as AnyRun
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Trainer, load_model, make_fabric
@@ -40,7 +42,7 @@ SAMPLES = 2500
 COMPARED = 2000
 
 
-class FitRun(Run):
+class FitRun(AnyRun):
     """A fit of rows: a mixture or a generator of rows, with its folder."""
 
     kind: ClassVar[str] = FIT
@@ -277,3 +279,7 @@ def _fingerprint(values: Tensor) -> str:
     digest = hashlib.sha256(str(tuple(values.shape)).encode())
     digest.update(values.contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def __getattr__(name: str) -> object:
+    return moved_name(__name__, name)

@@ -13,7 +13,7 @@ from kermix.sketches.columns import same_scale
 from kermix.sketches.features import FeatureMap, fingerprint
 from kermix.sketches.moments import Moments
 from kermix.sketches.origin import Origin, check_same_columns
-from kermix.sketches.storage import read_sketch, write_sketch
+from kermix.sketches.storage import check_sums, read_sketch, write_sketch
 
 __all__ = ["Sketch"]
 
@@ -150,7 +150,7 @@ class Sketch:
         Files of older versions can be read too.
         """
         path = Path(path)
-        features, header, numbers = read_sketch(path, device)
+        features, header, numbers, checked = read_sketch(path, device)
         sketch = cls(features)
         try:
             sketch.count = int(header["count"])
@@ -169,6 +169,13 @@ class Sketch:
             setattr(sketch, name, value)
         known = [other for other in held if other is not None]
         sketch.apart = FeatureSums(*known) if len(known) == len(SUMS) else None
+        if not checked:
+            try:
+                check_sums(sketch.sums, sketch.count, sketch.weighted)
+                if sketch.apart is not None:
+                    check_sums(sketch.apart, sketch.count, weighted=True, within=sketch._total)
+            except ValueError as error:
+                raise SketchError(f"{path}: damaged ({error}).") from None
         return sketch
 
     def _check(self, batch: Tensor) -> None:

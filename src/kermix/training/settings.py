@@ -1,6 +1,5 @@
 """What a user can choose about a fit: one frozen object, the same in Python, JSON and shell."""
 
-import warnings
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
@@ -9,6 +8,7 @@ from kermix.costs.formulas import MatrixForm
 from kermix.errors import OptionError
 from kermix.models.mixture.networks import CovarianceType
 from kermix.models.mixture.priors import PriorName
+from kermix.moved import moved_name
 from kermix.renamed import accepts_old_names, current_names
 
 __all__ = ["CostName", "FitSettings", "ModelName", "RefineName", "check_form"]
@@ -174,13 +174,4 @@ def check_form(form: MatrixForm | None, cost: str) -> None:
 
 
 def __getattr__(name: str) -> object:
-    new = {"Settings": "FitSettings", "FinishName": "RefineName"}.get(name)
-    if new is not None:
-        warnings.warn(
-            f"kermix.training.settings.{name} is now called {new}; the old name will be removed "
-            "in the next version.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return globals()[new]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return moved_name(__name__, name)
