@@ -91,6 +91,8 @@ def kept(value):
         return kept(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, str) and " " in value:
+        return "words"  # sentences may be worded otherwise
     return value
 
 
