@@ -44,7 +44,9 @@ def write_page(results: Path, page: Path) -> Path:
             _against_size([record for _, record in found], draw, page.parent / file)
             lines += [f"![{text}]({file})", ""]
         for path, record in found:
-            machine = record.get("measured_on", record["machine"])  # of what was joined elsewhere
+            told = record.get("protocol")  # of records that were joined on another machine
+            joined = told.get("measured_on") if isinstance(told, dict) else None
+            machine = joined or record["machine"]
             where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
             source = f"[{path.name}](../results/bench/{path.name})"
             lines += [f"**{where}**, commit `{record['commit']}`, {source}:", ""]
