@@ -51,8 +51,9 @@ PROTOCOL_OF_TABLES = {
     "segment, texture, breast_cancer, digits, diamonds by cut, beijing by wind, default of credit "
     "cards, wine quality, and the targets of kin8nm, protein and power-plant cut at quantiles; "
     "that two classes have fewer values and larger batches was decided after times here were "
-    "seen; how many rows are held out, and what for, was chosen on drawn tables (labels by chance, by a "
-    "linear function, by two signs), breast_cancer, wine, diamonds by cut, adult and shoppers",
+    "seen; how many rows are held out, and what for, was chosen on drawn tables (labels by "
+    "chance, by a linear function, by two signs), breast_cancer, wine, diamonds by cut, adult and "
+    "shoppers",
     "threads": "one for each fit (OMP_NUM_THREADS=1)",
     "epochs": f"{FEW_EPOCHS} epochs are shown to say what the others buy",
     "as for more classes": "with the terms and epochs that ours takes for more classes, on tables "

@@ -1,4 +1,4 @@
-"""Kernelized matrix costs for distributions that are given by samples.
+"""Fit, complete, generate and compare tables and samples with kernelized matrix costs.
 
 Example:
     >>> import torch, kermix as km
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kermix import errors
 from kermix.lazy import importer
-from kermix.moved import forward_moved_modules, moved_function
+from kermix.moved import forward_moved_modules, moved_name
 from kermix.version import __version__
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("kermix.evaluation.metrics")
     if name in _ROOMS:
         return importlib.import_module(f"{__name__}.{name}")
-    return _found(name) if name in __all__ else moved_function(__name__, name)
+    return _found(name) if name in __all__ else moved_name(__name__, name)
 
 
 def __dir__() -> list[str]:

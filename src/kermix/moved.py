@@ -1,21 +1,23 @@
-"""What has moved: old names still import, with a warning that names the new one."""
+"""What has moved: documented old names still import, with a warning that names the new one."""
 
 import importlib
 import importlib.abc
 import importlib.machinery
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 
 __all__ = [
     "MOVED",
-    "MOVED_FROM_EVALUATION",
-    "MOVED_FUNCTIONS",
+    "MOVED_NAMES",
     "forward_moved_modules",
-    "moved_function",
+    "moved_name",
 ]
 
+# The rooms here are below this module, and named by strings: they are imported only when somebody
+# asks for a deprecated name, so that no room depends on another through here.
+#
 # Old names that users of version 0.1 may import; they go in version 0.3. Not `kermix.gram`, which
 # is the name of a function.
 MOVED = {
@@ -32,18 +34,37 @@ MOVED = {
     "kermix.nuclear": "kermix.linalg.nuclear",
     "kermix.plots": "kermix.reports.figures",
     "kermix.product_estimators": "kermix.sklearn.product",
+    "kermix.runs.fit_ranks": "kermix.runs.training",
 }
-# Functions that `kermix` and `kermix.costs` had, and their modules.
-MOVED_FUNCTIONS = {
-    "distance_nuclear_cost": "kermix.paper.ablations",
-    "frobenius_cost": "kermix.paper.ablations",
+ABLATIONS = {
+    name: f"kermix.paper.ablations.{name}" for name in ("distance_nuclear_cost", "frobenius_cost")
 }
-# What was in the module `kermix.evaluation`, whose name is now that of a room.
-MOVED_FROM_EVALUATION = dict.fromkeys(
-    ("ModeCoverage", "energy_distance", "mmd_squared", "mode_coverage", "wasserstein2"),
-    "kermix.costs.baselines",
-)
-PACKAGES = {name.rpartition(".")[0] for name in MOVED} - {"kermix"}
+# What modules that are still there, or in MOVED, no longer have, and where it is.
+MOVED_NAMES = {
+    "kermix": ABLATIONS,
+    "kermix.costs": ABLATIONS,
+    "kermix.data.tables": {
+        name: f"kermix.data.tables.table.{name}"
+        for name in ("Table", "common_columns", "read_table")
+    },
+    "kermix.evaluation": {
+        name: f"kermix.costs.baselines.{name}"
+        for name in (
+            "ModeCoverage",
+            "energy_distance",
+            "mmd_squared",
+            "mode_coverage",
+            "wasserstein2",
+        )
+    },
+    "kermix.measure.compare": {"Measure": "kermix.comparison.result.Measure"},
+    "kermix.runs.fit_run": {"Run": "kermix.runs.fit_run.FitRun"},
+    "kermix.training.settings": {
+        "FinishName": "kermix.training.settings.RefineName",
+        "Settings": "kermix.training.settings.FitSettings",
+    },
+}
+PACKAGES = {"kermix.images", "kermix.measure"}
 
 
 class _Forwarder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -61,6 +82,8 @@ class _Forwarder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         _warn(module.__name__, new, stacklevel=3)
         content = vars(importlib.import_module(new))
         vars(module).update({k: v for k, v in content.items() if not k.startswith("__")})
+        if module.__name__ in MOVED_NAMES:
+            vars(module)["__getattr__"] = lambda name: moved_name(module.__name__, name)
 
 
 def forward_moved_modules() -> None:
@@ -69,22 +92,22 @@ def forward_moved_modules() -> None:
         sys.meta_path.append(_Forwarder())
 
 
-def moved_function(module: str, name: str, places: Mapping[str, str] = MOVED_FUNCTIONS) -> object:
+def moved_name(module: str, name: str) -> object:
     """What a module's `__getattr__` gives for a name that it no longer has.
 
     Args:
         module: The module's name.
         name: What it was asked for.
-        places: The modules that names have gone to.
 
     Raises:
         AttributeError: The module never had it.
     """
-    new = places.get(name)
+    new = MOVED_NAMES[module].get(name)
     if new is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    _warn(f"{module}.{name}", f"{new}.{name}", stacklevel=4)
-    return getattr(importlib.import_module(new), name)
+    _warn(f"{module}.{name}", new, stacklevel=4)
+    place, _, called = new.rpartition(".")
+    return getattr(importlib.import_module(place), called)
 
 
 def _warn(old: str, new: str, stacklevel: int) -> None:

@@ -120,4 +120,18 @@ def test_records_are_joined_and_the_later_one_holds(folder):
     assert [(row["split"], row["nll"] == 5) for row in joined["tables"]["splits"]] == [
         (0, True), (1, False),
     ]  # fmt: skip
-    assert joined["protocol"]["measured_at"] == [second["commit"]] * 2
+    assert joined["protocol"]["measured_at"] == [second["commit"]]
+
+
+def test_joining_again_keeps_where_it_was_measured(folder, tmp_path):
+    path = tmp_path / "a.json"
+    main(["--data", str(folder), "--sets", "yacht", "--methods", "kermix", "--splits", "1",
+          "--out", str(path)])  # fmt: skip
+    record = json.loads(path.read_text())
+    record["machine"], record["commit"] = {"name": "elsewhere"}, "abc"
+    path.write_text(json.dumps(record))
+    for _ in range(2):
+        main(["--join", str(path), "--out", str(path)])
+    told = json.loads(path.read_text())["protocol"]
+    assert told["measured_on"] == {"name": "elsewhere"}
+    assert told["measured_at"] == ["abc"]

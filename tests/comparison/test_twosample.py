@@ -17,6 +17,7 @@ from kermix.comparison.twosample import COSTS, variance_grid
 from kermix.costs.baselines import energy_distance
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.kernels.gaussian import GaussianKernel
+from kermix.sketches.features import NystromFeatures
 
 MOMENT_COSTS = ("svd", "matrix", "vector")
 
@@ -101,6 +102,30 @@ def test_the_exact_svd_statistic_is_one_minus_the_fidelity():
     )
 
 
+@pytest.mark.parametrize("sizes", [(25, 25), (40, 20), (15, 60)])
+def test_the_exact_matrix_statistic_is_minus_the_normalized_trace(sizes):
+    x, y = normal(sizes[0], 2, seed=0), 1.3 * normal(sizes[1], 2, seed=100) + 0.3
+    found = km.two_sample_test(x, y, "matrix", 0.3, permutations=3, form="exact", ridge=None)
+    truth = km.matrix_cost(x, y, 0.3, normalized=True, ridge=1e-4).item()
+    # Features of small moments are left out, and unequal sides have one ridge of their moments.
+    assert -found.statistic == pytest.approx(truth, abs=0.02)
+
+
+# Seen before statistics were divided by the number of points, instead of features: only ranks
+# count.
+PVALUES_OF_UNEQUAL = {
+    ("svd", 40, 20): 68, ("matrix", 40, 20): 32, ("vector", 40, 20): 77,
+    ("svd", 15, 60): 48, ("matrix", 15, 60): 160, ("vector", 15, 60): 171,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("cost", "n", "m"), PVALUES_OF_UNEQUAL)
+def test_exact_pvalues_of_unequal_sizes(cost, n, m):
+    x, y = normal(n, 2, seed=0), 1.3 * normal(m, 2, seed=100) + 0.3
+    found = km.two_sample_test(x, y, cost, 0.3, 200, form="exact", ridge=None)
+    assert found.pvalue == pytest.approx(PVALUES_OF_UNEQUAL[cost, n, m] / 201)
+
+
 def test_the_local_form_is_the_second_order_of_the_fidelity():
     base = normal(60, 1, seed=0)
     gaps = []
@@ -116,10 +141,23 @@ def test_the_local_form_is_the_second_order_of_the_fidelity():
     assert gaps[2] <= gaps[0]
 
 
+@pytest.mark.parametrize(
+    "kernel", [GaussianKernel(0.3), GaussianKernel(0.2, 0.4), km.LaplaceKernel(0.5)], ids=str
+)
+def test_features_of_many_points_are_those_of_sketches(kernel):
+    points = normal(1600, 2)
+    pooled, method = pooled_features(points, kernel, None, torch.Generator().manual_seed(0))
+    assert method.endswith("Nystrom features of 500 landmarks")
+    assert_close(pooled.at(points), pooled.features, rtol=0, atol=1e-8)
+    if isinstance(kernel, GaussianKernel):
+        whole = NystromFeatures(pooled.anchors, GaussianKernel(0.3))(points)
+        leading = torch.linalg.eigvalsh(whole.T @ whole / len(points))[-len(pooled.moments) :]
+        assert_close(pooled.moments, leading, rtol=1e-9, atol=1e-12)
+
+
 def test_the_bures_form_is_its_sum_over_pairs_of_features():
     points = normal(40, 1)
-    terms = GaussianKernel(0.3).cross_terms(1)
-    pooled, _ = pooled_features(points, terms, None, torch.Generator())
+    pooled, _ = pooled_features(points, GaussianKernel(0.3), None, torch.Generator())
     phi, moments = pooled.features, pooled.moments
     pairs = phi[:, :, None] * phi[:, None, :]
     weights = 1 / (moments[:, None] + moments)

@@ -47,7 +47,7 @@ def products(monkeypatch):
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4])
 def test_values_and_bounds_of_what_is_done_early_and_late(products, side, tolerance):
     k = torch.arange(side, dtype=torch.float64)
-    values = [0.9**k, torch.where(k < 1, 1.0, tolerance / side), torch.zeros_like(k)]
+    values = [0.9**k, torch.where(k < 1, 1.0, 0.03 * tolerance), torch.zeros_like(k)]
     matrices = spectra(side, *values)
     found = polar.polar_factor(matrices, tolerance)
     assert products.done.tolist() == [True, False, True]
@@ -86,3 +86,21 @@ def test_chains_start_where_most_end():
         patch.setattr(polar, "_unresolved", counted)
         polar.polar_factor(matrix, 1e-4)
     assert len(looks) == 1
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-4])
+def test_a_planned_chain_resolves_as_much_as_its_steps_can(tolerance):
+    """Less would not be within the spread after as many steps; the wanted one needs as many."""
+
+    def steps_of(resolved):
+        interval, steps = polar._Interval(resolved, resolved), 0
+        while steps == 0 or interval.spread > polar.SHARE_OF_SPREAD * tolerance:
+            interval.step()
+            steps += 1
+        return steps
+
+    for wanted in (1.0, 0.3, 0.06, 0.005):
+        reached = polar._reached(wanted * tolerance, tolerance)
+        assert reached <= wanted * tolerance
+        assert steps_of(reached) == steps_of(wanted * tolerance)
+        assert steps_of(reached / 1.02) > steps_of(reached)

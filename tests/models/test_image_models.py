@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from kermix.errors import OptionError, SampleError
+from kermix.evaluation import distances
 from kermix.models.evaluating import evaluating
 from kermix.models.images.autoencoder import Autoencoder, doublings_of
 from kermix.models.images.evaluation import (
@@ -53,7 +54,7 @@ def test_channels_are_coded_by_themselves():
 
 
 def test_autoencoder_refuses_what_it_cannot_do():
-    with pytest.raises(OptionError, match="squares"):
+    with pytest.raises(OptionError, match="square images"):
         Autoencoder((1, 8, 16), generator=seeded())
     with pytest.raises(OptionError, match="code=5"):
         Autoencoder((3, 16, 16), 5, by_channel=True, generator=seeded())
@@ -88,7 +89,7 @@ def test_spaces_mean_what_they_say():
     torch.testing.assert_close(first, RandomFeatures(images, 4, generator=seeded())(images))
     with pytest.raises(OptionError, match="autoencoder"):
         make_space("codes", images, None, seeded())
-    with pytest.raises(OptionError, match="not offered"):
+    with pytest.raises(OptionError, match="not supported"):
         make_space("fourier", images, None, seeded())
 
 
@@ -189,6 +190,7 @@ def test_frechet_distance_of_gaussians():
     y = torch.randn(4000, 2, generator=seeded(1)).double() * torch.tensor([3.0, 1.0]) + 2
     assert frechet_distance(x, x) == pytest.approx(0, abs=1e-9)
     assert frechet_distance(x, y) == pytest.approx(8 + 4, rel=0.05)
+    assert frechet_distance is distances.frechet_distance, "there is one"
 
 
 def test_nearest_and_parzen():

@@ -1,6 +1,7 @@
 """Sketches and bad input: a named error that says what to do, and the sketch unchanged."""
 
 import json
+import random
 
 import pytest
 import torch
@@ -180,9 +181,9 @@ def test_save_and_load(kind, tmp_path):
 
 
 def rewritten(path, change):
-    """The file with its header and tensors changed by a function of both."""
+    """The file as older versions wrote it, without a checksum, changed by a function."""
     with safe_open(path, framework="pt") as file:
-        header = json.loads(file.metadata()["kermix"])
+        header = json.loads(file.metadata()["kermix"])["content"]
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     change(header, tensors)
     save_file(tensors, path, metadata={"kermix": json.dumps(header)})
@@ -238,8 +239,9 @@ DAMAGE = {
 def test_damaged_files(damage, tmp_path):
     path = sketch().save(tmp_path / "data.sketch")
     DAMAGE[damage](path)
-    with pytest.raises(errors.SketchError, match=r"data\.sketch"):
+    with pytest.raises(errors.SketchError, match=r"data\.sketch") as refused:
         km.Sketch.load(path)
+    assert str(refused.value).removeprefix(str(path)).count("damaged") <= 1
 
 
 @pytest.mark.parametrize("header", ["[]", "3", "null"])
@@ -247,3 +249,67 @@ def test_a_header_that_is_no_object(header, tmp_path):
     save_file({"a": torch.ones(2)}, tmp_path / "data.sketch", metadata={"kermix": header})
     with pytest.raises(errors.SketchError, match=r"data\.sketch"):
         km.Sketch.load(tmp_path / "data.sketch")
+
+
+def flipped(path, bit):
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def test_any_flipped_bit_is_refused_in_one_sentence(tmp_path):
+    path = sketch().save(tmp_path / "data.sketch")
+    bits = range(8 * path.stat().st_size)
+    for bit in [*bits[:64], *random.Random(0).sample(bits, 500), *bits[-64:]]:
+        flipped(path, bit)
+        with pytest.raises(errors.SketchError, match=r"data\.sketch: damaged") as refused:
+            km.Sketch.load(path)
+        assert str(refused.value).removeprefix(str(path)).count("damaged") == 1
+        flipped(path, bit)
+    assert_same(km.Sketch.load(path), sketch())
+
+
+def with_one(name, change, *at):
+    """The same file, but for one number of one of its sums."""
+
+    def write(header, tensors):
+        tensors[name][at] = change(tensors[name][at])
+
+    return changed(write)
+
+
+IMPLAUSIBLE = {
+    "total": with_one("_total", lambda t: 2 * t),
+    "no points": with_one("_total", lambda t: -t),
+    "NaN": with_one("_first", lambda t: t * torch.nan, 2),
+    "mean": with_one("_first", lambda t: 2.0**40 * t, 2),
+    "one of a pair": with_one("_second", lambda t: 2 * t + 1, 1, 2),
+    "negative square": with_one("_second", lambda t: -t, 2, 2),
+    "larger square": with_one("_second", lambda t: 2.0**40 * t, 2, 2),
+    "smaller square": with_one("_second", lambda t: t / 2.0**40, 2, 2),
+    "residual": with_one("_residual", lambda t: -1 - t),
+    "apart": with_one("apart_total", lambda t: t + 100),
+}
+
+
+@pytest.mark.parametrize("case", IMPLAUSIBLE)
+def test_sums_that_no_points_have(case, tmp_path):
+    """Files of older versions have no checksum: what can be checked of their sums is."""
+    path = sketch().save(tmp_path / "data.sketch")
+    IMPLAUSIBLE[case](path)
+    with pytest.raises(errors.SketchError, match=r"data\.sketch: damaged") as refused:
+        km.Sketch.load(path)
+    assert str(refused.value).removeprefix(str(path)).count("damaged") == 1
+
+
+@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize("points", [0, 40])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_good_sums_of_older_files_are_read(kind, points, weighted, tmp_path):
+    saved = km.Sketch(MAPS[kind])
+    if points:
+        saved.update(1e3 * X, 1e-3 * uniform(40, seed=3) if weighted else None).update(X[:1])
+    path = saved.save(tmp_path / "data.sketch")
+    rewritten(path, lambda header, tensors: None)
+    loaded = km.Sketch.load(path)
+    assert all(a.equal(b) for a, b in zip(sums(loaded), sums(saved), strict=True))

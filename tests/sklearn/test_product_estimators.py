@@ -499,5 +499,5 @@ def test_a_row_of_weight_three_counts_as_three(batch_size):
 
 @pytest.mark.parametrize("weights", [[1.0], -np.ones(30), np.full(30, np.nan), np.zeros(30)])
 def test_bad_weights(weights):
-    with pytest.raises(OptionError, match="sample_weight must be 30 finite numbers"):
+    with pytest.raises(OptionError, match="sample_weight must be 30 finite, non-negative"):
         km.ProductRegressor(**SMALL).fit(np.eye(30), np.arange(30), sample_weight=weights)

@@ -8,10 +8,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.kernels.gaussian import KernelTerms
+from kermix.kernels.gaussian import GaussianKernel, KernelTerms
 from kermix.kernels.others import PointKernel, kernel_matrix
 from kermix.kernels.subsets import symmetric_subset
-from kermix.linalg.cholesky import cholesky, default_ridge
+from kermix.sketches.features import NystromFeatures
+from kermix.sketches.kernel_features import KernelFeatures
 
 __all__ = [
     "PooledFeatures",
@@ -80,7 +81,7 @@ class PooledFeatures:
 
 def pooled_features(
     points: Tensor,  # (N, d)
-    terms: KernelTerms | PointKernel,
+    kernel: GaussianKernel | PointKernel,
     weights: Tensor | None,  # (N,)
     generator: torch.Generator,
 ) -> tuple[PooledFeatures, str]:
@@ -91,6 +92,7 @@ def pooled_features(
     is below 1e-5 of the largest.
     """
     n = len(points)
+    terms = kernel.cross_terms(points.shape[-1]) if isinstance(kernel, GaussianKernel) else kernel
     share = (
         points.new_full((n,), 1 / n) if weights is None else (weights / weights.sum()).to(points)
     )
@@ -106,17 +108,26 @@ def pooled_features(
         basis = vectors * moments.rsqrt() * roots[:, None]
         return PooledFeatures(features, moments, points, basis, terms), method
     seed = int(torch.randint(2**62, (), generator=generator))
-    chosen = points[symmetric_subset(points, LANDMARKS, seed)]
-    factor = cholesky(
-        kernel_matrix(chosen, chosen, terms, points.dtype), default_ridge(points.dtype)
-    )
-    features = factor.whiten(kernel_matrix(chosen, points, terms, points.dtype)).T
+    landmarks = points[symmetric_subset(points, LANDMARKS, seed)]
+    if isinstance(kernel, GaussianKernel):
+        found: NystromFeatures | KernelFeatures = NystromFeatures(landmarks, _symmetric(kernel))
+    else:
+        found = KernelFeatures(landmarks, kernel)
+    features = found(points)
     moments, rotation = torch.linalg.eigh(features.T @ (features * share[:, None]))
     keep = _kept(moments)
     method = f"{int(keep.sum())} Nystrom features of {LANDMARKS} landmarks"
-    basis = torch.linalg.solve_triangular(factor.factor.T, rotation[:, keep], upper=True)
+    basis = found.whitening @ rotation[:, keep]
     features = features @ rotation[:, keep]
-    return PooledFeatures(features, moments[keep], chosen, basis, terms), method
+    return PooledFeatures(features, moments[keep], landmarks, basis, terms), method
+
+
+def _symmetric(kernel: GaussianKernel) -> GaussianKernel:
+    """The kernel of equal variances that is the cross kernel of this one."""
+    if kernel.symmetric:
+        return kernel
+    means = [(float(p) + float(q)) / 2 for p, q in zip(kernel.v_p, kernel.v_q, strict=True)]
+    return GaussianKernel(means, per_dimension=kernel.per_dimension)
 
 
 def _kept(moments: Tensor) -> Tensor:

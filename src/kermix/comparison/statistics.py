@@ -25,13 +25,11 @@ __all__ = [
     "TestForm",
     "energy_ranking",
     "energy_statistic",
-    "exact_statistics",
     "gram_blocks",
     "log_cross_means",
     "mmd_ranking",
     "mmd_statistic",
     "moment_ranking",
-    "moment_statistic",
     "scalar_ranking",
 ]
 
@@ -233,26 +231,24 @@ def _log_kernels(
         yield log_weight - rate * squares
 
 
-def moment_statistic(
-    cost: str, form: TestForm, pooled: PooledFeatures, a: Tensor, b: Tensor
-) -> Tensor:
-    """Statistics of first and second moments of features; see `two_sample_test`."""
-    return moment_ranking(cost, form, pooled, a, b).values
-
-
 def moment_ranking(
     cost: str,
     form: TestForm,
     pooled: PooledFeatures,
     a: Tensor,
     b: Tensor,
-    count: float | None = None,
+    sizes: tuple[int, int],
 ) -> Ranking:
-    """The same, with their rounding errors; `count` is that of `exact_statistics`."""
+    """Statistics of first and second moments of features; see `two_sample_test`.
+
+    `sizes` are the numbers of points of both sides.
+    """
     if form == "exact":
-        count = len(pooled.features) / 2 if count is None else count
-        values = exact_statistics((cost,), pooled, a, b, count)[cost].nan_to_num(0.0)
-        return Ranking(values, rounding(values, 1 if cost == "svd" else count / COST_RIDGE / 16))
+        values = exact_statistic(cost, pooled, a, b, sizes).nan_to_num(0.0)
+        magnitude = 1.0 if cost == "svd" else sum(sizes) / 2 / COST_RIDGE / 16
+        if cost == "matrix":  # a sum over the features, divided by something else
+            magnitude *= pooled.features.shape[1] / min(sizes)
+        return Ranking(values, rounding(values, magnitude))
     if cost == "vector":
         difference = (a - b) @ pooled.features
         largest = pooled.features.square().sum(1).max()
@@ -265,28 +261,27 @@ def moment_ranking(
     return Ranking(values, rounding(values, size))
 
 
-def exact_statistics(
-    costs: tuple[str, ...],
-    pooled: PooledFeatures,
-    a: Tensor,
-    b: Tensor,
-    count: float | None = None,
-) -> dict[str, Tensor]:
-    """The costs themselves, from the moments of features under each weighting.
+def exact_statistic(
+    cost: str, pooled: PooledFeatures, a: Tensor, b: Tensor, sizes: tuple[int, int]
+) -> Tensor:
+    """The cost itself, from the moments of features under each weighting.
 
-    `count` is the number of points of a side, for the ridge; half of all if not given.
+    Its ridge is `COST_RIDGE` of sides of equal size. Otherwise it is larger for the larger one, so
+    that the moments have one: a side must not be smoothed more because it has fewer points.
     """
+    share = COST_RIDGE / (sum(sizes) / 2)
+    ridges = sizes[0] * share, sizes[1] * share
     features = pooled.features.double()
-    size = max(1, EXACT_BATCH_NUMBERS // features.numel())
-    count = len(features) / 2 if count is None else count
-    found: dict[str, list[Tensor]] = {cost: [] for cost in costs}
-    for of_x, of_y in zip(a.double().split(size), b.double().split(size), strict=True):
-        pair = WeightedMoments(features, of_x, of_y, count, COST_RIDGE)
-        for cost, parts in found.items():
-            if cost == "svd":
-                parts.append(1 - log_svd_cost(pair, normalized=True)[0].exp())
-            elif cost == "matrix":
-                parts.append(-log_matrix_cost(pair, "trace", normalized=True)[0].exp())
-            else:
-                parts.append(-log_vector_cost(pair, normalized=True)[0].exp())
-    return {cost: torch.cat(parts) for cost, parts in found.items()}
+    batch = max(1, EXACT_BATCH_NUMBERS // features.numel())
+    found = []
+    for of_x, of_y in zip(a.double().split(batch), b.double().split(batch), strict=True):
+        pair = WeightedMoments(features, of_x, of_y, sizes, ridges)
+        if cost == "svd":
+            found.append(1 - log_svd_cost(pair, normalized=True)[0].exp())
+        elif cost == "matrix":
+            # Groups that change sides may leave more points to the smaller side: no bound of 1.
+            trace = log_matrix_cost(pair, "trace", normalized=False)[0].exp()
+            found.append(-trace / min(sizes))
+        else:
+            found.append(-log_vector_cost(pair, normalized=True)[0].exp())
+    return torch.cat(found)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kermix.costs.formulas import Correlations, Scaled
 from kermix.info import Info
+from kermix.linalg.cholesky import shrunk
 
 __all__ = ["InnerProducts", "WeightedMoments"]
 
@@ -42,18 +43,22 @@ class WeightedMoments:
         features: Features of the pooled sample, (N, r).
         a: Weights of the first side, (P, N), which sum to 1.
         b: Weights of the second side.
-        count: Number of points of a side, of which the Gram matrices would be.
-        ridge: Ridge of these matrices.
+        sizes: Numbers of points of both sides, of which the Gram matrices would be.
+        ridges: Ridges of these matrices.
     """
 
     weighted = True
 
-    def __init__(self, features: Tensor, a: Tensor, b: Tensor, count: float, ridge: float) -> None:
+    def __init__(
+        self,
+        features: Tensor,
+        a: Tensor,
+        b: Tensor,
+        sizes: tuple[float, float],
+        ridges: tuple[float, float],
+    ) -> None:
         self.features, self.a, self.b = features, a, b
-        self.ridge = ridge / count
-        self.count = count
-        # There are as many correlations as features.
-        self.sizes = features.shape[1], features.shape[1]
+        self.sizes, self.ridges = sizes, ridges
 
     @property
     def log_traces(self) -> tuple[Tensor, Tensor]:
@@ -76,18 +81,17 @@ class WeightedMoments:
     def predicted(self) -> Scaled:
         """How much of the first side's mean the second side's features predict."""
         mean = self._means[0]
-        predicted = (self._shrunk(self._moments[1]) @ mean.unsqueeze(-1))[..., 0]
+        predicted = (self._shrunk(1) @ mean.unsqueeze(-1))[..., 0]
         return self._scaled((mean * predicted).sum(-1))
 
     def total_correlation(self, data_fixed: bool) -> Scaled:
         """The trace of the product of both sides' shrunk moments."""
-        left, right = self._moments
-        left = self.count * left if data_fixed else self._shrunk(left)
-        return self._scaled((left * self._shrunk(right).mT).sum((-2, -1)))
+        left = self.sizes[0] * self._moments[0] if data_fixed else self._shrunk(0)
+        return self._scaled((left * self._shrunk(1).mT).sum((-2, -1)))
 
     def correlations(self) -> Correlations:
         """That product itself."""
-        left, right = (self._shrunk(moment) for moment in self._moments)
+        left, right = self._shrunk(0), self._shrunk(1)
         return Correlations(left @ right, *self._scaled(left[..., 0, 0])[1:], symmetric=False)
 
     def nuclear(self) -> Scaled:
@@ -110,10 +114,9 @@ class WeightedMoments:
         x, y = (torch.linalg.qr(f, mode="r").R for f in weighted)
         return x, y
 
-    def _shrunk(self, moment: Tensor) -> Tensor:
-        r"""$C (C + \epsilon)^{-1}$ of moments of `count` points."""
-        eye = torch.eye(moment.shape[-1], dtype=moment.dtype, device=moment.device)
-        return torch.linalg.solve(moment + self.ridge * eye, moment)
+    def _shrunk(self, side: int) -> Tensor:
+        r"""$C (C + \epsilon)^{-1}$ of the points of a side."""
+        return shrunk(self._moments[side], self.ridges[side] / self.sizes[side])
 
     def _scaled(self, value: Tensor) -> Scaled:
         return Scaled(value, value.new_zeros(()), Info("features"))

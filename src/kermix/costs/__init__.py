@@ -7,7 +7,7 @@ from kermix.costs.functions import (
     vector_cost,
     vector_weights,
 )
-from kermix.moved import moved_function
+from kermix.moved import moved_name
 
 __all__ = [
     "matrix_cost",
@@ -19,4 +19,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    return moved_function(__name__, name)
+    return moved_name(__name__, name)

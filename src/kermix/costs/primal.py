@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kermix.costs.formulas import Correlations, Scaled
 from kermix.info import Info
+from kermix.linalg.cholesky import ridged_factor, shrunk
 from kermix.linalg.polar import polar_factor
 from kermix.sketches.moments import ROUNDING, Moments, rounding_slip
 
@@ -75,7 +76,8 @@ class MomentStatistics:
 
     def predicted(self) -> Scaled:
         r"""$\mu_x^\top C_y (C_y + \epsilon)^{-1} \mu_x$."""
-        c, factor, used = _ridged(self.y, self.x, self.ridge)
+        c, used, of_factor = _ridged(self.y, self.x, self.ridge)
+        factor = ridged_factor(c, *of_factor)
         z = torch.cholesky_solve(self.x.mean.unsqueeze(-1), factor).squeeze(-1)
         return self._scaled(self.x.mean @ c @ z, used)
 
@@ -153,7 +155,7 @@ def vector_interval(x: Moments, y: Moments, ridge: Tensor) -> Interval | None:
     if x.slack is None or y.slack is None:
         return None
     c, mean = y.size * y.plain_second, x.plain_mean
-    factor = torch.linalg.cholesky(c + ridge * _eye(c))
+    factor = ridged_factor(c, ridge)
     z = torch.cholesky_solve(mean.unsqueeze(-1), factor).squeeze(-1)
     length, fitted = z.norm(), c @ z
     # Of C by its sums, and of the features in it.
@@ -239,12 +241,14 @@ def _norm_interval(x: Moments) -> tuple[Tensor, Tensor]:
 
 def _shrunk(x: Moments, other: Moments, ridge: float) -> tuple[Tensor, Tensor]:
     """`C (C + ridge)^{-1}` divided by the square of the scale, and the ridge."""
-    c, factor, used = _ridged(x, other, ridge)
-    return torch.cholesky_solve(c, factor), used
+    c, used, of_factor = _ridged(x, other, ridge)
+    return shrunk(c, *of_factor), used
 
 
-def _ridged(x: Moments, other: Moments, ridge: float) -> tuple[Tensor, Tensor, Tensor]:
-    """C without its scale, the Cholesky factor of C with a ridge, and the ridge.
+def _ridged(
+    x: Moments, other: Moments, ridge: float
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """C without its scale, the ridge, and both ridge and scale of what is to be factored.
 
     The ridge is never smaller than the rounding of C. If the features hold far less of these
     points than of the others, the points' Gram matrix has a diagonal that the features do not
@@ -256,16 +260,12 @@ def _ridged(x: Moments, other: Moments, ridge: float) -> tuple[Tensor, Tensor, T
     tiny = torch.finfo(c.dtype).tiny ** 0.5
     used = (whole * len(c) * torch.finfo(c.dtype).eps).clamp(min=max(ridge, tiny))
     unknown = (1 - x.held / other.held.detach().clamp(min=tiny)).clamp(min=0) ** SUDDEN
-    return c, torch.linalg.cholesky(scale * c + (used + unknown) * _eye(c)), used
+    return c, used, (used + unknown, scale)
 
 
 def _positive(value: Tensor) -> Tensor:
     """What is not negative but for rounding, such that its logarithm is finite."""
     return value.clamp(min=torch.finfo(value.dtype).tiny)
-
-
-def _eye(matrix: Tensor) -> Tensor:
-    return torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
 
 
 def _root(matrix: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Judge generators: diversity, novelty, fidelity and memorizing, of samples and sketches."""
 
-from kermix.moved import MOVED_FROM_EVALUATION, moved_function
+from kermix.moved import moved_name
 
 
 def __getattr__(name: str) -> object:
-    return moved_function(__name__, name, MOVED_FROM_EVALUATION)
+    return moved_name(__name__, name)

@@ -8,7 +8,16 @@ from torch import Tensor
 from kermix.checks import check_number
 from kermix.errors import OptionError
 
-__all__ = ["Cholesky", "checked_ridge", "cholesky", "default_ridge", "solve_dtype", "sqrt_or_zero"]
+__all__ = [
+    "Cholesky",
+    "checked_ridge",
+    "cholesky",
+    "default_ridge",
+    "ridged_factor",
+    "shrunk",
+    "solve_dtype",
+    "sqrt_or_zero",
+]
 
 # The smallest powers of ten for which two correct programs agree to the precision asked of them
 # (1e-9 in float64, 1e-4 in float32): below, the answer is the rounding of the kernel's entries.
@@ -68,11 +77,32 @@ def cholesky(
     return Cholesky(torch.linalg.cholesky_ex(shifted(used)).L, used)
 
 
+def shrunk(
+    matrix: Tensor,  # (*B, K, K)
+    ridge: Tensor | float,
+    scale: Tensor | float = 1.0,
+) -> Tensor:  # (*B, K, K)
+    r"""$C (s C + \epsilon)^{-1}$ of a positive semi-definite matrix, for a ridge above rounding.
+
+    Example:
+        >>> shrunk(torch.eye(2), 1.0)
+        tensor([[0.5000, 0.0000],
+                [0.0000, 0.5000]])
+    """
+    return torch.cholesky_solve(matrix, ridged_factor(matrix, ridge, scale))
+
+
+def ridged_factor(matrix: Tensor, ridge: Tensor | float, scale: Tensor | float = 1.0) -> Tensor:
+    r"""The Cholesky factor of $s C + \epsilon$."""
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    return torch.linalg.cholesky(scale * matrix + ridge * eye)
+
+
 def checked_ridge(ridge: float) -> float:
     """The ridge, if it can be one."""
     check_number("ridge", ridge)
     if not 0 <= ridge < float("inf"):
-        raise OptionError(f"ridge={ridge}: a ridge is a finite number that is not negative.")
+        raise OptionError(f"ridge={ridge}: a ridge must be finite and non-negative.")
     return ridge
 
 

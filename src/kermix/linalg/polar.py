@@ -7,6 +7,7 @@ for two products a step. Everything that decides the steps is a Python float, so
 the device but, where it may, one look at the error bound.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -28,8 +29,11 @@ PROBES = 16  # vectors that tell the rounding of short products, but for a share
 SHARE_OF_MISSING = 0.25
 LARGEST_CORRECTION = 1e-3  # of the factor; what is more comes from what is not resolved
 # Of the tolerance, times the largest: singular values that are resolved before the first look at
-# the bound. What it takes grows with the number of those that are not, by about as much.
-SHARE_OF_A_START, SMALLEST_SHARE, SHARE_IN_A_GRAPH = 12.0, 0.02, 0.13
+# the bound. What it takes grows with the number of those that are not, by about as much. A look
+# that comes too early costs four steps, a step more before it costs one.
+SHARE_OF_A_START, SMALLEST_SHARE, SHARE_IN_A_GRAPH = 8.0, 0.005, 0.08
+SHARE_OF_SPREAD = 1 / 16  # of the tolerance: how far from one what is resolved may be
+MOST_STEPS, GRAIN = 40, 0.01  # of chains that are planned; of logarithms
 
 
 class Reduction(Protocol):
@@ -160,14 +164,14 @@ def _chain(
     else:
         share = SHARE_IN_A_GRAPH if products.can_skip else 0.0
     finest = max(tolerance / (2 * _rows(matrix)), torch.finfo(matrix.dtype).eps)
-    resolved = max(share * tolerance, finest)
+    resolved = max(_reached(share * tolerance, tolerance) if share else 0.0, finest)
     interval = _Interval(resolved, low=resolved)
     settled: tuple[_Look, Tensor] | None = None  # the first look, and what is done, unread
     while True:
         low, high = interval.low, interval.high
         a, b = interval.step()
         x = products.step(x, gram, a, b)
-        if interval.spread <= tolerance / 4:
+        if interval.spread <= SHARE_OF_SPREAD * tolerance:
             value = _total((x * matrix).sum((-2, -1)), over) / interval.high
             bound = value * interval.spread / (1 - interval.spread)
             left = _unresolved(gram, high * high * products.gram_scale)
@@ -191,6 +195,28 @@ def _chain(
         first, done = settled
         look = _Look(*(torch.where(done, *pair) for pair in zip(first, look, strict=True)))
     return x, look
+
+
+def _reached(wanted: float, tolerance: float) -> float:
+    """The smallest singular value that as many steps resolve as the wanted one needs."""
+    return next((least for least in _least_of_steps(tolerance) if least <= wanted), wanted)
+
+
+@functools.cache
+def _least_of_steps(tolerance: float) -> tuple[float, ...]:
+    """The smallest singular value that 1, 2, ... steps resolve."""
+    found = []
+    for steps in range(1, MOST_STEPS + 1):
+        low, high = math.log(torch.finfo(torch.float64).eps), 0.0
+        while high - low > GRAIN:
+            middle = (low + high) / 2
+            interval = _Interval(math.exp(middle), math.exp(middle))
+            for _ in range(steps):
+                interval.step()
+            within = interval.spread <= SHARE_OF_SPREAD * tolerance
+            low, high = (low, middle) if within else (middle, high)
+        found.append(math.exp(high))
+    return tuple(found)
 
 
 def _rows(matrix: Tensor) -> int:

@@ -14,17 +14,19 @@ import torch
 from torch import Tensor
 
 from kermix.costs.baselines import energy_distance, mode_coverage
-from kermix.data.loading import BUILT_IN, Dataset, load
+from kermix.data.loading import BUILT_IN, Dataset, is_table, load
 from kermix.data.tables.table import Source, read_table
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks
 from kermix.errors import SampleError, ShapeError, TableError
 from kermix.files import write_array
 from kermix.models.mixture.scaled import ScaledModel
+from kermix.moved import moved_name
 from kermix.reports.fit_report import of_rows, write_fit_report
 from kermix.runs.fit_notes import fit_notes
 from kermix.runs.folder import FIT, check_data, check_trained
-from kermix.runs.run import Numbers, Outcome, Row, Run, has_folder
+from kermix.runs.run import Numbers, Outcome, Row, has_folder
+from kermix.runs.run import Run as AnyRun
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.loop import Trainer, load_model, make_fabric
@@ -40,10 +42,11 @@ SAMPLES = 2500
 COMPARED = 2000
 
 
-class FitRun(Run):
+class FitRun(AnyRun):
     """A fit of rows: a mixture or a generator of rows, with its folder."""
 
     kind: ClassVar[str] = FIT
+    facts: ClassVar[tuple[str, ...]] = ("shape", "columns", "image", "variance")
 
     @classmethod
     def create(
@@ -176,15 +179,15 @@ class FitRun(Run):
         table = read_table(rows)
         if table.dropped:
             raise TableError(
-                f"{table.name}: {table.dropped} of {len(table) + table.dropped} rows have missing "
-                "values, and no density; leave them out."
+                f"{table.name}: {table.dropped} of {len(table) + table.dropped} rows have "
+                "missing values and therefore no density; remove them."
             )
         values = table.values
         names = table.columns if names is None and table.named else names
         columns = self.config["columns"]
         if values.shape[1] != len(columns):
             raise ShapeError(
-                f"The rows have {values.shape[1]} columns and the run in {self.folder} was "
+                f"The rows have {values.shape[1]} columns, but the run in {self.folder} was "
                 f"fitted to {len(columns)} ({', '.join(columns[:12])})."
             )
         unnamed = [f"x{i}" for i in range(len(columns))]
@@ -192,9 +195,8 @@ class FitRun(Run):
             values = values[:, [names.index(name) for name in columns]]
         elif names is not None and unnamed not in (names, columns):
             raise ShapeError(
-                f"The rows have the columns {', '.join(names[:12])} and the run in "
-                f"{self.folder} was fitted to {', '.join(columns[:12])}: the same names are "
-                "needed, in any order."
+                f"The rows have the columns {', '.join(names[:12])} and the run in {self.folder} "
+                f"was fitted to {', '.join(columns[:12])}: the names must match, in any order."
             )
         return self.model().log_prob(values)
 
@@ -250,11 +252,13 @@ class FitRun(Run):
         parts += self.reading_options()
         rows = self.config["shape"][0]
         default = FitSettings().for_data(rows - held_out_rows(rows)).as_json()
+        if is_table(self.config["data"]):
+            default["model"] = None  # a table may be fitted by other models
         for name, value in self.settings.as_json().items():
             if value != default[name]:
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
-        return " ".join(parts)
+        return " ".join([*parts, *self.placing_options()])
 
 
 def _reference(split: Split, judged: Tensor, log_density: Tensor) -> list[tuple[str, str]]:
@@ -275,3 +279,7 @@ def _fingerprint(values: Tensor) -> str:
     digest = hashlib.sha256(str(tuple(values.shape)).encode())
     digest.update(values.contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def __getattr__(name: str) -> object:
+    return moved_name(__name__, name)

@@ -114,11 +114,11 @@ class NystromSums:
         self._rates = [float(r) for r in terms.rates]
         self._log_weights = [float(w) for w in terms.log_weights]
         self._landmarks, self._layout = features.landmarks, terms.layout
-        factor: Tensor = features._factor  # type: ignore[attr-defined]
-        eye = torch.eye(len(factor), dtype=factor.dtype)
-        self._whitening = torch.linalg.solve_triangular(factor, eye, upper=False).mT.contiguous()
+        self._whitening = features.whitening
         rows = min(4096, max(256, NUMBERS_AT_A_TIME // features.rank))
-        self._buffers = [torch.empty(rows, features.rank, dtype=factor.dtype) for _ in range(3)]
+        self._buffers = [
+            torch.empty(rows, features.rank, dtype=self._whitening.dtype) for _ in range(3)
+        ]
 
     @property
     def rows(self) -> int:

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import torch
@@ -30,10 +31,12 @@ __all__ = [
     "FeatureMap",
     "FourierFeatures",
     "LandmarkRule",
+    "NeverSmall",
     "NystromFeatures",
     "OfLandmarks",
     "fingerprint",
     "fourier_features",
+    "landmark_factor",
     "nystrom_features",
 ]
 
@@ -91,6 +94,7 @@ class OfLandmarks:
     """What all features have that are kernels with some points, the landmarks."""
 
     landmarks: Tensor  # (r, d)
+    _factor: Tensor  # (r, r), of `landmark_factor`
 
     @property
     def dimension(self) -> int:
@@ -106,6 +110,28 @@ class OfLandmarks:
     def parameters(self) -> Tensor:
         """The landmarks."""
         return self.landmarks
+
+    @cached_property
+    def whitening(self) -> Tensor:  # (r, r)
+        """Features are rows of kernels with the landmarks times this."""
+        eye = _eye(self._factor)
+        inverse: Tensor = torch.linalg.solve_triangular(self._factor, eye, upper=False)
+        return inverse.mT.contiguous()
+
+    def __getstate__(self) -> dict[str, object]:
+        # The other process computes it again, which is quicker than to send it.
+        return {name: value for name, value in vars(self).items() if name != "whitening"}
+
+
+class NeverSmall:
+    """What features have that do not underflow, wherever the points are."""
+
+    def scaled(
+        self, points: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:  # (N, d), (N,) -> (N, r), ()
+        """The features, and zero for the logarithm of their scale."""
+        features: Tensor = self(points)  # type: ignore[operator]
+        return features, torch.zeros_like(features.detach()[0, 0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +163,10 @@ class NystromFeatures(OfLandmarks):
         dtype = solve_dtype(self.landmarks.device)
         object.__setattr__(self, "landmarks", self.landmarks.detach().to(dtype))
         object.__setattr__(self, "scale", _fitting(self.scale, self.landmarks))
-        factor = _landmark_factor(self.landmarks, self._terms)
-        inverse = torch.linalg.solve_triangular(factor, _eye(factor), upper=False)
+        factor = landmark_factor(_landmark_kernel(self.landmarks, self._terms))
         object.__setattr__(self, "_factor", factor)
-        object.__setattr__(self, "_inverse_norm", float(torch.linalg.matrix_norm(inverse)))
+        norm = float(torch.linalg.matrix_norm(self.whitening))
+        object.__setattr__(self, "_inverse_norm", norm)
 
     @property
     def _terms(self) -> KernelTerms:
@@ -164,8 +190,7 @@ class NystromFeatures(OfLandmarks):
         near = cross.log_scale > SMALL_LOG_KERNEL
         matrix = cross.matrix * torch.where(near, cross.log_scale, 0.0).exp()
         log_scale = torch.where(near, 0.0, cross.log_scale)
-        factor: Tensor = self._factor  # type: ignore[attr-defined]
-        return torch.linalg.solve_triangular(factor, matrix, upper=False).mT, log_scale
+        return torch.linalg.solve_triangular(self._factor, matrix, upper=False).mT, log_scale
 
     @property
     def rounding(self) -> float:
@@ -182,7 +207,7 @@ class NystromFeatures(OfLandmarks):
 
 
 @dataclass(frozen=True, eq=False)
-class FourierFeatures:
+class FourierFeatures(NeverSmall):
     r"""Random Fourier features $\sqrt{2/r}\,[\cos(\omega_k x), \sin(\omega_k x)]$.
 
     They depend on no data. Their error is random, of the order of $1/\sqrt r$; there is no
@@ -206,7 +231,9 @@ class FourierFeatures:
     def __post_init__(self) -> None:
         _refuse_unequal_variances(self.kernel)
         if self.kernel.layout is not None:
-            raise OptionError("Codes have no frequencies: use landmarks (km.nystrom_features).")
+            raise OptionError(
+                "Fourier features do not support codes: use landmarks (km.nystrom_features)."
+            )
         check_samples("frequencies", self.frequencies)
         dtype = solve_dtype(self.frequencies.device)
         object.__setattr__(self, "frequencies", self.frequencies.detach().to(dtype))
@@ -233,13 +260,6 @@ class FourierFeatures:
         angles = points.to(self.frequencies) @ self.frequencies.mT
         return torch.cat([angles.cos(), angles.sin()], -1) * math.sqrt(2 / self.rank)
 
-    def scaled(
-        self, points: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:  # (N, d), (N,) -> (N, r), ()
-        """The features, which are never small, and zero."""
-        features = self(points)
-        return features, torch.zeros_like(features.detach()[0, 0])
-
     @property
     def rounding(self) -> float:
         """Not known, as their error."""
@@ -255,18 +275,18 @@ def nystrom_features(
     candidates: int | None = None,
     seed: int = 0,
 ) -> NystromFeatures:
-    """Choose landmarks among points.
+    """Choose landmarks from points.
 
     Args:
-        x: Points like those that will be sketched; of both sets, if they differ much.
+        x: Points like those to be sketched; from both sets, if they differ much.
         v: Variance, several of them, a rule, or a kernel.
-        rank: How many landmarks at most.
-        tolerance: Stop when the mean residual over the candidates is below this; uniform
-            landmarks, which do not see it, go up to the rank.
-        landmarks: `"pivoted"` draws each landmark in proportion to the residual of the kernel
-            that is left (randomly pivoted Cholesky); `"uniform"` draws them blindly.
-        candidates: How many points of `x`, drawn at random, the landmarks are chosen among; by
-            default fifty for each landmark.
+        rank: Maximum number of landmarks.
+        tolerance: Stop when the mean residual over the candidates is below this; uniform landmarks
+            ignore it and use the full rank.
+        landmarks: `"pivoted"` draws each landmark in proportion to the remaining residual of the
+            kernel (randomly pivoted Cholesky); `"uniform"` draws them uniformly.
+        candidates: Number of points of `x`, drawn at random, to choose landmarks from; by default
+            fifty per landmark.
         seed: Seed of the draws.
 
     Example:
@@ -288,9 +308,11 @@ def nystrom_features(
     if tolerance is not None:
         check_number("tolerance", tolerance)
         if not tolerance >= 0:
-            raise OptionError(f"tolerance={tolerance}: give a number that is not negative.")
+            raise OptionError(f"tolerance={tolerance}: must be non-negative.")
     if landmarks == "uniform" and rank is None:
-        raise OptionError("landmarks='uniform' needs a rank: it does not see the residual.")
+        raise OptionError(
+            "landmarks='uniform' needs a rank, because it does not compute the residual."
+        )
     rank = min(len(x), 4096 if rank is None else rank)
     kernel = as_kernel(v, x)
     generator = torch.Generator().manual_seed(seed)
@@ -324,7 +346,7 @@ def fourier_features(
     check_count("rank", rank)
     check_seed(seed)
     if rank % 2:
-        raise OptionError(f"rank={rank}: Fourier features come in pairs, so it is even.")
+        raise OptionError(f"rank={rank}: Fourier features come in pairs, so it must be even.")
     if isinstance(v, str):
         raise VarianceError(f"v={v!r} is a rule that needs data; give a variance.")
     kernel = v if isinstance(v, GaussianKernel) else GaussianKernel(v)
@@ -360,8 +382,8 @@ def fingerprint(features: FeatureMap) -> str:
 
 
 @torch.no_grad()
-def _landmark_factor(landmarks: Tensor, terms: KernelTerms) -> Tensor:
-    """Cholesky factor of the kernel between landmarks, with a ridge that makes it one.
+def _landmark_kernel(landmarks: Tensor, terms: KernelTerms) -> Tensor:
+    """The kernel between landmarks.
 
     From differences, whatever the dimension: the ridge must be above the rounding of the matrix.
     """
@@ -372,8 +394,14 @@ def _landmark_factor(landmarks: Tensor, terms: KernelTerms) -> Tensor:
         distances = distances + mismatches(landmarks, landmarks, terms.layout)
     rates, log_weights = numbers_like(terms, landmarks)
     nothing = torch.zeros_like(distances[:1, :1])
-    matrix = torch.stack(kernels_at(distances, rates, log_weights, nothing, nothing)).sum(0)
-    ridge = LANDMARK_RIDGE
+    return torch.stack(kernels_at(distances, rates, log_weights, nothing, nothing)).sum(0)
+
+
+@torch.no_grad()
+def landmark_factor(matrix: Tensor) -> Tensor:  # (r, r) -> (r, r)
+    """Cholesky factor of the kernel between landmarks, with a ridge that makes it one."""
+    unit = float(matrix.diagonal().mean())
+    ridge = LANDMARK_RIDGE * (unit if unit > 0 else 1.0)
     while True:
         found = torch.linalg.cholesky_ex(matrix + ridge * _eye(matrix))
         if int(found.info) == 0:
@@ -399,6 +427,6 @@ def _fitting(scale: ColumnScale | None, parameters: Tensor) -> ColumnScale | Non
 def _refuse_unequal_variances(kernel: GaussianKernel) -> None:
     if not kernel.symmetric:
         raise VarianceError(
-            "Features stand for one kernel, so data and centres must have the same variance: "
-            "leave v_q out, or use the dual form (samples instead of sketches)."
+            "Features represent one kernel, so data and centres must have the same variance: "
+            "omit v_q, or use the dual form (samples instead of sketches)."
         )

@@ -22,7 +22,12 @@ from kermix.kernels.others import (
 from kermix.linalg.cholesky import solve_dtype
 from kermix.sketches.candidates import row_keys
 from kermix.sketches.columns import ColumnScale
-from kermix.sketches.features import CANDIDATES_PER_LANDMARK, LANDMARK_RIDGE, OfLandmarks
+from kermix.sketches.features import (
+    CANDIDATES_PER_LANDMARK,
+    NeverSmall,
+    OfLandmarks,
+    landmark_factor,
+)
 from kermix.sketches.pivoting import random_pivots
 
 __all__ = ["KernelFeatures", "described_kernel", "kernel_features", "kernel_of", "unit_kernel"]
@@ -31,7 +36,7 @@ ROUNDINGS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class KernelFeatures(OfLandmarks):
+class KernelFeatures(NeverSmall, OfLandmarks):
     r"""Nystrom features $\phi(x) = L^{-1} k(Z, x)$ of a normalized kernel.
 
     Args:
@@ -50,12 +55,7 @@ class KernelFeatures(OfLandmarks):
         check_samples("landmarks", self.landmarks)
         points = self.landmarks.detach().to(solve_dtype(self.landmarks.device))
         object.__setattr__(self, "landmarks", points)
-        matrix, ridge = self.kernel.gram(points, points), LANDMARK_RIDGE
-        eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-        while int((found := torch.linalg.cholesky_ex(matrix + ridge * eye)).info):
-            ridge *= 10
-        inverse = torch.linalg.solve_triangular(found.L, eye, upper=False)
-        object.__setattr__(self, "_whitening", inverse.mT.contiguous())
+        object.__setattr__(self, "_factor", landmark_factor(self.kernel.gram(points, points)))
 
     @property
     def scale(self) -> ColumnScale | None:
@@ -64,22 +64,13 @@ class KernelFeatures(OfLandmarks):
 
     def __call__(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
         """Features of rows, computed in float64."""
-        whitening: Tensor = self._whitening  # type: ignore[attr-defined]
-        return self.kernel.gram(points.to(self.landmarks), self.landmarks) @ whitening
-
-    def scaled(
-        self, points: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:  # (N, d), (N,) -> (N, r), ()
-        """The features, which do not underflow, and zero."""
-        features = self(points)
-        return features, torch.zeros_like(features.detach()[0, 0])
+        return self.kernel.gram(points.to(self.landmarks), self.landmarks) @ self.whitening
 
     @property
     def rounding(self) -> float:
         """Bound of the root mean square error of features by rounding."""
-        whitening: Tensor = self._whitening  # type: ignore[attr-defined]
-        largest = float(torch.linalg.matrix_norm(whitening))
-        eps = torch.finfo(whitening.dtype).eps
+        largest = float(torch.linalg.matrix_norm(self.whitening))
+        eps = torch.finfo(self.landmarks.dtype).eps
         return float(self.rank**0.5 * largest * ROUNDINGS * self.dimension**0.5 * eps)
 
 
@@ -91,17 +82,17 @@ def kernel_features(
     candidates: int | None = None,
     seed: int = 0,
 ) -> KernelFeatures:
-    r"""Choose landmarks for a kernel other than the Gaussian, normalized to ones on its diagonal.
+    r"""Choose landmarks for a kernel other than the Gaussian, normalized to unit diagonal.
 
-    Of the cosine of at most `rank` dimensions the landmarks are the unit vectors, and the features
-    $x / |x|$: nothing is left out, whatever the points.
+    For the cosine kernel in at most `rank` dimensions, the landmarks are the unit vectors and the
+    features are $x / |x|$, which are exact for all points.
 
     Args:
         x: Points like those that will be sketched.
         kernel: As in the costs, such as `kermix.CosineKernel`.
-        rank: How many landmarks at most.
+        rank: Maximum number of landmarks.
         tolerance: Stop when the mean residual over the candidates is below this.
-        candidates: How many points of `x` the landmarks are chosen among.
+        candidates: Number of points of `x` to choose landmarks from.
         seed: Seed of the draws.
 
     Example:
@@ -149,7 +140,9 @@ def described_kernel(kernel: PointKernel) -> dict[str, Any]:
             "constant": float(inner.constant),
             "per_dimension": inner.per_dimension,
         }
-    raise KernelError(f"A sketch with {inner} cannot be written: only cosine and polynomial can.")
+    raise KernelError(
+        f"A sketch with {inner} cannot be saved: only cosine and polynomial kernels can."
+    )
 
 
 def kernel_of(words: dict[str, Any]) -> PointKernel:

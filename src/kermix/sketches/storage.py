@@ -2,26 +2,30 @@
 
 Version 2 holds the scale of columns and the keys of the rows that the map was chosen from. In
 version 1 the scale was a remark about the files that were sketched; it is taken from there.
+
+A checksum of the file is compared on reading. Files of older versions have none: of their sums is
+checked what those of any points fulfil.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kermix.errors import MissingExtraError, SketchError
-from kermix.files import whole_file
+from kermix.errors import SketchError
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.mixed import Layout, MixedKernel
+from kermix.sealed import read_sealed, write_sealed
+from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.columns import ColumnScale
 from kermix.sketches.features import FeatureMap, FourierFeatures, NystromFeatures, fingerprint
 from kermix.sketches.kernel_features import KernelFeatures, described_kernel, kernel_of
 
-__all__ = ["read_sketch", "write_sketch"]
+__all__ = ["StoredSketch", "check_sums", "read_sketch", "write_sketch"]
 
 FORMAT = "kermix.sketches.sketch"
 FORMAT_VERSION = 2
@@ -32,6 +36,18 @@ GAUSSIAN_MAPS: dict[str, type[NystromFeatures] | type[FourierFeatures]] = {
     m.kind: m for m in (NystromFeatures, FourierFeatures)
 }
 MAPS = (*GAUSSIAN_MAPS, KernelFeatures.kind)
+MISSING = "Saving and loading sketches needs safetensors: pip install 'kermix[sketch]'."
+FOREIGN_MAP = "its feature map is not the one it was made with"
+ROUNDED = 1e-3  # far above what rounding does to sums, relative to the number of points
+
+
+class StoredSketch(NamedTuple):
+    """What a file of a sketch holds."""
+
+    features: FeatureMap
+    header: dict[str, Any]
+    numbers: dict[str, Tensor]
+    checked: bool  # False: written by an older version, without a checksum
 
 
 def write_sketch(
@@ -45,7 +61,6 @@ def write_sketch(
         facts: What else the header holds.
         numbers: Sums of features.
     """
-    _, save = _safetensors()
     header = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -67,24 +82,16 @@ def write_sketch(
         tensors |= {"centre": features.scale.centre, "spread": features.scale.spread}
     if features.chosen_from is not None:
         tensors["chosen_from"] = features.chosen_from
-    plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    content = save(plain, metadata={"kermix": json.dumps(header)})
-    with whole_file(path) as part:
-        part.write_bytes(content)
+    write_sealed(path, tensors, json.dumps(header), MISSING)
 
 
-def read_sketch(
-    path: Path, device: torch.device | str
-) -> tuple[FeatureMap, dict[str, Any], dict[str, Tensor]]:
+def read_sketch(path: Path, device: torch.device | str) -> StoredSketch:
     """The feature map, the header and all numbers; damaged files are refused by name."""
-    safe_open, _ = _safetensors()
     if not path.is_file():
         raise SketchError(f"{path}: there is no such file.")
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            header = json.loads((file.metadata() or {}).get("kermix", "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # noqa: BLE001
+        found, header, checked = read_sealed(path, MISSING)
+    except ValueError as error:
         raise SketchError(f"{path}: damaged, or not a sketch ({error}).") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise SketchError(f"{path}: a safetensors file, but not a sketch of kermix.")
@@ -93,19 +100,56 @@ def read_sketch(
             f"{path}: written by another version of kermix (format {header.get('version')}, "
             f"features {header.get('features')!r}; this one reads formats 1 to 4)."
         )
+    tensors = {name: t.to(device) for name, t in found.items()}
     try:
-        return _map_of(path, header, tensors), header, tensors
+        return StoredSketch(_map_of(header, tensors), header, tensors, checked)
     except (KeyError, TypeError, ValueError) as error:
         raise SketchError(f"{path}: damaged ({error}).") from None
 
 
-def _map_of(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureMap:
+def check_sums(
+    sums: FeatureSums, count: int, weighted: bool, within: Tensor | None = None
+) -> None:
+    """Raise a ValueError for sums that no points have, whatever their features.
+
+    The features of a point and its residual are those of a kernel with k(x, x) = 1, so that their
+    squares add up to 1.
+
+    Args:
+        sums: Of points or, with `within`, of some of them.
+        count: How many points.
+        weighted: Whether they have weights, or are only some of them.
+        within: The total weight of all points, where these are some of them.
+    """
+    total, first, second, residual = sums
+    if not all(bool(part.isfinite().all()) for part in sums):
+        raise ValueError("its sums are not finite")
+    slack = ROUNDED * total
+    most = total if within is None else within
+    counted = weighted or bool((total - count).abs() <= slack)
+    if not (counted and 0 <= total <= most + slack):
+        raise ValueError(f"its sums are not those of {count} points")
+    squares = second.diagonal()
+    roots = squares.clamp(min=0).sqrt()
+    good = (
+        (squares >= 0).all()
+        & ((second - second.mT).abs() <= slack).all()
+        & (second.abs() <= roots.outer(roots) + slack).all()
+        & (first.abs() <= total.sqrt() * roots + slack).all()
+        & (residual >= 0)
+        & ((squares.sum() + residual - total).abs() <= slack)
+    )
+    if not good:
+        raise ValueError("its sums contradict each other")
+
+
+def _map_of(header: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureMap:
     if header["version"] == KERNEL_VERSION:
         made = KernelFeatures(
             tensors["parameters"], kernel_of(header["kernel"]), tensors.get("chosen_from")
         )
         if fingerprint(made) != header.get("fingerprint"):
-            raise _foreign_map(path)
+            raise ValueError(FOREIGN_MAP)
         return made
     kernel = GaussianKernel(header["variances"], per_dimension=header["per_dimension"])
     if header["version"] == MIXED_VERSION:
@@ -115,7 +159,7 @@ def _map_of(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> F
     origin = header.get("origin") or {}
     if header["version"] == 1:
         if fingerprint(features) != header.get("fingerprint"):
-            raise _foreign_map(path)
+            raise ValueError(FOREIGN_MAP)
         if origin.get("spread"):
             centre, spread = (
                 torch.tensor(origin[name], dtype=torch.float64) for name in ("centre", "spread")
@@ -125,20 +169,5 @@ def _map_of(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> F
     scale = ColumnScale(tensors["centre"], tensors["spread"]) if "centre" in tensors else None
     features = replace(features, scale=scale, chosen_from=tensors.get("chosen_from"))
     if fingerprint(features) != header.get("fingerprint"):
-        raise _foreign_map(path)
+        raise ValueError(FOREIGN_MAP)
     return features
-
-
-def _foreign_map(path: Path) -> SketchError:
-    return SketchError(f"{path}: damaged, its feature map is not the one it was made with.")
-
-
-def _safetensors() -> tuple[Any, Any]:
-    try:
-        from safetensors import safe_open
-        from safetensors.torch import save
-    except ImportError:
-        raise MissingExtraError(
-            "Saving and loading sketches needs safetensors: pip install 'kermix[sketch]'."
-        ) from None
-    return safe_open, save

@@ -30,55 +30,54 @@ FARTHEST_TARGET = 1e12  # usual deviations: squares of farther ones have no room
 
 
 class ProductClassifier(ClassifierMixin, ProductEstimator):
-    r"""A classifier of tables: scores $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
+    r"""A classifier for tables, with scores $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
 
-    Each column is a variable with Gaussian layers of its own; the columns meet only in the last
-    exponential, where each Gaussian has its own precision $\alpha$. A variable is two numbers:
-    the scaled column and its rank. Several networks with different starts are trained side by
-    side, and their probabilities averaged.
+    Each column is a variable with its own Gaussian layers; the columns interact only in the last
+    exponential, where each Gaussian has its own precision $\alpha$. A variable is two numbers: the
+    scaled column and its rank. Several networks with different initializations are trained side by
+    side, and their probabilities are averaged.
 
-    Each network holds out some rows of its own. They say whether an earlier epoch was clearly
-    better than the last, and how sure the answers may be: scores are drawn towards those of the
-    base rate as far as makes these rows most likely. Where there is nothing to learn, the
-    probabilities are the shares of the classes.
+    Each network holds out some rows. They decide whether an earlier epoch was clearly better than
+    the last, and how confident predictions may be: scores are shrunk towards those of the base
+    rate as far as makes these rows most likely. If there is nothing to learn, the probabilities
+    are the shares of the classes.
 
-    On a CPU, columns of more than 128 distinct values (64 for two classes) are cut at their
-    quantiles while training, all but values that many rows share, and the layers see each value
-    once in a step, whatever the number of rows. Answers are for the numbers as they are, but those
-    beyond the outermost of these values are answered as the outermost.
+    On a CPU, columns with more than 128 distinct values (64 for two classes) are binned at their
+    quantiles during training, except for values that many rows share, and the layers process each
+    value once per step, whatever the number of rows. Predictions use the exact numbers, but those
+    beyond the outermost bins are treated as the outermost.
 
     The same random state gives the same fit on the same machine with the same number of threads
-    (`torch.set_num_threads`): other numbers round sums differently, and trainings drift apart.
+    (`torch.set_num_threads`): with another number, sums are rounded differently.
 
     Args:
-        n_terms: Products in the sum; None takes 32 for two classes and 64 for more.
-        width: Features of a column in the layers before the last.
-        depth: Gaussian layers.
+        n_terms: Number of products in the sum; None means 32 for two classes and 64 for more.
+        width: Number of features per column in the layers before the last.
+        depth: Number of Gaussian layers.
         form: `"variational"`, `"product"` or `"signed"`, see
             `kermix.models.GaussianProduct`.
-        n_members: Networks that are averaged.
-        max_epochs: At most so many passes over the rows; None takes 30 for two classes and 50
-            for more.
-        batch_size: Rows in each step; None takes a tenth of them for two classes, from 16 to
-            2048, and a twelfth for more, from 16 to 1024.
+        n_members: Number of networks to average.
+        max_epochs: Maximum number of epochs; None means 30 for two classes and 50 for more.
+        batch_size: Batch size; None means a tenth of the rows for two classes, between 16 and
+            2048, and a twelfth for more, between 16 and 1024.
         learning_rate: Peak learning rate.
-        weight_decay: Of the affine maps.
-        validation_fraction: Share of the rows that each network holds out; None takes a tenth,
-            and at most 250 rows. 0 trains with all rows for all epochs, as a table of fewer than
-            20 rows does: nothing then says how sure the answers may be, and they are too sure.
-        n_iter_no_change: Epochs without progress on held-out rows after which a fit stops.
+        weight_decay: Weight decay of the affine maps.
+        validation_fraction: Share of the rows that each network holds out; None means a tenth, at
+            most 250 rows. 0 trains on all rows for all epochs, as do tables of fewer than 20 rows:
+            the probabilities are then overconfident.
+        n_iter_no_change: Number of epochs without improvement on held-out rows after which
+            training stops.
         device: "cpu", "cuda", "auto", ...
-        random_state: Where all randomness comes from: a seed, None for another one each time, or
-            a generator of NumPy (`np.random.default_rng(0)` or a `RandomState`), which moves on.
+        random_state: Source of all randomness: a seed, None for a different one each time, or a
+            NumPy generator (`np.random.default_rng(0)` or a `RandomState`), whose state advances.
 
     Attributes:
         classes_: The labels.
         network_: The fitted networks, side by side.
         loss_curve_: Mean loss of each epoch.
-        validation_curve_: The same on held-out rows, if any, were each network as sure as is best
-            for them.
-        best_epochs_: The epoch whose weights each network has, one for all.
-        n_iter_: Epochs that were done.
+        validation_curve_: The same on held-out rows, if any, with the best confidence for them.
+        best_epochs_: The epoch whose weights each network has, the same for all.
+        n_iter_: Number of epochs done.
         n_features_in_: Number of columns.
 
     Example:
@@ -134,8 +133,8 @@ class ProductClassifier(ClassifierMixin, ProductEstimator):
         Args:
             X: Rows.
             y: Labels.
-            sample_weight: A weight for each row, (n,): with 2, it is as if the row stood twice,
-                and rows of weight 0 are left out.
+            sample_weight: A weight for each row, (n,): a row of weight 2 counts as two rows, and
+                rows of weight 0 are left out.
         """
         rows, labels = validate_data(self, X, y, dtype=PRECISIONS)
         check_classification_targets(labels)
@@ -162,36 +161,37 @@ class ProductClassifier(ClassifierMixin, ProductEstimator):
 
 
 class ProductRegressor(RegressorMixin, ProductEstimator):
-    r"""A regressor on tables: $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
+    r"""A regressor for tables: $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
 
-    As `ProductClassifier`, with the mean of the networks' values, and of the columns alone,
-    without ranks. Targets are scaled inside too, and may have several columns. Inputs beyond the
-    range of the training rows are answered as those at its ends, column by column.
+    Like `ProductClassifier`, with the mean of the networks' values, and without ranks of the
+    columns. Targets are also scaled internally, and may have several columns. Inputs beyond the
+    range of the training rows are treated as those at its ends, column by column.
 
     Args:
-        n_terms: Products in the sum.
-        width: Features of a column in the layers before the last.
-        depth: Gaussian layers.
+        n_terms: Number of products in the sum.
+        width: Number of features per column in the layers before the last.
+        depth: Number of Gaussian layers.
         form: `"variational"`, `"product"` or `"signed"`, see
             `kermix.models.GaussianProduct`.
-        n_members: Networks that are averaged.
-        max_epochs: At most so many passes over the rows.
-        batch_size: Rows in each step; None takes a sixteenth of them, from 16 to 256.
+        n_members: Number of networks to average.
+        max_epochs: Maximum number of epochs.
+        batch_size: Batch size; None means a sixteenth of the rows, between 16 and 256.
         learning_rate: Peak learning rate.
-        weight_decay: Of the affine maps.
-        validation_fraction: Share of the rows that each network holds out to stop in time; 0
-            trains with all rows for all epochs, and so does a table of fewer than 20 rows.
-        n_iter_no_change: Epochs without progress on held-out rows after which a network stops.
+        weight_decay: Weight decay of the affine maps.
+        validation_fraction: Share of the rows that each network holds out for early stopping; 0
+            trains on all rows for all epochs, as do tables of fewer than 20 rows.
+        n_iter_no_change: Number of epochs without improvement on held-out rows after which a
+            network stops.
         device: "cpu", "cuda", "auto", ...
-        random_state: Where all randomness comes from: a seed, None for another one each time, or
-            a generator of NumPy (`np.random.default_rng(0)` or a `RandomState`), which moves on.
+        random_state: Source of all randomness: a seed, None for a different one each time, or a
+            NumPy generator (`np.random.default_rng(0)` or a `RandomState`), whose state advances.
 
     Attributes:
         network_: The fitted networks, side by side.
         loss_curve_: Mean loss of each epoch.
         validation_curve_: The same on held-out rows.
-        best_epochs_: The epoch that each network was best at.
-        n_iter_: Epochs that were done.
+        best_epochs_: The best epoch of each network.
+        n_iter_: Number of epochs done.
         n_features_in_: Number of columns.
 
     Example:
@@ -212,8 +212,8 @@ class ProductRegressor(RegressorMixin, ProductEstimator):
         Args:
             X: Rows.
             y: Targets.
-            sample_weight: A weight for each row, (n,): with 2, it is as if the row stood twice,
-                and rows of weight 0 are left out.
+            sample_weight: A weight for each row, (n,): a row of weight 2 counts as two rows, and
+                rows of weight 0 are left out.
         """
         rows, targets = validate_data(
             self, X, y, dtype=PRECISIONS, multi_output=True, y_numeric=True
@@ -228,9 +228,9 @@ class ProductRegressor(RegressorMixin, ProductEstimator):
         if len(far):
             row, column = far[0].tolist()
             raise SampleError(
-                f"y: the target of row {row} (from 0) is {float(wide[row, column]):g}, which is "
-                f"more than {FARTHEST_TARGET:g} times as far from the others as they are from "
-                "each other. Leave it out, or take logarithms."
+                f"y: the target of row {row} (from 0) is {float(wide[row, column]):g}, more than "
+                f"{FARTHEST_TARGET:g} times as far from the others as they are from each other. "
+                "Remove it, or take logarithms."
             )
         self._fit(rows, scaled.float(), wide.shape[1], weights)
         return self

@@ -167,14 +167,13 @@ class ProductEstimator(BaseEstimator):
         if not (_is_number(self.learning_rate) and 0 < self.learning_rate < math.inf):
             raise OptionError(f"learning_rate={self.learning_rate!r} must be a number above 0.")
         if not (_is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf):
-            raise OptionError(f"weight_decay={self.weight_decay!r} must be a number from 0 on.")
+            raise OptionError(f"weight_decay={self.weight_decay!r} must be a non-negative number.")
         share = self.validation_fraction
         if share is None and "validation_fraction" in self._may_be_none:
             return
         if not (_is_number(share) and 0 <= float(share or 0) < 1):
             raise OptionError(
-                f"validation_fraction={share!r} must be a number from 0, which holds out nothing, "
-                "to below 1."
+                f"validation_fraction={share!r} must be at least 0 (nothing held out) and below 1."
             )
 
     def _keep(self, fitted: FittedTable) -> None:
@@ -197,8 +196,8 @@ class ProductEstimator(BaseEstimator):
             return [(everything, everything[:0])] * int(self.n_members)
         if rows - held_out < 2:
             raise OptionError(
-                f"validation_fraction={share:g} leaves one of {rows} rows to "
-                "learn from. Take less; 0 holds out nothing."
+                f"validation_fraction={share:g} leaves one of {rows} rows for "
+                "training. Use less; 0 holds out nothing."
             )
         options = {"n_splits": int(self.n_members), "test_size": held_out, "random_state": seed}
         chooser = ShuffleSplit(**options)

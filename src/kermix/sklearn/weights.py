@@ -23,6 +23,6 @@ def row_weights(given: Any, rows: int) -> np.ndarray:  # (rows,), float32
     good = weights.shape == (rows,) and bool(np.isfinite(weights).all())
     if not good or bool((weights < 0).any()) or not bool((weights > 0).any()):
         raise OptionError(
-            f"sample_weight must be {rows} finite numbers, not negative and not all zero."
+            f"sample_weight must be {rows} finite, non-negative numbers, not all zero."
         )
     return (weights / weights.max()).astype(np.float32)

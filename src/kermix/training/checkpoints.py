@@ -6,7 +6,6 @@ last checkpoint is whole. It carries a checksum of all its bytes, which is compa
 `last` leaves the one before it as `previous`, in case a disk or a copy damages it.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -16,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kermix.errors import MissingExtraError, RunError
+from kermix.errors import RunError
 from kermix.files import whole_file
+from kermix.sealed import read_sealed, write_sealed
 
 __all__ = [
     "load_checkpoint",
@@ -28,27 +28,17 @@ __all__ = [
 ]
 
 
-BLANK = "0" * 64  # stands for the checksum while it is computed
-UNREADABLE = (KeyError, ValueError, TypeError, OSError)  # how a damaged file shows
+MISSING = "Checkpoints need safetensors: pip install 'kermix[fit]'."
 # What a damaged checkpoint can be replaced by.
 SUBSTITUTES = {"last": ("previous",), "best": ("last", "previous")}
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> Path:
     """Write tensors and what describes them, as one step."""
-    save = _safetensors().save
-    plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-    text = json.dumps({"sha256": BLANK, "content": content}, allow_nan=False)
-    data = save(plain, metadata={"kermix": text})
-    header = data[: _header_end(data)]
-    filled = header.replace(BLANK.encode(), _checksum(data).encode(), 1)
+    text = json.dumps(content, allow_nan=False)
     if path.stem == "last":
         _keep_as_previous(path)
-    with whole_file(path) as part, part.open("wb") as file:
-        file.write(filled)
-        file.write(memoryview(data)[len(header) :])
-        file.flush()
-        os.fsync(file.fileno())
+    write_sealed(path, tensors, text, MISSING)
     return path
 
 
@@ -58,39 +48,17 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise RunError(f"{path}: there is no such checkpoint.")
     try:
         return _read(path)
-    except UNREADABLE as error:
+    except ValueError as error:
         raise RunError(
             f"{path}: damaged, or not a checkpoint ({error}). {_what_to_do(path)}"
         ) from None
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    library, data = _safetensors(), path.read_bytes()
-    header = data[: _header_end(data)]
-    found = json.loads(json.loads(header[8:])["__metadata__"]["kermix"])
-    if {"sha256", "content"} & set(found):  # one bit cannot hide both names
-        noted = found["sha256"]
-        if not isinstance(noted, str) or len(noted) != len(BLANK):
-            raise ValueError("its checksum cannot be read")
-        blank = header.replace(noted.encode(), BLANK.encode(), 1)
-        if _checksum(blank, memoryview(data)[len(header) :]) != noted:
-            raise ValueError("its bytes do not have the checksum that was written with them")
-        found = found["content"]
-    try:
-        return library.load(data), found
-    except _library_error() as error:
-        raise ValueError(error) from None
-
-
-def _header_end(data: bytes) -> int:
-    return 8 + int.from_bytes(data[:8], "little")
-
-
-def _checksum(*parts: bytes | memoryview) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
+    tensors, content, _ = read_sealed(path, MISSING)
+    if content is None:
+        raise ValueError("it was not written by kermix")
+    return tensors, content
 
 
 def _keep_as_previous(path: Path) -> None:
@@ -106,17 +74,19 @@ def _keep_as_previous(path: Path) -> None:
 def _what_to_do(path: Path) -> str:
     """A sentence for an error: how to go on without a damaged checkpoint."""
     if path.stem == "model":
-        return "Please remove it, then `kermix resume` of the run writes it again."
+        return "Remove it; `kermix resume` will write it again."
     for name in SUBSTITUTES.get(path.stem, ()):
         other = path.with_stem(name)
         try:
             _, content = _read(other)
-            return f"To go on, replace it by {other} (step {content['step']}), which is whole."
-        except UNREADABLE:
+            return (
+                f"To continue, replace it with {other} (step {content['step']}), which is intact."
+            )
+        except (KeyError, TypeError, ValueError):
             continue
     if path.stem in SUBSTITUTES:
-        return "No other checkpoint of the run is whole: put back a copy, or begin a new run."
-    return "Please put back a copy, or remove it and begin again."
+        return "No other checkpoint of the run is intact: restore a copy, or start a new run."
+    return "Restore a copy, or remove it and start again."
 
 
 def tensors_of(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -144,20 +114,3 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
             index, _, name = rest.partition(".")
             whole["state"].setdefault(int(index), {})[name] = value
     optimizer.load_state_dict(whole)
-
-
-def _safetensors() -> Any:
-    try:
-        from safetensors import torch as library
-    except ImportError:
-        raise MissingExtraError(
-            "Checkpoints need safetensors: pip install 'kermix[fit]'."
-        ) from None
-    return library
-
-
-def _library_error() -> type[Exception]:
-    """The error that safetensors raises for a damaged file."""
-    from safetensors import SafetensorError
-
-    return SafetensorError

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from kermix.checks import check_pair
 from kermix.errors import SampleError
+from kermix.evaluation.distances import frechet_distance
 from kermix.kernels.distances import squared_distances
 from kermix.models.evaluating import evaluating
 
@@ -131,7 +132,7 @@ def neighbourhoods(
     """
     check_pair(real, generated, ("real", "generated"))
     if min(len(real), len(generated)) <= k:
-        raise SampleError(f"k={k}: both samples need more points than that.")
+        raise SampleError(f"k={k}: both samples must have more points than k.")
     real_reach, generated_reach = _reach(real, k), _reach(generated, k)
     inside, covered, recalled = [], torch.zeros_like(real_reach, dtype=torch.bool), []
     for start in range(0, len(generated), ROWS_AT_ONCE):
@@ -157,28 +158,6 @@ def _reach(points: Tensor, k: int) -> Tensor:  # (n,)
         own = points[start : start + ROWS_AT_ONCE]
         reaches.append(squared_distances(own, points).topk(k + 1, largest=False).values[:, -1])
     return torch.cat(reaches)
-
-
-def frechet_distance(x: Tensor, y: Tensor) -> float:  # (N, d), (M, d)
-    r"""Wasserstein-2 distance, squared, of two Gaussians with the samples' moments.
-
-    $$|m_x - m_y|^2 + \mathrm{tr}(C_x + C_y - 2 (C_x^{1/2} C_y C_x^{1/2})^{1/2})$$
-
-    In the features of a network of our own it is never to be called FID.
-
-    Example:
-        >>> x = torch.tensor([[0.0], [2.0]])
-        >>> frechet_distance(x, x + 3)
-        9.0
-    """
-    check_pair(x, y)
-    x, y = x.double(), y.double()
-    covariances = [torch.cov(points.T).reshape(x.shape[1], x.shape[1]) for points in (x, y)]
-    values, vectors = torch.linalg.eigh(covariances[0])
-    root = vectors * values.clamp(min=0).sqrt() @ vectors.T
-    inner = torch.linalg.eigvalsh(root @ covariances[1] @ root).clamp(min=0).sqrt().sum()
-    traces = sum(c.trace() for c in covariances) - 2 * inner
-    return float((x.mean(0) - y.mean(0)).square().sum() + traces)
 
 
 def nearest(images: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:  # (n,), (n,)

@@ -7,22 +7,16 @@ ordinary mixture, whose inner products estimate those of q as expectations (Prop
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from kermix.checks import check_option
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.models.mixture.generators import mlp, reset_with
-from kermix.models.mixture.networks import (
-    CovarianceType,
-    mixture_from_outputs,
-    parameters_of_component,
-)
+from kermix.models.mixture.networks import ComponentNetwork, CovarianceType
 from kermix.models.mixture.priors import Prior
 
 __all__ = ["ContinuousMixtureNetwork", "widened"]
 
 
-class ContinuousMixtureNetwork(nn.Module):
+class ContinuousMixtureNetwork(ComponentNetwork):
     r"""Noise to components: a centre m(c), a weight w(c) and a variance v(c) for each vector c.
 
     Weights are divided by their sum over a draw, so that q integrates to one.
@@ -55,16 +49,20 @@ class ContinuousMixtureNetwork(nn.Module):
         *,
         generator: torch.Generator,
     ) -> None:
-        super().__init__()
-        check_option("covariance_type", covariance_type, ("isotropic", "diagonal"))
-        self.dimension, self.covariance_type, self.prior = dimension, covariance_type, prior
-        outputs = parameters_of_component(dimension, covariance_type)
-        self.layers = mlp([prior.dimension, *[width] * depth, outputs], batch_norm=True)
-        reset_with(self, generator)
+        hidden = width, depth
+        super().__init__(
+            prior.dimension,
+            dimension,
+            covariance_type,
+            hidden,
+            batch_norm=True,
+            generator=generator,
+        )
+        self.prior = prior
 
     def forward(self, noise: Tensor) -> GaussianMixture:  # (K, noise)
         """The mixture of the components of some noise vectors."""
-        return mixture_from_outputs(self.layers(noise), self.dimension, self.covariance_type)
+        return self.mixture(self.layers(noise))
 
     def draw(self, components: int, generator: torch.Generator) -> GaussianMixture:
         """The mixture of so many components, of noise that is drawn anew."""

@@ -19,13 +19,12 @@ from kermix.models.mixture.priors import Prior
 from kermix.renamed import accepts_old_names
 
 __all__ = [
+    "ComponentNetwork",
     "ConditionalMixtureNetwork",
     "CovarianceType",
     "Draw",
     "MixtureNetwork",
     "MixtureTable",
-    "mixture_from_outputs",
-    "parameters_of_component",
     "stratified_draw",
 ]
 
@@ -52,7 +51,9 @@ def stratified_draw(
     """
     means, variances = mixture.means, mixture.covariances
     if mixture.covariance_kind == "full":
-        raise OptionError("stratified_draw takes isotropic and diagonal variances, not full.")
+        raise OptionError(
+            "stratified_draw supports isotropic and diagonal covariances, not full ones."
+        )
     scales = variances.sqrt()
     if mixture.covariance_kind == "isotropic":
         scales = scales.unsqueeze(-1)
@@ -68,20 +69,52 @@ def _mixture(logits: Tensor, means: Tensor, log_variances: Tensor) -> GaussianMi
     return GaussianMixture(logits.softmax(-1), means, bounded.exp(), validate_args=False)
 
 
-def parameters_of_component(dimension: int, kind: CovarianceType) -> int:
+def _parameters_of_component(dimension: int, kind: CovarianceType) -> int:
     """How many numbers a centre, a weight and a variance are."""
     return dimension + 1 + (1 if kind == "isotropic" else dimension)
 
 
-def mixture_from_outputs(
-    outputs: Tensor,  # (*B, K, parameters of a component)
-    dimension: int,
-    kind: CovarianceType,
-) -> GaussianMixture:
-    """The mixture whose components a network returns, one for each row."""
-    means, logits, logs = outputs.split([dimension, 1, outputs.shape[-1] - dimension - 1], -1)
-    logs = logs + math.log(INITIAL_VARIANCE)
-    return _mixture(logits.squeeze(-1), means, logs.squeeze(-1) if kind == "isotropic" else logs)
+class ComponentNetwork(nn.Module):
+    """A perceptron whose outputs are centres, weights and variances of components.
+
+    Args:
+        inputs: Length of an input.
+        dimension: Dimension of the data.
+        covariance_type: `"isotropic"`, one variance for each component, or `"diagonal"`, one for
+            each of its coordinates.
+        hidden: Width and number of the hidden layers.
+        components: Of one input.
+        batch_norm: Whether hidden layers are normalized.
+        generator: Where initial weights come from.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        dimension: int,
+        covariance_type: CovarianceType,
+        hidden: tuple[int, int],
+        components: int = 1,
+        *,
+        batch_norm: bool = False,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        check_option("covariance_type", covariance_type, ("isotropic", "diagonal"))
+        _check_components(components)
+        self.dimension, self.covariance_type = dimension, covariance_type
+        outputs = components * _parameters_of_component(dimension, covariance_type)
+        width, depth = hidden
+        self.layers = mlp([inputs, *[width] * depth, outputs], batch_norm=batch_norm)
+        reset_with(self, generator)
+
+    def mixture(self, outputs: Tensor) -> GaussianMixture:  # (*B, K, parameters of a component)
+        """The mixture whose components were returned, one for each row."""
+        sizes = [self.dimension, 1, outputs.shape[-1] - self.dimension - 1]
+        means, logits, logs = outputs.split(sizes, -1)
+        logs = logs + math.log(INITIAL_VARIANCE)
+        logs = logs.squeeze(-1) if self.covariance_type == "isotropic" else logs
+        return _mixture(logits.squeeze(-1), means, logs)
 
 
 @accepts_old_names
@@ -128,7 +161,7 @@ class MixtureTable(nn.Module):
 
 
 @accepts_old_names
-class MixtureNetwork(nn.Module):
+class MixtureNetwork(ComponentNetwork):
     """K noise vectors, drawn once, to K components by a network.
 
     Args:
@@ -155,22 +188,19 @@ class MixtureNetwork(nn.Module):
         *,
         generator: torch.Generator,
     ) -> None:
-        super().__init__()
-        check_option("covariance_type", covariance_type, ("isotropic", "diagonal"))
         _check_components(components)
-        self.dimension, self.covariance_type = dimension, covariance_type
-        outputs = parameters_of_component(dimension, covariance_type)
-        self.layers = mlp([prior.dimension, *[width] * depth, outputs])
-        reset_with(self, generator)
+        super().__init__(
+            prior.dimension, dimension, covariance_type, (width, depth), generator=generator
+        )
         self.codes = nn.Parameter(prior.sample(components, generator))
 
     def forward(self) -> GaussianMixture:
         """The mixture."""
-        return mixture_from_outputs(self.layers(self.codes), self.dimension, self.covariance_type)
+        return self.mixture(self.layers(self.codes))
 
 
 @accepts_old_names
-class ConditionalMixtureNetwork(nn.Module):
+class ConditionalMixtureNetwork(ComponentNetwork):
     """A mixture density network: a context in, a `torch.distributions.Distribution` out.
 
     Args:
@@ -202,14 +232,11 @@ class ConditionalMixtureNetwork(nn.Module):
         *,
         generator: torch.Generator,
     ) -> None:
-        super().__init__()
-        check_option("covariance_type", covariance_type, ("isotropic", "diagonal"))
-        _check_components(components)
-        self.dimension, self.components = dimension, components
-        self.covariance_type = covariance_type
-        outputs = components * parameters_of_component(dimension, covariance_type)
-        self.layers = mlp([context, *[width] * depth, outputs])
-        reset_with(self, generator)
+        hidden = width, depth
+        super().__init__(
+            context, dimension, covariance_type, hidden, components, generator=generator
+        )
+        self.components = components
         # Components begin spread over the scaled data, not all in one place.
         with torch.no_grad():
             last = self.layers[-1]
@@ -220,10 +247,9 @@ class ConditionalMixtureNetwork(nn.Module):
 
     def forward(self, context: Tensor) -> GaussianMixture:  # (*B, context)
         """The mixture of each context, of batch shape B."""
-        outputs = self.layers(context).unflatten(-1, (self.components, -1))
-        return mixture_from_outputs(outputs, self.dimension, self.covariance_type)
+        return self.mixture(self.layers(context).unflatten(-1, (self.components, -1)))
 
 
 def _check_components(components: int) -> None:
     if components < 1:
-        raise OptionError(f"components={components}: a mixture has at least one component.")
+        raise OptionError(f"components={components}: a mixture needs at least one component.")
