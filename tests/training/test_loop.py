@@ -343,3 +343,15 @@ def test_the_loop_turns_gradients_on(name):
         return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
     torch.testing.assert_close(weights(torch.no_grad()), weights(nullcontext()), rtol=0, atol=0)
+
+
+def test_warnings_of_a_fit_name_the_line_that_called_it():
+    """The wrapper that turns gradients on is a frame between the two."""
+    rows = torch.randn(80, 2, generator=start()).numpy()
+    options = {"cost": "svd", "steps": 2, "refine_steps": 1, "device": "cpu", "random_state": 0}
+    with pytest.warns(PoorFitWarning) as seen:
+        kermix.KernelMixture(3, **options).fit(rows)
+    assert seen[0].filename == __file__
+    with pytest.warns(PoorFitWarning) as seen:
+        kermix.TableModel(steps=2, width=8, blocks=1, members=1).fit(rows[:12])
+    assert seen[0].filename == __file__

@@ -198,7 +198,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
                 f"{found:.4g}, against {one_gaussian:.4g}. Give it more steps, or let "
                 "KernelMixture() choose.",
                 PoorFitWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _keep(self, mixture: GaussianMixture) -> None:

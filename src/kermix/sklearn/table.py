@@ -217,7 +217,7 @@ class TableModel(TableAnswers, BaseEstimator):
                 f"{len(encoded)} rows are too few to hold some out for early stopping, so the "
                 "model may memorize them, and its intervals may be too narrow.",
                 PoorFitWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         kept = trainer.task.best_step if judged else trainer.step
         return self.with_network(trainer.task.model, schema, trainer.history, kept, encoded.frame)
