@@ -346,7 +346,7 @@ def test_the_loop_turns_gradients_on(name):
 
 
 def test_warnings_of_a_fit_name_the_line_that_called_it():
-    """The wrapper that turns gradients on is a frame between the two."""
+    """Seen before: a line of the loop, whose wrapper was a frame between the two."""
     rows = torch.randn(80, 2, generator=start()).numpy()
     options = {"cost": "svd", "steps": 2, "refine_steps": 1, "device": "cpu", "random_state": 0}
     with pytest.warns(PoorFitWarning) as seen:

@@ -40,14 +40,13 @@ from kermix.runs.table_fit import (
 from kermix.runs.table_run import TableRun
 from kermix.runs.table_store import look_at_large
 from kermix.runs.training import complete
-from kermix.training.loop import with_gradients
+from kermix.training.loop import gradients_on
 
 __all__ = ["begin_fit", "fit", "reopen", "resume"]
 
 STRATEGIES = ("auto", "gather", "shard", "moments")
 
 
-@with_gradients
 def fit(
     data: Source,
     *,
@@ -92,12 +91,12 @@ def fit(
         >>> folder.cleanup()
     """
     options = warn_old_names(options, SETTINGS)
-    run, dataset = begin_fit(data, out=out, quick=quick, **options)
-    complete(run, dataset, show)
+    with gradients_on():
+        run, dataset = begin_fit(data, out=out, quick=quick, **options)
+        complete(run, dataset, show)
     return run
 
 
-@with_gradients
 def resume(
     folder: str | Path,
     *,
@@ -115,8 +114,9 @@ def resume(
         strategy: How costs are computed over processes, likewise.
         show: Whether to show a progress bar.
     """
-    run = reopen(folder, devices, nodes, strategy)
-    complete(run, run.dataset(), show)
+    with gradients_on():
+        run = reopen(folder, devices, nodes, strategy)
+        complete(run, run.dataset(), show)
     return run
 
 

@@ -10,7 +10,7 @@ from kermix.errors import MissingExtraError, PoorFitWarning
 from kermix.mixtures.marginals import marginal_log_prob
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.renamed import DEPRECATED, replaced_parameter
-from kermix.training.loop import with_gradients
+from kermix.training.loop import gradients_on
 from kermix.training.settings import CostName, FitSettings, ModelName
 
 try:
@@ -124,7 +124,6 @@ class KernelMixture(DensityMixin, BaseEstimator):
         self.random_state = random_state
         self.polish = polish
 
-    @with_gradients
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the mixture to rows.
 
@@ -137,9 +136,10 @@ class KernelMixture(DensityMixin, BaseEstimator):
         rows = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite)
         seed = seed_from(self.random_state)
         refine_steps = replaced_parameter("polish", self.polish, self.refine_steps)
-        return (
-            self._train(rows, seed, refine_steps) if self._trains() else self._choose(rows, seed)
-        )
+        if not self._trains():
+            return self._choose(rows, seed)
+        with gradients_on():
+            return self._train(rows, seed, refine_steps)
 
     def _trains(self) -> bool:
         settings = (self.cost, self.model, self.steps, self.refine_steps, self.batch_size,
@@ -198,7 +198,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
                 f"{found:.4g}, against {one_gaussian:.4g}. Give it more steps, or let "
                 "KernelMixture() choose.",
                 PoorFitWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
 
     def _keep(self, mixture: GaussianMixture) -> None:

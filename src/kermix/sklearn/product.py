@@ -17,7 +17,7 @@ from kermix.sklearn.product_fit import (
     as_before_if_it_fails,
     with_weight,
 )
-from kermix.training.loop import with_gradients
+from kermix.training.loop import gradients_on
 
 # isort: split
 from sklearn.base import ClassifierMixin, RegressorMixin
@@ -125,7 +125,7 @@ class ProductClassifier(ClassifierMixin, ProductEstimator):
             random_state=random_state,
         )
 
-    @with_gradients
+    @gradients_on()
     @as_before_if_it_fails
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from rows (n, d) and their labels (n,).
@@ -204,7 +204,7 @@ class ProductRegressor(RegressorMixin, ProductEstimator):
         ((300,), True)
     """
 
-    @with_gradients
+    @gradients_on()
     @as_before_if_it_fails
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from rows (n, d) and their targets, (n,) or (n, outputs).

@@ -26,7 +26,7 @@ from kermix.sklearn.mixture import (
 from kermix.sklearn.table_answers import TableAnswers
 from kermix.sklearn.weights import row_weights
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
-from kermix.training.loop import Trainer, with_gradients
+from kermix.training.loop import Trainer, gradients_on
 from kermix.training.table_model import TableModelTask, TableRows
 from kermix.training.table_settings import TableModelSettings, table_split
 
@@ -136,7 +136,6 @@ class TableModel(TableAnswers, BaseEstimator):
         self.device = device
         self.random_state = random_state
 
-    @with_gradients
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the model to a table.
 
@@ -162,7 +161,6 @@ class TableModel(TableAnswers, BaseEstimator):
         layout = TableLayout.found(schema, encoded, equal, same)
         return self._trained(schema, layout, frame, encoded, weights)
 
-    @with_gradients
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Continue training from the current weights, on other rows with the same columns.
 
@@ -185,7 +183,7 @@ class TableModel(TableAnswers, BaseEstimator):
         if not len(encoded):
             raise TableError(f"{frame.name}: there are no rows to train on.")
         check_twins(self.schema_, self.network_.layout.twins, frame, encoded)
-        network = copy.deepcopy(self.network_)  # an error leaves the model as it was
+        network = self.network_
         return self._trained(self.schema_, network.layout, frame, encoded, weights, network)
 
     def _trained(
@@ -206,10 +204,13 @@ class TableModel(TableAnswers, BaseEstimator):
             target=None if self.target is None else place_of(schema, self.target),
             order_share=self.order_share, target_share=self.target_share,
         ).for_rows(len(encoded))  # fmt: skip
-        codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
-        rows = TableRows(codes, values, weights)
-        trainer = Trainer(TableModelTask(layout, rows, settings, network), device=self.device)
-        trainer.run()
+        with gradients_on():
+            codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
+            rows = TableRows(codes, values, weights)
+            network = copy.deepcopy(network)  # an error leaves the model as it was
+            task = TableModelTask(layout, rows, settings, network)
+            trainer = Trainer(task, device=self.device)
+            trainer.run()
         held, _ = table_split(len(encoded), settings)
         judged = len(held) > 0 or settings.crosses(len(encoded))
         if not judged and self.held_out > 0:
@@ -217,7 +218,7 @@ class TableModel(TableAnswers, BaseEstimator):
                 f"{len(encoded)} rows are too few to hold some out for early stopping, so the "
                 "model may memorize them, and its intervals may be too narrow.",
                 PoorFitWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         kept = trainer.task.best_step if judged else trainer.step
         return self.with_network(trainer.task.model, schema, trainer.history, kept, encoded.frame)

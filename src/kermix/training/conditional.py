@@ -30,7 +30,7 @@ from kermix.models.mixture.scaled import Scaler
 from kermix.renamed import accepts_old_names, current_names
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.graphs import adam
-from kermix.training.loop import Trainer, load_model, with_gradients
+from kermix.training.loop import Trainer, gradients_on, load_model
 from kermix.training.schedules import VarianceSchedule, learning_rate
 from kermix.training.settings import RefineName
 from kermix.training.task import Forward, Task
@@ -263,7 +263,7 @@ class ConditionalTask(Task):
             )
 
 
-@with_gradients
+@gradients_on()
 def fit_conditional(
     context: Tensor,  # (n, c)
     target: Tensor,  # (n, d)

@@ -13,13 +13,12 @@ import importlib
 import logging
 import math
 import re
-from collections.abc import Callable, Hashable
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -47,11 +46,9 @@ from kermix.training.checkpoints import (
 from kermix.training.graphs import StepGraph
 from kermix.training.task import Row, Task
 
-__all__ = ["Row", "Trainer", "load_model", "make_fabric", "with_gradients"]
+__all__ = ["Row", "Trainer", "gradients_on", "load_model", "make_fabric"]
 
 TaskT = TypeVar("TaskT", bound=Task)
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
 
 LAST, BEST, MODEL = "last.safetensors", "best.safetensors", "model.safetensors"
 STOPS_EVERY = 16  # steps between two looks, on a GPU, at whether any rank is to stop
@@ -59,24 +56,20 @@ STOPS_EVERY = 16  # steps between two looks, on a GPU, at whether any rank is to
 NOT_FINITE = (SampleError, VarianceError, WeightError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 
-def with_gradients(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Let a function train also where its caller has turned gradients off.
+@contextmanager
+def gradients_on() -> Iterator[None]:
+    """Where a fit trains also if its caller has turned gradients off; a decorator, too.
 
     In `torch.no_grad()` nothing would be learned, without a word. In `torch.inference_mode()` a
-    model must be made within such a function, too: what is made there is never trained.
+    model must be made within this, too: what is made outside is never trained.
 
     Example:
-        >>> with torch.no_grad():
-        ...     with_gradients(torch.is_grad_enabled)()
+        >>> with torch.no_grad(), gradients_on():
+        ...     torch.is_grad_enabled()
         True
     """
-
-    @wraps(function)
-    def trains(*given: Given.args, **named: Given.kwargs) -> Result:
-        with torch.inference_mode(mode=False), torch.enable_grad():
-            return function(*given, **named)
-
-    return trains
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        yield
 
 
 @dataclass
@@ -167,7 +160,7 @@ class Trainer(Generic[TaskT]):
         gc.collect()
         torch.distributed.destroy_process_group()
 
-    @with_gradients
+    @gradients_on()
     def run(
         self,
         *,
