@@ -104,8 +104,8 @@ def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[flo
     if min(len(a), len(b)) < FEWEST_FOR_A_SPREAD:
         spread = 0.0
     middles = [float(np.median(side)) for side in (a, b)]
-    of_atom = _atom_change(values, distinct, index, len(a))
-    if of_atom is not None and of_atom[0] >= max(abs(place), abs(spread), CLEAR):
+    of_atom = _atom_change(values, a, b)
+    if of_atom is not None:
         return of_atom
     if abs(spread) > max(abs(place), CLEAR) and values.kind != "time":
         word = "more spread" if spread > 0 else "less spread"
@@ -128,20 +128,20 @@ def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[flo
 
 
 def _atom_change(
-    values: ColumnValues,
-    distinct: np.ndarray,
-    index: np.ndarray,  # (N,), of the distinct values
-    n: int,
+    values: ColumnValues, a: np.ndarray, b: np.ndarray
 ) -> tuple[float, Change] | None:
-    """How clearly the share of the commonest value changed; None if no value is common."""
-    commonest = int(np.argmax(np.bincount(index)))
-    shares = [float((side == commonest).mean()) for side in sides_of(index, n)]
-    if max(shares) < COMMON:
+    """The share of the commonest value, if it changed more clearly than the other values did."""
+    distinct, counts = np.unique(np.concatenate([a, b]), return_counts=True)
+    atom = distinct[np.argmax(counts)]
+    if counts.max() < COMMON * counts.sum():
         return None
-    name = values.shown(float(distinct[commonest]))
-    moved = _share_change(shares, (n, len(index) - n))
-    word = f"{'more' if shares[1] > shares[0] else 'fewer'} {name}"
-    return moved, Change(word, f"{_percent(shares[0])} -> {_percent(shares[1])}")
+    shares = [float((side == atom).mean()) for side in (a, b)]
+    clear = _share_change(shares, (len(a), len(b)))
+    others = [side[side != atom] for side in (a, b)]
+    if clear < CLEAR or (all(map(len, others)) and _of_numbers(values, *others)[0] > clear):
+        return None
+    word = f"{'more' if shares[1] > shares[0] else 'fewer'} {values.shown(float(atom))}"
+    return clear, Change(word, f"{_percent(shares[0])} -> {_percent(shares[1])}")
 
 
 def _middle_ranks(numbers: np.ndarray) -> np.ndarray:  # between 0 and 1
