@@ -271,8 +271,14 @@ def join(paths: Sequence[Path], out: Path) -> Path:
     records = [json.loads(path.read_text()) for path in paths]
     rows = {(row["set"], row["split"], row["method"]): row
             for record in records for row in record["tables"]["splits"]}  # fmt: skip
-    told = {"protocol": __doc__, "measured_on": records[0]["machine"],
-            "measured_at": [record["commit"] for record in records]}  # fmt: skip
+    before = [record["protocol"] for record in records]  # of records that were joined before
+    places = [
+        told.get("measured_on", r["machine"]) for told, r in zip(before, records, strict=True)
+    ]
+    commits = [told.get("measured_at", [r["commit"]])
+               for told, r in zip(before, records, strict=True)]  # fmt: skip
+    told = {"protocol": __doc__, "measured_on": places[0],
+            "measured_at": list(dict.fromkeys(c for group in commits for c in group))}  # fmt: skip
     return write_record("conditional", out, tables_of([*rows.values()]), told,
                         shown="negative_log_likelihood")  # fmt: skip
 

@@ -38,20 +38,20 @@ INTRODUCTION = """\
 
 Written by `python -m benchmarks.images --page docs/images.md` from the files
 `results/bench/images-*.json`, one run of each method. Within a table all
-methods have the same autoencoder, and all networks are the same and trained for the same number of
-steps; a mixture is a table of components and not a network, and *em* refines it by
+methods share the same autoencoder, and all networks have the same architecture and number of
+training steps; a mixture is a table of components rather than a network, and *em* refines it by
 expectation-maximization. `bash scripts/images-on-gpu.sh DATA OUT` trains everything on one GPU.
-Images as the paper makes them, unlabelled, in pixels, with one fixed variance and several seeds,
-are `fig-images` on the page [The paper](paper.md).
+For images generated as in the paper, without labels, in pixel space, with one fixed variance and
+several seeds, see `fig-images` on the page [The paper](paper.md).
 
-| column | what it is |
+| column | meaning |
 |---|---|
 | logistic, MLP, CNN | accuracy on real test images of classifiers trained on 60,000 samples |
-| Frechet | in features of a classifier of ours: not FID, whose network is another |
-| precision, recall, density, coverage | by neighbourhoods of 5 in these features, 10,000 images |
+| Frechet | in features of our own classifier: not FID, which uses another network |
+| precision, recall, density, coverage | 5 nearest neighbours in these features, 10,000 images |
 | energy | energy distance in these features |
 | to training | distance to the nearest training image over that of test images: 0 for copies |
-| Parzen | log-likelihood of windows around samples, for reference only: blur has more |
+| Parzen | log-likelihood under Parzen windows, for reference only: blur scores higher |
 """
 
 
@@ -81,7 +81,7 @@ PARTS = (
         "Three digits as the channels of an image; 26,000 samples, labelled by a CNN. Goal: all "
         "1000 modes and a KL of 0.03. Published: PacDCGAN 0.06, RJSD 0.048, EnGAN 0.031. A "
         "perfect sampler of equally frequent digits has 0.0195. *Products* is a sum of products "
-        "of mixtures, one factor for each channel.",
+        "of mixtures, one factor per channel.",
         "kl",
         False,
         ("products svd+em", "svd"),
@@ -89,8 +89,8 @@ PARTS = (
     Part(
         "cifar10",
         "CIFAR-10, by class",
-        "Nobody will take these for photographs: the decoder of a plain autoencoder is a limit, "
-        "as the reconstructions show. The table compares costs.",
+        "Nobody will take these for photographs: the decoder of a plain autoencoder limits "
+        "quality, as the reconstructions show. The table compares costs.",
         "frechet_in_own_features",
         False,
         ("vector", "svd", "mmd"),
@@ -98,9 +98,9 @@ PARTS = (
     Part(
         "spaces",
         "Where a cost acts",
-        "MNIST, the SVD cost, a convolutional network from noise to pixels, and the cost between "
+        "MNIST, a convolutional network from noise to pixels, and the SVD cost computed on "
         "pixels, coarse pixels, random convolutional features, codes of the autoencoder, or "
-        "several of them. *Codes, decoded* makes codes, which the autoencoder decodes.",
+        "several of them. *Codes, decoded* generates codes, which the autoencoder decodes.",
         "cnn_accuracy",
         True,
         ("pixels", "several", "codes"),
@@ -138,7 +138,7 @@ def _table(part: Part, file: Path) -> list[str]:
     shown = {key: title for key, title in COLUMNS.items() if any(row.get(key) for row in rows)}
     judge = next((row["raw_judge"] for row in rows if "raw_judge" in row), None)
     measured = "" if judge is None else (
-        f" The classifier that measures is right on {judge['accuracy']:.1%} of the test images."
+        f" The judging classifier is right on {judge['accuracy']:.1%} of the test images."
     ).replace("%", " %")  # fmt: skip
     return [
         f"**{where}**{smaller}, commit `{record['commit']}`, "
@@ -168,7 +168,8 @@ def _best_cost(rows: list[Row], shown: dict[str, tuple[str, str]]) -> list[str]:
             first = (max if JUDGING[key] else min)(own, key=lambda c, k=key: own[c][k])
             best.setdefault(first, []).append(shown[key][0])
         found = "; ".join(f"{cost} by {', '.join(titles)}" for cost, titles in best.items())
-        verdict = "seen" if list(best) == ["svd"] else "not seen" if "svd" not in best else "mixed"
+        verdict = "mixed" if "svd" in best else "not confirmed"
+        verdict = "confirmed" if list(best) == ["svd"] else verdict
         lines += [f"Best of the paper's four costs, {how}: {found}. "
                   f"\u201cThe SVD cost works best\u201d: {verdict}.", ""]  # fmt: skip
     return lines

@@ -37,14 +37,16 @@ def write_page(results: Path, page: Path) -> Path:
             continue
         lines += [f"## {name}", "", text[0].upper() + text[1:] + ".", ""]
         if name in OTHER_PAGES:
-            lines += [f"These tables have [a page of their own]({OTHER_PAGES[name]}).", ""]
+            lines += [f"These tables are on [a separate page]({OTHER_PAGES[name]}).", ""]
             continue
         if name in PICTURES:
             file, text, draw = PICTURES[name]
             _against_size([record for _, record in found], draw, page.parent / file)
             lines += [f"![{text}]({file})", ""]
         for path, record in found:
-            machine = record["machine"]
+            told = record.get("protocol")  # of records that were joined on another machine
+            joined = told.get("measured_on") if isinstance(told, dict) else None
+            machine = joined or record["machine"]
             where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
             source = f"[{path.name}](../results/bench/{path.name})"
             lines += [f"**{where}**, commit `{record['commit']}`, {source}:", ""]

@@ -67,14 +67,14 @@ def _measured(name: str, record: dict[str, Any]) -> list[str]:
         "## Checked against measurements", "",
         f"{where}, commit `{record['commit']}`, `results/bench/{name}`"
         + (" (the small version)" if record["quick"] else "") + ". The constants come "
-        "from steps of one process and from collectives of two. Everything with two and four "
-        "processes is predicted from them, before it is measured; four processes on "
-        f"{machine['cores']} cores share them, which the model knows. The worst prediction is off "
+        "from steps of one process and from collectives of two. All times for two and four "
+        "processes are predicted from them, before they are measured; four processes on "
+        f"{machine['cores']} cores share them, which the model accounts for. The worst is off "
         f"by a factor of {worst:.2g}.", "",
         *markdown_table(constants), "",
-        "How far off, as factors (1.25: a quarter too much or too little):", "",
+        "Prediction errors as factors (1.25: a quarter too much or too little):", "",
         *markdown_table(tables["errors"]), "",
-        "Every step (value, and gradient at the centres; `payload_bytes` is what one rank hands "
+        "Every step (value, and gradient at the centres; `payload_bytes` is what one rank passes "
         "to collectives, and is not fitted: tests check that it is exact):", "",
         *markdown_table(steps), "",
         "Collectives alone:", "",
@@ -90,12 +90,12 @@ def _gpus(records: dict[str, Any]) -> list[str]:
             rows.append(_predicted(gpu, ranks, strategy))
     return [
         "## Predicted: 8 to 1024 GPUs", "",
-        "SVD cost by the polar iteration, 4096 data on *each* GPU, 4096 centres in all, 784 "
-        "dimensions, 1024 features; float32, the moments in float64. "
-        f"{source} The GPU's other rates are nominal ones of an H200. Network, assumed: "
-        f"{IN_A_NODE / 1e9:.0f} GB/s from each GPU within a node of {GPUS_IN_A_NODE}, "
-        f"{BETWEEN_NODES / 1e9:.0f} GB/s beyond, {GPU.latency_s * 1e6:.0f} microseconds a "
-        "message. No such machine was measured.", "",
+        "SVD cost by the polar iteration, 4096 points on *each* GPU, 4096 centres in all, 784 "
+        f"dimensions, 1024 features; float32, the moments in float64. {source} The GPU's other "
+        f"rates are the nominal ones of an H200. Assumed network: {IN_A_NODE / 1e9:.0f} GB/s "
+        f"from each GPU within a node of {GPUS_IN_A_NODE}, {BETWEEN_NODES / 1e9:.0f} GB/s "
+        f"beyond, {GPU.latency_s * 1e6:.0f} microseconds a message. No such machine was "
+        "measured.", "",
         *markdown_table(rows), "",
         "Gathering makes every GPU do all the work, so its time grows with their number. Sharding "
         "keeps the work of a GPU constant and sends as many K x K matrices as there are steps, "
@@ -129,7 +129,7 @@ def _gpu(records: dict[str, Any]) -> tuple[Machine, str]:
                 "second."
             )
             return replace(GPU, product_s=found), text
-    return GPU, "The constants are nominal ones of an H200."
+    return GPU, "The constants are the nominal ones of an H200."
 
 
 def _rows(records: dict[str, Any]) -> list[str]:
@@ -181,14 +181,14 @@ def _sketching(rate: _SketchRate, units: float, machines: float, kind: str) -> d
 MODEL = """# Scaling out
 
 Written by `python -m benchmarks.scaling --page docs/scaling.md` from the files in
-`results/bench/`; the model is `kermix.distributed.planning`, the same that `strategy="auto"` asks.
+`results/bench/`; the cost model is `kermix.distributed.planning`, which `strategy="auto"` also uses.
 
 ## One cost over many processes
 
 A kernel cost is not a mean over samples. Averaging the gradients of each process's own loss,
-which is what data-parallel training does by default, trains on another objective: that of smaller
+as data-parallel training does by default, optimizes a different objective: that of smaller
 batches.
-`kermix.distributed.DistributedLoss` takes the rows of all ranks as one batch:
+`kermix.distributed.DistributedLoss` treats the rows of all ranks as one batch:
 
 ```python
 from kermix.distributed import DistributedLoss
@@ -197,17 +197,17 @@ loss = DistributedLoss(km.SVDLoss(0.01))  # strategy="auto", "gather", "shard" o
 value, info = loss.with_info(x, y)  # rows of this rank; info.strategy: what was chosen
 ```
 
-After the backward the *mean over ranks* of the gradients, which is what DistributedDataParallel
-and Fabric take, is the gradient of one process with the whole batch (tests: 1, 2 and 4 processes, all
+After the backward pass the *mean over ranks* of the gradients, which DistributedDataParallel
+and Fabric compute, is the gradient of one process with the whole batch (tests: 1, 2 and 4 processes, all
 costs, weights, unequal and empty shares, to 1e-6 in float64). Ranks may have any number of rows.
-BatchNorm layers become layers over all ranks: `torch.nn.SyncBatchNorm` on GPUs,
+BatchNorm layers are synchronized over all ranks: `torch.nn.SyncBatchNorm` on GPUs,
 `kermix.distributed.BatchNormOverRanks` elsewhere.
 
 Fits: `kermix fit DATA --devices N --nodes M`, `torchrun -m kermix fit DATA`, or
 `kermix.runs.training.train(run, dataset)` in Python. Every rank draws the random numbers of the whole
 batch and keeps its share, so the trajectory is that of one process up to rounding, and
-`kermix resume RUN --devices M` goes on with another number of processes. One rank that fails ends
-all, with that rank's error. For several machines run the same command on each, with MASTER_ADDR,
+`kermix resume RUN --devices M` continues with another number of processes. If one rank fails, all
+stop with that rank's error. On several machines, run the same command on each, with MASTER_ADDR,
 MASTER_PORT and NODE_RANK set.
 
 ## The cost model
@@ -231,7 +231,7 @@ gradient at the centres:
 | shard, the same | (N K + N^2) / W + K^2 | (N^3/2 + 2 N^2 K) / W + 3 K^3 | as gathered, + 16 (N^2/W + N K + K^2) |
 | moments, any | r (N + 3 K) / W | 2 r^2 (N + 3 K) / W + 8 r^3 | 24 (r^2 + r + 2) + 16 |
 
-and a few numbers more. A gather of b bytes from each rank sends (W - 1) b from each, a sum of b
-bytes 2 b (W - 1) / W; each waits log2 W messages. Seconds are the counts times constants of the
+plus a few numbers. A gather of b bytes from each rank sends (W - 1) b from each, a sum of b
+bytes 2 b (W - 1) / W; each waits log2 W messages. Times are the counts times constants of the
 machine, as in `planning.Machine`.
 """  # noqa: E501

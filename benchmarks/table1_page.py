@@ -35,19 +35,19 @@ def write_classification_page(results: Path, ablations: Path, page: Path) -> Pat
     lines = [
         "# Classification: the paper's table",
         "",
-        "A Gaussian-product network maps every patch of an image alone, by layers "
-        "`BN(exp(-(A y - W)^2))`; patches meet only in the last step, "
+        "A Gaussian-product network maps every patch of an image separately, by layers "
+        "`BN(exp(-(A y - W)^2))`; patches interact only in the last step, "
         "`A_F exp(-(1/T) sum_t (k_t - W_F(t))^2)`. A test changes one position and checks that "
         "the features of all others stay exactly the same.",
         "",
         "Written by `python -m benchmarks.table1 --page docs/classification.md` from "
         "`results/table1.json` and `results/table1-ablations.json`: every number below is in one "
         "of them, with settings, machine, versions and commit. There is no early "
-        "stopping: the weights after the last epoch count. Settings were compared on held-out "
-        "training images, as shown at the end, or carried over from one patch size or set to "
-        "another. Test images were looked at twice: those of MNIST with patch 1 began with a look "
-        "at 2000 of them and were compared on held-out images since; and the CNN of CIFAR-10 got "
-        "70 epochs after 45 had not reached the goal.",
+        "stopping: the weights after the last epoch are evaluated. Settings were compared on "
+        "held-out training images, as shown at the end, or carried over from one patch size or "
+        "data set to another. Test images influenced settings twice: those of MNIST with patch 1 "
+        "were first tried on 2000 test images, and compared on held-out images since; and the CNN "
+        "of CIFAR-10 got 70 epochs after 45 had not reached the goal.",
         "",
     ]
     compared: list[Record] = json.loads(ablations.read_text()) if ablations.exists() else []
@@ -77,9 +77,9 @@ def _data_set(dataset: str, records: list[Record]) -> list[str]:
     shared = max((r["processes"] for r in records), default=1)
     lines += [
         f"Accuracies are means over the seeds, ± their standard deviation. {_where(records)}"
-        + (f" Up to {shared} trainings shared it at a time." if shared > 1 else ""),
+        + (f" Up to {shared} training runs shared it at a time." if shared > 1 else ""),
         "",
-        "Commands, for each cell; `--set` names what it had otherwise than the settings of today:",
+        "Commands for each cell; `--set` gives settings that differ from the current defaults:",
         "",
     ]
     return [*lines, *_commands(augmented + plain), "", *_missing(dataset, augmented, plain)]
@@ -112,7 +112,7 @@ def _table(dataset: str, records: list[Record]) -> list[str]:
     of_cell("parameters", lambda r: f"{r['parameters']:,}")
     of_cell("epochs", lambda r: str(r["epochs"]))
     of_cell("positions in a step", lambda r: f"{r['settings'].get('positions', 1):.0%}")
-    pace = "seconds for an epoch" + (", shared GPU, median of the seeds" if shared else "")
+    pace = "seconds per epoch" + (", shared GPU, median of the seeds" if shared else "")
     row(pace, lambda p: _median(records, p, "seconds_per_epoch"))
     of_cell("augmentation", lambda r: r["augmentation"])
     return lines
@@ -123,9 +123,9 @@ def _as_written(written: list[Record], records: list[Record]) -> list[str]:
     lines = [
         "## Eqs. 25 to 27 as written",
         "",
-        "No augmentation, and nothing that the equations do not have: no batch normalization "
-        "after positions meet, no whitening (pixels go from 0 to 1), anchors W(t) of every "
-        "position in every layer, which start at random, and no constant in the scores. "
+        "No augmentation, and nothing that is not in the equations: no batch normalization "
+        "after positions are joined, no whitening (pixels range from 0 to 1), anchors W(t) for "
+        "every position in every layer, initialized at random, and no constant in the scores. "
         "*Element-wise* squares each element of A y - W(t); *vector anchors* takes the distance "
         "to a vector for each Gaussian. The CNN had no augmentation either. From "
         "`results/table1-as-written.json`; "
@@ -171,7 +171,7 @@ def _missing(dataset: str, augmented: list[Record], plain: list[Record]) -> list
             f"- {_name(patch)}{', no augmentation' if off else ''}: `{_line(dataset, patch, off)}`"
             for patch in absent
         ]
-    return ["Not measured yet, for want of GPU time:", "", *lines, ""] if lines else []
+    return ["Not measured yet, for lack of GPU time:", "", *lines, ""] if lines else []
 
 
 def _at(records: Iterable[Record], patch: int | None) -> list[Record]:
@@ -270,11 +270,11 @@ def _alone(records: list[Record]) -> list[str]:
     if not records:
         return []
     lines = [
-        "## Seconds for an epoch",
+        "## Seconds per epoch",
         "",
-        f"One training alone; the median epoch. {_where(records)}",
+        f"One training run alone; the median epoch. {_where(records)}",
         "",
-        "| | patch | layers | Gaussians | images | seconds for an epoch |",
+        "| | patch | layers | Gaussians | images | seconds per epoch |",
         "|---|---|---|---|---|---|",
     ]
     for r in records:
@@ -292,10 +292,10 @@ def _ablations(records: list[Record]) -> list[str]:
     if not records:
         return []
     lines = [
-        "## What each part is worth",
+        "## What each part contributes",
         "",
-        "One seed and few epochs; compare within a table only. The first row of a table, where it "
-        "is in italics, is what the others change.",
+        "One seed and few epochs; compare only within a table. If the first row of a table is in "
+        "italics, it is the baseline that the other rows change.",
         "",
     ]
     tables = dict.fromkeys(map(_extent, records))

@@ -1,8 +1,8 @@
 """Half way between two data sets.
 
-Points that minimise the sum of two losses lie between two data sets. With one minus the fidelity
-as loss (half the squared Bures distance) and a large variance, mass moves; the weights of the two
-losses say how far.
+Points that minimize the sum of two losses lie between two data sets. With one minus the fidelity
+as the loss (half the squared Bures distance) and a large variance, mass moves; the weights of the
+two losses determine how far.
 """
 
 import os

@@ -1,9 +1,9 @@
 """Choosing the variance.
 
-The variance is the size of the differences that a cost can see. Far too small, and even two
-samples of one density look different; far too large, and everything looks the same. In between,
-the gap between the two curves is widest: that is where to look. Several variances at once are a
-safe choice.
+The variance is the scale of the differences that a cost can detect. If it is far too small, even
+two samples of the same density look different; if it is far too large, everything looks the same.
+In between, the gap between the two curves is widest: choose a variance there. Several variances at
+once are a safe choice.
 """
 
 import os

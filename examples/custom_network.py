@@ -1,8 +1,8 @@
 """Your own network.
 
-A loss of kermix is a module like those of PyTorch: data in, generated points in, a number out.
+A kermix loss is a PyTorch module like any other: data and generated points in, a number out.
 Here a small network learns to turn noise into a Swiss roll. The variance shrinks during training,
-and three of them at once keep far points in reach.
+and using three variances at once keeps distant points in reach.
 """
 
 import os

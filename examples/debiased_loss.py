@@ -1,10 +1,10 @@
 """A loss that does not shrink.
 
-Data and model are normal, in 16 dimensions and with 200 points of each, and the model's deviation
-is varied. The SVD loss, and far more so the matrix loss, is smallest where the model is narrower
-than the data: a point that cannot know where the next data will be does best near the middle.
-`km.DebiasedLoss` subtracts what two samples of one density have between them, and is smallest
-where the model is right. The scalar and the vector loss hardly have this bias.
+Data and model are normal, in 16 dimensions with 200 points each, and the model's standard
+deviation varies. The SVD loss, and far more so the matrix loss, is smallest where the model is
+narrower than the data: a point that cannot know where the next data will be does best near the
+middle. `km.DebiasedLoss` subtracts the loss between two samples of the same density, and is
+smallest where the model is right. The scalar and vector losses hardly have this bias.
 """
 
 import os

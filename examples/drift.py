@@ -1,8 +1,8 @@
 """Drift between two months of data.
 
 Two tables from a shop: in February a few customers buy far more, at night. The means hardly move.
-`km.compare` says whether the months differ at all (one p-value), how much (the fidelity) and in
-which columns. It takes file names too, as does `kermix compare january.csv february.csv`.
+`km.compare` says whether the months differ at all (one p-value), by how much (the fidelity) and in
+which columns. It also takes file names, as does `kermix compare january.csv february.csv`.
 """
 
 import os

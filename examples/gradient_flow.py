@@ -1,9 +1,9 @@
 """Gradient flow of the four costs.
 
 Points start in one blob, far away, and follow the gradient of a loss. It is computed in log space,
-so it does not vanish at a distance. The scalar and the SVD loss bring every point to the data. The
-vector and the matrix loss ask what combinations of the points' Gaussians can do, and leave behind
-points that are not needed for it.
+so it does not vanish at a distance. The scalar and SVD losses bring every point to the data. The
+vector and matrix losses ask what combinations of the points' Gaussians can do, and leave behind
+points that they do not need.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Compare big files without having them in one place.
 
-Each day's data become a sketch on the machine where they lie: a file of a few hundred kilobytes.
-Sketches of the same feature map can be added, so weeks are sums of days, and any two of them can
-be compared, each value with a certified error bound.
+Each day's data are sketched on the machine where they are stored: a file of a few hundred
+kilobytes. Sketches with the same feature map can be added, so weeks are sums of days, and any two
+of them can be compared, each value with a certified error bound.
 """
 
 import os

@@ -1,8 +1,8 @@
 """No mode is lost.
 
-A grid of 25 separate modes is where many generators drop some. A mixture that is fitted with the
-SVD cost reaches all of them, and its samples lie where the data lie. `mode_coverage` counts as in
-the PacGAN paper: a sample is good within three deviations of a mode.
+On a grid of 25 separate modes many generators drop some. A mixture fitted with the SVD cost covers
+all of them, and its samples lie where the data lie. `mode_coverage` counts as in the PacGAN paper:
+a sample is good if it is within three standard deviations of a mode.
 """
 
 import os

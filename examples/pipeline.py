@@ -1,8 +1,8 @@
 """In a scikit-learn pipeline: which digits are new?
 
-`km.KernelMixture` is a density estimator like those of scikit-learn: it can follow a PCA in a
-pipeline, be cloned and searched over. Fitted to handwritten digits from 0 to 4, its density is low
-for those from 5 to 9, which it has never seen.
+`km.KernelMixture` is a density estimator in the style of scikit-learn: it can follow a PCA in a
+pipeline, be cloned and be tuned by grid search. Fitted to handwritten digits from 0 to 4, its
+density is low for those from 5 to 9, which it has never seen.
 """
 
 import os

@@ -1,8 +1,8 @@
 """What two densities have in common, in pieces.
 
-The kernel between two moons and one Gaussian splits into pairs of functions. The left ones live on
-the moons, the right ones on the Gaussian; each pair has the same shape. Their singular values add
-up to the fidelity.
+The kernel between two moons and a Gaussian decomposes into pairs of functions. The left ones live
+on the moons, the right ones on the Gaussian; each pair has the same shape. Their singular values
+add up to the fidelity.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Training against a sketch.
 
-The data are read once, in pieces, and become one small matrix. After that they are not needed: the
-loss compares the points with the sketch of *all* the data, so there is no noise from batches, and
-a step costs the same for a thousand points as for a hundred million.
+The data are read once, in batches, and become one small matrix. After that they are not needed:
+the loss compares the points with the sketch of *all* the data, so there is no minibatch noise, and
+a step costs the same for a thousand data points as for a hundred million.
 """
 
 import os

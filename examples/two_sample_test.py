@@ -1,8 +1,8 @@
 """Do two samples differ, and where?
 
-Both samples have the same mean and the same covariance, so simple tests see nothing. The
-permutation test of the SVD cost does, at an exact level. The witness shows where one sample has
-more points than the other.
+Both samples have the same mean and the same covariance, so simple tests find nothing. The
+permutation test of the SVD cost does, at an exact level. The witness function shows where one
+sample has more points than the other.
 """
 
 import os

@@ -30,7 +30,7 @@ def page() -> str:
     lines = [
         "# Gallery",
         "",
-        "Each picture is written by a short script in `examples/`. Run one with"
+        "Each figure is made by a short script in `examples/`. Run one with"
         " `python examples/NAME.py`; run all and write this page with `make gallery`.",
         "",
     ]

@@ -28,14 +28,14 @@ def page() -> str:
         "# The paper",
         "",
         "Written by `python scripts/paper_page.py` from the files in `results/paper/`, which"
-        " `kermix reproduce` wrote. Each claim is judged by the rule beside it, from the numbers;"
-        " claims of ours, which the paper does not make, say so and do not count.",
+        " `kermix reproduce` wrote. Each claim is decided from the numbers by the rule next to it;"
+        " our own claims, which the paper does not make, are marked and do not count.",
         "",
         *_counts(claims),
         "## Everything that the paper states",
         "",
-        "In its order; a statement that is judged in several readings or cases shows how many of"
-        " them were seen. Errata are on the page [Mathematics]"
+        "In the order of the paper. A statement with several readings or cases shows how many of"
+        " them were confirmed. Errata are on the page [Mathematics]"
         "(mathematics.md#errata-where-the-paper-is-wrong-or-silent).",
         "",
         "| where | what | code | tests | found |",
@@ -64,9 +64,9 @@ def _counts(claims: Claims) -> list[str]:
     readings = sum(map(len, groups))
     seen = sum(claim["holds"] for group in groups for claim in group)
     return [
-        f"**Of {len(groups)} statements of the paper, {whole} were seen in every reading and case,"
-        f" {len(groups) - whole - none} in some, {none} in none** ({seen} of {readings} readings"
-        " and cases).",
+        f"**Of {len(groups)} statements of the paper, {whole} were confirmed in every reading "
+        f"and case, {len(groups) - whole - none} in some, {none} in none** ({seen} of {readings} "
+        "readings and cases).",
         "",
     ]
 
@@ -80,10 +80,10 @@ def _row(entry: Entry, claims: Claims) -> str:
         if not group:
             judged.append("not judged yet")
         elif len(group) == 1:
-            judged.append("seen" if seen else "**not seen**")
+            judged.append("confirmed" if seen else "**not confirmed**")
         else:
             judged.append(
-                f"{'' if seen else '**'}seen in {seen} of {len(group)}{'' if seen else '**'}"
+                f"{'' if seen else '**'}confirmed in {seen} of {len(group)}{'' if seen else '**'}"
             )
         if len(entry.statements) > 1:
             judged[-1] = f"{statement.rstrip('.')}: {judged[-1]}"
@@ -111,7 +111,7 @@ def _figure(name: str, record: dict[str, Any]) -> list[str]:
         "",
         f"*{_plain(record['caption'])}*",
         "",
-        "| seen | claim | rule | numbers |",
+        "| confirmed | claim | rule | numbers |",
         "|---|---|---|---|",
         *rows,
         "",

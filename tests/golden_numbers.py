@@ -64,6 +64,7 @@ def figure_of_generation(method):
 
 FIXTURE = Path(__file__).parent / "golden" / "golden.json"
 SHOWN = 8  # values of an array
+ZERO = 1e-9  # a norm below it is rounding
 
 
 def kept(value):
@@ -90,6 +91,8 @@ def kept(value):
         return kept(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, str) and " " in value:
+        return "words"  # sentences may be worded otherwise
     return value
 
 
@@ -131,7 +134,7 @@ def _array_distances(found, golden, where):
         yield where, math.inf, f"{found['shape']} {found['dtype']}, not {golden['shape']}"
         return
     size = math.prod(golden["shape"])
-    norm = golden["norm"] if _number(golden["norm"]) else math.inf
+    norm = max(golden["norm"], ZERO) if _number(golden["norm"]) else math.inf
     # A value may be a rounding of what the others are; a sum has the errors of all.
     for name, scale in {"norm": norm, "sum": norm * math.sqrt(size)}.items():
         yield from _distance(found[name], golden[name], scale, f"{where}/{name}")
@@ -590,9 +593,12 @@ SECTIONS = {
         conditionals, fit, fit_images, classify, measure, paper,
     )
 }  # fmt: skip
-# What is trained magnifies the last bit of a sum, which another processor may round otherwise.
-TRAININGS = ("estimators", "conditionals", "fit", "fit_images", "classify", "paper")
-TOLERANCE, ELSEWHERE = 1e-6, 1e-3
+# What is trained, or iterated until it is close enough, magnifies the last bit of a sum, which
+# another processor or library may round otherwise.
+MAGNIFIED = (
+    "large_costs", "estimators", "conditionals", "fit", "fit_images", "classify", "paper",
+)  # fmt: skip
+TOLERANCE, ELSEWHERE, MAGNIFIED_ELSEWHERE = 1e-6, 1e-5, 1e-3
 MARGIN = 10  # times the difference between processors that were tried
 # Instructions that PyTorch, MKL and oneDNN are told to do with, as on other processors.
 PROCESSORS = {
@@ -603,7 +609,7 @@ PROCESSORS = {
 
 
 def tolerance(section, golden):
-    """How far a number may be from the golden one: 1e-6; of trainings on other machines, 1e-3.
+    """How far a number may be from the golden one: 1e-6; on other machines 1e-5, or 1e-3.
 
     On other machines also `MARGIN` times what rounding has changed of it on the processors that
     were tried: a long training leaves its path sooner or later.
@@ -621,7 +627,7 @@ def tolerance(section, golden):
 
 
 def _floor(section):
-    return ELSEWHERE if section in TRAININGS else TOLERANCE
+    return MAGNIFIED_ELSEWHERE if section in MAGNIFIED else ELSEWHERE
 
 
 def _series(place):

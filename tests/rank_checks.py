@@ -467,7 +467,8 @@ def table_training(devices, **changes):
     """Reports, the kept step and the weights that rank 0 ends with, and the steps of each rank."""
     from kermix.training import table_model
     from kermix.training.loop import Trainer
-    from kermix.training.table_model import TableModelSettings, TableModelTask
+    from kermix.training.table_model import TableModelTask
+    from kermix.training.table_settings import TableModelSettings
 
     torch.set_num_threads(1)
     table_model.LOOKS, table_model.REPORTS = 512, 40  # also where `haste` is not known

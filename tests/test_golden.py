@@ -1,8 +1,8 @@
 """Seeded results of every command and function are what they were: tests/golden/golden.json.
 
-To one part in a million, and in trainings to a thousandth where another machine wrote them, or to
-ten times what rounding on other processors was seen to change of them; bit for bit with
-KERMIX_GOLDEN_EXACT=1. After a change that is meant, write them again:
+To one part in a million; where another machine wrote them to one in a hundred thousand, and in
+trainings to a thousandth, or to ten times what rounding on other processors was seen to change of
+them; bit for bit with KERMIX_GOLDEN_EXACT=1. After a change that is meant, write them again:
 python tests/golden_numbers.py --write.
 """
 
@@ -54,7 +54,7 @@ def test_another_machine_rounds_otherwise_but_not_from_the_first_step():
     assert [allowed(f"fit/digits/loss/{i}") for i in (0, 5, 6, 9)] == [1e-3, 1e-3, 1e-2, 5.0]
     assert allowed("fit/digits/drawn/values/3") == allowed("fit/digits/drawn/sum") == 0.1
     assert allowed("fit/moons/loss/9") == allowed("fit/digits/metric/9") == 1e-3
-    assert tolerance("costs", golden)("costs/svd/value") == 1e-6
+    assert tolerance("costs", golden)("costs/svd/value") == 1e-5
     assert tolerance("fit", {**golden, "machine": machine()})("fit/digits/loss/9") == 1e-6
 
 

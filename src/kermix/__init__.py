@@ -1,4 +1,4 @@
-"""Kernelized matrix costs for distributions that are given by samples.
+"""Fit, complete, generate and compare tables and samples with kernelized matrix costs.
 
 Example:
     >>> import torch, kermix as km

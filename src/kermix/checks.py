@@ -60,7 +60,9 @@ def working_dtype(*tensors: Tensor) -> torch.dtype:
 def check_option(name: str, value: str, offered: tuple[str, ...]) -> None:
     """Refuse a named option that does not exist, listing those that do."""
     if value not in offered:
-        raise OptionError(f"{name}={value!r} is not offered; choose one of {', '.join(offered)}.")
+        raise OptionError(
+            f"{name}={value!r} is not supported; choose one of {', '.join(offered)}."
+        )
 
 
 def check_number(name: str, value: Any) -> None:
@@ -121,12 +123,12 @@ def check_samples(name: str, x: Tensor) -> Tensor:  # (*B, N, d)
     """Return `x` if it can serve as a set of samples, else raise an error that says why not."""
     if hasattr(x, "feature_map"):
         raise SampleError(
-            f"{name} is a sketch, which holds no points; here points are needed. The costs and "
-            "km.compare take sketches."
+            f"{name} is a sketch, which holds no points, but points are needed here. The costs "
+            "and km.compare take sketches."
         )
     if hasattr(x, "covariance_kind"):
         raise SampleError(
-            f"{name} is a {type(x).__name__}, which holds no points; here points are needed: "
+            f"{name} is a {type(x).__name__}, which holds no points, but points are needed here: "
             f"{name}.sample((1000,)) draws some. The costs, their losses and km.decompose take "
             "mixtures."
         )
@@ -152,7 +154,7 @@ def check_samples(name: str, x: Tensor) -> Tensor:  # (*B, N, d)
         first = tuple(int(i) for i in bad.nonzero()[0])
         raise SampleError(
             f"{name} has {int(bad.sum())} NaN or infinite values, the first at index {first}; "
-            "remove those rows, or find out where they come from."
+            "remove those rows, or check where the values come from."
         )
     return x
 
@@ -173,8 +175,8 @@ def check_pair(x: Tensor, y: Tensor, names: tuple[str, str] = ("x", "y")) -> Non
     check_samples(names[1], y)
     if x.shape[-1] != y.shape[-1]:
         raise ShapeError(
-            f"{names[0]} has dimension {x.shape[-1]} and {names[1]} has dimension {y.shape[-1]}: "
-            "the last axis of both must agree."
+            f"{names[0]} has dimension {x.shape[-1]} and {names[1]} has dimension {y.shape[-1]}; "
+            "their last axes must match."
         )
     if x.device != y.device:
         raise DeviceError(
@@ -197,15 +199,15 @@ def check_weights(name: str, weights: Tensor, x: Tensor) -> None:
         raise WeightError(f"{name} must be a floating-point tensor, not {found}.")
     if weights.ndim < 1 or weights.shape[-1] != x.shape[-2]:
         raise WeightError(
-            f"{name} has shape {tuple(weights.shape)} for {x.shape[-2]} points; "
-            "give one weight for each point."
+            f"{name} has shape {tuple(weights.shape)} for {x.shape[-2]} points; give one weight "
+            "per point."
         )
     try:
         broadcast_shape(weights.shape[:-1], x.shape[:-2])
     except RuntimeError:
         raise WeightError(
-            f"{name} has batch shape {tuple(weights.shape[:-1])}, which does not fit the samples' "
-            f"{tuple(x.shape[:-2])}."
+            f"{name} has batch shape {tuple(weights.shape[:-1])}, which does not match the "
+            f"samples' {tuple(x.shape[:-2])}."
         ) from None
     if weights.device != x.device:
         raise DeviceError(f"{name} is on {weights.device} and its samples are on {x.device}.")

@@ -27,11 +27,11 @@ __all__ = [
 
 
 class KermixError(Exception):
-    """The base of every error that kermix raises on purpose."""
+    """Base class of every error that kermix raises on purpose."""
 
 
 class ShapeError(KermixError, ValueError):
-    """An argument has the wrong number of dimensions, or sizes that do not fit together."""
+    """An argument has the wrong number of dimensions, or sizes that do not match."""
 
 
 class SampleError(KermixError, ValueError):
@@ -43,23 +43,23 @@ class VarianceError(KermixError, ValueError):
 
 
 class WeightError(KermixError, ValueError):
-    """Weights are negative, not finite, all zero, or do not fit the samples."""
+    """Weights are negative, not finite, all zero, or do not match the samples."""
 
 
 class OptionError(KermixError, ValueError):
-    """An option has a value that is not offered, or options contradict each other."""
+    """An option has an unsupported value, or options contradict each other."""
 
 
 class KernelError(KermixError, ValueError):
-    """A kernel is none, or a closed form needs the Gaussian one."""
+    """An argument is not a kernel, or a closed form needs the Gaussian kernel."""
 
 
 class SketchError(KermixError, ValueError):
-    """A sketch is empty, damaged, or made with another feature map than the one it meets."""
+    """A sketch is empty, damaged, or has a different feature map from the other."""
 
 
 class DeviceError(KermixError, RuntimeError):
-    """Arguments lie on different devices."""
+    """Arguments are on different devices."""
 
 
 class SizeError(KermixError, ValueError):
@@ -87,7 +87,7 @@ class ImageError(KermixError, ValueError):
 
 
 class DownloadError(KermixError, RuntimeError):
-    """A file cannot be fetched, or what came is not the official file; the message names it."""
+    """A file cannot be downloaded, or is not the official file; the message names it."""
 
 
 class ClusterError(KermixError, RuntimeError):
@@ -99,7 +99,7 @@ class RunError(KermixError, RuntimeError):
 
 
 class TrainingError(KermixError, RuntimeError):
-    """Training cannot go on: the loss is no longer a finite number."""
+    """Training cannot continue: the loss is no longer finite."""
 
 
 class RankError(KermixError, RuntimeError):
@@ -107,7 +107,7 @@ class RankError(KermixError, RuntimeError):
 
 
 class DegenerateDataWarning(UserWarning):
-    """Data carry no scale (all points equal, say), so a stated fallback was used."""
+    """The data have no scale (all points are equal, say), so a stated fallback was used."""
 
 
 class PoorFitWarning(UserWarning):

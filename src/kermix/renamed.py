@@ -59,7 +59,7 @@ def current_names(
         new = RENAMED.get(name, name)
         if new != name and new in known:
             if new in content:
-                raise OptionError(f"{name} is the old name of {new}; give {new} alone.")
+                raise OptionError(f"{name} is the old name of {new}; give only {new}.")
             name = new
         found[name] = value
     return found
@@ -122,16 +122,14 @@ def replaced_parameter(name: str, old: Any, new: Any, default: Any = None) -> An
     if isinstance(old, str) and old == DEPRECATED:
         return new
     if new != default:
-        raise OptionError(
-            f"{name} is the old name of {RENAMED[name]}; give {RENAMED[name]} alone."
-        )
+        raise OptionError(f"{name} is the old name of {RENAMED[name]}; give only {RENAMED[name]}.")
     _warn(name, 3)
     return old
 
 
 def _warn(name: str, stacklevel: int) -> None:
     warnings.warn(
-        f"{name} is called {RENAMED[name]} now; the old name goes in version 0.3.",
+        f"{name} is now called {RENAMED[name]}; the old name will be removed in version 0.3.",
         DeprecationWarning,
         stacklevel=stacklevel + 1,
     )

@@ -125,8 +125,8 @@ def test_the_page_shows_the_best_first(tmp_path):
 
 @pytest.mark.parametrize(
     ("frechet", "recall", "verdict"),
-    [((1, 2, 3, 4), (4, 3, 2, 1), "seen"), ((1, 2, 3, 4), (1, 2, 3, 4), "mixed"),
-     ((2, 1, 3, 4), (1, 2, 3, 4), "not seen")],
+    [((1, 2, 3, 4), (4, 3, 2, 1), "confirmed"), ((1, 2, 3, 4), (1, 2, 3, 4), "mixed"),
+     ((2, 1, 3, 4), (1, 2, 3, 4), "not confirmed")],
 )  # fmt: skip
 def test_the_page_judges_whether_the_svd_cost_works_best(tmp_path, frechet, recall, verdict):
     costs = ("svd", "scalar", "vector", "matrix")

@@ -225,13 +225,13 @@ BAD_IMAGES = {
     "missing": (lambda d: d / "none.png", "no such file"),
     "shape": (lambda d: _save(d / "x.npy", np.zeros((3, 8))), r"shape \(3, 8\)"),
     "one image": (lambda d: _save(d / "x.npy", np.zeros((8, 8, 3))), "may be one image"),
-    "range": (lambda d: _save(d / "x.npy", np.full((3, 8, 8), 7.0)), "outside of 0 to 1"),
-    "text": (lambda d: _save(d / "x.npy", np.full((3, 8, 8), "a")), "no pixels"),
+    "range": (lambda d: _save(d / "x.npy", np.full((3, 8, 8), 7.0)), r"outside \[0, 1\]"),
+    "text": (lambda d: _save(d / "x.npy", np.full((3, 8, 8), "a")), "not pixels"),
     "damaged array": (lambda d: _text(d / "x.npy"), "not a readable .npy"),
-    "damaged picture": (lambda d: _text(d / "x.png"), "not a readable picture"),
+    "damaged picture": (lambda d: _text(d / "x.png"), "not a readable image"),
     "damaged idx": (lambda d: _text(d / "x-ubyte"), "not an IDX file"),
-    "table": (lambda d: _text(d / "x.csv"), "neither a picture"),
-    "empty folder": (lambda d: d, "no pictures"),
+    "table": (lambda d: _text(d / "x.csv"), "not an image"),
+    "empty folder": (lambda d: d, "no images in this folder"),
 }
 
 
@@ -272,18 +272,18 @@ def test_sets_of_two_sizes_are_refused_before_a_folder_is_made(tmp_path):
 
 
 def test_bad_data_and_folders(digits, tmp_path):
-    with pytest.raises(KermixError, match="not a labelled set by name"):
+    with pytest.raises(KermixError, match="nor a labelled data set"):
         kermix("classify", tmp_path / "none")
     (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03")
     with pytest.raises(KermixError, match="train-images-idx3-ubyte: damaged"):
         kermix("classify", "mnist", "--data-root", tmp_path, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(RunError, match="nothing is ever overwritten"):
+    with pytest.raises(RunError, match="will not be overwritten"):
         kermix("classify", "--out", digits)
-    with pytest.raises(RunError, match="no run folder"):
+    with pytest.raises(RunError, match="not a run folder"):
         kermix("predict", tmp_path, tmp_path)
     (tmp_path / "config.json").write_text('{"settings": {"steps": 1}}')
-    with pytest.raises(RunError, match="a fit of rows or of images"):
+    with pytest.raises(RunError, match="only fits of rows or images"):
         kermix("sample", digits, "-o", tmp_path / "s.npy")
     with pytest.raises(RunError, match="needs a classifier"):
         kermix("predict", tmp_path, tmp_path)
@@ -357,7 +357,7 @@ def test_ctrl_c_saves_and_the_resumed_run_ends_as_if_it_had_not_stopped(pictures
         process.send(signal.SIGINT)
         assert process.wait() == 130, process.output
         assert "kermix resume" in process.output
-    with pytest.raises(RunError, match="not trained to the end"):
+    with pytest.raises(RunError, match="training is not finished"):
         kermix("predict", stopped, tmp_path)
     assert kermix("resume", stopped).exit_code == 0
     assert (stopped / "report.html").exists()

@@ -32,7 +32,7 @@ def test_lines_of_help_are_full(name, monkeypatch):
 
 def test_the_first_help_names_every_command_and_a_way_to_begin(monkeypatch):
     output = _help(monkeypatch)
-    assert "To begin: kermix fit moons --quick" in output
+    assert "To start: kermix fit moons --quick" in output
     for name in COMMANDS:
         assert f"\n│ {name} " in output
 

@@ -76,7 +76,7 @@ def test_the_status_says_whether_they_differ(folder):
         )
         assert result.exit_code == status, (other, level, result.output)
         if status == 1:  # no verdict is no pass
-            assert "it takes 99 or more" in str(result.exception)
+            assert "99 or more are needed" in str(result.exception)
     result = CliRunner().invoke(app, ["compare", a, b, *MANY])
     assert result.exit_code == 0
 
@@ -163,7 +163,7 @@ def test_pages_are_never_replaced(folder, tmp_path, monkeypatch):
     page.write_text("mine")
     a, b = folder / "a.npy", folder / "b.npy"
     for command in (("compare", a, b), ("compare", tmp_path), ("spectrum", a)):
-        for place, message in ((page, "nothing is ever overwritten"), (tmp_path, "is a folder"),
+        for place, message in ((page, "will not be overwritten"), (tmp_path, "is a folder"),
                                (page / "x.html", "cannot be written"),
                                (tmp_path / "page.csv", "must end in .html")):  # fmt: skip
             result = CliRunner().invoke(app, [*map(str, command), "--report", str(place)])
@@ -188,7 +188,7 @@ def test_pages_are_never_replaced(folder, tmp_path, monkeypatch):
         (("compare", "a.npy", "b.npy", "--bootstrap", "-1"), "2 or more, or 0 for no error bars"),
         (("compare", "a.npy", "b.npy", "--permutations", "-1"), "or 0 for no p-values"),
         (("compare", "a.npy", "b.npy", "--columns", " ,"), "name at least one column"),
-        (("spectrum", "a.npy", "--max-points", "0"), "at least one point is needed"),
+        (("spectrum", "a.npy", "--max-points", "0"), "--max-points 0: must be at least 1"),
         (("spectrum", "a.npy", "line.npy"), "2 columns of numbers and line.npy has 1"),
     ],
 )

@@ -91,7 +91,7 @@ def test_dates_are_cut_and_another_reference_is_taken(folder):
     assert found["reference"] == "2024-04"
     assert [p["period"] for p in found["periods"]] == ["2024-01", "2024-02", "2024-03"]
     assert found["sentence"].startswith("2 of 3 months differ from 2024-04, first in 2024-01")
-    assert "Dates of day are cut by month; --every says otherwise." in found["notes"]
+    assert "Dates of day are grouped by month; change this with --every." in found["notes"]
     assert "Of larger periods 60 rows used, drawn at random." in found["notes"]
     weeks = read_periods(folder / "flights.csv", "day", "week", Reading())
     assert [t.name for t in weeks.tables] == [f"2024-W{k:02}" for k in range(1, 19)]
@@ -114,7 +114,7 @@ def test_gaps_and_small_periods_are_said(flights):
     few = table[table["month"] != "April"]
     few = pd.concat([few, table[table["month"] == "April"].head(1)])
     found = km.drift_over_time(few, "month", level=0.02, permutations=99)
-    assert "7 rows without a value of month are left out." in found.notes
+    assert "7 rows without a value in month are ignored." in found.notes
     assert [p.answer for p in found.periods] == ["no difference", "different", "too few rows"]
     assert found.periods[2].pvalue is None
     assert found.sentence().endswith("1 month has too few rows to say.")
@@ -132,7 +132,7 @@ def test_gaps_and_small_periods_are_said(flights):
         (["--by", "day", "--every", "fortnight"], "one of day, week, month, year"),
         (["--by", "month", "--reference", "Januar"], "did you mean January"),
         (["--by", "month", "--exclude", "month"], "do not exclude it"),
-        (["--by", "day", "--every", "year"], "has 1 period .2024.; drift needs two"),
+        (["--by", "day", "--every", "year"], "has 1 period .2024.; drift needs at least two"),
         ([], "--by COLUMN"),
         (["--by", "month", "--level", "2"], "between 0 and 1"),
     ],

@@ -47,15 +47,15 @@ def test_the_first_line_is_the_answer_and_the_page_begins_with_it(folder, tmp_pa
     files = folder / "real.csv", folder / "fake.csv"
     output = invoke(*files, "--held-out", folder / "held.csv", *FAST, "-o", page)
     assert output.startswith("The samples differ from real data")
-    assert "repeat training rows" in " ".join(output.split())
+    assert "copy training rows" in " ".join(output.split())
     assert output.strip().splitlines()[-1] == f"Report: {page}"
     for title in ("fidelity", "Vendi score, fake / real", "missed (KEN)", "coverage", "shape"):
         assert f"\n{title} " in output
     text = page.read_text()
     body = text.partition("<body>")[2]
-    assert body.index("Not yet as real data are") < body.index("<table")
-    assert "What the samples lack" in text
-    assert "Samples that are too near to training rows" in text
+    assert body.index("Not as good as real data") < body.index("<table")
+    assert "What the samples miss" in text
+    assert "Samples that are too close to training rows" in text
     assert "training row 3" in text
     assert text.count("<details>") == 3
 

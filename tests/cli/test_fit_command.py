@@ -64,18 +64,18 @@ def test_run_folder_holds_everything(moons):
 
 def test_existing_folder_is_never_overwritten(moons):
     before = (moons / "config.json").read_bytes()
-    with pytest.raises(RunError, match=r"nothing is ever overwritten.*kermix resume"):
+    with pytest.raises(RunError, match=r"will not be overwritten.*kermix resume"):
         kermix("fit", "moons", "--out", moons)
     assert (moons / "config.json").read_bytes() == before
-    with pytest.raises(RunError, match=r"nothing is ever overwritten; choose another --out\.$"):
+    with pytest.raises(RunError, match=r"will not be overwritten; choose another --out\.$"):
         kermix("fit", "moons", "--out", moons.parent)  # no run, so nothing to go on with
     for name in ("fit", "classify"):  # before data are read, which may take minutes
-        with pytest.raises(RunError, match="nothing is ever overwritten"):
+        with pytest.raises(RunError, match="will not be overwritten"):
             kermix(name, "nowhere", "--out", moons)
 
 
 def test_a_run_begins_in_a_folder_of_its_own(tmp_path):
-    with pytest.raises(RunError, match="nothing is ever overwritten"):
+    with pytest.raises(RunError, match="will not be overwritten"):
         begin_folder(tmp_path)
     begin_folder(tmp_path / "new" / "run")
     assert (tmp_path / "new" / "run").is_dir()
@@ -115,7 +115,7 @@ def test_columns_are_scored_by_name(tmp_path):
     for name in ("ab", "ba"):
         kermix("score", run, tmp_path / f"{name}.csv", "-o", tmp_path / f"{name}.npy")
     np.testing.assert_allclose(np.load(tmp_path / "ab.npy"), np.load(tmp_path / "ba.npy"))
-    with pytest.raises(KermixError, match="the same names"):
+    with pytest.raises(KermixError, match="the names must match"):
         kermix("score", run, tmp_path / "ac.csv")
     plain = tmp_path / "plain"
     assert kermix("fit", tmp_path / "01.csv", *options, "--out", plain).exit_code == 0
@@ -157,7 +157,7 @@ def test_scores_are_printed_whole_to_programs_and_in_short_to_people(moons, tmp_
     assert len(piped) == 100
     seen = _on_a_terminal(monkeypatch, "score", moons, rows).splitlines()
     assert seen[:-1] == piped[:10]
-    assert seen[-1] == "... and 90 more; all with -o FILE"
+    assert seen[-1] == "... and 90 more; write all of them with -o FILE"
     few = _save(tmp_path / "few.npy", np.zeros((3, 2)))
     assert len(_on_a_terminal(monkeypatch, "score", moons, few).splitlines()) == 3
 
@@ -243,14 +243,16 @@ def test_ctrl_c_around_the_steps_says_how_to_go_on(moment, tmp_path, monkeypatch
         patch.setattr(FitRun, moment, lambda *a: signal.raise_signal(signal.SIGINT))
         result = kermix("fit", "moons", *SHORT, "--rows", 100, "--out", run)
     assert result.exit_code == 130
-    assert f"Stopped. To go on:\n  kermix resume {run}" in result.output
+    assert f"Stopped. To continue:\n  kermix resume {run}" in result.output
     assert kermix("resume", run).exit_code == 0
 
 
 def test_a_run_that_has_not_begun_cannot_be_sampled(moons, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text((moons / "config.json").read_text())
-    with pytest.raises(RunError, match="not trained to the end yet; go on with it: kermix resume"):
+    with pytest.raises(
+        RunError, match="training is not finished; continue it with: kermix resume"
+    ):
         kermix("sample", tmp_path / "run", "-o", tmp_path / "s.npy")
 
 
@@ -261,7 +263,7 @@ def test_too_many_samples_are_refused_in_one_line(moons, tmp_path, monkeypatch, 
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
-    assert "not enough memory" in capsys.readouterr().err
+    assert "Not enough memory" in capsys.readouterr().err
 
 
 def test_ctrl_c_elsewhere_says_that_it_was_heard(moons, tmp_path, monkeypatch):
@@ -284,14 +286,14 @@ def _text(path, text):
 
 BAD = {
     "missing": (lambda d: d / "none.csv", "none.csv: there is no such file"),
-    "nothing": (lambda d: "", "name of the data is empty"),
+    "nothing": (lambda d: "", "data name is empty"),
     "no such set": (lambda d: "monkeys", "built in are mixture10"),
     "infinite": (lambda d: _save(d / "x.npy", np.array([[1.0], [np.inf]])), "row 1, column x0"),
     "all NaN": (lambda d: _save(d / "x.npy", np.full((3, 1), np.nan)), "no row is complete"),
     "damaged": (lambda d: _text(d / "x.npy", "hello"), "x.npy: not a readable"),
     "text": (lambda d: _text(d / "x.csv", "a\nhello\nhello\n"), "no column holds numbers"),
     "text in numbers": (lambda d: _text(d / "x.csv", "a\n1\n2\nx\n"), "row 4, column a"),
-    "empty folder": (lambda d: d, "no pictures"),
+    "empty folder": (lambda d: d, "no images in this folder"),
 }
 
 
@@ -396,7 +398,7 @@ def test_changed_data_cannot_be_resumed(tmp_path):
 def test_folders_that_are_no_runs(tmp_path):
     with pytest.raises(RunError, match="there is no such folder"):
         kermix("resume", tmp_path / "nowhere")
-    with pytest.raises(RunError, match="no run folder"):
+    with pytest.raises(RunError, match="not a run folder"):
         kermix("resume", tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(RunError, match="damaged"):

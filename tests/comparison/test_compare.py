@@ -59,7 +59,7 @@ def test_it_prints_as_a_table_and_becomes_json(result):
     text = result.details()
     assert "SVD cost" in text
     assert "Bures distance" in text
-    assert "random parts of the rows" in text
+    assert "random subsets of the rows" in text
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert len(content["measures"]) == 15
     assert content["verdict"]["different"] is True
@@ -78,7 +78,7 @@ def test_subsampling_and_scaling_are_stated():
     wide = normal(300, 3) * torch.tensor([1.0, 100.0, 1.0])
     found = km.compare(wide, wide.clone(), 0.5, max_points=50, permutations=9, bootstrap=2)
     text = " ".join(found.notes)
-    assert "50 of 300 rows used" in text
+    assert "50 of 300 rows are used" in text
     assert "pooled standard deviations" in text
     assert found.sizes == (300, 300)
     assert found.used == (50, 50)

@@ -186,7 +186,7 @@ def test_merged_monitors_are_one_that_has_seen_all_rows(saved):
     assert a.batches == 8
     with pytest.raises(OptionError, match="8 batches and the other 9"):
         a.merge(both)
-    with pytest.raises(OptionError, match="another reference"):
+    with pytest.raises(OptionError, match="different references"):
         a.merge(km.DriftMonitor(normal(600, 3, seed=1), expected_run_length=20, batch_size=15))
 
 
@@ -242,7 +242,7 @@ def test_bad_input_is_refused_by_name(saved, of_table, table, tmp_path):
     with pytest.raises(SampleError, match="has 9 rows"):
         km.DriftMonitor(normal(9, 1))
     monitor = km.DriftMonitor.load(saved)
-    with pytest.raises(ShapeError, match="2 columns, and the reference 3"):
+    with pytest.raises(ShapeError, match="2 columns, but the reference has 3"):
         monitor.update(normal(15, 2))
     with pytest.raises(SampleError, match="NaN"):
         monitor.update(normal(15, 3) * math.nan)

@@ -87,7 +87,7 @@ def test_measures_say_of_how_many_rows_they_are_and_are_exactly_that(monkeypatch
     assert {m.rows for m in found.measures} == {(50, 30), (120, 30)}
     assert {m.rows for m in found.measures if m.name in ("svd", "bures", "vector")} == {(50, 30)}
     notes = " ".join(found.notes)
-    assert "of 50 and 30 rows drawn at random; all 130 and 30 are in the tests" in notes
+    assert "of 50 and 30 rows drawn at random; the tests use all 130 and 30" in notes
     for name, cost in (("svd", km.svd_cost), ("matrix", km.matrix_cost),
                        ("vector", km.vector_cost)):  # fmt: skip
         value = float(cost(found.x, found.y, 0.2))

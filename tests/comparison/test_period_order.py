@@ -49,13 +49,13 @@ def test_an_unknown_order_is_that_of_the_rows_and_is_said():
     found = km.drift_over_time(rows, "phase", permutations=19)
     assert found.reference == "old"
     assert [p.period for p in found.periods] == ["new", "later"]
-    assert any("do not tell their order" in note for note in found.notes)
+    assert any("have no recognizable order" in note for note in found.notes)
     rows["phase"] = ["Feb 2024"] * 20 + ["Dec 2023"] * 20 + ["Jan 2024"] * 20
     found = km.drift_over_time(rows, "phase", permutations=19)
     assert [found.reference, *(p.period for p in found.periods)] == [
         "Dec 2023", "Jan 2024", "Feb 2024"
     ]  # fmt: skip
-    assert not any("do not tell their order" in note for note in found.notes)
+    assert not any("have no recognizable order" in note for note in found.notes)
 
 
 def test_files_of_months_are_in_their_order(tmp_path):

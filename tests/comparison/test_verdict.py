@@ -118,7 +118,7 @@ def test_too_few_permutations_are_not_too_few_rows():
     assert verdict.too_few_permutations
     assert verdict.sentence() == (
         "Too few permutations to say: permutations=5 cannot show a difference at level 0.05, "
-        "because no p-value can fall below 0.17; it takes 19 or more."
+        "because no p-value can fall below 0.17; 19 or more are needed."
     )
     enough = km.compare(x, y, permutations=19).verdict
     assert enough.different
@@ -161,7 +161,7 @@ def test_sketches_have_a_pvalue_and_refuse_numbers_that_tell_nothing():
     assert str(far).startswith("They differ (p < 1e-06).")
     assert "SVD cost" in str(far)
     assert far.verdict.effect is None
-    assert "nothing is said of columns" in far.verdict.sentence()
+    assert "no result for single columns" in far.verdict.sentence()
     tiny = km.compare(*(km.Sketch(good).update(p) for p in (x[:5], x[5:])))
     assert not tiny.verdict.different
     assert tiny.verdict.sentence().startswith("No verdict: because a sketch has 5 rows")

@@ -63,7 +63,7 @@ def test_sizes_that_cannot_be_halved_are_refused():
     x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
     loss = km.DebiasedLoss(km.SVDLoss(0.3))
     for data, points in ((x, x[:10]), (x[:1], x[:1])):
-        with pytest.raises(ShapeError, match="as many of each"):
+        with pytest.raises(ShapeError, match="equally many of each"):
             loss(data, points)
 
 

@@ -365,7 +365,7 @@ def test_paths_that_cannot_take_a_mixture():
         km.svd_cost(MIXTURE, MIXTURE, method="sketch")
     feature_map = km.nystrom_features(POINTS, 0.1, rank=3)
     sketch = km.Sketch(feature_map).update(POINTS)
-    with pytest.raises(errors.OptionError, match="sketch and the other side a mixture"):
+    with pytest.raises(errors.OptionError, match="sketch and the other argument is a mixture"):
         km.svd_cost(sketch, MIXTURE)
     with pytest.raises(errors.SampleError, match="GaussianMixture"):
         km.two_sample_test(MIXTURE, POINTS)

@@ -186,7 +186,7 @@ def test_addresses(tmp_path):
         found = open_files([f"memory://kermix-test/*.{suffix}"])
         np.testing.assert_array_equal(rows(found), VALUES)
     for bad in ("*.none", "memory://nothing/*.csv"):
-        with pytest.raises(TableError, match="no file has such a name"):
+        with pytest.raises(TableError, match="no file matches this name"):
             open_files([bad])
     with pytest.raises(TableError, match="nosuch"):
         open_files(["nosuch://a/b.csv"])

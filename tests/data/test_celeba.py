@@ -46,7 +46,7 @@ def test_parts_attributes_and_crop(official, tmp_path):
     assert [len(read_celeba(tmp_path, p).images) for p in ("valid", "test")] == [1, 2]
     uncropped = read_celeba(tmp_path, size=32, crop=178).images
     assert uncropped[0, 2, 16, 0] > 200, "what is around the face is blue"
-    with pytest.raises(OptionError, match=r"'Bald' is no attribute.*Male, Smiling"):
+    with pytest.raises(OptionError, match=r"'Bald' is not an attribute.*Male, Smiling"):
         faces.attribute("Bald")
 
 
@@ -61,7 +61,7 @@ def test_damaged_and_missing_faces_are_named(tmp_path):
     assert faces.attribute("Male").tolist() == [1, 1, 1, 0, 1]
     missing, extra, damaged = faces.notes
     assert "1 of 7 pictures in the list of the part train are not there, as 000004.jpg" in missing
-    assert "1 pictures are in no list" in extra
+    assert "1 images are in no list" in extra
     assert "1 of 6 pictures are damaged and were skipped: 000002.jpg (" in damaged
 
 
@@ -109,7 +109,7 @@ def test_where_it_is_not(tmp_path):
     (tmp_path / "img_align_celeba.zip").write_bytes(b"")
     with pytest.raises(ImageError, match="still packed"):
         read_celeba(tmp_path)
-    with pytest.raises(ImageError, match="name the folder that holds it as data_root"):
+    with pytest.raises(ImageError, match="give its folder as data_root"):
         load("celeba")
 
 

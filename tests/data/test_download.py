@@ -78,7 +78,7 @@ def test_a_broken_connection_is_gone_on_with(ranges, server, file, tmp_path):
     server.cut, server.ranges = 150_000, ranges
     target = tmp_path / "file.bin"
     with pytest.raises(
-        DownloadError, match=r"file.bin could not be fetched \(http://127.*Try again"
+        DownloadError, match=r"file.bin could not be downloaded \(http://127.*Try again"
     ):
         download.fetch([server.address + "file.bin"], md5, target)
     assert not target.exists()
@@ -100,7 +100,7 @@ def test_a_part_that_is_already_everything(server, file, tmp_path):
 def test_other_contents_are_refused(server, file, tmp_path):
     md5 = file[1]
     (server.folder / "file.bin").write_bytes(b"<html>moved</html>")
-    with pytest.raises(DownloadError, match="not the official file"):
+    with pytest.raises(DownloadError, match="not the official one"):
         download.fetch([server.address + "file.bin"], md5, tmp_path / "file.bin")
     assert not (tmp_path / "file.bin").exists()
 

@@ -38,7 +38,7 @@ def test_other_sizes_are_resized_and_damaged_pictures_skipped_with_notes(tmp_pat
     assert images.image == (1, 3, 4)
     torch.testing.assert_close(images.values[:, 0] * 255, torch.tensor([100.0, 50.0, 100.0]))
     resized, damaged = images.notes
-    assert "1 of 3 pictures were cropped to the middle and resized to 4 x 3" in resized
+    assert "1 of 3 images were centre-cropped and resized to 4 x 3" in resized
     assert "1 of 4 pictures are damaged and were skipped: d.png (no picture)" in damaged
     assert load(str(tmp_path)).notes == images.notes
 

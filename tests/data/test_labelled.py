@@ -100,10 +100,10 @@ def test_damaged_cifar_names_the_file(tmp_path):
     wrong[3 * 3073] = 12
     (folder / "data_batch_3.bin").write_bytes(batches["data_batch_3.bin"])
     (folder / "data_batch_4.bin").write_bytes(bytes(wrong))
-    with pytest.raises(ImageError, match=r"data_batch_4.bin: not of CIFAR-10.*label 12"):
+    with pytest.raises(ImageError, match=r"data_batch_4.bin: not from CIFAR-10.*label 12"):
         load_labelled("cifar10", "train", data_root=tmp_path)
     (folder / "test_batch.bin").write_bytes(b"\x0b" * 3073)
-    with pytest.raises(ImageError, match=r"test_batch.bin: not of CIFAR-10.*label 11"):
+    with pytest.raises(ImageError, match=r"test_batch.bin: not from CIFAR-10.*label 11"):
         load_labelled("cifar10", "test", data_root=tmp_path)
 
 
@@ -112,11 +112,11 @@ def test_truncated_and_partial_archives(tmp_path):
     batches = cifar_batches()
     write_archive(path, batches)
     path.write_bytes(path.read_bytes()[:-30_000])
-    with pytest.raises(ImageError, match=r"cifar-10-binary.tar.gz: damaged or not whole"):
+    with pytest.raises(ImageError, match=r"cifar-10-binary.tar.gz: damaged or incomplete"):
         load_labelled("cifar10", "test", data_root=tmp_path)
     write_archive(path, batches)
     path.write_bytes(path.read_bytes()[:80_000])  # within a batch that is read
-    with pytest.raises(ImageError, match=r"cifar-10-binary.tar.gz: damaged or not whole"):
+    with pytest.raises(ImageError, match=r"cifar-10-binary.tar.gz: damaged or incomplete"):
         load_labelled("cifar10", "train", data_root=tmp_path)
     del batches["data_batch_4.bin"]
     write_archive(path, batches)
@@ -126,7 +126,7 @@ def test_truncated_and_partial_archives(tmp_path):
     path = tmp_path / "cifar10-jpeg.tar.xz"
     write_archive(path, cifar_pictures())
     path.write_bytes(path.read_bytes()[:-400])
-    with pytest.raises(ImageError, match=r"cifar10-jpeg.tar.xz: damaged or not whole"):
+    with pytest.raises(ImageError, match=r"cifar10-jpeg.tar.xz: damaged or incomplete"):
         load_labelled("cifar10", "test", data_root=tmp_path)
 
 
@@ -226,12 +226,12 @@ def test_class_folders_with_a_test_set_get_one_form(tmp_path):
 
 
 def test_folders_that_cannot_be_classes(tmp_path):
-    with pytest.raises(ImageError, match="not a folder, and not a labelled set"):
+    with pytest.raises(ImageError, match="neither a folder nor a labelled data set"):
         load_labelled(str(tmp_path / "none"), "train")
-    with pytest.raises(ImageError, match="0 folders with pictures"):
+    with pytest.raises(ImageError, match="0 folders with images"):
         load_labelled(str(tmp_path), "train")
     write_classes(tmp_path, 1)
-    with pytest.raises(ImageError, match="too few pictures in each class"):
+    with pytest.raises(ImageError, match="too few images per class"):
         load_labelled(str(tmp_path), "train")
 
 
@@ -254,7 +254,7 @@ def test_resizing_and_bad_options(tmp_path):
         load_labelled("digits", "valid")
     with pytest.raises(OptionError, match="size"):
         load_labelled("digits", "test", size=0)
-    with pytest.raises(ImageError, match="data_root is no folder"):
+    with pytest.raises(ImageError, match="data_root is not a folder"):
         load_labelled("mnist", "test", data_root=tmp_path / "none")
 
 
@@ -312,7 +312,7 @@ def test_load_reads_one_part_of_a_folder_in_the_form_of_both(tmp_path):
     assert parts[0].image == parts[1].image == (3, 5, 6)
     assert parts[1].classes == ("cat", "dog")
     assert parts[1].labels.tolist() == [0, 0, 1, 1]
-    assert "the pictures in its folder test were read" in parts[1].notes[0]
+    assert "using the images in its folder test" in parts[1].notes[0]
 
 
 def test_pictures_of_another_folder_are_not_taken_from_the_cache(tmp_path):

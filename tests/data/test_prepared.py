@@ -89,7 +89,7 @@ def test_a_cache_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     found = prepared("x", plan, tmp_path / "file" / "cache")
     check(found, notes=2)
-    assert "Not kept in" in found.notes[1]
+    assert "Not cached in" in found.notes[1]
 
 
 def test_too_little_space(tmp_path, monkeypatch):

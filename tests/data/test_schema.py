@@ -122,7 +122,7 @@ def test_a_schema_is_saved_and_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "other"}, "no kermix schema"),
+        ({"format": "other"}, "not a kermix schema"),
         ({"version": 99}, "version 99"),
         ({"columns": [{"kind": "number"}]}, "damaged"),
         ({"columns": [{"kind": "strange", "name": "a", "type": {"arrow": "int64"}}]}, "damaged"),
@@ -206,7 +206,7 @@ def test_tables_are_pooled_into_a_type_that_holds_both():
         ({"a": [1, "x"]}, "column a"),
         (np.zeros(3), "shape"),
         (np.array([["a"]]), "real numbers"),
-        (3, "is no table"),
+        (3, "is not a table"),
         (pa.table([[1], [2]], names=["a", "a"]), "appear twice"),
     ],
 )
@@ -225,9 +225,9 @@ def test_what_is_no_table_is_refused(table, message):
         (
             {"kinds": {"price": "time"}},
             SchemaError,
-            "column price: holds double, which is no time",
+            "column price: holds double, which is not a time",
         ),
-        ({"kinds": {"color": "constant"}}, SchemaError, "no constant"),
+        ({"kinds": {"color": "constant"}}, SchemaError, "not a constant"),
         ({"columns": ["nope"]}, SchemaError, "no column nope"),
         ({"columns": "price"}, OptionError, "list of names"),
         ({"exclude": list(TABLE)}, SchemaError, "no column is left"),

@@ -67,5 +67,5 @@ def test_digits_are_images():
 def test_names_that_do_not_exist():
     with pytest.raises(OptionError, match="mixture10"):
         toy("nothing")
-    with pytest.raises(TableError, match="neither a file"):
+    with pytest.raises(TableError, match="not a file"):
         load("nothing")

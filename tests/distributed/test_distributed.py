@@ -72,8 +72,8 @@ def test_ranks_that_do_not_agree_all_say_so(found):
     assert "x is empty on all ranks" in said["empty"]
     assert "NaN or infinite values on ranks [0]" in said["NaN"]
     if ranks > 1:
-        assert "not the same dimension on all ranks: [2, 3" in said["dimension"]
-        assert "not the same dtype" in said["dtype"]
+        assert "not have the same dimension on all ranks: [2, 3" in said["dimension"]
+        assert "not have the same dtype" in said["dtype"]
         assert "weights_x is given on some ranks only" in said["weights"]
 
 
@@ -115,7 +115,7 @@ def test_any_module_can_be_gathered_for_but_not_sharded():
     value, info = DistributedLoss(Distance()).with_info(x, y)
     assert info.strategy == "gather"
     assert value == energy_distance(x, y)
-    with pytest.raises(OptionError, match="needs a loss of kermix"):
+    with pytest.raises(OptionError, match="needs a kermix loss"):
         DistributedLoss(Distance(), "shard")
 
 
@@ -127,7 +127,7 @@ def test_options_that_contradict_each_other():
         DistributedLoss(km.SVDLoss(0.5), "magic")
     with pytest.raises(OptionError, match="needs samples"):
         DistributedLoss(km.SVDLoss(), "shard")(sketch, x)
-    with pytest.raises(OptionError, match="leave the loss's v out"):
+    with pytest.raises(OptionError, match="omit the loss's v"):
         DistributedLoss(km.SVDLoss(0.5))(sketch, x)
     with pytest.raises(OptionError, match="no variance"):
         DistributedLoss(km.SVDLoss(), "shard")(x, x)

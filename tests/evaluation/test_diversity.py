@@ -224,7 +224,7 @@ def test_the_dtype_is_that_of_the_samples(dtype):
 
 
 def test_equal_samples_have_the_variance_that_the_warning_tells():
-    with pytest.warns(DegenerateDataWarning, match="the variance 1 is used"):
+    with pytest.warns(DegenerateDataWarning, match="using the variance 1"):
         assert km.stable_variance(torch.full((50, 2), 7.0)) == 1.0
 
 
@@ -237,7 +237,7 @@ def test_bad_input_is_refused_by_name():
         (lambda: km.vendi(x, 0.5, kernel=km.CosineKernel()), OptionError, "both given"),
         (lambda: km.vendi(x[None], 0.5), ShapeError, "one set"),
         (lambda: km.vendi(x * math.nan, 0.5), SampleError, "NaN"),
-        (lambda: km.vendi(sketch, 0.5), OptionError, "beside a sketch"),
+        (lambda: km.vendi(sketch, 0.5), OptionError, "for a sketch"),
         (lambda: km.vendi(x, 0.5, order=0), OptionError, "order"),
         (lambda: km.vendi(x, 0.5, tolerance=2), OptionError, "tolerance"),
         (lambda: km.vendi(x, 0.5, rank=3, tolerance=0.1), OptionError, "both given"),

@@ -140,7 +140,7 @@ def test_a_bad_value_is_told_and_the_page_goes_on(browser, address):
     number.fill("tall")
     number.press("Enter")
     alert = page.get_by_role("alert")
-    alert.filter(has_text="'tall' is no number").wait_for()
+    alert.filter(has_text="'tall' is not a number").wait_for()
     shown = page.locator("#ask .card p").all_inner_texts()
     assert shown == ["no answer"] * 6, "nothing of the question before is left"
     assert page.locator("#likely td").count() == 0

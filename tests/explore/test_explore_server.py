@@ -126,8 +126,8 @@ def test_no_file_is_read_that_was_not_named(address, path):
 @pytest.mark.parametrize(
     ("path", "body", "error"),
     [
-        ("ask", b"{", "no JSON"),
-        ("ask", b"\xff\xfe", "no JSON"),
+        ("ask", b"{", "not JSON"),
+        ("ask", b"\xff\xfe", "not JSON"),
         ("ask", b"[" * 100_000, "JSON|nested"),
         ("ask", b"[]", "an object with given"),
         ("ask", b'{"given": {"sex": "\\ud800"}}', "half a character"),
@@ -135,11 +135,15 @@ def test_no_file_is_read_that_was_not_named(address, path):
         ("draws", b'{"given": {"sex": "\\ud800"}, "n": 3, "seed": 0}', "half a character"),
         ("ask", {"given": {}, "file": "/etc/passwd"}, "nothing else"),
         ("ask", {"given": 3}, "an object of values"),
-        ("ask", {"given": {"size": "x"}}, "is no number"),
+        ("ask", {"given": {"size": "x"}}, "is not a number"),
         ("ask", b" " * (1 << 20) + b"{}", "more than 1,048,576 bytes"),
         ("draws", {"given": {}, "n": 101, "seed": 0}, "from 1 to 100"),
         ("draws.csv", {"given": {}, "n": 10**9, "seed": 0, "safe": False}, "from 1 to 100,000"),
-        ("draws.csv", {"given": {"size": "x"}, "n": 1, "seed": 0, "safe": True}, "is no number"),
+        (
+            "draws.csv",
+            {"given": {"size": "x"}, "n": 1, "seed": 0, "safe": True},
+            "is not a number",
+        ),
         ("draws.csv", {"given": {}, "n": 1, "seed": 0, "safe": "no"}, "true or false"),
     ],
 )
@@ -162,7 +166,7 @@ def test_what_the_run_tells(address, run):
     assert described["left_out"] == [{"name": "key", "kind": "key"}]
     watched = told(address, "watch")
     assert [row["step"] for row in watched["history"]][-1] == 40
-    assert "no fit of this page" in told(address, "keep", {})["error"]
+    assert "no fit to stop" in told(address, "keep", {})["error"]
 
 
 def test_checks_and_odd_rows_come_when_they_are_done(address, run):
@@ -299,7 +303,7 @@ def test_a_busy_port_picks_the_next():
     assert port < second.getsockname()[1] < port + 50
     first.close()
     second.close()
-    with pytest.raises(OptionError, match="no name of this machine"):
+    with pytest.raises(OptionError, match="not an address of this machine"):
         free_socket("no such host", 0)
     with pytest.raises(OptionError, match="from 0 to 65535"):
         free_socket("127.0.0.1", 70_000)
@@ -313,7 +317,7 @@ def test_ctrl_c_ends_the_command(run):
 
 
 def _stopped_by_ctrl_c(process):
-    process.wait_for(lambda: "Ctrl-C ends it." in process.output)
+    process.wait_for(lambda: "Press Ctrl-C to stop." in process.output)
     parts = urlsplit(re.search(r"http://\S+", process.output)[0])
     found = Address("0.0.0.0", parts.port, parts.path.strip("/"))
     process.wait_for(lambda: _answers(parts.port))
@@ -389,12 +393,12 @@ def test_a_fit_whose_process_is_killed_has_failed(tmp_path, monkeypatch):
         explored.fitting._process.wait()
         state = told(address, "state")
         assert state["state"] == "failed"
-        assert "ended by signal SIGKILL" in state["error"]
+        assert "killed by signal SIGKILL" in state["error"]
         error = told(address, "ask", {"given": {}})["error"]
-        assert re.search("has failed: .*SIGKILL.* kermix resume", error)
+        assert re.search("Training failed: .*SIGKILL.* kermix resume", error)
     assert explored.state == "failed", "also when it is closed"
     assert "SIGKILL" in explored.fitting.failed
-    with pytest.raises(RunError, match="not trained to the end"):
+    with pytest.raises(RunError, match="training is not finished"):
         Explored.open(run.folder)
 
 
@@ -422,9 +426,9 @@ def test_a_fit_of_rows_is_asked_in_closed_form(tmp_path):
     # Runs that cannot be asked are refused with what to do.
     other = {**run.config["settings"], "model": "generator", "refine_steps": 0}
     for change, error in (
-        ({"settings": other}, "no density that could be asked"),
+        ({"settings": other}, "no density to query"),
         ({"image": [1, 1, 2]}, "images"),
-        ({"columns": ["x"] * 201}, "201 columns, and a page asks one of 200 at most"),
+        ({"columns": ["x"] * 201}, "201 columns, but a page can show at most 200"),
     ):
         with pytest.raises(OptionError, match=error):
             explorable(replace(run, config={**run.config, **change}))

@@ -106,16 +106,16 @@ def test_a_gap_can_be_given(model, questions):
     [
         ([], "an object of values"),
         ({"sx": "m"}, "no column sx; did you mean sex"),
-        ({"key": "P-0001"}, "key is a key, which is left out"),
-        ({"size": "tall"}, "'tall' is no number"),
-        ({"size": 172.0}, "must have text"),
+        ({"key": "P-0001"}, "key is a key, which is not modelled"),
+        ({"size": "tall"}, "'tall' is not a number"),
+        ({"size": 172.0}, "must be text"),
         ({"size": "nan"}, "missing"),
         ({"size": "inf"}, "infinite"),
-        ({"size": "1e9"}, "outside of the range"),
-        ({"sex": "M"}, "never is 'M'"),
-        ({"sex": ["m"]}, "must have text"),
-        ({"day": "yesterday"}, "is no time"),
-        ({"sex": "m" * 10_001}, "more than 10000 letters"),
+        ({"size": "1e9"}, "outside the range"),
+        ({"sex": "M"}, "is never 'M'"),
+        ({"sex": ["m"]}, "must be text"),
+        ({"day": "yesterday"}, "is not a time"),
+        ({"sex": "m" * 10_001}, "more than 10000 characters"),
     ],
 )
 def test_odd_input_is_refused_by_name(questions, given, error):
@@ -240,7 +240,7 @@ def test_whole_numbers_of_many_digits_are_kept():
     assert [row[0] for row in questions.shown_draws(given, 3, 0)["rows"]] == [given["big"]] * 3
     assert questions.likely(given)["big"] == given["big"]
     assert questions.typed({"x": "99999999999999999999"})["x"].to_pylist() == [1e20]
-    with pytest.raises(OptionError, match="'0x10' is no number"):
+    with pytest.raises(OptionError, match="'0x10' is not a number"):
         questions.ask({"x": "0x10"})
 
 

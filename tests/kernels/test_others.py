@@ -186,7 +186,7 @@ def test_where_a_closed_form_needs_the_gaussian(kernel):
         with pytest.raises(errors.KernelError, match="Gaussian"):
             call()
     sketch = km.Sketch(km.nystrom_features(x, 0.1, rank=3)).update(x)
-    with pytest.raises(errors.KernelError, match="beside a sketch"):
+    with pytest.raises(errors.KernelError, match="for a sketch"):
         km.svd_cost(sketch, y, kernel=kernel)
     with pytest.raises(errors.KernelError, match="strategy='shard'"):
         DistributedLoss(km.SVDLoss(kernel=kernel), strategy="shard")

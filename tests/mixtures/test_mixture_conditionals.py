@@ -95,5 +95,5 @@ def test_shapes_that_do_not_fit_are_refused():
     own = mixture("full")
     with pytest.raises(ShapeError, match="coordinate left"):
         conditional_mixture(own, torch.ones(3, dtype=torch.bool), torch.zeros(1, 3))
-    with pytest.raises(ShapeError, match="1 coordinates are seen"):
+    with pytest.raises(ShapeError, match="1 coordinates are given"):
         conditional_mixture(own, torch.tensor([True, False, False]), torch.zeros(1, 2))

@@ -39,7 +39,7 @@ NAN, INF = float("nan"), float("inf")
         (torch.tensor([1.0, -1.0, 1.0]), MEANS, ONES, WeightError, "negative"),
         (torch.tensor([1.0, NAN, 1.0]), MEANS, ONES, WeightError, "NaN"),
         (torch.zeros(3), MEANS, ONES, WeightError, "zero"),
-        (torch.ones(4), MEANS, ONES, WeightError, "one weight for each"),
+        (torch.ones(4), MEANS, ONES, WeightError, "one weight per point"),
         (torch.ones(2, 3), torch.zeros(3, 3, 2), ONES.expand(3, 3), WeightError, "batch"),
         (ONES, torch.zeros(3, 2, dtype=torch.long), ONES, SampleError, "means has dtype"),
         (ONES, torch.full((3, 2), NAN), ONES, SampleError, "means has 6 NaN"),

@@ -57,7 +57,7 @@ def test_channels_are_coded_by_themselves():
 
 
 def test_autoencoder_refuses_what_it_cannot_do():
-    with pytest.raises(OptionError, match="squares"):
+    with pytest.raises(OptionError, match="square images"):
         Autoencoder((1, 8, 16), generator=seeded())
     with pytest.raises(OptionError, match="code=5"):
         Autoencoder((3, 16, 16), 5, by_channel=True, generator=seeded())
@@ -92,7 +92,7 @@ def test_spaces_mean_what_they_say():
     torch.testing.assert_close(first, RandomFeatures(images, 4, generator=seeded())(images))
     with pytest.raises(OptionError, match="autoencoder"):
         make_space("codes", images, None, seeded())
-    with pytest.raises(OptionError, match="not offered"):
+    with pytest.raises(OptionError, match="not supported"):
         make_space("fourier", images, None, seeded())
 
 

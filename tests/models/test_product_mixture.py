@@ -101,7 +101,7 @@ def test_every_pass_raises_the_likelihood_and_returns_it():
         after = mean()
         assert after < before + 1e-4
         before = after
-    with pytest.raises(ShapeError, match="one for each"):
+    with pytest.raises(ShapeError, match="the numbers must match"):
         product_em_pass(model, data[:1])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kermix.errors import OptionError
-from kermix.paper import prior, remarks, statements, table_records
+from kermix.paper import formulas, prior, remarks, statements, table_records
 from kermix.paper.catalogue import judge_again
 from kermix.paper.contents import CONTENTS
 
@@ -54,7 +54,7 @@ def test_every_equation_property_figure_and_table_is_there():
 def test_every_statement_that_is_judged_is_in_the_table():
     named = {statement for entry in CONTENTS for statement in entry.statements}
     known = {getattr(statements, name) for name in statements.__all__}
-    known |= {prior.FITS, prior.PROPERTY_3, remarks.BOUNDED, remarks.OPTIMAL, remarks.SMALL}
+    known |= {prior.FITS, prior.PROPERTY_3, formulas.BOUNDED, formulas.OPTIMAL, remarks.SMALL}
     known |= {table_records.GAP, table_records.TRAIN, table_records.CNN}
     assert known <= named
 
@@ -71,7 +71,7 @@ def test_a_statement_counts_once():
     ]  # fmt: skip
     (line, _) = PAGE["_counts"](claims)
     assert "Of 4 statements" in line
-    assert "2 were seen in every reading and case, 1 in some, 1 in none" in line
+    assert "2 were confirmed in every reading and case, 1 in some, 1 in none" in line
     assert "3 of 5 readings" in line
 
 
@@ -79,10 +79,10 @@ def test_rows_say_what_was_found():
     entry = next(e for e in CONTENTS if e.statements == (remarks.SMALL,))
     row = PAGE["_row"]
     assert "not judged yet" in row(entry, [])
-    assert "| seen |" in row(entry, [claim("x", True, remarks.SMALL)])
+    assert "| confirmed |" in row(entry, [claim("x", True, remarks.SMALL)])
     both = [claim("x", True, remarks.SMALL), claim("y", False, remarks.SMALL)]
-    assert "seen in 1 of 2" in row(entry, both)
-    assert "**not seen**" in row(entry, both[1:])
+    assert "confirmed in 1 of 2" in row(entry, both)
+    assert "**not confirmed**" in row(entry, both[1:])
 
 
 def test_figures_count_their_own_claims():
@@ -90,7 +90,7 @@ def test_figures_count_their_own_claims():
     (first, _) = entry.statements
     own = {**claim("x", False, first), "figure": "fig-images"}
     other = {**claim("y", True, first), "figure": "fig-generation"}
-    assert f"{first.rstrip('.')}: **not seen**" in PAGE["_row"](entry, [own, other])
+    assert f"{first.rstrip('.')}: **not confirmed**" in PAGE["_row"](entry, [own, other])
 
 
 def test_recorded_claims_belong_to_statements_of_the_table():

@@ -200,7 +200,7 @@ def test_claim_survives_its_file():
     claim = Claim("It is so.", "rule", {"a": torch.tensor(2.0)}, holds=False, ours=True)
     again = Claim.from_json(json.loads(json.dumps(claim.as_json())))
     assert again == Claim("It is so.", "rule", {"a": 2.0}, holds=False, ours=True)
-    assert again.sentence().startswith("NOT seen: It is so.")
+    assert again.sentence().startswith("NOT confirmed: It is so.")
 
 
 def test_measure_sees_a_lopsided_curve():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kermix.costs.functions import matrix_cost
-from kermix.paper import prior, remarks
+from kermix.paper import formulas, prior, remarks
 
 SUMMARY = {
     **{f"form {form}": {"excess nll": 0.5, "modes": 10} for form in remarks.FORMS},
@@ -22,7 +22,7 @@ LARGEST = [{"divided": 0.9, "undivided": 0.9}, {"divided": 0.8, "undivided": 0.0
 
 @pytest.fixture(scope="module")
 def found():
-    return remarks.formulas()
+    return formulas.formulas()
 
 
 def verdicts(summary, largest, found):
@@ -74,12 +74,12 @@ def test_the_least_distance_to_the_identity_is_the_matrix_cost():
     """Against a direct minimization over all matrices C, by the normal equations."""
     x = torch.linspace(-0.4, 0.4, 7, dtype=torch.float64)[:, None]
     y = x + 0.02 * torch.sin(9 * x)
-    r_f, r_g, cross = remarks._gram(y, y), remarks._gram(x, x), remarks._gram(y, x)
+    r_f, r_g, cross = formulas._gram(y, y), formulas._gram(x, x), formulas._gram(y, x)
     system = torch.kron(r_f, r_g)
     best = torch.linalg.solve(system, cross.flatten())
     least = best @ system @ best - 2 * best @ cross.flatten()
     assert float(-least) == pytest.approx(float(matrix_cost(x, y, remarks.V, ridge=0.0)), rel=1e-9)
-    assert remarks._optimality(x, y)["whitened"] == pytest.approx(1, abs=1e-9)
+    assert formulas._optimality(x, y)["whitened"] == pytest.approx(1, abs=1e-9)
 
 
 PRIOR = {

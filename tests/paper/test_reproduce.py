@@ -154,8 +154,8 @@ def test_all_end_with_claims_and_page(tmp_path):
         for claim in record["claims"]:
             assert claim["text"].replace("'", "&#x27;") in page
     # Of a training of five steps hardly anything is claimed rightly; it must be said.
-    assert "NOT seen" in result.output
-    assert "NOT seen" in page
+    assert "NOT confirmed" in result.output
+    assert "NOT confirmed" in page
     assert "scikit-learn's digits" in result.output
 
 
@@ -290,7 +290,7 @@ def test_a_claim_that_fails_is_counted_on_the_page(artefacts, tmp_path):
     failed = [replace(c, holds=False) for c in artefact.claims[:2]]
     replace(artefact, claims=failed + artefact.claims[2:3]).save(tmp_path, quick=True, seconds=1.0)
     page = write_page(tmp_path, records_in(tmp_path)).read_text()
-    assert f"{int(artefact.claims[2].holds)} of 3 claims seen" in page
+    assert f"{int(artefact.claims[2].holds)} of 3 claims confirmed" in page
 
 
 @pytest.mark.usefixtures("offline", "undrawn")

@@ -52,7 +52,7 @@ def test_costs_are_folded_with_what_equal_sets_would_read(tmp_path):
     folded = text[text.index("<details>") :]
     assert "SVD cost" in folded
     assert "SVD cost" not in text[: text.index("<details>")]
-    assert "dealt to two sets at random" in folded
+    assert "split into two sets at random" in folded
     assert folded.rstrip().endswith("</details></body></html>")
 
 

@@ -81,7 +81,7 @@ def test_score_takes_what_a_fit_takes(tmp_path):
     scores = run.score(values)
     for data in (frame, frame[["c", "a", "b"]], values.numpy(), values.tolist()):
         assert torch.equal(run.score(data), scores)
-    with pytest.raises(ShapeError, match="same names"):
+    with pytest.raises(ShapeError, match="names must match"):
         run.score(frame.rename(columns={"a": "z"}))
     frame.loc[3, "b"] = np.nan
     with pytest.raises(TableError, match="1 of 120 rows have missing values"):
@@ -148,10 +148,10 @@ def test_images_of_rows_keep_root_and_size(tmp_path):
     [
         ({"stepps": 3}, "no setting 'stepps'; there are .*steps"),
         ({"steps": -1}, "steps=-1 must be a whole number"),
-        ({"rows": 5}, "rows is for data that are read"),
+        ({"rows": 5}, "rows is only for data read from files"),
         ({"model": "codes"}, "for square images"),
-        ({"devices": 2}, "write these to a file first"),
-        ({"cost": "best"}, "cost='best' is not offered"),
+        ({"devices": 2}, "write the data to a file first"),
+        ({"cost": "best"}, "cost='best' is not supported"),
     ],
 )
 def test_refusals_leave_nothing_behind(options, message, tmp_path):
@@ -161,5 +161,5 @@ def test_refusals_leave_nothing_behind(options, message, tmp_path):
 
 
 def test_a_folder_that_exists_is_refused(tmp_path):
-    with pytest.raises(RunError, match="nothing is ever overwritten"):
+    with pytest.raises(RunError, match="will not be overwritten"):
         km.fit(rows(), out=tmp_path)

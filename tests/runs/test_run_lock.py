@@ -76,7 +76,7 @@ def test_a_look_neither_takes_the_lock_nor_gives_it_back(holder, tmp_path):
     for _ in range(3):
         assert is_held(tmp_path)
     assert (tmp_path / "lock").exists()
-    with pytest.raises(RunError, match="in training already"), locked_run(tmp_path):
+    with pytest.raises(RunError, match="already being trained"), locked_run(tmp_path):
         pass
 
 
@@ -119,7 +119,7 @@ def test_other_kinds_of_run_are_held_too(kind, tmp_path, monkeypatch):
     run, refused = tmp_path / "run", []
 
     def train(self, trainer, **callbacks):
-        with pytest.raises(RunError, match=f"{run} is in training"):
+        with pytest.raises(RunError, match=f"{run} is already being trained"):
             kermix("resume", run)
         refused.append(kind)
         return False

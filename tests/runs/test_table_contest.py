@@ -15,7 +15,7 @@ from kermix.runs.fit_run import FitRun
 from kermix.runs.kinds import open_run
 from kermix.runs.table_mixture import TableMixture, has_densities
 from kermix.runs.table_run import TableRun
-from kermix.training.table_model import TableModelSettings, table_split
+from kermix.training.table_settings import TableModelSettings, table_split
 
 SHORT = {"steps": 20, "device": "cpu"}
 MEAN, COVARIANCE = np.array([1.0, 200.0]), np.array([[4.0, 15.0], [15.0, 100.0]])

@@ -24,8 +24,8 @@ from kermix.runs.kinds import open_run
 from kermix.runs.table_store import look_at_large
 from kermix.training import table_model, table_rows
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.table_model import TableModelSettings, table_split
 from kermix.training.table_rows import OtherRows, split_rows
+from kermix.training.table_settings import TableModelSettings, table_split
 
 pytestmark = pytest.mark.usefixtures("undrawn_in_module")
 TINY = {"width": 16, "blocks": 1, "steps": 40, "learning_rate": 0.01, "device": "cpu"}

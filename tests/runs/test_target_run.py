@@ -225,8 +225,8 @@ def test_what_a_model_of_one_column_cannot_do_is_said(classes, folder, tmp_path)
     ("arguments", "message"),
     [
         (("--target", "knd"), "there is no column 'knd' to predict; did you mean kind"),
-        ((), "name the column to predict, --target COLUMN"),
-        (("--target", "kind", "--patch", "5"), "--patch is for images"),
+        ((), "name the column to predict with --target COLUMN"),
+        (("--target", "kind", "--patch", "5"), "--patch is only for images"),
         (("--target", "kind", "--set", "rotation=3"), "rotation does not apply to a table"),
         (("--target", "kind", "--kind", "kind=key"), "kind is a key"),
     ],
@@ -239,7 +239,7 @@ def test_refused_with_the_reason(folder, arguments, message, tmp_path):
 
 def test_few_rows_and_targets_of_images_are_refused(tmp_path):
     plants(12).to_csv(tmp_path / "few.csv", index=False)
-    with pytest.raises(errors.TableError, match="12 rows have a kind, and at least 25"):
+    with pytest.raises(errors.TableError, match="12 rows have a kind, but at least 25"):
         kermix("classify", tmp_path / "few.csv", "--target", "kind")
     with pytest.raises(errors.OptionError, match="for tables, not images"):
         kermix("classify", "digits", "--target", "kind")

@@ -85,7 +85,7 @@ def test_landmarks_and_scales_of_another_sketch(folder):
     merged = first + second
     assert_same(merged, km.Sketch(first.feature_map).update(torch.from_numpy(wide)))
     assert merged.origin.files == first.origin.files + second.origin.files
-    with pytest.raises(SketchError, match=r"wide\.npy: they would count twice"):
+    with pytest.raises(SketchError, match=r"wide\.npy: they would be counted twice"):
         _ = first + first
     plain = km.sketch_files(folder / "wide.npy", rank=30, standardize=False)
     with pytest.raises(SketchError, match="scaled differently"):
@@ -189,7 +189,7 @@ def test_files_that_cannot_be_sketched(content, message, tmp_path):
     [
         ({"tolerance": -1.0}, "tolerance=-1"),
         ({"tolerance": math.nan}, "tolerance=nan"),
-        ({"engine": "dask", "workers": 0}, "workers=0: at least one"),
+        ({"engine": "dask", "workers": 0}, "workers=0: must be at least 1"),
     ],
 )
 def test_options_out_of_range(options, message, folder):

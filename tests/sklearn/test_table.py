@@ -16,12 +16,9 @@ from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import Link
 from kermix.models.table.network import TableNetwork
 from kermix.training.loop import Trainer
-from kermix.training.table_model import (
-    TableModelSettings,
-    TableModelTask,
-    TableRows,
-)
+from kermix.training.table_model import TableModelTask, TableRows
 from kermix.training.table_questions import ordered_questions, random_questions
+from kermix.training.table_settings import TableModelSettings
 
 SMALL = {
     "width": 32,
@@ -282,7 +279,9 @@ def test_one_row_with_a_weight_is_one_row():
     ids=["text", "none", "short", "two axes", "negative", "zero", "nan", "inf", "word", "number"],
 )  # fmt: skip
 def test_bad_weights_are_named(weights):
-    with pytest.raises(errors.OptionError, match="sample_weight must be 30 finite numbers"):
+    with pytest.raises(
+        errors.OptionError, match="sample_weight must be 30 finite, non-negative numbers"
+    ):
         km.TableModel(**SMALL).fit(people(30), sample_weight=weights)
 
 

@@ -85,17 +85,17 @@ def test_a_damaged_checkpoint_says_which_other_one_is_whole(tmp_path):
         save_checkpoint(last, tensors(), {"step": step})
     save_checkpoint(best, tensors(), {"step": 1})
     damage(last)
-    with pytest.raises(RunError, match=r"replace it by .*previous\.safetensors \(step 1\)"):
+    with pytest.raises(RunError, match=r"replace it with .*previous\.safetensors \(step 1\)"):
         load_checkpoint(last)
     damage(previous)
-    with pytest.raises(RunError, match="begin a new run") as refused:
+    with pytest.raises(RunError, match="start a new run") as refused:
         load_checkpoint(last)
-    assert "replace it by" not in str(refused.value)
+    assert "replace it with" not in str(refused.value)
     damage(best)
-    with pytest.raises(RunError, match="begin a new run"):
+    with pytest.raises(RunError, match="start a new run"):
         load_checkpoint(best)
     save_checkpoint(last, tensors(), {"step": 3})
-    with pytest.raises(RunError, match=r"replace it by .*last\.safetensors \(step 3\)"):
+    with pytest.raises(RunError, match=r"replace it with .*last\.safetensors \(step 3\)"):
         load_checkpoint(best)
 
 
@@ -103,12 +103,12 @@ def test_a_damaged_model_of_a_classifier_is_written_again_by_resuming(tmp_path):
     for name in ("last", "model"):
         save_checkpoint(tmp_path / f"{name}.safetensors", tensors(), {"step": 1})
     damage(tmp_path / "model.safetensors")
-    with pytest.raises(RunError, match="remove it, then `kermix resume`"):
+    with pytest.raises(RunError, match="Remove it; `kermix resume`"):
         load_checkpoint(tmp_path / "model.safetensors")
 
 
 def test_any_other_damaged_file_is_to_be_restored_or_removed(tmp_path):
     save_checkpoint(tmp_path / "fit.ckpt", tensors(), {"step": 1})
     damage(tmp_path / "fit.ckpt")
-    with pytest.raises(RunError, match="put back a copy"):
+    with pytest.raises(RunError, match="Restore a copy"):
         load_checkpoint(tmp_path / "fit.ckpt")

@@ -75,7 +75,7 @@ def test_same_seed_same_network():
 
 def test_errors():
     c, x = two_branches(10)
-    with pytest.raises(ShapeError, match="10 contexts and 9 targets"):
+    with pytest.raises(ShapeError, match="context has 10 rows but target has 9"):
         fit_conditional(c, x[:9])
     with pytest.raises(OptionError, match="nothing to train"):
         ConditionalSettings(steps=0, refine_steps=0)

@@ -72,7 +72,7 @@ def test_every_case_has_a_value():
 @pytest.mark.parametrize(("kind", "old"), CASES)
 def test_an_old_keyword_is_the_new_one_with_a_warning(kind, old):
     new, value, others = RENAMED[old], value_of(kind, old), MIXTURE.get(kind, {})
-    with pytest.warns(DeprecationWarning, match=f"{old} is called {new} now") as caught:
+    with pytest.warns(DeprecationWarning, match=f"{old} is now called {new}") as caught:
         settings = kind(**others, **{old: value})
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -195,7 +195,7 @@ def test_a_conditional_fit_goes_on_from_an_old_checkpoint(tmp_path):
 )
 def test_models_take_the_old_name_of_their_covariance_type(make):
     generator = torch.Generator().manual_seed(0)
-    with pytest.warns(DeprecationWarning, match="variances is called covariance_type now"):
+    with pytest.warns(DeprecationWarning, match="variances is now called covariance_type"):
         model = make(variances="diagonal", generator=generator)
     other = make(covariance_type="diagonal", generator=torch.Generator().manual_seed(0))
     for found, expected in zip(model.parameters(), other.parameters(), strict=True):
@@ -211,7 +211,7 @@ SMALL = {"rows": 60, "steps": 2, "components": 2}
 def test_fit_takes_old_keywords(tmp_path):
     old = {"polish": 2, "batch": 8, "polish_batch": 9, "finish": "closed form", "rate": 0.03,
            "variances": "diagonal", "spread": (1.0, 2.0)}  # fmt: skip
-    with pytest.warns(DeprecationWarning, match="is called") as caught:
+    with pytest.warns(DeprecationWarning, match="is now called") as caught:
         run = km.fit("moons", out=tmp_path / "old", **SMALL, **old)
     assert len(caught) == len(old)
     assert {warning.filename for warning in caught} == {__file__}
@@ -249,7 +249,7 @@ def test_old_options_of_fit_still_work_with_one_note(tmp_path):
         assert said.count("note:") == (kind is str)
         assert "note:" not in result.stdout
         for old in OPTIONS:
-            assert (f"--{old} is called --{new_option(old)} now" in said) == (kind is str)
+            assert (f"--{old} is now called --{new_option(old)}" in said) == (kind is str)
     old, new = runs
     assert old.settings == new.settings
     metrics = [(run.folder / "metrics.csv").read_text() for run in runs]
@@ -308,8 +308,8 @@ def test_old_options_and_settings_of_classify(tmp_path):
         assert result.exit_code == 0, result.output
         settings[name] = open_run(tmp_path / name).settings
         said = " ".join(result.stderr.split())
-        assert ("note: --batch is called --batch-size now." in said) == (name == "old")
-        assert ("note: rate is called learning_rate now." in said) == (name == "old")
+        assert ("note: --batch is now called --batch-size." in said) == (name == "old")
+        assert ("note: rate is now called learning_rate." in said) == (name == "old")
     assert settings["new"] == settings["old"]
     assert (settings["new"].batch_size, settings["new"].learning_rate) == (700, 0.01)
 
@@ -336,7 +336,7 @@ def test_an_estimator_takes_the_old_name():
     new = km.KernelMixture(**common, refine_steps=4).fit(rows)
     old = km.KernelMixture(**common, polish=4)
     assert old.get_params()["polish"] == 4
-    with pytest.warns(DeprecationWarning, match="polish is called refine_steps now") as caught:
+    with pytest.warns(DeprecationWarning, match="polish is now called refine_steps") as caught:
         old.fit(rows)
     assert caught[0].filename == __file__
     assert (old.n_iter_, new.n_iter_) == (7, 7)

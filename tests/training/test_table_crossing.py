@@ -16,12 +16,8 @@ from kermix.models.table.network import ColumnParts, TableNetwork
 from kermix.training import table_model
 from kermix.training.loop import Trainer, make_fabric
 from kermix.training.table_crossing import Crossing, for_all_members
-from kermix.training.table_model import (
-    TableModelSettings,
-    TableModelTask,
-    TableRows,
-    table_split,
-)
+from kermix.training.table_model import TableModelTask, TableRows
+from kermix.training.table_settings import TableModelSettings, table_split
 
 LAYOUT = TableLayout((3, 2), (1,), (0.0,) * 5)  # a category, and a number with one atom
 

@@ -13,8 +13,9 @@ from kermix.data.tables.frames import as_frame
 from kermix.runs.table_data import TableData
 from kermix.training import table_model
 from kermix.training.loop import make_fabric
-from kermix.training.table_model import TableModelSettings, TableModelTask
+from kermix.training.table_model import TableModelTask
 from kermix.training.table_questions import Questions
+from kermix.training.table_settings import TableModelSettings
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

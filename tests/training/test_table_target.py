@@ -9,7 +9,8 @@ import kermix as km
 from kermix import errors
 from kermix.models.table.layout import TableLayout
 from kermix.training.loop import Trainer
-from kermix.training.table_model import TableModelSettings, TableModelTask, TableRows
+from kermix.training.table_model import TableModelTask, TableRows
+from kermix.training.table_settings import TableModelSettings
 
 
 def trainer(share, columns=4, rows=400):

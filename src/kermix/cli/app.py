@@ -20,6 +20,7 @@ from kermix.cli import (
     explore,
     fit,
     reproduce,
+    sampling,
     schema,
     scoring,
     sketch,
@@ -51,21 +52,19 @@ def _say_version(asked: bool) -> None:
 def _kermix(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_say_version, is_eager=True, help="Say which version this is."
-        ),
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Fit, compare and look inside distributions that are given by samples.
+    """Fit, generate and compare tables and samples.
 
-    To begin: kermix fit moons --quick
+    To start: kermix fit moons --quick
     """
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "fit": fit.fit,
     "resume": fit.resume,
-    "sample": fit.sample,
+    "sample": sampling.sample,
     "score": scoring.score,
     "impute": tables.impute,
     "classify": classify.classify,
@@ -141,7 +140,7 @@ for _name, _function in COMMANDS.items():
 )
 def _bench() -> None:
     raise OptionError(
-        "Benchmarks are no part of the package any more; in a checkout of the repository: "
+        "Benchmarks are no longer part of the package; in a clone of the repository, run: "
         "python -m benchmarks NAME."
     )
 
@@ -171,7 +170,7 @@ def run() -> None:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "memory" not in str(error):
             raise
-        _fail("There is not enough memory for this; ask for fewer rows, points or components.")
+        _fail("Not enough memory; use fewer rows, points or components.")
 
 
 def _fail(text: str) -> NoReturn:

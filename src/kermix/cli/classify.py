@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +21,7 @@ from kermix.files import whole_file
 from kermix.runs.folder import check_run
 
 if TYPE_CHECKING:
-    from kermix.data.images.labelled import LabelledImages
-    from kermix.training.classifier_settings import ClassifierSettings
+    pass
 
 
 __all__ = ["classify", "predict"]
@@ -37,55 +36,60 @@ def classify(
         str,
         typer.Argument(
             help="digits (built in), mnist, cifar10, celeba:ATTRIBUTE, or a folder: "
-            "train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png, of which a fifth is then "
-            f"kept for testing; or, with --target, a table ({TABLES})."
+            "train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png, of which a fifth is "
+            f"then held out for testing; or, with --target, a table ({TABLES})."
         ),
     ] = "digits",
     target: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Of a table: the column to predict from all others; a number is a regression.",
+            help="Tables: column to predict from all others; for a number, this is a regression.",
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="gaussian-product, or cnn, a plain network to compare with.")
+        str, typer.Option(help="gaussian-product, or cnn: a plain network for comparison.")
     ] = "gaussian-product",
     patch: Annotated[
-        int, typer.Option(help="Side of the patches in pixels, odd; 1 looks at single pixels.")
+        int, typer.Option(help="Side length of the patches in pixels, odd; 1 means single pixels.")
     ] = 3,
-    epochs: Annotated[
-        int | None, typer.Option(help="Times that every image is seen; by default 20.")
-    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Number of epochs. By default 20.")] = None,
     width: Annotated[
         int | None,
         typer.Option(
-            help="Features of a position; by default 256, 64 for few images. Of a row: 128."
+            help="Features per position; by default 256, or 64 for few images. Tables: features "
+            "per row; by default 128."
         ),
     ] = None,
     depth: Annotated[int | None, typer.Option(help="Number of Gaussian layers.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images or rows in each step.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Batch size: images or rows in each step.")
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     augment: Annotated[
-        bool, typer.Option(help="Whether training images are shifted (cifar10: mirrored too).")
+        bool, typer.Option(help="Whether to shift training images (cifar10: also mirror them).")
     ] = True,
     setting: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Any other setting, as often as needed: whitening=null, anchors_at=[3], "
-            "rotation=10, cutout=8; of a table steps=2000, dropout=0.2. All of them are listed in "
-            "the report.",
+            help="Any other setting (repeatable): whitening=null, anchors_at=[3], rotation=10, "
+            "cutout=8; for tables steps=2000, dropout=0.2. The report lists all of them.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Same seed, same machine: same result.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(help="Random seed; the same seed on the same machine gives the same result."),
+    ] = 0,
     data_root: Annotated[
         Path | None,
-        typer.Option(help="Folder that holds the files of mnist or cifar10; else downloaded."),
+        typer.Option(
+            help="Folder with the files of mnist or cifar10. By default they are downloaded."
+        ),
     ] = None,
     size: Annotated[
-        int | None, typer.Option(help="Bring all images to this side, in pixels.")
+        int | None, typer.Option(help="Resize all images to this side length, in pixels.")
     ] = None,
     reading: Reading = AS_FOUND,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
@@ -94,27 +98,26 @@ def classify(
     ] = "auto",
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the run, which must not exist. By default runs/NAME."),
+        typer.Option(help="Run folder, which must not exist. By default runs/NAME."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A first look: a small network, few steps.")
     ] = False,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with this run; other options are not looked at.")
+        Path | None, typer.Option(help="Continue this run; all other options are ignored.")
     ] = None,
 ) -> None:
     """Learn the classes of images, or a column of a table, and write a report.
 
-    Images, without arguments scikit-learn's 8 x 8 digits, in under a minute: a network of Gaussian
-    products. Each pixel, or the patch around it, is looked at alone; positions meet only in one
-    last exponential. With --target, a column of a table given all others, by the table model: a
-    fifth of the rows is kept for the test. Stop with Ctrl-C at any moment: nothing is lost, and
-    the command to go on is printed.
+    Images (by default scikit-learn's 8 x 8 digits, in under a minute) are classified by a network
+    of Gaussian products: each pixel, or the patch around it, is processed on its own, and
+    positions interact only in one final exponential. With --target, the table model predicts a
+    column of a table from all others; a fifth of the rows is held out for testing. Stop with
+    Ctrl-C at any time: nothing is lost, and the command to continue is printed.
     """
     check_there(data)
-    from kermix.data.images.labelled import load_labelled
+    from kermix.runs.classify_fit import begin_classify
     from kermix.runs.classify_run import ClassifyRun
-    from kermix.runs.folder import check_new_folder, next_free_folder
     from kermix.runs.kinds import open_run
     from kermix.runs.target_run import TargetRun
     from kermix.training.classifier_settings import ClassifierSettings
@@ -143,39 +146,30 @@ def classify(
     given = {name: value for name, value in chosen.items() if value is not None}
     given |= {"model": model, "patch": patch, "seed": seed, **_settings(setting or [])}
     given = note_old_names(given, [field.name for field in fields(ClassifierSettings)])
-    _chosen(data, given, augment, quick, 1000, 32)  # refused, if it must be, before reading files
-    if out is not None:
-        check_new_folder(out)
-    train, test = (
-        load_labelled(data, part, data_root=data_root, size=size) for part in ("train", "test")
-    )
-    settings = _chosen(data, given, augment, quick, len(train), min(train.images.shape[2:]))
-    _check_fits(settings, train)
-    folder = next_free_folder(f"{train.name}-{settings.model}") if out is None else out
-    run = ClassifyRun.create(
-        folder, data, train, test, settings, device=device, precision=precision,
-        options={"data_root": data_root, "size": size},
+    run, images = begin_classify(
+        data, given, folder=out, augment=augment, quick=quick, data_root=data_root, size=size,
+        device=device, precision=precision,
     )  # fmt: skip
     print_notes(run.config["notes"])
-    train_and_finish(run, (train, test))
+    train_and_finish(run, images)
 
 
 def _is_table(data: str, target: str | None, reading: Reading) -> bool:
     """Whether a table is meant; then there must be a target, and else there must be none."""
-    from kermix.runs.table_fit import is_table
+    from kermix.data.loading import is_table
 
     table = is_table(data, arrays=True)
     if table and target is None:
-        raise OptionError(f"{data} is a table: name the column to predict, --target COLUMN.")
+        raise OptionError(f"{data} is a table: name the column to predict with --target COLUMN.")
     if not table and (target is not None or reading.said()):
-        raise OptionError(f"{data}: --target and how a table is read are for tables, not images.")
+        raise OptionError(f"{data}: --target and the reading options are for tables, not images.")
     return table
 
 
 def _check_of_tables(data: str, unused: list[str]) -> None:
     if unused:
         option = f"--{unused[0].replace('_', '-')}"
-        raise OptionError(f"{data}: {option} is for images, and this is a table.")
+        raise OptionError(f"{data} is a table; {option} is only for images.")
 
 
 def _classify_table(
@@ -205,67 +199,67 @@ def _classify_table(
 def predict(
     run: Annotated[
         Path,
-        typer.Argument(help="Folder of a run of kermix classify, or of the table model."),
+        typer.Argument(help="Run folder of kermix classify, or of the table model."),
     ],
     data: Annotated[
         Path,
         typer.Argument(
-            help="A picture, a folder of pictures, an IDX file, or a .npy of images; of the table "
+            help="An image, a folder of images, an IDX file, or a .npy of images; for the table "
             "model, a table, as for fit."
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="Where to write the table, .csv; else it is printed."),
+        typer.Option(
+            "-o", "--out", help="File for the predictions (.csv). By default they are printed."
+        ),
     ] = None,
     chances: Annotated[
         bool, typer.Option("--all", help="Write the probability of every class.")
     ] = False,
     target: Annotated[
         str | None,
-        typer.Option(help="Table model: the column to predict; by default that of the fit."),
+        typer.Option(help="Table model: column to predict. By default the target of the fit."),
     ] = None,
     id_column: Annotated[
         str | None,
-        typer.Option("--id", metavar="COLUMN", help="Table model: a column that names the rows."),
+        typer.Option(
+            "--id", metavar="COLUMN", help="Table model: column that identifies the rows."
+        ),
     ] = None,
     reading: Reading = AS_FOUND,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "cpu",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="auto, cpu, cuda, mps. By default cpu; for the table model, the device of the "
+            "fit."
+        ),
+    ] = None,
 ) -> None:
-    """Find the classes of images, or a column of a table: what is likely, and how likely it is.
+    """Predict the classes of images, or a column of a table, with probabilities.
 
-    For images, a table of file (or row), class and probability. For a run of the table model, the
-    most likely value of a column with its probabilities; of a number median, mean, quantiles.
+    For images, writes a table of file (or row), class and probability. For the table model, the
+    most likely value of a category with all probabilities, or the median, mean and quantiles of a
+    number.
     """
     check_run(run)
     check_there(data)
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.folder import TABLE, TARGET, kind_of_run
-    from kermix.runs.predictions import read_unlabelled
-    from kermix.training.loop import make_fabric
+    from kermix.runs.predictions import predictions
 
     if kind_of_run(run) in (TABLE, TARGET):
-        predict_table(table_run(run), data, out, target, reading, every=chances,
-                      id_column=id_column)  # fmt: skip
+        asked = table_run(run) if device is None else table_run(run).on_device(device)
+        predict_table(asked, data, out, target, reading, every=chances, id_column=id_column)
         return
     if target is not None or id_column is not None or reading.said():
         raise OptionError(
-            f"{run}: --target, --id and how a table is read are for the table model."
+            f"{run}: --target, --id and the reading options are for the table model."
         )
     if out is not None:
         check_output(out, ".csv")
-    opened = ClassifyRun.open(run)
-    place = make_fabric(device, "32-true").device
-    trained = opened.classifier(str(place))
-    kind, blocks, notes = read_unlabelled(data, opened.shape)
-    every = [f"p({name})" for name in trained.classes] if chances else []
-    rows = [[kind, "class", "probability", *every]]
-    for names, pixels in blocks:
-        found = trained.probabilities(pixels.to(place)).cpu()
-        best, which = found.max(1)
-        for i, name in enumerate(names):
-            rest = [f"{p:.6f}" for p in found[i].tolist()] if chances else []
-            rows.append([name, trained.classes[int(which[i])], f"{float(best[i]):.6f}", *rest])
+    found = predictions(ClassifyRun.open(run), data, device or "cpu", every=chances)
+    rows = [list(found.names), *found.rows]
     if out is None:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)
@@ -274,50 +268,10 @@ def predict(
         with whole_file(out) as part, part.open("w", newline="") as file:
             csv.writer(file).writerows(rows)
     summary = Console(stderr=True)
-    print_notes(notes, summary)
+    print_notes(found.notes, summary)
     where = "" if out is None else f" in {out}"
     images_found = f"{len(rows) - 1} image{'s' if len(rows) != 2 else ''}"
     summary.print(f"{images_found}{where}", highlight=False, soft_wrap=True)
-
-
-def _chosen(
-    data: str, given: dict[str, Any], augment: bool, quick: bool, count: int, side: int
-) -> "ClassifierSettings":
-    """The settings of a run: what suits the images, but for what was given."""
-    from kermix.training.presets import suited_settings
-
-    base = suited_settings(data, given["model"], given["patch"], count, side, augment=augment)
-    if quick:
-        base = replace(base, width=32, depth=2, output_width=96, epochs=5)
-    known = {field.name for field in fields(base)}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise OptionError(
-            f"--set {unknown[0]}: no such setting; there are {', '.join(sorted(known))}."
-        )
-    for name, value in given.items():
-        _check_kind(name, value, getattr(base, name))
-    return replace(base, **given)
-
-
-def _check_kind(name: str, value: Any, usual: Any) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if name in ("learning_rate", "whitening", "anchor_grid"):
-        fits = number or value is None
-    elif isinstance(usual, int) and not isinstance(usual, bool):
-        fits = number and isinstance(value, int)
-    else:
-        fits = number if isinstance(usual, float) else isinstance(value, type(usual))
-    if not fits:
-        raise OptionError(f"{name}={value!r}: a value such as {usual!r} is expected.")
-
-
-def _check_fits(settings: "ClassifierSettings", images: "LabelledImages") -> None:
-    """Refuse a network that these images cannot have, before a folder is made."""
-    from kermix.training.classifier_settings import build_classifier
-
-    channels, height, width = (int(n) for n in images.images.shape[1:])
-    build_classifier(settings, (channels, height, width), len(images.classes))
 
 
 def _settings(texts: list[str]) -> dict[str, Any]:

@@ -31,59 +31,75 @@ def command(
     first: Annotated[
         str,
         typer.Argument(
-            help=f"A table ({TABLES}), a .sketch, or a folder of sketches in the order of their "
-            "names: a series."
+            help=f"A table ({TABLES}), a .sketch, or a folder of sketches: a series, in the "
+            "order of their names."
         ),
     ],
     second: Annotated[
         str | None, typer.Argument(help="The other file, with the same columns.")
     ] = None,
     variance: Annotated[
-        str, typer.Option("--variance", "-v", help="auto, one variance, or several: 0.1,1,10")
+        str,
+        typer.Option(
+            "--variance", "-v", help="Kernel variance: auto, one number, or several: 0.1,1,10."
+        ),
     ] = "auto",
     reading: Reading = AS_FOUND,
     standardize: Annotated[
         bool | None,
-        typer.Option(help="Divide columns by their spread; by default when it differs tenfold."),
+        typer.Option(
+            help="Standardize columns. By default when standard deviations differ by more than "
+            "10x."
+        ),
     ] = None,
     max_points: Annotated[
         int | None,
-        typer.Option(help="Larger sets are subsampled to this; by default tests use all rows."),
+        typer.Option(
+            help="Maximum number of rows; larger sets are subsampled. By default tests use all "
+            "rows."
+        ),
     ] = None,
     bootstrap: Annotated[
-        int, typer.Option(help="Groups of rows left out to find error bars; 0 for none.")
+        int,
+        typer.Option(
+            help="Number of groups of rows to leave out in turn for error bars; 0 for no error "
+            "bars."
+        ),
     ] = 20,
     permutations: Annotated[
         int | None,
         typer.Option(
-            help="Permutations behind each p-value. [500 for the verdict, or as many as the level "
-            "needs; 200 for each cost]"
+            help="Number of permutations for each p-value. [500 for the verdict, or as many as "
+            "the level needs; 200 for each cost]"
         ),
     ] = None,
     level: Annotated[
-        float, typer.Option(help="At which p-values the sets are called different.")
+        float,
+        typer.Option(help="Significance level: the sets differ if the p-value is at most this."),
     ] = 0.05,
     fail_if_different: Annotated[
         bool,
         typer.Option(
-            "--fail-if-different", help=f"End with the status {DIFFERENT} if the sets differ."
+            "--fail-if-different", help=f"Exit with status {DIFFERENT} if the sets differ."
         ),
     ] = False,
     details: Annotated[
         bool,
         typer.Option(
-            "--details", help="Also every cost, at each variance, with error bars and p-values."
+            "--details",
+            help="Also print every cost, at each variance, with error bars and p-values.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     report_path: Annotated[
-        Path | None, typer.Option("--report", help="Write a page with pictures to this file.")
+        Path | None,
+        typer.Option("--report", help="Write a report page with figures to this file."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Do two data sets differ, how much, and where? One sentence, and the columns behind it.
+    """Do two data sets differ, by how much, and where? One sentence, and the columns responsible.
 
-    With a folder of sketches, one a day say: how far each is from the first and from the one
+    With a folder of sketches, such as one per day: how far each is from the first and from the one
     before.
     """
     if report_path is not None:
@@ -91,8 +107,8 @@ def command(
     if second is None:
         if reading.said():
             raise OptionError(
-                f"{', '.join(reading.said())}: for tables that are read; {first} holds sketches, "
-                "or is alone."
+                f"{', '.join(reading.said())}: these options are for tables; {first} is a folder "
+                "of sketches, or a second file is missing."
             )
         _series(Path(first), report_path, as_json)
         return
@@ -113,7 +129,7 @@ def command(
         **options,
     )
     if fail_if_different and not result.has_verdict:
-        raise OptionError("--fail-if-different needs a verdict: leave out --permutations 0.")
+        raise OptionError("--fail-if-different needs a verdict: remove --permutations 0.")
     whole = details or not result.has_verdict or result.compared is None
     with saved_page(lambda: comparison_report(result, costs=whole), report_path, quiet=as_json):
         if as_json:
@@ -157,12 +173,12 @@ def _print(result: "Comparison", whole: bool) -> None:
 
 def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
     if not folder.is_dir():
-        raise OptionError(f"{folder} alone: name two files, or a folder of sketches.")
+        raise OptionError(f"{folder} is a single file: name two files, or a folder of sketches.")
     paths = sorted(folder.glob("*.sketch"))
     if len(paths) < 2:
         raise OptionError(
-            f"{folder} holds {len(paths)} sketches; a series needs two. Make them with: kermix "
-            "sketch DATA -o FILE.sketch --landmarks-from FIRST.sketch"
+            f"{folder} holds {len(paths)} sketches; a series needs at least two. Make them with: "
+            "kermix sketch DATA -o FILE.sketch --landmarks-from FIRST.sketch"
         )
     from kermix.comparison.drift import drift
     from kermix.reports.drift_report import DRIFT_COLUMNS, drift_report

@@ -24,45 +24,52 @@ def command(
     source: Annotated[
         str,
         typer.Argument(
-            help=f"A table ({TABLES}), or a folder of tables: a period each, in the order of "
-            "their names, or one table with --by."
+            help=f"A table ({TABLES}), or a folder of tables: one period per file, in the order "
+            "of their names, or together one table with --by."
         ),
     ],
     by: Annotated[
-        str | None, typer.Option("--by", help="The column whose values or dates are the periods.")
+        str | None, typer.Option("--by", help="Column whose values or dates define the periods.")
     ] = None,
     every: Annotated[
         str | None,
-        typer.Option("--every", help="Cut dates by day, week, month or year. [by their span]"),
+        typer.Option(
+            "--every", help="Group dates by day, week, month or year. [depends on their range]"
+        ),
     ] = None,
     reference: Annotated[
         str | None,
-        typer.Option("--reference", help="The period that others are compared with. [the first]"),
+        typer.Option("--reference", help="Period to compare the others with. [the first]"),
     ] = None,
     reading: Reading = AS_FOUND,
     level: Annotated[
-        float, typer.Option(help="At which corrected p-values a period is called different.")
+        float,
+        typer.Option(
+            help="Significance level: a period differs if its corrected p-value is at most this."
+        ),
     ] = 0.05,
     max_points: Annotated[
-        int | None, typer.Option(help="Larger periods are subsampled to so many rows.")
+        int | None,
+        typer.Option(help="Maximum number of rows per period; larger periods are subsampled."),
     ] = None,
     permutations: Annotated[
         int | None,
-        typer.Option(help="Permutations behind each p-value. [500, more for many periods]"),
+        typer.Option(help="Number of permutations for each p-value. [500, more for many periods]"),
     ] = None,
     fail_if_different: Annotated[
         bool,
         typer.Option(
-            "--fail-if-different", help=f"End with the status {DIFFERENT} if a period differs."
+            "--fail-if-different", help=f"Exit with status {DIFFERENT} if a period differs."
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     report_path: Annotated[
-        Path | None, typer.Option("--report", "-o", help="Write a page with a chart to this file.")
+        Path | None,
+        typer.Option("--report", "-o", help="Write a report page with a chart to this file."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Does a table drift over time? Each period against the first, and the columns that moved."""
+    """Does a table drift over time? Compares each period with the first, column by column."""
     if report_path is not None:
         check_output(report_path, ".html", ".htm")
     check_there(source)

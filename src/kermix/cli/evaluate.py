@@ -34,60 +34,68 @@ def command(
     real: Annotated[
         str,
         typer.Argument(
-            help=f"What the generator was trained with: a table ({TABLES}), embeddings "
-            f"({EMBEDDINGS}), a folder of pictures, or a .sketch."
+            help=f"Training data of the generator: a table ({TABLES}), embeddings "
+            f"({EMBEDDINGS}), a folder of images, or a .sketch."
         ),
     ],
-    fake: Annotated[str, typer.Argument(help="Samples of the generator, of the same kind.")],
+    fake: Annotated[str, typer.Argument(help="Samples of the generator, in the same format.")],
     held_out: Annotated[
         str | None,
-        typer.Option("--held-out", help="Real rows that it has not seen, for memorizing."),
+        typer.Option(
+            "--held-out", help="Real rows that the generator has not seen, to detect memorization."
+        ),
     ] = None,
     variance: Annotated[
         str,
-        typer.Option("--variance", "-v", help="Of the Gaussian kernel: auto, or a number."),
+        typer.Option(
+            "--variance", "-v", help="Variance of the Gaussian kernel: auto or a number."
+        ),
     ] = "auto",
     kernel: Annotated[
-        str, typer.Option("--kernel", help=f"{', '.join(KERNELS)}; the latter cubic.")
+        str, typer.Option("--kernel", help=f"{', '.join(KERNELS)} (cubic).")
     ] = "gaussian",
     pictures: Annotated[
         tuple[str, str] | None,
         typer.Option(
             "--pictures",
-            help="Two folders: the pictures that the embeddings are of, real and fake.",
+            help="Folders of the real and the fake images that were embedded.",
         ),
     ] = None,
     reading: Reading = AS_FOUND,
     eta: Annotated[
-        float, typer.Option(help="How many times as frequent a mode must be to count as novel.")
+        float, typer.Option(help="How many times more frequent a mode must be to count as novel.")
     ] = 1.0,
     neighbours: Annotated[
-        int, typer.Option(help="Of precision, recall, density and coverage.")
+        int,
+        typer.Option(
+            help="Number of nearest neighbours for precision, recall, density and coverage."
+        ),
     ] = 5,
-    rank: Annotated[int, typer.Option(help="Number of features of the kernel at most.")] = 512,
+    rank: Annotated[int, typer.Option(help="Maximum number of kernel features.")] = 512,
     level: Annotated[
-        float, typer.Option(help="How often, at most, good samples are called not good.")
+        float, typer.Option(help="Maximum probability of rejecting good samples.")
     ] = 0.05,
     permutations: Annotated[
-        int | None, typer.Option(help="Behind the p-value. [500, more for small levels]")
+        int | None,
+        typer.Option(help="Number of permutations for the p-value. [500, more for small levels]"),
     ] = None,
     fail_if_different: Annotated[
         bool,
         typer.Option(
             "--fail-if-different",
-            help=f"End with the status {DIFFERENT} if something speaks against the samples.",
+            help=f"Exit with status {DIFFERENT} if there is evidence against the samples.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     report_path: Annotated[
-        Path | None, typer.Option("--report", "-o", help="Write a page to this file.")
+        Path | None, typer.Option("--report", "-o", help="Write a report page to this file.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Are samples of a generator as good as real data? What do they lack, invent and repeat?
+    """Are samples of a generator as good as real data? What do they miss, invent and copy?
 
-    One answer, and below it every score with an error bar, what it would be if both sets were
-    one, and the rows it needs.
+    Prints one answer and, below it, every score with an error bar, its expected value if both sets
+    had the same distribution, and the number of rows it needs.
     """
     if report_path is not None:
         check_output(report_path, ".html", ".htm")

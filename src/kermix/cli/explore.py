@@ -26,19 +26,19 @@ def command(
     source: Annotated[
         Path,
         typer.Argument(
-            help=f"Folder of a run of kermix fit, or a table to be fitted first ({TABLES})."
+            help=f"Run folder of kermix fit, or a table to be fitted first ({TABLES})."
         ),
     ],
     export: Annotated[
         Path | None,
         typer.Option(
-            help="Write a page (.html) that needs nothing else, for those without Python, and "
-            "end; for runs that kept a closed-form mixture."
+            help="Write a self-contained page (.html) that works without Python, and exit; for "
+            "runs with a closed-form mixture."
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Table: folder of the run, which must not exist; by default runs/NAME."),
+        typer.Option(help="Table: run folder, which must not exist. By default runs/NAME."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Table: fit a smaller model, for a first look.")
@@ -46,28 +46,31 @@ def command(
     host: Annotated[
         str,
         typer.Option(
-            help="Where to listen. By default this machine alone can open the page; with another "
-            "host, whoever reaches it and knows the address."
+            help="Address to listen on. By default only this machine can open the page; with "
+            "another host, anyone who can reach it and knows the address can."
         ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(help="The first port to try; the next one if it is in use.")
+        int, typer.Option(help="First port to try; if it is in use, the next one is tried.")
     ] = PORT,
     browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Whether to open the page.")
+        bool, typer.Option("--browser/--no-browser", help="Whether to open the page in a browser.")
     ] = True,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Ask a fitted table questions on a local page, and watch a fit as it happens.
+    """Query a fitted table on a local page, or watch a fit as it runs.
 
     Set some columns and see the others; check samples against data; find odd rows. A table is
-    fitted first, in view, and kept in a run folder. The page works offline; Ctrl-C ends it.
+    fitted first, while you watch, and saved in a run folder. The page works offline; stop with
+    Ctrl-C.
     """
     is_run = source.is_dir()
     if is_run:
         check_run(source)
         if out is not None or quick or reading != AS_FOUND:
-            raise OptionError(f"{source}: a run; --out, --quick and how to read are for tables.")
+            raise OptionError(
+                f"{source} is a run; --out, --quick and the reading options are for tables."
+            )
     else:
         check_there(source)
         if not source.exists():
@@ -95,7 +98,7 @@ def command(
                 failed = explored.fitting.failed
                 told = "The fit is saved." if failed is None else f"The fit has failed: {failed}"
                 Console().print(
-                    f"{told} To go on: {explored.resume}",
+                    f"{told} To continue: {explored.resume}",
                     markup=False, highlight=False, soft_wrap=True,
                 )  # fmt: skip
     finally:
@@ -119,15 +122,15 @@ def _opened(
 def _say_where(url: str, local: bool, asked: int, port: int) -> None:
     console = Console()
     if asked not in (0, port):
-        console.print(f"Port {asked} is in use; {port} is taken instead.", highlight=False)
+        console.print(f"Port {asked} is in use; using {port} instead.", highlight=False)
     if not local:
         Console(stderr=True).print(
-            "[bold]Warning:[/] the page can be opened from other machines, over a connection that "
-            "is not encrypted: whoever has the address sees the table and its model.",
+            "[bold]Warning:[/] the page can be opened from other machines, over an unencrypted "
+            "connection: anyone who has the address sees the table and its model.",
             highlight=False,
         )
     console.print(f"Explore: {url}", markup=False, highlight=False, soft_wrap=True)
-    console.print("Ctrl-C ends it.", highlight=False)
+    console.print("Press Ctrl-C to stop.", highlight=False)
 
 
 def _export(source: Path, is_run: bool, path: Path) -> None:

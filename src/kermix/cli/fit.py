@@ -1,6 +1,5 @@
-"""`kermix fit`, `resume` and `sample`."""
+"""`kermix fit` and `kermix resume`."""
 
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,29 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from kermix.cli.output import check_output, print_notes
+from kermix.cli.output import print_notes
 from kermix.cli.reading import AS_FOUND, READING, TABLES, check_there, reads_tables
 from kermix.cli.running import train_and_finish, typed_options
-from kermix.cli.tables import sample_table
 from kermix.data.tables.csv_look import Reading
-from kermix.environment import is_rank, speaks, world_of_environment
-from kermix.errors import OptionError, RunError
-from kermix.files import whole_file, write_array
+from kermix.environment import speaks
+from kermix.errors import OptionError
 from kermix.runs.folder import check_run
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
-__all__ = ["fit", "resume", "sample"]
+__all__ = ["fit", "resume"]
 
 console = Console()
-
-ROWS = (".npy", ".csv")  # files that rows are written to
 
 Cost = Annotated[
     str,
     typer.Option(
-        help="What is optimized: svd, scalar, vector or matrix (the paper's four costs); mmd, "
+        help="Cost to optimize: svd, scalar, vector or matrix (the paper's four costs); mmd, "
         "energy or likelihood (baselines)."
     ),
 ]
@@ -39,23 +34,23 @@ Cost = Annotated[
 Devices = Annotated[
     int | None,
     typer.Option(
-        help="Processes on each node, each with a GPU or a share of the cores. The batch is "
-        "shared among them; the result is that of one process. By default 1; under torchrun, "
-        "what it started."
+        help="Number of processes per node, each with a GPU or a share of the cores. The batch "
+        "is split among them; the result is the same as with one process. By default 1, or "
+        "the number started by torchrun."
     ),
 ]
 Nodes = Annotated[
     int | None,
     typer.Option(
-        help="Machines. Run the same command on each, with MASTER_ADDR, MASTER_PORT and NODE_RANK "
-        "(0, 1, ...) in the environment."
+        help="Number of machines. Run the same command on each, with MASTER_ADDR, MASTER_PORT "
+        "and NODE_RANK (0, 1, ...) in the environment."
     ),
 ]
 StrategyName = Annotated[
     str | None,
     typer.Option(
-        help="How the four costs are computed over processes: gather, shard, moments, or auto, "
-        "which decides by size."
+        help="How to compute the four costs over processes: gather, shard, moments, or auto "
+        "(depends on the size)."
     ),
 ]
 
@@ -66,152 +61,166 @@ def fit(
     data: Annotated[
         str,
         typer.Argument(
-            help="A built-in set (mixture10, ring8, grid25, moons, circles, rings, swissroll, "
-            "8gaussians, checkerboard, pinwheel, 2spirals, digits), a set of images (mnist, "
-            "stacked-mnist, cifar10, celeba, celeba:ATTRIBUTE) or a path: a table "
-            f"({TABLES}), a folder of pictures, an IDX file."
+            help="A built-in data set (mixture10, ring8, grid25, moons, circles, rings, "
+            "swissroll, 8gaussians, checkerboard, pinwheel, 2spirals, digits), an image "
+            "data set (mnist, stacked-mnist, cifar10, celeba, celeba:ATTRIBUTE) or a path: "
+            f"a table ({TABLES}), a folder of images, an IDX file."
         ),
     ] = "mixture10",
     cost: Cost = "svd",
     form: Annotated[
         str | None,
-        typer.Option(help="Of --cost matrix: trace (default), data_fixed or logdet."),
+        typer.Option(help="Form of --cost matrix: trace (default), data_fixed or logdet."),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help="By default auto: for a table the table model (table), which gives every column "
-            "given any others, or, if all columns are numbers, a closed-form mixture where "
-            "held-out rows prefer it; for arrays and few rows mixture. "
-            "mixture: a list of components. network: fixed noise to components. continuous: "
-            "new noise in each step to components. generator, conv: "
-            "noise to centres, one for each noise vector. For images of 16 "
-            "pixels or more: codes (default), noise to codes of an autoencoder; code-mixture; "
-            "conv, noise to images."
+            help="By default auto: for a table, the table model (table), which models every "
+            "column given any others, or, if all columns are numbers, a closed-form "
+            "mixture if it is better on held-out rows; for arrays and few rows, mixture. "
+            "mixture: a list of components. network: maps fixed noise to components. "
+            "continuous: maps new noise to components in each step. generator, conv: map "
+            "noise to centres, one for each noise vector. For images of 16 pixels or more: "
+            "codes (default), noise to codes of an autoencoder; code-mixture; conv, noise "
+            "to images."
         ),
     ] = None,
     components: Annotated[
         int | None,
         typer.Option(
-            help="Components, or centres for each step; by default 128, fewer below 1280 rows."
+            help="Number of components, or of centres in each step. By default 128, fewer below "
+            "1280 rows."
         ),
     ] = None,
     covariance_type: Annotated[
-        str, typer.Option(help="Covariance of each component: isotropic or diagonal.")
+        str, typer.Option(help="Covariance type of the components: isotropic or diagonal.")
     ] = "isotropic",
     prior: Annotated[
         str,
         typer.Option(
-            help="Noise of networks: uniform, gaussian, or hybrid (Gaussian beside a choice among "
-            "32 states). By default hybrid; gaussian for images."
+            help="Noise prior of networks: uniform, gaussian, or hybrid (Gaussian and a one-hot "
+            "choice among 32 states). By default hybrid; gaussian for images."
         ),
     ] = "hybrid",
-    steps: Annotated[int, typer.Option(help="Training steps.")] = 800,
+    steps: Annotated[int, typer.Option(help="Number of training steps.")] = 800,
     refine_steps: Annotated[
         int | None,
         typer.Option(
-            help="Refinement steps after training, which sharpen the variances of a mixture; by "
-            "default 500 for mixtures."
+            help="Number of refinement steps after training, which sharpen the variances of a "
+            "mixture. By default 500 for mixtures."
         ),
     ] = None,
     refine_with: Annotated[
-        str, typer.Option(help="What refinement optimizes: 'likelihood' or 'closed form'.")
+        str, typer.Option(help="Objective of the refinement: 'likelihood' or 'closed form'.")
     ] = "likelihood",
-    batch_size: Annotated[int, typer.Option(help="Data points in each training step.")] = 256,
+    batch_size: Annotated[int, typer.Option(help="Batch size of a training step.")] = 256,
     refine_batch_size: Annotated[
-        int, typer.Option(help="Data points in each refinement step.")
+        int, typer.Option(help="Batch size of a refinement step.")
     ] = 2048,
     variance: Annotated[
         float | None,
         typer.Option(
-            help="Kernel variance at the end, for data scaled to deviation 1. "
-            "Found from the data if not given."
+            help="Final kernel variance, for data scaled to standard deviation 1. By default "
+            "estimated from the data."
         ),
     ] = None,
     start_variance: Annotated[
         float | None,
         typer.Option(
-            help="Kernel variance at the beginning; equal to --variance for a fixed one."
+            help="Initial kernel variance; set it equal to --variance to keep the variance fixed."
         ),
     ] = None,
     kernel_variance: Annotated[
         float | None,
         typer.Option(
-            help="Constant kernel variance in the data's own units (pixels go from 0 to 1), as "
-            "the paper has it; instead of --variance and --start-variance."
+            help="Constant kernel variance in the units of the data (pixels range from 0 to 1), "
+            "as in the paper; replaces --variance and --start-variance."
         ),
     ] = None,
     variance_factors: Annotated[
         str,
         typer.Option(
-            help="Average the kernel over several variances: the kernel variance times each of "
-            "these factors."
+            help="Average the kernel over several variances: the kernel variance multiplied by "
+            "each of these factors."
         ),
     ] = "1,10,100",
     learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     average: Annotated[
-        int, typer.Option(help="Steps over which the weights are averaged; 0 for none.")
+        int,
+        typer.Option(
+            help="Number of steps over which to average the weights; 0 for no averaging."
+        ),
     ] = 0,
-    seed: Annotated[int, typer.Option(help="Same seed, same machine: same result.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(help="Random seed; the same seed on the same machine gives the same result."),
+    ] = 0,
     rows: Annotated[
         int | None,
-        typer.Option(help="Rows to use, drawn at random; by default all, 20000 of built-in sets."),
+        typer.Option(
+            help="Number of rows to use, drawn at random. By default all; 20000 for built-in "
+            "data sets."
+        ),
     ] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Where the files of mnist, cifar10 or celeba are.")
+        Path | None, typer.Option(help="Folder with the files of mnist, cifar10 or celeba.")
     ] = None,
     size: Annotated[
-        int | None, typer.Option(help="Side that images are brought to, in pixels.")
+        int | None, typer.Option(help="Resize images to this side length, in pixels.")
     ] = None,
     code: Annotated[
-        int | None, typer.Option(help="Images: length of a code of the autoencoder.")
+        int | None, typer.Option(help="Images: length of the autoencoder's codes.")
     ] = None,
     spaces: Annotated[
         str | None,
         typer.Option(
-            help="Images: where the cost acts, one or several with commas between: pixels, "
+            help="Images: spaces in which the cost is computed, separated by commas: pixels, "
             "coarse, random, codes, channels."
         ),
     ] = None,
     encoder_steps: Annotated[
-        int | None, typer.Option(help="Images: training steps of the autoencoder.")
+        int | None, typer.Option(help="Images: number of training steps of the autoencoder.")
     ] = None,
     chunk: Annotated[
         int | None,
-        typer.Option(help="Images: rows that a network makes at once; less takes less memory."),
+        typer.Option(help="Images: number of images generated at once; fewer need less memory."),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(help="Table model: the column that kermix predict is about."),
+        typer.Option(help="Table model: column that kermix predict predicts by default."),
     ] = None,
     from_disk: Annotated[
         bool | None,
         typer.Option(
             "--from-disk/--in-memory",
-            help="Table model: whether rows are encoded into the run's folder and trained from "
-            "there, or held in memory; by default by the memory that is free.",
+            help="Table model: whether to train from rows encoded in the run folder, or hold "
+            "them in memory. By default depends on the free memory.",
         ),
     ] = None,
     width: Annotated[
-        int | None, typer.Option(help="Table model: features of a row; by default 256.")
+        int | None, typer.Option(help="Table model: features per row. By default 256.")
     ] = None,
     blocks: Annotated[
-        int | None, typer.Option(help="Table model: residual blocks; by default 3.")
+        int | None, typer.Option(help="Table model: number of residual blocks. By default 3.")
     ] = None,
     dropout: Annotated[
         float | None,
-        typer.Option(help="Table model: share of features left out in training; 0.1."),
+        typer.Option(help="Table model: dropout rate. By default 0.1."),
     ] = None,
     decay: Annotated[
-        float | None, typer.Option(help="Table model: weight decay; by default 0.01.")
+        float | None, typer.Option(help="Table model: weight decay. By default 0.01.")
     ] = None,
     held_out: Annotated[
         float | None,
-        typer.Option(help="Table model: share of rows that decide which step is kept; 0.05."),
+        typer.Option(
+            help="Table model: share of held-out rows, used for early stopping. By default 0.05."
+        ),
     ] = None,
     patience: Annotated[
         int | None,
-        typer.Option(help="Table model: reports without progress before it ends; 10."),
+        typer.Option(
+            help="Table model: reports without improvement before training stops. By default 10."
+        ),
     ] = None,
     reading: Reading = AS_FOUND,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
@@ -221,16 +230,16 @@ def fit(
     strategy: StrategyName = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the run, which must not exist. By default runs/NAME."),
+        typer.Option(help="Run folder, which must not exist. By default runs/NAME."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A look in seconds: fewer steps and components.")
+        bool, typer.Option("--quick", help="A first look in seconds: fewer steps and components.")
     ] = False,
 ) -> None:
     """Fit a mixture, or a table model, to data: train, draw samples, write a report.
 
-    Without arguments, the paper's ten-mode mixture. Stop with Ctrl-C at any moment: nothing is
-    lost, and the command to go on is printed.
+    Without arguments, fits the paper's ten-mode mixture. Stop with Ctrl-C at any time: nothing is
+    lost, and the command to continue is printed.
     """
     check_there(data)
     from kermix.runs.fit import begin_fit
@@ -252,118 +261,26 @@ def _choice(kind: str, typed: Mapping[str, Any]) -> list[str]:
     named = {"model", "cost", "components"} & set(typed)
     if kind != "fit" or named or not path.is_file() or path.suffix in (".npy", ".npz"):
         return []
-    return ["Fitted by a mixture, because all columns are plain numbers (else --model table)."]
+    return [
+        "Fitting a mixture, because all columns are plain numbers (override with --model table)."
+    ]
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="Folder of a run that was stopped.")],
+    run: Annotated[Path, typer.Argument(help="Folder of an interrupted run.")],
     devices: Devices = None,
     nodes: Nodes = None,
     strategy: StrategyName = None,
 ) -> None:
-    """Go on with a run from its last checkpoint, to the same result as without the stop.
+    """Continue an interrupted run from its last checkpoint, as if it had never stopped.
 
-    The number of processes may be another than before.
+    The number of processes may change.
     """
     check_run(run)
-    from kermix.runs.fit import ranks_of
-    from kermix.runs.fit_run import FitRun
-    from kermix.runs.kinds import open_run
-    from kermix.runs.table_run import TableRun
+    from kermix.runs.fit import reopen
 
-    opened = open_run(run)
-    if isinstance(opened, FitRun | TableRun):
-        before = opened.ranks
-        asked = (devices or before[0], nodes or before[1], strategy or before[2])
-        if is_rank() and devices is nodes is None:
-            asked = (*world_of_environment(), asked[2])
-        opened = opened.with_ranks(**ranks_of(*asked))
-    elif devices or nodes or strategy:
-        raise OptionError(f"{run}: only fits of rows and tables are trained by several processes.")
+    opened = reopen(run, devices, nodes, strategy)
     train_and_finish(opened, opened.dataset())
-
-
-def sample(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    out: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--out",
-            help="Where to write: .npy or .csv; of the table model also .csv.gz, .parquet, "
-            ".feather, .jsonl, by default as its data; of images .npy, .npz or .png.",
-        ),
-    ],
-    n: Annotated[int, typer.Option("-n", help="How many samples.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Same seed: same samples.")] = 0,
-    label: Annotated[
-        str | None, typer.Option(help="Images: the class to draw, by its name.")
-    ] = None,
-    given: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN=VALUE",
-            help="Table model: a value that all rows have, again for each; empty for a gap.",
-        ),
-    ] = None,
-    spreadsheet_safe: Annotated[
-        bool,
-        typer.Option(
-            "--spreadsheet-safe",
-            help="Table model: escape text that a spreadsheet would take for a formula.",
-        ),
-    ] = False,
-    deduplicate: Annotated[
-        bool,
-        typer.Option(
-            "--deduplicate", help="Table model: draw rows again that equal a row of the data."
-        ),
-    ] = False,
-    min_distance: Annotated[
-        float | None,
-        typer.Option(
-            help="Table model: draw rows again that are nearer than this to a row of the data; "
-            "the report has the distances of samples and of held-out rows."
-        ),
-    ] = None,
-) -> None:
-    """Draw samples from a fitted model."""
-    check_run(run)
-    from kermix.runs.classify_run import ClassifyRun
-    from kermix.runs.fit_run import FitRun
-    from kermix.runs.image_run import ImageRun
-    from kermix.runs.kinds import open_run
-    from kermix.runs.table_run import TableRun
-
-    if n < 1:
-        raise OptionError(f"-n {n}: at least one sample is needed.")
-    opened = open_run(run)
-    if not isinstance(opened, TableRun) and (
-        given or spreadsheet_safe or deduplicate or min_distance is not None
-    ):
-        raise OptionError(
-            f"{run}: --given, --spreadsheet-safe, --deduplicate and --min-distance are for the "
-            "table model."
-        )
-    if isinstance(opened, ClassifyRun):
-        raise RunError(
-            f"{run}: a classifier, which tells images apart (kermix predict); samples are drawn "
-            "of a fit of rows or of images (kermix fit)."
-        )
-    if isinstance(opened, ImageRun):
-        check_output(out, ".png", ".npy", ".npz")
-        opened.save_samples(out, n, seed, label)
-    else:
-        if label is not None:
-            raise OptionError(f"--label {label}: the run in {run} has no classes.")
-        if isinstance(opened, TableRun):
-            out = sample_table(opened, out, n, seed, given or [], spreadsheet_safe, deduplicate,
-                               min_distance)  # fmt: skip
-        else:
-            check_output(out, *ROWS)
-            assert isinstance(opened, FitRun)
-            _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
-    console.print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
 
 
 def _parts(name: str, text: str, kind: type) -> tuple[Any, ...]:
@@ -372,13 +289,3 @@ def _parts(name: str, text: str, kind: type) -> tuple[Any, ...]:
     except ValueError:
         option = f"--{name.replace('_', '-')}"
         raise OptionError(f"{option} {text}: expected numbers such as 1,10,100.") from None
-
-
-def _write_rows(path: Path, values: "np.ndarray", columns: list[str]) -> None:
-    if path.suffix.lower() == ".npy":
-        write_array(path, values)
-        return
-    with whole_file(path) as part, part.open("w", newline="") as text:
-        writer = csv.writer(text)
-        writer.writerow(columns)
-        writer.writerows(values.tolist())

@@ -53,5 +53,5 @@ def _with_new_options(args: Sequence[str], known: Collection[str]) -> list[str]:
 
 def _note(names: Mapping[str, str]) -> None:
     if names and speaks():
-        said = [f"{old} is called {new} now" for old, new in names.items()]
+        said = [f"{old} is now called {new}" for old, new in names.items()]
         print_notes([f"{'; '.join(said)}. Old names go in version 0.3."], Console(stderr=True))

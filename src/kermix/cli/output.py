@@ -21,7 +21,7 @@ from kermix.files import finite_json
 
 if TYPE_CHECKING:
     from kermix.reports.page import Report
-    from kermix.runs.run import Run, Shown
+    from kermix.runs.run import Shown
 
 __all__ = [
     "DIFFERENT",
@@ -35,7 +35,6 @@ __all__ = [
     "print_notes",
     "print_sentence",
     "print_table",
-    "resumable",
     "saved_page",
     "show_run",
     "split_names",
@@ -106,7 +105,10 @@ def print_lines(lines: Sequence[str]) -> None:
     """Print lines for another program, all of them; for a person on a terminal, the first few."""
     shown = [plain(line) for line in lines] if sys.stdout.isatty() else lines
     if sys.stdout.isatty() and len(lines) > MOST_LINES:
-        shown = [*shown[:FEW_LINES], f"... and {len(lines) - FEW_LINES:,} more; all with -o FILE"]
+        shown = [
+            *shown[:FEW_LINES],
+            f"... and {len(lines) - FEW_LINES:,} more; write all of them with -o FILE",
+        ]
     sys.stdout.write("".join(f"{line}\n" for line in shown))
     sys.stdout.flush()
 
@@ -135,15 +137,17 @@ def check_output(path: Path, *kinds: str) -> None:
         kinds: How its name may end; any way if none is given.
     """
     if path.is_dir():
-        raise OptionError(f"{path} is a folder; name a file in it.")
+        raise OptionError(f"{path} is a folder; give the name of a file.")
     if kinds and path.suffix.lower() not in kinds:
         either = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
         raise OptionError(f"{path}: the name must end in {either}.")
     if os.path.lexists(path):
-        raise RunError(f"{path} exists, and nothing is ever overwritten; choose another name.")
+        raise RunError(f"{path} exists and will not be overwritten; choose another name.")
     place = next(p for p in path.absolute().parents if p.exists())
     if not place.is_dir() or not os.access(place, os.W_OK):
-        raise RunError(f"{path}: cannot be written; {place} is no folder that you may write to.")
+        raise RunError(
+            f"{path}: cannot be written; {place} is not a folder that you can write to."
+        )
 
 
 @contextmanager
@@ -186,18 +190,8 @@ def end_stopped_run(folder: Path, step: int | None = None) -> NoReturn:
     """Say that a run was stopped and how to go on, and end with the status of an interruption."""
     again = escape(f"kermix resume {shlex.quote(str(folder))}")
     where = "" if step is None else f" at step {step}; saved"
-    Console().print(f"Stopped{where}. To go on:\n  [bold]{again}[/]", soft_wrap=True)
+    Console().print(f"Stopped{where}. To continue:\n  [bold]{again}[/]", soft_wrap=True)
     raise typer.Exit(INTERRUPTED)
-
-
-@contextmanager
-def resumable(run: "Run") -> Iterator[None]:
-    """Hold a run alone, and say how to go on with it if it is stopped at any moment."""
-    try:
-        with run.held():
-            yield
-    except KeyboardInterrupt:
-        end_stopped_run(run.folder)
 
 
 def show_run(

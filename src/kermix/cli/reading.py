@@ -31,30 +31,39 @@ def _option(*names: str, text: str) -> Any:
 def _reading(
     columns: Annotated[
         str | None,
-        _option("--columns", text="Columns to use, separated by commas; all by default."),
+        _option("--columns", text="Columns to use, separated by commas. By default all."),
     ] = None,
     exclude: Annotated[
-        str | None, _option("--exclude", text="Columns to leave aside, separated by commas.")
+        str | None, _option("--exclude", text="Columns to ignore, separated by commas.")
     ] = None,
     kinds: Annotated[
         list[str] | None,
         _option(
             "--kind",
-            text="What a column is, where you know better: NAME=KIND, again for each; one of "
-            f"{', '.join(KINDS)}.",
+            text="Override the detected kind of a column: NAME=KIND (repeatable), where KIND is "
+            f"one of {', '.join(KINDS)}.",
         ),
     ] = None,
     delimiter: Annotated[
-        str | None, _option("--delimiter", text="Between cells of a text file ('tab' for a tab).")
+        str | None,
+        _option("--delimiter", text="Field delimiter of a text file ('tab' for a tab)."),
     ] = None,
-    decimal: Annotated[str | None, _option("--decimal", text="'.' or ',' in a text file.")] = None,
+    decimal: Annotated[
+        str | None, _option("--decimal", text="Decimal mark of a text file: '.' or ','.")
+    ] = None,
     encoding: Annotated[
         str | None,
-        _option("--encoding", text="Of a text file: UTF-8, or Latin-1 where that fails."),
+        _option(
+            "--encoding",
+            text="Encoding of a text file. By default UTF-8, or Latin-1 if that fails.",
+        ),
     ] = None,
     header: Annotated[
         bool | None,
-        _option("--header/--no-header", text="Whether the first line of a text file holds names."),
+        _option(
+            "--header/--no-header",
+            text="Whether the first line of a text file holds column names.",
+        ),
     ] = None,
 ) -> Reading:
     """The options as one object."""

@@ -24,23 +24,24 @@ def command(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help=HELP)] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the files. By default runs/paper, or the next free one."),
+        typer.Option(help="Output folder. By default runs/paper, or the next free name."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Minutes: fewer seeds, steps and points.")
+        bool,
+        typer.Option("--quick", help="A first look in minutes: fewer seeds, steps and points."),
     ] = False,
     data_root: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of MNIST, CIFAR-10 and faces, for the table and fig-images; without it, "
-            "digits."
+            help="Folder of MNIST, CIFAR-10 and faces, for the table and fig-images; without "
+            "it, scikit-learn's digits are used."
         ),
     ] = None,
     cells: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the trained networks of fig-images, or of an earlier table: what is "
-            "there is not trained again."
+            help="Folder of the trained networks of fig-images, or of an earlier table; cells "
+            "found there are not trained again."
         ),
     ] = None,
     overwrite: Annotated[
@@ -49,8 +50,8 @@ def command(
 ) -> None:
     """Reproduce the paper: each figure and table, its numbers, and whether its claims hold.
 
-    Each one is written as soon as it is done, as PNG, SVG, JSON and CSV; index.html shows all.
-    Ctrl-C keeps those that are done.
+    Each one is written as soon as it is done, as PNG, SVG, JSON and CSV; index.html shows all of
+    them. Ctrl-C keeps those already done.
     """
     from kermix.runs.folder import next_free_folder
 
@@ -92,7 +93,7 @@ def command(
     _print_claims(console, records)
     if stopped:
         left = wanted[len(records) :]
-        console.print(f"Stopped; done: {len(records)} of {len(wanted)}. To go on with the rest:")
+        console.print(f"Stopped; done: {len(records)} of {len(wanted)}. To run the rest:")
         again = f"kermix reproduce {' '.join(left)} --out {folder}{' --quick' if quick else ''}"
         console.print(f"  {again}", markup=False, highlight=False, soft_wrap=True)
     if records_in(folder):
@@ -116,7 +117,7 @@ def _print_claims(console: Console, records: list[Record]) -> None:
         table.add_section()
         table.add_row("", f"[bold]{record['paper']}[/]", "")
         for verdict, text, _, numbers in claim_rows(record):
-            colour = "green" if verdict == "Seen" else "bold red"
+            colour = "green" if verdict == "Confirmed" else "bold red"
             table.add_row(f"[{colour}]{verdict}[/]", text, numbers)
     console.print(table)
     for record in records:

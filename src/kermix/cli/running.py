@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from kermix.cli.output import end_stopped_run, resumable, show_run
+from kermix.cli.output import end_stopped_run, show_run
 
 if TYPE_CHECKING:
     from kermix.runs.run import Run
@@ -15,19 +15,16 @@ __all__ = ["train_and_finish", "typed_options"]
 
 def train_and_finish(run: "Run", data: Any) -> None:
     """Train with a progress bar, write the report and show its numbers; or say how to go on."""
-    from kermix.runs.training import train
+    from kermix.runs.training import complete
 
-    with resumable(run):
-        try:
-            outcome = train(run, data, show=True)
-        finally:
-            Console().show_cursor()  # a rank that is ended may have hidden it
-        if outcome is None:  # the main process, on another node or beside this one, writes
-            return
-        if not outcome.finished:
-            end_stopped_run(run.folder, outcome.step)
-        rows = run.finish(data, outcome)
-    show_run(rows, run.folder, run.table_shown())
+    try:
+        rows = complete(run, data, show=True)
+    except KeyboardInterrupt as stopped:
+        end_stopped_run(run.folder, getattr(stopped, "step", None))
+    finally:
+        Console().show_cursor()  # a rank that is ended may have hidden it
+    if rows is not None:
+        show_run(rows, run.folder, run.table_shown())
 
 
 def typed_options(context: typer.Context) -> dict[str, Any]:

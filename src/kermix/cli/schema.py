@@ -19,7 +19,7 @@ HEADS = ("column", "kind", "type", "gaps", "codes", "what it holds")
 def command(
     data: Annotated[
         list[str],
-        typer.Argument(help=f"A table: {TABLES}; several files are one table."),
+        typer.Argument(help=f"A table: {TABLES}; several files are read as one table."),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the schema to this JSON file.")
@@ -27,7 +27,7 @@ def command(
     reading: Reading = AS_FOUND,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Say what each column of a table is: a category, a number, a time, a key, free text."""
+    """Show the kind of each column of a table: category, number, time, key or free text."""
     if out is not None:
         check_output(out, ".json")
     check_there(*data)

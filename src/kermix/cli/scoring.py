@@ -30,27 +30,30 @@ __all__ = ["score"]
 
 @reads_tables
 def score(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    data: Annotated[str, typer.Argument(help="A built-in set or a path, as for fit.")],
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    data: Annotated[str, typer.Argument(help="A built-in data set or a path, as for fit.")],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="Where to write the log-density of each row."),
+        typer.Option(
+            "-o", "--out", help="File for the log-density of each row. By default it is printed."
+        ),
     ] = None,
     sort: Annotated[
-        bool, typer.Option("--sort", help="The rarest rows first, with their numbers.")
+        bool, typer.Option("--sort", help="Rarest rows first, with their row numbers.")
     ] = False,
     id_column: Annotated[
-        str | None, typer.Option("--id", metavar="COLUMN", help="A column that names the rows.")
+        str | None, typer.Option("--id", metavar="COLUMN", help="Column that identifies the rows.")
     ] = None,
     orders: Annotated[
         int | None,
-        typer.Option(help="Table model: orders of columns that are averaged over; by default 1."),
+        typer.Option(help="Table model: number of column orders to average over. By default 1."),
     ] = None,
     reading: Reading = AS_FOUND,
 ) -> None:
     """Log-density of each row of DATA under a fitted model, in nats.
 
-    Of a model of one column (kermix classify --target), that of the column given the others.
+    For a model of one column (kermix classify --target), the log-density of that column given the
+    others.
     """
     check_run(run)
     check_there(data)
@@ -106,11 +109,10 @@ def _by_mixture(
     from pyarrow import array
     from pyarrow import table as arrow_table
 
-    from kermix.data.loading import load
+    from kermix.data.loading import is_table, load
     from kermix.data.tables.reading import read_frame
     from kermix.data.tables.table import read_table, table_of_arrow
     from kermix.runs.fit_run import FitRun
-    from kermix.runs.table_fit import is_table
 
     run = FitRun.open(folder)
     if not is_table(data):

@@ -33,59 +33,69 @@ def command(
     data: Annotated[
         list[str],
         typer.Argument(
-            help=f"Files ({TABLES}), folders, globs in quotes ('day/*.parquet'), or fsspec "
-            "addresses (s3://bucket/day/*.parquet). All must have the same columns."
+            help=f"Files ({TABLES}), folders, quoted globs ('day/*.parquet'), or fsspec URLs "
+            "(s3://bucket/day/*.parquet). All must have the same columns."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, such as a.sketch.")],
     landmarks_from: Annotated[
         Path | None,
         typer.Option(
-            help="Another sketch, to be comparable with: its landmarks, variance, columns and "
-            "scales are used."
+            help="Sketch to be comparable with: its landmarks, variance, columns and scales are "
+            "reused."
         ),
     ] = None,
     variance: Annotated[
-        str, typer.Option("--variance", "-v", help="auto, one variance, or several: 0.1,1,10")
+        str,
+        typer.Option(
+            "--variance", "-v", help="Kernel variance: auto, one number, or several: 0.1,1,10."
+        ),
     ] = "auto",
     rank: Annotated[
-        int | None, typer.Option(help="Landmarks at most; more are slower and exacter. [256]")
+        int | None,
+        typer.Option(help="Maximum number of landmarks; more is slower but more accurate. [256]"),
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(help="Stop choosing landmarks when they miss less than this. [1e-4]"),
+        typer.Option(
+            help="Stop adding landmarks when the approximation error is below this. [1e-4]"
+        ),
     ] = None,
     reading: Reading = AS_FOUND,
     standardize: Annotated[
         bool | None,
-        typer.Option(help="Divide columns by their spread; by default when it differs tenfold."),
+        typer.Option(
+            help="Standardize columns. By default when standard deviations differ by more than "
+            "10x."
+        ),
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="local: this process. dask: many processes or machines.")
+        str, typer.Option(help="local (this process) or dask (several processes or machines).")
     ] = "local",
     scheduler: Annotated[
         str | None,
         typer.Option(
-            help="Dask scheduler, such as tcp://host:8786; without one, a cluster is started on "
-            "this machine."
+            help="Address of a Dask scheduler, such as tcp://host:8786. By default a cluster is "
+            "started on this machine."
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes of that cluster; by default one for each core.")
+        int | None,
+        typer.Option(help="Number of processes of that cluster. By default one per core."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the sample and the landmarks.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the sample and the landmarks.")] = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="All rows, but at most 64 landmarks: a first look.")
+        bool, typer.Option("--quick", help="A first look: all rows, but at most 64 landmarks.")
     ] = False,
 ) -> None:
-    """Read data once and keep a sketch: a small file that stands for all rows in comparisons.
+    """Read data once and write a sketch: a small file that represents all rows in comparisons.
 
     Make the first sketch of a series without --landmarks-from and the others with it; then
     'kermix compare FIRST SECOND', or 'kermix compare FOLDER' for the drift over a series.
     """
     check_output(out)
     if out.suffix.lower() in (*READABLE, *PACKED):
-        raise OptionError(f"--out {out} has the name of a data file; call it {out.stem}.sketch.")
+        raise OptionError(f"--out {out} is named like a data file; call it {out.stem}.sketch.")
     check_there(*data)
     from kermix.sketches.files import sketch_files
 
@@ -112,7 +122,7 @@ def command(
         def started(files: Any, features: "NystromFeatures") -> None:
             notes = list(files.notes)
             if files.ignored:
-                notes.append(f"columns without numbers left out: {listed(files.ignored)}.")
+                notes.append(f"non-numeric columns are ignored: {listed(files.ignored)}.")
             print_notes([n for n in notes if n not in said], progress.console)
             said.extend(notes)
             what = _many(len(files.addresses), "file")
@@ -137,8 +147,8 @@ def command(
     lines = [
         f"{_many(sketch.count, 'row')} of {_many(len(sketch.origin.files), 'file')}, columns "
         f"{listed(sketch.origin.columns)}; {_many(dropped, 'row')} with missing values left out.",
-        f"{sketch.feature_map.kernel}, {_many(sketch.feature_map.rank, 'landmark')}; on average "
-        f"{float(sketch.moments.residual or 0):.2g} of the kernel is left out.",
+        f"{sketch.feature_map.kernel}, {_many(sketch.feature_map.rank, 'landmark')}; mean "
+        f"residual {float(sketch.moments.residual or 0):.2g} of the kernel.",
         f"Sketch: {out}",
     ]
     for line in lines:

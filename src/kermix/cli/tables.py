@@ -32,24 +32,22 @@ FEW_CLASSES = 10  # whose probabilities are all written
 
 @reads_tables
 def impute(
-    run: Annotated[Path, typer.Argument(help="Folder of a run of the table model.")],
-    data: Annotated[Path, typer.Argument(help="A table with gaps, as for fit.")],
-    out: Annotated[
-        Path, typer.Option("-o", "--out", help="Where to write the table without gaps.")
-    ],
+    run: Annotated[Path, typer.Argument(help="Run folder of the table model.")],
+    data: Annotated[Path, typer.Argument(help="A table with missing values, as for fit.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File for the completed table.")],
     draws: Annotated[
         int | None,
         typer.Option(
-            help="Write so many tables (OUT-1, OUT-2, ...), in each of which gaps are drawn at "
-            "random; by default one, with the most likely values."
+            help="Number of tables to write (OUT-1, OUT-2, ...), with gaps drawn at random in "
+            "each. By default one table, with the most likely values."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Same seed: same values.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Fill the gaps of a table, and nothing else, by a fitted table model."""
+    """Fill the gaps of a table with a fitted table model, and change nothing else."""
     if draws is not None and draws < 1:
-        raise OptionError(f"--draws {draws}: at least one table is needed.")
+        raise OptionError(f"--draws {draws}: must be at least 1.")
     check_run(run)
     check_there(data)
     opened = table_run(run)
@@ -66,7 +64,7 @@ def impute(
     for each, table in zip(paths, [found] if draws is None else found, strict=True):
         _write_filled(each, data, frame, table, [c.name for c in opened.schema.modelled])
     where = f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
-    say(f"{gaps} gaps in {frame.rows} rows filled: {where}")
+    say(f"Filled {gaps} gaps in {frame.rows} rows: {where}")
 
 
 def sample_table(
@@ -119,7 +117,8 @@ def predict_table(
     missing = run.missing_columns(frame, target)
     if missing:
         say(
-            f"{frame.name} has no {listed(missing)}: left open. {run.told_of_open_cells()}".strip()
+            f"{frame.name} has no {listed(missing)}: treated as missing. "
+            f"{run.told_of_open_cells()}".strip()
         )
     if out is not None:
         write_tables(out, tables)
@@ -166,7 +165,10 @@ def read_rows(
     names = {*run.schema.names, id_column}
     more = [name for name in frame.columns if name not in names]
     if more:
-        notes = [*notes, f"{frame.name}: passed over, because the run has none: {', '.join(more)}"]
+        notes = [
+            *notes,
+            f"{frame.name}: ignoring columns that the run does not have: {', '.join(more)}",
+        ]
     print_notes(notes, notes_to())
     return frame
 

@@ -68,14 +68,14 @@ def aggregate_test(
     level: float = 0.05,
     reading: Reading | None = None,
 ) -> AggregateTest:
-    r"""Test by permutation whether two data sets come from one distribution.
+    r"""Permutation test of whether two data sets come from the same distribution.
 
     Args:
         a: A tensor, an array, a table or a file, as `kermix.compare` takes them.
         b: The other.
-        permutations: How many random labellings; all there are, if these are fewer.
+        permutations: Number of random permutations; all of them, if there are fewer.
         seed: Of the labellings.
-        level: Below which p-values the sets are called different.
+        level: Significance level at which the sets are called different.
         reading: Which columns of tables are read, and how.
 
     Example:

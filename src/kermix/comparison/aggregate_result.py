@@ -47,25 +47,26 @@ class PairTest:
 
 @dataclass(frozen=True)
 class AggregateTest:
-    """What the test found; `pvalue` is the number to look at.
+    """The result of the test; `pvalue` is the main number.
 
     Attributes:
-        pvalue: One p-value, right although many statistics were looked at.
-        level: Below which sets are called different.
-        statistics: Those of the family, the most significant first.
-        columns: Each column by itself, the most different first, corrected by the maximum over
-            all columns under the same labellings (Westfall and Young).
+        pvalue: A single p-value that accounts for all statistics.
+        level: Significance level at which the sets are called different.
+        statistics: The statistics of the family, the most significant first.
+        columns: Each column by itself, the most different first, corrected by the maximum over all
+            columns under the same permutations (Westfall and Young).
         pairs: Pairs of columns, likewise.
-        permutations: How many labellings beside the given one.
-        rows_used: How many rows of each side took part.
-        smallest_pvalue: The smallest p-value that so many rows and permutations can give.
-        smallest_of_rows: The smallest that so many rows can give with any number of permutations.
-        detectable_shift: The shift of one column, in its standard deviations, that this test
-            finds in at least four of five cases where columns are normal and independent: that of
-            a corrected z-test of each column, times a factor measured by simulation.
-        method: How labels were exchanged.
-        statistic: What was combined of the family.
-        null: The same of the other labellings.
+        permutations: Number of permutations besides the observed labels.
+        rows_used: Number of rows of each sample that were used.
+        smallest_pvalue: The smallest p-value possible with this many rows and permutations.
+        smallest_of_rows: The smallest p-value possible with this many rows and any number of
+            permutations.
+        detectable_shift: The shift of one column, in standard deviations, that this test finds in
+            at least four of five cases if columns are normal and independent: that of a corrected
+            z-test of each column, times a factor measured by simulation.
+        method: How labels were permuted.
+        statistic: The combined statistic of the family.
+        null: The combined statistic of each permutation.
     """
 
     pvalue: float
@@ -89,10 +90,10 @@ class AggregateTest:
 
     @property
     def too_few_rows(self) -> bool:
-        """Whether no data of so few rows could give a p-value at the level."""
+        """Whether there are too few rows for any p-value at the level."""
         return self.smallest_of_rows > self.level
 
     @property
     def too_few_permutations(self) -> bool:
-        """Whether rows could give a p-value at the level, but not with so few permutations."""
+        """Whether there are enough rows but too few permutations for a p-value at the level."""
         return self.smallest_pvalue > self.level >= self.smallest_of_rows

@@ -47,41 +47,41 @@ def compare(
     permutations: int | None = None,
     seed: int = 0,
 ) -> Comparison:
-    r"""Whether two data sets differ, how much, and where; and every cost between them.
+    r"""Whether two data sets differ, by how much, and where; and every cost between them.
 
-    The result's `verdict` says whether they differ at the level (one p-value, right although many
-    kernels, columns and pairs of columns are looked at), how well a classifier tells them apart,
-    and which columns differ most. Every cost of the family, MMD and energy distance are computed
-    when they are first asked for: `measures`, `tests`, `column_differences`, `details()`.
+    The result's `verdict` says whether they differ at the level (a single p-value that accounts
+    for all kernels, columns and pairs of columns considered), how well a classifier separates
+    them, and which columns differ most. Every cost of the family, MMD and energy distance are
+    computed on first use: `measures`, `tests`, `column_differences`, `details()`.
 
     Args:
         x: A tensor, an array, a pandas, Polars or Arrow table, a dictionary of columns, a file
             (.csv, .tsv, .parquet, .feather, .jsonl, .xlsx, .npy, .npz) or a sketch. Tables with
             categories, times or missing values are compared by the kernel of mixed rows; no row is
-            left out.
+            dropped.
         y: The other.
         v: One variance, several (each is reported), or `"auto"`: four of them from the data.
-        columns: Which columns of tables to use; by default all.
-        exclude: Columns of tables to leave aside.
-        kinds: Kinds of columns by name, where you know better; see `kermix.Schema.of`.
-        delimiter: Between the cells of text files; found if not given.
-        decimal: "." or "," in text files; found if not given.
-        encoding: Of text files; UTF-8, or Latin-1 where that fails.
-        header: Whether the first line of text files holds names; judged if not given.
+        columns: Columns of tables to use; by default all.
+        exclude: Columns of tables to ignore.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
+        delimiter: Field delimiter of text files; detected by default.
+        decimal: Decimal mark of text files, "." or ","; detected by default.
+        encoding: Encoding of text files; by default UTF-8, or Latin-1 if that fails.
+        header: Whether the first line of text files holds column names; detected by default.
         standardize: Whether columns are divided by their pooled standard deviation. `"auto"` does
             so when these differ more than tenfold.
         max_points: Larger sets are subsampled at random to this many points, without replacement;
-            the result says so. By default tests use all rows. Costs depend on the number of rows
-            that they are of, which `Measure.rows` tells: of larger sets, 1000 of each are
-            drawn for the SVD, matrix and vector costs and the Bures distance, 4000 for the
-            others, and error bars are those of what was drawn.
-        level: At which p-values the sets are called different.
-        bootstrap: How many random groups of rows are left out, one after the other, to find the
-            error bars of the SVD, matrix and vector costs (of more than 500 rows at most ten);
-            those of the others leave out every row once. 0 for no error bars.
-        permutations: Random labellings behind each p-value; by default 500 for the verdict
-            (more if the level asks for smaller p-values than these can give) and 200 for each
-            cost. 0 for none, and then there is no verdict.
+            the result says so. By default tests use all rows. Costs depend on the number of rows,
+            which is in `Measure.rows`: from larger sets, 1000 rows of each are drawn for the SVD,
+            matrix and vector costs and the Bures distance, 4000 for the others, and error bars are
+            for the drawn rows.
+        level: Significance level at which the sets are called different.
+        bootstrap: Number of random groups of rows to leave out in turn for the error bars of the
+            SVD, matrix and vector costs (at most ten with more than 500 rows); those of the others
+            leave out every row once. 0 for no error bars.
+        permutations: Number of permutations for each p-value; by default 500 for the verdict (more
+            if the level requires smaller p-values than these can give) and 200 for each cost. 0
+            for no p-values and no verdict.
         seed: Seed of subsampling, splits and permutations.
 
     Example:
@@ -102,8 +102,8 @@ def compare(
     if is_sketch(x) or is_sketch(y):
         if reading.said():
             raise OptionError(
-                f"{', '.join(reading.said())}: for tables that are read; a sketch has its own "
-                "columns. Leave it out, or give it when the sketch is made."
+                f"{', '.join(reading.said())}: only for tables; a sketch has its own columns. "
+                "Remove it, or set it when making the sketch."
             )
         return compare_sketches(x, y, level)
     if isinstance(standardize, str):
@@ -119,8 +119,8 @@ def compare(
     (first, second), mixed, notes = read.tables, read.mixed, read.notes
     if mixed is not None and standardize is False:
         raise OptionError(
-            "standardize=False: tables with categories or gaps have their numbers scaled, so that "
-            "they can be compared with codes; leave it out, or name columns of numbers."
+            "standardize=False: numbers in tables with categories or missing values must be "
+            "scaled to be comparable with codes; remove it, or select only numeric columns."
         )
     generator = own_generator(seed)
     points = [_subsample(t, max_points, generator, notes) for t in (first, second)]
@@ -177,5 +177,5 @@ def _subsample(
         return table.values
     if len(table) <= limit:
         return table.values
-    notes.append(f"{table.name}: {limit} of {len(table)} rows used, drawn at random.")
+    notes.append(f"{table.name}: {limit} of {len(table)} rows are used, drawn at random.")
     return table.values[torch.randperm(len(table), generator=generator)[:limit]]

@@ -184,13 +184,13 @@ def _notes(measures: Sequence[Measure], used: tuple[int, int], bootstrap: int) -
     for rows, names in fewer.items():
         listed = ", ".join(names)
         notes.append(
-            f"{listed}: of {rows[0]} and {rows[1]} rows drawn at random; all {used[0]} and "
-            f"{used[1]} are in the tests."
+            f"{listed}: of {rows[0]} and {rows[1]} rows drawn at random; the tests use all "
+            f"{used[0]} and {used[1]}."
         )
     if bootstrap:
         notes.append(
-            "Error bars: one standard error, from random parts of the rows. "
-            "'if same': the mean over a few random exchanges of labels."
+            "Error bars: one standard error, from random subsets of the rows. 'if same': the "
+            "mean over a few random permutations of the labels."
         )
     return notes
 

@@ -74,8 +74,8 @@ def compare_sketches(x: Any, y: Any, level: float = 0.05) -> Comparison:
     """
     if not (is_sketch(x) and is_sketch(y)):
         raise OptionError(
-            "A sketch is compared with a sketch: sketch the other data set first, with "
-            "--landmarks-from (landmarks_from) this one."
+            "A sketch can only be compared with another sketch: sketch the other data set "
+            "first, with --landmarks-from (landmarks_from) this one."
         )
     names = tuple(Path(s).name if isinstance(s, str | Path) else k
                   for s, k in ((x, "x"), (y, "y")))  # fmt: skip
@@ -95,8 +95,8 @@ def compare_sketches(x: Any, y: Any, level: float = 0.05) -> Comparison:
         if error is not None and not 2 * error <= max(1 - float(normalized), WIDEST):
             refused.append(
                 f"{TITLES[name]}: no number, because its certificate, +- {error:.2g}, is wider "
-                f"than the difference that it shows, {max(0.0, 1 - float(normalized)):.2g}; the "
-                "features leave out too much of the kernel. Take more landmarks (--rank), or a "
+                f"than the difference it shows, {max(0.0, 1 - float(normalized)):.2g}; the "
+                "features capture too little of the kernel. Use more landmarks (--rank), or a "
                 "larger variance."
             )
             continue
@@ -110,8 +110,8 @@ def compare_sketches(x: Any, y: Any, level: float = 0.05) -> Comparison:
     notes = [
         *refused,
         f"{x.feature_map.kernel}, {x.feature_map.rank} features.",
-        "+- of sketches is the certificate: a bound, not a standard error. The Bures distance is "
-        "that of the part of the kernel that the features hold.",
+        "+- of sketches is the certificate: a bound, not a standard error. The Bures distance "
+        "is for the part of the kernel that the features capture.",
         "p: equal kernel means, for independent rows, from the sketches' own covariances."
         if test.note is None
         else f"p: {test.note}",
@@ -141,7 +141,7 @@ def drift(sketches: Sequence[Sketch], names: Sequence[str]) -> Drift:
         [False, True]
     """
     if len(sketches) < 2:
-        raise SketchError(f"A series needs at least two sketches, and there are {len(sketches)}.")
+        raise SketchError(f"A series needs at least two sketches, but there are {len(sketches)}.")
     for name, sketch in zip(names[1:], sketches[1:], strict=True):
         try:
             check_comparable(sketches[0], sketch)
@@ -163,8 +163,9 @@ def drift(sketches: Sequence[Sketch], names: Sequence[str]) -> Drift:
         tuple(step for step, _ in first),
         tuple(step for step, _ in previous),
         (
-            "p: equal kernel means, for independent rows; each of a single comparison.",
-            "Bures distance: of the part of the kernel that the features hold.",
+            "p: equal kernel means, for independent rows; not corrected for the number of "
+            "comparisons.",
+            "Bures distance: for the part of the kernel that the features capture.",
             *remarks,
         ),
     )

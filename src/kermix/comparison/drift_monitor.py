@@ -33,10 +33,10 @@ SMALL_BATCHES = 0.75  # of batch_size, from which down it is said
 
 @dataclass(frozen=True)
 class MovedColumn:
-    """A column that moved: its p-value, corrected for the number of columns, and how it changed.
+    """A column that changed: its p-value, corrected for the number of columns, and how it changed.
 
-    `change` compares the batch of the alarm with the reference; it is empty where batches of
-    several monitors were merged.
+    `change` compares the batch of the alarm with the reference; it is empty if batches of several
+    monitors were merged.
     """
 
     column: str
@@ -47,16 +47,16 @@ class MovedColumn:
 
 @dataclass(frozen=True)
 class DriftUpdate:
-    """What a batch says.
+    """The result of one batch.
 
     Attributes:
-        batch: Its number, from 1 on.
-        rows: How many rows it has.
-        statistic: Of this batch and those before it.
-        threshold: At which there is an alarm.
+        batch: Its number, starting at 1.
+        rows: Number of its rows.
+        statistic: Statistic of this batch and those before it.
+        threshold: Threshold for an alarm.
         alarm: Whether there is one.
-        columns: If there is, the columns that moved, clearest first.
-        began: If there is, the batch with which the drift most likely began.
+        columns: If there is, the columns that changed, clearest first.
+        began: If there is, the batch in which the drift most likely began.
     """
 
     batch: int
@@ -68,7 +68,7 @@ class DriftUpdate:
     began: int | None = None
 
     def sentence(self) -> str:
-        """The same for people."""
+        """The result as a sentence."""
         level = f"statistic {self.statistic:.3g}, threshold {self.threshold:.3g}"
         if not self.alarm:
             return f"Batch {self.batch}: no alarm ({level})."
@@ -76,7 +76,7 @@ class DriftUpdate:
         moved = [c.column + (f" ({c.short}: {c.change})" if c.change else "")
                  for c in self.columns[:NAMED]]  # fmt: skip
         if not moved:
-            return f"Alarm at batch {self.batch}{since} ({level}). No column moved by itself."
+            return f"Alarm at batch {self.batch}{since} ({level}). No single column changed."
         more = len(self.columns) - len(moved)
         rest = f"; {more} more" if more else ""
         return f"Alarm at batch {self.batch}{since} ({level}). Moved: {', '.join(moved)}{rest}."
@@ -89,29 +89,30 @@ class DriftUpdate:
 
 
 class DriftMonitor:
-    r"""Watches batches of rows; where nothing drifts, false alarms are as rare as was asked.
+    r"""Monitors batches of rows for drift, with a given rate of false alarms.
 
     Each batch is compared with the reference by scores of every column and by two kernels of all
-    columns, alone and together with the batches before it (the last four or sixteen or so, old
-    ones forgotten), so that large drifts are seen at once and small ones after a while. One
-    threshold for all of this is found by simulated streams of batches drawn from the reference:
-    without drift the mean number of batches until the first alarm is `expected_run_length`.
+    columns, alone and together with the batches before it (about the last four or sixteen; older
+    ones are forgotten), so that large drifts are detected at once and small ones after a while.
+    One threshold for all of this is found by simulating streams of batches drawn from the
+    reference: without drift, the mean number of batches until the first alarm is
+    `expected_run_length`.
 
-    That is a mean over streams *and* references. A given reference is a sample, too, and its own
-    run length may be longer or shorter, the more so the fewer rows it has: it should have at
-    least ten times as many as a batch. Rows are taken to be independent.
+    That is a mean over streams *and* references. A given reference is a sample too, and its own
+    run length may be longer or shorter, especially if it has few rows: it should have at least ten
+    times as many as a batch. Rows are assumed to be independent.
 
     Args:
-        reference: Rows without drift: an array, a tensor, a data frame, a file. More than 20,000
-            rows are drawn down to so many.
+        reference: Rows without drift: an array, a tensor, a data frame, a file. Larger references
+            are subsampled to 20,000 rows.
         expected_run_length: Mean number of batches until a false alarm.
-        batch_size: Rows of a batch, roughly; by default those of the first one. The threshold is
-            for batches of this size: with far fewer rows in each, false alarms come sooner than
-            asked, and the report says so. Where monitors of parallel streams are merged, the rows
-            of all streams together.
-        columns: Which columns of a table to watch; by default all.
-        exclude: Columns of a table to leave aside.
-        kinds: Kinds of columns by name, where you know better; see `kermix.Schema.of`.
+        batch_size: Approximate number of rows of a batch; by default that of the first one. The
+            threshold is for batches of this size: with far fewer rows, false alarms are more
+            frequent than requested, and the report says so. If monitors of parallel streams are
+            merged, the rows of all streams together.
+        columns: Columns of a table to monitor; by default all.
+        exclude: Columns of a table to ignore.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
         seed: Of everything random.
 
     Example:
@@ -146,7 +147,7 @@ class DriftMonitor:
         if len(rows) < FEWEST_REFERENCE:
             raise SampleError(
                 f"The reference has {len(rows)} rows; at least {FEWEST_REFERENCE} are needed, "
-                "better ten times as many as in a batch."
+                "and preferably ten times as many as in a batch."
             )
         if len(rows) > MOST_REFERENCE:
             notes.append(f"{MOST_REFERENCE:,} of {len(rows):,} rows of the reference are kept, "
@@ -175,7 +176,7 @@ class DriftMonitor:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all batches and alarms, as after a false alarm or a repair."""
+        """Forget all batches and alarms, for example after a false alarm or a repair."""
         self._counts: list[int] = []
         self._sums: list[Tensor] = []
         self._memories: Memories | None = None
@@ -183,24 +184,24 @@ class DriftMonitor:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are watched."""
+        """The monitored columns."""
         return self._reader.names
 
     @property
     def batches(self) -> int:
-        """How many there were."""
+        """Number of batches so far."""
         return len(self._counts)
 
     @property
     def threshold(self) -> float:
-        """Of the statistic; simulated when it is first asked for."""
+        """Threshold of the statistic; simulated on first use."""
         return self._calibrated().threshold
 
     @torch.no_grad()
     def update(self, batch: Source) -> DriftUpdate:
-        """Take the next batch, and say whether the stream has drifted.
+        """Add the next batch and return whether the stream has drifted.
 
-        After an alarm it goes on; `reset` begins anew.
+        After an alarm, monitoring continues; `reset` starts over.
         """
         rows = self._reader(batch)
         if not len(rows):
@@ -295,21 +296,21 @@ class DriftMonitor:
         if usual > SMALL_BATCHES * self.batch_size:
             return []
         return [
-            f"Batches have {usual:.3g} rows on average, and the threshold is for {self.batch_size}"
-            f" (batch_size): false alarms are more frequent than asked. Give batch_size="
-            f"{max(1, round(usual))}, or put batches together."
+            f"Batches have {usual:.3g} rows on average, but the threshold is for "
+            f"{self.batch_size} (batch_size): false alarms are more frequent than requested. "
+            f"Give batch_size={max(1, round(usual))}, or combine batches."
         ]
 
     def merge(self, other: "DriftMonitor") -> "DriftMonitor":
         """The monitor of both streams together, as a new one; also written `a + b`.
 
-        The batches of one number are one batch: what comes out is what one monitor would say that
-        had seen the rows of both. The monitors must have the same reference and settings, and as
-        many batches; make them by `load` from one file, say.
+        Batches with the same number are combined: the result is that of a single monitor that has
+        seen the rows of both. The monitors must have the same reference and settings and equally
+        many batches; for example, `load` them from one file.
         """
         if not self._same_as(other):
             raise OptionError(
-                "The monitors have another reference or other settings; make all of them from "
+                "The monitors have different references or settings; create all of them from "
                 "one reference, or load them from one file."
             )
         if self.batches != other.batches:
@@ -336,7 +337,7 @@ class DriftMonitor:
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write the monitor and all it has seen to one file; nothing in it can be executed."""
+        """Write the monitor and its state to one file, which cannot contain code."""
         facts = {
             "names": self.columns,
             "mixed": None if self._reader.mixed is None else self._reader.mixed.to_dict(),
@@ -353,7 +354,7 @@ class DriftMonitor:
 
     @classmethod
     def load(cls, path: str | Path) -> "DriftMonitor":
-        """Go on where a monitor was saved; a damaged file is refused by name."""
+        """Load a saved monitor to continue; a damaged file raises an error that names it."""
         facts, reader, rows, sums, calibration = read_monitor(Path(path))
         monitor = cls.__new__(cls)
         monitor._begin(rows, reader, facts["expected_run_length"], facts["batch_size"],
@@ -383,6 +384,6 @@ def _check_run_length(expected: float) -> None:
     check_number("expected_run_length", expected)
     if not 2 <= expected <= 1e6:
         raise OptionError(
-            f"expected_run_length={expected!r}: a number of batches between 2 and a million, "
-            "such as 200."
+            f"expected_run_length={expected!r}: must be a number of batches between 2 and a "
+            "million, such as 200."
         )

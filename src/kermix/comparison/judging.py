@@ -98,8 +98,8 @@ def judge_sketches(
         rows=rows,
         method=test.note or "equal kernel means, from the sketches' own covariances",
         note=(
-            "It is the means of the kernel that were compared; sketches hold no rows, so there is "
-            "no AUC, and nothing is said of columns."
+            "Only kernel means were compared; sketches hold no rows, so there is no AUC and no "
+            "result for single columns."
         ),
     )
     return Judgement(verdict, None)

@@ -99,8 +99,8 @@ def _rows_to_test(
     elif x.apart is None or y.apart is None:
         return None, (
             "none, because it is not known which rows the landmarks were chosen from, and these "
-            "must not be tested. Make the sketches anew: km.nystrom_features, km.sketch_files "
-            "and kermix sketch remember."
+            "must not be tested. Make the sketches again: km.nystrom_features, km.sketch_files "
+            "and kermix sketch record them."
         )
     else:
         used = x.sums.minus(x.apart), y.sums.minus(y.apart)
@@ -108,17 +108,17 @@ def _rows_to_test(
         note = None
         if any(held):
             note = (
-                f"equal kernel means, for independent rows; {held[0]:,} and {held[1]:,} rows that "
-                "the landmarks were chosen from, or equal to these, are left out."
+                f"equal kernel means, for independent rows; {held[0]:,} and {held[1]:,} rows "
+                "that the landmarks were chosen from, or that equal these, are left out."
             )
     fewest = min(float(sums.total) for sums in used)
     if fewest < FEWEST_ROWS:
         return None, (
-            f"none, because only {int(fewest)} rows of a sketch are left that the landmarks were "
-            f"not chosen from, and {FEWEST_ROWS} are needed. Choose the landmarks from other "
-            "rows: --landmarks-from (landmarks_from) the sketch of an earlier file."
+            f"none, because only {int(fewest)} rows of a sketch were not candidates for "
+            f"landmarks, but {FEWEST_ROWS} are needed. Choose the landmarks from other rows: "
+            "--landmarks-from (landmarks_from) the sketch of an earlier file."
             if note is not None
-            else f"none, because a sketch has {int(fewest)} rows, and {FEWEST_ROWS} are needed."
+            else f"none, because a sketch has {int(fewest)} rows, but {FEWEST_ROWS} are needed."
         )
     return used, note
 

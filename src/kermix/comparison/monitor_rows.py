@@ -37,13 +37,14 @@ class RowReader:
             rows = _numbers(batch)
             if rows is None:
                 raise SampleError(
-                    f"The reference is an array of numbers, and the batch a "
+                    "The reference is an array of numbers, but the batch is a "
                     f"{type(batch).__name__}; give both as arrays, or both as tables."
                 )
             check_samples("batch", rows)
             if rows.shape[1] != len(self.names):
                 raise ShapeError(
-                    f"The batch has {rows.shape[1]} columns, and the reference {len(self.names)}."
+                    f"The batch has {rows.shape[1]} columns, but the reference has "
+                    f"{len(self.names)}."
                 )
             return rows
         schema = self.mixed.schema
@@ -67,7 +68,7 @@ def read_reference(source: Any, reading: Reading) -> tuple[Tensor, RowReader, li
     schema = Schema.of(frame, kinds=kinds)
     if not schema.modelled:
         raise SchemaError(
-            f"No column is left to watch: {listed(schema.names)} are constants, keys or text."
+            f"No column is left to monitor: {listed(schema.names)} are constants, keys or text."
         )
     encoded = schema.encode(frame, name=frame.name)
     maker = MixedRows.of(schema, [encoded], mark_all=True)
@@ -82,6 +83,6 @@ def _numbers(source: Any) -> Tensor | None:
         return None
     if source.dim() != 2:
         raise ShapeError(
-            f"Rows and columns are needed, and the array has shape {tuple(source.shape)}."
+            f"Expected rows and columns, but the array has shape {tuple(source.shape)}."
         )
     return source.detach().cpu().double()

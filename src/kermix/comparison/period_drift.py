@@ -30,16 +30,16 @@ class PeriodVerdict:
 
     Attributes:
         period: Its name.
-        rows: How many it has.
+        rows: Number of its rows.
         different: Whether it differs at the level.
-        pvalue: Corrected for the number of periods (Holm); None if it has too few rows.
-        own_pvalue: Of this period alone.
-        effect: AUC of a classifier that tells its rows from the reference's; 0.5 is chance.
-        interval: Of 95 % for the AUC.
+        pvalue: P-value corrected for the number of periods (Holm); None if it has too few rows.
+        own_pvalue: P-value of this period alone.
+        effect: AUC of a classifier that separates its rows from the reference; 0.5 is chance.
+        interval: 95 % confidence interval for the AUC.
         columns: Columns that differ by themselves if the period does, most different first;
             p-values corrected for the number of columns.
-        too_few_rows: Whether no p-value could be small enough, whatever the rows are.
-        too_few_permutations: Whether so few permutations could give none.
+        too_few_rows: Whether there are too few rows for a small enough p-value.
+        too_few_permutations: Whether there are too few permutations for one.
     """
 
     period: str
@@ -55,7 +55,7 @@ class PeriodVerdict:
 
     @property
     def answer(self) -> str:
-        """In one word or two."""
+        """The verdict in a word or two."""
         if self.too_few_rows:
             return "too few rows"
         if self.too_few_permutations:
@@ -65,15 +65,15 @@ class PeriodVerdict:
 
 @dataclass(frozen=True)
 class PeriodDrift:
-    """What `drift_over_time` found. It prints as one sentence and a table.
+    """The result of `drift_over_time`. It prints as one sentence and a table.
 
     Attributes:
         reference: Name of the reference period.
-        reference_rows: How many rows it has.
+        reference_rows: Number of its rows.
         periods: The others, in order.
-        level: At which a period is called different.
-        noun: What a period is called.
-        notes: What was assumed and left out.
+        level: Significance level at which a period is called different.
+        noun: Noun for a period, such as "month".
+        notes: What was assumed and ignored.
     """
 
     reference: str
@@ -90,7 +90,7 @@ class PeriodDrift:
 
     @property
     def moved(self) -> tuple[str, ...]:
-        """Columns that differ in any period, in most periods and most first."""
+        """Columns that differ in any period, sorted by how often and how much they differ."""
         found: dict[str, tuple[int, float]] = {}
         for period in self.different:
             for c in period.columns:
@@ -133,7 +133,7 @@ class PeriodDrift:
         return self.noun if count == 1 else f"{self.noun}s"
 
     def table(self, intervals: bool = False) -> list[list[str]]:
-        """One line for each period, as text; with intervals of the AUC, if they are wanted."""
+        """One line of text per period; optionally with intervals of the AUC."""
         lines = [[self.reference, f"{self.reference_rows:,}", "reference", "", "", ""]]
         for p in self.periods:
             auc = "" if p.effect is None else f"{p.effect:.2f}"
@@ -176,23 +176,23 @@ def drift_over_time(
 ) -> PeriodDrift:
     """Whether, when and where a table drifts: each period against a reference period.
 
-    Each period has the verdict of `kermix.compare`, with p-values corrected for their
-    number: with probability `1 - level` or more no period is called different that is not.
+    Each period gets the verdict of `kermix.compare`, with p-values corrected for the number of
+    periods: with probability `1 - level` or more, no period is wrongly called different.
 
     Args:
-        source: A table, a file, or a folder of files: a period each, or with `by` one table.
-        by: The column with the periods: values (months, years, versions) or dates.
-        every: "day", "week", "month" or "year", to cut dates by; found from their span if not
-            given.
-        reference: The period that others are compared with; by default the first.
-        level: At which a period is called different.
-        columns: Which columns to use; by default all.
-        exclude: Columns to leave aside.
-        kinds: Kinds of columns by name, where you know better; see `kermix.Schema.of`.
+        source: A table, a file, or a folder of files: one period per file, or one table with `by`.
+        by: Column that defines the periods: values (months, years, versions) or dates.
+        every: "day", "week", "month" or "year", to group dates by; by default depends on their
+            range.
+        reference: Period to compare the others with; by default the first.
+        level: Significance level at which a period is called different.
+        columns: Columns to use; by default all.
+        exclude: Columns to ignore.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
         reading: How tables are read, instead of the three above.
         max_points: Larger periods are subsampled at random to this many rows.
-        permutations: Random labellings behind each p-value; by default 500, or as many as the
-            correction for the number of periods needs.
+        permutations: Number of permutations for each p-value; by default 500, or as many as the
+            correction for the number of periods requires.
         seed: Of everything random.
 
     Example:
@@ -219,8 +219,8 @@ def drift_over_time(
     enough = [t for t, one in zip(others, able, strict=True) if one]
     if not enough and first.rows < FEW_ROWS:
         raise OptionError(
-            f"The reference, {first.name}, has {first.rows} row{'s' * (first.rows != 1)}, too few "
-            f"to say whether any {periods.noun} differs; name another one (--reference)."
+            f"The reference, {first.name}, has {first.rows} row{'s' * (first.rows != 1)}, too "
+            f"few to tell whether any {periods.noun} differs; choose another one (--reference)."
         )
     notes = list(periods.notes)
     if permutations is None:
@@ -243,8 +243,8 @@ def drift_over_time(
     if max_points is not None and any(t.rows > max_points for t in periods.tables):
         notes.append(f"Of larger periods {max_points:,} {DRAWN}")
     notes.append(
-        f"p: corrected for the number of {periods.noun}s (Holm). AUC: how well a classifier tells "
-        "unseen rows from those of the reference; 0.5 is chance."
+        f"p: corrected for the number of {periods.noun}s (Holm). AUC: how well a classifier "
+        "separates unseen rows from those of the reference; 0.5 is chance."
     )
     corrected = dict(zip(found, holm([p.own_pvalue or 0.0 for p in found.values()]), strict=True))
     judged = []

@@ -56,7 +56,7 @@ def read_periods(source: Any, by: str | None, every: str | None, reading: Readin
         files = _files(folder)
         if by is None:
             if every is not None:
-                raise OptionError(f"every={every!r}: name the column of dates, too (--by).")
+                raise OptionError(f"every={every!r}: also name the column of dates (--by).")
             found = read_alike(files, reading)
             tables = tuple(replace(f, name=p.name.split(".")[0])
                            for p, (f, _) in zip(files, found, strict=True))  # fmt: skip
@@ -64,7 +64,7 @@ def read_periods(source: Any, by: str | None, every: str | None, reading: Readin
             return _checked(Periods(tables, "file", notes), str(folder))
         source = files
     if by is None:
-        raise OptionError("Name the column that has the periods: --by COLUMN (by=...).")
+        raise OptionError("Name the column that defines the periods: --by COLUMN (by=...).")
     chosen = reading
     if reading.columns is not None and by not in reading.columns:
         chosen = replace(reading, columns=(*reading.columns, by))
@@ -94,13 +94,13 @@ def _checked(periods: Periods, where: str) -> Periods:
     if count < 2:
         only = f" ({periods.tables[0].name})" if count else ""
         raise OptionError(
-            f"{where} has {count} period{'' if count == 1 else 's'}{only}; drift needs two or "
-            "more. Name another column (--by), or cut its dates more finely (--every day)."
+            f"{where} has {count} period{'' if count == 1 else 's'}{only}; drift needs at least "
+            "two. Choose another column (--by), or group its dates more finely (--every day)."
         )
     if count > MOST_PERIODS:
         raise OptionError(
-            f"{where} has {count:,} periods, and {MOST_PERIODS} is the most. Cut dates more "
-            "coarsely (--every month), or name another column (--by)."
+            f"{where} has {count:,} periods; at most {MOST_PERIODS} are supported. Group dates "
+            "more coarsely (--every month), or choose another column (--by)."
         )
     return _without_clocks(periods)
 
@@ -138,32 +138,33 @@ def _labels(
     if times is not None:
         if every is None:
             every = _fitting(times)
-            notes.append(f"Dates of {by} are cut by {every}; --every says otherwise.")
+            notes.append(f"Dates of {by} are grouped by {every}; change this with --every.")
         noun = every
         column = compute.strftime(times, format=EVERY[every])
     elif every is not None:
         shown = column.drop_null().unique().slice(0, 2).to_pylist()
         raise OptionError(
-            f"--every {every}: {by} holds no dates (but {', '.join(map(repr, shown))}); leave "
-            "--every out, and each value is a period."
+            f"--every {every}: {by} holds no dates (but {', '.join(map(repr, shown))}); without "
+            "--every, each value is a period."
         )
     elif family(column.type) in ("numbers", "truth values", "times"):
         values = column.drop_null().unique().sort()
         if len(values) > MOST_PERIODS:
             raise OptionError(
-                f"{by} has {len(values):,} different values, and {MOST_PERIODS} periods is the "
-                "most; name a column such as a month or a year (--by)."
+                f"{by} has {len(values):,} different values; at most {MOST_PERIODS} periods are "
+                "supported. Choose a column such as a month or a year (--by)."
             )
     gaps = column.null_count
     if gaps:
-        notes.append(f"{gaps:,} rows without a value of {by} are left out.")
+        notes.append(f"{gaps:,} rows without a value in {by} are ignored.")
     words = column.drop_null().unique()
     ordered = _in_order(words.to_pylist(), frame.types[by].declared if times is None else None)
     if ordered is None:
         ordered = words.to_pylist()
         notes.append(
-            f"The values of {by} do not tell their order; it is that in which they first appear: "
-            f"{listed([str(v) for v in ordered])}. --reference names another reference."
+            f"The values of {by} have no recognizable order; the order of first appearance is "
+            f"used: {listed([str(v) for v in ordered])}. Use --reference to choose another "
+            "reference."
         )
     place = {value: k for k, value in enumerate(ordered)}
     coded = column.combine_chunks() if hasattr(column, "combine_chunks") else column

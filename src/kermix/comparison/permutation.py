@@ -59,8 +59,8 @@ def _groups(groups: tuple[Tensor, Tensor], n: int, m: int) -> tuple[Tensor, int,
     both = in_x[torch.isin(in_x, in_y)]
     if len(both):
         raise OptionError(
-            f"The group {both[0].item()} has points in x and in y; a group changes sides as a "
-            "whole, so its points must be on one side."
+            f"The group {both[0].item()} has points in x and in y; a group is permuted as a "
+            "whole, so all its points must be in the same sample."
         )
     return torch.cat([index_x, len(in_x) + index_y]), len(in_x) + len(in_y), len(in_x)
 

@@ -46,10 +46,10 @@ class Measure:
     """One number between the two data sets.
 
     `normalized` is the form in [0, 1] where there is one. `error` is one standard error of
-    `normalized`, or of `value` where nothing is normalized, and None where the samples cannot tell
-    it (a vector cost very near to 1); for sketches it is the certificate.
-    `if_same` is what the same number would be, on average, were the two sets one. `rows` is how
-    many of each set the number is of: costs depend on it, and of more rows some are drawn.
+    `normalized`, or of `value` if there is no normalized form, and None if it cannot be estimated
+    (a vector cost very close to 1); for sketches it is the certificate. `if_same` is the average
+    value if both sets had the same distribution. `rows` is the number of rows of each set that
+    were used: costs depend on it, and larger sets are subsampled.
     """
 
     name: str
@@ -127,19 +127,18 @@ class Known:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """What `compare` found. It prints as its verdict and the columns that differ.
+    """The result of `compare`. It prints as its verdict and the columns that differ.
 
     The verdict, and every cost with its error bar and p-value (`measures`, `tests`,
-    `column_differences`, `rows`, `details`), are each computed when they are first
-    asked for, and kept.
+    `column_differences`, `rows`, `details`), are each computed on first use, and cached.
 
     Attributes:
-        names: Of the two sets.
-        sizes: How many rows they have.
-        used: How many of them are looked at.
+        names: Names of the two sets.
+        sizes: Number of rows of each.
+        used: Number of rows used of each.
         columns: Names of the columns.
-        variances: Of the kernels of the costs.
-        reading_notes: What was assumed and left out when the sets were read.
+        variances: Variances of the kernels of the costs.
+        reading_notes: What was assumed and ignored when the sets were read.
         compared: The rows; None for sketches.
     """
 
@@ -164,12 +163,12 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the sets differ, how much, and where."""
+        """Whether the sets differ, by how much, and where."""
         return self.judgement.verdict
 
     @property
     def has_verdict(self) -> bool:
-        """Whether there is one: not without permutations."""
+        """Whether there is a verdict: not without permutations."""
         return self._judge is not None
 
     @cached_property
@@ -199,7 +198,7 @@ class Comparison:
 
     @property
     def x(self) -> Tensor | None:
-        """Points of the first set, at most 1000; `raw` has them in the data's units."""
+        """Points of the first set, at most 1000; `raw` gives them in the units of the data."""
         return self.found.x
 
     @property
@@ -231,7 +230,7 @@ class Comparison:
         return "\n".join([*aligned((MEASURE_HEADS, *self.rows())), *self.notes])
 
     def rows(self) -> list[list[str]]:
-        """The table: one line for each measure and variance, as text."""
+        """The table as text: one line for each measure and variance."""
         return [
             [TITLES[m.name], *(
                 "" if n is None else f"{n:.{digits}g}"
@@ -249,7 +248,7 @@ class Comparison:
         return found[0]
 
     def witness(self, points: Tensor, variance: float | None = None) -> Tensor:  # (M, d) -> (M,)
-        """Where the sets differ: positive where `x` has more mass, negative where `y` has.
+        """Where the sets differ: positive where `x` has more mass, negative where `y` does.
 
         The derivative of the SVD cost's local form with respect to mass at a point, which is given
         in the units of the data; by default at the variance whose test rejects most clearly.
@@ -275,7 +274,7 @@ class Comparison:
 
     @property
     def mixed(self) -> bool:
-        """Whether rows hold codes beside numbers; points are then in no units of the data."""
+        """Whether rows hold codes; points are then not in the units of the data."""
         return self._layout is not None
 
     @property
@@ -287,7 +286,7 @@ class Comparison:
         return min(by_p, key=lambda pair: pair[0])[1]
 
     def to_dict(self, details: bool = True) -> dict[str, Any]:
-        """Everything but the points, ready for JSON; without details, the verdict alone."""
+        """Everything but the points, ready for JSON; without details, only the verdict."""
         found: dict[str, Any] = {
             "verdict": self.verdict.to_dict() if self.has_verdict else None,
             "names": self.names,

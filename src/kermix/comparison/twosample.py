@@ -92,19 +92,18 @@ def two_sample_test(
     kernel: AnyKernel | Sequence[AnyKernel] | None = None,
     layout: Layout | None = None,
 ) -> TwoSampleResult:
-    r"""Test by permutation whether `x` and `y` come from one distribution.
+    r"""Permutation test of whether `x` and `y` come from the same distribution.
 
     Without a cost, an aggregate of many statistics (kernels of all columns at several bandwidths,
     single columns, pairs of columns) gives one p-value; see
     `kermix.comparison.aggregate.aggregate_rows`, whose result is in `aggregate`. It has no
-    setting of its own: with `variances`, a `kernel`, a `form` or a `ridge` but no cost, the cost
-    is `"svd"`.
+    settings: with `variances`, a `kernel`, a `form` or a `ridge` but no cost, the cost is `"svd"`.
 
-    The p-value is $(1 + \#\{T_b \ge T\}) / (1 + B)$ over `B` random exchanges of labels, so
-    under the null hypothesis it is at most $\alpha$ with probability at most $\alpha$,
-    whatever the sample size. With several variances each labelling gets a p-value for each of
-    them among all labellings; these are combined (Cauchy) and the combination is ranked among the
-    same labellings, which keeps the level exactly.
+    The p-value is $(1 + \#\{T_b \ge T\}) / (1 + B)$ over `B` random permutations of the labels, so
+    under the null hypothesis it is at most $\alpha$ with probability at most $\alpha$, whatever
+    the sample size. With several variances each labelling gets a p-value for each of them among
+    all labellings; these are combined (Cauchy) and the combination is ranked among the same
+    labellings, which keeps the level exactly.
 
     Let $\phi$ be features of the pooled sample with $K = \phi \cdot \phi$,
     $\lambda_i$ their second moments and `D` (or `m`) the difference of the two samples'
@@ -119,41 +118,41 @@ def two_sample_test(
     | `"mmd"`    | squared maximum mean discrepancy        | the same                   |
     | `"energy"` | energy distance (no variance)           | the same                   |
 
-    The local form of the SVD cost is its second-order expansion where the samples agree (the
-    Bures metric): a fixed quadratic form, so a thousand permutations are one matrix product.
-    `ridge` whitens the features of the first three by $(\lambda_i + \epsilon)^{-1/2}$
-    first, as in the matrix cost and Property 9: fine structure then counts as much as coarse,
-    which is where their power against differences of shape comes from. With `ridge=None` the
-    features are those of the kernel. Against a shift of the mean, heavy tails and in small tables
-    of real data `"energy"` and `"mmd"` have far more power than these three.
+    The local form of the SVD cost is its second-order expansion where the samples agree (the Bures
+    metric): a fixed quadratic form, so a thousand permutations are one matrix product. `ridge`
+    whitens the features of the first three by $(\lambda_i + \epsilon)^{-1/2}$ first, as in the
+    matrix cost and Property 9: fine structure then counts as much as coarse, which gives them
+    power against differences in shape. With `ridge=None` the features are those of the kernel. For
+    a shift of the mean, heavy tails and small real tables, `"energy"` and `"mmd"` have far more
+    power than these three.
 
-    Whatever is chosen from the data (variances, landmarks, features) depends on the rows of both
-    samples together, and neither on their labels nor on their order; statistics that differ by
-    rounding alone are ties, which count against a difference.
+    Whatever is chosen from the data (variances, landmarks, features) depends on the pooled rows of
+    both samples, and neither on their labels nor on their order; statistics that differ only by
+    rounding are ties, which count against a difference.
 
     Args:
         x: One sample, a tensor or an array of numbers.
         y: The other.
         cost: Which statistic; None for the aggregate.
         variances: One or several variances, or `"auto"`: `variance_grid`.
-        permutations: How many random labellings.
+        permutations: Number of permutations.
         seed: Seed of the permutations, or a generator.
-        groups: Group labels of the points of `x` and `y`; whole groups change sides. For points
+        groups: Group labels of the points of `x` and `y`; whole groups are permuted. For points
             that are not independent, such as repeated measurements.
-        weights_x: Weights of `x`, only together with those of `y`. A point keeps its weight on
-            whichever side it is: what is tested is whether points and their weights come from one
-            distribution. Both sets are on one scale, and not divided by their sums or means.
+        weights_x: Weights of `x`, only together with those of `y`. A point keeps its weight when
+            it is permuted: the test is whether points and their weights come from the same
+            distribution. Both must be on one scale, and not divided by their sums or means.
         weights_y: Weights of `y`.
         form: The local form or the cost itself (slower; its matrices are decomposed for each
             permutation).
-        ridge: Ridge of the whitening, relative to the kernel's diagonal, or None for no
-            whitening. `"auto"`: 1e-4 for the Gaussian kernel, None for another `kernel`: in the
-            space of a rough one, such as Laplace's, all points are nearly independent, and
-            whitening them leaves no power.
-        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
-            function of two sets of points that returns their Gram matrix; or several, which are
-            combined as variances are. Instead of `variances`. What a kernel leaves to the data is
-            taken from both samples together.
+        ridge: Ridge of the whitening, relative to the kernel's diagonal, or None for no whitening.
+            `"auto"`: 1e-4 for the Gaussian kernel, None for another `kernel`: in the feature space
+            of a rough kernel, such as the Laplace kernel, all points are nearly independent, and
+            whitening leaves no power.
+        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a function of
+            two sets of points that returns their Gram matrix; or several, which are combined like
+            variances. Then omit `variances`. Parameters that a kernel takes from the data come
+            from both samples together.
         layout: Which columns are codes, if rows are mixed (`kermix.kernels.mixed.Layout`).
 
     Example:
@@ -331,7 +330,7 @@ def _given_kernels(
     if cost == "energy":
         raise OptionError("kernel is given with cost='energy', which has no kernel; use 'mmd'.")
     if not isinstance(variances, str):
-        raise OptionError("variances and kernel are both given, and one is enough.")
+        raise OptionError("variances and kernel are both given; give only one.")
     several = list(kernel) if isinstance(kernel, Sequence) else [kernel]
     if not several:
         raise OptionError("kernel is an empty list; give at least one kernel.")

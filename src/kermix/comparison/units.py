@@ -76,8 +76,8 @@ class Units:
         if len(rows) > ROWS_WITH_GROUPS_UP_TO:
             raise OptionError(
                 f"{len(rows)} rows with {'weights' if groups is None else 'groups'}: the "
-                f"aggregate test takes up to {ROWS_WITH_GROUPS_UP_TO} of these; "
-                "draw some of the rows, or name a cost."
+                f"aggregate test takes up to {ROWS_WITH_GROUPS_UP_TO} of these; use a subset of "
+                "the rows, or name a cost."
             )
         labels = _labels(n, m, permutations, generator, groups)
         kept, place = distinct_rows(rows)

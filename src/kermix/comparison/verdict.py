@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["ColumnVerdict", "PairVerdict", "Verdict", "auc_text"]
 
 NAMED_COLUMNS, NAMED_PAIRS = 3, 1  # in the sentence
-SMALL = 1e-6  # a p-value whose digits tell nothing more
+SMALL = 1e-6  # below this, the digits of a p-value do not matter
 
 
 @dataclass(frozen=True)
@@ -17,15 +17,15 @@ class ColumnVerdict:
 
     Attributes:
         column: Its name.
-        pvalue: Of a test of this column, corrected for the number of columns, and never below that
-            of the verdict: where sets are not called different, no column is.
+        pvalue: P-value of a test of this column, corrected for the number of columns and never
+            below that of the verdict: if the sets are not called different, no column is.
         kind: "number", "time" or "category".
         short: What changed most from the first sample to the second, in two words.
         change: The same with numbers.
-        difference: Total variation between both samples' shares of at most twenty groups of the
+        difference: Total variation between the two samples over at most twenty groups of the
             column's values: 0 if they are the same, 1 if they have no value in common.
 
-    Of many hundred columns, those that do not differ have no words and no difference.
+    With many hundreds of columns, those that do not differ have no description and no difference.
     """
 
     column: str
@@ -44,7 +44,7 @@ class ColumnVerdict:
 
 @dataclass(frozen=True)
 class PairVerdict:
-    """Two columns together, beyond what each does; `pvalue` is corrected as that of columns."""
+    """Two columns together, beyond what each does alone; `pvalue` is corrected as for columns."""
 
     columns: tuple[str, str]
     pvalue: float
@@ -52,31 +52,31 @@ class PairVerdict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether two data sets differ, how much, and where. It prints as one sentence.
+    """Whether two data sets differ, by how much, and where. It prints as one sentence.
 
     Attributes:
         different: Whether they differ at the level.
-        pvalue: One p-value, right although many statistics were looked at; None if sketches have
+        pvalue: A single p-value that accounts for all statistics considered; None if sketches have
             none.
-        level: At which the sets are called different.
-        effect: AUC of a classifier that tells their rows apart, on rows that it has not seen: the
-            probability that it gives a row of the second set a higher score than one of the
-            first. 0.5 if it cannot, 1 if it always can. Better classifiers may exist, so the sets
-            differ at least so much. None where there are fewer than ten rows of a side, or
-            sketches.
-        interval: Of 95 % for the AUC of this classifier.
-        columns: Each column by itself, the most different first: by p-value, and columns of one
-            p-value by their difference.
+        level: Significance level at which the sets are called different.
+        effect: AUC of a classifier that separates their rows, on held-out rows: the probability
+            that it gives a row of the second set a higher score than one of the first. 0.5 if it
+            cannot tell them apart, 1 if it always can. Better classifiers may exist, so the sets
+            differ at least this much. None for sketches, or if a set has fewer than ten rows.
+        interval: 95 % confidence interval for the AUC of this classifier.
+        columns: Each column by itself, the most different first: by p-value, and by their
+            difference for equal p-values.
         pairs: Pairs of columns, likewise.
-        names: Of the two sets.
+        names: Names of the two sets.
         rows: How many rows each set has.
-        too_few_rows: Whether so few rows cannot give a p-value at the level, whatever they are.
-        too_few_permutations: Whether so few permutations cannot, though the rows could.
-        smallest_pvalue: The smallest that so many rows and permutations can give.
-        detectable_shift: The shift of one column, in its standard deviations, that is found in
-            at least four of five cases where columns are normal and independent.
+        too_few_rows: Whether there are too few rows for any p-value below the level.
+        too_few_permutations: Whether there are too few permutations, although there are enough
+            rows.
+        smallest_pvalue: The smallest p-value possible with this many rows and permutations.
+        detectable_shift: The shift of one column, in standard deviations, that is found in at
+            least four of five cases if columns are normal and independent.
         method: How the p-value was found, or why there is none.
-        note: What else to know, of sketches.
+        note: Further remarks, for sketches.
     """
 
     different: bool
@@ -118,13 +118,13 @@ class Verdict:
         shown = f"AUC {auc_text(self.effect)} ({auc_text(low)} to {auc_text(high)}; 0.5 is chance)"
         if low <= 0.5:
             return (
-                f"They differ ({p}), but it is not clear that a classifier tells their rows "
+                f"They differ ({p}), but it is not clear that a classifier can tell their rows "
                 f"apart: {shown}."
             )
         return f"They differ ({p}): a classifier tells their rows apart with {shown}."
 
     def too_few(self) -> str:
-        """Why nothing can be said, if there are too few rows or permutations; else nothing."""
+        """Why there is no answer, if there are too few rows or permutations; otherwise empty."""
         if self.smallest_pvalue is None:
             return ""
         if self.too_few_rows:
@@ -137,12 +137,12 @@ class Verdict:
             return (
                 f"Too few permutations to say: permutations={drawn} cannot show a difference at "
                 f"level {self.level:g}, because no p-value can fall below "
-                f"{self.smallest_pvalue:.2g}; it takes {needed:,} or more."
+                f"{self.smallest_pvalue:.2g}; {needed:,} or more are needed."
             )
         return ""
 
     def _detectable(self) -> str:
-        """The smallest change that so many rows show, in words."""
+        """The smallest change that this many rows can show, in words."""
         if self.detectable_shift is None:
             return ""
         if self.columns and all(c.kind == "category" for c in self.columns):

@@ -1,4 +1,4 @@
-"""How good samples are: mode coverage, distances between samples, likelihood.
+"""Baseline measures of samples: mode coverage, distances between samples, likelihood.
 
 The distances are differentiable and take weights and batches, so they are training costs too
 (the baselines that the four costs are compared with).
@@ -29,9 +29,9 @@ class ModeCoverage:
     """The numbers of the PacGAN protocol.
 
     Attributes:
-        modes: Modes with at least one good sample.
-        total: Modes that there are.
-        high_quality: Share of samples within three deviations of the nearest mode.
+        modes: Number of modes with at least one good sample.
+        total: Number of modes.
+        high_quality: Share of samples within three standard deviations of the nearest mode.
         kl: Kullback-Leibler divergence, in nats, of the good samples' modes from uniform.
     """
 
@@ -42,7 +42,7 @@ class ModeCoverage:
 
 
 def mode_coverage(samples: Tensor, centres: Tensor, deviation: float) -> ModeCoverage:
-    """Count the modes that samples (n, d) reach.
+    """Count the modes that samples (n, d) cover.
 
     Example:
         >>> mode_coverage(torch.tensor([[0.0], [0.1], [9.0]]), torch.tensor([[0.0], [5.0]]), 0.1)

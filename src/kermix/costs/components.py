@@ -117,14 +117,14 @@ class MixturePair(WeightedPair):
         both = is_mixture(x) and is_mixture(y)
         if both and v is not None:
             raise OptionError(
-                "v is given beside two mixtures, which have their variances; leave v out. To "
-                "smooth a mixture by v, add v times the dimension to its variances."
+                "v is given for two mixtures, which have their own variances; omit v. To smooth "
+                "a mixture by v, add v times the dimension to its variances."
             )
         if not both and v is None:
             name = "y" if is_mixture(x) else "x"
             raise OptionError(
                 f"v is missing: it is the variance of the Gaussians at the points of {name}, "
-                "which the mixture on the other side does not tell."
+                "which the other argument, a mixture, does not define."
             )
         points = [s.means if isinstance(s, Mixture) else s for s in (x, y)]
         names = [f"{n}.means" if is_mixture(s) else n for n, s in (("x", x), ("y", y))]
@@ -194,7 +194,7 @@ def _side(
 ) -> tuple[SampleSet | ComponentSet, Components]:
     if isinstance(side, Mixture):
         if weights is not None:
-            raise OptionError(f"weights_{name} is given for a mixture, which has its weights.")
+            raise OptionError(f"weights_{name} is given for a mixture, which has its own weights.")
         found = ComponentSet.of(side)
         return found, found.components
     assert kernel is not None
@@ -207,13 +207,13 @@ def _side(
 def _one_variance(name: str, kernel: GaussianKernel) -> GaussianKernel:
     if len(kernel.v_p) > 1:
         raise VarianceError(
-            f"v has {len(kernel.v_p)} values beside a mixture: an average of kernels is no inner "
-            "product of Gaussians. Give one variance."
+            f"v has {len(kernel.v_p)} values together with a mixture: an average of kernels is "
+            "not an inner product of Gaussians. Give one variance."
         )
     if not kernel.symmetric:
         raise VarianceError(
-            "v_q differs from v beside a mixture, which has its own variances; give v alone, the "
-            f"variance of the points of {name}."
+            "v_q differs from v, but the other argument is a mixture with its own variances; "
+            f"give only v, the variance of the points of {name}."
         )
     return kernel
 

@@ -51,17 +51,17 @@ def discrete_cost(
     $$\| \mathrm{diag}(\sqrt p) \, K \, \mathrm{diag}(\sqrt q) \|_* \le
         \sqrt{\textstyle\sum_i p_i K_{ii} \sum_i q_i K_{ii}}$$
 
-    The bound, by which the normalized form is divided, holds for a positive semi-definite `K`
-    over one set of states, and is reached where $p = q$. With the identity for `K` the
-    cost is the Bhattacharyya coefficient $\sum_i \sqrt{p_i q_i}$.
+    The normalized form is divided by the bound, which holds for a positive semi-definite `K` over
+    one set of states and is attained for $p = q$. With the identity for `K` the cost is the
+    Bhattacharyya coefficient $\sum_i \sqrt{p_i q_i}$.
 
     Args:
-        p: Probabilities, non-negative; they are divided by their sum.
-        q: The others.
+        p: Non-negative probabilities; they are divided by their sum.
+        q: The probabilities of the other distribution.
         kernel: The matrix `K`, of any kernel between the states of `p` and those of `q`.
         normalized: Whether to divide by the bound; `K` must then be square.
         method: How the nuclear norm is computed, see `kermix.nuclear_norm`.
-        tolerance: Relative error that `"polar"` may make.
+        tolerance: Relative error allowed for `"polar"`.
 
     Example:
         >>> p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.0, 0.5, 0.5])
@@ -90,8 +90,8 @@ def decompose_discrete(
     r"""Decompose $\mathrm{diag}(\sqrt p) K \, \mathrm{diag}(\sqrt q) = U S V$, Eq. (17).
 
     Args:
-        p: Probabilities, non-negative; they are divided by their sum.
-        q: The others.
+        p: Non-negative probabilities; they are divided by their sum.
+        q: The probabilities of the other distribution.
         kernel: The matrix `K`, of any kernel between the states of `p` and those of `q`.
 
     Example:
@@ -125,8 +125,8 @@ def _checked(p: Tensor, q: Tensor, kernel: Tensor, square: bool) -> tuple[Tensor
         raise KernelError(f"kernel is {found}; give a floating-point matrix of shape (N, M).")
     if square and kernel.shape[-1] != kernel.shape[-2]:
         raise ShapeError(
-            f"kernel has shape {tuple(kernel.shape)}: the bound of Eq. (19) is that of one set of "
-            "states, so normalized=True needs a square matrix."
+            f"kernel has shape {tuple(kernel.shape)}: the bound of Eq. (19) is for a single set "
+            "of states, so normalized=True needs a square matrix."
         )
     if values_are_readable(kernel):
         if not bool(torch.isfinite(kernel).all()):

@@ -57,30 +57,30 @@ def scalar_cost(
     r"""Scalar (Cauchy-Schwarz) cost $\langle p, q\rangle^2 / \langle q, q\rangle$, Prop. 4.
 
     Bounded by $\langle p, p\rangle$; divided by it, the cost is $e^{-D_{CS}}$ with the
-    Cauchy-Schwarz divergence $D_{CS}$. No Gram matrix is held: time is quadratic in the
-    number of points, memory is not. Without overlap the gradient of the logarithm moves every
-    centre towards the data nearest to it.
+    Cauchy-Schwarz divergence $D_{CS}$. No Gram matrix is stored: time is quadratic in the number
+    of points, memory is not. Without overlap the gradient of the logarithm moves every centre
+    towards the data nearest to it.
 
-    Of a mixture the density is its own, $p = \sum_n a_n N(m_n, S_n)$, and inner products
-    are exact. The value is divided by $\sum_n a_n \|N(m_n, S_n)\|^2$ of the data, the
-    constant that points drop: where all Gaussians share one variance it is that of the means as
+    For a mixture, the density is its own, $p = \sum_n a_n N(m_n, S_n)$, and inner products are
+    exact. The value is divided by $\sum_n a_n \|N(m_n, S_n)\|^2$ of the data, the constant that is
+    dropped for points: if all Gaussians share one variance, the value equals that of the means as
     weighted points. Normalized, the divergence is that of `GaussianMixture.cauchy_schwarz`.
 
     Args:
         x: Data, a mixture, or a sketch of them.
         y: Centres, a mixture, or a sketch of them.
         v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
-            None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
-            of the points on the other side.
-        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
-            function of two sets of points that returns their Gram matrix; instead of `v`. Means
-            and second moments are then those in its space; a bound that has the kernel's diagonal
-            in it is that of the weighted mean diagonals.
-        weights_x: Weights of the data, non-negative; they are divided by their sum.
+            None if both arguments are mixtures, or one is a sketch. If only one is a mixture, the
+            variance of the points in the other.
+        kernel: Kernel to use instead of the Gaussian, such as `kermix.LaplaceKernel`, or a
+            function of two sets of points that returns their Gram matrix; then omit `v`. Means and
+            second moments are then those in its feature space; a bound that involves the kernel's
+            diagonal uses its weighted mean.
+        weights_x: Non-negative weights of the data; they are divided by their sum.
         weights_y: Weights of the centres.
         normalized: Whether to return the form in [0, 1].
         log: Whether to return the natural logarithm.
-        chunk: Side of the tiles in which the kernel is evaluated: the memory knob.
+        chunk: Side of the tiles in which the kernel is evaluated; smaller tiles need less memory.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -112,31 +112,31 @@ def vector_cost(
 ) -> tuple[Tensor, Info]:  # (*B,)
     r"""Vector-matrix cost $P_1^\top R_F^{-1} P_1$ with $P_1 = P a$, Proposition 5.
 
-    How well the centres' Gaussians predict the data density when their weights are the best ones,
-    `vector_weights`. Bounded by $\langle p, p\rangle$. Weights of the centres do not
-    change what can be predicted; they enter through the ridge alone, each Gaussian being scaled by
-    $\sqrt{K b_k}$. Without overlap the gradient of the logarithm moves the centres nearest
-    to the data.
+    How well the centres' Gaussians predict the data density with the best weights,
+    `vector_weights`. Bounded by $\langle p, p\rangle$. Weights of the centres do not change what
+    can be predicted; they matter only through the ridge, with each Gaussian scaled by $\sqrt{K
+    b_k}$. Without overlap the gradient of the logarithm moves the centres nearest to the data.
 
-    Of a mixture on the centres' side the Gaussians are its components, whose scale does not
-    matter: they are taken with unit norm. A mixture on the data's side is the density `p`, in the
-    units of `scalar_cost`.
+    If the centres are a mixture, the Gaussians are its components, whose scale does not matter:
+    they have unit norm. If the data are a mixture, it is the density `p`, in the units of
+    `scalar_cost`.
 
     Args:
         x: Data, a mixture, or a sketch of them.
         y: Centres, a mixture, or a sketch of them.
         v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
-            None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
-            of the points on the other side.
-        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
-            function of two sets of points that returns their Gram matrix; instead of `v`.
-        weights_x: Weights of the data, non-negative; they are divided by their sum.
+            None if both arguments are mixtures, or one is a sketch. If only one is a mixture, the
+            variance of the points in the other.
+        kernel: Kernel to use instead of the Gaussian, such as `kermix.LaplaceKernel`, or a
+            function of two sets of points that returns their Gram matrix; then omit `v`.
+        weights_x: Non-negative weights of the data; they are divided by their sum.
         weights_y: Weights of the centres.
         ridge: Added to the diagonal of `R_F`, relative to its mean; by default 1e-6 for float64
             samples and for sketches, 1e-4 for others. Systems are solved in float64 for both.
         normalized: Whether to return the form in [0, 1].
         log: Whether to return the natural logarithm.
-        chunk: Side of the tiles in which the cross kernel is evaluated: the memory knob.
+        chunk: Side of the tiles in which the cross kernel is evaluated; smaller tiles need less
+            memory.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
@@ -163,17 +163,17 @@ def vector_weights(
     nonnegative: bool = False,
     chunk: int | None = None,
 ) -> Tensor:  # (*B, K)
-    r"""Weights with which the centres' Gaussians predict the data density best.
+    r"""Weights with which the centres' Gaussians best predict the data density.
 
-    The weights `w` that minimise $\int (\sum_n a_n N(z; x_n, v_p) - \sum_k w_k N(z; y_k,
-    v_q))^2 dz$, some of which may be negative. For equal variances they are
-    $R_F^{-1} P_1$, otherwise $(2 v_q / (v_p + v_q))^{d/2}$ times that. (Of an
-    average of kernels the sum of these errors, each divided by the squared norm of a centre's
-    Gaussian.) With `nonnegative=True` the error is minimized over non-negative weights, which are
-    then divided by their sum: those of a density (not differentiable; needs SciPy).
+    The weights `w` that minimize $\int (\sum_n a_n N(z; x_n, v_p) - \sum_k w_k N(z; y_k, v_q))^2
+    dz$, some of which may be negative. For equal variances they are $R_F^{-1} P_1$, otherwise $(2
+    v_q / (v_p + v_q))^{d/2}$ times that. (For an average of kernels, they minimize the sum of
+    these errors, each divided by the squared norm of a centre's Gaussian.) With `nonnegative=True`
+    the error is minimized over non-negative weights, which are then divided by their sum, giving a
+    density (not differentiable; needs SciPy).
 
-    Of mixtures, those of the components' own Gaussians: the weights of `y` matter through the
-    ridge alone, and a component of weight zero keeps it.
+    For mixtures, the weights are those of the components' own Gaussians: the weights of `y` matter
+    only through the ridge, and a component with zero weight keeps it.
 
     Example:
         >>> x = torch.tensor([[0.0], [0.1], [5.0]], dtype=torch.float64)
@@ -223,30 +223,30 @@ def matrix_cost(
     | `"data_fixed"` | $\mathrm{tr}(P^\top R_F^{-1} P)$                | `N`         |
     | `"logdet"`     | $\log\det R_{FG} - \log\det R_F - \log\det R_G$ | at most 0   |
 
-    The trace is the sum of the squared canonical correlations $s_k^2$, and the
-    log-determinant, which is minimized, is $\sum_k \log(1 - s_k^2)$. Weights scale the
-    Gaussians by $\sqrt{N a_n}$ and $\sqrt{K b_k}$, which matters through the ridge
-    alone, except that in `"data_fixed"` data are weighted by $N a_n$. Without overlap the
-    gradient of the logarithm acts on the nearest pairs.
+    The trace is the sum of the squared canonical correlations $s_k^2$, and the log-determinant,
+    which is minimized, is $\sum_k \log(1 - s_k^2)$. Weights scale the Gaussians by $\sqrt{N a_n}$
+    and $\sqrt{K b_k}$, which matters only through the ridge, except that in `"data_fixed"` data
+    are weighted by $N a_n$. Without overlap the gradient of the logarithm acts on the nearest
+    pairs.
 
-    Of mixtures the Gaussians are the components, each with unit norm, so that the bounds hold.
+    For mixtures the Gaussians are the components, each with unit norm, so that the bounds hold.
 
     Args:
         x: Data, a mixture, or a sketch of them.
         y: Centres, a mixture, or a sketch of them.
         v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
-            None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
-            of the points on the other side.
-        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
-            function of two sets of points that returns their Gram matrix; instead of `v`.
-        form: Which of the three numbers.
-        weights_x: Weights of the data, non-negative; they are divided by their sum.
+            None if both arguments are mixtures, or one is a sketch. If only one is a mixture, the
+            variance of the points in the other.
+        kernel: Kernel to use instead of the Gaussian, such as `kermix.LaplaceKernel`, or a
+            function of two sets of points that returns their Gram matrix; then omit `v`.
+        form: Which of the three forms.
+        weights_x: Non-negative weights of the data; they are divided by their sum.
         weights_y: Weights of the centres.
         ridge: Added to the diagonals of `R_F` and `R_G`, relative to their means; by default
             1e-6 for float64 samples and for sketches, 1e-4 for others. Systems are solved in
             float64 for all.
         normalized: Whether to divide by the bound; not for `"logdet"`, which has none.
-        log: Whether to return the natural logarithm; for `"logdet"`, of minus the value.
+        log: Whether to return the natural logarithm; for `"logdet"`, of the negative value.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
@@ -295,29 +295,29 @@ def svd_cost(
     Bhattacharyya coefficient. Symmetric in `x` and `y`. Without overlap the gradient of the
     logarithm acts on the nearest pairs.
 
-    Of mixtures `P` holds the inner products of the components, each with unit norm; they have
-    weights, so this is the form bounded by 1. (For components of unit mass multiply the weights
-    by the squared norms, which are proportional to $\det S_k^{-1/2}$.) Where data have one
-    variance and centres another it is $(2 \sqrt{v_p v_q} / (v_p + v_q))^{d/2}$ times the
-    cost of the means as points.
+    For mixtures `P` holds the inner products of the components, each with unit norm; they have
+    weights, so this is the form bounded by 1. (For components of unit mass, multiply the weights
+    by the squared norms, which are proportional to $\det S_k^{-1/2}$.) If data and centres have
+    different variances, it is $(2 \sqrt{v_p v_q} / (v_p + v_q))^{d/2}$ times the cost of the means
+    as points.
 
     Args:
         x: Data, a mixture, or a sketch of them.
         y: Centres, a mixture, or a sketch of them.
         v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
-            None if both sides are mixtures, or one a sketch. Beside one mixture, the one variance
-            of the points on the other side.
-        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
-            function of two sets of points that returns their Gram matrix; instead of `v`.
-        weights_x: Weights of the data, non-negative; they are divided by their sum.
+            None if both arguments are mixtures, or one is a sketch. If only one is a mixture, the
+            variance of the points in the other.
+        kernel: Kernel to use instead of the Gaussian, such as `kermix.LaplaceKernel`, or a
+            function of two sets of points that returns their Gram matrix; then omit `v`.
+        weights_x: Non-negative weights of the data; they are divided by their sum.
         weights_y: Weights of the centres; uniform if only the data have weights.
-        method: How the nuclear norm is computed: `"svd"` or `"polar"`, see
-            `kermix.nuclear_norm`, or `"sketch"`: linear in the number of points, through
-            Nystrom features of both sets. `"auto"` decides between the first two, and tries the
-            third where both sets have more than 4096 points (20 000 on a GPU) and equal variances,
-            taking it if its error bound is within the tolerance.
-        tolerance: Relative error that `"polar"`, `"sketch"` and `"auto"` may make.
-        rank: Number of features of `"sketch"`, instead of as many as the tolerance needs.
+        method: How the nuclear norm is computed: `"svd"` or `"polar"`, see `kermix.nuclear_norm`,
+            or `"sketch"`: linear in the number of points, through Nystrom features of both sets.
+            `"auto"` chooses between the first two, and tries the third if both sets have more than
+            4096 points (20 000 on a GPU) and equal variances, and uses it if its error bound is
+            within the tolerance.
+        tolerance: Relative error allowed for `"polar"`, `"sketch"` and `"auto"`.
+        rank: Number of features for `"sketch"`; by default as many as the tolerance requires.
         normalized: Whether to return the form in [0, 1].
         log: Whether to return the natural logarithm.
 
@@ -329,14 +329,14 @@ def svd_cost(
     check_option("method", method, ("auto", "svd", "polar", "sketch"))
     if isinstance(x, Sketch) or isinstance(y, Sketch):
         if method not in ("auto", "sketch"):
-            raise OptionError(f"method={method!r} needs samples on both sides, not a sketch.")
+            raise OptionError(f"method={method!r} needs samples as both arguments, not a sketch.")
         return sketch_pair(x, y, v, weights_x, weights_y, kernel).svd_cost(normalized, log)
     # K of v_p + v_q is a kernel by itself, whose fidelity is in [0, 1] without the unit norm.
     of_kernel = kernel is not None and normalized
     pair = pair_of(x, y, v, weights_x, weights_y, kernel, unit_norm=of_kernel)
     check_number("tolerance", tolerance)
     if not 0 < tolerance < 1:
-        raise OptionError(f"tolerance={tolerance}: a relative error lies between 0 and 1.")
+        raise OptionError(f"tolerance={tolerance}: a relative error must be between 0 and 1.")
     # Features stand for one kernel, so there is no sketch of samples of unequal variances.
     if isinstance(pair, SamplePair):
         if method == "sketch" or (method == "auto" and pair.kernel.symmetric and _large(pair)):

@@ -49,7 +49,7 @@ class KernelLoss(nn.Module):
         if isinstance(kernel, GaussianKernel) and v is None:
             v, kernel = kernel, None
         if v is not None and kernel is not None:
-            raise OptionError("v and kernel are both given, and one is enough: leave one out.")
+            raise OptionError("v and kernel are both given; give only one.")
         self.kernel = None if kernel is None else as_point_kernel(kernel)
         # As an attribute, a learned variance (an nn.Parameter) is found by the optimiser.
         self.v = v
@@ -92,7 +92,7 @@ class KernelLoss(nn.Module):
 
     @property
     def normalized(self) -> bool:
-        """Whether the loss is made from the cost's form in [0, 1]."""
+        """Whether the loss uses the form of the cost in [0, 1]."""
         return True
 
     @abstractmethod
@@ -104,7 +104,7 @@ class KernelLoss(nn.Module):
         """The cost that the loss is made from, or its logarithm, of sets known by moments."""
 
     def minimized(self, value: Tensor, smaller: int) -> Tensor:
-        """From the cost, or its logarithm, to what is minimized.
+        """Turns the cost, or its logarithm, into the loss to minimize.
 
         Args:
             value: The cost, normalized if `normalized`; its logarithm if `log`.
@@ -121,15 +121,15 @@ def _size(samples: Tensor | Mixture | Sketch) -> int:
 
 
 class ScalarLoss(KernelLoss):
-    r"""Minus the logarithm of the normalized scalar cost: the Cauchy-Schwarz divergence.
+    r"""Negative logarithm of the normalized scalar cost: the Cauchy-Schwarz divergence.
 
     Args:
-        v: Variance, several of them, a rule's name, or a `kermix.GaussianKernel`;
-            None if the data are given as a sketch, or both sides are mixtures.
-        log: Whether to take minus the logarithm of the normalized cost, which has a useful
-            gradient also where data and centres do not overlap, or one minus the cost.
-        chunk: Side of the tiles in which the kernel is evaluated: the memory knob.
-        kernel: Another kernel than the Gaussian, instead of `v`.
+        v: Variance, several of them, the name of a rule, or a `kermix.GaussianKernel`; None if the
+            data are a sketch, or both arguments are mixtures.
+        log: Whether to use the negative logarithm of the normalized cost, which has a useful
+            gradient even if data and centres do not overlap, or one minus the cost.
+        chunk: Side of the tiles in which the kernel is evaluated; smaller tiles need less memory.
+        kernel: Kernel to use instead of the Gaussian; then omit `v`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -158,15 +158,16 @@ class ScalarLoss(KernelLoss):
 
 
 class VectorLoss(KernelLoss):
-    r"""Minus the logarithm of the normalized vector-matrix cost.
+    r"""Negative logarithm of the normalized vector-matrix cost.
 
     Args:
-        v: Variance, several of them, a rule's name, or a `kermix.GaussianKernel`;
-            None if the data are given as a sketch, or both sides are mixtures.
+        v: Variance, several of them, the name of a rule, or a `kermix.GaussianKernel`; None if the
+            data are a sketch, or both arguments are mixtures.
         ridge: Ridge of the centres' Gram matrix, relative to its diagonal.
-        log: Whether to take minus the logarithm of the normalized cost, or one minus the cost.
-        chunk: Side of the tiles in which the cross kernel is evaluated: the memory knob.
-        kernel: Another kernel than the Gaussian, instead of `v`.
+        log: Whether to use the negative logarithm of the normalized cost, or one minus the cost.
+        chunk: Side of the tiles in which the cross kernel is evaluated; smaller tiles need less
+            memory.
+        kernel: Kernel to use instead of the Gaussian; then omit `v`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -197,17 +198,17 @@ class VectorLoss(KernelLoss):
 
 
 class MatrixLoss(KernelLoss):
-    r"""Minus the logarithm of the normalized matrix-matrix cost.
+    r"""Negative logarithm of the normalized matrix-matrix cost.
 
     Args:
-        v: Variance, several of them, a rule's name, or a `kermix.GaussianKernel`;
-            None if the data are given as a sketch, or both sides are mixtures.
+        v: Variance, several of them, the name of a rule, or a `kermix.GaussianKernel`; None if the
+            data are a sketch, or both arguments are mixtures.
         form: Which matrix-matrix cost. The log-determinant has no [0, 1] form: its loss is
             $-\log(-\log\det)$, or, with `log=False`, the log-determinant divided by
             `min(N, K)`.
         ridge: Ridge of both Gram matrices, relative to their diagonals.
-        log: Whether to take minus the logarithm of the normalized cost, or one minus the cost.
-        kernel: Another kernel than the Gaussian, instead of `v`.
+        log: Whether to use the negative logarithm of the normalized cost, or one minus the cost.
+        kernel: Kernel to use instead of the Gaussian; then omit `v`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -230,7 +231,7 @@ class MatrixLoss(KernelLoss):
 
     @property
     def normalized(self) -> bool:
-        """Whether the loss is made from the cost's form in [0, 1]."""
+        """Whether the loss uses the form of the cost in [0, 1]."""
         return self.form != "logdet"
 
     def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
@@ -238,27 +239,27 @@ class MatrixLoss(KernelLoss):
         return log_matrix_cost(pair, self.form, self.normalized)
 
     def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
-        """The matrix-matrix cost, normalized where it can be, or its logarithm."""
+        """The matrix-matrix cost, normalized if possible, or its logarithm."""
         return pair.matrix_cost(self.form, self.ridge, self.normalized, self.log)
 
     def minimized(self, value: Tensor, smaller: int) -> Tensor:
-        """From the cost, or its logarithm, to what is minimized."""
+        """Turns the cost, or its logarithm, into the loss to minimize."""
         if self.normalized:
             return super().minimized(value, smaller)
         return -value if self.log else value / smaller
 
 
 class SVDLoss(KernelLoss):
-    r"""Minus the logarithm of the fidelity $\|P\|_* / \sqrt{N K}$.
+    r"""Negative logarithm of the fidelity $\|P\|_* / \sqrt{N K}$.
 
     Args:
-        v: Variance, several of them, a rule's name, or a `kermix.GaussianKernel`;
-            None if the data are given as a sketch, or both sides are mixtures.
-        log: Whether to take minus the logarithm of the fidelity, or one minus the fidelity, which
-            is half the squared Bures distance.
+        v: Variance, several of them, the name of a rule, or a `kermix.GaussianKernel`; None if the
+            data are a sketch, or both arguments are mixtures.
+        log: Whether to use the negative logarithm of the fidelity, or one minus the fidelity,
+            which is half the squared Bures distance.
         method: How the cost is computed, see `kermix.svd_cost`.
-        tolerance: Relative error that the faster methods may make.
-        kernel: Another kernel than the Gaussian, instead of `v`.
+        tolerance: Relative error allowed for the faster methods.
+        kernel: Kernel to use instead of the Gaussian; then omit `v`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -288,7 +289,7 @@ class SVDLoss(KernelLoss):
     ) -> Tensor:  # (*B,)
         """The loss between data and centres, see `KernelLoss.forward`.
 
-        Of few points on a GPU it is found in one launch, after some calls with the same shapes.
+        For few points on a GPU it takes a single launch, after some calls with the same shapes.
         """
         given = [x, y, weights_x, weights_y]
         numbers = self.v if isinstance(self.v, list | tuple) else (self.v,)

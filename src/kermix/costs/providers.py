@@ -32,13 +32,13 @@ def pair_of(
     """Data and centres, with the kernel that belongs to them."""
     if kernel is not None:
         if v is not None:
-            raise OptionError("v and kernel are both given, and one is enough: leave one out.")
+            raise OptionError("v and kernel are both given; give only one.")
         if isinstance(kernel, GaussianKernel):
             v = kernel
         elif is_mixture(x) or is_mixture(y):
             raise KernelError(
-                "kernel is given beside a mixture: inner products of its Gaussians have a closed "
-                "form for the Gaussian kernel alone. Leave kernel out, or draw points: "
+                "kernel is given for a mixture, but inner products of its Gaussians have a "
+                "closed form only for the Gaussian kernel. Omit kernel, or draw points: "
                 "mixture.sample((1000,))."
             )
         else:
@@ -60,15 +60,15 @@ def sketch_pair(
     """Two sides of which at least one is a sketch."""
     if kernel is not None:
         raise KernelError(
-            "kernel is given beside a sketch, whose features are those of the Gaussian kernel it "
-            "was made with; leave kernel out, or give points."
+            "kernel is given for a sketch, which has the Gaussian kernel it was made with; omit "
+            "kernel, or give points."
         )
     if is_mixture(x) or is_mixture(y):
         name = "x" if isinstance(x, Sketch) else "y"
         raise OptionError(
-            f"{name} is a sketch and the other side a mixture: a sketch knows moments of points. "
-            "Give the points instead of the sketch, or points of the mixture: "
-            "mixture.sample((1000,))."
+            f"{name} is a sketch and the other argument is a mixture, but a sketch only has "
+            "moments of points. Give the points instead of the sketch, or points of the "
+            "mixture: mixture.sample((1000,))."
         )
     return SketchPair(x, y, v, weights_x, weights_y)
 

@@ -43,7 +43,7 @@ class SketchPair:
     ) -> None:
         if v is not None:
             raise OptionError(
-                "v is given beside a sketch, which has the kernel it was made with; leave v out."
+                "v is given for a sketch, which has the kernel it was made with; omit v."
             )
         if isinstance(x, Sketch) and isinstance(y, Sketch):
             check_comparable(x, y)
@@ -69,7 +69,7 @@ class SketchPair:
         x, y = pair.data, pair.centres
         if x.points.ndim != 2 or y.points.ndim != 2:
             raise ShapeError(
-                "method='sketch' takes one set of points on each side, not batches of shape "
+                "method='sketch' takes one set of points per argument, not batches of shape "
                 f"{tuple(x.points.shape[:-2])} and {tuple(y.points.shape[:-2])}."
             )
         # Half of the candidates from each set, so that neither is forgotten.
@@ -146,13 +146,15 @@ class SketchPair:
     def _side(self, name: str, side: Tensor | Sketch, weights: Tensor | None) -> Moments:
         if isinstance(side, Sketch):
             if weights is not None:
-                raise OptionError(f"weights_{name} is given for a sketch, which has its weights.")
+                raise OptionError(
+                    f"weights_{name} is given for a sketch, which has its own weights."
+                )
             return side.moments
         check_samples(name, side)
         if side.ndim != 2 or side.shape[1] != self.feature_map.dimension:
             raise ShapeError(
-                f"{name} has shape {tuple(side.shape)}; beside this sketch it must have shape "
-                f"(N, {self.feature_map.dimension})."
+                f"{name} has shape {tuple(side.shape)}; with this sketch it must have shape (N, "
+                f"{self.feature_map.dimension})."
             )
         if side.device != self.feature_map.parameters.device:
             raise DeviceError(

@@ -16,7 +16,7 @@ from kermix.data.tables.table import read_table
 from kermix.data.toys import TOYS, toy
 from kermix.errors import TableError
 
-__all__ = ["BUILT_IN", "IMAGE_SETS", "Dataset", "load"]
+__all__ = ["BUILT_IN", "IMAGE_SETS", "Dataset", "is_table", "load"]
 
 TOY_ROWS = 20_000
 IMAGE_SETS = ("mnist", "stacked-mnist", "cifar10", "celeba")
@@ -34,27 +34,27 @@ def load(
     size: int | None = None,
     workers: int | None = None,
 ) -> Dataset:
-    """Read a built-in set, a set of images by name, a table, an IDX file or a folder of images.
+    """Read a built-in data set, an image data set, a table, an IDX file or a folder of images.
 
     Args:
-        source: Name of a set, or a path. Sets of images are "mnist", "stacked-mnist", "cifar10",
-            "celeba" and, with one of its attributes as label, "celeba:Smiling".
-        seed: For drawing a built-in set, or some rows of another.
-        rows: How many, drawn at random; by default 20,000 of a built-in set, 128,000 of stacked
-            MNIST, and everything else whole.
+        source: Name of a data set, or a path. Image data sets are "mnist", "stacked-mnist",
+            "cifar10", "celeba" and, with one of its attributes as label, "celeba:Smiling".
+        seed: Random seed for a built-in data set, or for a subset of the rows of another.
+        rows: Number of rows, drawn at random; by default 20,000 for a built-in data set, 128,000
+            for stacked MNIST, and all rows otherwise.
         split: Which part of a set of images, or of a folder that has `train` and `test`.
         data_root: Where the files of such a set are; without them MNIST and CIFAR-10 are
             downloaded.
-        cache: Where downloads and decoded pictures are kept; see `kermix.data.images.cache`.
-        size: Side of images in pixels; by default as they are (64 for CelebA).
-        workers: Processes that decode pictures; by default as many as are worth their start.
+        cache: Folder for downloads and decoded images; see `kermix.data.images.cache`.
+        size: Side length of images in pixels; by default unchanged (64 for CelebA).
+        workers: Number of processes that decode images; by default as many as are worth starting.
 
     Example:
         >>> load("moons", rows=100).values.shape
         torch.Size([100, 2])
     """
     if not source.strip():
-        raise TableError("The name of the data is empty; name a built-in set, a file or a folder.")
+        raise TableError("The data name is empty; give a built-in data set, a file or a folder.")
     options: dict[str, Any] = {"cache": cache, "workers": workers}
     if source in TOYS:
         chosen = toy(source)
@@ -81,13 +81,25 @@ def load(
         return _some(read_idx(path), rows, seed)
     if not path.exists() and not path.suffix:
         raise TableError(
-            f"{source}: neither a file, nor a folder, nor a built-in set; built in are "
+            f"{source}: not a file, a folder or a built-in data set; built in are "
             f"{', '.join(BUILT_IN)}."
         )
     table = read_table(path)
     whole = Dataset(path.stem, table.values, table.columns, notes=tuple(table.notes()),
                     numbers=table.numbers)  # fmt: skip
     return _some(whole, rows, seed)
+
+
+def is_table(data: str | Path, arrays: bool = False) -> bool:
+    """Whether a name is that of a table with named columns, or of an array, if these count."""
+    path = Path(data)
+    known = str(data).partition(":")[0] in BUILT_IN
+    if known or path.is_dir() or (path.is_file() and is_idx(path)):
+        return False
+    if not path.exists() and not path.suffix:
+        return False  # refused where built-in sets are listed
+    array = path.suffix.lower() in (".npy", ".npz") or ".npz:" in str(data)
+    return arrays or not array
 
 
 def _from_labelled(found: LabelledImages) -> Dataset:

@@ -50,7 +50,7 @@ class Toy:
 
 
 def toy(name: str) -> Toy:
-    """The built-in set of that name.
+    """The built-in data set with this name.
 
     Example:
         >>> ring = toy("ring8")
@@ -58,7 +58,7 @@ def toy(name: str) -> Toy:
         (torch.Size([5, 2]), -4.293)
     """
     if name not in TOYS:
-        raise OptionError(f"{name!r} is no built-in data set; there are {', '.join(TOYS)}.")
+        raise OptionError(f"{name!r} is not a built-in data set; choose from {', '.join(TOYS)}.")
     return TOYS[name]()
 
 

@@ -55,11 +55,11 @@ def side_of(
     """What a caller gave for `x` or `y`, checked."""
     if isinstance(side, Sketch):
         if weights is not None:
-            raise OptionError(f"weights_{name} is given for a sketch, which has its weights.")
+            raise OptionError(f"weights_{name} is given for a sketch, which has its own weights.")
         return side
     if is_mixture(side):
         raise SampleError(
-            f"{name} is a mixture, and ranks share rows of points; use the loss in one process."
+            f"{name} is a mixture, but ranks share rows of points; use the loss in one process."
         )
     if not isinstance(side, Tensor) or side.dtype not in DTYPES or side.ndim < 2:
         raise SampleError(f"{name} must be a floating-point tensor of shape (*batch, rows, d).")
@@ -94,7 +94,8 @@ def agree(ranks: Ranks, sides: list[Side]) -> None:
             if len(set(values)) > 1:
                 shown = [str(DTYPES[v]) for v in values] if name == "dtype" else list(values)
                 raise RankError(
-                    f"{side.name} has not the same {name} on all ranks: {shown}, rank by rank."
+                    f"{side.name} does not have the same {name} on all ranks: {shown}, in order "
+                    "of rank."
                 )
         if len(set(facts[7])) > 1:
             raise RankError(

@@ -36,14 +36,14 @@ def check_ranks(devices: int, nodes: int) -> None:
     """Refuse numbers of ranks that cannot be, or that are not those of the environment."""
     for name, value in (("devices", devices), ("nodes", nodes)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise OptionError(f"{name}={value!r}: there is at least one.")
+            raise OptionError(f"{name}={value!r}: must be at least 1.")
     if not is_rank():
         _meeting_point(nodes)
     elif world_of_environment() != (devices, nodes):
         local, there = world_of_environment()
         raise OptionError(
             f"devices={devices} and nodes={nodes}, but this process was started as one of "
-            f"{local} on each of {there} nodes; leave these options out under torchrun."
+            f"{local} on each of {there} nodes; omit these options under torchrun."
         )
 
 
@@ -158,7 +158,7 @@ def _meeting_point(nodes: int) -> tuple[str, int, int]:
         )
     node = int(os.environ["NODE_RANK"])
     if not 0 <= node < nodes:
-        raise OptionError(f"NODE_RANK={node} with nodes={nodes}: nodes count from 0.")
+        raise OptionError(f"NODE_RANK={node} with nodes={nodes}: nodes are numbered from 0.")
     return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), node
 
 

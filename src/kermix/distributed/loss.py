@@ -92,12 +92,12 @@ class DistributedLoss(nn.Module):
         check_option("strategy", strategy, ("auto", "gather", "shard", "moments"))
         if strategy in ("shard", "moments") and not isinstance(loss, KernelLoss):
             raise OptionError(
-                f"strategy={strategy!r} needs a loss of kermix, and {type(loss).__name__} is "
+                f"strategy={strategy!r} needs a kermix loss, but {type(loss).__name__} is "
                 "another module; use strategy='gather'."
             )
         if strategy in ("shard", "moments") and _other_kernel(loss):
             raise KernelError(
-                f"strategy={strategy!r} needs the Gaussian kernel, and the loss has another; use "
+                f"strategy={strategy!r} needs the Gaussian kernel, but the loss has another; use "
                 "strategy='gather'."
             )
         self.loss, self.strategy, self.group = loss, strategy, group
@@ -237,7 +237,7 @@ class DistributedLoss(nn.Module):
         assert isinstance(loss, KernelLoss)
         if _other_kernel(loss):
             raise KernelError(
-                "A sketch has features of the Gaussian kernel, and the loss has another kernel; "
+                "A sketch has features of the Gaussian kernel, but the loss has another kernel; "
                 "give points."
             )
         features = self._feature_map(ranks, sides)
@@ -268,8 +268,8 @@ class DistributedLoss(nn.Module):
         if known is not None:
             if loss.v is not None:
                 raise OptionError(
-                    "The loss has a variance beside a sketch or features, which have the kernel "
-                    "they were made with; leave the loss's v out."
+                    "The loss has a variance, but a sketch or features have the kernel they "
+                    "were made with; omit the loss's v."
                 )
             return known
         if loss.v is None:
@@ -277,7 +277,7 @@ class DistributedLoss(nn.Module):
         for side in sides:
             assert isinstance(side, Side)
             if side.points.ndim != 2:
-                raise ShapeError("strategy='moments' takes one set of points on each side.")
+                raise ShapeError("strategy='moments' takes one set of points per argument.")
         return self._landmarks(ranks, [side for side in sides if isinstance(side, Side)])
 
     @torch.no_grad()

@@ -74,7 +74,7 @@ class Ranks:
         self.size = dist.get_world_size(group) if there else 1
         self.payload = 0
         if self.rank < 0:
-            raise OptionError("This process is not a member of the group that is given.")
+            raise OptionError("This process is not a member of the given group.")
 
     def gather(self, rows: Tensor, counts: Sequence[int], dim: int = -2) -> Tensor:
         """The rows of all ranks, one rank after the other, along an axis that may differ in size.

@@ -189,8 +189,8 @@ class RankStatistics:
         """The squares on the side of the centres; the data's Gram matrix stays in shards."""
         if self.x.points.ndim != 2 or self.y.points.ndim != 2:
             raise ShapeError(
-                "strategy='shard' with form='trace' or 'logdet' takes one set of points on each "
-                "side, not a batch of them; use strategy='gather'."
+                "strategy='shard' with form='trace' or 'logdet' takes one set of points per "
+                "argument, not a batch of them; use strategy='gather'."
             )
         x, cross = self.x, self._cross()
         roots = _roots(x.weights, self.dtype, len(x))

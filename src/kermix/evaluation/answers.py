@@ -37,7 +37,7 @@ def answer_of(
     against = _against(scores, invented, missed) if verdict.different else []
     if copied:
         assert memory is not None
-        against.append(f"{_percent(memory.memorized)} of the samples repeat training rows")
+        against.append(f"{_percent(memory.memorized)} of the samples copy training rows")
     parts = [_headline(verdict)]
     if against:
         parts.append(_sentence(against))
@@ -58,14 +58,14 @@ def _headline(verdict: Verdict) -> str:
     if told := verdict.too_few():
         return told
     if not verdict.different:
-        return f"The samples cannot be told from real data ({p})."
+        return f"The samples cannot be distinguished from real data ({p})."
     if verdict.effect is None or verdict.interval is None:
         return f"The samples differ from real data ({p})."
     auc = auc_text(verdict.effect)
     if verdict.interval[0] <= 0.5:
         return (
-            f"The samples differ from real data ({p}), but it is not clear that a classifier "
-            f"tells them apart (AUC {auc}, 0.5 is chance)."
+            f"The samples differ from real data ({p}), but it is not clear that a classifier can "
+            f"tell them apart (AUC {auc}, 0.5 is chance)."
         )
     how = "a little" if verdict.effect < WEAK else "clearly"
     return (

@@ -20,8 +20,9 @@ READINGS = {
     "rough",
     "recall": "share of real rows that lie among fake ones: variety; near 1 its error bar is "
     "rough",
-    "density": "how densely real rows surround a fake one; 1 if equal, less if fake rows are off",
-    "coverage": "share of real rows with a fake one beside them; low where modes are missing",
+    "density": "how densely real rows surround a fake one; 1 if equal, less if fake rows lie "
+    "outside the data",
+    "coverage": "share of real rows with a fake neighbour; low if modes are missing",
     "kid": "squared distance of means with the cubic kernel, 0 if equal; unbiased, so it may be "
     "negative",
     "frechet": "distance of the Gaussians of both sets, 0 if equal; grows as rows become fewer",

@@ -38,7 +38,7 @@ def kernel_distance(
 ) -> KernelDistance:
     r"""Kernel distance of embeddings (KID): unbiased squared MMD, $(a \cdot b / d + 1)^3$.
 
-    The mean over random subsets of both sets, as large as each other, of
+    The mean over random subsets of both sets, of equal size, of
 
     $$\frac{1}{m (m - 1)} \sum_{i \ne j} [k(x_i, x_j) + k(y_i, y_j)]
         - \frac{2}{m^2} \sum_{i, j} k(x_i, y_j)$$
@@ -100,8 +100,8 @@ def frechet_distance(real: Tensor, fake: Tensor) -> float:
 
     $$\|m_x - m_y\|^2 + \mathrm{tr}(S_x + S_y - 2 (S_x S_y)^{1/2})$$
 
-    With Inception's embeddings it is the FID. It grows as samples become fewer, most of all in
-    many dimensions: compare only values of equally many samples.
+    With Inception's embeddings it is the FID. It increases as the number of samples decreases,
+    especially in many dimensions: compare only values for the same number of samples.
 
     Example:
         >>> x = torch.tensor([[-1.0], [1.0]])  # mean 0, variance 2

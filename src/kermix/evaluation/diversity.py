@@ -48,19 +48,18 @@ def vendi(
     rank: int | None = None,
     seed: int = 0,
 ) -> tuple[Tensor, Info]:
-    r"""Vendi score: the effective number of different samples, from 1 to N.
+    r"""Vendi score: the effective number of distinct samples, from 1 to N.
 
     $$\exp\Big(-\sum_i \lambda_i \log \lambda_i\Big)$$
 
-    with the eigenvalues $\lambda_i$ of $K / N$. The kernel that `v` means is that of
-    the costs, $k(a, b) = \exp(-\|a - b\|^2 / (4 v d))$ in `d` dimensions: the Gaussian of
-    standard deviation $\sigma = \sqrt{2 v d}$. Other kernels are normalized to
-    $k(x, x) = 1$.
+    with the eigenvalues $\lambda_i$ of $K / N$. A variance `v` stands for the kernel of the costs,
+    $k(a, b) = \exp(-\|a - b\|^2 / (4 v d))$ in `d` dimensions: the Gaussian of standard deviation
+    $\sigma = \sqrt{2 v d}$. Other kernels are normalized to $k(x, x) = 1$.
 
-    Up to 2000 samples the kernel matrix is decomposed, and the score is differentiable. Of more,
-    and of sketches, the score lies in a certified interval (see the page Mathematics); the value
-    is the geometric mean of its ends, and `vendi.with_info` tells the error bound and the rank.
-    Memory and time are linear in N. Sketches of Fourier features have no bound.
+    Up to 2000 samples the kernel matrix is decomposed, and the score is differentiable. For more
+    samples, and for sketches, the score lies in a certified interval (see the page Mathematics);
+    the value is the geometric mean of its ends, and `vendi.with_info` returns the error bound and
+    the rank. Memory and time are linear in N. Sketches with Fourier features have no bound.
 
     Args:
         x: Samples, or a sketch of them.
@@ -70,8 +69,8 @@ def vendi(
             `kermix.PolynomialKernel`, instead of `v`.
         weights: Of the samples.
         order: Of the Renyi entropy; `math.inf` for the inverse of the largest eigenvalue.
-        tolerance: Certified relative error to reach; an error says so if it is not. By default
-            1 % is aimed at with at most 1024 features.
+        tolerance: Certified relative error to reach; raises an error if it is not reached. By
+            default 1 % is aimed for, with at most 1024 features.
         rank: Number of features, instead.
         seed: Of the landmarks.
 
@@ -98,9 +97,8 @@ def rke(
 ) -> tuple[Tensor, Info]:
     r"""Renyi kernel entropy: the number of modes, $1 / \|K / N\|_F^2$.
 
-    The exponential of the entropy of order 2, so `vendi` with `order=2`: frequent modes
-    count for more than in the Vendi score, and it needs fewer samples. Arguments are those of
-    `vendi`.
+    The exponential of the entropy of order 2, so `vendi` with `order=2`: frequent modes count more
+    than in the Vendi score, and it needs fewer samples. Arguments are those of `vendi`.
 
     Example:
         >>> rke(torch.tensor([[0.0], [0.0], [9.0], [9.0]]), 0.1)

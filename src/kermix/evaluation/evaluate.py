@@ -75,43 +75,45 @@ def evaluate(
     reading: Reading | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Whether the samples of a generator are as good as real ones, and if not, in what.
+    """Whether the samples of a generator are as good as real data, and if not, what is wrong.
 
-    Fidelity with a p-value, diversity (Vendi score and RKE of both), what the generator invents
-    and what it misses with samples of each (KEN), precision, recall, density and coverage, kernel
-    and Frechet distance, memorizing, a classifier's verdict, and of tables the shape and trend of
-    columns. Each score has an error bar or a certificate, the number of rows it needs, and a line
-    on how to read it; the text of the result begins with the answer.
+    Computes fidelity with a p-value, diversity (Vendi score and RKE of both), what the generator
+    invents and misses, with samples of each (KEN), precision, recall, density and coverage, kernel
+    and Frechet distance, memorization, a classifier's verdict and, for tables, the shape and trend
+    of columns. Each score has an error bar or a certificate, the number of rows it needs, and a
+    line on how to read it; the text of the result begins with the answer.
 
     Args:
-        real: Real samples, those that the generator was trained with: a tensor, an array, a
-            table, a file (tables, .npy, .npz, .safetensors), a folder of pictures, or a sketch.
-        fake: Samples of the generator, of the same kind. Of two sketches the scores are those that
-            sketches know.
-        v: Variance of the Gaussian kernel; "auto" is `kermix.stable_variance` of both for
-            fidelity and diversity, and for novelty at least a tenth of the median rule's.
-        kernel: Another kernel, such as `kermix.CosineKernel`, instead of `v`; both are refused.
-        held_out: Real samples that the generator has not seen, for memorizing.
-        embed: From a batch of rows, or of pictures of shape (B, C, H, W) with values from 0 to 1,
-            to embeddings of shape (B, d). Any network that you have.
-        pictures: Folders with the pictures that the rows of real and fake are embeddings of, in
-            the order of their names: exemplars are shown by them.
-        columns: Which columns of tables to use; by default all.
-        exclude: Columns of tables to leave aside.
-        kinds: Kinds of columns by name, where you know better.
-        standardize: Whether columns are divided by their spread; by default those of tables are,
-            where it differs tenfold, and embeddings are not.
-        eta: How many times as frequent as in the other set a mode must be to count as novel.
+        real: Real samples, the training data of the generator: a tensor, an array, a table, a file
+            (tables, .npy, .npz, .safetensors), a folder of images, or a sketch.
+        fake: Samples of the generator, in the same format. For two sketches, only the scores
+            available from sketches are computed.
+        v: Variance of the Gaussian kernel; "auto" is `kermix.stable_variance` of both for fidelity
+            and diversity, and for novelty at least a tenth of the median rule.
+        kernel: Kernel to use instead of the Gaussian, such as `kermix.CosineKernel`; then omit
+            `v`.
+        held_out: Real samples that the generator has not seen, to detect memorization.
+        embed: Function from a batch of rows, or of images of shape (B, C, H, W) with values from 0
+            to 1, to embeddings of shape (B, d), such as a network.
+        pictures: Folders with the images whose embeddings are the rows of real and fake, in the
+            order of their names, to show exemplars.
+        columns: Columns of tables to use; by default all.
+        exclude: Columns of tables to ignore.
+        kinds: Kinds of columns by name, to override the detected ones.
+        standardize: Whether to standardize columns; by default those of tables, if standard
+            deviations differ more than tenfold, but not embeddings.
+        eta: How many times more frequent than in the other set a mode must be to count as novel.
         neighbours: The k of precision, recall, density and coverage.
-        rank: Number of features at most.
-        modes: How many novel modes at most, on either side.
-        exemplars: Samples of each.
-        level: How often, at most, samples that are as good as real ones are called not good: four
-            fifths of it for the p-value of a difference, one fifth for that of copies.
-        permutations: Behind the p-value; None: 500, more for small levels.
+        rank: Maximum number of kernel features.
+        modes: Maximum number of novel modes in each set.
+        exemplars: Number of samples of each mode.
+        level: Maximum probability of rejecting samples that are as good as real data: four fifths
+            of it for the p-value of a difference, one fifth for that of copies.
+        permutations: Number of permutations for the p-value; None means 500, more for small
+            levels.
         seed: Of all that is drawn.
-        reading: How text files are written, where that is known.
-        progress: Called with the name of what is done next, and the share that is done.
+        reading: Options for reading text files.
+        progress: Called with the name of the next step and the share done so far.
 
     Example:
         >>> x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
@@ -144,8 +146,8 @@ def evaluate(
     data = read_judged(real, fake, held_out, told, embed, standardize, pictures)
     if min(data.n, len(data.fake)) < FEWEST_ROWS:
         raise SampleError(
-            f"{data.n} real and {len(data.fake)} fake samples: judging a generator takes at least "
-            f"{FEWEST_ROWS} of each."
+            f"{data.n} real and {len(data.fake)} fake samples: judging a generator needs at "
+            f"least {FEWEST_ROWS} of each."
         )
     say("test and classifier", 0.05)
     verdict = _verdict(data, of_difference, permutations, seed)
@@ -254,12 +256,12 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score]]:
         Score(
             "memorized", "memorized share", "memorizing", found.memorized, error, None, 0.0,
             found.pvalue, len(fake), FOR_ONE_PERCENT_OF_COPIES,
-            "share of fake rows that are nearer to a training row than any new row would be",
+            "share of fake rows that are closer to a training row than any new row would be",
         ),
         Score(
             "nearer", "nearer to training rows", "memorizing", found.nearer, found.error, None,
             0.5, None, len(fake), needed_rows(len(fake), 0.01, found.error),
-            f"how often a fake row is nearer to a training row than {than}: 0.5 for new rows, 1 "
+            f"how often a fake row is closer to a training row than {than}: 0.5 for new rows, 1 "
             "for copies",
         ),
     ]  # fmt: skip
@@ -290,9 +292,10 @@ def _table(data: JudgedData, seed: int) -> tuple[TableScores | None, list[Score]
 
     return found, [
         *score("shape", found.shape, found.shape_error,
-               "mean over columns of 1 less the distance of their distributions; 1 is equal"),
+               "mean over columns of 1 minus the distance between their distributions; 1 is "
+               "equal"),
         *score("trend", found.trend, found.trend_error,
-               "mean over related columns of 1 less the difference of their relations; 1 is "
+               "mean over pairs of columns of 1 minus the difference of their relation; 1 is "
                "equal"),
         *score("detection", found.detection, None,
                "1 if logistic regression cannot tell rows apart, 0 if it always can"),

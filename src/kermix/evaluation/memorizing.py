@@ -26,19 +26,20 @@ PAIRED = 2  # training rows that are near to each other are so both
 
 @dataclass(frozen=True)
 class Memorizing:
-    """What was found.
+    """The result of `memorizing`.
 
     Attributes:
         copies: Share of samples that equal a training row.
         copies_held_out: Share of held-out rows that do.
-        memorized: Estimated share of samples that are too near to a training row.
-        pvalue: That held-out rows and samples are equally near to training rows.
-        nearer: How often a sample is nearer to its closest training row than a held-out row is to
+        memorized: Estimated share of samples that are too close to a training row.
+        pvalue: P-value of the hypothesis that held-out rows and samples are equally close to
+            training rows.
+        nearer: How often a sample is closer to its nearest training row than a held-out row is to
             its own; 1/2 if nothing is memorized, and less if samples are far from all data.
         error: One standard error of `nearer`.
         rows: Samples and the training rows that they are nearest to, the worst first.
-        held_out: How many held-out rows there were; 0: training rows without themselves were
-            taken instead.
+        held_out: Number of held-out rows; 0 means that training rows were compared with the other
+            training rows instead.
     """
 
     copies: float
@@ -58,26 +59,26 @@ def memorizing(
     held_out: Tensor | None = None,
     columns: Tensor | None = None,
 ) -> Memorizing:
-    r"""Whether a generator repeats its training rows.
+    r"""Whether a generator copies its training rows.
 
-    Of each sample the distance to the nearest training row is divided by that to the second
-    nearest: near 0 for a copy, whatever the local scale. If samples were new rows these ratios
-    would be those of held-out rows, so that as many samples as held-out rows should be below any
+    For each sample, the distance to the nearest training row is divided by that to the second
+    nearest: near 0 for a copy, whatever the local scale. If samples were new rows, these ratios
+    would be distributed like those of held-out rows, so equal shares of both should be below any
     level; the p-value is exact for that (hypergeometric, for the smallest ratios and two more
-    levels). Without held-out rows training rows, at most 5000, are compared with the others. Of
-    two that are near to each other both are, so that they count as half as many.
+    levels). Without held-out rows, at most 5000 training rows are compared with the others. If two
+    of them are close to each other, both have a small ratio, so they count half.
 
-    Beside these three there is a fourth test, to which a twentieth of any level goes, and the
-    rest in equal parts to the three: where no real row repeats a training row, three or more
-    training rows that samples equal are compared with the number that chance makes equal. Rows
-    of categories and counts are equal by chance, rows of measured numbers are not.
+    In addition to these three there is a fourth test, which gets a twentieth of any level; the
+    three share the rest equally. If no real row repeats a training row, it compares the number of
+    training rows that samples equal, if three or more, with the number expected by chance. Rows of
+    categories and counts coincide by chance, rows of measured numbers do not.
 
     Args:
-        training: What the generator was trained with, shape (N, d), at least three rows.
-        samples: What it makes, shape (M, d).
+        training: Training rows of the generator, shape (N, d), at least three.
+        samples: Samples of the generator, shape (M, d).
         held_out: Real rows that it has not seen, shape (K, d).
-        columns: Numbers of the training rows in their own units, shape (N, c), which show how
-            finely they are told; by default the training rows.
+        columns: Numbers of the training rows in their own units, shape (N, c), which show their
+            resolution; by default the training rows.
 
     Example:
         >>> x = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Metrics that are fed batch by batch: `update`, `compute`, `reset`, also over many processes.
+"""Metrics computed batch by batch (`update`, `compute`, `reset`), also over several processes.
 
 Each is a module that adds up sums of features, so that memory does not grow with the number of
 samples, and sums of all processes are added when the value is computed. `log_samples` makes
@@ -37,11 +37,11 @@ RESIDUAL = 1e-4
 
 
 class SampleMetric(nn.Module, ABC):
-    """A number on samples that come in batches.
+    """A metric of samples that come in batches.
 
     Args:
-        sync: Whether `compute` adds up the sums of all processes, where there are several; all
-            of them must then call it.
+        sync: Whether `compute` adds up the sums of all processes, if there are several; all of
+            them must then call it.
     """
 
     def __init__(self, sync: bool = True) -> None:
@@ -77,7 +77,7 @@ class _Sketched(SampleMetric):
         real: Real samples, which landmarks are chosen from, or a feature map.
         v: As in `kermix.vendi`; not beside a feature map.
         kernel: As in `kermix.vendi`.
-        rank: Number of features at most.
+        rank: Maximum number of features.
         seed: Of the landmarks: the same on all processes.
         sync: As in `SampleMetric`.
     """
@@ -100,7 +100,9 @@ class _Sketched(SampleMetric):
             self.feature_map = feature_map_of([points], chosen, rank, RESIDUAL, seed)
         else:
             if v is not None or kernel is not None:
-                raise OptionError("v or kernel is given beside a feature map, which has its own.")
+                raise OptionError(
+                    "v or kernel is given for a feature map, which has its own kernel."
+                )
             self.feature_map = real
         self.sketch = Sketch(self.feature_map)
 
@@ -120,7 +122,7 @@ class _Sketched(SampleMetric):
         """The value for all batches so far, of all processes."""
         sketch = self._summed() if self._over_processes else self.sketch
         if sketch.count == 0:
-            raise SampleError(f"{type(self).__name__} was fed no samples yet; call update first.")
+            raise SampleError(f"{type(self).__name__} has no samples yet; call update first.")
         return self._value(sketch)
 
     @abstractmethod
@@ -147,13 +149,13 @@ class _Sketched(SampleMetric):
 
 
 class Vendi(_Sketched):
-    """Vendi score of the samples (`kermix.vendi`), whose certificate is `error_bound`.
+    """Vendi score of the samples (`kermix.vendi`), with the certificate `error_bound`.
 
     Args:
         real: Real samples, which landmarks are chosen from, or a feature map.
         v: As in `kermix.vendi`; by default "stable".
         kernel: As in `kermix.vendi`.
-        rank: Number of features at most.
+        rank: Maximum number of features.
         seed: Of the landmarks: the same on all processes.
         sync: Whether sums of all processes are added.
         order: Of the entropy.
@@ -196,7 +198,7 @@ class _BesideReal(_Sketched):
 
 
 class Fidelity(_BesideReal):
-    """Fidelity of samples and real ones: the normalized SVD cost, 1 if they are one.
+    """Fidelity between samples and real data: the normalized SVD cost, 1 if they are equal.
 
     Args:
         real: Real samples, or a sketch of them, which has the kernel.
@@ -220,7 +222,7 @@ class Fidelity(_BesideReal):
 
 
 class KEN(_BesideReal):
-    """Entropic novelty (`kermix.ken`) of the samples, or of what they miss.
+    """Kernel entropic novelty (`kermix.ken`) of the samples, or of what they miss.
 
     Args:
         real: As in `Fidelity`.
@@ -251,7 +253,7 @@ class KEN(_BesideReal):
 
 
 class FrechetDistance(SampleMetric):
-    """Frechet distance of embeddings of samples and real ones; with Inception's it is the FID.
+    """Frechet distance between embeddings of samples and real data; with Inception's, the FID.
 
     Args:
         real: Real embeddings, shape (N, d).
@@ -285,7 +287,7 @@ class FrechetDistance(SampleMetric):
         self._sums = torch.zeros_like(self._real)
 
     def merge(self, other: "FrechetDistance") -> None:
-        """Add all batches that another metric of the same real samples was fed."""
+        """Add all batches of another metric with the same real samples."""
         if not torch.equal(self._centre, other._centre):
             raise SketchError("The other metric has other real samples.")
         self._sums = self._sums + other._sums
@@ -296,7 +298,7 @@ class FrechetDistance(SampleMetric):
         if self._over_processes:
             dist.all_reduce(sums)
         if sums[0] < 2:
-            raise SampleError("FrechetDistance needs two samples at least; call update first.")
+            raise SampleError("FrechetDistance needs at least two samples; call update first.")
         value = frechet_of_moments(*self._moments(self._real), *self._moments(sums))
         return torch.tensor(value, dtype=torch.float64, device=sums.device)
 
@@ -321,15 +323,15 @@ def log_samples(
 ) -> Any:
     """A callback for Lightning's Trainer: metrics of fresh samples, logged after each validation.
 
-    `Trainer(callbacks=[log_samples({"vendi": Vendi(real)})])` is all there is to write for a
-    module that has a method `sample(count)`.
+    `Trainer(callbacks=[log_samples({"vendi": Vendi(real)})])` is all that a module with a method
+    `sample(count)` needs.
 
     Args:
-        metrics: By the names under which they are logged.
+        metrics: The metrics, by the names under which they are logged.
         samples: The name of the module's method that draws a number of samples, or a function of
             the module that returns samples or embeddings of them.
-        count: How many samples, on each process.
-        every: After every so many validations.
+        count: Number of samples on each process.
+        every: Number of validations between logs.
     """
     try:
         from lightning.pytorch import Callback
@@ -339,7 +341,7 @@ def log_samples(
     check_count("every", every)
     wrong = [n for n, m in metrics.items() if not isinstance(m, SampleMetric)]
     if wrong:
-        raise OptionError(f"metrics[{wrong[0]!r}] is no metric of kermix.metrics.")
+        raise OptionError(f"metrics[{wrong[0]!r}] is not a metric of kermix.metrics.")
 
     class LogSamples(Callback):
         """Draws samples and logs metrics of them."""

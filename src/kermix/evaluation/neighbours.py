@@ -43,9 +43,9 @@ def neighbour_scores(
 ) -> NeighbourScores:
     """Precision, recall, density and coverage of fake samples.
 
-    The ball around a sample reaches to its k-th nearest neighbour in its own set. With other
-    samples the balls are others too, so that shares scatter more than those of independent rows
-    do: standard errors are from scores of random halves of both sets, of up to 1000 rows each.
+    The ball around a sample reaches to its k-th nearest neighbour in its own set. The balls change
+    with the samples, so the scores vary more than shares of independent rows: standard errors come
+    from scores of random halves of both sets, of up to 1000 rows each.
 
     Args:
         real: Samples, shape (N, d), more than `neighbours`.

@@ -51,28 +51,28 @@ def ken(
     rank: int | None = None,
     seed: int = 0,
 ) -> tuple[Tensor, Info]:
-    r"""Kernel entropic novelty: how much, and how varied, is what `x` has more often than `y`.
+    r"""Kernel entropic novelty: mass and variety of what `x` has more often than `y`.
 
     $$\sum_{\lambda_i > 0} \lambda_i \log \frac{S}{\lambda_i}, \qquad
         S = \sum_{\lambda_i > 0} \lambda_i,$$
 
-    of the eigenvalues of $C_x - \eta C_y$: the mass `S` of what is novel, times the entropy
-    of its modes. One novel mode alone has the score 0, whatever its mass; `novel_modes`
-    tells masses and samples. The kernel is that of `vendi`.
+    for the eigenvalues of $C_x - \eta C_y$: the mass `S` of the novel part times the entropy of
+    its modes. A single novel mode has the score 0, whatever its mass; `novel_modes` returns masses
+    and samples. The kernel is that of `vendi`.
 
-    Up to 2000 samples in all the eigenvalues are exact. Of more, and of sketches, the score is an
-    estimate: a difference of operators has no residual of one sign, so `ken.with_info` tells the
-    square-root bound alone, which is wide; see the page Mathematics.
+    Up to 2000 samples in total, the eigenvalues are exact. For more, and for sketches, the score
+    is an estimate: the residual of a difference of operators has no definite sign, so
+    `ken.with_info` returns only the square-root bound, which is wide; see the page Mathematics.
 
     Args:
         x: Samples that may have something new, or a sketch of them.
         y: The reference, or a sketch of it.
         v: As in `vendi`; a rule is applied to both sets together.
         kernel: As in `vendi`.
-        eta: How many times as frequent in `x` as in `y` a mode must be to count; at least 1 is
-            usual, and more finds only what is strongly novel.
-        rank: Number of features; by default as many as a residual of 0.001 takes, up to 512.
-        seed: Of the landmarks.
+        eta: How many times more frequent in `x` than in `y` a mode must be to count; usually at
+            least 1; larger values find only what is strongly novel.
+        rank: Number of features; by default as many as a residual of 0.001 requires, up to 512.
+        seed: Random seed of the landmarks.
 
     Example:
         >>> x = torch.tensor([[0.0], [5.0], [9.0], [9.0]])
@@ -101,16 +101,16 @@ def ken(
 
 @dataclass(frozen=True)
 class NovelMode:
-    """Something that one sample has more of than another.
+    """A mode that is more frequent in one sample than in another.
 
     Attributes:
-        mass: The eigenvalue: what of `x` less `eta` times that of `y` is in its eigenfunction,
-            which of a mode that is not narrow holds a part.
-        share: What of `x` is in the eigenfunction.
-        share_elsewhere: What of `y` is in it.
-        rows: Share of the rows of `x` that are in the mode: whose score is above half the best.
-        exemplars: Rows of `x` that are most of all in it, the best first.
-        scores: The eigenfunction there; 1 at the middle of a mode that is narrow.
+        mass: The eigenvalue: the share of `x` minus `eta` times the share of `y` in its
+            eigenfunction, which covers only a part of a mode that is not narrow.
+        share: Share of `x` in the eigenfunction.
+        share_elsewhere: Share of `y` in it.
+        rows: Share of the rows of `x` in the mode: those with a score above half of the best.
+        exemplars: Rows of `x` that are most typical of it, the best first.
+        scores: The eigenfunction at these rows; 1 at the centre of a narrow mode.
     """
 
     mass: float
@@ -122,7 +122,7 @@ class NovelMode:
 
     @property
     def excess(self) -> float:
-        """About which share of the rows of `x` is too many: its rows, less those expected."""
+        """Approximate share of the rows of `x` in excess: its rows minus those expected."""
         return self.rows * self.mass / max(self.share, 1e-12)
 
 
@@ -139,23 +139,23 @@ def novel_modes(
     rank: int | None = None,
     seed: int = 0,
 ) -> tuple[NovelMode, ...]:
-    """The modes that `x` has more of than `y`, the largest first, each with samples of it.
+    """Modes that are more frequent in `x` than in `y`, the largest first, with samples of each.
 
-    Modes of nearly equal mass have eigenfunctions that mix; they are turned (varimax) until each
-    sample is in as few modes as possible. A mode that is not narrow has further eigenfunctions,
-    which tell its parts; they are left out.
+    Modes of nearly equal mass have mixed eigenfunctions; they are rotated (varimax) so that each
+    sample belongs to as few modes as possible. A mode that is not narrow has further
+    eigenfunctions for its parts; they are left out.
 
     Args:
         x: Samples that may have something new.
         y: The reference, or a sketch of it, which then also has the kernel.
         v: As in `ken`.
         kernel: As in `ken`.
-        eta: As in `ken`. With 1, a rare novel mode comes below chance differences of common
-            ones; with 2, say, these do not count.
-        count: How many modes at most.
-        exemplars: How many samples of each.
+        eta: As in `ken`. With 1, a rare novel mode may rank below chance differences of common
+            ones; with 2, for example, these do not count.
+        count: Maximum number of modes.
+        exemplars: Number of samples of each mode.
         rank: As in `ken`.
-        seed: Of the landmarks.
+        seed: Random seed of the landmarks.
 
     Example:
         >>> x = torch.tensor([[0.0], [5.0], [5.0], [9.0], [9.0]])
@@ -335,4 +335,4 @@ def check_eta(eta: float) -> None:
     """Refuse what cannot be how often."""
     check_number("eta", eta)
     if not 0 <= eta < math.inf:
-        raise OptionError(f"eta={eta}: how often, a number that is not negative.")
+        raise OptionError(f"eta={eta}: must be a non-negative number.")

@@ -179,7 +179,7 @@ def _safe_tensor(path: Path, name: str | None) -> Tensor:
                 name = names[0]
             found = file.get_tensor(name) if name in names else None
     except Exception as error:  # noqa: BLE001
-        raise TableError(f"{path}: damaged, or no safetensors file ({error}).") from None
+        raise TableError(f"{path}: damaged, or not a safetensors file ({error}).") from None
     if found is None:
         asked = f"say which: {path}:{names[0]}" if name is None and names else f"not {name!r}"
         raise TableError(f"{path} holds the tensors {', '.join(names) or 'none'}; {asked}.")
@@ -195,14 +195,14 @@ def _pictures(given: list[Any]) -> tuple[Tensor, Tensor] | None:
     if not sets:
         return None
     if len(sets) != sum(s is not None for s in given):
-        raise ImageError("One of the sets is a folder of pictures, and another is not.")
+        raise ImageError("One of the sets is a folder of images, but another is not.")
     found = [s.image for s in given if isinstance(s, Dataset) and s.image is not None]
     shapes = set(found)
     if len(shapes) > 1:
         told = " and ".join("x".join(map(str, s)) for s in sorted(shapes))
         raise ImageError(
-            f"The pictures are of different shapes (channels, height, width): {told}; bring them "
-            "to one size."
+            f"The images have different shapes (channels, height, width): {told}; resize them to "
+            "one size."
         )
     one, two = (rows.reshape(len(rows), *found[0]) for rows in sets[:2])
     return one, two
@@ -212,10 +212,10 @@ def _pictures_of(folders: tuple[Any, Any], rows: tuple[int, int]) -> tuple[Tenso
     """Pictures in folders, in the order of their names: one for each row."""
     found = _pictures([_opened(folder) for folder in folders])
     if found is None:
-        raise ImageError(f"pictures={folders}: give two folders of pictures.")
+        raise ImageError(f"pictures={folders}: give two folders of images.")
     for folder, pictures, count in zip(folders, found, rows, strict=True):
         if len(pictures) != count:
-            raise ImageError(f"{folder} holds {len(pictures)} pictures for {count} embeddings.")
+            raise ImageError(f"{folder} holds {len(pictures)} images for {count} embeddings.")
     return found
 
 

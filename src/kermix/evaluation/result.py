@@ -21,18 +21,18 @@ class Score:
     """One number on the samples of a generator.
 
     Attributes:
-        name: By which `Evaluation.score` finds it.
-        title: What it is called in tables.
+        name: Its name for `Evaluation.score`.
+        title: Its title in tables.
         group: "fidelity", "diversity", "novelty", "neighbours", "distances", "memorizing" or
             "table".
         value: The number.
         error: One standard error, from samples left out; None if there is none.
-        certificate: How far the value can be from the one without a sketch, at most; None where
-            nothing was sketched.
-        if_same: What the number would be, about, if both sets were one.
-        pvalue: That both sets are of one distribution.
-        rows: Of how many samples of each set the number is.
-        needed: Of how many it would be good to one percent.
+        certificate: Bound on the distance to the value without a sketch; None if nothing was
+            sketched.
+        if_same: Approximate value if both sets had the same distribution.
+        pvalue: P-value of the hypothesis that both sets have the same distribution.
+        rows: Number of samples of each set that were used.
+        needed: Number of samples needed for an accuracy of one percent.
         reading: How to read it, in one line.
     """
 
@@ -58,20 +58,20 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found; its text begins with the answer.
+    """The result of an evaluation; its text begins with the answer.
 
     Attributes:
-        answer: In one or two sentences.
-        good: Whether nothing was found against the samples; None where nothing was found
-            because too few rows or permutations, or sketches without a p-value, cannot show it.
+        answer: The answer in one or two sentences.
+        good: Whether there is no evidence against the samples; None if there could be none,
+            because of too few rows or permutations, or sketches without a p-value.
         scores: Each with its error bar, and how to read it.
-        invented: What the generator makes and real data have not, the largest first; exemplars
-            are rows of the fake set.
-        missed: What real data have and the generator does not make; exemplars are real rows.
-        memorizing: Whether it repeats its training rows; None for sketches.
-        tables: Scores of columns and pairs of columns; None for what is no table.
+        invented: What the generator produces but real data lack, the largest first; exemplars are
+            rows of the fake set.
+        missed: What real data have but the generator does not produce; exemplars are real rows.
+        memorizing: Whether it copies its training rows; None for sketches.
+        tables: Scores of columns and pairs of columns; None if the data are not a table.
         verdict: The test, the classifier and the columns behind the answer.
-        kernel: In words.
+        kernel: The kernel in words.
         names: Of the real and the fake set.
         sizes: Of both.
         notes: What was assumed.

@@ -64,7 +64,9 @@ def chosen_kernel(
     """
     if kernel is not None:
         if v is not None:
-            raise OptionError("v and kernel are both given; v is the variance of a Gaussian.")
+            raise OptionError(
+                "v and kernel are both given, but v is the variance of a Gaussian kernel."
+            )
         return kernel if isinstance(kernel, GaussianKernel) else unit_kernel(kernel, points)
     if v is None:
         raise OptionError(
@@ -103,8 +105,8 @@ def refuse_beside_sketch(**given: object) -> None:
     said = [name for name, value in given.items() if value is not None]
     if said:
         raise OptionError(
-            f"{', '.join(said)} given beside a sketch, which has the kernel, the weights and the "
-            "rank it was made with; leave it out."
+            f"{', '.join(said)} given for a sketch, which has the kernel, the weights and the "
+            "rank it was made with; omit it."
         )
 
 
@@ -164,7 +166,7 @@ def fine_sketches(
     if rank is not None:
         check_count("rank", rank)
         if wanted is not None:
-            raise OptionError("rank and tolerance are both given; each decides by itself.")
+            raise OptionError("rank and tolerance are both given; give only one.")
         return _sketched(sides, feature_map_of(sides, kernel, rank, None, seed), weights)
     most = most if wanted is None else min(MOST_FOR_TOLERANCE, max(len(s) for s in sides))
     for _ in range(ATTEMPTS):
@@ -177,7 +179,7 @@ def fine_sketches(
         residual *= wanted / found / 2
     raise OptionError(
         f"tolerance={wanted:g} is not reached: the certified error is {found:.2g} with "
-        f"{made[0].feature_map.rank} features. Allow a larger one, give a rank, or take a larger "
+        f"{made[0].feature_map.rank} features. Allow a larger one, give a rank, or use a larger "
         "variance."
     )
 
@@ -195,7 +197,7 @@ def checked_tolerance(tolerance: float | None) -> None:
     if tolerance is not None:
         check_number("tolerance", tolerance)
         if not 0 < tolerance < 1:
-            raise OptionError(f"tolerance={tolerance}: a relative error is between 0 and 1.")
+            raise OptionError(f"tolerance={tolerance}: a relative error must be between 0 and 1.")
 
 
 def _sketched(

@@ -29,8 +29,8 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
     """
     if not (is_sketch(real) and is_sketch(fake)):
         raise OptionError(
-            "A sketch is judged beside a sketch: sketch the other set first, with "
-            "--landmarks-from (landmarks_from) this one."
+            "A sketch can only be compared with another sketch: sketch the other set first, "
+            "with --landmarks-from (landmarks_from) this one."
         )
     named = [Path(s).name if isinstance(s, str | Path) else k
              for s, k in ((real, "real"), (fake, "fake"))]  # fmt: skip
@@ -63,8 +63,8 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
         )  # fmt: skip
     answer, good = answer_of(verdict, {s.name: s for s in scores}, (), (), None)
     notes = (
-        "Sketches hold no rows: no exemplars, neighbours, memorizing, classifier or columns. "
-        "What is certified is a bound, not a standard error.",
+        "Sketches hold no rows: no exemplars, neighbour scores, memorization, classifier or "
+        "columns. Certified errors are bounds, not standard errors.",
     )
     return Evaluation(
         answer, good, tuple(scores), (), (), None, None, verdict,

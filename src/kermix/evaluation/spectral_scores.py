@@ -34,9 +34,9 @@ MIXTURES = 19  # of parts, for what equal sets would give
 WANTED = 0.01
 
 READINGS = {
-    "fidelity": "overlap of both distributions in the kernel's space, from 0 to 1",
-    "vendi": "effective number of different samples, from 1 to the number of rows",
-    "rke": "effective number of modes, frequent ones counting for more",
+    "fidelity": "overlap of both distributions in the kernel's feature space, from 0 to 1",
+    "vendi": "effective number of distinct samples, from 1 to the number of rows",
+    "rke": "effective number of modes, frequent ones counting more",
     "vendi_ratio": "diversity of fake over real: below 1 modes are missing or narrow, above 1 "
     "there is too much noise",
     "rke_ratio": "number of modes, fake over real",

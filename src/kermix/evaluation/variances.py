@@ -18,17 +18,17 @@ FINEST, COARSEST = 1e-4, 4.0  # times the variance of the median rule
 
 @torch.no_grad()
 def stable_variance(x: Tensor, change: float = 0.05) -> float:  # (N, d)
-    r"""The smallest variance whose Vendi score so many samples can tell.
+    r"""The smallest variance whose Vendi score can be estimated from this many samples.
 
-    A very small variance makes all samples different, and the score grows with their number; a
-    very large one makes all alike. Between them this takes the finest kernel for which the score
-    of all samples is at most `change` (relative) above that of half of them. At most 800
-    samples are looked at, whatever their order, and in other units the same ones. Equal samples
-    have no scale: the answer is then 1, with a `kermix.errors.DegenerateDataWarning`.
+    With a very small variance all samples are distinct, and the score grows with their number;
+    with a very large one all are alike. In between, this chooses the smallest variance for which
+    the score of all samples is at most `change` (relative) above that of half of them. At most 800
+    samples are used; which ones depends neither on their order nor on their units. Equal samples
+    have no scale: the result is then 1, with a `kermix.errors.DegenerateDataWarning`.
 
     Args:
-        x: Samples, shape (N, d); several sets that are to have one variance, one below the other.
-        change: The relative change of the score that is called stable.
+        x: Samples, shape (N, d); stack several sets that should share one variance.
+        change: Relative change of the score that counts as stable.
 
     Example:
         >>> x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
@@ -38,7 +38,7 @@ def stable_variance(x: Tensor, change: float = 0.05) -> float:  # (N, d)
     check_samples("x", x)
     check_number("change", change)
     if not 0 < change < 1:
-        raise OptionError(f"change={change}: a relative change is between 0 and 1.")
+        raise OptionError(f"change={change}: a relative change must be between 0 and 1.")
     points = x.reshape(-1, x.shape[-1]).double()
     order = _order_of_values(points)
     drawn = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))[:SEEN]

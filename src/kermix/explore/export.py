@@ -36,8 +36,8 @@ def write_page(explored: Explored, path: Path) -> None:
     model = questions.model
     if not isinstance(model, TableMixture):
         raise OptionError(
-            f"{explored.run.folder}: held-out rows preferred the table model, a network, which a "
-            "page alone cannot ask; export a mixture (kermix fit TABLE --model mixture)."
+            f"{explored.run.folder}: this run kept the table model, a network that a page alone "
+            "cannot evaluate; export a mixture (kermix fit TABLE --model mixture)."
         )
     content = {"name": explored.name, "rows": explored.run.config["shape"][0],
                "model": model.name, "farthest": model.farthest,
@@ -54,7 +54,7 @@ def _mixture(model: TableMixture) -> dict[str, Any]:
     if spread.numel() > LARGEST:
         raise SizeError(
             f"The mixture has {spread.numel():,} numbers, too many for a page ({LARGEST:,}); fit "
-            "one of fewer components or columns."
+            "one with fewer components or columns."
         )
     parts = {"weights": mixture.weights, "means": mixture.means, "covariances": spread}
     return {"mixture": {"kind": kind, **{n: part.tolist() for n, part in parts.items()}}}

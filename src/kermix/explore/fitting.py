@@ -62,7 +62,7 @@ class Fitting:
         if status < 0:
             known = {number.value: number.name for number in signal.Signals}
             name = known.get(-status, -status)
-            return f"its process was ended by signal {name}, as when memory runs out."
+            return f"its process was killed by signal {name}, as when memory runs out."
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").strip()[-TOLD:].splitlines()
         return lines[-1] if lines else f"its process ended with status {status}."
@@ -87,7 +87,7 @@ class Fitting:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            self._why = f"it did not stop within {PATIENCE:g} seconds, and was ended."
+            self._why = f"it did not stop within {PATIENCE:g} seconds and was killed."
         self._why = self.failed or ""
         self._said.close()
 

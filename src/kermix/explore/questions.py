@@ -130,13 +130,15 @@ class Questions:
     def typed(self, given: Any) -> dict[str, Any]:
         """Values that came as text, as the model takes them; refused by name if they are odd."""
         if not isinstance(given, Mapping):
-            raise OptionError("given: an object of values by column is needed.")
+            raise OptionError("given: expected an object of values by column.")
         cells = {}
         for name, text in given.items():
             if not isinstance(name, str) or not isinstance(text, str | None):
-                raise OptionError(f"given: {name!r} must have text, or null for a gap.")
+                raise OptionError(f"given: {name!r} must be text, or null for missing.")
             if text is not None and len(text) > LONGEST:
-                raise OptionError(f"given: the value of {name!r} has more than {LONGEST} letters.")
+                raise OptionError(
+                    f"given: the value of {name!r} has more than {LONGEST} characters."
+                )
             cells[name] = given_cell(self.schema, name, text, f"given {name}")
         return cells
 

@@ -129,7 +129,7 @@ class Guard:
         token, path = scope["path"][1:].partition("/")[::2]
         own = hmac.compare_digest(token.encode(), self.address.token.encode())
         if not own or not scope["path"][1:].startswith(f"{token}/"):
-            told = "Open the address that kermix explore has printed, with all that is in it.\n"
+            told = "Open the full address that kermix explore printed.\n"
             await PlainTextResponse(told, 404, HEADERS)(scope, receive, send)
             return
         inner = {**scope, "path": f"/{path}", "raw_path": f"/{path}".encode()}
@@ -142,11 +142,11 @@ class Guard:
             return "The Host header names another machine.\n"
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{headers['host']}":
-            return "Asked by another page.\n"
+            return "Requested by another page.\n"
         # Links on other pages may open this one, which they cannot look into.
         opened = headers.get("sec-fetch-mode") == "navigate" and request.method == "GET"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not opened:
-            return "Asked by another page.\n"
+            return "Requested by another page.\n"
         return None
 
 
@@ -259,18 +259,20 @@ async def _body(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
     async for part in request.stream():
         data += part
         if len(data) > LARGEST_BODY:
-            raise OptionError(f"The question has more than {LARGEST_BODY:,} bytes.")
+            raise OptionError(f"The request has more than {LARGEST_BODY:,} bytes.")
     try:
         body = json.loads(data)
         json.dumps(body, ensure_ascii=False).encode()  # halves of a character are no text
     except UnicodeEncodeError:
-        raise OptionError("The question has half a character (a lone surrogate) in it.") from None
+        raise OptionError("The request contains half a character (a lone surrogate).") from None
     except ValueError:  # also what is no Unicode
-        raise OptionError("The question is no JSON.") from None
+        raise OptionError("The request is not JSON.") from None
     except RecursionError:
-        raise OptionError("The question is nested too deeply.") from None
+        raise OptionError("The request is nested too deeply.") from None
     if not isinstance(body, dict) or set(body) != set(names):
-        raise OptionError(f"The question must be an object with {', '.join(names)}, nothing else.")
+        raise OptionError(
+            f"The request must be an object with {', '.join(names)} and nothing else."
+        )
     return body
 
 
@@ -282,11 +284,13 @@ def free_socket(host: str, port: int) -> socket.socket:
         port: The first that is tried; 0 for any.
     """
     if not 0 <= port < 1 << 16:
-        raise OptionError(f"--port {port}: a number from 0 to 65535.")
+        raise OptionError(f"--port {port}: must be a number from 0 to 65535.")
     try:
         family, *_, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise OptionError(f"--host {host}: no name of this machine ({error.strerror}).") from None
+        raise OptionError(
+            f"--host {host}: not an address of this machine ({error.strerror})."
+        ) from None
     last = min(port + PORTS, 1 << 16) if port else 1
     told = ""
     for number in range(port, last):

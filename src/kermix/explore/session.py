@@ -52,13 +52,13 @@ def explorable(run: Run) -> TableRun | FitRun:
         raise OptionError(f"{run.folder}: a fit of images; {told}.")
     if (count := len(run.config["columns"])) > MOST_COLUMNS:
         raise OptionError(
-            f"{run.folder}: a mixture of {count} columns, and a page asks one of {MOST_COLUMNS} "
-            "at most; fit fewer columns."
+            f"{run.folder}: a mixture of {count} columns, but a page can show at most "
+            f"{MOST_COLUMNS}; fit fewer columns."
         )
     if not run.settings.is_mixture:
         raise OptionError(
-            f"{run.folder}: model={run.settings.model}, which has no density that could be asked; "
-            f"{told}, or a mixture (--model mixture)."
+            f"{run.folder}: model={run.settings.model}, which has no density to query; {told}, "
+            "or a mixture (--model mixture)."
         )
     return run
 
@@ -117,7 +117,9 @@ class Explored:
         """The run in a folder; refused if there is nothing to ask or to watch."""
         explored = cls(explorable(open_run(folder)))
         if explored.state == "stopped":
-            raise RunError(f"{folder}: not trained to the end; go on with it: {explored.resume}.")
+            raise RunError(
+                f"{folder}: training is not finished; continue it with: {explored.resume}."
+            )
         return explored
 
     @property
@@ -179,10 +181,10 @@ class Explored:
     def _not_yet(self, state: str) -> str:
         """Why there is no model to ask."""
         if state == "failed" and self.fitting is not None:
-            return f"The training has failed: {self.fitting.failed} To go on: {self.resume}"
+            return f"Training failed: {self.fitting.failed} To continue: {self.resume}"
         if state == "stopped":
-            return f"The training was stopped, and there is no model yet. To go on: {self.resume}"
-        return "The model is in training; it can be asked when that is done."
+            return f"Training was stopped, and there is no model yet. To continue: {self.resume}"
+        return "The model is still training; it can be queried when training is done."
 
     def told(self) -> dict[str, Any]:
         """What the page shows at its head, and how far the fit is."""
@@ -213,7 +215,7 @@ class Explored:
     def keep(self) -> None:
         """Stop the training, and keep what it has found."""
         if self.fitting is None or not self.fitting.running:
-            raise RunError("There is no fit of this page to be stopped.")
+            raise RunError("This page has no fit to stop.")
         if not history(self.run.folder):
             raise RunError("There is nothing to keep yet; wait for the first report.")
         self.fitting.keep()
@@ -280,7 +282,9 @@ def _as_table(dataset: Dataset) -> TableData:
                for k, name in enumerate(dataset.columns)}  # fmt: skip
     schema = Schema.of(columns, kinds=dict.fromkeys(columns, "number"))
     if len(schema.numbers) < len(columns):
-        raise SchemaError(f"{dataset.name}: {' '.join(schema.notes())} A mixture of it all has no "
-                          "answers; fit the table with --model table.")  # fmt: skip
+        raise SchemaError(
+            f"{dataset.name}: {' '.join(schema.notes())} A mixture cannot model all columns; fit "
+            "the table with --model table."
+        )
     numbers = None if dataset.numbers is None else dataset.numbers.numpy()
     return TableData.of(as_frame(columns, dataset.name), schema)._replace(numbers=numbers)

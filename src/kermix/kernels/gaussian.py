@@ -47,22 +47,22 @@ class KernelTerms:
 
 
 class GaussianKernel:
-    r"""The Gaussian kernel of samples that carry a variance each.
+    r"""The Gaussian kernel of samples, each smoothed with a variance.
 
     With $M(a, b) = \|a - b\|^2 / d$ and $K_s = \exp(-M / 2s)$, samples `x` of variance
     `v_p` and centres `y` of variance `v_q` have
 
     $$P = K_{v_p + v_q}(y, x), \quad R_F = K_{2 v_q}(y, y), \quad R_G = K_{2 v_p}(x, x).$$
 
-    The Gaussians' constant is dropped, so that $K_s(a, a) = 1$. Where a bound depends on it
-    (the [0, 1] forms and the log-determinant), the cross kernel is multiplied by the inner product
-    of two concentric Gaussians of unit norm, $(2 \sqrt{v_p v_q} / (v_p + v_q))^{d/2}$, which
-    is 1 in the usual case of equal variances.
+    The normalizing constant is dropped, so that $K_s(a, a) = 1$. Where a bound depends on it (the
+    [0, 1] forms and the log-determinant), the cross kernel is multiplied by the inner product of
+    two concentric Gaussians of unit norm, $(2 \sqrt{v_p v_q} / (v_p + v_q))^{d/2}$, which is 1 in
+    the usual case of equal variances.
 
     Args:
         v: Variance of the data: a number, several numbers (their kernels are averaged), or a
-            tensor of them, which may require a gradient and is read anew at each use.
-        v_q: Variance of the centres, as many as there are of `v`. The default is `v`.
+            tensor of them, which may require a gradient and is read at each use.
+        v_q: Variance of the centres, equally many as in `v`. The default is `v`.
         per_dimension: Whether squared distances are divided by the dimension.
 
     Example:
@@ -81,8 +81,8 @@ class GaussianKernel:
         counts = [len(t.reshape(-1)) if isinstance(t, Tensor) else len(t) for t in given]
         if counts[0] != counts[-1]:
             raise VarianceError(
-                f"v has {counts[0]} values and v_q has {counts[-1]}; "
-                "kernels are averaged pair by pair, so give as many of one as of the other."
+                f"v has {counts[0]} values and v_q has {counts[-1]}; kernels are averaged pair "
+                "by pair, so give equally many of each."
             )
         if isinstance(self._v_p, tuple) and self._v_p == self._v_q:
             self._v_q = None
@@ -119,7 +119,7 @@ class GaussianKernel:
 
     @property
     def layout(self) -> Layout | None:
-        """Which columns of mixed rows are codes; None: all are numbers."""
+        """Which columns of mixed rows are codes; None if all are numbers."""
         return None
 
     def data_terms(self, dimension: int) -> KernelTerms:
@@ -201,12 +201,11 @@ def bandwidth(
     r"""Choose one variance `v` from data; all batch items share it.
 
     `"median"`: half the median squared distance between points that differ, so that the kernel
-    $K_{2v}$ of the median pair is $e^{-1/2}$; at most 1000 points are looked at.
-    `"silverman"`: $h^2 = (4 / (N (d + 2)))^{2 / (d + 4)} \bar\sigma^2$, the variance for
-    which a kernel density estimate of a Gaussian is best; $\bar\sigma^2$ is the mean
-    variance of the coordinates.
+    $K_{2v}$ of the median pair is $e^{-1/2}$; at most 1000 points are used. `"silverman"`: $h^2 =
+    (4 / (N (d + 2)))^{2 / (d + 4)} \bar\sigma^2$, the variance for which a kernel density estimate
+    of a Gaussian is best; $\bar\sigma^2$ is the mean variance of the coordinates.
 
-    Data without any spread have no scale: the answer is then 1, with a
+    Data that are all equal have no scale: the result is then 1, with a
     `kermix.errors.DegenerateDataWarning`.
 
     Example:
@@ -233,8 +232,8 @@ def bandwidth(
         v = squares[squares > 0].median() / (2 * d if per_dimension else 2)
     if not bool(v > 0):  # also true of the NaN that a median of nothing is
         warnings.warn(
-            f"All {n} points are equal, so they have no scale; the variance 1 is used. "
-            "Give a variance if you know one.",
+            f"All {n} points are equal, so they have no scale; using the variance 1. Give a "
+            "variance if you know one.",
             DegenerateDataWarning,
             stacklevel=2,
         )
@@ -269,9 +268,9 @@ def _checked(name: str, v: Variance) -> tuple[float, ...] | Tensor:
         return v
     if callable(v):
         raise KernelError(
-            f"{name} is {v!r}, which is no Gaussian kernel. Other kernels are given as kernel= to "
-            "the costs, their losses, km.decompose and km.two_sample_test; what rests on closed "
-            "forms of Gaussians (two variances, sketches, km.compare) has no other."
+            f"{name} is {v!r}, which is not a Gaussian kernel. Pass other kernels as kernel= to "
+            "the costs, their losses, km.decompose and km.two_sample_test; features based on "
+            "closed forms of Gaussians (two variances, sketches, km.compare) support no other."
         )
     given: Any = v
     values = given.tolist() if isinstance(given, np.ndarray) else given

@@ -58,8 +58,8 @@ def gram(
 ) -> Tensor:  # (*B, M, N)
     r"""Gaussian Gram matrix $\exp(-\|a_i - b_j\|^2 / (2 d (v_p + v_q)))$, Eq. (14).
 
-    The diagonal is exactly 1 when both arguments are the same tensor, and no entry is subnormal:
-    what would be is 0.
+    The diagonal is exactly 1 if both arguments are the same tensor. Entries that would be
+    subnormal are 0.
 
     Example:
         >>> points = torch.tensor([[0.0], [1.0]])

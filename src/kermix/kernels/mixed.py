@@ -42,7 +42,9 @@ class MixedKernel(GaussianKernel):
     def __init__(self, v: Variance, layout: Layout) -> None:
         super().__init__(v)
         if not layout.mismatch > 0 or layout.codes < 0 or layout.columns < 1:
-            raise VarianceError(f"{layout}: a difference of codes adds a positive number.")
+            raise VarianceError(
+                f"{layout}: the distance between different codes must be positive."
+            )
         self._layout = layout
 
     @property
@@ -63,7 +65,7 @@ class MixedKernel(GaussianKernel):
     ) -> KernelTerms:
         if dimension < self._layout.codes:
             raise ShapeError(
-                f"Rows have {dimension} columns, and the kernel takes the last "
+                f"Rows have {dimension} columns, but the kernel takes the last "
                 f"{self._layout.codes} of them as codes."
             )
         terms = super()._terms(scales, self._layout.columns, log_overlaps)

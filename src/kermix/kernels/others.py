@@ -96,8 +96,8 @@ class _Stationary(PointKernel):
 class LaplaceKernel(_Stationary):
     r"""The Laplace kernel $\exp(-\sqrt{M} / \ell)$ with $M = \|a - b\|^2 / d$.
 
-    Heavier tails than the Gaussian's and a corner at zero: it sees finer differences. Where two
-    points coincide it has no derivative; zero is taken.
+    It has heavier tails than the Gaussian and a corner at zero, so it detects finer differences.
+    It has no derivative where two points coincide; zero is used there.
 
     Args:
         scale: The distance $\ell$ at which the kernel is 1/e; `"median"`: the median
@@ -118,11 +118,11 @@ class LaplaceKernel(_Stationary):
         _check_scale(self.scale)
 
     def gram(self, a: Tensor, b: Tensor) -> Tensor:
-        """Exponentials of minus the distances."""
+        """Exponentials of the negative distances."""
         return self.log_gram(a, b).exp()
 
     def log_gram(self, a: Tensor, b: Tensor) -> Tensor:
-        """Minus the distances in units of the scale."""
+        """Negative distances in units of the scale."""
         squares = self._squares(a, b)
         apart = squares != 0
         return -(torch.where(apart, squares, 1.0).sqrt() * apart)
@@ -143,12 +143,12 @@ class LaplaceKernel(_Stationary):
 class RationalQuadraticKernel(_Stationary):
     r"""The rational quadratic kernel $(1 + M / (2 \alpha \ell^2))^{-\alpha}$.
 
-    An average of Gaussian kernels of many variances; with a large $\alpha$ the Gaussian
-    kernel of variance $\ell^2$. It falls off like a power: far points still pull.
+    An average of Gaussian kernels of many variances; with a large $\alpha$ the Gaussian kernel of
+    variance $\ell^2$. It decays like a power: distant points still attract.
 
     Args:
         scale: The distance $\ell$; `"median"`: the median distance of the data.
-        alpha: How fast it falls off.
+        alpha: Rate of decay.
         per_dimension: Whether squared distances are divided by the dimension.
 
     Example:
@@ -175,12 +175,12 @@ class RationalQuadraticKernel(_Stationary):
 class PolynomialKernel(PointKernel):
     r"""The polynomial kernel $(a \cdot b / d + c)^p$: moments up to order `p`.
 
-    It is not bounded, and far points outweigh the others: scale the data first. Of two samples
-    whose moments up to order `p` (`2 p` for the SVD and matrix costs) agree it sees no difference.
+    It is not bounded, and distant points outweigh the others: scale the data first. It cannot tell
+    two samples apart whose moments up to order `p` (`2 p` for the SVD and matrix costs) agree.
 
     Args:
         degree: The power `p`.
-        constant: The number `c`, not negative.
+        constant: The number `c`, non-negative.
         per_dimension: Whether products are divided by the dimension.
 
     Example:
@@ -199,7 +199,8 @@ class PolynomialKernel(PointKernel):
         check_number("constant", self.constant)
         if not 0 <= float(self.constant) < float("inf"):
             raise KernelError(
-                f"constant={self.constant}: a negative one makes this no kernel; give 0 or more."
+                f"constant={self.constant}: a negative constant does not give a kernel; give 0 "
+                "or more."
             )
 
     def gram(self, a: Tensor, b: Tensor) -> Tensor:
@@ -220,7 +221,7 @@ class PolynomialKernel(PointKernel):
 class CosineKernel(PointKernel):
     r"""The cosine of the angle, $a \cdot b / (\|a\| \|b\|)$; 0 where a point is the origin.
 
-    For directions, such as embeddings. Like the polynomial kernel it sees moments alone.
+    For directions, such as embeddings. Like the polynomial kernel, it compares only moments.
 
     Example:
         >>> CosineKernel().gram(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 1.0]]))
@@ -271,8 +272,8 @@ class NormalizedKernel(PointKernel):
         if values_are_readable(squares) and not bool((squares > 0).all()):
             row = int((~(squares > 0)).reshape(-1).nonzero()[0])
             raise KernelError(
-                f"{self.kernel} is zero between row {row} and itself, so that it cannot be "
-                "normalized: leave rows of zeros out, or take another kernel."
+                f"{self.kernel} is zero between row {row} and itself, so it cannot be "
+                "normalized: remove rows of zeros, or use another kernel."
             )
         return squares.sqrt()
 
@@ -281,7 +282,7 @@ class NormalizedKernel(PointKernel):
 class FunctionKernel(PointKernel):
     """Any function of two sets of points that returns their Gram matrix.
 
-    It must be symmetric and positive semi-definite: only then do the bounds of the costs hold.
+    It must be symmetric and positive semi-definite; otherwise the bounds of the costs do not hold.
     Symmetry is checked where values can be read.
 
     Args:
@@ -331,7 +332,7 @@ class FunctionKernel(PointKernel):
         if bool((matrix.diagonal(dim1=-2, dim2=-1) < 0).any()):
             raise KernelError(
                 "kernel is negative between a point and itself; a kernel is positive "
-                "semi-definite (the negative of a distance is none, its exponential may be one)."
+                "semi-definite (the negative of a distance is not, but its exponential may be)."
             )
 
 
@@ -380,4 +381,4 @@ def _check_scale(scale: Scale) -> None:
 def _check_positive(name: str, value: Any) -> None:
     check_number(name, value)
     if not 0 < float(value) < float("inf"):
-        raise KernelError(f"{name}={value}: it must be positive and finite.")
+        raise KernelError(f"{name}={value}: must be positive and finite.")

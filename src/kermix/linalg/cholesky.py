@@ -102,7 +102,7 @@ def checked_ridge(ridge: float) -> float:
     """The ridge, if it can be one."""
     check_number("ridge", ridge)
     if not 0 <= ridge < float("inf"):
-        raise OptionError(f"ridge={ridge}: a ridge is a finite number that is not negative.")
+        raise OptionError(f"ridge={ridge}: a ridge must be finite and non-negative.")
     return ridge
 
 

@@ -26,27 +26,27 @@ def nuclear_norm(
 ) -> tuple[Tensor, Info]:  # (*B,)
     r"""Sum of the singular values, $\|P\|_* = \langle Q, P \rangle$.
 
-    The gradient is the polar factor $Q = U V^\top$. It needs no differences of singular
-    values, so it is finite where the gradient of an SVD is not: for repeated and zero singular
-    values, and for matrices without full rank. It can be differentiated once more, except under
-    the compiler.
+    The gradient is the polar factor $Q = U V^\top$. It needs no differences of singular values, so
+    it is finite where the gradient through an SVD is not: for repeated and zero singular values,
+    and for matrices without full rank. It can be differentiated once more, except under the
+    compiler.
 
     `"svd"` is exact, and its gradient is restricted to the singular values that stand out from
-    rounding. `"polar"` finds `Q` by matrix products alone: since the norm of `Q` is at most 1, its
-    value is, up to rounding, a lower bound, and the nuclear norm is within `info.error_bound` of
-    it, rounding included. `"auto"` takes `"polar"` for float32 on an accelerator and `"svd"`
-    elsewhere, where it is the faster one; `chosen_method` tells. One float32 matrix of at
-    least 200 rows and columns (6000 on a GPU) whose singular values fall fast is taken apart into
-    a product of smaller ones first: `info.method` is then `"range"`, `info.rank` their size, and
-    there is an error bound of the same kind. The gradient leaves out what the value may leave out:
-    directions whose singular values add up to less than the tolerance. Where points are far
-    closer to each other than the kernel is wide, these can be half of the gradient with respect
-    to the points; a smaller tolerance or `"svd"` keeps them.
+    rounding. `"polar"` computes `Q` with matrix products only: since the norm of `Q` is at most 1,
+    its value is, up to rounding, a lower bound, and the nuclear norm is within `info.error_bound`
+    of it, rounding included. `"auto"` uses `"polar"` for float32 on an accelerator and `"svd"`
+    elsewhere, where it is faster; `chosen_method` returns the choice. A single float32 matrix of
+    at least 200 rows and columns (6000 on a GPU) whose singular values decay fast is first
+    factored into a product of smaller ones: `info.method` is then `"range"`, `info.rank` their
+    size, and there is an error bound of the same kind. The gradient omits what the value may omit:
+    directions whose singular values add up to less than the tolerance. If points are much closer
+    to each other than the width of the kernel, these can be half of the gradient with respect to
+    the points; a smaller tolerance or `"svd"` keeps them.
 
     Args:
         matrix: Any real matrices.
         method: How to compute it.
-        tolerance: Relative error that `"polar"` and `"auto"` may make.
+        tolerance: Relative error allowed for `"polar"` and `"auto"`.
 
     Example:
         >>> value, info = nuclear_norm.with_info(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))

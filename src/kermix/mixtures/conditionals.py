@@ -45,11 +45,12 @@ def conditional_mixture(
     if mixture.means.ndim != 2 or seen.shape != (dim,) or bool(seen.all()):
         raise ShapeError(
             f"seen has shape {tuple(seen.shape)}, {int(seen.sum())} of them true, for means of "
-            f"shape {tuple(mixture.means.shape)}; one mixture, with a coordinate left, is needed."
+            f"shape {tuple(mixture.means.shape)}; expected one mixture, with at least one "
+            "coordinate left."
         )
     if values.ndim != 2 or values.shape[1] != int(seen.sum()):
         raise ShapeError(
-            f"values has shape {tuple(values.shape)}; {int(seen.sum())} coordinates are seen."
+            f"values has shape {tuple(values.shape)}; {int(seen.sum())} coordinates are given."
         )
     rest, known = ~seen, int(seen.sum())
     values = values.to(mixture.means.dtype)

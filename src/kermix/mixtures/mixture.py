@@ -143,15 +143,15 @@ class GaussianMixture(ClosedForms, Distribution):
 
     $$p(x) = \sum_{k=1}^K w_k \mathcal{N}(x; m_k, S_k)$$
 
-    Half precision is computed in float32, and results have the type that was given. Weights may be
-    zero and still have the right gradient.
+    Half precision is computed in float32, and results have the dtype of the input. Weights may be
+    zero and still have the correct gradient.
 
     Args:
         weights: Non-negative, (*B, K); divided by their sum.
         means: (*B, K, d).
         covariances: Isotropic (*B, K), diagonal (*B, K, d) or full (*B, K, d, d). The kind is
-            told by the number of axes alone, compared with the means': one fewer, as many, or one
-            more. So covariances carry as many batch axes as the means, of size 1 where shared.
+            determined by the number of axes compared with the means: one fewer, equally many, or
+            one more. So covariances need as many batch axes as the means, of size 1 where shared.
             Batch shapes of the three arguments are broadcast.
         validate_args: False skips the checks of the covariances' values (a Cholesky factorization
             where they are full), which are otherwise made on the CPU, outside torch.func and

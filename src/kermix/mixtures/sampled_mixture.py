@@ -17,7 +17,7 @@ __all__ = ["SampledMixture"]
 
 
 class SampledMixture(ClosedForms):
-    r"""A mixture with a prior of any kind, from samples $c_1, \dots, c_S$ of that prior.
+    r"""A mixture with an arbitrary prior, given by samples $c_1, \dots, c_S$ of that prior.
 
     $$p(X) = E_c[w(c) \mathcal{N}(X; m(c), v(c))]
            \approx \frac{1}{S} \sum_s w(c_s) \mathcal{N}(X; m(c_s), v(c_s))$$
@@ -28,7 +28,7 @@ class SampledMixture(ClosedForms):
     That holds for the integral of p^n: a logarithm or a root of it is not unbiased.
 
     Args:
-        weights: w(c_s), non-negative, (*B, S), used as they are; None for ones.
+        weights: w(c_s), non-negative, (*B, S), not normalized; None for ones.
         means: m(c_s), (*B, S, d).
         covariances: v(c_s), (*B, S), (*B, S, d) or (*B, S, d, d), as in `GaussianMixture`.
 
@@ -98,7 +98,7 @@ class SampledMixture(ClosedForms):
         Args:
             q: Another mixture.
             unbiased: Use unbiased estimates of the norms of sampled mixtures. The divergence can
-                then be negative, and is returned as it is.
+                then be negative, and is returned unchanged.
         """
         if not unbiased:
             return super().cauchy_schwarz(q)

@@ -1,4 +1,4 @@
-"""The paper's figures and its table, one module each, and whether its claims were seen."""
+"""The paper's figures and its table, one module each, and whether its claims were confirmed."""
 
 from kermix.paper.catalogue import ARTEFACTS, reproduce
 from kermix.paper.claims import Claim

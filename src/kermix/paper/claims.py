@@ -9,13 +9,13 @@ __all__ = ["Claim", "svd_is_best"]
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement, the rule by which it is judged, and what the numbers say.
+    """One statement, the rule that decides it, and what the numbers say.
 
     Attributes:
         text: What is claimed, in a sentence.
-        rule: When it counts as seen, in words.
+        rule: When it counts as confirmed, in words.
         numbers: What the rule was applied to.
-        holds: Whether it was seen.
+        holds: Whether it was confirmed.
         ours: Whether the statement is not the paper's but a correction of it.
         statement: The paper's statement, in its own words where that is short. Claims of the same
             statement are readings of it, or cases, and count as one.
@@ -23,7 +23,7 @@ class Claim:
     Example:
         >>> claim = Claim("One is small.", "below 2", {"one": 1.0}, holds=True)
         >>> claim.sentence()
-        'Seen: One is small. (below 2; one 1)'
+        'Confirmed: One is small. (below 2; one 1)'
     """
 
     text: str
@@ -35,8 +35,8 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """`Seen` or `NOT seen`."""
-        return "Seen" if self.holds else "NOT seen"
+        """`Confirmed` or `NOT confirmed`."""
+        return "Confirmed" if self.holds else "NOT confirmed"
 
     @property
     def evidence(self) -> str:

@@ -6,7 +6,7 @@ A test resolves every name of code and every file of tests; verdicts come from t
 
 from dataclasses import dataclass
 
-from kermix.paper import prior, remarks, statements, table_records
+from kermix.paper import formulas, prior, remarks, statements, table_records
 
 __all__ = ["CONTENTS", "Entry"]
 
@@ -59,10 +59,10 @@ CONTENTS = (
           ("kermix.GaussianMixture.lp_norm",), (CLOSED,),
           found="for positive integers only: erratum 2"),
     Entry("Proposition 4, Eqs. 6, 7", "scalar cost, its bound, tight when q = p",
-          ("kermix.scalar_cost", "kermix.ScalarLoss"), (REFERENCE, LAWS), (remarks.BOUNDED,)),
+          ("kermix.scalar_cost", "kermix.ScalarLoss"), (REFERENCE, LAWS), (formulas.BOUNDED,)),
     Entry("Proposition 5, Eq. 8", "vector-matrix cost and its bound",
           ("kermix.vector_cost", "kermix.vector_weights", "kermix.VectorLoss"),
-          (REFERENCE, LAWS, MIXTURES), (remarks.BOUNDED,)),
+          (REFERENCE, LAWS, MIXTURES), (formulas.BOUNDED,)),
     Entry("Proposition 6, Eqs. 9, 10", "matrix-matrix cost: trace, log-determinant, data fixed",
           ("kermix.matrix_cost", "kermix.MatrixLoss"), (REFERENCE, LAWS, MIXTURES),
           (remarks.INTERCHANGEABLE,), "`kermix fit --cost matrix --form ...`"),
@@ -90,9 +90,9 @@ CONTENTS = (
     Entry("Section III", "three costs perform similarly, the SVD cost outperforms them", (), (),
           (statements.SIMILAR, statements.BEST)),
     Entry("Section IV", "all costs are bounded by the norm of p", ("kermix.matrix_cost",),
-          (LAWS,), (remarks.BOUNDED, statements.MATRIX_BOUND), "errata 1 and 8"),
+          (LAWS,), (formulas.BOUNDED, statements.MATRIX_BOUND), "errata 1 and 8"),
     Entry("Section IV", "the nuclear norm is at most N * N(0), when samples match",
-          ("kermix.svd_cost",), (LAWS,), (remarks.TRACE,)),
+          ("kermix.svd_cost",), (LAWS,), (formulas.TRACE,)),
     Entry("Property 8, Eqs. 15, 16", "decompositions under dX and under p and q, for any kernel",
           ("kermix.decompose", "kermix.decompose_grid", "kermix.LaplaceKernel"),
           (SPECTRUM, "kernels/test_others.py"), (statements.SAMPLES_SVD,)),
@@ -107,13 +107,13 @@ CONTENTS = (
     Entry("Eq. 20", "for q = p, eigenvectors are left singular vectors of C",
           ("kermix.decompose",), (SPECTRUM,), (statements.ROOT_VECTORS,)),
     Entry("Section IV", "C is the root of the joint density p N(.; 2v)", (), (),
-          (remarks.ROOT,), "of p N(.; v/2): erratum 9"),
+          (formulas.ROOT,), "of p N(.; v/2): erratum 9"),
     Entry("Eqs. 21, 22", "the identity function, decomposed by the Gaussians",
           ("kermix.spectrum.Decomposition.identity",), (SPECTRUM,),
-          (statements.IDENTITY, remarks.BEST_PLAIN), "erratum 3"),
-    Entry("Section IV", "the same for the vector-matrix cost", (), (), (remarks.VECTOR_FORM,)),
+          (statements.IDENTITY, formulas.BEST_PLAIN), "erratum 3"),
+    Entry("Section IV", "the same for the vector-matrix cost", (), (), (formulas.VECTOR_FORM,)),
     Entry("Property 9, Eq. 23", "whitened functions: the best approximators, orthonormal",
-          ("kermix.decompose",), (SPECTRUM,), (remarks.OPTIMAL,)),
+          ("kermix.decompose",), (SPECTRUM,), (formulas.OPTIMAL,)),
     Entry("Property 10, Eq. 24", "product of functions of many variables; its Gaussian form",
           ("kermix.models.GaussianProduct", "kermix.models.GaussianOutput"),
           ("models/test_gaussian_product.py", "models/test_gaussian_layers.py")),

@@ -26,17 +26,17 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
     page = Report(
         "The paper, reproduced",
         f"Hu and Principe, A Family of Kernelized Matrix Costs for Multiple-Output Mixture "
-        f"Neural Networks. {seen} of {len(claims)} claims seen. Each is judged by a rule from "
-        "the numbers in the files beside this page.",
+        f"Neural Networks. {seen} of {len(claims)} claims confirmed. Each is decided by a rule "
+        "from the numbers in the files next to this page.",
     )
     missed = [
         (record["paper"], text)
         for record in records
         for verdict, text, _, _ in claim_rows(record)
-        if verdict != "Seen"
+        if verdict != "Confirmed"
     ]
     if missed:
-        page.heading("Not seen")
+        page.heading("Not confirmed")
         page.table(("", "claim"), missed, text=True)
     for record in records:
         page.heading(f"{record['title']} ({record['paper']})")

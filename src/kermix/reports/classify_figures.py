@@ -40,7 +40,7 @@ def confusion_figure(confusion: Tensor, classes: Sequence[str]) -> "Figure":  # 
             light = shares[i, j] < 0.3
             axes.text(j, i, f"{int(counts[i, j])}", ha="center", va="center", fontsize=8,
                       color="white" if light else "black")  # fmt: skip
-    axes.set(xlabel="class that was found", ylabel="true class")
+    axes.set(xlabel="predicted class", ylabel="true class")
     return figure
 
 
@@ -55,7 +55,7 @@ def accuracy_figure(history: Sequence[dict[str, float]]) -> "Figure":
     seen = [row for row in history if "test_accuracy" in row]
     if seen:
         left.plot([row["epoch"] for row in seen], [row["test_accuracy"] for row in seen],
-                  color=BLUE, label="images not trained with", **mark)  # fmt: skip
+                  color=BLUE, label="test images", **mark)  # fmt: skip
     left.set(xlabel="epoch", ylabel="accuracy")
     left.legend(frameon=False)
     right.plot(epochs, [row["loss"] for row in history], color=ORANGE, **mark)

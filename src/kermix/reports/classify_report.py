@@ -42,10 +42,10 @@ def write_report(
     page.table(("", ""), rows)
     for note in run.config["notes"]:
         page.text(note)
-    page.heading("Which classes are taken for which")
+    page.heading("Confusion matrix")
     page.figure(
         confusion_figure(found.confusion, classes),
-        "Test images by their true class (rows) and the class that was found (columns).",
+        "Test images by true class (rows) and predicted class (columns).",
     )
     page.table(
         ("class", "test images", "recall", "precision"), class_rows(found.confusion, classes)
@@ -53,19 +53,19 @@ def write_report(
     page.heading("Mistakes")
     shown = mistakes_figure(held_out.images, held_out.labels, chances, classes)
     if shown is None:
-        page.text("There are none on the test images.")
+        page.text("There are no mistakes on the test images.")
     else:
         page.figure(
             shown[0],
-            f"Of {shown[1]} mistakes on test images, those made with the most confidence: the "
-            "true class, the class that was found, and its probability.",
+            f"Of {shown[1]} mistakes on test images, the most confident ones: true class, "
+            "predicted class, and its probability.",
         )
     _learned(page, trainer)
     page.heading("Training")
     page.figure(accuracy_figure(trainer.history), "Accuracy and loss after each epoch.")
-    page.heading("Repeat it, and use it")
+    page.heading("Repeat it and use it")
     page.code(run.command())
-    page.text("The classes of other images, as a table:")
+    page.text("Classify other images and write a table:")
     page.code(f"kermix predict {shlex.quote(str(run.folder))} IMAGES -o classes.csv")
     page.heading("Settings")
     page.table(("setting", "value"), list(settings.as_json().items()))
@@ -83,16 +83,16 @@ def _learned(page: Report, trainer: Trainer[ClassifierTask]) -> None:
         strongest = filters.flatten(1).norm(dim=1).argsort(descending=True)
         page.figure(
             sheet_figure(filters[strongest], SHOWN_FILTERS),
-            f"Patch filters: what the first layer multiplies patches of {network.patch} x "
-            f"{network.patch} pixels by, those of the largest norm first.",
+            f"Patch filters: weights of the first layer on patches of {network.patch} x "
+            f"{network.patch} pixels, largest norm first.",
         )
     maps = network.anchor_maps().cpu()
     used = network.output.scores.weight.detach().cpu().norm(dim=0).argsort(descending=True)
     chosen = maps[used]
     page.figure(
         sheet_figure(chosen - chosen.mean((1, 2), keepdim=True), SHOWN_ANCHORS),
-        "Anchors of the last layer at every position, less their mean: one picture for each "
-        "Gaussian, those that count most for the classes first.",
+        "Anchors of the last layer at every position, minus their mean: one image per Gaussian, "
+        "the most important for the classes first.",
     )
 
 

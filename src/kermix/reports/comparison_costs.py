@@ -15,21 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["HOW_TO_READ", "add_costs", "column_rows"]
 
 HOW_TO_READ = (
-    "Compare each number with 'if same', which is what it reads, on average, when the same rows "
-    "are dealt to two sets at random: costs between two halves of one set are not 1, and "
-    "distances not 0."
+    "Compare each number with 'if same', its average when the same rows are split into two sets "
+    "at random: costs between two halves of one set are not 1, and distances are not 0."
 )
 MEANINGS = {
-    "svd": "How much the two distributions overlap, as a fidelity. Smaller is more different.",
+    "svd": "How much the two distributions overlap (fidelity). Smaller is more different.",
     "matrix": "How well the Gaussians of both sets imitate each other, one by one: it compares "
     "where they are rather than how many, and depends on the number of rows. Smaller is more "
     "different.",
-    "vector": "How well weights on the second set's Gaussians imitate the first: it forgives "
-    "wrong proportions and notices only what is missing. Smaller is more different.",
+    "vector": "How well weights on the second set's Gaussians imitate the first: it ignores wrong "
+    "proportions and notices only what is missing. Smaller is more different.",
     "scalar": "Whether the two smoothed densities point in the same direction. Smaller is more "
     "different.",
-    "bures": "The distance that belongs to the SVD cost. Larger is more different.",
-    "cauchy_schwarz": "Minus the logarithm of the scalar cost. Larger is more different.",
+    "bures": "The distance corresponding to the SVD cost. Larger is more different.",
+    "cauchy_schwarz": "Negative logarithm of the scalar cost. Larger is more different.",
     "mmd": "Distance between the smoothed densities (kernel means). Larger is more different.",
     "energy": "A distance without a variance, in the columns' units. Larger is more different.",
 }
@@ -49,9 +48,11 @@ def add_costs(page: Report, result: Comparison) -> None:
     for note in result.found.notes:
         page.text(note)
     if len(result.variances) > 1:
-        page.figure(_against_variance(result), "Normalized costs with one standard error; dotted: "
-                    "the average if both sets were one. The further apart, the more they "
-                    "differ.")  # fmt: skip
+        page.figure(
+            _against_variance(result),
+            "Normalized costs with one standard error; dotted: the average if both sets had the "
+            "same distribution. The further apart, the more they differ.",
+        )
     if result.x is None or result.y is None:
         return
     if len(result.columns) <= 2 and not result.mixed:
@@ -109,7 +110,7 @@ def _maps(page: Report, result: Comparison) -> None:
     inside = both.clamp(low, high)
     x, y = (p[((p >= low) & (p <= high)).all(1)] for p in (x.double(), y.double()))
     page.figure(plots.samples(x, y, labels=labels, axes_labels=result.columns),
-                "The samples, without the outermost 1 % on either end.")  # fmt: skip
+                "The samples, without the outermost 1 % at either end.")  # fmt: skip
     grid, shape = grid_over(inside, margin=0.05)
     page.figure(
         plots.witness_map(grid, result.witness(grid), shape=shape, labels=labels),

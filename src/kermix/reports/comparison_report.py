@@ -38,14 +38,14 @@ def comparison_report(result: Comparison, costs: bool = True) -> Report:
         _verdict(page, result.verdict)
         if result.compared is not None:
             _where(page, result, result.compared)
-        page.heading("How this was found")
+        page.heading("How this was computed")
         page.text(_method(result.verdict))
     for note in result.reading_notes:
         page.text(note)
     if result.has_verdict and not costs:
-        page.text("Every cost of the paper is added by --details.")
+        page.text("Add every cost of the paper with --details.")
         return page
-    with page.fold("Every cost of the paper, with error bars, and what it reads for equal sets",
+    with page.fold("Every cost of the paper, with error bars and its value for equal sets",
                    opened=not result.has_verdict):  # fmt: skip
         add_costs(page, result)
     return page
@@ -83,7 +83,7 @@ def _where(page: Report, result: Comparison, rows: ComparedRows) -> None:
     page.text(
         f"{count or 'None'} of {len(verdict.columns)} columns differ by themselves (p corrected "
         f"for their number, at level {verdict.level:g}). The outermost 1 % of numbers is not "
-        "drawn."
+        "shown."
     )
     cards = [
         _card(c.column, _column_line(c, verdict.level),
@@ -117,9 +117,10 @@ def _pairs(
         return
     page.heading("Two columns together")
     page.raw(_legend(result.names))
-    page.text("Each cell has the colour of the set that has more of its rows there; pale cells "
-              "are shared, white ones nearly empty. Cells hold equally many rows across, and "
-              "up.")  # fmt: skip
+    page.text(
+        "Each cell has the colour of the set with more rows there; pale cells are shared, white "
+        "ones nearly empty. Columns of cells hold equally many rows, and so do rows of cells."
+    )
     cards = [
         _card(f"{a} with {b}", line,
               pair_chart(rows.column(a, drawn), rows.column(b, drawn), n), True)
@@ -134,11 +135,11 @@ def _rows_and_scores(
     if not result.verdict.different or apart.interval[0] <= 0.5:
         return
     page.heading("Typical rows")
-    page.text("Rows that the classifier is surest of without having seen them, and that lie in "
-              "the middle of such rows; with the columns that speak most for them.")  # fmt: skip
+    page.text("Held-out rows that the classifier is most certain of and that lie in the middle of "
+        "such rows, with the columns that contribute most.")  # fmt: skip
     numbered = result.sizes == result.used
     for name, found in zip(result.names, typical_rows(rows, apart), strict=True):
-        page.text(f"Typical of {name}, and not of the other:")
+        page.text(f"Typical of {name} but not of the other:")
         _typical(page, found, numbered)
     page.heading("The score behind the AUC")
     page.raw(_legend(result.names))
@@ -160,11 +161,11 @@ def _method(verdict: Verdict) -> str:
     if verdict.effect is None:
         return f"p-value: {verdict.method}."
     return (
-        f"p-value: {verdict.method}; one number for kernels of all columns, single columns and "
-        "pairs of columns together. AUC: ridge regression on scores of columns and kernel "
+        f"p-value: {verdict.method}; a single number for kernels of all columns, single columns "
+        "and pairs of columns together. AUC: ridge regression on scores of columns and kernel "
         "features, five folds, each row scored by a classifier that has not seen it: "
-        f"{auc_text(verdict.effect)}, 95 % interval {_ends(verdict)}. Another classifier may tell "
-        "the sets apart better."
+        f"{auc_text(verdict.effect)}, 95 % confidence interval {_ends(verdict)}. Another "
+        "classifier may separate the sets better."
     )
 
 

@@ -20,7 +20,8 @@ def drift_report(title: str, found: Drift) -> Report:
              "to the one before": [s.mmd for s in found.to_previous]},
             if_same=[s.if_same for s in found.to_first],
         ),
-        "Distance between kernel means (MMD). Dotted: what two samples of one source would give.",
+        "Distance between kernel means (MMD). Dotted: the expected value for two samples of the "
+        "same source.",
     )  # fmt: skip
     page.table(DRIFT_COLUMNS, found.table())
     for note in found.notes:

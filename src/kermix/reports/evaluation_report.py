@@ -28,21 +28,21 @@ def evaluation_report(found: Evaluation) -> Report:
     )
     _answer(page, found)
     main = [s for s in found.scores if s.name in MAIN]
-    page.table(("score", "value", "if both were one", "how to read it"),
+    page.table(("score", "value", "if same", "how to read it"),
                [[s.title, _with_error(s), _number(s.if_same), s.reading] for s in main],
                text=True)  # fmt: skip
     if found.data is not None:
-        _modes(page, "What the samples lack", found.missed, found.data, True)
+        _modes(page, "What the samples miss", found.missed, found.data, True)
         _modes(page, "What the samples have more of than real data", found.invented, found.data,
                False)  # fmt: skip
         _copies(page, found, found.data)
     with page.fold("Every score, with error bars, certificates and the rows it needs"):
         page.table(SCORE_HEADS, found.table())
         page.text(
-            "+- is one standard error, from parts of the rows left out. Certified is how far a "
-            "value can be from the one that takes no features for the kernel, at most. Rows "
-            "needed are those for which error and bias are about one percent (a tenth of the "
-            "value for distances)."
+            "+- is one standard error, from leaving out parts of the rows. Certified is a bound "
+            "on the distance to the value computed with the exact kernel. Rows needed is the "
+            "number for which error and bias are about one percent (a tenth of the value for "
+            "distances)."
         )
         page.table(("score", "how to read it"), [[s.title, s.reading] for s in found.scores],
                    text=True)  # fmt: skip
@@ -53,7 +53,7 @@ def evaluation_report(found: Evaluation) -> Report:
             pairs = sorted(found.tables.pairs, key=lambda p: p[2])[:MOST_LINES]
             page.table(("column", "with", "trend", "related"),
                        [[a, b, t, "yes" if r else "no"] for a, b, t, r in pairs])  # fmt: skip
-    with page.fold("How this was found"):
+    with page.fold("How this was computed"):
         page.text(f"Kernel: {found.kernel}.")
         page.text(f"p-value: {found.verdict.method}.")
         for note in found.notes:
@@ -68,9 +68,9 @@ def _answer(page: Report, found: Evaluation) -> None:
     elif found.good:
         kind, short = "same", "As good as real data"
     elif verdict.different:
-        kind, short = "different", "Not yet as real data are"
+        kind, short = "different", "Not as good as real data"
     else:
-        kind, short = "different", "It repeats its training rows"
+        kind, short = "different", "It copies its training rows"
     shown = [f'<p class="answer">{short}</p>', f"<p>{html.escape(found.answer)}</p>"]
     if verdict.effect is not None and verdict.interval is not None:
         about = f"AUC {verdict.effect:.2f}"
@@ -86,8 +86,8 @@ def _modes(
     page.heading(title)
     where = ("real", "fake") if of_real else ("fake", "real")
     page.text(
-        f"Groups of rows that are more frequent among {where[0]} rows than among {where[1]} ones, "
-        "by more than chance, and rows in the middle of each."
+        f"Groups of rows that are more frequent among {where[0]} rows than among {where[1]} "
+        "ones, beyond chance, with typical rows of each."
     )
     for k, mode in enumerate(modes, 1):
         told = "real rows are missing" if of_real else "samples are too many"
@@ -104,14 +104,14 @@ def _copies(page: Report, found: Evaluation, data: JudgedData) -> None:
     memory = found.memorizing
     if memory is None or not memory.rows:
         return
-    page.heading("Samples that are too near to training rows")
+    page.heading("Samples that are too close to training rows")
     page.text(f"{100 * memory.memorized:.2g} % of the samples (p = {memory.pvalue:.2g}); each "
               "sample, and below it the training row.")  # fmt: skip
     pairs = memory.rows[:10]
     if data.pictures is not None:
         real, fake = data.pictures
         shown = torch.cat([fake[[a for a, _ in pairs]], real[[b for _, b in pairs]]])
-        _sheet(page, shown, "Samples above, training pictures below.", len(pairs))
+        _sheet(page, shown, "Samples above, training images below.", len(pairs))
         return
     names = _columns(data)
     lines = []

@@ -370,7 +370,7 @@ def _figure(
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtraError("Pictures need Matplotlib: pip install 'kermix[plots]'.") from None
+        raise MissingExtraError("Figures need Matplotlib: pip install 'kermix[plots]'.") from None
     ink, page, line = INK[style]
     rows = -(-panels // columns)
     each = COLUMN_WIDTH / columns
@@ -414,8 +414,8 @@ def _points(name: str, values: Array) -> np.ndarray:
     points = _array(values)
     if points.ndim != 2 or points.shape[1] not in (1, 2):
         raise ShapeError(
-            f"{name} has shape {points.shape}; points of one or two coordinates can be drawn. "
-            "Choose two columns."
+            f"{name} has shape {points.shape}; only points with one or two coordinates can be "
+            "plotted. Choose two columns."
         )
     return points
 

@@ -50,7 +50,7 @@ def curves_figure(
     left, right = figure.subplots(1, 2)
     left.plot(steps, [row["metric"] for row in history], color=BLUE)
     left.axhline(best, color=GREY, linewidth=0.8, linestyle="--")
-    title = "on data that training does not see" if apart else "on the data of training"
+    title = "on held-out data" if apart else "on training data"
     left.set(xlabel="step", ylabel=metric, title=title)
     stages = (
         ("cost on samples", ORANGE, [r for r in history if r["variance"] > 0]),

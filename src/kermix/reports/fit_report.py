@@ -49,10 +49,10 @@ def write_fit_report(
     for note in run.config.get("notes", []):
         page.text(note)
     page.heading("Data and model")
-    page.image(picture, "The data, samples of the model and, in the plane, its density.")
+    page.image(picture, "The data, samples of the model and, in two dimensions, its density.")
     page.heading("Training")
     which = "held out" if split.apart else "fitted"
-    page.figure(curves, f"Left: what counts, on data {which}. Right: the loss.")
+    page.figure(curves, f"Left: the metric, {which}. Right: the loss.")
     page.heading("Repeat it")
     page.code(run.command())
     page.text("More samples, and the log-density of other rows:")

@@ -158,23 +158,23 @@ def write_image_report(
     _pictures(page, findings.shown, f"Samples{classes}.")
     page.heading("No copies")
     _pictures(
-        page, findings.neighbours, "Samples, each with the nearest training image at its right."
+        page, findings.neighbours, "Samples, each with the nearest training image to its right."
     )
-    page.heading("Between two noises")
-    _pictures(page, findings.between, "Each line goes from one noise to another.", STEPS)
+    page.heading("Interpolation between noise vectors")
+    _pictures(page, findings.between, "Each row interpolates between two noise vectors.", STEPS)
     if findings.again is not None:
-        page.heading("What codes keep")
+        page.heading("Reconstructions")
         _pictures(page, findings.again, "Training images, each with its reconstruction.")
     page.heading("Training")
     which = "held out" if findings.apart else "fitted"
     curves = _curves(history, findings.apart)
-    page.figure(curves, f"Left: what counts, on images {which}. Right: the loss.")
+    page.figure(curves, f"Left: the metric, {which}. Right: the loss.")
     for moment in moments:
         step = int(moment.stem.rpartition("-")[2])
-        page.image(moment.read_bytes(), f"Samples of the same noise at step {step}.")
+        page.image(moment.read_bytes(), f"Samples from the same noise at step {step}.")
     page.heading("Repeat it")
     page.code(command)
-    page.text("More samples, as an array or as a picture:")
+    page.text("More samples, as an array or as an image:")
     page.code("kermix sample RUN -n 1000 -o more.npy\nkermix sample RUN -n 100 -o more.png")
     page.heading("Settings")
     page.table(("setting", "value"), list(settings.items()))
@@ -205,7 +205,7 @@ def _curves(history: list[Row], apart: bool) -> "Figure":
     left, right = figure.subplots(1, 2)
     seen = [row for row in history if math.isfinite(row["metric"])]
     left.plot([r["step"] for r in seen], [r["metric"] for r in seen], color=BLUE)
-    title = "on images not trained with" if apart else "on the images of training"
+    title = "on held-out images" if apart else "on training images"
     left.set(xlabel="step", ylabel="energy distance", title=title)
     # The loss of the autoencoder is of another kind: each stage is a curve of its own.
     for label, rows in (

@@ -42,7 +42,7 @@ def png_bytes(array: np.ndarray, zoom: int = 2) -> bytes:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtraError("Pictures need Pillow: pip install 'kermix[images]'.") from None
+        raise MissingExtraError("Images need Pillow: pip install 'kermix[images]'.") from None
     buffer = io.BytesIO()
     large = array.repeat(zoom, 0).repeat(zoom, 1)
     Image.fromarray(large).save(buffer, format="png", optimize=True)

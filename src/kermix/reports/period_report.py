@@ -29,12 +29,13 @@ def period_report(found: PeriodDrift, title: str) -> Report:
         kind, answer = "same", "No drift found"
     page.raw(f'<div class="verdict {kind}"><p class="answer">{answer}</p>'
              f"<p>{html.escape(found.sentence())}</p></div>")  # fmt: skip
-    page.heading(f"How well each {found.noun} is told from {found.reference}")
+    page.heading(f"How well each {found.noun} can be told from {found.reference}")
     page.raw(f'{_legend(found)}<div style="max-width:46rem">{periods_svg(found)}</div>')
-    page.text("AUC of a classifier on rows that it has not seen, with its interval of 95 %: 0.5 "
-              "is chance, 1 is always. The colour is that of the verdict, which a permutation "
-              f"test gives at level {found.level:g}, corrected for the number of "
-              f"{found.noun}s.")  # fmt: skip
+    page.text(
+        "AUC of a classifier on held-out rows, with a 95 % confidence interval: 0.5 is chance, "
+        "1 is perfect. The colour shows the verdict of a permutation test at level "
+        f"{found.level:g}, corrected for the number of {found.noun}s."
+    )
     page.heading(f"{found.noun.capitalize()}s")
     page.table(PERIOD_HEADS[:-1], [line[:-1] for line in found.table(intervals=True)])
     if found.different:

@@ -32,7 +32,7 @@ def spectrum_report(
     for note in notes:
         page.text(note)
     page.heading("Singular values")
-    page.figure(plots.spectrum(result.singular_values), "Singular values, logarithmic.")
+    page.figure(plots.spectrum(result.singular_values), "Singular values, on a logarithmic scale.")
     if mixed:
         return page
     for k, name in enumerate(names):

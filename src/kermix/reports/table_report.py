@@ -42,18 +42,16 @@ def write_table_report(
         conditionals: Columns given others, by the model and in the data.
     """
     name = Path(run.config["data"]).name
-    what = "Gaussians whose density held-out rows prefer to the table model's, fitted by"
+    what = "Gaussians, better on held-out rows than the table model, fitted by"
     if model == NETWORK:
-        what = (
-            "One network that gives the distribution of each column given any others, trained by"
-        )
+        what = "One network for the distribution of each column given any others, trained by"
     page = Report(
         f"{model[0].upper()}{model[1:]} of {name}", f"{what} kermix {run.config['kermix']}."
     )
     page.table(("", ""), rows, text=True)
     for note in run.config.get("notes", []):
         page.text(note)
-    page.heading("Is it better than something simple?")
+    page.heading("Is it better than a simple model?")
     best = max(value for _, value in quality.references)
     if quality.log_density <= best:
         page.text("No: a simpler model has a higher log-density. Train longer, or use more rows.")
@@ -64,28 +62,28 @@ def write_table_report(
     )  # fmt: skip
     page.text(
         "Log-densities are in the units of the columns: larger is better, and a difference of 1 "
-        "means that rows are e times as likely. Categories, atoms and gaps count by their "
-        "probability."
+        "means that rows are e times as likely. Categories, atoms and missing values contribute "
+        "their log-probability."
     )
     page.heading("Columns")
     page.figure(
         columns_figure(schema, data, samples, quality.columns),
-        "Each column, those that differ most first, with their difference (see below): data "
-        "filled, samples as an outline; categories as two bars. Values beyond the ends are "
-        "counted at the ends.",
+        "Each column, the most different first, with its difference (see below): data filled, "
+        "samples as an outline; categories as two bars. Values beyond the ends are counted at "
+        "the ends.",
     )
     if conditionals:
         page.heading("One column given another")
         page.figure(
             conditionals_figure(conditionals),
-            "The pairs of columns that tell most about each other: what one is where the other "
-            "has some value, in the data's rows and by the model, which was given that column "
-            "alone. Categories as two bars, numbers filled and as an outline.",
+            "The most dependent pairs of columns: the distribution of one given a value of the "
+            "other, in the data and according to the model, conditioned on that column only. "
+            "Categories as two bars, numbers filled and as an outline.",
         )
     page.heading("What differs most")
     page.text(
-        "Total variation between data and samples: 0 if they are alike, 1 if they have nothing in "
-        f"common. Two halves of the data differ by about {quality.pair_floor:.3f} in a pair."
+        "Total variation between data and samples: 0 if they are equal, 1 if they have nothing "
+        f"in common. Two halves of the data differ by about {quality.pair_floor:.3f} in a pair."
     )
     worst = sorted(quality.columns, key=lambda c: -c[1])[:10]
     page.table(("column", "difference"), worst)
@@ -94,25 +92,25 @@ def write_table_report(
         page.table(("pair of columns", "difference"), found)
         page.figure(
             pairs_figure(schema, data, samples, quality.pairs[:DRAWN_PAIRS]),
-            "The worst pairs: joint shares (roots) of groups of both columns, data above and "
-            "samples below.",
+            "The worst pairs: joint shares (square roots) of groups of both columns, data above "
+            "and samples below.",
         )
     page.heading("Can a classifier tell them apart?")
     if quality.detection is None:
-        page.text("There are too few rows to try.")
+        page.text("There are too few rows to tell.")
     else:
         page.text(
             f"Gradient-boosted trees, three folds: score {quality.detection:.3f}. 1 means that "
-            "they cannot tell samples from data, 0 that they always can. Of a sample and a row of "
-            f"the data, they know which is which {1 - quality.detection / 2:.1%} of the time (the "
-            "area under their curve); 50 % is guessing."
+            "they cannot tell samples from data, 0 that they always can. Given a sample and a row "
+            f"of the data, they know which is which {1 - quality.detection / 2:.1%} of the time "
+            "(the area under the ROC curve); 50 % is guessing."
         )
     page.heading("Privacy")
     _privacy(page, quality, quality.privacy)
     page.heading("Training")
     page.figure(
         curve_figure(history, quality.density_name.startswith("held-out")),
-        "The table model: the loss of batches, which see different columns each time, and of "
+        "The table model: the loss on batches, each with different columns observed, and on "
         "held-out rows.",
     )
     page.heading("Repeat it")
@@ -147,10 +145,10 @@ def _privacy(page: Report, quality: TableQuality, found: Privacy) -> None:
     )
     if found.nearer_to_training is not None:
         page.text(
-            f"A sample is nearer to the training rows than a held-out row is in "
-            f"{found.nearer_to_training:.1%} of all comparisons; 50 % if nothing is remembered."
+            f"A sample is closer to the training rows than a held-out row in "
+            f"{found.nearer_to_training:.1%} of all comparisons; 50 % if nothing is memorized."
         )
     page.text(
-        "These are measurements of these samples. Differential privacy, a promise for every row, "
-        "is not offered."
+        "These numbers describe these samples. The model does not provide differential privacy, "
+        "a guarantee for every row."
     )

@@ -54,7 +54,7 @@ def write_target_report(
     page.table(("", ""), rows, text=True)
     for note in run.config.get("notes", []):
         page.text(note)
-    page.heading("Is it better than something simple?")
+    page.heading("Is it better than a simple model?")
     if isinstance(quality, ClassQuality):
         own = (f"{target} by this model", quality.accuracy, quality.log_loss)
         page.table(("", "accuracy", "log-loss, nats"), [own, *quality.references])
@@ -67,12 +67,12 @@ def write_target_report(
     held = any(row["metric"] != row["loss"] for row in history)
     page.figure(
         curve_figure(history, held),
-        f"Negative log-likelihood of {target}: of batches, and of rows that decide which step is "
-        "kept, which are neither trained with nor among the test rows.",
+        f"Negative log-likelihood of {target}: on batches, and on the held-out rows that decide "
+        "which step is kept, which are neither training nor test rows.",
     )
-    page.heading("Repeat it, and use it")
+    page.heading("Repeat it and use it")
     page.code(run.command())
-    page.text("Predictions of other rows, and how likely their own values are:")
+    page.text("Predictions for other rows, and how likely their own values are:")
     folder, form = shlex.quote(str(run.folder)), run.config["form"]
     page.code(
         f"kermix predict {folder} new{form} -o predicted{form}\n"
@@ -84,7 +84,7 @@ def write_target_report(
 
 
 def _classes(page: Report, quality: ClassQuality, predicted: Predicted) -> None:
-    page.heading("Which classes are taken for which")
+    page.heading("Confusion matrix")
     counts = torch.tensor(quality.confusion)
     # Of very many classes, those with the most rows.
     shown = counts.sum(1).argsort(descending=True)[:SHOWN_CLASSES].sort().values
@@ -92,33 +92,34 @@ def _classes(page: Report, quality: ClassQuality, predicted: Predicted) -> None:
     some = counts[shown][:, shown]
     page.figure(
         confusion_figure(some, names),
-        "Test rows by their true class (rows) and the class that was found (columns).",
+        "Test rows by true class (rows) and predicted class (columns).",
     )
     page.table(("class", "test rows", "recall", "precision"),
                class_rows(counts, quality.classes))  # fmt: skip
-    page.heading("Do the probabilities hold?")
+    page.heading("Are the probabilities calibrated?")
     page.figure(
         _reliability_figure(predicted.chances(), predicted.codes),
-        "Of the rows that were given their class with some probability (across), the share for "
-        "which it is the true one (up). On the line, probabilities are what they say; below it, "
-        "the model is too sure.",
+        "Among rows predicted with a given probability (horizontal), the share for which the "
+        "class is correct (vertical). On the line, probabilities are calibrated; below it, the "
+        "model is overconfident.",
     )
 
 
 def _numbers(page: Report, quality: NumberQuality, predicted: Predicted, target: str) -> None:
-    page.heading("Do the intervals hold?")
+    page.heading("Are the intervals calibrated?")
     page.table(
         ("interval", "test rows inside"),
         [(f"{share:.0%}", f"{found:.1%}") for share, found in quality.coverage],
     )
     page.text(
-        "As many as the interval says are wanted: fewer mean that the model is too sure. A target "
-        "of few values has more, because an interval ends at a value and holds it."
+        "The share inside should equal the level of the interval: fewer means that the model is "
+        "overconfident. A target with few values has more, because an interval ends at a value "
+        "and includes it."
     )
     page.figure(
         _interval_figure(predicted, target),
-        f"{min(DRAWN_ROWS, len(predicted.numbers))} test rows, by the predicted median: the true "
-        "value as a dot, the median as a line, and the 90 % interval.",
+        f"{min(DRAWN_ROWS, len(predicted.numbers))} test rows, sorted by the predicted median: "
+        "the true value as a dot, the median as a line, and the 90 % interval.",
     )
 
 
@@ -133,7 +134,7 @@ def _reliability_figure(chances: np.ndarray, truth: np.ndarray) -> "Figure":
         share, count = right[rows].mean(), len(rows)
         spread = 1.96 * np.sqrt(max(share * (1 - share), 0.25 / count) / count)
         axes.errorbar(sure[rows].mean(), share, spread, color=BLUE, marker="o", markersize=4)
-    axes.set(xlabel="probability of the class that was found", ylabel="share that is right",
+    axes.set(xlabel="probability of the predicted class", ylabel="share that is correct",
              ylim=(-0.02, 1.05))  # fmt: skip
     plain_axes(axes)
     return figure

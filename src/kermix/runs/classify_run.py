@@ -47,6 +47,8 @@ class ClassifyRun(Run):
     """A classifier of images, with its folder."""
 
     kind: ClassVar[str] = CLASSIFY
+    facts: ClassVar[tuple[str, ...]] = ("shape", "images", "classes")
+    usual: ClassVar[Mapping[str, Any]] = {**Run.usual, "precision": "auto"}
     reported: ClassVar[tuple[str, ...]] = (
         "epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds",
     )  # fmt: skip
@@ -172,8 +174,8 @@ class ClassifyRun(Run):
         wrong = int(on_test.confusion.sum() - on_test.confusion.diagonal().sum())
         model = "CNN" if settings.model == "cnn" else f"{settings.model}, patch {settings.patch}"
         return [
-            ("data", f"{trainer.task.train.name}: {counts['train']} images to train with, "
-             f"{counts['test']} to test, {width} x {height} x {channels}"),
+            ("data", f"{trainer.task.train.name}: {counts['train']} training images, "
+             f"{counts['test']} test images, {width} x {height} x {channels}"),
             ("model", f"{model}, {trainer.model.parameter_count:,} parameters"),
             ("test accuracy", f"{on_test.accuracy:.2%} ({wrong} of {counts['test']} wrong)"),
             ("training accuracy", f"{on_train.accuracy:.2%}"),
@@ -200,10 +202,7 @@ class ClassifyRun(Run):
                     "--set",
                     shlex.quote(f"{name}={json.dumps(value, separators=(',', ':'))}"),
                 ]
-        for name in ("device", "precision"):
-            if self.config[name] != "auto":
-                parts += [f"--{name}", self.config[name]]
-        return " ".join(parts)
+        return " ".join([*parts, *self.placing_options()])
 
 
 def _pixels(images: LabelledImages, device: torch.device) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """Fit a model to data: what `kermix fit` does, as a function."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ from kermix.checks import check_option
 from kermix.data.loading import IMAGE_SETS, Dataset, load
 from kermix.data.tables.addresses import is_pattern
 from kermix.data.tables.common import load_pyarrow
-from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.table import Source, Table, read_table, table_of_arrow
 from kermix.distributed.launch import check_ranks
@@ -17,34 +15,34 @@ from kermix.environment import is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
 from kermix.renamed import warn_old_names
+from kermix.runs.fit_choice import (
+    OF_TABLES,
+    SETTINGS,
+    TO_BOTH,
+    can_be_contested,
+    check_settings,
+    image_settings,
+    reason_for_disk,
+    reason_for_table_model,
+    row_settings,
+    suits_image_models,
+)
 from kermix.runs.fit_run import FitRun
 from kermix.runs.folder import check_new_folder, next_free_folder
-from kermix.runs.image_run import ASKED, MODEL_OPTIONS, ImageRun, suits_images
+from kermix.runs.image_run import ImageRun
 from kermix.runs.kinds import open_run
 from kermix.runs.run import KEPT, Run
 from kermix.runs.table_fit import (
     READING,
-    TABLE_SETTINGS,
-    TypedTable,
     begin_table_fit,
-    is_contested,
-    is_table,
     typed_table,
-    why_table_model,
 )
 from kermix.runs.table_run import TableRun
-from kermix.runs.table_store import is_large, look_at_large
-from kermix.runs.training import train
-from kermix.training.image_settings import ImageSettings
-from kermix.training.settings import FitSettings
+from kermix.runs.table_store import look_at_large
+from kermix.runs.training import complete
 
-__all__ = ["begin_fit", "fit", "ranks_of", "resume"]
+__all__ = ["begin_fit", "fit", "reopen", "resume"]
 
-SMALLEST_SIDE = 4
-OF_IMAGES = ("code", "spaces", "encoder_steps", "chunk")
-SETTINGS = {field.name for field in fields(FitSettings)} | {*ASKED} | TABLE_SETTINGS
-OF_TABLES = TABLE_SETTINGS - {field.name for field in fields(FitSettings)} - {*ASKED}
-TO_BOTH = (TABLE_SETTINGS - OF_TABLES - {"components", "average"}) | {"model"}
 STRATEGIES = ("auto", "gather", "shard", "moments")
 
 
@@ -58,27 +56,26 @@ def fit(
 ) -> FitRun | ImageRun | TableRun:
     """Fit a mixture, a table model or a generator to data: train, draw samples, write a report.
 
-    The result is a run folder, the same as `kermix fit` makes, which `kermix resume`, `sample` and
-    `score` take too.
+    The result is a run folder like that of `kermix fit`, which also works with `kermix resume`,
+    `sample` and `score`.
 
     Args:
-        data: A built-in set (`"moons"`), a set of images (`"mnist"`), a path, or what holds rows:
-            a data frame, an array, a tensor; these are copied into the folder. A table with
-            categories, gaps, times or whole numbers is fitted by the table model
-            (`kermix.TableModel`); of a table of numbers, also by a mixture in closed
-            form, and held-out rows choose. `model` says otherwise: `"table"`, `"mixture"`, ...;
-            arrays, and settings that only a mixture has, mean `"mixture"`.
-        out: Folder of the run, which must not exist; by default `runs/NAME`.
-        quick: Whether to take fewer steps and components, for a first look.
+        data: A built-in data set (`"moons"`), an image data set (`"mnist"`), a path, or rows in
+            memory: a data frame, an array, a tensor; these are copied into the folder. A table
+            with categories, missing values, times or integers is fitted with the table model
+            (`kermix.TableModel`); for a table of numbers, a mixture in closed form is fitted too,
+            and held-out rows decide. `model` overrides this: `"table"`, `"mixture"`, ...; arrays,
+            and settings that only a mixture has, mean `"mixture"`.
+        out: Run folder, which must not exist; by default `runs/NAME`.
+        quick: Whether to use fewer steps and components, for a first look.
         show: Whether to show a progress bar.
         options: `rows`, `data_root` and `size` of data that are read; of tables `columns`,
             `exclude`, `kinds`, `delimiter`, `decimal`, `encoding`, `header`, `target` and
-            `from_disk` (rows are encoded into the run's folder and trained from there; by default
-            if half of the free memory would not hold them);
-            `device`, `precision`, `devices`, `nodes` and `strategy`; and every setting of
-            `kermix.training.settings.FitSettings` (of
+            `from_disk` (train from rows encoded in the run folder; by default if they do not fit
+            in half of the free memory); `device`, `precision`, `devices`, `nodes` and `strategy`;
+            and every setting of `kermix.training.settings.FitSettings` (of
             `kermix.training.image_settings.ImageSettings` for images, of
-            `kermix.training.table_model.TableModelSettings` for the table model).
+            `kermix.training.table_settings.TableModelSettings` for the table model).
 
     Returns:
         The run: `.sample(n, seed)`, `.score(rows)`, `.model()`, `.folder`, `.config`; of the table
@@ -94,27 +91,51 @@ def fit(
     """
     options = warn_old_names(options, SETTINGS)
     run, dataset = begin_fit(data, out=out, quick=quick, **options)
-    _to_the_end(run, dataset, show)
+    complete(run, dataset, show)
     return run
 
 
-def resume(folder: str | Path, *, show: bool = False) -> Run:
-    """Go on with a run that was stopped, to the same result as without the stop."""
+def resume(
+    folder: str | Path,
+    *,
+    devices: int | None = None,
+    nodes: int | None = None,
+    strategy: str | None = None,
+    show: bool = False,
+) -> Run:
+    """Continue a run that was stopped, to the same result as without the stop.
+
+    Args:
+        folder: The run's folder.
+        devices: Processes on each node; by default as many as before, or as torchrun started.
+        nodes: Nodes, likewise.
+        strategy: How costs are computed over processes, likewise.
+        show: Whether to show a progress bar.
+    """
+    run = reopen(folder, devices, nodes, strategy)
+    complete(run, run.dataset(), show)
+    return run
+
+
+def reopen(
+    folder: str | Path,
+    devices: int | None = None,
+    nodes: int | None = None,
+    strategy: str | None = None,
+) -> Run:
+    """A run to continue, with another number of processes if that is asked for."""
     run = open_run(folder)
-    _to_the_end(run, run.dataset(), show)
+    if isinstance(run, FitRun | TableRun):
+        before = run.ranks
+        asked = (devices or before[0], nodes or before[1], strategy or before[2])
+        if is_rank() and devices is nodes is None:
+            asked = (*world_of_environment(), asked[2])
+        return run.with_ranks(**_ranks(*asked))
+    if devices or nodes or strategy:
+        raise OptionError(
+            f"{folder}: only fits of rows and tables can be trained by several processes."
+        )
     return run
-
-
-def _to_the_end(run: Run, dataset: Any, show: bool) -> None:
-    with run.held():
-        outcome = train(run, dataset, show)
-        if outcome is None:  # the main process, on another node or beside this one, writes
-            return
-        if not outcome.finished:
-            raise KeyboardInterrupt(
-                f"Stopped at step {outcome.step}; saved. To go on: km.resume({str(run.folder)!r})"
-            )
-        run.finish(dataset, outcome)
 
 
 def begin_fit(
@@ -136,40 +157,43 @@ def begin_fit(
 ) -> tuple[FitRun | ImageRun | TableRun, Any]:
     """Make the run folder of a fit; see `fit`. Nothing is trained yet."""
     if rows is not None and rows < 1:
-        raise OptionError(f"rows={rows}: at least one row is needed.")
+        raise OptionError(f"rows={rows}: must be at least 1.")
     look = {name: settings.pop(name) for name in READING if name in settings}
     if settings.get("model") == "auto":
         del settings["model"]
-    _checked_settings(settings)  # refused before any file is read
-    ranks = ranks_of(devices, nodes, strategy)
+    check_settings(settings)  # refused before any file is read
+    ranks = _ranks(devices, nodes, strategy)
     alone = ranks["devices"] * ranks["nodes"] == 1
     folder = None if out is None else Path(out)
     if folder is not None and alone:
         check_new_folder(folder)  # of several processes, one makes it and the others find it
     reading = {"rows": rows, "data_root": data_root, "size": size}
     asked = settings.get("model") == "table"
-    why_large = _why_large(data, look, rows, settings, from_disk)
+    why_large = reason_for_disk(data, look, rows, settings, from_disk)
     if why_large is not None:
         assert isinstance(data, str | Path)
+        _check_not_of_images(data, reading)
         return begin_table_fit(
             look_at_large(data, look, settings.get("seed", 0)), folder=folder, quick=quick,
             settings={n: v for n, v in settings.items() if n != "model"}, target=target,
             reading=look, rows=None, device=device, precision=precision, ranks=ranks,
             why=why_large,
         )  # fmt: skip
-    if asked or look or target is not None or not set(settings) - TO_BOTH - OF_TABLES:
+    said = asked or bool(look) or target is not None
+    if said or is_pattern(data) or not set(settings) - TO_BOTH - OF_TABLES:
         found = typed_table(data, look, rows, settings.get("seed", 0), asked)
-        if found is None and (asked or look or target is not None):
+        if found is None and said:
             what = "the table model, " if asked else ""
             raise OptionError(
-                f"{what}{', '.join((*READING, 'target'))} are for tables with columns, and "
-                f"{data} is none."
+                f"{what}{', '.join((*READING, 'target'))} are for tables with columns, which "
+                f"{data} is not."
             )
-        contest = found is not None and target is None and _is_contested(found, settings)
+        contest = found is not None and target is None and can_be_contested(found, settings)
         why = None
         if found is not None and not asked and not contest:
-            why = _why_table_model(found, settings, target)
+            why = reason_for_table_model(found, settings, target)
         if found is not None and (asked or why is not None or contest):
+            _check_not_of_images(data, reading)
             return begin_table_fit(
                 found, folder=folder, quick=quick,
                 settings={n: v for n, v in settings.items() if n != "model"}, target=target,
@@ -187,19 +211,24 @@ def begin_fit(
         )
     source = str(data)
     if data_root is not None and source.partition(":")[0] not in IMAGE_SETS:
-        raise OptionError(f"data_root is for {', '.join(IMAGE_SETS)}; {source} has no use for it.")
+        raise OptionError(f"data_root is for {', '.join(IMAGE_SETS)}; {source} does not use it.")
     root = None if data_root is None else Path(data_root)
     dataset = load(source, settings.get("seed", 0), rows, data_root=root, size=size)
     if size is not None and (dataset.image is None or dataset.image[1:] != (size, size)):
-        raise OptionError(f"size={size}: {source} cannot be brought to a size.")
-    if _as_images(dataset, settings):
-        chosen = _image_settings(dataset, settings, quick)
+        raise OptionError(f"size={size}: {source} cannot be resized.")
+    if suits_image_models(dataset, settings):
+        if not alone or strategy is not None:
+            raise OptionError(
+                f"{source}: fits of images are trained by one process; leave out devices, nodes "
+                "and strategy."
+            )
+        chosen = image_settings(dataset, settings, quick)
         folder = folder or next_free_folder(dataset.name.replace(":", "-"))
         return ImageRun.create(
             folder, source, dataset, chosen, quick=quick, options=reading, device=device,
             precision=precision,
         ), dataset  # fmt: skip
-    chosen_rows = _row_settings(dataset, settings, quick)
+    chosen_rows = row_settings(dataset, settings, quick)
     folder = folder or next_free_folder(dataset.name)
     run = FitRun.create(folder, source, dataset, chosen_rows, device, precision, reading, **ranks)
     return run, dataset
@@ -217,17 +246,29 @@ def _begin_rows_in_memory(
 ) -> tuple[FitRun, Dataset]:
     given = sorted(name for name, value in reading.items() if value is not None)
     if given:
-        raise OptionError(f"{given[0]} is for data that are read; choose rows before the fit.")
+        raise OptionError(
+            f"{given[0]} is only for data read from files; select rows before the fit."
+        )
     if ranks["devices"] * ranks["nodes"] > 1:
-        raise OptionError("Several processes read their data: write these to a file first.")
+        raise OptionError(
+            "Several processes read their data from files: write the data to a file first."
+        )
     table = read_table(data)
     dataset = Dataset("table", table.values, table.columns, notes=tuple(table.notes()))
-    chosen = _row_settings(dataset, settings, quick)
+    chosen = row_settings(dataset, settings, quick)
     folder = folder or next_free_folder("table")
     source = str((folder / KEPT[table.named]).absolute())
-    run = FitRun.create(folder, source, dataset, chosen, device, precision)
+    run = FitRun.create(folder, source, dataset, chosen, device, precision, **ranks)
     _keep(table, Path(source))
     return run, dataset
+
+
+def _check_not_of_images(data: Source, reading: Mapping[str, Any]) -> None:
+    """Refuse options of sets of images, which would say nothing of a table."""
+    given = [name for name in ("data_root", "size") if reading.get(name) is not None]
+    if given:
+        name = data if isinstance(data, str | Path) else "The data"
+        raise OptionError(f"{name} is a table; {given[0]} is only for images.")
 
 
 def _keep(table: Table, path: Path) -> None:
@@ -243,113 +284,12 @@ def _keep(table: Table, path: Path) -> None:
         parquet.write_table(pyarrow.table(columns), part)
 
 
-def _why_table_model(
-    found: TypedTable, settings: Mapping[str, Any], target: str | None
-) -> str | None:
-    """Why a table is for the table model; None if it is not, or another model was asked for."""
-    if set(settings) - TO_BOTH - OF_TABLES or "model" in settings or not found.schema.modelled:
-        return None
-    why = why_table_model(found.schema, found.frame.rows)
-    if why is None and target is not None:
-        return "a target is named"
-    if why is None and set(settings) & OF_TABLES:
-        return f"{min(set(settings) & OF_TABLES)} is a setting of it"
-    return why
-
-
-def _why_large(
-    data: Source,
-    look: Mapping[str, Any],
-    rows: int | None,
-    settings: Mapping[str, Any],
-    from_disk: bool | None,
-) -> str | None:
-    """Why a table is trained from disk, as a sentence; None if it is not."""
-    other = bool(set(settings) - TO_BOTH - OF_TABLES) or settings.get("model", "table") != "table"
-    table = isinstance(data, str | Path) and is_table(data) and rows is None and not other
-    if from_disk and not table:
-        raise OptionError(
-            f"from_disk: {data if isinstance(data, str | Path) else 'what is in memory'} is not "
-            "trained from disk; that is for all rows of a file, by the table model."
-        )
-    if from_disk is False or not table:
-        return None
-    assert isinstance(data, str | Path)
-    if from_disk:
-        return f"{Path(data).name} is read in blocks and trained from disk."
-    return is_large(data, Reading(**{n: v for n, v in look.items() if v is not None}))
-
-
-def _is_contested(found: TypedTable, settings: Mapping[str, Any]) -> bool:
-    """Whether nobody has said which model is to be fitted, and held-out rows can decide."""
-    return not set(settings) - TO_BOTH and "model" not in settings and is_contested(found)
-
-
 def _numbers(frame: Frame) -> Table:
     columns = load_pyarrow().table(dict(frame.columns))
     return table_of_arrow(columns, frame.name, None)
 
 
-def _checked_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse names that neither a fit of rows nor one of images has, and bad values of rows."""
-    unknown = sorted(set(settings) - SETTINGS)
-    if unknown:
-        raise OptionError(
-            f"There is no setting {unknown[0]!r}; there are {', '.join(sorted(SETTINGS))}."
-        )
-    mixed = sorted(set(settings) & OF_TABLES)
-    if mixed and settings.get("model") not in (None, "table"):
-        raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
-    if settings.get("model") not in ("codes", "code-mixture", "table"):
-        left = {*OF_IMAGES, *OF_TABLES}
-        FitSettings(**{k: v for k, v in settings.items() if k not in left and v is not None})
-
-
-def _as_images(dataset: Dataset, settings: Mapping[str, Any]) -> bool:
-    """Whether data are fitted as images: they are some, and no model of rows is asked for."""
-    model = settings.get("model")
-    if model is not None and model not in MODEL_OPTIONS.values():
-        return False
-    return suits_images(dataset) and settings.get("cost") != "likelihood"
-
-
-def _row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> FitSettings:
-    if settings.get("model") in ("codes", "code-mixture") or set(settings) & set(OF_IMAGES):
-        raise OptionError(
-            f"{dataset.name}: model='codes' and 'code-mixture', {', '.join(OF_IMAGES)} are for "
-            "square images of at least 16 pixels (size brings them to one size)."
-        )
-    unused = sorted(set(settings) & OF_TABLES)
-    if unused:
-        raise OptionError(
-            f"{dataset.name}: {unused[0]} is a setting of the table model, and no column that "
-            "varies is there for it."
-        )
-    chosen = FitSettings(**{name: value for name, value in settings.items() if value is not None})
-    unsaid = "model" not in settings and not settings.get("refine_steps")
-    if unsaid and dataset.image is not None and chosen.cost != "likelihood":
-        square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
-        chosen = replace(chosen, model="conv" if square else "generator")
-    return chosen.for_data(len(dataset.values)).quick() if quick else chosen
-
-
-def _image_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> ImageSettings:
-    chosen = dict(settings)
-    unused = sorted(set(chosen) - set(ASKED))
-    if unused:
-        raise OptionError(
-            f"{unused[0]} does not apply to a fit of images; these take {', '.join(ASKED)}."
-        )
-    if "model" in chosen:
-        chosen["model"] = {v: k for k, v in MODEL_OPTIONS.items()}[chosen["model"]]
-    assert dataset.image is not None
-    base = ImageSettings.for_images(dataset.name, dataset.image)
-    if chosen.get("model") == "mixture":
-        base = replace(base, spaces=("codes",), model="mixture", refine_steps=25)
-    return replace(base.quick() if quick else base, **chosen)
-
-
-def ranks_of(devices: int | None, nodes: int | None, strategy: str | None) -> dict[str, Any]:
+def _ranks(devices: int | None, nodes: int | None, strategy: str | None) -> dict[str, Any]:
     """Numbers of processes that can be, by default what this process is one of."""
     local, there = world_of_environment() if is_rank() else (1, 1)
     strategy = strategy or "auto"

@@ -16,7 +16,7 @@ def fit_notes(dataset: Dataset, split: Split) -> list[str]:
         >>> rows = torch.tensor([[1.0, 5.0], [2.0, 5.0]])
         >>> for note in fit_notes(Dataset("two", rows, ["a", "b"]), split_rows(rows, 0)):
         ...     print(note)
-        two: 2 rows are too few to hold some out; numbers are of the rows fitted, not of new ones.
+        two: 2 rows are too few to hold some out; metrics are for the training rows only.
         two: constant column: b. Samples vary around its value; leave it out if they must not.
     """
     notes = list(dataset.notes)
@@ -24,7 +24,7 @@ def fit_notes(dataset: Dataset, split: Split) -> list[str]:
         count = len(split.train)
         notes.append(
             f"{dataset.name}: {count} row{'s are' if count != 1 else ' is'} too few to hold some "
-            "out; numbers are of the rows fitted, not of new ones."
+            "out; metrics are for the training rows only."
         )
     if dataset.image is not None or len(split.train) == 1:
         return notes

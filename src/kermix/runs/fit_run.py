@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kermix.costs.baselines import energy_distance, mode_coverage
-from kermix.data.loading import BUILT_IN, Dataset, load
+from kermix.data.loading import BUILT_IN, Dataset, is_table, load
 from kermix.data.tables.table import Source, read_table
 from kermix.distributed import Strategy
 from kermix.distributed.launch import check_ranks
@@ -46,6 +46,7 @@ class FitRun(AnyRun):
     """A fit of rows: a mixture or a generator of rows, with its folder."""
 
     kind: ClassVar[str] = FIT
+    facts: ClassVar[tuple[str, ...]] = ("shape", "columns", "image", "variance")
 
     @classmethod
     def create(
@@ -178,15 +179,15 @@ class FitRun(AnyRun):
         table = read_table(rows)
         if table.dropped:
             raise TableError(
-                f"{table.name}: {table.dropped} of {len(table) + table.dropped} rows have missing "
-                "values, and no density; leave them out."
+                f"{table.name}: {table.dropped} of {len(table) + table.dropped} rows have "
+                "missing values and therefore no density; remove them."
             )
         values = table.values
         names = table.columns if names is None and table.named else names
         columns = self.config["columns"]
         if values.shape[1] != len(columns):
             raise ShapeError(
-                f"The rows have {values.shape[1]} columns and the run in {self.folder} was "
+                f"The rows have {values.shape[1]} columns, but the run in {self.folder} was "
                 f"fitted to {len(columns)} ({', '.join(columns[:12])})."
             )
         unnamed = [f"x{i}" for i in range(len(columns))]
@@ -194,9 +195,8 @@ class FitRun(AnyRun):
             values = values[:, [names.index(name) for name in columns]]
         elif names is not None and unnamed not in (names, columns):
             raise ShapeError(
-                f"The rows have the columns {', '.join(names[:12])} and the run in "
-                f"{self.folder} was fitted to {', '.join(columns[:12])}: the same names are "
-                "needed, in any order."
+                f"The rows have the columns {', '.join(names[:12])} and the run in {self.folder} "
+                f"was fitted to {', '.join(columns[:12])}: the names must match, in any order."
             )
         return self.model().log_prob(values)
 
@@ -252,11 +252,13 @@ class FitRun(AnyRun):
         parts += self.reading_options()
         rows = self.config["shape"][0]
         default = FitSettings().for_data(rows - held_out_rows(rows)).as_json()
+        if is_table(self.config["data"]):
+            default["model"] = None  # a table may be fitted by other models
         for name, value in self.settings.as_json().items():
             if value != default[name]:
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
-        return " ".join(parts)
+        return " ".join([*parts, *self.placing_options()])
 
 
 def _reference(split: Split, judged: Tensor, log_density: Tensor) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from kermix.data.tables.addresses import is_pattern, is_remote
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file
 from kermix.renamed import current_names
@@ -54,15 +55,15 @@ def next_free(parent: Path, name: str, suffix: str = "") -> Path:
 def check_new_folder(folder: Path) -> None:
     """Refuse a folder that exists; asked before data are read, too."""
     if folder.exists():
-        again = f", or go on with it: kermix resume {shlex.quote(str(folder))}"
+        again = f", or continue it: kermix resume {shlex.quote(str(folder))}"
         raise RunError(
-            f"{folder} exists, and nothing is ever overwritten; choose another --out"
-            f"{again if kind_of_run(folder) else ''}."
+            f"{folder} exists and will not be overwritten; choose another "
+            f"--out{again if kind_of_run(folder) else ''}."
         )
 
 
 def lasting_source(source: str, names: Collection[str]) -> str:
-    """What a run notes of its data: the name of a set, or an absolute path.
+    """What a run notes of its data: the name of a set, or an address that holds from any folder.
 
     A name comes before a file or folder that is called the same, as it does in reading.
 
@@ -70,9 +71,15 @@ def lasting_source(source: str, names: Collection[str]) -> str:
         >>> lasting_source("moons", ("moons",)), lasting_source("/", ("moons",))
         ('moons', '/')
     """
+    if source.partition(":")[0] in names or is_remote(source):
+        return source
+    before, npz, array = source.rpartition(".npz:")
+    if npz:
+        return f"{Path(before + '.npz').resolve()}:{array}"
     path = Path(source)
-    named = source.partition(":")[0] in names
-    return source if named or not path.exists() else str(path.resolve())
+    if is_pattern(source):
+        return str(path.absolute())
+    return str(path.resolve()) if path.exists() else source
 
 
 def begin_folder(folder: Path) -> None:
@@ -87,9 +94,9 @@ def begin_folder(folder: Path) -> None:
 def check_run(folder: Path) -> None:
     """Refuse a folder that is no run."""
     if not folder.exists():
-        raise RunError(f"{folder}: there is no such folder; name that of a run.")
+        raise RunError(f"{folder}: there is no such folder; give a run folder.")
     if not (folder / "config.json").is_file():
-        raise RunError(f"{folder}: no run folder; there is no config.json in it.")
+        raise RunError(f"{folder}: not a run folder; it has no config.json.")
 
 
 def kind_of_run(folder: Path) -> str | None:
@@ -102,13 +109,17 @@ def kind_of_run(folder: Path) -> str | None:
 
 
 def read_config(
-    folder: Path, kind: str, settings: Callable[[dict[str, Any]], object]
+    folder: Path,
+    kind: str,
+    facts: Collection[str],
+    settings: Callable[[dict[str, Any]], object],
 ) -> dict[str, Any]:
     """The content of `config.json` of a run of this kind, its settings under current names.
 
     Args:
         folder: Where the run is.
         kind: What it must be.
+        facts: Names without which it cannot be read.
         settings: Reads the run's settings; what it raises shows that they are damaged.
     """
     check_run(folder)
@@ -117,12 +128,21 @@ def read_config(
         config: dict[str, Any] = json.loads(file.read_text())
         found = config.get("kind", FIT)
         if found == kind:
+            missing = sorted({*facts} - config.keys())
+            if missing:
+                raise KeyError(f"no {missing[0]!r}")
             config["settings"] = current_names(config["settings"])
             settings(config["settings"])
     except (ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
-        raise RunError(f"{file}: damaged, or of another version ({error}).") from None
+        why = error.args[0] if isinstance(error, KeyError) else error
+        raise RunError(f"{file}: damaged, or from another version ({why}).") from None
+    if found not in KINDS:
+        raise RunError(
+            f"{folder}: a run of kind {found!r}, which this version of kermix does not know; a "
+            "newer version has probably written it."
+        )
     if found != kind:
-        raise RunError(f"{folder}: {KINDS.get(found, found)}; this needs {KINDS[kind]}.")
+        raise RunError(f"{folder}: {KINDS[found]}; this needs {KINDS[kind]}.")
     return config
 
 
@@ -130,7 +150,7 @@ def check_data(folder: Path, config: dict[str, Any], fingerprint: str) -> None:
     """Refuse to go on with other data than a run began with."""
     if fingerprint != config["fingerprint"]:
         raise RunError(
-            f"{config['data']} has changed since the run in {folder} began; put it back, or begin "
+            f"{config['data']} has changed since the run in {folder} began; restore it, or start "
             "a new run."
         )
 
@@ -139,7 +159,7 @@ def check_trained(folder: Path, checkpoint: Path) -> None:
     """Refuse a run that was stopped before there was anything to keep."""
     if not checkpoint.exists():
         raise RunError(
-            f"{folder}: not trained to the end yet; go on with it: kermix resume "
+            f"{folder}: training is not finished; continue it with: kermix resume "
             f"{shlex.quote(str(folder))}."
         )
 

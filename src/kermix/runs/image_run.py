@@ -61,6 +61,7 @@ class ImageRun(Run):
     """A fit of images, with its folder."""
 
     kind: ClassVar[str] = IMAGES
+    facts: ClassVar[tuple[str, ...]] = ("name", "image", "classes", "frequencies", "quick")
 
     @classmethod
     def create(
@@ -89,8 +90,8 @@ class ImageRun(Run):
         """
         if not suits_images(dataset):
             raise OptionError(
-                f"{dataset.name}: a fit to images takes square images of bytes with a side of at "
-                f"least {SMALLEST_SIDE} pixels; give --size to bring them to one."
+                f"{dataset.name}: fitting images needs square images of bytes, at least "
+                f"{SMALLEST_SIDE} pixels wide; use --size to resize them."
             )
         make_fabric(device, precision)  # refused, if it must be, before a folder is made
         labelled = dataset.labels is not None and _large_classes(dataset)
@@ -252,7 +253,7 @@ class ImageRun(Run):
         return [
             *known,
             f"{self.config['name']}: {len(data.stored)} images are too few to hold some out; "
-            "numbers are of the images fitted, not of new ones.",
+            "metrics are for the training images, not for new ones.",
         ]
 
     def command(self) -> str:
@@ -268,7 +269,7 @@ class ImageRun(Run):
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 shown = MODEL_OPTIONS.get(shown, shown) if name == "model" else shown
                 parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
-        return " ".join(parts)
+        return " ".join([*parts, *self.placing_options()])
 
     def _save_samples(self, drawn: LabelledDraw) -> None:
         path, labels = self.folder / "samples.npz", drawn.labels.cpu().numpy()
@@ -277,8 +278,8 @@ class ImageRun(Run):
                 np.savez_compressed(file, images=drawn.as_bytes(), labels=labels)
         except RunError as error:
             raise RunError(
-                f"{error} The model is safe in {self.last}; make room, then: kermix resume "
-                f"{shlex.quote(str(self.folder))}."
+                f"{error} The model is saved in {self.last}; free some space, then: kermix "
+                f"resume {shlex.quote(str(self.folder))}."
             ) from None
 
 

@@ -106,7 +106,7 @@ def _held_by(path: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         holder = "another process"
     return (
-        f"{path.parent} is in training already, by {holder}: wait for it, or stop it (Ctrl-C "
+        f"{path.parent} is already being trained by {holder}: wait for it, or stop it (Ctrl-C "
         "saves the run) and try again."
     )
 

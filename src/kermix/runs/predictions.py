@@ -1,4 +1,4 @@
-"""Images without labels, for a classifier that takes one shape: files, folders, arrays."""
+"""Classes of images without labels: files, folders, arrays."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +12,49 @@ from kermix.data.images.decoding import Form, decode_all, is_picture
 from kermix.data.images.folders import find_pictures
 from kermix.data.images.idx import is_idx, read_idx_array
 from kermix.errors import ImageError, ShapeError
+from kermix.runs.classify_run import ClassifyRun
+from kermix.training.loop import make_fabric
 
-__all__ = ["Unlabelled", "read_unlabelled"]
+__all__ = ["Predictions", "Unlabelled", "predictions", "read_unlabelled"]
 
 BLOCK = 1000
+
+
+class Predictions(NamedTuple):
+    """A table of predicted classes.
+
+    Attributes:
+        names: Of its columns.
+        rows: One for each image, as text.
+        notes: What was left out or changed.
+    """
+
+    names: tuple[str, ...]
+    rows: list[list[str]]
+    notes: list[str]
+
+
+def predictions(run: ClassifyRun, path: Path, device: str, every: bool = False) -> Predictions:
+    """Predict the classes of images.
+
+    Args:
+        run: A classifier.
+        path: The images; see `read_unlabelled`.
+        device: `"auto"`, `"cpu"`, `"cuda"`, ...
+        every: Whether to give the probability of every class, not only that of the likeliest.
+    """
+    place = make_fabric(device, "32-true").device
+    trained = run.classifier(str(place))
+    kind, blocks, notes = read_unlabelled(path, run.shape)
+    rows = []
+    for names, pixels in blocks:
+        found = trained.probabilities(pixels.to(place)).cpu()
+        best, which = found.max(1)
+        for i, name in enumerate(names):
+            rest = [f"{p:.6f}" for p in found[i].tolist()] if every else []
+            rows.append([name, trained.classes[int(which[i])], f"{float(best[i]):.6f}", *rest])
+    each = [f"p({name})" for name in trained.classes] if every else []
+    return Predictions((kind, "class", "probability", *each), rows, notes)
 
 
 class Unlabelled(NamedTuple):
@@ -53,7 +92,7 @@ def read_unlabelled(path: Path, shape: tuple[int, int, int]) -> Unlabelled:
     if is_picture(path.name):
         blocks = list(_decoded([path], [path.name], shape, notes))
         if not blocks:
-            raise ImageError(f"{path}: not a readable picture.")
+            raise ImageError(f"{path}: not a readable image.")
         return Unlabelled("file", iter(blocks), notes)
     if is_idx(path):
         return Unlabelled("row", _rows(path, read_idx_array(path), shape, notes), notes)
@@ -63,7 +102,7 @@ def read_unlabelled(path: Path, shape: tuple[int, int, int]) -> Unlabelled:
         except (OSError, ValueError, EOFError) as error:
             raise ImageError(f"{path}: not a readable .npy file ({error}).") from None
         return Unlabelled("row", _rows(path, array, shape, notes), notes)
-    raise ImageError(f"{path}: neither a picture, nor a folder, an IDX file or a .npy of images.")
+    raise ImageError(f"{path}: not an image, a folder, an IDX file or a .npy of images.")
 
 
 def _decoded(
@@ -105,7 +144,9 @@ def _channels_first(path: Path, array: np.ndarray, channels: int) -> np.ndarray:
             f"(N, H, W, C), here with {' or '.join(map(str, sorted({1, channels})))} channel(s)."
         )
     if array.dtype.kind not in "buif":
-        raise ImageError(f"{path}: {array.dtype} are no pixels; bytes, or numbers from 0 to 1.")
+        raise ImageError(
+            f"{path}: {array.dtype} are not pixels; expected bytes, or numbers from 0 to 1."
+        )
     return array
 
 
@@ -114,7 +155,9 @@ def _numbers(path: Path, block: np.ndarray, shape: tuple[int, int, int]) -> Tens
     if block.dtype == np.uint8:
         pixels = pixels / 255
     if not bool(((pixels >= 0) & (pixels <= 1)).all()):
-        raise ImageError(f"{path}: {block.dtype} outside of 0 to 1; bytes, or numbers in 0 to 1.")
+        raise ImageError(
+            f"{path}: {block.dtype} outside [0, 1]; expected bytes, or numbers from 0 to 1."
+        )
     if tuple(pixels.shape[2:]) != shape[1:]:
         pixels = torch.nn.functional.interpolate(
             pixels, shape[1:], mode="bilinear", antialias=True

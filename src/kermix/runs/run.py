@@ -32,6 +32,7 @@ __all__ = ["KEPT", "Numbers", "Outcome", "Row", "Run", "Shown", "has_folder"]
 
 KEPT = {True: "data.parquet", False: "data.npy"}  # by whether columns have names
 READING = ("rows", "data_root", "size")
+READ = ("data", "settings", "device", "precision", "fingerprint")  # of every kind of run
 Numbers = list[tuple[str, str]]  # what a run ends with, as (name, value) to show
 Shown = tuple[str, list[str], list[list[str]]]  # a table: its title, its columns, its rows
 
@@ -58,6 +59,10 @@ class Run(ABC):
     config: dict[str, Any]
 
     kind: ClassVar[str]
+    facts: ClassVar[tuple[str, ...]]  # what the config has of this kind of run, beside READ
+    usual: ClassVar[Mapping[str, Any]] = {
+        "device": "auto", "precision": "32-true", "devices": 1, "nodes": 1, "strategy": "auto",
+    }  # fmt: skip
     reported: ClassVar[tuple[str, ...]] = ("step", "loss", "variance", "metric")
 
     @classmethod
@@ -112,7 +117,7 @@ class Run(ABC):
     def open(cls, folder: Path | str) -> Self:
         """A run that was begun before."""
         folder = Path(folder)
-        return cls(folder, read_config(folder, cls.kind, cls._read_settings))
+        return cls(folder, read_config(folder, cls.kind, (*READ, *cls.facts), cls._read_settings))
 
     @classmethod
     @abstractmethod
@@ -172,6 +177,10 @@ class Run(ABC):
         before = dict(zip(names, self.ranks, strict=True))
         return replace(self, config={**self.config, "ranks": {**before, **given}})
 
+    def on_device(self, device: str) -> Self:
+        """The same run, to be asked on another device than it was trained on."""
+        return replace(self, config={**self.config, "device": device})
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the folder alone; refused while another process, or this one, trains the run."""
@@ -204,6 +213,20 @@ class Run(ABC):
             text
             for name, value in self.options.items()
             for text in (f"--{name.replace('_', '-')}", shlex.quote(str(value)))
+        ]
+
+    def placing_options(self) -> list[str]:
+        """The part of the command that says where, and how precisely, it is trained."""
+        devices, nodes, strategy = self.ranks
+        chosen = {
+            "device": self.config["device"], "precision": self.config["precision"],
+            "devices": devices, "nodes": nodes, "strategy": strategy,
+        }  # fmt: skip
+        return [
+            text
+            for name, value in chosen.items()
+            if value != self.usual[name]
+            for text in (f"--{name}", str(value))
         ]
 
     @abstractmethod

@@ -123,8 +123,8 @@ class TrainedTable(Run):
             return {}
         if self.config.get("stored"):
             raise OptionError(
-                f"{self.folder}: the table of this run is larger than memory, and samples cannot "
-                "be kept away from all its rows; give the rows that count to "
+                f"{self.folder}: the table of this run is larger than memory, so samples cannot "
+                "be compared with all its rows; pass the relevant rows to "
                 "TableModel.sample(against=...)."
             )
         against = self.dataset().encoded
@@ -182,8 +182,9 @@ class TrainedTable(Run):
         if self.settings.target_share < 1:
             return ""
         return (
-            "The model was trained with all columns seen, so its intervals and probabilities are "
-            "too sure here; kermix fit --target learns with some left open."
+            "The model was trained with all columns observed, so its intervals and "
+            "probabilities are overconfident here; kermix fit --target trains with some columns "
+            "missing."
         )
 
     def conditionals(self, table: Any, target: str | None = None) -> Iterator[ColumnDistribution]:
@@ -202,7 +203,7 @@ class TrainedTable(Run):
                 c.name != name]  # fmt: skip
         if not kept:
             raise SchemaError(
-                f"{frame.name}: none of the columns that {name} depends on is there "
+                f"{frame.name}: none of the columns that {name} depends on is present "
                 f"({', '.join(model.schema_.names[:12])})."
             )
         for start in range(0, frame.rows, ROWS_AT_ONCE):

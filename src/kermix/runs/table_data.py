@@ -18,8 +18,8 @@ from kermix.data.tables.writing import WRITABLE, table_writer
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.links import find_links, link_notes, with_link_codes
 from kermix.models.table.twins import find_twins, twin_notes
-from kermix.training.table_model import TableModelSettings, table_split
 from kermix.training.table_rows import StoredRows, TableRows
+from kermix.training.table_settings import TableModelSettings, table_split
 
 __all__ = ["TableData", "fingerprint", "form_of", "keep_frame", "rows_of"]
 

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from kermix.data.images.idx import is_idx
-from kermix.data.loading import BUILT_IN
+from kermix.data.loading import is_table
 from kermix.data.tables.columns import CategoryColumn, NumberColumn
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frames import Frame
@@ -25,18 +24,18 @@ from kermix.runs.table_data import TableData, form_of, keep_frame, rows_of
 from kermix.runs.table_mixture import has_densities
 from kermix.runs.table_run import TableRun
 from kermix.runs.table_store import LargeTable, move_into, stored_table
-from kermix.training.table_model import TableModelSettings, table_split
+from kermix.training.table_settings import TableModelSettings, table_split
 
 __all__ = ["READING", "TABLE_SETTINGS", "TypedTable", "begin_table_fit", "is_contested",
-           "is_table", "typed_table", "why_table_model"]  # fmt: skip
+           "typed_table", "why_table_model"]  # fmt: skip
 
 READING = ("columns", "exclude", "kinds", "delimiter", "decimal", "encoding", "header")
 # Reports of whole tables need rows that no member has seen.
 TABLE_SETTINGS = {field.name for field in fields(TableModelSettings)} - {"crossed"}
 MOSTLY = 0.5
 CONTEST = (
-    "All columns are numbers: a closed-form mixture is fitted too, and the model that "
-    "held-out rows like better is kept (--model table or --model mixture decides otherwise)."
+    "All columns are numbers: a closed-form mixture is fitted too, and the model that is better "
+    "on held-out rows is kept (override with --model table or --model mixture)."
 )
 LEAST_ROWS = 20  # of fewer rows nothing can be said about whole numbers and keys
 
@@ -79,18 +78,6 @@ def typed_table(
     return TypedTable(frame, schema, source, tuple(notes))
 
 
-def is_table(data: str | Path, arrays: bool = False) -> bool:
-    """Whether a name is that of a table with named columns, or of an array, if these count."""
-    path = Path(data)
-    known = str(data).partition(":")[0] in BUILT_IN
-    if known or path.is_dir() or (path.is_file() and is_idx(path)):
-        return False
-    if not path.exists() and not path.suffix:
-        return False  # refused where built-in sets are listed
-    array = path.suffix.lower() in (".npy", ".npz") or ".npz:" in str(data)
-    return arrays or not array
-
-
 def why_table_model(schema: Schema, rows: int) -> str | None:
     """Why a mixture of Gaussians cannot stand for a table, in a few words; None if it can.
 
@@ -118,10 +105,10 @@ def _why(column: Any, many: bool) -> str | None:
     if column.time:
         return "is a time"
     if column.continuous < MOSTLY:
-        return "has few values that most rows share" if many else None
+        return "has a few values shared by most rows" if many else None
     if many and len(column.atoms):
-        return "has values that many rows share"
-    return "has whole numbers" if many and column.decimals == 0 else None
+        return "has values shared by many rows"
+    return "has integers" if many and column.decimals == 0 else None
 
 
 def is_contested(table: TypedTable) -> bool:
@@ -150,7 +137,9 @@ def begin_table_fit(
 ) -> tuple[TableRun, TableData]:
     """Make the run folder of a fit of the table model; nothing is trained yet."""
     if ranks["nodes"] > 1 and isinstance(table, TypedTable) and table.source is None:
-        raise OptionError("Several nodes read their data: write these to a file first.")
+        raise OptionError(
+            "Several nodes read their data from files: write the data to a file first."
+        )
     unused = sorted(set(settings) - TABLE_SETTINGS)
     if unused:
         raise OptionError(
@@ -179,7 +168,7 @@ def begin_table_fit(
     run = TableRun.create(
         folder, source, data, chosen, target=target, device=device, precision=precision,
         options={} if kept else options,
-        notes=(*([f"Fitted by the table model, because {why}."] if why else []),
+        notes=(*([f"Fitting the table model, because {why}."] if why else []),
                *([CONTEST] if contest else []), *table.notes),
         contest=contest, **ranks,
         frame=table.frame.kind if kept else "pandas",
@@ -200,8 +189,8 @@ def _begin_stored(
     """Begin a run whose rows are in a file of its folder."""
     if given["nodes"] > 1 or is_rank():
         raise OptionError(
-            "A table that is trained from disk is encoded in the folder of its run, which other "
-            "nodes do not see: use --devices on one machine, or --in-memory."
+            "A table trained from disk is encoded in its run folder, which other nodes cannot "
+            "see: use --devices on one machine, or --in-memory."
         )
     folder = folder or next_free_folder(Path(table.source).name.partition(".")[0])
     with stored_table(table, settings, folder.absolute().parent) as (data, place):

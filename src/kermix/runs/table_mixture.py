@@ -83,8 +83,8 @@ def _matrix(schema: Schema, frame: Frame) -> Tensor:  # (N, d)
         cells = frame.columns[column.name]
         if cells.null_count:
             raise OptionError(
-                f"{frame.name}, column {column.name}: {cells.null_count} cells are empty, and the "
-                "closed-form mixture of this run has no density for them; leave the rows out."
+                f"{frame.name}, column {column.name}: {cells.null_count} cells are empty, but "
+                "the closed-form mixture of this run has no density for them; remove these rows."
             )
         columns.append(column.numbers(cells, frame.name))
     return torch.from_numpy(np.stack(columns, 1))
@@ -252,8 +252,8 @@ class TableMixture:
             where = f", row {row + frame.first_row}" if frame.rows > 1 else ""
             raise OptionError(
                 f"{frame.name}{where}: {name}={frame.columns[name][row]} is farther than "
-                f"{self.farthest:.0e} deviations from a part of the {self.name}, which has no "
-                "answer there."
+                f"{self.farthest:.0e} standard deviations from a component of the {self.name}, "
+                "which has no answer there."
             )
 
     def _deviations(self, place: int) -> Tensor:  # (K,)
@@ -267,7 +267,7 @@ class TableMixture:
         """The mixture of what is not given, which coordinates are, and their values."""
         row = self._numbers_given(given)
         if len(row) != 1:
-            raise OptionError(f"given has {len(row)} rows; one value for each column is needed.")
+            raise OptionError(f"given has {len(row)} rows; expected one value per column.")
         seen = ~row[0].isnan()
         if not bool(seen.any()):
             return self.mixture_, seen.numpy(), row[0].numpy()
@@ -337,6 +337,6 @@ class TableMixture:
 
     def _refuse(self, what: str) -> NoReturn:
         raise OptionError(
-            f"{what} are those of the table model, and held-out rows preferred the {self.name} in "
-            "this run; fit the table with model='table' (--model table)."
+            f"{what} need the table model, but this run kept the {self.name}, which was better "
+            "on held-out rows; fit the table with model='table' (--model table)."
         )

@@ -88,7 +88,7 @@ def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int
     schema = data.schema
     kinds = [c.kind for c in schema.columns]
     counted = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
-    told = "too few rows to try"
+    told = "too few rows to tell"
     if quality.detection is not None:
         told = f"{quality.detection:.3f} (1: a classifier cannot, 0: it always can)"
     against = "; ".join(f"{name}: {value:.3f}" for name, value in quality.references)

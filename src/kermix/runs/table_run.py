@@ -26,12 +26,8 @@ from kermix.runs.table_data import TableData, rows_of
 from kermix.runs.table_results import write_results
 from kermix.runs.table_store import kept_rows, with_store
 from kermix.training.loop import Trainer, make_fabric
-from kermix.training.table_model import (
-    TableModelSettings,
-    TableModelTask,
-    check_table_shares,
-    table_split,
-)
+from kermix.training.table_model import TableModelTask
+from kermix.training.table_settings import TableModelSettings, check_table_shares, table_split
 
 __all__ = ["TableRun"]
 
@@ -40,6 +36,7 @@ class TableRun(TrainedTable):
     """A fit of the table model, with its folder."""
 
     kind: ClassVar[str] = TABLE
+    facts: ClassVar[tuple[str, ...]] = ("shape", "columns", "target", "frame")
     reported: ClassVar[tuple[str, ...]] = ("step", "loss", "metric")
 
     @classmethod
@@ -139,7 +136,7 @@ class TableRun(TrainedTable):
         for name, kind in said.kinds.items():
             if kinds.get(name, kind) != kind:
                 raise OptionError(
-                    f"{name}={kind}: in the run in {self.folder} it is a {kinds[name]}."
+                    f"{name}={kind}: in the run {self.folder} it is a {kinds[name]}."
                 )
         names = ("delimiter", "decimal", "encoding", "header")
         own: dict[str, Any] = {name: self.options[name] for name in names if name in self.options}
@@ -210,7 +207,7 @@ class TableRun(TrainedTable):
         for name, value in self.settings.as_json().items():
             if value != default[name]:
                 parts += [f"--{name.replace('_', '-')}", str(value)]
-        return " ".join(parts)
+        return " ".join([*parts, *self.placing_options()])
 
     def reading_options(self) -> list[str]:
         """The part of the command that says how the table is read."""
@@ -232,5 +229,6 @@ def _few_rows(data: TableData, settings: TableModelSettings) -> list[str]:
     if len(held):
         return []
     return [
-        f"{data.frame.name}: no rows are held out; numbers are of the rows fitted, not of others."
+        f"{data.frame.name}: no rows are held out; metrics are for the training rows, not for "
+        "new ones."
     ]

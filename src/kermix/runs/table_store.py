@@ -21,7 +21,7 @@ from kermix.data.tables.schema import Schema
 from kermix.errors import SchemaError, TableError
 from kermix.models.table.links import with_link_codes
 from kermix.runs.table_data import TableData, keep_frame
-from kermix.training.table_model import TableModelSettings, table_split
+from kermix.training.table_settings import TableModelSettings, table_split
 
 __all__ = ["LargeTable", "is_large", "kept_rows", "look_at_large", "move_into",
            "stored_table", "with_store"]  # fmt: skip
@@ -74,8 +74,8 @@ def is_large(source: str | Path, reading: Reading) -> str | None:
         return None
     return (
         f"{Path(source).name} is read in blocks and trained from disk: in memory it may need "
-        f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free (--in-memory decides "
-        "otherwise)."
+        f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free (override with "
+        "--in-memory)."
     )
 
 
@@ -155,7 +155,7 @@ def stored_table(
                 low, high = np.searchsorted(numbers, [first, first + frame.rows])
                 some.append(taken_rows(frame, numbers[low:high] - first).columns)
         if writer.store.rows != table.look.rows:
-            raise TableError(f"{table.look.sample.name}: changed while it was read; begin again.")
+            raise TableError(f"{table.look.sample.name}: changed while it was read; start again.")
         arrow = load_pyarrow()
         whole = arrow.concat_tables([arrow.table(c) for c in some])
         frame = replace(as_frame(whole, table.look.sample.name), form=_form(table.files),
@@ -184,9 +184,8 @@ def _encoded(table: LargeTable, sample: TableData, frame: Frame) -> Any:
         encoded = table.schema.encode(frame, extra=True)
     except SchemaError as error:
         raise SchemaError(
-            f"{error} The table is read in blocks, and a value that few rows have was not found "
-            "when its columns were looked at; leave the column out (--exclude), or say what it is "
-            "(--kind)."
+            f"{error} The table is read in blocks, and a rare value was missed when the column "
+            "kinds were detected; exclude the column (--exclude), or give its kind (--kind)."
         ) from None
     return with_link_codes(table.schema, sample.layout.links, frame, encoded)
 

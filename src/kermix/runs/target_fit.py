@@ -17,7 +17,7 @@ from kermix.runs.folder import next_free_folder
 from kermix.runs.table_data import TableData, form_of
 from kermix.runs.table_fit import TABLE_SETTINGS
 from kermix.runs.target_run import DEFAULTS, TargetRun, split_for_target
-from kermix.training.table_model import TableModelSettings
+from kermix.training.table_settings import TableModelSettings
 
 __all__ = ["begin_target_fit"]
 
@@ -43,7 +43,7 @@ def begin_target_fit(
         target: The column to predict.
         folder: Where the run is to be; by default `runs/NAME-COLUMN`.
         quick: Whether to train a small network, for a first look.
-        settings: Settings of `kermix.training.table_model.TableModelSettings`.
+        settings: Settings of `kermix.training.table_settings.TableModelSettings`.
         reading: What was said about the file.
         device: `"auto"`, `"cpu"`, `"cuda"`, ...
         precision: A precision of Fabric's.
@@ -64,14 +64,16 @@ def begin_target_fit(
     gaps = frame.rows - train.rows - test.rows
     if train.rows + test.rows < LEAST_ROWS or not test.rows:
         raise TableError(
-            f"{frame.name}: {train.rows + test.rows} rows have a {target}, and at least "
-            f"{LEAST_ROWS} are needed to train and to test."
+            f"{frame.name}: {train.rows + test.rows} rows have a {target}, but at least "
+            f"{LEAST_ROWS} are needed for training and testing."
         )
     # From the training rows alone: nothing of the test rows is known before they are predicted.
     kinds[target] = column.kind
     schema = Schema.of(train, kinds=kinds)
     if len(schema.modelled) < 2:
-        raise TableError(f"{frame.name}: there is no column beside {target} to predict it from.")
+        raise TableError(
+            f"{frame.name}: there is no column other than {target} to predict it from."
+        )
     table = TableData.of(train, schema)._replace(test=test)
     place = [c.name for c in schema.modelled].index(target)
     run = TargetRun.create(
@@ -79,7 +81,7 @@ def begin_target_fit(
         str(data), table, replace(chosen, target=place), frame="pandas", form=form_of(str(data)),
         target=target, device=device, precision=precision, options=said,
         notes=(*_told(column), *notes,
-               *([f"{gaps:,} rows without a {target} are left out."] if gaps else [])),
+               *([f"{gaps:,} rows without a {target} are ignored."] if gaps else [])),
     )  # fmt: skip
     assert isinstance(run, TargetRun)
     return run, table
@@ -94,23 +96,23 @@ def _target(schema: Schema, name: str, frame: Frame) -> CategoryColumn | NumberC
     if isinstance(column, LeftOutColumn):
         if column.what == "constant":
             raise OptionError(
-                f"{frame.name}: {name} has one value in all rows, or none, so there is nothing to "
-                "predict."
+                f"{frame.name}: {name} has the same value in all rows, or none, so there is "
+                "nothing to predict."
             )
         why = f" ({column.reason})" if column.reason else ""
         raise OptionError(
-            f"{frame.name}: {name} is a {column.what}{why}, which cannot be predicted; if it is "
-            f"something else, say --kind {name}=category or --kind {name}=number."
+            f"{frame.name}: {name} is a {column.what}{why}, which cannot be predicted; if that "
+            f"is wrong, use --kind {name}=category or --kind {name}=number."
         )
     assert isinstance(column, CategoryColumn | NumberColumn)
     if isinstance(column, CategoryColumn) and len(column.values) < 2:
         raise OptionError(
-            f"{frame.name}: {name} has one value in all rows, so there is nothing to predict."
+            f"{frame.name}: {name} has the same value in all rows, so there is nothing to predict."
         )
     if isinstance(column, NumberColumn) and column.time:
         raise OptionError(
-            f"{frame.name}: {name} is a time, which has no classes and no error in units of its "
-            f"own; kermix fit --target {name} gives its quantiles."
+            f"{frame.name}: {name} is a time, which has neither classes nor an error in its own "
+            f"units; kermix fit --target {name} gives its quantiles."
         )
     return column
 
@@ -121,6 +123,6 @@ def _told(column: CategoryColumn | NumberColumn) -> list[str]:
         return [f"{column.name} is a number ({column.details()}), so this is a regression: its "
                 "whole distribution is predicted, with mean, median and intervals."]  # fmt: skip
     if "int" in column.value_type or "float" in column.value_type:
-        return [f"{column.name} has {len(column.values)} values, which are taken as classes; "
-                f"--kind {column.name}=number makes it a regression."]  # fmt: skip
+        return [f"{column.name} has {len(column.values)} values, which are treated as classes; "
+            f"--kind {column.name}=number makes it a regression."]  # fmt: skip
     return []

@@ -25,7 +25,7 @@ from kermix.runs.folder import TARGET, check_data
 from kermix.runs.run import Numbers, Outcome, Row, Shown
 from kermix.runs.table_data import TableData, fingerprint
 from kermix.runs.table_run import TableRun
-from kermix.training.table_model import TableModelSettings
+from kermix.training.table_settings import TableModelSettings
 
 __all__ = ["DEFAULTS", "TargetRun", "split_for_target"]
 
@@ -65,9 +65,9 @@ class TargetRun(TableRun):
         target = self.config["target"]
         data = shlex.quote(self.config["data"])
         raise RunError(
-            f"{self.folder}: the distribution of {target} given the other columns alone was "
-            f"learned, so no whole rows can be drawn nor gaps filled; kermix fit {data} --target "
-            f"{shlex.quote(target)} learns both."
+            f"{self.folder}: only the distribution of {target} given the other columns was "
+            f"learned, so it can neither sample whole rows nor fill gaps; kermix fit {data} "
+            f"--target {shlex.quote(target)} learns both."
         )
 
     def sample_parts(self, *_: Any, **__: Any) -> Iterator[Any]:
@@ -104,7 +104,7 @@ class TargetRun(TableRun):
         if empty.any():
             raise SchemaError(
                 f"{frame.name}, row {int(empty.argmax()) + frame.first_row}: {name} is empty "
-                f"({int(empty.sum())} such rows), so it has no density; leave these rows out."
+                f"({int(empty.sum())} such rows), so it has no density; remove these rows."
             )
 
     def _predicted(self, frame: Frame, encoded: EncodedTable, on_rows: Any = None) -> Predicted:
@@ -164,8 +164,8 @@ class TargetRun(TableRun):
         steps = f"{outcome.step}" + (f", of which step {kept} was kept" if kept else "")
         return [
             *numbers,
-            ("data", f"{data.frame.name}: {data.frame.rows:,} rows to train with, "
-             f"{quality.rows:,} to test; {target} given {len(data.schema.modelled) - 1} columns"),
+            ("data", f"{data.frame.name}: {data.frame.rows:,} training rows, {quality.rows:,} "
+                f"test rows; {target} given {len(data.schema.modelled) - 1} columns"),
             ("steps", steps),
         ]  # fmt: skip
 
@@ -190,7 +190,7 @@ class TargetRun(TableRun):
                 continue
             given = f"--{name.replace('_', '-')} {value}"
             parts.append(given if name in OPTIONS else f"--set {name}={value}")
-        return " ".join(parts)
+        return " ".join([*parts, *self.placing_options()])
 
 
 def split_for_target(frame: Frame, column: Any, seed: int) -> tuple[Frame, Frame]:

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from kermix.distributed.launch import launch
@@ -12,7 +13,39 @@ from kermix.runs.interruptions import interruptions
 from kermix.runs.run import Numbers, Outcome, Run
 from kermix.training.loop import Trainer
 
-__all__ = ["keep", "train"]
+__all__ = ["Stopped", "complete", "keep", "train"]
+
+
+class Stopped(KeyboardInterrupt):
+    """A run was asked to stop, and is saved.
+
+    Attributes:
+        step: The step that it can be continued from.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        super().__init__(f"Stopped at step {step}; saved. To continue: km.resume({str(folder)!r})")
+        self.step = step
+
+
+def complete(run: Run, data: Any, show: bool = False) -> Numbers | None:
+    """Train a run to its end and write its results: what `km.fit` and `kermix fit` do.
+
+    Args:
+        run: The run, which may have been begun before.
+        data: What its `dataset()` returns.
+        show: Whether to show a progress bar.
+
+    Returns:
+        The numbers to show; None on processes that are not the main one.
+    """
+    with run.held():
+        outcome = train(run, data, show)
+        if outcome is None:  # the main process, on another node or beside this one, writes
+            return None
+        if not outcome.finished:
+            raise Stopped(run.folder, outcome.step)
+        return run.finish(data, outcome)
 
 
 def train(run: Run, data: Any, show: bool = False) -> Outcome | None:
@@ -40,7 +73,7 @@ def train(run: Run, data: Any, show: bool = False) -> Outcome | None:
         if not run.last.exists():
             raise
         again = f"kermix resume {shlex.quote(str(run.folder))}"
-        raise RankError(f"{error} The last checkpoint is kept; to go on: {again}") from error
+        raise RankError(f"{error} The last checkpoint is kept; to continue: {again}") from error
     return outcome
 
 
@@ -59,8 +92,8 @@ def keep(run: Run, data: Any) -> Numbers:
     trainer = run.trainer(data)
     if not trainer.history:
         raise RunError(
-            f"{run.folder}: stopped before the first report, and there is nothing to keep yet; "
-            f"go on with it: kermix resume {shlex.quote(str(run.folder))}."
+            f"{run.folder}: stopped before the first report, so there is nothing to keep yet; "
+            f"continue it with: kermix resume {shlex.quote(str(run.folder))}."
         )
     trainer.end(run.checkpoints)
     return run.finish(data, Outcome(True, trainer.step, trainer.history, trainer))

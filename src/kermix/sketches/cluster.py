@@ -146,12 +146,12 @@ def _check_workers(client: Any) -> None:
         if isinstance(answer, Exception):
             raise ClusterError(
                 f"The worker {worker} cannot import kermix ({type(answer).__name__}: {answer}); "
-                "install kermix there, in the version that is here."
+                "install the same version of kermix there."
             )
         if answer != __version__:
             raise ClusterError(
-                f"The worker {worker} has kermix {answer}, and here is {__version__}; sketches "
-                "are merged only from equal versions."
+                f"The worker {worker} has kermix {answer}, but this is {__version__}; sketches "
+                "can only be merged from equal versions."
             )
 
 

@@ -38,7 +38,7 @@ class ColumnScale:
         if self.centre.ndim != 1 or self.centre.shape != self.spread.shape:
             raise ShapeError(
                 f"centre has shape {tuple(self.centre.shape)} and spread "
-                f"{tuple(self.spread.shape)}; give one number of each for each column."
+                f"{tuple(self.spread.shape)}; give one of each per column."
             )
         if not bool((self.centre.isfinite() & self.spread.isfinite() & (self.spread > 0)).all()):
             raise VarianceError("centre and spread must be finite, and spread positive.")

@@ -231,7 +231,9 @@ class FourierFeatures(NeverSmall):
     def __post_init__(self) -> None:
         _refuse_unequal_variances(self.kernel)
         if self.kernel.layout is not None:
-            raise OptionError("Codes have no frequencies: use landmarks (km.nystrom_features).")
+            raise OptionError(
+                "Fourier features do not support codes: use landmarks (km.nystrom_features)."
+            )
         check_samples("frequencies", self.frequencies)
         dtype = solve_dtype(self.frequencies.device)
         object.__setattr__(self, "frequencies", self.frequencies.detach().to(dtype))
@@ -273,18 +275,18 @@ def nystrom_features(
     candidates: int | None = None,
     seed: int = 0,
 ) -> NystromFeatures:
-    """Choose landmarks among points.
+    """Choose landmarks from points.
 
     Args:
-        x: Points like those that will be sketched; of both sets, if they differ much.
+        x: Points like those to be sketched; from both sets, if they differ much.
         v: Variance, several of them, a rule, or a kernel.
-        rank: How many landmarks at most.
-        tolerance: Stop when the mean residual over the candidates is below this; uniform
-            landmarks, which do not see it, go up to the rank.
-        landmarks: `"pivoted"` draws each landmark in proportion to the residual of the kernel
-            that is left (randomly pivoted Cholesky); `"uniform"` draws them blindly.
-        candidates: How many points of `x`, drawn at random, the landmarks are chosen among; by
-            default fifty for each landmark.
+        rank: Maximum number of landmarks.
+        tolerance: Stop when the mean residual over the candidates is below this; uniform landmarks
+            ignore it and use the full rank.
+        landmarks: `"pivoted"` draws each landmark in proportion to the remaining residual of the
+            kernel (randomly pivoted Cholesky); `"uniform"` draws them uniformly.
+        candidates: Number of points of `x`, drawn at random, to choose landmarks from; by default
+            fifty per landmark.
         seed: Seed of the draws.
 
     Example:
@@ -306,9 +308,11 @@ def nystrom_features(
     if tolerance is not None:
         check_number("tolerance", tolerance)
         if not tolerance >= 0:
-            raise OptionError(f"tolerance={tolerance}: give a number that is not negative.")
+            raise OptionError(f"tolerance={tolerance}: must be non-negative.")
     if landmarks == "uniform" and rank is None:
-        raise OptionError("landmarks='uniform' needs a rank: it does not see the residual.")
+        raise OptionError(
+            "landmarks='uniform' needs a rank, because it does not compute the residual."
+        )
     rank = min(len(x), 4096 if rank is None else rank)
     kernel = as_kernel(v, x)
     generator = torch.Generator().manual_seed(seed)
@@ -342,7 +346,7 @@ def fourier_features(
     check_count("rank", rank)
     check_seed(seed)
     if rank % 2:
-        raise OptionError(f"rank={rank}: Fourier features come in pairs, so it is even.")
+        raise OptionError(f"rank={rank}: Fourier features come in pairs, so it must be even.")
     if isinstance(v, str):
         raise VarianceError(f"v={v!r} is a rule that needs data; give a variance.")
     kernel = v if isinstance(v, GaussianKernel) else GaussianKernel(v)
@@ -423,6 +427,6 @@ def _fitting(scale: ColumnScale | None, parameters: Tensor) -> ColumnScale | Non
 def _refuse_unequal_variances(kernel: GaussianKernel) -> None:
     if not kernel.symmetric:
         raise VarianceError(
-            "Features stand for one kernel, so data and centres must have the same variance: "
-            "leave v_q out, or use the dual form (samples instead of sketches)."
+            "Features represent one kernel, so data and centres must have the same variance: "
+            "omit v_q, or use the dual form (samples instead of sketches)."
         )

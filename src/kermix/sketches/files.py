@@ -56,44 +56,44 @@ def sketch_files(
     started: Callable[[Files, NystromFeatures], None] = lambda files, features: None,
     tick: Tick = lambda size: None,
 ) -> Sketch:
-    """Sketch the rows of many and large files, reading them once, a batch at a time.
+    """Sketch the rows of many or large files, reading them once, batch by batch.
 
     Memory does not depend on the number of rows. Landmarks, the variance and the scale of the
     columns are found from a random sample of 20,000 rows (at most half of all, from 100 rows on),
     or taken from another sketch; only sketches that share them can be compared or merged. Tests
-    leave the rows of the sample out. The scale is part of the sketch: rows that are added to it or
-    compared with it are raw rows, in the units of the files.
+    leave out the rows of the sample. The scale is part of the sketch: rows added to it or compared
+    with it must be raw rows, in the units of the files.
 
     Args:
         sources: Files (.parquet, .csv, .tsv, also .gz, .zst or .bz2; .npy), globs, folders or
-            fsspec addresses. All have the same columns. Files of other kinds (.feather, .jsonl,
-            .xlsx, .npz) are held whole while they are read. Where columns are not all numbers, or
-            values are missing, rows are mixed (`kermix.kernels.mixed`) by a schema that is
-            learned from the sample and kept with the sketch; no row is left out. Files of numbers
-            are read a second time if a gap turns up that the sample did not have. Rows with gaps
-            are left out, and counted, only with `standardize=False`, or where the sketch in
-            `landmarks_from` is of numbers alone.
-        variance: Of the kernel, in the units of the points (see `standardize`): one, several whose
-            kernels are averaged, or `"auto"`, the median rule.
-        rank: Number of landmarks at most, 256 by default.
-        tolerance: Fewer landmarks are used if they leave out less of the kernel than this, 1e-4.
-        columns: Which columns to use; by default all.
-        exclude: Columns to leave aside.
-        kinds: Kinds of columns by name, where you know better; see `kermix.Schema.of`.
-        delimiter: Between the cells of text files; found if not given.
-        decimal: "." or "," in text files; found if not given.
-        encoding: Of text files; UTF-8, or Latin-1 where that fails.
-        header: Whether the first line of text files holds names; judged if not given.
+            fsspec URLs. All must have the same columns. Files of other kinds (.feather, .jsonl,
+            .xlsx, .npz) are held in memory while they are read. If columns are not all numbers, or
+            values are missing, rows are mixed (`kermix.kernels.mixed`), with a schema learned from
+            the sample and stored with the sketch; no row is dropped. Files of numbers are read a
+            second time if there is a missing value in a column that had none in the sample. Rows
+            with missing values are dropped, and counted, only with `standardize=False`, or if the
+            sketch in `landmarks_from` has only numbers.
+        variance: Variance of the kernel, in the units of the points (see `standardize`): one,
+            several whose kernels are averaged, or `"auto"`, the median rule.
+        rank: Maximum number of landmarks; 256 by default.
+        tolerance: Fewer landmarks are used if their residual is below this; 1e-4 by default.
+        columns: Columns to use; by default all.
+        exclude: Columns to ignore.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
+        delimiter: Field delimiter of text files; detected by default.
+        decimal: Decimal mark of text files, "." or ","; detected by default.
+        encoding: Encoding of text files; by default UTF-8, or Latin-1 if that fails.
+        header: Whether the first line of text files holds column names; detected by default.
         standardize: Whether columns are divided by their standard deviations; `"auto"` does so
             when these differ more than tenfold.
         landmarks_from: A sketch, or its file, whose landmarks, kernel, columns and scales are
             used.
         engine: `"local"`, this process, or `"dask"`, which needs `kermix[dask]`.
         scheduler: Address of a Dask scheduler; by default a cluster on this machine is started.
-        workers: Processes of that cluster; by default one for each core.
+        workers: Number of processes of that cluster; by default one per core.
         seed: Seed of the sample and the landmarks.
         started: Called once when the files are known and reading begins.
-        tick: Called with the number of bytes that were read, again and again.
+        tick: Called repeatedly with the number of bytes read.
 
     Example:
         >>> import numpy as np, tempfile
@@ -109,9 +109,9 @@ def sketch_files(
     """
     check_option("engine", engine, ("local", "dask"))
     if engine == "local" and (scheduler is not None or workers not in (None, 1)):
-        raise OptionError("A scheduler and workers belong to engine='dask'.")
+        raise OptionError("scheduler and workers require engine='dask'.")
     if workers is not None and workers < 1:
-        raise OptionError(f"workers={workers}: at least one is needed.")
+        raise OptionError(f"workers={workers}: must be at least 1.")
     named = [str(s) for s in ([sources] if isinstance(sources, str | Path) else sources)]
     reading = Reading(
         None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {}),
@@ -128,11 +128,13 @@ def sketch_files(
     if landmarks_from is not None:
         if (variance, rank, tolerance, standardize) != ("auto", None, None, "auto"):
             raise OptionError(
-                "variance, rank, tolerance and standardize come from the sketch that is named in "
-                "landmarks_from; leave them out."
+                "variance, rank, tolerance and standardize come from the sketch given as "
+                "landmarks_from; omit them."
             )
         if exclude or kinds:
-            raise OptionError("exclude and kinds come from the sketch named in landmarks_from.")
+            raise OptionError(
+                "exclude and kinds come from the sketch given as landmarks_from; omit them."
+            )
         known = _known(landmarks_from)
         saved = None if known.origin is None else known.origin.mixed
         maker = None if saved is None else MixedRows.from_dict(saved)
@@ -203,7 +205,7 @@ def _features_of(known: Sketch, files: Files, maker: MixedRows | None) -> Nystro
     assert isinstance(features, NystromFeatures)
     if maker is None and features.dimension != len(files.columns):
         raise SketchError(
-            f"landmarks_from: its points have {features.dimension} columns, and "
+            f"landmarks_from: its points have {features.dimension} columns, but "
             f"{files.addresses[0]} has {len(files.columns)}: {', '.join(files.columns)}."
         )
     return features

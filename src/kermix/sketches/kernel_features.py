@@ -82,17 +82,17 @@ def kernel_features(
     candidates: int | None = None,
     seed: int = 0,
 ) -> KernelFeatures:
-    r"""Choose landmarks for a kernel other than the Gaussian, normalized to ones on its diagonal.
+    r"""Choose landmarks for a kernel other than the Gaussian, normalized to unit diagonal.
 
-    Of the cosine of at most `rank` dimensions the landmarks are the unit vectors, and the features
-    $x / |x|$: nothing is left out, whatever the points.
+    For the cosine kernel in at most `rank` dimensions, the landmarks are the unit vectors and the
+    features are $x / |x|$, which are exact for all points.
 
     Args:
         x: Points like those that will be sketched.
         kernel: As in the costs, such as `kermix.CosineKernel`.
-        rank: How many landmarks at most.
+        rank: Maximum number of landmarks.
         tolerance: Stop when the mean residual over the candidates is below this.
-        candidates: How many points of `x` the landmarks are chosen among.
+        candidates: Number of points of `x` to choose landmarks from.
         seed: Seed of the draws.
 
     Example:
@@ -140,7 +140,9 @@ def described_kernel(kernel: PointKernel) -> dict[str, Any]:
             "constant": float(inner.constant),
             "per_dimension": inner.per_dimension,
         }
-    raise KernelError(f"A sketch with {inner} cannot be written: only cosine and polynomial can.")
+    raise KernelError(
+        f"A sketch with {inner} cannot be saved: only cosine and polynomial kernels can."
+    )
 
 
 def kernel_of(words: dict[str, Any]) -> PointKernel:

@@ -33,7 +33,7 @@ class Origin:
         twice = {f.name for f in self.files} & {f.name for f in other.files}
         if twice:
             raise SketchError(
-                f"Both sketches hold the rows of {sorted(twice)[0]}: they would count twice."
+                f"Both sketches hold the rows of {sorted(twice)[0]}: they would be counted twice."
             )
         return Origin(self.columns, self.files + other.files, self.mixed)
 
@@ -55,6 +55,6 @@ def check_same_columns(a: Origin | None, b: Origin | None) -> None:
     """Refuse sketches of different columns, where known."""
     if a is not None and b is not None and a.columns != b.columns:
         raise SketchError(
-            f"The sketches are of different columns: {', '.join(a.columns)} and "
+            f"The sketches have different columns: {', '.join(a.columns)} and "
             f"{', '.join(b.columns)}."
         )

@@ -23,16 +23,16 @@ APART = "apart"
 
 
 class Sketch:
-    r"""Moments of the features of a data set: all that a cost needs to know of it.
+    r"""Moments of the features of a data set: everything a cost needs to know about it.
 
-    Memory is $O(r^2)$, whatever the number of points. Sketches with the same feature map can
-    be added and compared; `km.svd_cost(sketch, other)` and the other costs take them in place of
-    samples, and samples on one side may be compared with a sketch on the other.
+    Memory is $O(r^2)$, whatever the number of points. Sketches with the same feature map can be
+    added and compared; `km.svd_cost(sketch, other)` and the other costs take them in place of
+    samples, and samples may be compared with a sketch.
 
     Args:
-        feature_map: From `kermix.nystrom_features` or `kermix.fourier_features`.
-            Where it scales columns (`feature_map.scale`, as those of `kermix.sketch_files`
-            may), all points given to the sketch, or compared with it, are raw rows.
+        feature_map: From `kermix.nystrom_features` or `kermix.fourier_features`. If it scales
+            columns (`feature_map.scale`, as from `kermix.sketch_files`), all points added to the
+            sketch or compared with it must be raw rows.
 
     Example:
         >>> x = torch.linspace(0, 1, 100, dtype=torch.float64)[:, None]
@@ -58,11 +58,11 @@ class Sketch:
         return f"Sketch({kind}, rank={rank}, count={self.count})"
 
     def update(self, batch: Tensor, weights: Tensor | None = None) -> "Sketch":
-        """Add points; the sketch is changed only if all of them are good. Returns the sketch.
+        """Add points; the sketch changes only if all of them are valid. Returns the sketch.
 
         Args:
             batch: Points, shape (N, d).
-            weights: Weights, shape (N,), relative to those of all other points: not normalized.
+            weights: Weights, shape (N,), not normalized: relative to those of all other points.
         """
         self._check(batch)
         if weights is not None:
@@ -86,7 +86,7 @@ class Sketch:
         Args:
             sums: Over all points.
             count: How many points.
-            held_apart: Over those among them that the map was chosen from; None: not known.
+            held_apart: Sums over those points that the map was chosen from; None if unknown.
         """
         held = None if held_apart is None else held_apart.to(self._total)
         self._take(self.sums.plus(sums.to(self._total)), both(self.apart, held), count)
@@ -94,7 +94,7 @@ class Sketch:
 
     @property
     def sums(self) -> FeatureSums:
-        """What has been added up so far."""
+        """The sums so far."""
         return FeatureSums(*(getattr(self, name) for name in SUMS))
 
     def _take(self, sums: FeatureSums, held: FeatureSums | None, count: int) -> None:
@@ -126,11 +126,11 @@ class Sketch:
 
     @property
     def mean_residual(self) -> Tensor | None:
-        """Mean of what the features leave out of the kernel, the source of all error bounds."""
+        """Mean residual of the kernel under the features, the source of all error bounds."""
         return self.moments.residual
 
     def save(self, path: str | Path) -> Path:
-        """Write one safetensors file in one step; nothing in it can be executed."""
+        """Write one safetensors file atomically; it cannot contain code."""
         path = Path(path)
         facts = {
             "count": self.count,
@@ -145,9 +145,9 @@ class Sketch:
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "Sketch":
-        """Read a sketch; a damaged file, or one of another kind, is refused by name.
+        """Read a sketch; a damaged file, or one of another kind, raises an error that names it.
 
-        Files of older versions are read too.
+        Files of older versions can be read too.
         """
         path = Path(path)
         features, header, numbers, checked = read_sketch(path, device)
@@ -165,7 +165,7 @@ class Sketch:
         for name, value, other in zip(SUMS, found, held, strict=True):
             shape = getattr(sketch, name).shape
             if value.shape != shape or (other is not None and other.shape != shape):
-                raise SketchError(f"{path}: its parts do not fit together.")
+                raise SketchError(f"{path}: its parts are inconsistent.")
             setattr(sketch, name, value)
         known = [other for other in held if other is not None]
         sketch.apart = FeatureSums(*known) if len(known) == len(SUMS) else None
@@ -195,7 +195,7 @@ def check_batch_weights(name: str, weights: Tensor, batch: Tensor) -> None:
     check_weights(name, weights, batch)
     if weights.ndim != 1:
         raise WeightError(
-            f"{name} has shape {tuple(weights.shape)}; beside a sketch it must be ({len(batch)},)."
+            f"{name} has shape {tuple(weights.shape)}; with a sketch it must be ({len(batch)},)."
         )
 
 

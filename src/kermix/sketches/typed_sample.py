@@ -58,8 +58,8 @@ def typed_sample(
         return open_files(sources, chosen, reading=reading), None, nothing
     if standardize is False:
         raise OptionError(
-            "standardize=False: tables with categories or gaps have their numbers scaled, so that "
-            "they can be compared with codes; leave it out, or name columns of numbers."
+            "standardize=False: numbers in tables with categories or missing values must be "
+            "scaled to be comparable with codes; remove it, or select only numeric columns."
         )
     given: dict[str, Any] = dict(kinds)
     schema = Schema.of(table, kinds=given)

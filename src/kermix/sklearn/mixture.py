@@ -39,50 +39,51 @@ def seed_from(random_state: Any) -> int:
 
 
 class KernelMixture(DensityMixin, BaseEstimator):
-    """A Gaussian mixture of rows, with closed forms: densities, inner products, divergences.
+    """A Gaussian mixture estimator with closed-form densities, inner products and divergences.
 
-    By itself, it chooses: components start at data, their number and the kind of their
-    covariances are those that held-out rows like best (cross-validation below 1000 rows), and the
-    likelihood is maximized. Where these rows do not clearly prefer several, it is one Gaussian,
-    with correlations that lean toward zero where rows are few; several have the Gaussian of all
-    rows besides, with the weight of one row. With a `cost` of the paper, or any setting of its
-    training, the mixture is trained with that cost and then refined.
+    By default, the number of components and the covariance type are chosen on held-out rows (by
+    cross-validation below 1000 rows), components start at data points, and the likelihood is
+    maximized. If several components are not clearly better on these rows, the result is one
+    Gaussian, with correlations shrunk towards zero if there are few rows; a mixture of several
+    also contains the Gaussian of all rows, with the weight of one row. With a `cost` of the paper,
+    or any training setting, the mixture is trained with that cost and then refined.
 
-    Missing cells (NaN) are integrated out, in fits and in densities; they are taken as missing at
-    random. Columns are scaled inside, each by its own spread. A constant column `c` gets the
-    standard deviation `1e-6 |c|` (`1e-6` for 0). Where a number of components that was asked for,
-    or a training, is not clearly better than one Gaussian, a `PoorFitWarning` says so.
+    Missing cells (NaN) are integrated out, in fits and in densities; they are assumed to be
+    missing at random. Columns are standardized internally. A constant column `c` gets the standard
+    deviation `1e-6 |c|` (`1e-6` for 0). If the requested number of components, or the training, is
+    not clearly better than one Gaussian, a `PoorFitWarning` says so.
 
     Args:
-        n_components: Number of Gaussians; None chooses it. Trained with a cost, None takes 128,
-            and one for each 10 rows where there are fewer than 1280.
-        cost: What is optimized: "svd", "scalar", "vector" or "matrix", or a baseline; None is the
-            likelihood by expectation-maximization, or "svd" where a setting of training is given.
-        model: "mixture", a table of components, or "network", noise to components.
-        covariance_type: "isotropic", "diagonal", "low-rank" or "full"; None chooses. Trained with
-            a cost: "isotropic" (None) or "diagonal".
-        steps: Training steps with the cost; None takes 800.
-        refine_steps: Refinement steps after training, which maximize the likelihood; None takes
-            500.
-        batch_size: Data points in each step; None takes 256.
-        variance: Variance of the kernel at the end, for scaled data; None finds it.
-        learning_rate: Peak learning rate; None chooses by model.
+        n_components: Number of Gaussians; None chooses it. When training with a cost, None means
+            128, or one per 10 rows if there are fewer than 1280.
+        cost: Cost to optimize: "svd", "scalar", "vector" or "matrix", or a baseline; None means
+            the likelihood, by expectation-maximization, or "svd" if a training setting is given.
+        model: "mixture", a table of components, or "network", which maps noise to components.
+        covariance_type: "isotropic", "diagonal", "low-rank" or "full"; None chooses. When training
+            with a cost: "isotropic" (None) or "diagonal".
+        steps: Number of training steps with the cost; None means 800.
+        refine_steps: Number of refinement steps after training, which maximize the likelihood;
+            None means 500.
+        batch_size: Batch size; None means 256.
+        variance: Final kernel variance, for scaled data; None estimates it.
+        learning_rate: Peak learning rate; None depends on the model.
         device: "auto", "cpu", "cuda", ...
-        random_state: Seed, or a NumPy generator of either kind, from which all randomness comes.
-        polish: Old name of `refine_steps`, which goes in version 0.3.
+        random_state: Seed, or a NumPy generator of either kind, for all randomness.
+        polish: Old name of `refine_steps`, to be removed in version 0.3.
 
     Attributes:
         weights_: Weights of the components, (K,).
         means_: Centres, (K, d).
         covariances_: Variances (K, d), or covariance matrices (K, d, d).
         variances_: Variances in each coordinate, (K, d).
-        trials_: What was tried: kind, number of components, held-out log-density; empty where a
-            cost was trained.
-        chosen_: The trial that was kept; None where a cost was trained.
-        one_gaussian_: Held-out log-density of a single Gaussian, what to be better than; of the
-            training rows where a cost was trained.
-        clearly_better_: Whether these rows clearly prefer the mixture (1.5 standard errors).
-        n_iter_: Steps that were done.
+        trials_: The trials: covariance type, number of components, held-out log-density; empty if
+            trained with a cost.
+        chosen_: The selected trial; None if trained with a cost.
+        one_gaussian_: Held-out log-density of a single Gaussian, as a reference; on the training
+            rows if trained with a cost.
+        clearly_better_: Whether the mixture is clearly better on these rows (by 1.5 standard
+            errors).
+        n_iter_: Number of steps done.
         n_features_in_: Number of columns.
 
     Example:
@@ -126,8 +127,8 @@ class KernelMixture(DensityMixin, BaseEstimator):
         """Fit the mixture to rows.
 
         Args:
-            X: Rows, (N, d). NaN is a missing cell, which is integrated out; a training with a
-                cost refuses it.
+            X: Rows, (N, d). NaN is a missing cell, which is integrated out; not allowed when
+                training with a cost.
             y: Not used.
         """
         finite = True if self._trains() else "allow-nan"
@@ -220,7 +221,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         )
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Log-density of each row, in nats; of the cells that are there, where some are NaN."""
+        """Log-density of each row, in nats; if some cells are NaN, that of the others."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite="allow-nan")
         density: np.ndarray = marginal_log_prob(self.mixture_, torch.tensor(rows)).numpy()
@@ -231,7 +232,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         return float(self.score_samples(X).mean())
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
-        """Draw rows from the fitted density; the same ones again unless a seed is given."""
+        """Draw rows from the fitted density; always the same ones unless a seed is given."""
         check_is_fitted(self)
         chosen = self.random_state if random_state is None else random_state
         seed = seed_from(chosen)

@@ -121,11 +121,11 @@ class _ProductEstimator(BaseEstimator):
         if not (_is_number(self.learning_rate) and 0 < self.learning_rate < math.inf):
             raise OptionError(f"learning_rate={self.learning_rate!r} must be a number above 0.")
         if not (_is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf):
-            raise OptionError(f"weight_decay={self.weight_decay!r} must be a number from 0 on.")
+            raise OptionError(f"weight_decay={self.weight_decay!r} must be a non-negative number.")
         if not (_is_number(self.validation_fraction) and 0 <= self.validation_fraction < 1):
             raise OptionError(
-                f"validation_fraction={self.validation_fraction!r} must be a number from 0, "
-                "which holds out nothing, to below 1."
+                f"validation_fraction={self.validation_fraction!r} must be at least 0 (nothing "
+                "held out) and below 1."
             )
 
     def _keep(self, fitted: FittedTable) -> None:
@@ -170,45 +170,45 @@ def _is_number(value: Any) -> bool:
 
 
 class ProductClassifier(ClassifierMixin, _ProductEstimator):
-    r"""A classifier of tables: scores $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
+    r"""A classifier for tables, with scores $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
 
-    Each column is a variable with Gaussian layers of its own; the columns meet only in the last
-    exponential, where each Gaussian has its own precision $\alpha$. A variable is two numbers:
-    the scaled column and its rank. Several networks with different starts are trained side by
-    side, and their probabilities averaged.
+    Each column is a variable with its own Gaussian layers; the columns interact only in the last
+    exponential, where each Gaussian has its own precision $\alpha$. A variable is two numbers: the
+    scaled column and its rank. Several networks with different initializations are trained side by
+    side, and their probabilities are averaged.
 
-    On a CPU, columns of more than 128 distinct values (64 for two classes) are cut at their
-    quantiles while training, and the layers see each value once in a step, whatever the number of
-    rows; answers are for the numbers as they are.
+    On a CPU, columns with more than 128 distinct values (64 for two classes) are binned at their
+    quantiles during training, and the layers process each value once per step, whatever the number
+    of rows; predictions use the exact numbers.
 
     Args:
-        n_terms: Products in the sum; None takes 32 for two classes and 64 for more.
-        width: Features of a column in the layers before the last.
-        depth: Gaussian layers.
+        n_terms: Number of products in the sum; None means 32 for two classes and 64 for more.
+        width: Number of features per column in the layers before the last.
+        depth: Number of Gaussian layers.
         form: `"variational"`, `"product"` or `"signed"`, see
             `kermix.models.GaussianProduct`.
-        n_members: Networks that are averaged.
-        max_epochs: At most so many passes over the rows; None takes 30 for two classes and 50
-            for more.
-        batch_size: Rows in each step; None takes a tenth of them for two classes, from 16 to
-            2048, and a twelfth for more, from 16 to 1024.
+        n_members: Number of networks to average.
+        max_epochs: Maximum number of epochs; None means 30 for two classes and 50 for more.
+        batch_size: Batch size; None means a tenth of the rows for two classes, between 16 and
+            2048, and a twelfth for more, between 16 and 1024.
         learning_rate: Peak learning rate.
-        weight_decay: Of the affine maps.
-        validation_fraction: Share of the rows that each network holds out to stop in time; 0
-            trains with all rows for all epochs, and so does a table of fewer than 20 rows. A
-            table whose classes are mostly chance may gain by 0.1.
-        n_iter_no_change: Epochs without progress on held-out rows after which a network stops.
+        weight_decay: Weight decay of the affine maps.
+        validation_fraction: Share of the rows that each network holds out for early stopping; 0
+            trains on all rows for all epochs, as do tables of fewer than 20 rows. A table with
+            very noisy classes may benefit from 0.1.
+        n_iter_no_change: Number of epochs without improvement on held-out rows after which a
+            network stops.
         device: "cpu", "cuda", "auto", ...
-        random_state: Where all randomness comes from: a seed, None for another one each time, or
-            a generator of NumPy (`np.random.default_rng(0)` or a `RandomState`), which moves on.
+        random_state: Source of all randomness: a seed, None for a different one each time, or a
+            NumPy generator (`np.random.default_rng(0)` or a `RandomState`), whose state advances.
 
     Attributes:
         classes_: The labels.
         network_: The fitted networks, side by side.
         loss_curve_: Mean loss of each epoch.
         validation_curve_: The same on held-out rows, if any.
-        best_epochs_: The epoch that each network was best at.
-        n_iter_: Epochs that were done.
+        best_epochs_: The best epoch of each network.
+        n_iter_: Number of epochs done.
         n_features_in_: Number of columns.
 
     Example:
@@ -276,35 +276,36 @@ class ProductClassifier(ClassifierMixin, _ProductEstimator):
 
 
 class ProductRegressor(RegressorMixin, _ProductEstimator):
-    r"""A regressor on tables: $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
+    r"""A regressor for tables: $A_F \exp(-\frac{\alpha}{T} \sum_t d_t(x_t)^2)$.
 
-    As `ProductClassifier`, with the mean of the networks' values. Targets are scaled
-    inside too, and may have several columns.
+    Like `ProductClassifier`, with the mean of the networks' values. Targets are also scaled
+    internally, and may have several columns.
 
     Args:
-        n_terms: Products in the sum.
-        width: Features of a column in the layers before the last.
-        depth: Gaussian layers.
+        n_terms: Number of products in the sum.
+        width: Number of features per column in the layers before the last.
+        depth: Number of Gaussian layers.
         form: `"variational"`, `"product"` or `"signed"`, see
             `kermix.models.GaussianProduct`.
-        n_members: Networks that are averaged.
-        max_epochs: At most so many passes over the rows.
-        batch_size: Rows in each step; None takes a sixteenth of them, from 16 to 256.
+        n_members: Number of networks to average.
+        max_epochs: Maximum number of epochs.
+        batch_size: Batch size; None means a sixteenth of the rows, between 16 and 256.
         learning_rate: Peak learning rate.
-        weight_decay: Of the affine maps.
-        validation_fraction: Share of the rows that each network holds out to stop in time; 0
-            trains with all rows for all epochs, and so does a table of fewer than 20 rows.
-        n_iter_no_change: Epochs without progress on held-out rows after which a network stops.
+        weight_decay: Weight decay of the affine maps.
+        validation_fraction: Share of the rows that each network holds out for early stopping; 0
+            trains on all rows for all epochs, as do tables of fewer than 20 rows.
+        n_iter_no_change: Number of epochs without improvement on held-out rows after which a
+            network stops.
         device: "cpu", "cuda", "auto", ...
-        random_state: Where all randomness comes from: a seed, None for another one each time, or
-            a generator of NumPy (`np.random.default_rng(0)` or a `RandomState`), which moves on.
+        random_state: Source of all randomness: a seed, None for a different one each time, or a
+            NumPy generator (`np.random.default_rng(0)` or a `RandomState`), whose state advances.
 
     Attributes:
         network_: The fitted networks, side by side.
         loss_curve_: Mean loss of each epoch.
         validation_curve_: The same on held-out rows.
-        best_epochs_: The epoch that each network was best at.
-        n_iter_: Epochs that were done.
+        best_epochs_: The best epoch of each network.
+        n_iter_: Number of epochs done.
         n_features_in_: Number of columns.
 
     Example:
@@ -331,9 +332,9 @@ class ProductRegressor(RegressorMixin, _ProductEstimator):
         if len(far):
             row, column = far[0].tolist()
             raise SampleError(
-                f"y: the target of row {row} (from 0) is {float(wide[row, column]):g}, which is "
-                f"more than {FARTHEST_TARGET:g} times as far from the others as they are from "
-                "each other. Leave it out, or take logarithms."
+                f"y: the target of row {row} (from 0) is {float(wide[row, column]):g}, more than "
+                f"{FARTHEST_TARGET:g} times as far from the others as they are from each other. "
+                "Remove it, or take logarithms."
             )
         self._fit(rows, scaled, wide.shape[1])
         return self

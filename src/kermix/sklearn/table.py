@@ -26,12 +26,8 @@ from kermix.sklearn.mixture import (
 from kermix.sklearn.table_answers import TableAnswers
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.loop import Trainer
-from kermix.training.table_model import (
-    TableModelSettings,
-    TableModelTask,
-    TableRows,
-    table_split,
-)
+from kermix.training.table_model import TableModelTask, TableRows
+from kermix.training.table_settings import TableModelSettings, table_split
 
 # isort: split
 from sklearn.base import BaseEstimator
@@ -43,45 +39,47 @@ FORMAT, VERSION = "kermix table model", 1
 
 
 class TableModel(TableAnswers, BaseEstimator):
-    """A density of whole rows of a mixed table, which any columns may be the condition of.
+    """A density of whole rows of a mixed table, which can be conditioned on any columns.
 
-    One network takes the columns that are seen and returns the mixture of every other one:
-    probabilities of categories, atoms and gaps, and Gaussians for numbers. Columns are found by a
-    `kermix.Schema`; a gap is a value like any other, and no row is dropped.
+    One network takes the observed columns and returns the distribution of every other one:
+    probabilities of categories, atoms and missing values, and Gaussians for numbers. A
+    `kermix.Schema` detects the kinds of columns; missing is a value like any other, and no row is
+    dropped.
 
     Args:
-        target: A column that `predict` is about; also settable there.
-        order_share: Share of the training that asks for the next column, given those before it,
-            as rows are drawn and scored; the rest asks for any columns, given any others.
-        target_share: Share of the training in which all columns but the target are seen: 1 makes
-            a conditional density of the target, and nothing else.
-        kinds: Kinds of columns by name, where you know better than `kermix.Schema.of`.
-        width: Features of a row.
-        blocks: Residual blocks.
-        steps: Training steps.
-        batch_size: Rows in each step.
+        target: Column for `predict`, which can override it.
+        order_share: Share of the training that predicts the next column given those before it, as
+            rows are drawn and scored; the rest predicts any columns given any others.
+        target_share: Share of the training in which all columns but the target are observed: 1
+            trains only a conditional density of the target.
+        kinds: Kinds of columns by name, to override those of `kermix.Schema.of`.
+        width: Number of features per row.
+        blocks: Number of residual blocks.
+        steps: Number of training steps.
+        batch_size: Batch size.
         learning_rate: Peak learning rate.
-        dropout: Share of features left out in training.
-        members: Networks whose mixtures are averaged: more probable and better calibrated
-            densities, mostly of small tables, for as many times the work.
-        calibrate: Whether, after the training, mixtures are made as wide as the rows held out
-            have it. By default that of the target is if `target_share` is above 0; true is for
-            all columns. Without rows held out they stay as they are.
-        average: Steps that the running average of the weights reaches back.
-        patience: Reports, forty in a training, without progress after which it ends.
-        held_out: Share of rows that decide which step is kept; 0 keeps the last. Of small tables
-            it is up to thrice as many, or, to calibrate three or more members, half of the rows,
-            each left out by two members and learned by the others.
-        equal_columns: Whether columns that are equal in all rows, and numbers that are often
-            equal, such as a payment and a bill, are found and kept so.
-        orders: Orders of the chain rule that `score_samples` averages over.
+        dropout: Dropout rate.
+        members: Number of ensemble members whose mixtures are averaged: better and better
+            calibrated densities, mostly for small tables, at a proportional cost.
+        calibrate: Whether to calibrate the width of the mixtures on held-out rows after training.
+            By default only that of the target, if `target_share` is above 0; True is for all
+            columns. Without held-out rows there is no calibration.
+        average: Number of steps covered by the running average of the weights.
+        patience: Early stopping: number of reports without improvement, of forty in a full
+            training.
+        held_out: Share of held-out rows, which decide which step is kept; 0 keeps the last. For
+            small tables it is up to three times larger or, to calibrate three or more members,
+            half of the rows, each left out by two members and used for training by the others.
+        equal_columns: Whether to detect columns that are equal in all rows, and numbers that are
+            often equal, such as a payment and a bill, and to keep them equal.
+        orders: Number of column orders of the chain rule that `score_samples` averages over.
         device: "auto", "cpu", "cuda", ...
-        random_state: Seed, or a NumPy generator of either kind, from which all randomness comes.
+        random_state: Seed, or a NumPy generator of either kind, for all randomness.
 
     Attributes:
-        schema_: What the columns are.
+        schema_: The schema of the table.
         network_: The network.
-        history_: What was reported in training.
+        history_: Reports of the training.
         n_iter_: The step whose weights were kept.
 
     Example:
@@ -143,7 +141,7 @@ class TableModel(TableAnswers, BaseEstimator):
         Args:
             X: A pandas, Polars or Arrow table, a dictionary of columns, or an array.
             y: Not used.
-            sample_weight: A weight for each row; rows of weight 0 are left out.
+            sample_weight: A weight for each row; rows with weight 0 are ignored.
         """
         frame, weights = _weighted(read_frame(X)[0], sample_weight)
         schema = Schema.of(frame, kinds=self.kinds)
@@ -163,17 +161,17 @@ class TableModel(TableAnswers, BaseEstimator):
         return self._trained(schema, layout, frame, encoded, weights)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Go on from the present weights, with other rows of the same columns.
+        """Continue training from the current weights, on other rows with the same columns.
 
-        `steps` steps more are taken, with these rows alone: the model becomes one of them, and
-        forgets others in time. What columns are, and which are equal, stays as `fit` found
-        it: a value that a category never had and a gap where there was none are refused; a number
-        outside the range is learned from, but samples stay inside it. If no step is better for
-        the new rows that are held out, the weights stay as they were, and `n_iter_` is 0. Rows too
-        few to hold some out (below about fifty) are trained with to the end.
+        It takes `steps` more steps with these rows only: the model adapts to them and gradually
+        forgets the others. The schema, and which columns are equal, stay as `fit` found them: an
+        unseen value of a category, or a missing value in a column that had none, is refused; a
+        number outside the range is used for training, but samples stay inside it. If no step is
+        better on the held-out new rows, the weights stay unchanged, and `n_iter_` is 0. If there
+        are too few rows to hold some out (below about fifty), training runs to the end.
 
         Args:
-            X: As for `fit`, which this is before the first fit.
+            X: As for `fit`; before the first fit, this is the same as `fit`.
             y: Not used.
             sample_weight: As for `fit`.
         """
@@ -182,7 +180,7 @@ class TableModel(TableAnswers, BaseEstimator):
         frame, weights = _weighted(read_frame(X, self._reading(X))[0], sample_weight)
         encoded = self.schema_.encode(frame, extra=True)
         if not len(encoded):
-            raise TableError(f"{frame.name}: there are no rows to go on with.")
+            raise TableError(f"{frame.name}: there are no rows to train on.")
         check_twins(self.schema_, self.network_.layout.twins, frame, encoded)
         network = copy.deepcopy(self.network_)  # an error leaves the model as it was
         return self._trained(self.schema_, network.layout, frame, encoded, weights, network)
@@ -213,8 +211,8 @@ class TableModel(TableAnswers, BaseEstimator):
         judged = len(held) > 0 or settings.crosses(len(encoded))
         if not judged and self.held_out > 0:
             warnings.warn(
-                f"{len(encoded)} rows are too few to hold some out: nothing says when to stop, so "
-                "the model may know them by heart, and its intervals be too narrow.",
+                f"{len(encoded)} rows are too few to hold some out for early stopping, so the "
+                "model may memorize them, and its intervals may be too narrow.",
                 PoorFitWarning,
                 stacklevel=3,
             )
@@ -222,7 +220,7 @@ class TableModel(TableAnswers, BaseEstimator):
         return self.with_network(trainer.task.model, schema, trainer.history, kept, encoded.frame)
 
     def save(self, path: str | Path) -> None:
-        """Write schema, settings and weights into one file that `load` reads."""
+        """Write schema, settings and weights to one file, for `load`."""
         check_is_fitted(self, "network_")
         told = {name: value for name, value in self.get_params().items() if name != "random_state"}
         content = {"format": FORMAT, "version": VERSION, "schema": self.schema_.to_dict(),
@@ -232,10 +230,10 @@ class TableModel(TableAnswers, BaseEstimator):
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> "TableModel":
-        """Read a model that was saved."""
+        """Read a saved model."""
         tensors, content = load_checkpoint(Path(path))
         if content.get("format") != FORMAT or content.get("version") != VERSION:
-            raise RunError(f"{path} holds no table model that this kermix reads.")
+            raise RunError(f"{path} is not a table model that this version of kermix can read.")
         model = cls(**{**content["parameters"], "device": device})
         schema = Schema.from_dict(content["schema"])
         layout = TableLayout.with_relations(schema, content)
@@ -252,12 +250,12 @@ class TableModel(TableAnswers, BaseEstimator):
         kept: int,
         frame: str,
     ) -> Self:
-        """The estimator, fitted by a training that took place elsewhere.
+        """The estimator with a network trained elsewhere.
 
         Args:
             network: The trained network.
-            schema: What the columns are.
-            history: What was reported in training.
+            schema: The schema of the table.
+            history: Reports of the training.
             kept: The step whose weights were kept.
             frame: The kind of table that samples are.
         """
@@ -280,7 +278,7 @@ def _weighted(frame: Frame, given: Any) -> tuple[Frame, Tensor | None]:
     good = weights.shape == (frame.rows,) and bool(np.isfinite(weights).all())
     if not good or bool((weights < 0).any()) or not bool((weights > 0).any()):
         raise OptionError(
-            f"sample_weight must be {frame.rows} finite numbers, not negative and not all 0."
+            f"sample_weight must be {frame.rows} finite, non-negative numbers, not all 0."
         )
     shares = (weights / weights.max()).astype(np.float32)
     some = shares > 0

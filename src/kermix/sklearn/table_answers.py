@@ -64,8 +64,8 @@ class TableAnswers:
         check_is_fitted(self, "network_")
         if self.target_share >= 1:
             raise OptionError(
-                f"The model has learned {self.target} alone (target_share=1), so it cannot "
-                f"{what}; fit one with a smaller target_share."
+                f"The model was trained to predict only {self.target} (target_share=1), so it "
+                f"cannot {what}; fit one with a smaller target_share."
             )
 
     def sample(
@@ -83,19 +83,19 @@ class TableAnswers:
         """Draw rows, in the kind of table that the model was fitted to.
 
         Args:
-            n_samples: How many rows.
+            n_samples: Number of rows.
             given: Values of some columns, the same for all rows: `{"sex": "Female", "age": 40}`;
                 or a table of such columns with `n_samples` rows.
             random_state: Seed of the rows.
             frame: The kind of table: "pandas", "polars", "arrow", "dict" or "array".
-            on_rows: Called with the number of rows that are done, block by block.
-            against: Rows to keep away from, such as the table that was fitted; for the next two.
-            deduplicate: Whether rows that equal one of `against` in all modelled columns are drawn
-                again.
-            min_distance: Rows nearer than this to one of `against` are drawn again. The distance
-                is the report's: the mean over columns of 0 or 1 for categories and gaps, and of
-                the difference of normal scores for numbers. Neither option is a promise in the
-                sense of differential privacy.
+            on_rows: Called with the number of rows done, block by block.
+            against: Rows to keep away from, such as the fitted table; for the next two options.
+            deduplicate: Whether to redraw rows that equal one of `against` in all modelled
+                columns.
+            min_distance: Redraw rows closer than this to one of `against`. The distance is that of
+                the report: the mean over columns of 0 or 1 for categories and missing values, and
+                of the difference of normal scores for numbers. Neither option provides
+                differential privacy.
         """
         self._check_whole("sample rows")
         check_count("n_samples", n_samples, 0)
@@ -125,8 +125,8 @@ class TableAnswers:
     ) -> np.ndarray:  # (N,)
         """Log-density of each row, in the units of its columns; codes by counting measure.
 
-        A gap in a column that never had one is left open: the row's density is that of its other
-        cells. A value that a category never had is an error.
+        A missing value in a column that had none is integrated out: the row's density is that of
+        its other cells. An unseen value of a category is an error.
         """
         logs = self._order_scores(X, orders, on_rows)
         return (torch.logsumexp(logs, 0) - math.log(len(logs))).cpu().numpy()
@@ -136,7 +136,7 @@ class TableAnswers:
         return float(self.score_samples(X).mean())
 
     def order_spread(self, X: Any, *, orders: int = 4) -> float:
-        """How much a row's log-density depends on the order: its deviation, mean over rows."""
+        """Dependence of a row's log-density on the order: standard deviation, mean over rows."""
         logs = self._order_scores(X, max(2, orders), None)
         return float(logs.std(0).mean())
 
@@ -168,14 +168,14 @@ class TableAnswers:
     def conditional(
         self, column: str, given: Mapping[str, Any] | Any = None, *, unseen: Unseen = "error"
     ) -> ColumnDistribution:
-        """The distribution of a column, given others; one for each row of `given`.
+        """The distribution of a column given others; one for each row of `given`.
 
         Args:
             column: Its name.
-            given: Values of columns, or a table of them; those not named are left open. Given
-                values of `column` itself do not count.
-            unseen: "unknown" leaves cells open that the model cannot know: values that a category
-                never had, and gaps where there were none.
+            given: Values of columns, or a table of them; columns not named are unknown. Given
+                values of `column` itself are ignored.
+            unseen: "unknown" treats cells that the model cannot know as unknown: unseen values of
+                a category, and missing values in columns that had none.
         """
         cells, place = self._cells, place_of(self.schema_, column)
         rows = 1 if given is None or is_one_row(given) else None
@@ -185,11 +185,11 @@ class TableAnswers:
     def conditionals(
         self, given: Mapping[str, Any] | None = None
     ) -> dict[str, ColumnDistribution]:
-        """The distribution of every column given the others, by one pass through the network.
+        """The distribution of every column given the others, in one pass through the network.
 
-        Each is what `conditional` returns: the given value of a column does not count for
-        that column itself, nor do those of columns that are equal to it in all rows. Numbers
-        outside the range of their columns are refused, as by `sample`.
+        Each is what `conditional` returns: the given value of a column is ignored for that column
+        itself, as are those of columns that equal it in all rows. Numbers outside the range of
+        their columns are refused, as in `sample`.
 
         Args:
             given: Values of some columns by name, one each.
@@ -222,8 +222,8 @@ class TableAnswers:
     def most_likely(self, given: Mapping[str, Any] | None = None, frame: str = "dict") -> Any:
         """One whole row: what is given, and a likely value of every other column.
 
-        Columns are filled one after the other, each with its most likely category, or with the
-        median of its number, given those before, so that the row fits together.
+        Columns are filled one after another, each with its most likely category or the median of
+        its number, given those before, so that the row is consistent.
 
         Args:
             given: Values of some columns by name.
@@ -256,13 +256,13 @@ class TableAnswers:
 
         Args:
             X: A table with gaps.
-            draws: None fills each gap with its most likely value, or the mean of a number's
-                values, given the cells that are not gaps: several gaps of a row are best guesses
-                each, and a sum of them is right about as far as means are. A number returns so
-                many tables, in each of which gaps are drawn at random, jointly: what differs
-                between them is not known.
+            draws: None fills each gap with its most likely category, or the mean of a number,
+                given the other cells: each gap of a row gets its own best guess, and a sum of
+                several is right only as far as means are. A number returns this many tables, in
+                each of which the gaps are drawn jointly at random: where they differ, the value
+                is uncertain.
             random_state: Seed of the draws.
-            on_rows: Called with the number of rows that are done, block by block.
+            on_rows: Called with the number of rows done, block by block.
         """
         if draws is not None:
             check_count("draws", draws, 1)
@@ -308,7 +308,7 @@ class TableAnswers:
         check_is_fitted(self, "network_")
         column = self.schema_.modelled[place_of(self.schema_, self._target(target))]
         if not isinstance(column, CategoryColumn):
-            raise OptionError(f"{column.name} is a number; it has no classes.")
+            raise OptionError(f"{column.name} is a number and has no classes.")
         codes = np.arange(column.code_count - column.has_missing)
         frame = build_frame("pandas", {column.name: column.decode(codes)},
                             {column.name: column.type}, len(codes))  # fmt: skip
@@ -316,7 +316,7 @@ class TableAnswers:
 
     @property
     def classes_(self) -> np.ndarray:
-        """The values of the target that the model was made for, as scikit-learn has them."""
+        """The values of the model's target, as in scikit-learn."""
         if self.target is None:
             raise AttributeError("The model has no target, and so no classes.")
         return self.classes()

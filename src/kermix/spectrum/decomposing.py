@@ -55,18 +55,18 @@ def decompose(
     with functions orthonormal under `p` and `q`. The singular values sum to the SVD cost, so
     their sum is the fidelity of the two samples.
 
-    Of mixtures, whose Gaussians have covariances of their own, the matrix is that of the
-    Gaussians scaled to unit norm, as in `kermix.svd_cost`.
+    For mixtures, whose Gaussians have their own covariances, the matrix is that of the Gaussians
+    scaled to unit norm, as in `kermix.svd_cost`.
 
     Args:
         x: Samples of `p`, to which the left functions belong; or `p` itself, a mixture.
         y: Samples of `q`, the right functions; or a mixture. None means `x` again:
             eigenfunctions.
         v: Variance, several of them, a rule that finds one from `x`, or a Gaussian kernel; by
-            default the rule `"median"`, and nothing for two mixtures.
-        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a
-            function of two sets of points that returns their Gram matrix; instead of `v`.
-        rank: How many leading functions; by default all.
+            default the rule `"median"`; not used for two mixtures.
+        kernel: Kernel to use instead of the Gaussian, such as `kermix.LaplaceKernel`, or a
+            function of two sets of points that returns their Gram matrix; then omit `v`.
+        rank: Number of leading functions; by default all.
         whiten: Whether to decompose $R_G^{-1/2} P^\top R_F^{-1/2}$ instead, Property 9.
         weights_x: Weights of `x`.
         weights_y: Weights of `y`.
@@ -84,7 +84,9 @@ def decompose(
     """
     check_option("method", method, ("auto", "full", "truncated"))
     if y is None and weights_y is not None:
-        raise OptionError("weights_y without y: with one set of samples give weights_x alone.")
+        raise OptionError(
+            "weights_y without y: with a single set of samples, give only weights_x."
+        )
     own, other = y is None, x if y is None else y
     weights = weights_x, weights_x if own else weights_y
     pair = _pair(x, other, v, kernel, weights, whiten)
@@ -92,7 +94,7 @@ def decompose(
     if own and isinstance(pair, SamplePair) and not pair.kernel.symmetric:
         raise OptionError("Eigenfunctions need equal variances: v_q differs from v.")
     if pair.data.points.ndim != 2 or pair.centres.points.ndim != 2:
-        raise ShapeError("x and y are two sets of points, each of shape (points, dimension).")
+        raise ShapeError("x and y must be two sets of points, each of shape (points, dimension).")
     exact = whiten or isinstance(pair, MixturePair)
     dtype = solve_dtype(pair.device) if exact else pair.dtype
     a, b = (
@@ -146,8 +148,8 @@ def _pair(
         v = as_kernel(v, y if mixtures[0] else x)  # type: ignore[arg-type]
     if whiten and kernel is not None and not isinstance(kernel, GaussianKernel):
         raise KernelError(
-            "whiten=True is Property 9, whose functions are the Gaussians at the points; another "
-            "kernel has none. Use whiten=False."
+            "whiten=True is Property 9, whose functions are the Gaussians at the points; other "
+            "kernels do not have them. Use whiten=False."
         )
     return pair_of(x, y, v, *weights, kernel, whiten)
 
@@ -197,10 +199,10 @@ def decompose_grid(
         p: Density of the left functions at each grid point.
         q: Density of the right functions; None means `p`.
         points: The grid.
-        cell: Volume (length, area) of the cell that each grid point stands for.
+        cell: Volume (length, area) of the cell of each grid point.
         v: Variance, several of them, or a Gaussian kernel.
-        kernel: Another kernel than the Gaussian, instead of `v`.
-        rank: How many leading functions; by default all.
+        kernel: Kernel to use instead of the Gaussian; then omit `v`.
+        rank: Number of leading functions; by default all.
         method: As in `decompose`.
 
     Example:
@@ -214,7 +216,7 @@ def decompose_grid(
     if v is None and kernel is None:
         raise OptionError("v is missing: give a variance, or a kernel.")
     if not cell > 0:
-        raise OptionError(f"cell={cell}: the volume of a grid cell is positive.")
+        raise OptionError(f"cell={cell}: the volume of a grid cell must be positive.")
     same = q is None
     densities = (p, p if q is None else q)
     for name, density in zip(("p", "q"), densities, strict=True):
@@ -249,9 +251,9 @@ def _factorized(
     smaller = min(matrix.shape)
     check_sizes(rank=rank)
     if rank is not None and not 1 <= rank <= smaller:
-        raise OptionError(f"rank={rank}: there are between 1 and {smaller} functions.")
+        raise OptionError(f"rank={rank}: must be between 1 and {smaller}.")
     if method == "truncated" and rank is None:
-        raise OptionError("method='truncated' needs the number of leading functions: rank=.")
+        raise OptionError("method='truncated' needs the number of leading functions (rank).")
     if method == "auto":
         few = rank is not None and smaller > FULL_UP_TO and 10 * rank <= smaller
         method = "truncated" if few else "full"

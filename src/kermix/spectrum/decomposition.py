@@ -62,8 +62,8 @@ class Decomposition:
     With `whitened` (Property 9) the singular values are canonical correlations, and the functions
     are combinations of the Gaussians at the samples, orthonormal in dX.
 
-    Of a mixture, vectors and functions belong to its components: the singular functions of the
-    kernel are functions of mean *and* covariance, and are asked for at the components of another
+    For a mixture, vectors and functions belong to its components: the singular functions of the
+    kernel are functions of mean *and* covariance, and are evaluated at the components of another
     mixture. Those of the whitened form, and `identity`, are functions of points.
     """
 
@@ -176,8 +176,8 @@ class Decomposition:
         if side.own and not self.whitened:
             if form == "lebesgue":
                 raise OptionError(
-                    "form='lebesgue' is for functions of points, and those of a mixture are of "
-                    "its components; decompose with whiten=True."
+                    "form='lebesgue' is for functions of points, but those of a mixture are "
+                    "functions of its components; decompose with whiten=True."
                 )
             return self._at_components(side, other, points)
         at = side.points if points is None else check_samples("points", points)  # type: ignore[arg-type]
@@ -241,8 +241,8 @@ class Decomposition:
             values = given if isinstance(given, Tensor) else given(at)
             if values.shape != at.shape[:1]:
                 raise ShapeError(
-                    f"density has shape {tuple(values.shape)} for {len(at)} points; "
-                    "give one value for each."
+                    f"density has shape {tuple(values.shape)} for {len(at)} points; give one "
+                    "value per point."
                 )
             return values.to(at)
         if own and side.density is not None:
@@ -269,26 +269,26 @@ class Decomposition:
     def _gaussian(self, what: str) -> GaussianKernel:
         if not isinstance(self.kernel, GaussianKernel):
             raise KernelError(
-                f"{what} needs Gaussians at the points, and the kernel is {self.kernel}."
+                f"{what} needs Gaussians at the points, but the kernel is {self.kernel}."
             )
         if self.kernel.layout is not None:
             raise OptionError(
-                "Rows with codes have no density in dX: use form='probability', which is "
-                "orthonormal under the data."
+                "Rows with codes have no density with respect to dX: use form='probability', "
+                "which is orthonormal under the data."
             )
         return self.kernel
 
     def _one(self, side: Side) -> float:
         if len(side.variance) > 1:
             raise VarianceError(
-                "The Gaussians at the samples are functions of one variance; an average of "
-                f"{len(side.variance)} kernels has none. Decompose with one variance."
+                "This needs Gaussians of a single variance, but the kernel is an average of "
+                f"{len(side.variance)}. Decompose with one variance."
             )
         return side.variance[0]
 
     def _needs_kernel_form(self, what: str) -> None:
         if self.whitened:
-            raise OptionError(f"{what} is a property of the kernel's own form: whiten=False.")
+            raise OptionError(f"{what} is only defined for the kernel itself: use whiten=False.")
 
 
 def _divided(side: Side) -> Tensor:  # (N, k)

@@ -96,7 +96,9 @@ def _network(
             generator=generator,
         )
     if batch:
-        raise OptionError(f"model={settings.model!r} has no batches of models; use 'mixture'.")
+        raise OptionError(
+            f"model={settings.model!r} does not support batches of models; use 'mixture'."
+        )
     prior = make_prior(settings.prior, NOISE)
     if settings.model == "network":
         return MixtureNetwork(
@@ -109,7 +111,9 @@ def _network(
     if settings.model == "generator":
         return MLPGenerator(prior.dimension, dimension, generator=generator)
     if image is None or image[1] != image[2]:
-        raise OptionError("model='conv' makes square images; the data are not such images.")
+        raise OptionError(
+            "model='conv' generates square images, but the data are not square images."
+        )
     return ConvDecoder(prior.dimension, image[1], image[0], generator=generator)
 
 

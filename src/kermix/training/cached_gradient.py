@@ -47,7 +47,7 @@ def cached_backward(
         torch.Size([])
     """
     if chunk < 1:
-        raise OptionError(f"chunk={chunk}: at least one row goes through the network at a time.")
+        raise OptionError(f"chunk={chunk}: must be at least 1.")
     parts = inputs.split(chunk)
     with torch.no_grad(), _running_means_kept(network):
         points = torch.cat([network(part) for part in parts])

@@ -74,17 +74,19 @@ def _keep_as_previous(path: Path) -> None:
 def _what_to_do(path: Path) -> str:
     """A sentence for an error: how to go on without a damaged checkpoint."""
     if path.stem == "model":
-        return "Please remove it, then `kermix resume` of the run writes it again."
+        return "Remove it; `kermix resume` will write it again."
     for name in SUBSTITUTES.get(path.stem, ()):
         other = path.with_stem(name)
         try:
             _, content = _read(other)
-            return f"To go on, replace it by {other} (step {content['step']}), which is whole."
+            return (
+                f"To continue, replace it with {other} (step {content['step']}), which is intact."
+            )
         except (KeyError, TypeError, ValueError):
             continue
     if path.stem in SUBSTITUTES:
-        return "No other checkpoint of the run is whole: put back a copy, or begin a new run."
-    return "Please put back a copy, or remove it and begin again."
+        return "No other checkpoint of the run is intact: restore a copy, or start a new run."
+    return "Restore a copy, or remove it and start again."
 
 
 def tensors_of(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

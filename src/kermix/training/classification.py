@@ -256,7 +256,7 @@ class ClassifierTask(Task):
         """Fast steps are what fails."""
         return (
             f"The loss is not finite in epoch {step // self._steps + 1} (learning rate peak "
-            f"{self.settings.peak_rate:g}). Try one three times lower."
+            f"{self.settings.peak_rate:g}). Try a learning rate three times lower."
         )
 
     def content(self) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def load_classifier(folder: Path, device: str = "cpu") -> TrainedClassifier:
         model = build_classifier(settings, tuple(content["shape"]), len(classes))
         load_model(model, tensors)
     except (KeyError, RuntimeError) as error:
-        raise RunError(f"{folder}: model.safetensors holds no classifier ({error}).") from None
+        raise RunError(f"{folder}: model.safetensors is not a classifier ({error}).") from None
     return TrainedClassifier(model.to(device).eval(), settings, classes)
 
 

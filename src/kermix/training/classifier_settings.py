@@ -123,7 +123,7 @@ class ClassifierSettings:
             if not 0 <= getattr(self, name) < most:
                 raise OptionError(f"{name}={getattr(self, name)} must be in [0, {most:g}).")
         if not 0 < self.positions <= 1:
-            raise OptionError(f"positions={self.positions} is a share: above 0, at most 1.")
+            raise OptionError(f"positions={self.positions} must be above 0 and at most 1.")
         if self.model == "cnn" and self.positions < 1:
             raise OptionError("positions is for the Gaussian-product network; the CNN takes all.")
         if self.model == "cnn" and self.score_rate != 1:

@@ -66,8 +66,8 @@ class ColumnScale:
             k = int(column)
             raise SampleError(
                 f"Column {first + k} (from 0) has numbers from {float(ordered[0, k]):.4g} to "
-                f"{float(ordered[-1, k]):.4g}: the squares of their differences are no float64. "
-                "Multiply the column by a number that brings them near 1."
+                f"{float(ordered[-1, k]):.4g}: the squares of their differences overflow or "
+                "underflow in float64. Rescale the column so that its values are near 1."
             )
         return cls(middle, scale)
 

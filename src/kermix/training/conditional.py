@@ -56,20 +56,20 @@ class ConditionalSettings:
     """Settings of a conditional fit.
 
     Attributes:
-        cost: `"svd"`, the SVD cost on the joint kernel followed by refinement; or
-            `"likelihood"` alone, the usual way to train a mixture density network.
+        cost: `"svd"`, the SVD cost on the joint kernel followed by refinement; or only the
+            `"likelihood"`, the usual way to train a mixture density network.
         refine_with: What refinement optimizes: `"likelihood"` or `"closed form"`.
-        components: Components for each context.
+        components: Number of components for each context.
         covariance_type: Of each component: `"isotropic"` (one variance) or `"diagonal"` (one for
             each coordinate).
         width: Width of the hidden layers.
         depth: Number of hidden layers.
-        steps: Steps with the SVD cost; none of a likelihood fit.
+        steps: Number of steps with the SVD cost; none in a likelihood fit.
         refine_steps: Refinement steps, with the likelihood or the closed form.
         contexts: Contexts for each step of the SVD cost; all components of each are drawn.
         batch_size: Data points in each step with the SVD cost.
         refine_batch_size: Data points in each refinement step.
-        context_scale: How much a context counts beside a target in the joint kernel.
+        context_scale: Weight of a context relative to a target in the joint kernel.
         learning_rate: Peak learning rate.
         seed: All randomness comes from it.
     """
@@ -250,7 +250,7 @@ class ConditionalTask(Task):
         if kept != asdict(self.settings) or not same_data:
             raise RunError(
                 f"{path} is the checkpoint of a fit with other settings or data; give another "
-                "file, or remove it to begin again."
+                "file, or remove it to start again."
             )
 
 
@@ -269,9 +269,9 @@ def fit_conditional(
         target: What is to be predicted.
         settings: How to train.
         device: `"auto"`, `"cpu"`, `"cuda"`, ...
-        checkpoint: A file that is written during training, and gone on from if it is there: a fit
-            that was stopped ends with the same weights as one that was not. The model is read
-            from it by `load_conditional`.
+        checkpoint: File to write during training and to continue from if it exists: an interrupted
+            fit ends with the same weights as an uninterrupted one. `load_conditional` reads the
+            model from it.
 
     Example:
         >>> c = torch.linspace(0, 1, 200)[:, None]
@@ -284,7 +284,9 @@ def fit_conditional(
     check_samples("context", context)
     check_samples("target", target)
     if len(context) != len(target):
-        raise ShapeError(f"{len(context)} contexts and {len(target)} targets: one for each.")
+        raise ShapeError(
+            f"context has {len(context)} rows but target has {len(target)}; they must match."
+        )
     task = ConditionalTask(context, target, settings)
     if checkpoint is None:
         Trainer(task, device).run()

@@ -46,7 +46,9 @@ def em_pass(
     logits = table.logits.data.reshape(len(means), -1)
     logs = table.log_variances.data.reshape(len(means), means.shape[1], -1)
     if len(data) != len(means):
-        raise ShapeError(f"{len(data)} sets of points for {len(means)} mixtures: one for each.")
+        raise ShapeError(
+            f"{len(data)} sets of points for {len(means)} mixtures; the numbers must match."
+        )
     total = means.new_zeros(())
     for item, points in enumerate(data):
         before = means[item], logits[item].log_softmax(0), logs[item].exp()
@@ -116,7 +118,9 @@ def product_em_pass(
     """
     items = model.means.shape[:-3].numel()
     if len(data) != items:
-        raise ShapeError(f"{len(data)} sets of points for {items} mixtures: one for each.")
+        raise ShapeError(
+            f"{len(data)} sets of points for {items} mixtures; the numbers must match."
+        )
     means, logs, choices = (
         t.data.view(items, *t.shape[-3:])
         for t in (model.means, model.log_variances, model.part_logits)

@@ -33,7 +33,9 @@ class ImageRows:
         self.labels = torch.zeros(len(images), dtype=torch.long)
         if labels is not None and classes > 1:
             if len(labels) != len(images):
-                raise ShapeError(f"{len(labels)} labels for {len(images)} images: one for each.")
+                raise ShapeError(
+                    f"{len(labels)} labels for {len(images)} images; the numbers must match."
+                )
             self.labels = torch.from_numpy(np.array(labels)).long()
         self.classes, self.device = classes, device
         counts = torch.bincount(self.labels, minlength=classes)

@@ -105,16 +105,16 @@ class ImageSettings:
             raise OptionError(f"states={self.states} is for prior='hybrid'; the prior is uniform.")
         if self.kernel_variance is not None and self.variance != 1:
             raise OptionError(
-                f"kernel_variance={self.kernel_variance} is absolute; leave out variance, which "
-                "is a multiple of what is found from the data."
+                f"kernel_variance={self.kernel_variance} is absolute; omit variance, which is a "
+                "multiple of the estimate from the data."
             )
         check_option("covariance_type", self.covariance_type, ("isotropic", "diagonal"))
         if not self.spaces:
-            raise OptionError("spaces is empty: a cost acts somewhere.")
+            raise OptionError("spaces is empty: the cost needs at least one space.")
         for space in self.spaces:
             check_option("space", space, SPACES)
         if self.model == "mixture" and not self.codes_only:
-            raise OptionError("model='mixture' is one of codes: spaces=('codes',).")
+            raise OptionError("model='mixture' is a mixture of codes: use spaces=('codes',).")
         if "channels" in self.spaces and not self.by_channel:
             raise OptionError("The space 'channels' needs by_channel: a code for each channel.")
         if self.refine_steps and self.model != "mixture":

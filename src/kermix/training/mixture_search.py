@@ -98,7 +98,9 @@ def choose_mixture(
     if components is not None:
         check_count("components", components, 1)
         if components > len(rows):
-            raise OptionError(f"components={components} for {len(rows)} rows: fewer are needed.")
+            raise OptionError(
+                f"components={components} for {len(rows)} rows: use fewer components."
+            )
     scale = ColumnScale.of(rows.double())
     values = scale(rows.double())
     search = MixtureTrials(values, components, generator, passes)
@@ -121,7 +123,7 @@ def _checked(rows: Tensor) -> Tensor:
         return check_samples("rows", rows)
     check_samples("rows", rows.masked_fill(missing, 0))
     for column in missing.all(0).nonzero().flatten().tolist():
-        raise SampleError(f"Column {column} (from 0) of the rows has no number: leave it out.")
+        raise SampleError(f"Column {column} (from 0) of the rows has no numbers: remove it.")
     return rows[~missing.all(1)]
 
 

@@ -62,7 +62,7 @@ class RowTask(Task):
             check_shares(self.settings, ranks.size)
             if self.model.is_continuous:
                 raise OptionError(
-                    "model='continuous' is trained by one process: leave out devices."
+                    "model='continuous' can only be trained by one process: omit devices."
                 )
             batch_norm_over_ranks(self.model, ranks, device)
         objective = Objective(self.model, self.settings, self.variances, ranks, self.strategy)
@@ -167,6 +167,6 @@ def check_shares(settings: FitSettings, ranks: int) -> None:
     for name, size in sizes.items():
         if size is not None and size < ranks:
             raise OptionError(
-                f"{name}={size} is shared among {ranks} processes, and one is left with nothing; "
-                "use more of it, or fewer processes."
+                f"{name}={size} is shared among {ranks} processes, leaving one with nothing; "
+                "increase it, or use fewer processes."
             )

@@ -32,36 +32,36 @@ class FitSettings:
     """Settings of a fit.
 
     Attributes:
-        cost: What is optimized: one of the paper's four costs, or a baseline.
-        form: Of the matrix-matrix cost: `"trace"` (None is this), `"data_fixed"` or `"logdet"`,
-            see `kermix.matrix_cost`.
-        model: `"mixture"`, a table of components; `"network"`, noise to components;
-            `"continuous"`, noise that is drawn anew in each step to components (the paper's
-            mixture with a prior); `"generator"` and `"conv"`, noise to centres (the paper's
-            experiments).
+        cost: Cost to optimize: one of the paper's four costs, or a baseline.
+        form: Form of the matrix-matrix cost: `"trace"` (None means this), `"data_fixed"` or
+            `"logdet"`, see `kermix.matrix_cost`.
+        model: `"mixture"`, a table of components; `"network"`, which maps noise to components;
+            `"continuous"`, which maps noise redrawn in each step to components (the paper's
+            mixture with a prior); `"generator"` and `"conv"`, which map noise to centres (the
+            paper's experiments).
         components: Number of components of a mixture; centres for each step of a generator. None
-            takes 128, and one for each 10 rows where there are fewer than 1280.
+            means 128, or one per 10 rows if there are fewer than 1280.
         covariance_type: Of each component: `"isotropic"` (one variance) or `"diagonal"` (one for
             each coordinate).
-        prior: Of the noise that goes into a network.
+        prior: Prior of the noise that goes into a network.
         steps: Training steps with the cost.
         refine_steps: Refinement steps after training, for mixtures only. They use the data as
-            points, without a kernel that widens them, so that the variances come out right. None
-            takes 500.
+            points, without a kernel that widens them, so that the variances are correct. None
+            means 500.
         refine_with: What refinement optimizes: `"likelihood"`, or `"closed form"`, the
-            Cauchy-Schwarz cost, which weighs modes more than tails and needs more steps.
+            Cauchy-Schwarz cost, which gives modes more weight than tails and needs more steps.
         batch_size: Data points in each training step.
         refine_batch_size: Data points in each refinement step.
-        variance: Variance of the kernel at the end, in units of the scaled data; None finds it.
-        start_variance: Variance at the beginning; None takes the median rule.
-        kernel_variance: Variance of the kernel in the data's own units (squared), the same in all
-            steps, as the paper has it. All columns then share one scale. Instead of `variance`
-            and `start_variance`.
+        variance: Final variance of the kernel, in units of the scaled data; None estimates it.
+        start_variance: Initial variance; None uses the median rule.
+        kernel_variance: Variance of the kernel in the (squared) units of the data, the same in all
+            steps, as in the paper. All columns then share one scale. Replaces `variance` and
+            `start_variance`.
         variance_factors: The kernel is an average over several variances: the scheduled variance
             times each of these factors.
-        learning_rate: Peak learning rate; None chooses by model.
-        average: Steps over which weights are averaged; the running mean is then the model that
-            reports look at and that is kept. 0 for none.
+        learning_rate: Peak learning rate; None depends on the model.
+        average: Number of steps over which to average the weights; reports and the saved model
+            then use the running mean. 0 for no averaging.
         seed: All randomness comes from it.
     """
 
@@ -108,8 +108,9 @@ class FitSettings:
                 raise OptionError(f"{name}={value} must be a positive number.")
         if self.kernel_variance is not None and (self.variance or self.start_variance):
             raise OptionError(
-                f"kernel_variance={self.kernel_variance} is constant, in the data's units; leave "
-                "out variance and start_variance, which are a schedule in units of scaled data."
+                f"kernel_variance={self.kernel_variance} is constant, in the units of the data; "
+                "omit variance and start_variance, which define a schedule in units of the "
+                "scaled data."
             )
         if not self.is_mixture:
             if self.cost == "likelihood":
@@ -128,7 +129,7 @@ class FitSettings:
         return self.model in ("mixture", "network")
 
     def for_data(self, rows: int) -> "FitSettings":
-        """The settings with what was left open decided for so many rows."""
+        """The settings with defaults filled in for this many rows."""
         refine_steps, components = self.refine_steps, self.components
         if components is None:
             few = self.is_mixture and rows < ROWS_FOR_EACH * MOST_COMPONENTS

@@ -1,23 +1,20 @@
 """Training of the table model: random columns are seen, the others are to be likely."""
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count
 from kermix.distributed import Ranks
-from kermix.errors import OptionError
 from kermix.models.table.drawing import rows_at_once
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.network import TableNetwork
 from kermix.training.averaging import RunningAverage
 from kermix.training.schedules import learning_rate
 from kermix.training.table_calibration import calibrate
-from kermix.training.table_crossing import FEWEST_MEMBERS, Crossing
+from kermix.training.table_crossing import Crossing
 from kermix.training.table_questions import (
     Questions,
     ordered_questions,
@@ -26,121 +23,21 @@ from kermix.training.table_questions import (
 )
 from kermix.training.table_rows import (
     LARGEST_SHUFFLE,
-    OtherRows,
     StoredRows,
     TableRows,
-    split_rows,
+)
+from kermix.training.table_settings import (
+    FEWEST_HELD_OUT,
+    TableModelSettings,
+    check_table_shares,
+    table_split,
 )
 from kermix.training.task import Forward, Row, Task
 
-__all__ = ["TableModelSettings", "TableModelTask", "TableRows", "check_table_shares",
-           "table_split"]  # fmt: skip
+__all__ = ["TableModelTask", "TableRows"]
 
-FEWEST_HELD_OUT, ENOUGH_HELD_OUT, MOST_HELD_OUT = 8, 300, 4096
 LOOKS = 4096  # at held-out rows in a report, with different columns seen
 REPORTS = 40  # in a training
-
-
-@dataclass(frozen=True)
-class TableModelSettings:
-    """Settings of a table model.
-
-    Attributes:
-        width: Features of a row.
-        blocks: Residual blocks.
-        components: Gaussians of a number's mixture.
-        dropout: Share of features that a block leaves out in training.
-        steps: Training steps.
-        batch_size: Rows in each step.
-        learning_rate: Peak learning rate.
-        decay: Weight decay.
-        average: Steps that the running average of the weights reaches back.
-        held_out: Share of rows that decide which step is kept, of small tables up to thrice as
-            many; 0 keeps the last.
-        patience: Reports without progress after which training ends.
-        order_share: Share of the rows of a step that ask for the next cell, in the order in which
-            rows are drawn, rather than for any that are not seen.
-        target: Place of a column that the model is about.
-        target_share: Share of the rows of a step in which all columns but the target are seen; if
-            there are such rows, the target's density alone decides which step is kept.
-        members: Networks whose mixtures are averaged.
-        calibrate: Whether mixtures are made as wide as the rows held out have it, after training;
-            None if the target's density alone decides. The noise of many columns' factors is as
-            large as their gain.
-        crossed: Whether, to calibrate three or more members by a table so small that few rows
-            could be held out, half of the rows are left out by two members each instead, see
-            `kermix.training.table_crossing`.
-        seed: All randomness comes from it.
-    """
-
-    width: int = 256
-    blocks: int = 3
-    components: int = 12
-    dropout: float = 0.1
-    steps: int = 2000
-    batch_size: int = 2048
-    learning_rate: float = 2e-3
-    decay: float = 1e-2
-    average: int = 200
-    held_out: float = 0.05
-    patience: int = 10
-    order_share: float = 0.3
-    target: int | None = None
-    target_share: float = 0.0
-    members: int = 1
-    calibrate: bool | None = None
-    crossed: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("width", "blocks", "components", "steps", "batch_size", "patience",
-                     "members"):  # fmt: skip
-            check_count(name, getattr(self, name), 1)
-        check_count("average", self.average, 0)
-        if not 0 <= self.dropout < 1 or not 0 <= self.held_out < 1:
-            raise OptionError(
-                f"dropout={self.dropout} and held_out={self.held_out} must be shares, below 1."
-            )
-        if not 0 <= self.order_share <= 1:
-            raise OptionError(f"order_share={self.order_share} must be a share.")
-        if not 0 <= self.target_share <= 1 or (self.target_share > 0 and self.target is None):
-            raise OptionError(
-                f"target_share={self.target_share} must be a share, and more than 0 only with a "
-                f"target, which is {self.target}."
-            )
-        if not 0 < self.learning_rate < math.inf or not 0 <= self.decay < math.inf:
-            raise OptionError(
-                f"learning_rate={self.learning_rate} must be above 0, and decay={self.decay} not "
-                "negative; both must be finite."
-            )
-
-    @property
-    def calibrates(self) -> bool:
-        """Whether widths and probabilities are calibrated after the training."""
-        return self.target_share > 0 if self.calibrate is None else self.calibrate
-
-    def crosses(self, rows: int) -> bool:
-        """Whether different members leave out different rows of a table of so many."""
-        few = FEWEST_HELD_OUT <= _held_out_rows(self.held_out, rows) < ENOUGH_HELD_OUT
-        enough = self.members >= FEWEST_MEMBERS
-        return self.crossed and self.calibrates and few and enough
-
-    def for_rows(self, rows: int) -> "TableModelSettings":
-        """For tables of few rows, a batch is an eighth of them, and no less than 32."""
-        return replace(self, batch_size=min(self.batch_size, max(32, rows // 8)))
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain numbers."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "TableModelSettings":
-        """The inverse of `as_json`; unknown names are an error."""
-        unknown = sorted(set(content) - {field.name for field in fields(cls)})
-        if unknown:
-            raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
-        # Runs before there was an order asked for any columns.
-        return cls(**{"order_share": 0.0, **content})
 
 
 class TableModelTask(Task):
@@ -433,30 +330,5 @@ class TableModelTask(Task):
         self._best_step, self.ended = content["best_step"], content["ended"]
 
 
-def check_table_shares(settings: TableModelSettings, rows: int, ranks: int) -> None:
-    """Refuse batches that leave a process without a row."""
-    if min(settings.batch_size, rows) < ranks:
-        raise OptionError(
-            f"batch_size={settings.batch_size} of {rows} rows is shared among {ranks} processes, "
-            "and one is left with nothing; use fewer."
-        )
-
-
-def table_split(rows: int, settings: TableModelSettings) -> tuple[Tensor, Tensor | OtherRows]:
-    """Numbers of the rows that are held out, and of those to train with.
-
-    None is held out by all members where each row is learned by some.
-    """
-    held = 0 if settings.crosses(rows) else _held_out_rows(settings.held_out, rows)
-    return split_rows(rows, held, settings.seed)
-
-
 def _row_losses(found: Tensor, known: Tensor, factors: Tensor) -> Tensor:  # (N, D) -> (N,)
     return -(found.masked_fill(known, 0.0) * factors).sum(1)
-
-
-def _held_out_rows(share: float, rows: int) -> int:
-    """Few rows decide badly, so of small tables more are held out."""
-    wanted = max(share * rows, min(3 * share * rows, ENOUGH_HELD_OUT, rows / 2))
-    held = min(MOST_HELD_OUT, round(wanted), rows - 1)
-    return held if held >= FEWEST_HELD_OUT else 0

@@ -70,7 +70,7 @@ def cache_folder() -> Path:
         from pooch import os_cache
     except ImportError:
         raise MissingExtraError(
-            "Keeping prepared images needs pooch: pip install 'kermix[images]'."
+            "Caching prepared images needs pooch: pip install 'kermix[images]'."
         ) from None
     return os_cache("kermix")
 
@@ -116,11 +116,11 @@ def prepared(name: str, plan: Callable[[], Plan], cache: Path | None) -> Prepare
             _put(temporary, entry)
         found = _read(entry)
     except OSError as error:
-        note = f"Not kept in {folder} for the next time: {error.strerror or error}."
+        note = f"Not cached in {folder}: {error.strerror or error}."
     else:
         if found is not None:
             return found
-        note = f"Not kept in {folder} for the next time: it could not be read back."
+        note = f"Not cached in {folder}: it could not be read back."
     return _in_memory(chosen, note)
 
 

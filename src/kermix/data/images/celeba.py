@@ -21,7 +21,9 @@ PICTURES = "img_align_celeba"
 PARTS_LIST = "list_eval_partition.txt"
 ATTRIBUTES_LIST = "list_attr_celeba.txt"
 PARTS = {"train": 0, "valid": 1, "test": 2}
-BY_HAND = "It must be downloaded by hand, as its authors ask every user to agree to its terms."
+BY_HAND = (
+    "It must be downloaded manually, because its authors ask every user to agree to its terms."
+)
 SIZE = 64
 CROP = 148  # of 178 x 218 pixels: the face, with little of what is behind it
 
@@ -46,7 +48,7 @@ class Faces:
         """One attribute, as 0 and 1."""
         if name not in self.names:
             known = ", ".join(self.names) or f"none, as there is no {ATTRIBUTES_LIST}"
-            raise OptionError(f"{name!r} is no attribute of the faces; known are {known}.")
+            raise OptionError(f"{name!r} is not an attribute of the faces; choose from {known}.")
         return self.attributes[:, self.names.index(name)].astype(np.int64)
 
 
@@ -73,7 +75,7 @@ def read_celeba(
     if part not in PARTS:
         raise OptionError(f"part is {part!r}; offered are {', '.join(PARTS)}.")
     if root is None:
-        raise ImageError(f"celeba: name the folder that holds it as data_root. {BY_HAND}")
+        raise ImageError(f"celeba: give its folder as data_root. {BY_HAND}")
     folder = _find_folder(root)
     files, notes = _part(folder, part)
     form = Form(3, size, size, crop)
@@ -94,7 +96,7 @@ def _find_folder(root: Path) -> Path:
         return root.resolve()
     packed = next((p for base in bases for p in base.rglob(f"{PICTURES}.zip")), None)
     if packed is not None:
-        raise ImageError(f"{packed}: still packed; unpack it where it lies.")
+        raise ImageError(f"{packed}is still packed; unpack it in place.")
     raise ImageError(f"{root}: no folder {PICTURES} in it. {BY_HAND}")
 
 
@@ -112,7 +114,7 @@ def _part(folder: Path, part: str) -> tuple[list[Path], tuple[str, ...]]:
     if path is None:
         held = held_out(list(there.values()))
         files = [f for f in there.values() if part != "valid" and (f in held) == (part == "test")]
-        notes = [f"celeba: no {PARTS_LIST}; a fifth of the pictures is held out for the test."]
+        notes = [f"celeba: no {PARTS_LIST}; a fifth of the images is held out for testing."]
     else:
         listed = _read_parts(path)
         wanted = [name for name, number in listed.items() if number == PARTS[part]]
@@ -125,7 +127,7 @@ def _part(folder: Path, part: str) -> tuple[list[Path], tuple[str, ...]]:
                 f"are not there, as {missing[0]}."
             )
         if extra := there.keys() - listed.keys():
-            notes.append(f"celeba: {len(extra)} pictures are in no list and were left out.")
+            notes.append(f"celeba: {len(extra)} images are in no list and are ignored.")
     if not files:
         raise ImageError(f"{folder}: no pictures of the part {part!r}.")
     return files, tuple(notes)
@@ -147,7 +149,9 @@ def _attributes(folder: Path, files: list[str]) -> tuple[tuple[str, ...], np.nda
         return (), np.zeros((len(files), 0), bool)
     lines = _lines(path)
     if len(lines) < 2 or not lines[0].strip().isdigit():
-        raise ImageError(f"{path}: damaged; a count and the attributes' names come first.")
+        raise ImageError(
+            f"{path}: damaged; it must begin with a count and the names of the attributes."
+        )
     names = tuple(lines[1].split())
     found = {}
     for number, line in enumerate(lines[2:], 3):

@@ -48,7 +48,7 @@ def read_binary_archive(path: Path, split: Split) -> tuple[np.ndarray, np.ndarra
             contents[name] = content
     missing = sorted(wanted - contents.keys())
     if missing:
-        raise ImageError(f"{path}: {missing[0]} is not in this archive; fetch it again.")
+        raise ImageError(f"{path}: {missing[0]} is not in this archive; download it again.")
     return _records([(f"{path}: {name}", contents[name]) for name in BATCHES[split]])
 
 
@@ -87,7 +87,7 @@ def _members(path: Path, split: Split) -> list[tuple[str, bytes]]:
         if len(parts) < 3 or parts[-3] != split or not is_picture(name):
             continue
         if parts[-2] not in CLASSES:
-            raise ImageError(f"{path}: {name} is in no class of CIFAR-10.")
+            raise ImageError(f"{path}: {name} does not belong to a class of CIFAR-10.")
         found.append((name, content))
     if not found:
         raise ImageError(f"{path}: no pictures {split}/CLASS/*.jpg in this archive.")
@@ -107,19 +107,19 @@ def _archived(path: Path) -> Iterator[tuple[str, bytes]]:
             while stream.read(2**20):
                 pass
     except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
-        raise ImageError(f"{path}: damaged or not whole ({error}); fetch it again.") from None
+        raise ImageError(f"{path}: damaged or incomplete ({error}); download it again.") from None
 
 
 def _records(contents: list[tuple[str, bytes]]) -> tuple[np.ndarray, np.ndarray]:
     for name, data in contents:
         if not data or len(data) % RECORD:
             raise ImageError(
-                f"{name}: damaged; {len(data)} bytes are no whole number of images of {RECORD} "
-                "bytes each. Fetch it again."
+                f"{name}: damaged; {len(data)} bytes are not a multiple of the {RECORD} bytes of "
+                "an image. Download it again."
             )
         largest = max(data[::RECORD])
         if largest >= len(CLASSES):
-            raise ImageError(f"{name}: not of CIFAR-10; there is a label {largest}.")
+            raise ImageError(f"{name}: not from CIFAR-10; it has a label {largest}.")
     rows: np.ndarray = np.concatenate([np.frombuffer(data, np.uint8) for _, data in contents])
     rows = rows.reshape(-1, RECORD)
     return rows[:, 1:].reshape(-1, 3, SIDE, SIDE), rows[:, 0].astype(np.int64)

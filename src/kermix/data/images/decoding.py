@@ -157,8 +157,8 @@ def _decode_blocks(
                 yield waiting.popleft().result()
         except loky.BrokenProcessPool:
             raise ImageError(
-                "A process that decodes pictures was ended from outside, most likely for lack of "
-                "memory; try again with workers=1."
+                "A process that decodes images was killed, most likely for lack of memory; try "
+                "again with workers=1."
             ) from None
         finally:
             for future in waiting:
@@ -231,5 +231,5 @@ def _needed(module: str) -> Any:
     except ImportError:
         package = module.partition(".")[0].replace("PIL", "Pillow")
         raise MissingExtraError(
-            f"Reading pictures needs {package}: pip install 'kermix[images]'."
+            f"Reading images needs {package}: pip install 'kermix[images]'."
         ) from None

@@ -84,8 +84,9 @@ def fetch(urls: Sequence[str], md5: str, target: Path, progress: bool = True) ->
     except OSError as error:
         raise DownloadError(f"{target}: cannot be written ({error.strerror or error}).") from None
     raise DownloadError(
-        f"{target.name} could not be fetched ({'; '.join(failures)}). Try again, which goes on "
-        "where it stopped, or put the file into a folder and name that: --data-root FOLDER."
+        f"{target.name} could not be downloaded ({'; '.join(failures)}). Try again (interrupted "
+        "downloads resume), or put the file into a folder and give that folder: --data-root "
+        "FOLDER."
     )
 
 
@@ -129,7 +130,7 @@ def _restart_if_whole(answer: Any, file: BinaryIO) -> None:
 def _reason(error: Exception) -> str:
     text = str(error)
     if isinstance(error, ValueError):
-        return "what came is not the official file (its MD5 sum is another)"
+        return "the downloaded file is not the official one (its MD5 sum differs)"
     return "no connection" if "Max retries" in text or "resolve" in text else text
 
 
@@ -138,7 +139,7 @@ def _pooch() -> Any:
         import pooch
     except ImportError:
         raise MissingExtraError(
-            "Downloading data needs pooch: pip install 'kermix[images]'; or name a data_root that "
-            "holds the files."
+            "Downloading data needs pooch: pip install 'kermix[images]'; or give a data_root "
+            "that holds the files."
         ) from None
     return pooch

@@ -47,8 +47,7 @@ def find_pictures(folder: Path) -> list[Path]:
     files = sorted(p for p in folder.rglob("*") if is_picture(p.name) and p.is_file())
     if not files:
         raise ImageError(
-            f"{folder}: no pictures in this folder; files that end in {', '.join(SUFFIXES)} are "
-            "read."
+            f"{folder}: no images in this folder; supported files end in {', '.join(SUFFIXES)}."
         )
     return files
 
@@ -83,8 +82,8 @@ def read_class_folders(folder: Path) -> ClassFolders:
         held += [(file, label) for file in files if file in chosen]
     if not held:
         raise ImageError(
-            f"{folder}: too few pictures in each class to hold some out for the test; at least 3 "
-            "are needed in one of them, or folders train/ and test/."
+            f"{folder}: too few images per class to hold some out for testing; at least one "
+            "class needs 3, or use folders train/ and test/."
         )
     note = (
         f"{folder.name}: no test folder; a fifth of each class was held out, {len(held)} in all."
@@ -144,7 +143,7 @@ def prepare_files(
     digest = fingerprint(root, [*files, *deciding], len(files), labels, size, form)
     result = prepared(f"{name}-{digest}", plan, cache)
     if not len(result.images):
-        raise ImageError(f"{root}: no picture could be read; the first is {result.damaged[0]}.")
+        raise ImageError(f"{root}: no image could be read; the first is {result.damaged[0]}.")
     return result
 
 
@@ -180,8 +179,8 @@ def _common_form(
     if others:
         why = "the size asked for" if size is not None else "the most common size"
         notes = (
-            f"{root.name}: {others} of {sum(sizes.values())} pictures were cropped to the middle "
-            f"and resized to {width} x {height}, {why}.",
+            f"{root.name}: {others} of {sum(sizes.values())} images were centre-cropped and "
+            f"resized to {width} x {height}, {why}.",
         )
     return Form(channels, height, width), notes
 
@@ -190,8 +189,9 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
     found = {p.name: find_pictures(p) for p in _folders(folder)}
     if len(found) < 2:
         raise ImageError(
-            f"{folder}: {len(found)} folders with pictures, and a class needs one each; expected "
-            "is FOLDER/CLASS/*.png, or FOLDER/train/CLASS/*.png and FOLDER/test/CLASS/*.png."
+            f"{folder}: {len(found)} folders with images, but each class needs a folder of its "
+            "own; expected FOLDER/CLASS/*.png, or FOLDER/train/CLASS/*.png and "
+            "FOLDER/test/CLASS/*.png."
         )
     return found
 

@@ -108,7 +108,7 @@ def load_labelled(
     folder = Path(source)
     if not folder.is_dir():
         raise ImageError(
-            f"{source}: not a folder, and not a labelled set by name; these are digits, mnist, "
+            f"{source}: neither a folder nor a labelled data set; these are digits, mnist, "
             "cifar10 and celeba:ATTRIBUTE."
         )
     return _class_folders(folder.resolve(), split, cache, size, workers)
@@ -158,7 +158,7 @@ def _cifar10(
             found = cifar.read_picture_archive(pictures, split, cache=cache, workers=workers)
             images, labels = found.images, found.labels
             notes = (
-                f"cifar10: the JPEG copy {pictures.name} was read, which is slightly lossy.",
+                f"cifar10: the JPEG copy {pictures.name} is used, which is slightly lossy.",
                 *found.notes,
                 *damage_note("cifar10", found),
             )
@@ -209,7 +209,7 @@ def _class_folders(
     if lost and split == "train":
         raise ImageError(
             f"{folder}: no picture of the class {found.classes[min(lost)]!r} could be read; "
-            "mend its pictures, or remove its folder."
+            "repair its images, or remove its folder."
         )
     return LabelledImages(folder.name, read.images, read.labels, found.classes, notes)
 
@@ -249,7 +249,7 @@ def _places(name: str, data_root: Path | None, cache: Path | None, *inner: str) 
     """Where the files of a set may be; asked for more than a data_root, it downloads them."""
     if data_root is not None:
         if not data_root.is_dir():
-            raise ImageError(f"{data_root}: the data_root is no folder.")
+            raise ImageError(f"{data_root}: the data_root is not a folder.")
         yield from (data_root, *(data_root / folder for folder in inner))
     try:
         yield fetch_all(name, cache)

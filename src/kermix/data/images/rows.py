@@ -41,7 +41,7 @@ def read_image_folder(
     notes: tuple[str, ...] = ()
     if (parts := part_folders(folder)) is not None:
         base = parts[split == "test"]
-        notes = (f"{folder.name}: the pictures in its folder {base.name} were read.",)
+        notes = (f"{folder.name}: using the images in its folder {base.name}.",)
     files = [file for file in together if base in file.parents]
     inner = [file.relative_to(base).parts[0] for file in files]
     classes = tuple(sorted(set(inner)))

@@ -21,7 +21,7 @@ def expand(sources: Iterable[str | Path]) -> list[str]:
     Example:
         >>> expand(["nothing/here-*.csv"])
         Traceback (most recent call last):
-        kermix.errors.TableError: nothing/here-*.csv: no file has such a name.
+        kermix.errors.TableError: nothing/here-*.csv: no file matches this name.
     """
     found: dict[str, None] = {}
     for source in sources:
@@ -31,7 +31,7 @@ def expand(sources: Iterable[str | Path]) -> list[str]:
             if Path(text).is_dir():
                 ends = ", ".join(IN_FOLDERS)
                 raise TableError(f"{text}: no file in this folder ends in {ends}.")
-            raise TableError(f"{text}: no file has such a name.")
+            raise TableError(f"{text}: no file matches this name.")
         for match in matches:
             kind_of_file(match)
         found.update(dict.fromkeys(matches))
@@ -119,7 +119,7 @@ def _filesystem(address: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError:
         raise MissingExtraError(
-            f"{address}: addresses need fsspec: pip install 'kermix[dask]'."
+            f"{address}: remote addresses need fsspec: pip install 'kermix[dask]'."
         ) from None
     try:
         return url_to_fs(address)

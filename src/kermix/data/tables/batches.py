@@ -79,8 +79,8 @@ def _matched(
     if not (file.named and first.named) and strict:
         if len(file.columns) != len(wanted):
             raise TableError(
-                f"{file.address}: {len(file.columns)} columns of numbers, and {first.address} has "
-                f"{len(wanted)}."
+                f"{file.address}: {len(file.columns)} columns of numbers, but {first.address} "
+                f"has {len(wanted)}."
             )
         return file.columns
     missing = [c for c in wanted if c not in file.columns]

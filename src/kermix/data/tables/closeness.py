@@ -126,5 +126,5 @@ class KeepAway:
         told += ["copies"] if self.deduplicate else []
         raise OptionError(
             f"After {ROUNDS} rounds {len(left)} of {rows} rows are still {' or '.join(told)} of "
-            "the rows to keep away from: take a smaller distance, or give fewer values."
+            "the rows to keep away from: use a smaller distance, or condition on fewer values."
         )

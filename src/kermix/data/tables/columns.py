@@ -122,9 +122,8 @@ class CategoryColumn(Column):
                 ways = "unseen='other'" if self.other else "fold_below=1 when the schema is made"
                 raise SchemaError(
                     f"{table}, row {first_row + int(new.argmax())}, column {self.name}: the "
-                    f"schema has no value {listed(repr(v) for v in found[:3])} "
-                    f"({int(new.sum())} such cells, {len(found)} different). To allow for "
-                    f"unseen values use {ways}."
+                    f"schema has no value {listed(repr(v) for v in found[:3])} ({int(new.sum())} "
+                    f"such cells, {len(found)} distinct). To allow unseen values, use {ways}."
                 )
         return _with_gaps(codes, empty, self, table, unseen, first_row)
 
@@ -390,7 +389,7 @@ def _with_gaps(
     elif unseen != "unknown":
         raise SchemaError(
             f"{table}, row {first_row + int(empty.argmax())}, column {owner.name}: "
-            f"{int(empty.sum())} values are missing, and the schema was learned from "
-            "rows without gaps in it."
+            f"{int(empty.sum())} values are missing, but the schema was learned from rows "
+            "without missing values in it."
         )
     return codes

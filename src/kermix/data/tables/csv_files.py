@@ -37,8 +37,8 @@ def unpacked(path: Path, packed: str) -> bytes:
                 total += len(part)
                 if total > limit:
                     raise SizeError(
-                        f"{path}: becomes more than {limit >> 20} MiB from {size} bytes; unpack "
-                        "it yourself if that is right."
+                        f"{path}: would expand from {size} bytes to more than {limit >> 20} MiB; "
+                        "unpack it yourself if that is right."
                     )
                 parts.append(part)
     except (OSError, EOFError, arrow.ArrowException) as error:

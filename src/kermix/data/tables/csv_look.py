@@ -24,16 +24,16 @@ HEADS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-s
 
 @dataclass(frozen=True)
 class Reading:
-    """How a table is to be read, where the user says so.
+    """The user's options for reading a table.
 
     Attributes:
-        columns: Which columns to use, in this order; None: all.
-        exclude: Columns to leave aside.
+        columns: Columns to use, in this order; None means all.
+        exclude: Columns to ignore.
         kinds: Kinds of columns by name.
-        delimiter: Between the cells of a text file.
+        delimiter: Field delimiter of a text file.
         decimal: "." or ",".
         encoding: Of a text file.
-        header: Whether the first line holds names; None: judged.
+        header: Whether the first line holds column names; None means detected.
         known_text: Columns that hold text, whatever their cells look like; some may not be there.
         known_numbers: Columns that hold numbers, though their cells may look like codes.
     """
@@ -62,7 +62,7 @@ class Reading:
                 raise OptionError(f"encoding={self.encoding!r} is not known.") from None
 
     def said(self) -> dict[str, Any]:
-        """What differs from the default, by name.
+        """The options that differ from the default, by name.
 
         Example:
             >>> Reading(exclude=("id",), decimal=",").said()
@@ -116,14 +116,14 @@ def look_at_csv(head: bytes, name: str, reading: Reading | None = None) -> CsvLo
     decimal = reading.decimal or "."
     if reading.decimal is None and delimiter != "," and _has_decimal_commas(rows[1:] or rows):
         decimal = ","
-        notes.append(f"{name}: numbers have a decimal comma; if not, say --decimal '.'.")
+        notes.append(f"{name}: numbers have a decimal comma; if not, use --decimal '.'.")
     first, others = rows[0], [r for r in rows[1:] if len(r) == len(rows[0])]
     named = reading.header
     if named is None:
         named, doubt = _is_header(first, others, decimal)
         if doubt:
-            what = "names, not data; if it is data, say --no-header" if named else (
-                "data; if it holds names, say --header")  # fmt: skip
+            what = "column names; if it is data, use --no-header" if named else (
+                "data; if it holds column names, use --header")  # fmt: skip
             notes.append(f"{name}: the first line, {_shown(first)}, is taken for {what}.")
     if named:
         _check_one_line(text, delimiter, name)
@@ -161,7 +161,7 @@ def _decoded(head: bytes, name: str, asked: str | None) -> tuple[str, str, list[
 
 def latin_note(name: str) -> str:
     """What to say of a file that is not in UTF-8."""
-    return f"{name}: not in UTF-8, read as Latin-1; if it is something else, say --encoding."
+    return f"{name}: not in UTF-8, read as Latin-1; if that is wrong, use --encoding."
 
 
 def _rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
@@ -182,8 +182,8 @@ def _check_one_line(text: str, delimiter: str, name: str) -> None:
         # In quotes that never end it would be the whole file.
         if ("\n" in cell or "\r" in cell) and f'{cell}"' in text.replace('""', '"'):
             raise TableError(
-                f"{name}: the name of column {place}, {cell[:40]!r}, goes over several "
-                "lines; names have to be in the first line, so please rename it there."
+                f"{name}: the name of column {place}, {cell[:40]!r}, spans several lines; names "
+                "must be on the first line, so rename it there."
             )
 
 

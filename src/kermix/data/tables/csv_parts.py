@@ -159,8 +159,8 @@ def _line_blocks(
         carry = block[cut:]
         if len(carry) > LONGEST_ROW:
             raise SizeError(
-                f"{name}: a row of more than {LONGEST_ROW >> 20} MiB; a quotation mark may not be "
-                "closed, or it is no table."
+                f"{name}: a row of more than {LONGEST_ROW >> 20} MiB; a quotation mark may be "
+                "missing, or it is not a table."
             )
         if block[:cut].strip():
             yield block[:cut]

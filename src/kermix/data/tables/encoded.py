@@ -15,13 +15,13 @@ class EncodedTable:
     """Rows as codes and numbers.
 
     Attributes:
-        codes: int64, (rows, modelled columns). Codes of a column are `0 ... code_count - 1`. Of a
-            number or a time, 0 stands for its continuous part, the next ones for its atoms; of a
-            category, each value has one. The last code is "missing", where the column has gaps.
-            -1 says that a cell is not known (see `Schema.encode`).
+        codes: int64, (rows, modelled columns). Codes of a column are `0 ... code_count - 1`. For a
+            number or a time, 0 is its continuous part and the next codes are its atoms; for a
+            category, each value has a code. The last code is "missing", if the column has missing
+            values. -1 means that a cell is unknown (see `Schema.encode`).
         values: float64, (rows, numbers and times). Normal scores where the code is 0, and 0
             elsewhere.
-        frame: The kind of table that the caller had: what `Schema.decode` returns.
+        frame: The caller's kind of table, which `Schema.decode` returns.
     """
 
     codes: np.ndarray

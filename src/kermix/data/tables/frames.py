@@ -96,7 +96,7 @@ def as_frame(table: Any, name: str = "table") -> Frame:
     if isinstance(table, Tensor | np.ndarray):
         return _from_array(table, name)
     raise SchemaError(
-        f"A {type(table).__name__} is no table; give a pandas, Polars or Arrow table, a "
+        f"A {type(table).__name__} is not a table; give a pandas, Polars or Arrow table, a "
         "dictionary of columns, or an array of numbers."
     )
 
@@ -162,8 +162,8 @@ def _from_array(values: Any, name: str) -> Frame:
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     if array.ndim != 2 or array.dtype.kind not in "fiub":
         raise SchemaError(
-            f"{name} is an array of {array.dtype} and shape {array.shape}; rows and columns of "
-            "real numbers are needed."
+            f"{name} is an array of {array.dtype} and shape {array.shape}; expected rows and "
+            "columns of real numbers."
         )
     named = {f"x{k}": np.ascontiguousarray(array[:, k]) for k in range(array.shape[1])}
     return replace(_from_dict(named, name), kind="array", rows=len(array))
@@ -340,7 +340,7 @@ def arrow_type(text: str) -> Any:
     try:
         return arrow.type_for_alias({"double": "float64", "float": "float32"}.get(text, text))
     except ValueError:
-        raise SchemaError(f"{text!r} is no type of a column.") from None
+        raise SchemaError(f"{text!r} is not a column type.") from None
 
 
 def _chunked(column: Any) -> Any:

@@ -90,8 +90,8 @@ class Judge:
                 return _constant(name, kind, values)
             if wanted == "constant":
                 raise SchemaError(
-                    f"{table}, column {name}: has {len(values)} values"
-                    f"{' and gaps' if gaps else ''}, which is no constant."
+                    f"{table}, column {name}: has {len(values)} "
+                    f"values{' and gaps' if gaps else ''}, so it is not a constant."
                 )
         if wanted is None and kind.declared is None and family(values.type) == "text":
             way = None if kind.mixed else text_format(values)
@@ -192,12 +192,12 @@ class Judge:
             if way is None:
                 raise SchemaError(
                     f"{table}, column {name}: {filled[0].as_py()!r} and the others are not all "
-                    "dates written in one way that is known."
+                    "dates in one known format."
                 )
             filled = parse_times(filled.cast(arrow.string()), *way)
             own = filled.type
         elif family(own) != "times":
-            raise SchemaError(f"{table}, column {name}: holds {own}, which is no time.")
+            raise SchemaError(f"{table}, column {name}: holds {own}, which is not a time.")
         whole = ticks(filled)
         if wanted is None and not gaps and kind.declared is None and whole.min() == whole.max():
             value = filled.slice(0, 1) if way is None else None

@@ -55,7 +55,7 @@ class LeftOutColumn(Column):
         """What becomes of it."""
         if self.what == "constant":
             return f"always {self.value!r}" if self.value is not None else "empty"
-        return self.reason + ("; left out, numbered anew" if self.what == "key" else "; left out")
+        return self.reason + ("; not modelled, renumbered" if self.what == "key" else "; left out")
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""

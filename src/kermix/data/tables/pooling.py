@@ -44,7 +44,7 @@ def check_same_names(
         own = names_apart(first.name, frame.name)
         parts = [f"only {n} has {listed(c)}" for n, c in zip(own, (gone, more), strict=True) if c]
         both = [n for n in names if n in frame.columns]
-        hint = f"To use what both have, name the columns: {','.join(both)}." if both else ""
+        hint = f"To use the columns in both, name them: {','.join(both)}." if both else ""
         raise SchemaError(f"The columns differ: {'; '.join(parts)}. {hint}".rstrip())
 
 
@@ -72,8 +72,8 @@ def pooled_column(name: str, frames: Sequence[Frame]) -> tuple[ColumnType, list[
         else:
             listed_types = " and ".join(sorted(str(t) for t in found))
             raise SchemaError(
-                f"Column {name} holds {listed_types} in different tables; make them alike, or "
-                "leave it out."
+                f"Column {name} holds {listed_types} in different tables; convert them to one "
+                "type, or exclude it."
             )
         kind = replace(kind, arrow=str(target), pandas=None, declared=None)
     else:

@@ -31,13 +31,13 @@ SMALL_PARQUET = 2**30  # Parquet is good at packing equal cells
 
 
 def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list[str]]:
-    """The columns of a file or of a table in memory, and what was assumed on the way.
+    """The columns of a file or of a table in memory, and notes on what was assumed.
 
     Args:
         source: A path (.csv, .tsv, also .gz, .zst or .bz2; .parquet, .feather, .jsonl, .xlsx,
             .npy, .npz), a name with `*` for several, several paths, a pandas, Polars or Arrow
             table, a dictionary of columns, an array or a tensor.
-        reading: What the user said about it.
+        reading: The user's reading options.
 
     Example:
         >>> frame, notes = read_frame({"a": [1, 2], "b": ["x", "y"]})
@@ -163,8 +163,8 @@ def _check_announced(path: Path, file: Any) -> None:
     limit = most_bytes(path.stat().st_size, SMALL_PARQUET)
     if total > limit:
         raise SizeError(
-            f"{path}: announces {rows} rows, at least {total >> 20} MiB, more than "
-            f"{limit >> 20} MiB; it is not read whole. Use kermix sketch, which reads it in parts."
+            f"{path}: announces {rows} rows, at least {total >> 20} MiB, more than {limit >> 20} "
+            "MiB; it is not read at once. Use kermix sketch, which reads it in parts."
         )
 
 
@@ -260,8 +260,8 @@ def _checked(frame: Frame, reading: Reading) -> Frame:
         odd = next(w for w in words if w and not is_number(w, decimal))
         row = compute.index(compute.utf8_trim_whitespace(column), odd).as_py()
         raise SchemaError(
-            f"{frame.name}, row {row + frame.first_row}, column {name}: {odd!r} is not a "
-            "number, and most cells of this column are. "
-            f"Correct it, leave the column out, or say --kind {name}=category."
+            f"{frame.name}, row {row + frame.first_row}, column {name}: {odd!r} is not a number, "
+            "and most cells of this column are. Correct it, exclude the column, or use --kind "
+            f"{name}=category."
         )
     return frame

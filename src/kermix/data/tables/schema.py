@@ -39,7 +39,7 @@ FORMAT, VERSION = "kermix schema", 1
 
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """What the columns of a table are; `of` learns it.
+    """The kinds of the columns of a table; `of` learns them.
 
     Attributes:
         columns: All columns in the table's order.
@@ -82,16 +82,16 @@ class Schema:
 
         Args:
             *tables: pandas, Polars or Arrow tables, dictionaries of columns, arrays, or files.
-            kinds: Kinds of columns by name, where you know better: "category", "number", "time",
-                "constant", "key" or "text". The last two are left out.
-            columns: Which columns to look at; by default all.
-            exclude: Columns to leave aside.
-            category_up_to: Whole numbers with at most so many distinct values are a category.
-            atom_share: A number that so large a share of the rows has is an atom.
-            atoms_up_to: Where a number column has at most so many distinct values, each seen ten
-                times on average, all of them are atoms.
-            fold_below: Values of a category that are seen less often than this become "other", as
-                do unseen ones later. None: there is no "other".
+            kinds: Kinds of columns by name, to override the detected ones: "category", "number",
+                "time", "constant", "key" or "text". The last two are not modelled.
+            columns: Columns to use; by default all.
+            exclude: Columns to ignore.
+            category_up_to: Integers with at most this many distinct values are a category.
+            atom_share: A value with at least this share of the rows is an atom.
+            atoms_up_to: If a number column has at most this many distinct values, each occurring
+                ten times on average, all of them are atoms.
+            fold_below: Values of a category that occur less often than this become "other", as do
+                unseen values later. None means no "other".
         """
         if not tables:
             raise SchemaError("Schema.of needs a table.")
@@ -147,7 +147,7 @@ class Schema:
         return tuple(c.name for c in self.columns if c.type.arrow in ("string", "large_string"))
 
     def reading(self, **said: Any) -> Reading:
-        """How a file with these columns is read, beside what was said of it."""
+        """Options to read a file with these columns, in addition to the user's."""
         numbers = tuple(
             c.name for c in self.columns if family(arrow_type(c.type.arrow)) == "numbers"
         )
@@ -179,7 +179,7 @@ class Schema:
         return tuple(c.code_count for c in self.modelled)
 
     def notes(self) -> list[str]:
-        """What is left out, a sentence for each kind."""
+        """Which columns are not modelled, one sentence per kind."""
         told = []
         for what, plural in (("constant", "constants"), ("key", "keys"), ("text", "free text")):
             names = [c.name for c in self.left_out if c.what == what]
@@ -194,11 +194,11 @@ class Schema:
 
         Args:
             table: As for `of`.
-            unseen: What becomes of values that a category never had: an error, "other" (where the
-                schema has it), or "unknown": the code -1, which gaps get too where the schema has
-                none.
-            name: What messages call the table.
-            extra: Whether columns that the schema does not have are passed over.
+            unseen: What to do with unseen values of a category: an error, "other" (if the schema
+                has it), or "unknown", the code -1, which missing values also get if the schema has
+                no code for them.
+            name: Name of the table in messages.
+            extra: Whether to ignore columns that the schema does not have.
         """
         check_option("unseen", unseen, ("error", "other", "unknown"))
         if isinstance(table, str | Path):
@@ -225,11 +225,11 @@ class Schema:
     def decode(self, encoded: EncodedTable, frame: str | None = None) -> Any:
         """The table of codes and numbers, in the caller's kind of table.
 
-        Numbers are rounded to the column's decimals and kept inside its range; a constant comes
-        back, a key is numbered anew, free text is not there.
+        Numbers are rounded to the column's decimals and kept inside its range; constants come
+        back, keys are renumbered, free text is dropped.
 
         Args:
-            encoded: Codes and numbers, of a table or from a model.
+            encoded: Codes and numbers, from a table or a model.
             frame: "pandas", "polars", "arrow", "dict" or "array"; by default that of the table
                 that was encoded.
         """
@@ -260,7 +260,7 @@ class Schema:
         return arrays
 
     def log_derivative(self, encoded: EncodedTable) -> np.ndarray:  # (rows, numbers)
-        """Logarithms of the derivatives of the maps to normal scores, by the user's units.
+        """Logarithms of the derivatives of the maps to normal scores, in the user's units.
 
         A log-density of codes and scores plus the sum of a row is the log-density of the row in
         the user's units (seconds for times); codes count by counting measure, so it is 0 where a
@@ -269,7 +269,7 @@ class Schema:
         return self._of_numbers(encoded, "log_derivative")
 
     def positions(self, encoded: EncodedTable) -> np.ndarray:  # (rows, numbers)
-        """Normal scores of all numbers, also of atoms; 0 where a value is missing."""
+        """Normal scores of all numbers, including atoms; 0 for missing values."""
         return self._of_numbers(encoded, "positions")
 
     def _of_numbers(self, encoded: EncodedTable, method: str) -> np.ndarray:
@@ -316,15 +316,15 @@ class Schema:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The schema as a dictionary, ready for JSON."""
         columns = [c.to_dict() for c in self.columns]
         return {"format": FORMAT, "version": VERSION, "frame": self.frame, "columns": columns}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "Schema":
-        """The schema that was saved."""
+        """The schema from its dictionary."""
         if not isinstance(saved, Mapping) or saved.get("format") != FORMAT:
-            raise SchemaError(f"This is no {FORMAT}.")
+            raise SchemaError(f"This is not a {FORMAT}.")
         if saved.get("version") != VERSION:
             raise SchemaError(
                 f"The schema has version {saved.get('version')}; this kermix reads {VERSION}."
@@ -342,20 +342,20 @@ class Schema:
 
     @classmethod
     def load(cls, path: str | Path) -> "Schema":
-        """Read a schema that was saved."""
+        """Read a saved schema."""
         try:
             saved = json.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise SchemaError(f"{path}: there is no such file.") from None
         except (OSError, ValueError) as error:
-            raise SchemaError(f"{path}: no schema can be read ({error}).") from None
+            raise SchemaError(f"{path}: not a readable schema ({error}).") from None
         try:
             return cls.from_dict(saved)
         except SchemaError as error:
             raise SchemaError(f"{path}: {error}") from None
 
     def table(self) -> list[list[str]]:
-        """One line for each column, as text."""
+        """One row of text per column."""
         lines = []
         for c in self.columns:
             gaps = f"{100 * c.gaps:.3g} %"
@@ -399,7 +399,7 @@ def _check_mixed(column: Column, frame: Frame) -> None:
     if given.mixed != column.type.mixed:
         raise SchemaError(
             f"{frame.name}, column {column.name}: objects of "
-            f"{'several types' if given.mixed else 'one type'}, and the schema says otherwise."
+            f"{'several types' if given.mixed else 'one type'}, but the schema says otherwise."
         )
 
 
@@ -416,4 +416,4 @@ def _column(saved: dict[str, Any]) -> Column:
         return NumberColumn(**fields)
     if kind in ("constant", "key", "text"):
         return LeftOutColumn(what=kind, **fields)
-    raise ValueError(f"{kind!r} is no kind of column")
+    raise ValueError(f"{kind!r} is not a kind of column")

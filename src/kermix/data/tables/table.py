@@ -80,10 +80,10 @@ class Table:
         if self.dropped:
             total = len(self) + self.dropped
             found.append(
-                f"{self.name}: {self.dropped} of {total} rows have missing values, left out."
+                f"{self.name}: {self.dropped} of {total} rows have missing values and are ignored."
             )
         if self.ignored:
-            found.append(f"{self.name}: columns without numbers left out: {listed(self.ignored)}.")
+            found.append(f"{self.name}: non-numeric columns are ignored: {listed(self.ignored)}.")
         return found
 
 
@@ -138,7 +138,7 @@ def common_columns(first: Table, second: Table) -> tuple[Table, Table]:
         if only:
             both = [c for c in first.columns if c in second.columns]
             hint = (
-                f"To use what both have, name the columns: {','.join(both)}."
+                f"To use the columns in both, name them: {','.join(both)}."
                 if both
                 else "They have no column in common."
             )
@@ -147,7 +147,7 @@ def common_columns(first: Table, second: Table) -> tuple[Table, Table]:
     if len(first.columns) != len(second.columns):
         raise TableError(
             f"{first.name} has {len(first.columns)} columns of numbers and {second.name} has "
-            f"{len(second.columns)}; without names they must be as many."
+            f"{len(second.columns)}; without names the numbers must match."
         )
     names = first.columns if first.named else second.columns
     named = first.named or second.named
@@ -272,7 +272,7 @@ def column_numbers(column: Any, name: str, label: str, first_row: int) -> np.nda
 
 def _from_array(values: np.ndarray, name: str, columns: Sequence[str] | None) -> Table:
     if values.ndim == 0:
-        raise TableError(f"{name} holds a single number; rows of numbers are needed.")
+        raise TableError(f"{name} holds a single number; expected rows of numbers.")
     if values.size == 0:
         raise TableError(f"{name} is empty: its shape is {values.shape}.")
     if values.dtype.kind not in "fiub":
@@ -297,7 +297,7 @@ def _as_array(source: Any) -> np.ndarray:
     try:
         return np.array(list(source), dtype=np.float64)
     except (TypeError, ValueError):
-        raise TableError("The rows of the list are not equally many numbers each.") from None
+        raise TableError("The rows of the list do not all have the same length.") from None
 
 
 def _finished(

@@ -61,7 +61,7 @@ def zones_differ(where: str, zoned: Any, first: str, second: str) -> str:
     """What to say where instants meet times of an unknown zone."""
     return (
         f"{where}: times have a zone ({zone_of(zoned)}) in {first} and none in {second}, so they "
-        "cannot be compared. Give both a zone (pandas: .dt.tz_localize), or take it away "
+        "cannot be compared. Give both a time zone (pandas: .dt.tz_localize), or remove it "
         "(.dt.tz_localize(None))."
     )
 

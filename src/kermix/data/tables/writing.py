@@ -31,12 +31,12 @@ class TableWriter(Protocol):
 def table_writer(
     path: str | Path, safe: bool = False, form: CsvForm | None = None
 ) -> Iterator[TableWriter]:
-    """A writer of the kind that the file's name says; the file appears when all is written.
+    """A writer for the format given by the file name; the file appears when everything is written.
 
     Args:
         path: .csv, .tsv (also with .gz or .zst), .parquet, .feather, .jsonl, or .npy if all
             columns are numbers without gaps.
-        safe: Whether text that a spreadsheet would take for a formula is escaped.
+        safe: Whether to escape text that a spreadsheet would take for a formula.
         form: How a text file is written; by default with commas, decimal points and UTF-8.
 
     Example:
@@ -122,8 +122,9 @@ class CsvText:
             return self._encoder.encode(text)
         except UnicodeEncodeError as error:
             raise TableError(
-                f"{self._name}: {text[error.start]!r} cannot be written in {self._form.encoding}, "
-                "in which the input is; write another kind of file, such as .parquet."
+                f"{self._name}: {text[error.start]!r} cannot be written in "
+                f"{self._form.encoding}, the encoding of the input; write another kind of file, "
+                "such as .parquet."
             ) from None
 
 

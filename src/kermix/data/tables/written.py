@@ -156,14 +156,14 @@ def written_notes(name: str, found: Mapping[str, WrittenNumbers]) -> list[str]:
     if gaps:
         marks = listed(repr(m) for m in sorted({m for f in gaps.values() for m in f.gaps}))
         notes.append(
-            f"{name}: {marks} in {listed(gaps)} is a gap; if it is a value, say --kind "
+            f"{name}: {marks} in {listed(gaps)} means missing; if it is a value, use --kind "
             f"{next(iter(gaps))}=category."
         )
     if grouped:
         column, first = next(iter(grouped.items()))
         notes.append(
-            f"{name}: {listed(grouped)} has marks between thousands, as in {first.grouped!r}; if "
-            f"these are no numbers, say --kind {column}=category."
+            f"{name}: {listed(grouped)} has thousands separators, as in {first.grouped!r}; if "
+            f"these are not numbers, use --kind {column}=category."
         )
     return notes
 
@@ -188,8 +188,8 @@ def is_code_text(column: Any) -> bool:
 def code_note(name: str, columns: Sequence[str]) -> str:
     """What to say of columns of codes."""
     return (
-        f"{name}: digits of {listed(columns)} are text, with their leading zeros and signs; for "
-        f"numbers, say --kind {columns[0]}=number."
+        f"{name}: digits of {listed(columns)} are text, because of leading zeros or signs; for "
+        f"numbers, use --kind {columns[0]}=number."
     )
 
 

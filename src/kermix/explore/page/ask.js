@@ -43,7 +43,7 @@ kermix.askPart = (place, source, model, say) => {
 
   const ask = async () => {
     kermix.replace(drawn);  // rows of another question
-    count.textContent = given.size ? `${given.size} of ${model.columns.length} columns are set.` : "Nothing is set: columns are shown as they are in all rows.";
+    count.textContent = given.size ? `${given.size} of ${model.columns.length} columns are set.` : "Nothing is set: columns are shown for all rows.";
     if (asking) { again = true; return; }
     asking = true;
     const number = ++latest, values = Object.fromEntries(given);
@@ -72,7 +72,7 @@ kermix.askPart = (place, source, model, say) => {
       const row = await source.likely(values);
       if (number !== latest) return;
       const names = Object.keys(row);
-      kermix.replace(likely, kermix.table("The most likely row, with what is set", names, [names.map((name) => row[name])]));
+      kermix.replace(likely, kermix.table("The most likely row, given what is set", names, [names.map((name) => row[name])]));
       place.dataset.filled = JSON.stringify(values);
     } catch (error) {
       say(error.message);
@@ -156,7 +156,7 @@ kermix.askPart = (place, source, model, say) => {
   const show = element("button", { type: "button", id: "draw", onclick: tried(async () => {
     const { given: values, seed: number_ } = wanted();
     const found = await source.draws(values, 10, number_);
-    kermix.replace(drawn, kermix.table("Ten rows drawn with what is set", found.names, found.rows));
+    kermix.replace(drawn, kermix.table("Ten rows drawn given what is set", found.names, found.rows));
   }) }, "Show ten");
   const save = element("button", { type: "button", id: "download", onclick: tried(async () => {
     const { given: values, n, seed: number_ } = wanted();
@@ -168,7 +168,7 @@ kermix.askPart = (place, source, model, say) => {
   }) }, "Download as CSV");
 
   place.append(
-    element("p", {}, "Set some columns, and see what the others are then."),
+    element("p", {}, "Set some columns to see the distribution of the others."),
     element("div", { class: "bar" }, clear, count),
     kermix.legend("given what is set", "given nothing"),
     grid,
@@ -176,7 +176,7 @@ kermix.askPart = (place, source, model, say) => {
     element("h2", {}, "Draws"),
     element("div", { class: "bar" },
       element("label", { for: "rows" }, "rows"), rows, element("label", { for: "seed" }, "seed"), seed, show, save,
-      element("label", { for: "safe", title: "A mark before text that a spreadsheet would take for a formula, as by kermix sample --spreadsheet-safe" }, safe, " escape formulas, for spreadsheets")),
+      element("label", { for: "safe", title: "Adds a mark before text that a spreadsheet would take for a formula, like kermix sample --spreadsheet-safe" }, safe, " escape formulas, for spreadsheets")),
     drawn);
   if (model.order_spread) {
     place.append(element("p", { class: "small quiet", id: "orders" }, `Bars and draws may differ: answers of this network depend on the order of columns by about ${model.order_spread.toPrecision(2)} nats a row, and draws go column by column.`));

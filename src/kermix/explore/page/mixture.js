@@ -93,12 +93,12 @@ kermix.source = (() => {
     const set = Object.entries(values).map(([name, text]) => {
       const i = names.indexOf(name);
       if (i < 0) throw new Error(`given ${name}: there is no column ${name}.`);
-      if (text === null || !NUMBER.test(text) || !Number.isFinite(Number(text))) throw new Error(`given ${name}: '${text}' is no number.`);
+      if (text === null || !NUMBER.test(text) || !Number.isFinite(Number(text))) throw new Error(`given ${name}: '${text}' is not a number.`);
       const { origin, whole } = columns[i];
       const exact = origin !== "0" && /^-?\d+$/.test(text);
       const number = exact ? Number(BigInt(text) - BigInt(origin)) : Number(text) - Number(origin);
       if (weights.some((_, k) => Math.abs(number - means[k][i]) > told.farthest * Math.sqrt(covariance(k, i, i)))) {
-        throw new Error(`given: ${name}=${text} is farther than ${told.farthest.toExponential(0)} deviations from a part of the ${told.model}, which has no answer there.`);
+        throw new Error(`given: ${name}=${text} is farther than ${told.farthest.toExponential(0)} standard deviations from a component of the ${told.model}, which has no answer there.`);
       }
       // Written back as it was given, where the column can hold it.
       const kept = exact ? text : origin !== "0" || (whole && !Number.isInteger(number)) ? null : String(Number(text));

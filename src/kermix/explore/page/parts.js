@@ -25,7 +25,7 @@
       const s = found.scores, p = s.privacy, number = (v) => (v === null || v === undefined ? "not known" : Number(v.toPrecision(4)));
       const rows = [
         [s.density_name, `${number(s.log_density)} nats a row (${s.references.map(([n, v]) => `${n}: ${number(v)}`).join("; ")})`],
-        ["told apart from data", s.detection === null ? "too few rows to try" : `${number(s.detection)} (1: a classifier cannot, 0: it always can)`],
+        ["told apart from data", s.detection === null ? "too few rows to tell" : `${number(s.detection)} (1: a classifier cannot, 0: it always can)`],
         ["exact copies of training rows", `${kermix.percent(s.copies)} of the samples (${kermix.percent(s.copies_held)} of held-out rows)`],
         ["distance to the closest training row", `median ${number(p.samples[0])}, 5 % quantile ${number(p.samples[1])}${p.held_out ? ` (held-out rows: ${number(p.held_out[0])} and ${number(p.held_out[1])})` : ""}`],
       ];
@@ -47,7 +47,7 @@
           element("p", { class: "small quiet" }, `difference ${number(pair.difference)}`));
       });
       kermix.replace(place,
-        element("p", {}, `${found.samples} samples against ${found.rows} rows. Differences are total variations: 0 if alike, 1 if nothing is in common; two halves of the data differ by about ${number(s.pair_floor)} in a pair.`),
+        element("p", {}, `${found.samples} samples against ${found.rows} rows. Differences are total variation distances: 0 if equal, 1 if nothing is in common; two halves of the data differ by about ${number(s.pair_floor)} in a pair.`),
         kermix.table("Scores", ["score", "value"], rows, (text) => text, true),
         element("h2", {}, "Columns, the most different first"), kermix.legend("data", "samples"), element("div", { class: "cards" }, ...cards),
         element("h2", {}, "Pairs, the most different first"), kermix.legend("data", "samples"), element("div", { class: "cards wide" }, ...pairs));
@@ -67,7 +67,7 @@
           row.log_density.toFixed(2), element("div", {}, element("ul", {}, ...reasons.map((reason) => element("li", {}, reason))), whole)];
       });
       kermix.replace(place,
-        element("p", {}, `The least likely of ${found.of} rows; the middle one has a log-density of ${found.median === null ? "nothing" : found.median.toFixed(2)}. Each reason says by how many nats the cell is less likely, given the rest of its row, than cells of its column usually are.`),
+        element("p", {}, `The least likely of ${found.of} rows; the median log-density is ${found.median === null ? "not known" : found.median.toFixed(2)}. Each reason says by how many nats the cell is less likely, given the rest of its row, than is usual for cells of its column.`),
         kermix.table("Odd rows, the oddest first; open one to load it into Ask", ["row", "log-density", "because"], body, (value) => value, true));
       place.dataset.done = "yes";
     }, say);
@@ -85,7 +85,7 @@
     const draw = (found) => {
       const last = found.history[found.history.length - 1], step = last ? last.step : 0;
       const words = { training: `In training: step ${step} of ${found.total}.`, keeping: "Stopping: samples and report are being written.",
-        ready: `Done${last ? `, after ${step} steps` : ""}.`, failed: `The training has failed: ${found.error}`, stopped: "The training was stopped." };
+        ready: `Done${last ? `, after ${step} steps` : ""}.`, failed: `Training failed: ${found.error}`, stopped: "Training was stopped." };
       lead.textContent = words[found.state];
       bar.max = found.total; bar.value = found.state === "ready" ? found.total : step;
       stop.hidden = !(found.watched && found.state === "training");
@@ -95,7 +95,7 @@
       if (now === seen) return;  // nothing is drawn again that is there already
       seen = now;
       if (found.history.length) {
-        kermix.replace(curve, element("h2", {}, "Loss"), kermix.legend("held-out rows", "the batch in training"),
+        kermix.replace(curve, element("h2", {}, "Loss"), kermix.legend("held-out rows", "training batch"),
           kermix.lines(found.history, ["metric", "loss"], `Held-out loss ${last.metric}, after ${step} steps`),
           element("p", { class: "small quiet" }, `After ${step} steps: ${last.loss === null ? "no loss" : `loss ${last.loss.toFixed(3)}`}${last.metric === null ? "" : `, held-out rows ${last.metric.toFixed(3)}`}: negative log-densities in nats, less is better.`));
       }

@@ -43,7 +43,7 @@
     document.title = `${state.name}: kermix explore`;
     document.getElementById("title").textContent = state.name;
     const rows = state.rows === undefined ? "" : `, ${state.rows.toLocaleString("en")} rows`;
-    const words = { ready: `A ${state.model}`, failed: "The training has failed", stopped: "The training was stopped" };
+    const words = { ready: `A ${state.model}`, failed: "Training failed", stopped: "Training was stopped" };
     document.getElementById("lead").textContent = `${words[state.state] || "In training"}${rows}.`;
   };
 
@@ -71,7 +71,7 @@
         if (ready) return;
         head(await source.state());
         await begin();
-        live.textContent = "The training is done: the model can be asked.";
+        live.textContent = "Training is done: the model can be queried.";
       }, say);
     }
     show(ready ? "Ask" : "Watch");

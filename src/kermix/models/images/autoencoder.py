@@ -100,12 +100,14 @@ class Autoencoder(nn.Module):
         super().__init__()
         channels, height, side = shape
         if height != side:
-            raise OptionError(f"Images of {height} x {side} pixels: an autoencoder takes squares.")
+            raise OptionError(
+                f"Images of {height} x {side} pixels: the autoencoder needs square images."
+            )
         self.parts = channels if by_channel else 1
         if code < 1 or code % self.parts:
             raise OptionError(
-                f"code={code}: a code has at least one coordinate, and as many for each of "
-                f"{self.parts} parts."
+                f"code={code}: a code needs at least one coordinate, and equally many for each "
+                f"of the {self.parts} parts."
             )
         self.shape, self.code = shape, code
         doublings = doublings_of(side)

@@ -61,7 +61,7 @@ class ImageModel(nn.Module):
     ) -> None:
         super().__init__()
         if prior is None and not isinstance(network, MixtureTable | ProductMixture):
-            raise OptionError("A network needs a prior: where its noise comes from.")
+            raise OptionError("A network needs a prior for its noise.")
         self.network, self.autoencoder, self.prior = network, autoencoder, prior
         self.shape, self.encodes_only = shape, encodes_only
         self.register_buffer("frequencies", frequencies / frequencies.sum())
@@ -181,7 +181,9 @@ class PixelGenerator(nn.Module):
     ) -> None:
         super().__init__()
         if shape[1] != shape[2]:
-            raise OptionError(f"Images of {shape[1]} x {shape[2]} pixels: squares are made.")
+            raise OptionError(
+                f"Images of {shape[1]} x {shape[2]} pixels: only square images can be generated."
+            )
         self.decoder = ConvDecoder(
             inputs, shape[1], shape[0], width, doublings_of(shape[1]), generator=generator
         )

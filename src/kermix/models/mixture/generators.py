@@ -110,7 +110,7 @@ class ConvDecoder(nn.Module):
         least = 2**doublings
         if side < least or width < least:
             raise OptionError(
-                f"side={side}, width={width}: images have at least {least} x {least} pixels, and "
+                f"side={side}, width={width}: images need at least {least} x {least} pixels, and "
                 f"their first feature map {least} channels."
             )
         self.side, self.start, self.width = side, math.ceil(side / least), width

@@ -51,7 +51,9 @@ def stratified_draw(
     """
     means, variances = mixture.means, mixture.covariances
     if mixture.covariance_kind == "full":
-        raise OptionError("stratified_draw takes isotropic and diagonal variances, not full.")
+        raise OptionError(
+            "stratified_draw supports isotropic and diagonal covariances, not full ones."
+        )
     scales = variances.sqrt()
     if mixture.covariance_kind == "isotropic":
         scales = scales.unsqueeze(-1)
@@ -250,4 +252,4 @@ class ConditionalMixtureNetwork(ComponentNetwork):
 
 def _check_components(components: int) -> None:
     if components < 1:
-        raise OptionError(f"components={components}: a mixture has at least one component.")
+        raise OptionError(f"components={components}: a mixture needs at least one component.")

@@ -112,4 +112,4 @@ def make_prior(name: PriorName, dimension: int = 10, states: int = 0) -> Prior:
 
 def _check_positive(name: str, value: int) -> None:
     if value < 1:
-        raise OptionError(f"{name}={value}: noise has at least one coordinate.")
+        raise OptionError(f"{name}={value}: noise needs at least one coordinate.")

@@ -97,7 +97,7 @@ class ProductMixture(nn.Module):
         parts, _, dimension = self.means.shape[-3:]
         if z.ndim != 2 or z.shape[1] != parts * dimension:
             raise ShapeError(
-                f"z has shape {tuple(z.shape)}; (points, {parts * dimension}) is needed: "
+                f"z has shape {tuple(z.shape)}; (points, {parts * dimension}) is expected: "
                 f"{parts} parts of {dimension}."
             )
         weights = self.part_logits.log_softmax(-1)  # (..., C, L, K)

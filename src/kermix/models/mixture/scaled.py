@@ -40,8 +40,8 @@ def column_moments(data: Tensor, common: bool = False) -> tuple[Tensor, Tensor]:
         column = int((high - low).isinf().reshape(-1, data.shape[-1]).any(0).nonzero()[0])
         raise SampleError(
             f"Column {column} goes from {float(low[..., column].min()):g} to "
-            f"{float(high[..., column].max()):g}: float64 cannot hold the difference. "
-            "Divide it by a constant."
+            f"{float(high[..., column].max()):g}: the difference overflows in float64. Divide "
+            "the column by a constant."
         )
     # From the middle of each column and in units of half its range, squares neither overflow nor
     # vanish, and what is far from zero loses no digits.
@@ -149,12 +149,12 @@ class ScaledModel(nn.Module):
         self.network, self.scaler = network, scaler
         self.prior, self.kernel_variance = prior, kernel_variance
         if not self.is_mixture and prior is None:
-            raise OptionError("A generator needs a prior: where its noise comes from.")
+            raise OptionError("A generator needs a prior for its noise.")
         variances = scaler.scale.square()
         if bool((variances.isinf() | (variances == 0)).any()):
             raise SampleError(
                 f"The data's columns have deviations of {float(scaler.scale.min()):g} to "
-                f"{float(scaler.scale.max()):g}, the squares of which float64 cannot hold: "
+                f"{float(scaler.scale.max()):g}, whose squares overflow or underflow in float64: "
                 "multiply or divide them by a constant."
             )
 

@@ -42,7 +42,7 @@ def whitening_map(patches: Tensor, regularization: float | None) -> tuple[Tensor
     covariance = (patches - mean).T @ (patches - mean) / max(1, len(patches) - 1)
     level = covariance.diagonal().mean()
     if not bool(level > 0):
-        raise SampleError("All training patches are equal: there is nothing to tell apart.")
+        raise SampleError("All training patches are equal: there is nothing to learn.")
     if regularization is None:
         return mean, torch.eye(len(mean), dtype=mean.dtype, device=mean.device) * level.rsqrt()
     values, vectors = torch.linalg.eigh(covariance)
@@ -123,8 +123,8 @@ class GaussianProductClassifier(ImageClassifier):
             raise OptionError(f"raw_pixels with whitening={whitening}: set whitening to None.")
         if reading == "vector" and (data_anchors or image_anchors):
             raise OptionError(
-                "reading='vector' has vectors as anchors, which start at random: set data_anchors "
-                "and image_anchors to False."
+                "reading='vector' uses vectors as anchors, initialized at random: set "
+                "data_anchors and image_anchors to False."
             )
         channels, height, across = shape
         _check(shape, patch, stride, depth, anchors_at, whitening)

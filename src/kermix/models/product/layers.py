@@ -306,9 +306,10 @@ def _check_positions(name: str, values: Tensor, anchors: Tensor, of_positions: b
     features = anchors.shape[-1]
     if values.ndim != 3 or values.shape[2] != features:
         raise ShapeError(
-            f"{name} has shape {tuple(values.shape)}; (samples, positions, {features}) is needed."
+            f"{name} has shape {tuple(values.shape)}; (samples, positions, {features}) is "
+            "expected."
         )
     if of_positions and len(anchors) != values.shape[1]:
         raise ShapeError(
-            f"{name} has {values.shape[1]} positions, and there are anchors for {len(anchors)}."
+            f"{name} has {values.shape[1]} positions, but there are anchors for {len(anchors)}."
         )

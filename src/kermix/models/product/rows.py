@@ -156,7 +156,7 @@ class GaussianProduct(nn.Module):
         check_option("precision", precision, ("one", "norm"))
         check_option("path", path, (*PATHS, "whole"))
         if precision == "norm" and form != "variational":
-            raise OptionError(f"precision='norm' is of the variational form, not of {form!r}.")
+            raise OptionError(f"precision='norm' is for the variational form, not for {form!r}.")
         widths = [1] * variables if isinstance(variables, int) else list(variables)
         _check_variables(widths)
         check_sizes(outputs=outputs, terms=terms, width=width, depth=depth, members=members)
@@ -317,8 +317,8 @@ class GaussianProduct(nn.Module):
                 x = x.unsqueeze(1).expand(-1, self.members, -1)
             elif x.shape[1] != self.members:
                 raise ShapeError(
-                    f"x has shape {tuple(x.shape)} for {self.members} members: "
-                    f"(rows, {self.members}, {total}), or (rows, {total}) for all alike."
+                    f"x has shape {tuple(x.shape)} for {self.members} members: give (rows, "
+                    f"{self.members}, {total}), or (rows, {total}) shared by all."
                 )
         if max(self.widths) == 1:
             return x.reshape(len(x), -1, 1)

@@ -101,7 +101,9 @@ def mean_square_distances(
             passed = _forward(x, [*parameters, anchors], members, epsilons, Buffers(), statistics)
         return passed.result, list(statistics)
     if x.shape[2] < 2:
-        raise ShapeError(f"x has {x.shape[2]} row in training: a batch's statistics need two.")
+        raise ShapeError(
+            f"x has {x.shape[2]} row in training: batch statistics need at least two."
+        )
     if torch.is_inference_mode_enabled():  # no tensor from here is of use outside
         buffers = Buffers()
     given = [t for layer in layers for t in layer]
@@ -157,8 +159,8 @@ class _Whole(torch.autograd.Function):
             return (None,) * (4 + len(parameters))
         if ctx.passed is None:
             raise RuntimeError(
-                "Its memory is used again after a backward, so there is no second one; build the "
-                "network with path='plain' for that."
+                "Its memory is reused after a backward pass, so a second backward pass is not "
+                "possible; build the network with path='plain' for that."
             )
         passed, ctx.passed = ctx.passed, None
         return (None, None, None, None, *_backward(grad, parameters, passed, ctx.buffers))

@@ -29,14 +29,14 @@ REACH = 9.0  # deviations of a Gaussian, beyond which there is nothing
 
 @dataclass(frozen=True, eq=False)
 class ColumnDistribution:
-    """What a column may be, row by row.
+    """The distribution of a column, row by row.
 
     Attributes:
         column: The column of the schema.
-        probabilities: Of its codes, (rows, codes), in the order of `names`. Code 0 of a number is
-            its continuous part.
-        weights: Of the Gaussians of the continuous part, (rows, components), on the scale of
-            normal scores; None for a category.
+        probabilities: Probabilities of its codes, (rows, codes), in the order of `names`. Code 0
+            of a number is its continuous part.
+        weights: Weights of the Gaussians of the continuous part, (rows, components), on the scale
+            of normal scores; None for a category.
         means: Their means.
         scales: Their standard deviations.
     """
@@ -57,7 +57,7 @@ class ColumnDistribution:
 
     @property
     def is_number(self) -> bool:
-        """Whether there are quantiles."""
+        """Whether it is a number, which has quantiles."""
         return isinstance(self.column, NumberColumn)
 
     @cached_property
@@ -69,14 +69,14 @@ class ColumnDistribution:
         return np.asarray(found / found.sum(1, keepdims=True).clip(min=1e-300))
 
     def repeated(self, times: int, whole: bool = False) -> "ColumnDistribution":
-        """The distribution of the first row, or of all rows one after the other, so many times."""
+        """The distribution of the first row, or of all rows in turn, repeated this many times."""
         parts = (self.probabilities, self.weights, self.means, self.scales)
         rows = len(self) if whole else 1
         every = (None if part is None else np.tile(part[:rows], (times, 1)) for part in parts)
         return ColumnDistribution(self.column, *every)  # type: ignore[arg-type]
 
     def as_number(self, rows: np.ndarray) -> "ColumnDistribution":  # (rows,), bool
-        """The same, but certain to be no atom and no gap in some rows."""
+        """The same, but in some rows known to be neither an atom nor missing."""
         if not rows.any():
             return self
         number = np.zeros_like(self.probabilities)
@@ -84,7 +84,7 @@ class ColumnDistribution:
         return replace(self, probabilities=np.where(rows[:, None], number, self.probabilities))
 
     def cdf(self, values: Any) -> np.ndarray:  # (rows,)
-        """Probability of at most this value, if the cell is filled; one value for each row.
+        """Probability of at most this value, if the cell is not missing; one value per row.
 
         Args:
             values: A number or a time, or one for each row.
@@ -98,7 +98,7 @@ class ColumnDistribution:
                 f"column {column.name} ({error})."
             ) from None
         if np.isnan(wanted).any():
-            raise OptionError(f"cdf({values!r}): a gap is not at most anything.")
+            raise OptionError(f"cdf({values!r}): a missing value has no order.")
         upto = wanted
         if column.decimals is not None:
             # What lies within half a step of a value is rounded to it.
@@ -140,9 +140,9 @@ class ColumnDistribution:
         return np.asarray(filled[:, 0] * inside + (filled[:, 1:] * below).sum(1))
 
     def shares(self, edges: np.ndarray) -> np.ndarray:  # (E,) -> (rows, E - 1)
-        """Probabilities of the intervals between edges, if the cell is filled.
+        """Probabilities of the intervals between edges, if the cell is not missing.
 
-        What lies beyond the first and the last edge counts in the intervals there.
+        Values beyond the first and the last edge count in the outermost intervals.
 
         Args:
             edges: Increasing, as the column looks at its numbers: from its origin, in its steps.
@@ -158,7 +158,7 @@ class ColumnDistribution:
         return np.diff(np.concatenate([ends[0], upto, ends[1]], 1), axis=1).clip(min=0)
 
     def quantile(self, share: float) -> np.ndarray:  # (rows,)
-        """The value below which this share lies, in the column's units; times are times."""
+        """The value below which this share lies, in the column's units; for times, a time."""
         column = self._numbers("quantile")
         if column.time:
             return np.asarray(self.quantile_cells(share).to_numpy(zero_copy_only=False))
@@ -168,7 +168,7 @@ class ColumnDistribution:
         """The quantile as the column looks at it: from its origin, in its steps."""
         column = self._numbers("quantile")
         if not np.all((np.asarray(share) > 0) & (np.asarray(share) < 1)):
-            raise OptionError(f"quantile({share}): a share is between 0 and 1.")
+            raise OptionError(f"quantile({share}): must be between 0 and 1.")
         low, high = self._narrowed(column, *self.ends(), share)
         # Of few rows, several places are looked at together: a look at any takes as long.
         parts = SECTIONS if len(self) <= FEW_ROWS else 2
@@ -211,7 +211,7 @@ class ColumnDistribution:
         return low, high
 
     def interval(self, share: float) -> tuple[np.ndarray, np.ndarray]:
-        """The middle that holds this share: its lower and its upper end."""
+        """The central interval with this share: its lower and upper ends."""
         return self.quantile((1 - share) / 2), self.quantile((1 + share) / 2)
 
     def log_density(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:  # (rows,)
@@ -235,14 +235,14 @@ class ColumnDistribution:
         return self.column.decode(codes)
 
     def mean(self) -> np.ndarray:  # (rows,)
-        r"""The mean of the number's values, if the cell is filled, in the column's units.
+        r"""The mean of the number, if the cell is not missing, in the column's units.
 
         Values lie in the column's range, as samples do. The mean of each Gaussian's values,
         `E g(m + s Z)` with the map's inverse `g`, is a Gauss-Hermite sum.
         """
         column = self._numbers("mean")
         if column.time:
-            raise OptionError(f"Column {column.name} is a time: it has quantiles and no mean.")
+            raise OptionError(f"Column {column.name} is a time: it has quantiles but no mean.")
         return self._mean() + column.origin
 
     def _mean(self) -> np.ndarray:
@@ -284,7 +284,7 @@ class ColumnDistribution:
         return self._numbers("quantile").decode(codes, scores)
 
     def values(self) -> Any:
-        """`most_likely` as pandas has it."""
+        """`most_likely` as pandas values."""
         frame = build_frame("pandas", {self.column.name: self.most_likely()},
                             {self.column.name: self.column.type}, len(self))  # fmt: skip
         return frame[self.column.name]
@@ -307,7 +307,7 @@ class ColumnDistribution:
     def _numbers(self, what: str) -> NumberColumn:
         if not isinstance(self.column, NumberColumn):
             raise OptionError(
-                f"Column {self.column.name} is a category: it has probabilities and no {what}."
+                f"Column {self.column.name} is a category: it has probabilities but no {what}."
             )
         return self.column
 

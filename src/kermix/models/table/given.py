@@ -88,7 +88,7 @@ def given_cell(schema: Schema, name: str, text: str | None, where: str) -> Any:
         raise OptionError(f"{where}: there is no column {name}{nearest(name, schema.names)}")
     column = schema[name]
     if not isinstance(column, CategoryColumn | NumberColumn):
-        raise OptionError(f"{where}: {name} is a {column.kind}, which is left out.")
+        raise OptionError(f"{where}: {name} is a {column.kind}, which is not modelled.")
     kind = _written_type(column)
     try:
         cell = arrow.array([text], arrow.string())
@@ -97,7 +97,7 @@ def given_cell(schema: Schema, name: str, text: str | None, where: str) -> Any:
                 return cell.cast(arrow.int64())
         return cell.cast(kind)
     except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, UnicodeEncodeError):
-        raise OptionError(f"{where}: {text!r} is no {column.kind} ({kind}).") from None
+        raise OptionError(f"{where}: {text!r} is not a {column.kind} ({kind}).") from None
 
 
 def _written_type(column: CategoryColumn | NumberColumn) -> Any:
@@ -188,8 +188,8 @@ def _check_values(schema: Schema, frame: Frame) -> None:
         new = cells.filter(compute.invert(compute.is_in(cells, value_set=known))).drop_null()
         if len(new):
             raise SchemaError(
-                f"{frame.name}: {column.name} never is {new[0].as_py()!r} in the table that was "
-                f"fitted{nearest(str(new[0].as_py()), [str(v) for v in column.values])}"
+                f"{frame.name}: {column.name} is never {new[0].as_py()!r} in the fitted "
+                f"table{nearest(str(new[0].as_py()), [str(v) for v in column.values])}"
             )
 
 
@@ -199,8 +199,8 @@ def _check_inside(column: NumberColumn, frame: Frame) -> None:
     if outside.any():
         cells = frame.columns[column.name].drop_null()
         raise OptionError(
-            f"{frame.name}: {column.name}={cells[int(outside.argmax())]} is outside of the range "
-            f"that the model knows ({column.details()}), in which all its samples are."
+            f"{frame.name}: {column.name}={cells[int(outside.argmax())]} is outside the range of "
+            f"the fitted table ({column.details()}), in which all samples lie."
         )
 
 
@@ -216,8 +216,8 @@ def _check_constants(schema: Schema, frame: Frame) -> None:
         if compute.any(other).as_py():
             row = compute.index(other, True).as_py()
             raise SchemaError(
-                f"{frame.name}, row {row + frame.first_row}, column {column.name}: the model "
-                f"knows {always.as_py()!r} alone, and this is {cells[row].as_py()!r}; its density "
+                f"{frame.name}, row {row + frame.first_row}, column {column.name}: the model has "
+                f"only seen {always.as_py()!r}, but this is {cells[row].as_py()!r}; its density "
                 "is zero."
             )
 

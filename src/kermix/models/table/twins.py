@@ -152,6 +152,6 @@ def check_twins(schema: Schema, twins: Twins, frame: Frame, encoded: EncodedTabl
             cells = [frame.columns[name][row].as_py() for name in names]
             raise SchemaError(
                 f"{frame.name}, row {row + frame.first_row}: {names[0]} and {names[1]} are equal "
-                f"in all rows that the model was fitted to, and here they are {cells[0]!r} and "
+                f"in all rows that the model was fitted to, but here they are {cells[0]!r} and "
                 f"{cells[1]!r} ({int(apart.sum())} such rows); the density is zero."
             )
