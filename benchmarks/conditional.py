@@ -271,9 +271,7 @@ def join(paths: Sequence[Path], out: Path) -> Path:
     records = [json.loads(path.read_text()) for path in paths]
     rows = {(row["set"], row["split"], row["method"]): row
             for record in records for row in record["tables"]["splits"]}  # fmt: skip
-    before = [
-        record.get("protocol", {}) for record in records
-    ]  # of records that were joined before
+    before = [record.get("protocol", {}) for record in records]
     places = [
         told.get("measured_on", r["machine"]) for told, r in zip(before, records, strict=True)
     ]

@@ -12,7 +12,7 @@ from cases import normal
 from kermix.comparison.blocks import Blocks, energy_of_blocks, line_energy, random_directions
 from kermix.comparison.large import BlockTests
 from kermix.comparison.permutation import own_generator
-from kermix.comparison.statistics import energy_statistic
+from kermix.comparison.statistics import energy_ranking
 from kermix.costs.baselines import energy_distance, mmd_squared
 
 details_module = importlib.import_module("kermix.comparison.details")
@@ -47,7 +47,7 @@ def test_energy_distance_by_projections(d):
     found = energy_of_blocks(pooled, blocks, *sides(blocks), directions)
     weights = torch.zeros(2, 1, 1000, dtype=torch.float64)
     weights[0, 0, :600], weights[1, 0, 600:] = 1 / 600, 1 / 400
-    exact = energy_statistic(pooled, *weights)
+    exact = energy_ranking(pooled, *weights).values
     assert float(found) == pytest.approx(float(exact), rel=0.005 if d == 1 else 0.15)
 
 
@@ -57,7 +57,7 @@ def test_energy_distance_of_few_distinct_values_is_exact():
     a, b = sides(blocks)
     weights = torch.zeros(2, 1, 100, dtype=torch.float64)
     weights[0, 0, :60], weights[1, 0, 60:] = 1 / 60, 1 / 40
-    exact = energy_statistic(values.double()[:, None], *weights)
+    exact = energy_ranking(values.double()[:, None], *weights).values
     assert float(line_energy(values.double(), blocks, a - b)) == pytest.approx(float(exact))
     assert line_energy(torch.ones(100), blocks, a - b).tolist() == [0.0]
 

@@ -16,7 +16,7 @@ from cases import normal
 from kermix.comparison import twosample
 from kermix.comparison.permutation import tied
 from kermix.comparison.pooled import EXACT_UP_TO
-from kermix.comparison.statistics import TILE, energy_statistic
+from kermix.comparison.statistics import TILE, energy_ranking
 from kermix.comparison.twosample import COSTS, GRID_POINTS, variance_grid
 from kermix.errors import WeightError
 from kermix.kernels.subsets import distinct_rows
@@ -209,7 +209,7 @@ def test_energy_statistics_are_their_definition_in_every_tile(n):
     a[:, : n // 3], b[:, n // 3 :] = 1 / (n // 3), 1 / (n - n // 3)
     z = (a - b)[0]
     truth = -(z @ torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist") @ z)
-    assert energy_statistic(points, a, b).item() == pytest.approx(truth.item(), rel=1e-10)
+    assert energy_ranking(points, a, b).values.item() == pytest.approx(truth.item(), rel=1e-10)
 
 
 @pytest.mark.parametrize("cost", ["mmd", "scalar", "energy"])

@@ -209,6 +209,31 @@ def test_a_shift_is_not_a_spread(rows, shift, scale, short):
         )  # fmt: skip
 
 
+def test_a_common_value_among_many_is_named():
+    rng = np.random.default_rng(0)
+    sides = [np.where(rng.random(2000) < share, 0.0, rng.lognormal(size=2000))
+             for share in (0.6, 0.3)]  # fmt: skip
+    found = change_of(ColumnValues("x", "number", np.concatenate(sides)), 2000)
+    assert found.short == "fewer 0"
+    before, after = (float((side == 0).mean()) for side in sides)
+    assert found.told == f"{100 * before:.3g} % -> {100 * after:.3g} %"
+
+
+def test_what_is_shown_agrees_with_the_word():
+    """Values may be farther from their median while both ranges that are shown are narrower."""
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(40, 400))
+        sides = [rng.gamma(rng.uniform(0.3, 2), size=k).round(int(rng.integers(1, 4)))
+                 for k in (n, int(rng.integers(40, 400)))]  # fmt: skip
+        short, told = change_of(ColumnValues("x", "number", np.concatenate(sides)), n)
+        if "spread" in short:
+            ends = [part.split(" to ") for part in told.rpartition("half ")[2]
+                    .rpartition("tenths ")[2].split(" -> ")]  # fmt: skip
+            before, after = (float(high) - float(low) for low, high in ends)
+            assert after >= before if short == "more spread" else after <= before, told
+
+
 def test_dates_and_counts_are_shown_without_what_they_do_not_say():
     first, second = orders(60, 0), orders(60, 1, later=20)
     result = km.compare(first[["day"]], second[["day"]], permutations=19)

@@ -1,3 +1,5 @@
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 import torch
@@ -5,6 +7,7 @@ from torch import nn
 
 from kermix.errors import OptionError, SampleError
 from kermix.evaluation import distances
+from kermix.evaluation.neighbours import neighbour_scores
 from kermix.models.evaluating import evaluating
 from kermix.models.images.autoencoder import Autoencoder, doublings_of
 from kermix.models.images.evaluation import (
@@ -181,7 +184,9 @@ def test_neighbourhoods_against_a_plain_loop():
     assert found.density == pytest.approx(float((between <= reach).sum(1).float().mean() / k))
     assert found.coverage == pytest.approx(float((between <= reach).any(0).float().mean()))
     assert found.recall == pytest.approx(float((between <= own[:, None]).any(0).float().mean()))
-    with pytest.raises(SampleError, match="k=30"):
+    shared = neighbour_scores(real, made, k)
+    assert astuple(found) == shared[:4], "the definition is that of km.evaluate"
+    with pytest.raises(OptionError, match="neighbours=30"):
         neighbourhoods(real, made, 30)
 
 

@@ -10,6 +10,7 @@ from kermix.comparison.column_values import ColumnValues, sides_of
 __all__ = ["Change", "change_of", "difference_of", "groups_of"]
 
 FEW_VALUES = 8
+COMMON = 0.1  # a value of so many rows is spoken of by itself
 CLEAR = 2.0  # standard deviations
 FEWEST_FOR_A_SPREAD = 4  # rows of a side
 PARTS = {"middle half": (0.25, 0.75), "middle nine tenths": (0.05, 0.95)}
@@ -103,12 +104,16 @@ def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[flo
     if min(len(a), len(b)) < FEWEST_FOR_A_SPREAD:
         spread = 0.0
     middles = [float(np.median(side)) for side in (a, b)]
+    of_atom = _atom_change(values, a, b)
+    if of_atom is not None:
+        return of_atom
     if abs(spread) > max(abs(place), CLEAR) and values.kind != "time":
         word = "more spread" if spread > 0 else "less spread"
         for what, quantiles in PARTS.items():
             ends = [np.quantile(side, quantiles) for side in (a, b)]
             wide = [f"{values.shown(low)} to {values.shown(high)}" for low, high in ends]
-            if wide[0] != wide[1]:
+            grew = np.diff(ends[1])[0] - np.diff(ends[0])[0]
+            if wide[0] != wide[1] and grew * spread > 0:  # what is shown agrees with the word
                 return abs(spread), Change(word, f"{what} {wide[0]} -> {wide[1]}")
     what = "median"
     if values.shown(middles[0]) == values.shown(middles[1]):
@@ -120,6 +125,23 @@ def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[flo
         word = "the same" if same else "another shape"
         return abs(place), Change(word, f"{what} {shown[0]} -> {shown[1]}")
     return abs(place), Change(words[0 if place > 0 else 1], f"{what} {shown[0]} -> {shown[1]}")
+
+
+def _atom_change(
+    values: ColumnValues, a: np.ndarray, b: np.ndarray
+) -> tuple[float, Change] | None:
+    """The share of the commonest value, if it changed more clearly than the other values did."""
+    distinct, counts = np.unique(np.concatenate([a, b]), return_counts=True)
+    atom = distinct[np.argmax(counts)]
+    if counts.max() < COMMON * counts.sum():
+        return None
+    shares = [float((side == atom).mean()) for side in (a, b)]
+    clear = _share_change(shares, (len(a), len(b)))
+    others = [side[side != atom] for side in (a, b)]
+    if clear < CLEAR or (all(map(len, others)) and _of_numbers(values, *others)[0] > clear):
+        return None
+    word = f"{'more' if shares[1] > shares[0] else 'fewer'} {values.shown(float(atom))}"
+    return clear, Change(word, f"{_percent(shares[0])} -> {_percent(shares[1])}")
 
 
 def _middle_ranks(numbers: np.ndarray) -> np.ndarray:  # between 0 and 1
@@ -138,11 +160,16 @@ def _share(names: list[str] | tuple[str, ...], a: np.ndarray, b: np.ndarray) -> 
 
 
 def _gap_change(gaps: list[float], sizes: tuple[int, int]) -> tuple[float, Change]:
-    share = (gaps[0] * sizes[0] + gaps[1] * sizes[1]) / sum(sizes)
-    unit = math.sqrt(max(share * (1 - share), 1e-12) * (1 / sizes[0] + 1 / sizes[1]))
     word = "more gaps" if gaps[1] > gaps[0] else "fewer gaps"
     told = f"{_percent(gaps[0])} -> {_percent(gaps[1])}"
-    return abs(gaps[1] - gaps[0]) / unit, Change(word if gaps[0] != gaps[1] else "the same", told)
+    return _share_change(gaps, sizes), Change(word if gaps[0] != gaps[1] else "the same", told)
+
+
+def _share_change(shares: list[float], sizes: tuple[int, int]) -> float:
+    """How many standard deviations two shares are apart."""
+    share = (shares[0] * sizes[0] + shares[1] * sizes[1]) / sum(sizes)
+    unit = math.sqrt(max(share * (1 - share), 1e-12) * (1 / sizes[0] + 1 / sizes[1]))
+    return abs(shares[1] - shares[0]) / unit
 
 
 def _percent(share: float) -> str:

@@ -24,11 +24,9 @@ __all__ = [
     "Ranking",
     "TestForm",
     "energy_ranking",
-    "energy_statistic",
     "gram_blocks",
     "log_cross_means",
     "mmd_ranking",
-    "mmd_statistic",
     "moment_ranking",
     "scalar_ranking",
 ]
@@ -83,14 +81,8 @@ def gram_blocks(pooled: Tensor, terms: KernelTerms | PointKernel) -> Tiles:
     return _tiles(tile, pooled)
 
 
-def energy_statistic(pooled: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    r"""Energy distance $2 E|x - y| - E|x - x'| - E|y - y'|$."""
-    # Rounding may leave less than nothing of two equal sets, or minus nothing.
-    return quadratic_form(a - b, _energy_tiles(pooled))[0].clamp(min=0).abs()
-
-
 def energy_ranking(pooled: Tensor, a: Tensor, b: Tensor, layout: Layout | None = None) -> Ranking:
-    r"""Energy distances, ranked against the first of them.
+    r"""Energy distances $2 E|x - y| - E|x - x'| - E|y - y'|$, ranked against the first of them.
 
     A far point adds the same large number to every distance, in which the others are lost. With
     $z$ the difference of the weights, what decides is
@@ -114,7 +106,7 @@ def energy_ranking(pooled: Tensor, a: Tensor, b: Tensor, layout: Layout | None =
     return Ranking((given + change).clamp(min=0).abs(), 0.0, order)
 
 
-def _centred(pooled: Tensor, layout: Layout | None = None) -> Tensor:
+def _centred(pooled: Tensor, layout: Layout | None) -> Tensor:
     """From the median; codes so that the commonest is 0."""
     middle = pooled.median(0).values
     if layout is not None and layout.codes:
@@ -128,7 +120,7 @@ def _norms(centred: Tensor, layout: Layout | None) -> Tensor:
     return squared_distances(centred, torch.zeros_like(centred[:1]), layout=layout)[:, 0].sqrt()
 
 
-def _energy_tiles(pooled: Tensor, layout: Layout | None = None) -> Tiles:
+def _energy_tiles(pooled: Tensor, layout: Layout | None) -> Tiles:
     r"""Tiles of $H_{ij} = |x_i - c| + |x_j - c| - |x_i - x_j|$, with `c` in the middle.
 
     As the weights `z` sum to zero, $z^\top H z$ is the energy distance. With
@@ -157,13 +149,8 @@ def _energy_tiles(pooled: Tensor, layout: Layout | None = None) -> Tiles:
     return _tiles(tile, pooled)
 
 
-def mmd_statistic(gram: Tiles, a: Tensor, b: Tensor) -> Tensor:
-    """Squared maximum mean discrepancy."""
-    return mmd_ranking(gram, a, b).values
-
-
 def mmd_ranking(gram: Tiles, a: Tensor, b: Tensor) -> Ranking:
-    """The same, with its rounding error."""
+    """Squared maximum mean discrepancy, with its rounding error."""
     values, size = quadratic_form(a - b, gram)
     return Ranking(values, rounding(values, size))
 

@@ -10,7 +10,7 @@ from kermix.checks import check_count, check_pair
 from kermix.errors import OptionError
 from kermix.kernels.distances import squared_distances
 
-__all__ = ["NeighbourScores", "nearest", "neighbour_scores"]
+__all__ = ["NeighbourScores", "nearest", "neighbour_scores", "neighbour_values"]
 
 PAIRS_AT_ONCE = 2**23
 SPLITS = 10  # of both sets into halves, for error bars
@@ -59,6 +59,18 @@ def neighbour_scores(
         >>> round(found.precision, 2), round(found.recall, 2), round(found.coverage, 2)
         (1.0, 0.52, 0.51)
     """
+    values, variances = neighbour_values(real, fake, neighbours)
+    errors = _errors(real.double(), fake.double(), neighbours, variances, seed)
+    a, b, c, d = values.tolist()
+    e, f, g, h = errors.tolist()
+    return NeighbourScores(a, b, c, d, (e, f, g, h))
+
+
+@torch.no_grad()
+def neighbour_values(
+    real: Tensor, fake: Tensor, neighbours: int
+) -> tuple[Tensor, Tensor]:  # (4,), (4,)
+    """The four scores, and what their variances would be if each row were by itself."""
     check_pair(real, fake, ("real", "fake"))
     check_count("neighbours", neighbours)
     if min(len(real), len(fake)) <= neighbours:
@@ -68,11 +80,7 @@ def neighbour_scores(
         )
     real, fake = real.double(), fake.double()
     reach = [nearest(s, s, neighbours + 1)[0][:, -1] for s in (real, fake)]
-    values, variances = _scores(reach[0], reach[1], _blocks(real, fake), neighbours)
-    errors = _errors(real, fake, neighbours, variances, seed)
-    a, b, c, d = values.tolist()
-    e, f, g, h = errors.tolist()
-    return NeighbourScores(a, b, c, d, (e, f, g, h))
+    return _scores(reach[0], reach[1], _blocks(real, fake), neighbours)
 
 
 def _scores(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Claim"]
+__all__ = ["Claim", "svd_is_best"]
 
 
 @dataclass(frozen=True)
@@ -56,3 +56,13 @@ class Claim:
     def from_json(cls, content: Mapping[str, Any]) -> "Claim":
         """The inverse of `as_json`."""
         return cls(**content)
+
+
+def svd_is_best(found: Mapping[str, float], sign: int) -> bool:
+    """Whether the SVD cost has the most (sign 1) or the least (-1) of all costs.
+
+    Example:
+        >>> svd_is_best({"svd": 0.1, "scalar": 0.2}, -1)
+        True
+    """
+    return all(sign * found["svd"] > sign * found[name] for name in found if name != "svd")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kermix.errors import RunError
 from kermix.paper.artefact import Artefact, Rows, Tick, ignore
-from kermix.paper.claims import Claim
+from kermix.paper.claims import Claim, svd_is_best
 from kermix.paper.drawing import INK_COLOUR, bare, sheet
 from kermix.paper.image_cells import (
     COSTS,
@@ -281,7 +281,7 @@ def _best(where: str, values: Callable[[str], dict[str, float]]) -> Iterator[Cla
             f"The SVD cost works best on images ({where}; read as: {reading}).",
             f"{which} of the four costs, on average over seeds",
             found,
-            all(sign * found["svd"] > sign * found[n] for n in found if n != "svd"),
+            svd_is_best(found, sign),
             statement=BEST,
         )
 

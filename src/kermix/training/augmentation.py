@@ -50,11 +50,6 @@ class Augmentation:
         if self.mix > 1:
             raise OptionError(f"mix={self.mix} is a share and must not be above 1.")
 
-    @property
-    def is_any(self) -> bool:
-        """Whether anything happens at all."""
-        return self != Augmentation()
-
     def __str__(self) -> str:
         parts = ["flip"] if self.flip else []
         parts += [f"shift {self.shift}"] if self.shift else []

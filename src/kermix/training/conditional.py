@@ -123,16 +123,7 @@ class ConditionalModel(nn.Module):
 
     def forward(self, context: Tensor) -> GaussianMixture:  # (n, c)
         """The distribution of the target for each context, in the data's units."""
-        scaled = self.network(self.contexts.scaled(context))
-        scale, location = self.targets.scale, self.targets.location
-        variances = scaled.covariances
-        if scaled.covariance_kind == "isotropic":
-            variances = variances.unsqueeze(-1)
-        return GaussianMixture(
-            scaled.weights.double(),
-            scaled.means.double() * scale + location,
-            variances.double() * scale.square(),
-        )
+        return self.targets.restored_mixture(self.network(self.contexts.scaled(context)))
 
 
 class _Step(nn.Module):

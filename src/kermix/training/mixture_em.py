@@ -14,7 +14,6 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from kermix.checks import check_option
 from kermix.mixtures.mixture import GaussianMixture
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "EMRows",
     "EMState",
     "first_state",
-    "fit_by_em",
     "improved",
     "maximized",
 ]
@@ -118,26 +116,6 @@ class EMState:
         constant, factors = self.natural(rows)
         blocks = rows.blocks(len(constant))
         return torch.cat([torch.addmm(constant, f, factors.T).logsumexp(1) for _, f in blocks])
-
-
-@torch.no_grad()
-def fit_by_em(
-    rows: Tensor,  # (N, d)
-    components: int,
-    covariance_type: CovarianceName = "full",
-    *,
-    generator: torch.Generator,
-    passes: int = PASSES,
-) -> GaussianMixture:
-    """Maximize the likelihood from a start at data; `rows` are expected on a common scale.
-
-    Covariances of `"low-rank"` have at most eight directions and one variance for the rest; they
-    are returned as whole matrices, so that every closed form holds for them.
-    """
-    check_option("covariance_type", covariance_type, KINDS)
-    told = EMRows(rows, covariance_type)
-    start = first_state(told, components, generator)
-    return improved(told, start, passes, reviving=REVIVING_PASSES)[0].mixture()
 
 
 def first_state(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from kermix.checks import check_pair
 from kermix.errors import SampleError
+from kermix.evaluation import neighbours
 from kermix.evaluation.distances import frechet_distance
 from kermix.kernels.distances import squared_distances
 from kermix.models.evaluating import evaluating
@@ -123,54 +123,21 @@ def neighbourhoods(
     generated: Tensor,  # (M, d)
     k: int = 5,
 ) -> Neighbourhoods:
-    """Precision, recall, density and coverage (Naeem and others, 2020).
+    """Precision, recall, density and coverage; see `kermix.evaluation.neighbours`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
         >>> neighbourhoods(x, x[:2], k=1)
-        Neighbourhoods(precision=1.0, recall=0.75, density=2.5, coverage=0.75)
+        Neighbourhoods(precision=1.0, recall=0.5, density=1.0, coverage=0.5)
     """
-    check_pair(real, generated, ("real", "generated"))
-    if min(len(real), len(generated)) <= k:
-        raise SampleError(f"k={k}: both samples must have more points than k.")
-    real_reach, generated_reach = _reach(real, k), _reach(generated, k)
-    inside, covered, recalled = [], torch.zeros_like(real_reach, dtype=torch.bool), []
-    for start in range(0, len(generated), ROWS_AT_ONCE):
-        distances = squared_distances(generated[start : start + ROWS_AT_ONCE], real)
-        hits = distances <= real_reach
-        inside.append(hits.sum(1))
-        covered |= hits.any(0)
-        reach = generated_reach[start : start + ROWS_AT_ONCE, None]
-        recalled.append((distances <= reach).any(0))
-    hits_of = torch.cat(inside).double()
-    return Neighbourhoods(
-        float((hits_of > 0).double().mean()),
-        float(torch.stack(recalled).any(0).double().mean()),
-        float(hits_of.mean() / k),
-        float(covered.double().mean()),
-    )
-
-
-def _reach(points: Tensor, k: int) -> Tensor:  # (n,)
-    """Squared distance of each point to its k-th neighbour, itself not counted."""
-    reaches = []
-    for start in range(0, len(points), ROWS_AT_ONCE):
-        own = points[start : start + ROWS_AT_ONCE]
-        reaches.append(squared_distances(own, points).topk(k + 1, largest=False).values[:, -1])
-    return torch.cat(reaches)
+    return Neighbourhoods(*neighbours.neighbour_values(real, generated, k)[0].tolist())
 
 
 def nearest(images: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:  # (n,), (n,)
     """The nearest of other images, by pixels: its row, and the root mean square difference."""
-    flat, others = images.flatten(1), among.flatten(1)
-    best = torch.full((len(flat),), math.inf, device=flat.device)
-    rows = torch.zeros(len(flat), dtype=torch.long, device=flat.device)
-    for start in range(0, len(others), 8 * ROWS_AT_ONCE):
-        part = others[start : start + 8 * ROWS_AT_ONCE]
-        distance, row = squared_distances(flat, part).min(1)
-        rows = torch.where(distance < best, row + start, rows)
-        best = torch.minimum(distance, best)
-    return rows, (best / flat.shape[1]).sqrt()
+    flat = images.flatten(1)
+    distances, rows = neighbours.nearest(flat, among.flatten(1))
+    return rows[:, 0], distances[:, 0] / math.sqrt(flat.shape[1])
 
 
 def parzen(

@@ -114,6 +114,17 @@ class Scaler(nn.Module):
         """From the network's units to those of the data, in float64."""
         return points.double() * self.scale + self.location
 
+    def restored_mixture(self, mixture: GaussianMixture) -> GaussianMixture:
+        """A mixture of one or several variances a component, in the data's units and float64."""
+        variances = mixture.covariances
+        if mixture.covariance_kind == "isotropic":
+            variances = variances.unsqueeze(-1)
+        return GaussianMixture(
+            mixture.weights.double(),
+            self.restored(mixture.means),
+            variances.double() * self.scale.square(),
+        )
+
 
 class ScaledModel(nn.Module):
     """A network, its prior and the scale of its data.
@@ -193,17 +204,9 @@ class ScaledModel(nn.Module):
         A generator's density is that of 2000 of its centres, each with the kernel's Gaussian; that
         of a continuous prior is estimated by 2000 of its components.
         """
-        scale, location = self.scaler.scale, self.scaler.location
         if self.is_mixture or self.is_continuous:
-            fitted = self._fitted(CENTRES_OF_A_DENSITY, generator)
-            variances = fitted.covariances
-            if fitted.covariance_kind == "isotropic":
-                variances = variances.unsqueeze(-1)
-            return GaussianMixture(
-                fitted.weights.double(),
-                fitted.means.double() * scale + location,
-                variances.double() * scale.square(),
-            )
+            return self.scaler.restored_mixture(self._fitted(CENTRES_OF_A_DENSITY, generator))
+        scale = self.scaler.scale
         centres = self.sample(CENTRES_OF_A_DENSITY, _seeded(generator, scale.device))
         variance = self.kernel_variance * centres.shape[-1]
         weights = torch.full_like(centres[:, 0], 1 / len(centres))
