@@ -68,7 +68,7 @@ def test_fit_says_why_and_what_came_of_it(folder):
 def test_a_table_chooses_its_model(folder, tmp_path):
     result = kermix("fit", folder / "new.csv", "--steps", 2, "--width", 8, "--blocks", 1,
                     "--out", tmp_path / "run")  # fmt: skip
-    assert "Fitting the table model, because id is a key." in result.stdout
+    assert "The table model was chosen because id is a key." in result.stdout
     kermix("fit", folder / "new.csv", "--columns", "size", "--cost", "mmd", *QUICK_MIXTURE,
            "--out", tmp_path / "mixture")  # fmt: skip
     with pytest.raises(RunError, match="this needs a fit of the table model"):
@@ -82,7 +82,7 @@ def test_plain_numbers_go_to_a_mixture_and_that_is_said(tmp_path):
         tmp_path / "t.csv", index=False
     )
     result = kermix("fit", tmp_path / "t.csv", *QUICK_MIXTURE, "--out", tmp_path / "run")
-    assert "Fitting a mixture, because all columns are plain numbers" in result.stdout
+    assert "A mixture was chosen because all columns are plain numbers" in result.stdout
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config.get("kind") == "fit"
 

@@ -55,7 +55,7 @@ def test_a_table_with_categories_goes_to_the_table_model(run):
     }  # fmt: skip
     assert (run.checkpoints / "model.safetensors").exists()
     assert run.notes(None) == [
-        "Fitting the table model, because order is a key.",
+        "The table model was chosen because order is a key.",
         "Left out as keys: order.",
     ]
     assert isinstance(open_run(run.folder), TableRun)

@@ -262,7 +262,7 @@ def _choice(kind: str, typed: Mapping[str, Any]) -> list[str]:
     if kind != "fit" or named or not path.is_file() or path.suffix in (".npy", ".npz"):
         return []
     return [
-        "Fitting a mixture, because all columns are plain numbers (override with --model table)."
+        "A mixture was chosen because all columns are plain numbers (override with --model table)."
     ]
 
 

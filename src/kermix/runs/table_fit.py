@@ -168,7 +168,7 @@ def begin_table_fit(
     run = TableRun.create(
         folder, source, data, chosen, target=target, device=device, precision=precision,
         options={} if kept else options,
-        notes=(*([f"Fitting the table model, because {why}."] if why else []),
+        notes=(*([f"The table model was chosen because {why}."] if why else []),
                *([CONTEST] if contest else []), *table.notes),
         contest=contest, **ranks,
         frame=table.frame.kind if kept else "pandas",
