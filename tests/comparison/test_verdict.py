@@ -209,6 +209,29 @@ def test_a_shift_is_not_a_spread(rows, shift, scale, short):
         )  # fmt: skip
 
 
+def test_zeros_of_tables_with_gaps_are_zeros():
+    rng = np.random.default_rng(1)
+    sides = [pd.DataFrame({"d": np.where(rng.random(300) < share, 0, rng.normal(size=300) + 0.3)})
+             for share in (0.5, 0.2)]  # fmt: skip
+    sides[0].loc[0, "d"] = np.nan
+    verdict = km.compare(*sides, permutations=99, bootstrap=0).verdict
+    assert verdict.columns[0].short == "fewer 0"
+
+
+@pytest.mark.parametrize("far", [1e9, 1e6, 123_456])
+def test_far_integers_are_told_apart(far):
+    rng = np.random.default_rng(3)
+    sides = [far + rng.integers(low, high, 200) for low, high in ((0, 5), (2, 9))]
+    found = change_of(ColumnValues("y", "number", np.concatenate(sides)), 200)
+    before, after = found.told.removeprefix("mean ").removeprefix("median ").split(" -> ")
+    assert found.short == "higher"
+    assert float(before.replace(",", "")) < float(after.replace(",", ""))
+    common = [np.repeat(far + np.arange(10.0), k) for k in ([40] + [12] * 9, [0] + [16] * 9)]
+    found = change_of(ColumnValues("y", "number", np.concatenate(common)), len(common[0]))
+    assert found.short.startswith("fewer ")
+    assert float(found.short.removeprefix("fewer ").replace(",", "")) == far
+
+
 def test_a_common_value_among_many_is_named():
     rng = np.random.default_rng(0)
     sides = [np.where(rng.random(2000) < share, 0.0, rng.lognormal(size=2000))

@@ -1,5 +1,6 @@
 """What a run keeps of how it was started: where its data are, its options, its command."""
 
+import inspect
 import json
 import shlex
 
@@ -76,6 +77,34 @@ def test_the_command_gives_the_same_kind_of_run(here, tmp_path):
     kermix(*words[1:], "--out", tmp_path / "again")
     assert open_run(tmp_path / "again").kind == run.kind == "fit"
     assert open_run(tmp_path / "again").config["settings"] == run.config["settings"]
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("settings", [{}, {"members": 2}, {"order_share": 0.5, "dropout": 0.2}])
+def test_the_command_of_a_quick_table_begins_the_same_run(settings, here, tmp_path):
+    path = here / "plain-1.parquet"
+    run, _ = begin_fit(path, out=tmp_path / "run", quick=True, steps=8, **settings)
+    begun = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kermix.cli.fit.train_and_finish", lambda r, _: begun.update(run=r))
+        kermix(*shlex.split(run.command())[1:], "--out", tmp_path / "again")
+    again = begun["run"]
+    for name in ("kind", "contest", "quick", "settings"):
+        assert again.config[name] == run.config[name], name
+    assert again.config["contest"] == (not settings)
+
+
+def test_every_setting_of_the_table_model_can_be_given_to_the_command():
+    from dataclasses import fields
+
+    from kermix.cli.fit import fit
+    from kermix.runs.table_fit import TABLE_SETTINGS
+    from kermix.runs.table_run import WITHOUT_OPTION
+    from kermix.training.table_settings import TableModelSettings
+
+    options = set(inspect.signature(fit).parameters)
+    assert TABLE_SETTINGS - set(WITHOUT_OPTION) <= options
+    assert {*WITHOUT_OPTION} <= {field.name for field in fields(TableModelSettings)} - options
 
 
 def test_the_command_names_processes_and_only_what_is_unusual(tmp_path):

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ from rich.console import Console
 from kermix.cli.old_options import note_old_names
 from kermix.cli.output import check_output, print_lines, print_notes
 from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
-from kermix.cli.running import train_and_finish, typed_options
+from kermix.cli.running import set_options, train_and_finish, typed_options
 from kermix.cli.tables import predict_table, table_run
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
@@ -135,7 +134,7 @@ def classify(
         sizes = {name: value for name, value in own.items() if value is not None}
         assert target is not None
         _classify_table(
-            data, target, {**sizes, "seed": seed, **_settings(setting or [])}, reading, out,
+            data, target, {**sizes, "seed": seed, **set_options(setting or [])}, reading, out,
             quick, device, precision,
         )  # fmt: skip
         return
@@ -144,7 +143,7 @@ def classify(
         "learning_rate": learning_rate,
     }  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
-    given |= {"model": model, "patch": patch, "seed": seed, **_settings(setting or [])}
+    given |= {"model": model, "patch": patch, "seed": seed, **set_options(setting or [])}
     given = note_old_names(given, [field.name for field in fields(ClassifierSettings)])
     run, images = begin_classify(
         data, given, folder=out, augment=augment, quick=quick, data_root=data_root, size=size,
@@ -272,19 +271,3 @@ def predict(
     where = "" if out is None else f" in {out}"
     images_found = f"{len(rows) - 1} image{'s' if len(rows) != 2 else ''}"
     summary.print(f"{images_found}{where}", highlight=False, soft_wrap=True)
-
-
-def _settings(texts: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise OptionError(f"--set {text}: write NAME=VALUE.")
-        name = name.strip().replace("-", "_")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value.strip()
-        if isinstance(found[name], list):
-            found[name] = tuple(found[name])
-    return found

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from kermix.cli.output import print_notes
 from kermix.cli.reading import AS_FOUND, READING, TABLES, check_there, reads_tables
-from kermix.cli.running import train_and_finish, typed_options
+from kermix.cli.running import set_options, train_and_finish, typed_options
 from kermix.data.tables.csv_look import Reading
 from kermix.environment import speaks
 from kermix.errors import OptionError
@@ -222,6 +222,14 @@ def fit(
             help="Table model: reports without improvement before training stops. By default 10."
         ),
     ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Table model: any other setting (repeatable), such as members=2.",
+        ),
+    ] = None,
     reading: Reading = AS_FOUND,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")] = "32-true",
@@ -248,6 +256,7 @@ def fit(
     for name, kind in (("variance_factors", float), ("spaces", str)):
         if name in typed:
             typed[name] = _parts(name, typed[name], kind)
+    typed |= set_options(typed.pop("setting", None) or [])
     typed = {n: v for n, v in typed.items() if n not in READING} | reading.said()
     run, dataset = begin_fit(**typed)
     if speaks():

@@ -1,16 +1,18 @@
 """How commands run a training and show what came of it."""
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
 from kermix.cli.output import end_stopped_run, show_run
+from kermix.errors import OptionError
 
 if TYPE_CHECKING:
     from kermix.runs.run import Run
 
-__all__ = ["train_and_finish", "typed_options"]
+__all__ = ["set_options", "train_and_finish", "typed_options"]
 
 
 def train_and_finish(run: "Run", data: Any) -> None:
@@ -32,3 +34,20 @@ def typed_options(context: typer.Context) -> dict[str, Any]:
     sources = {name: context.get_parameter_source(name) for name in context.params}
     typed = [n for n, source in sources.items() if source and source.name == "COMMANDLINE"]
     return {name: context.params[name] for name in typed}
+
+
+def set_options(texts: list[str]) -> dict[str, Any]:
+    """Settings given as `--set NAME=VALUE`, by name; values are JSON, or else text."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise OptionError(f"--set {text}: write NAME=VALUE.")
+        name = name.strip().replace("-", "_")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value.strip()
+        if isinstance(found[name], list):
+            found[name] = tuple(found[name])
+    return found

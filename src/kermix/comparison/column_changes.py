@@ -94,7 +94,7 @@ def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[flo
                   for side in sides_of(index, len(a))]  # fmt: skip
         spread = ranks.std()
         clear = abs(ranks[: len(a)].mean() - ranks[len(a) :].mean()) / max(spread * unit, 1e-12)
-        return clear, _share([values.shown(float(v)) for v in distinct], *shares)
+        return clear, _share(values.shown_apart(distinct.tolist()), *shares)
     # Far from the middle of its own side: a shift alone leaves that as it was.
     far = _middle_ranks(np.concatenate([np.abs(side - np.median(side)) for side in (a, b)]))
     place, spread = (
@@ -111,15 +111,16 @@ def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[flo
         word = "more spread" if spread > 0 else "less spread"
         for what, quantiles in PARTS.items():
             ends = [np.quantile(side, quantiles) for side in (a, b)]
-            wide = [f"{values.shown(low)} to {values.shown(high)}" for low, high in ends]
+            texts = values.shown_apart([float(end) for pair in ends for end in pair])
+            wide = [f"{low} to {high}" for low, high in (texts[:2], texts[2:])]
             grew = np.diff(ends[1])[0] - np.diff(ends[0])[0]
             if wide[0] != wide[1] and grew * spread > 0:  # what is shown agrees with the word
                 return abs(spread), Change(word, f"{what} {wide[0]} -> {wide[1]}")
     what = "median"
-    if values.shown(middles[0]) == values.shown(middles[1]):
+    if middles[0] == middles[1] or len({*map(values.shown, middles)}) == 1:
         what, middles = "mean", [float(side.mean()) for side in (a, b)]
     words = ("later", "earlier") if values.kind == "time" else ("higher", "lower")
-    shown = [values.shown(v) for v in middles]
+    shown = values.shown_apart(middles)
     if abs(place) < CLEAR:
         same = np.array_equal(np.sort(a), np.sort(b))
         word = "the same" if same else "another shape"
@@ -140,7 +141,9 @@ def _atom_change(
     others = [side[side != atom] for side in (a, b)]
     if clear < CLEAR or (all(map(len, others)) and _of_numbers(values, *others)[0] > clear):
         return None
-    word = f"{'more' if shares[1] > shares[0] else 'fewer'} {values.shown(float(atom))}"
+    common = distinct[np.argsort(-counts, kind="stable")[:FEW_VALUES]].tolist()
+    name = values.shown_apart(common)[0]  # told apart from other common values
+    word = f"{'more' if shares[1] > shares[0] else 'fewer'} {name}"
     return clear, Change(word, f"{_percent(shares[0])} -> {_percent(shares[1])}")
 
 

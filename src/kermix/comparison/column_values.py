@@ -1,5 +1,6 @@
 """The user's columns of encoded rows: numbers, times and categories in their own units."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from kermix.kernels.distances import Layout
 __all__ = ["ColumnValues", "ComparedRows", "number_text"]
 
 UNKNOWN = "(unknown)"
+DIGITS, MOST_DIGITS = 4, 13  # of numbers in words: usually, and to tell two of them apart
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,24 @@ class ColumnValues:
     names: tuple[str, ...] = ()
     column: NumberColumn | None = None
 
-    def shown(self, number: float) -> str:
+    def shown(self, number: float, digits: int = DIGITS) -> str:
         """A number or time as text."""
         if not np.isfinite(number):
             return "missing"
         if self.column is None:
-            return number_text(number)
+            return number_text(number, digits)
         if self.column.time:
             return self.column.shown_time(number)
-        return number_text(number + self.column.origin)
+        return number_text(number + self.column.origin, digits)
+
+    def shown_apart(self, numbers: Sequence[float]) -> list[str]:
+        """Numbers as text, with as many digits as tell those apart that differ."""
+        texts: list[str] = []
+        for digits in range(DIGITS, MOST_DIGITS + 1):
+            texts = [self.shown(float(number), digits) for number in numbers]
+            if len({*texts}) == len({*map(float, numbers)}):
+                break
+        return texts
 
     def cell(self, row: int) -> str:
         """What is in a row, as text."""
@@ -109,12 +120,21 @@ class ComparedRows:
         numbers = np.clip(column.map.inverse(scores), column.low, column.high)
         if column.decimals is not None:
             numbers = rounded(numbers, column.decimals)
+        else:
+            numbers = _without_last_digits(numbers, max(abs(column.low), abs(column.high)))
         if place.codes is not None:
             numbers = np.where(chosen[:, place.codes].numpy() == 0, numbers, np.nan)
         return ColumnValues(name, column.kind, numbers, column=column)
 
 
-def number_text(number: float, digits: int = 4) -> str:
+def _without_last_digits(numbers: np.ndarray, largest: float) -> np.ndarray:
+    """Numbers that went to normal scores and back: a zero is zero again."""
+    if not 1e-280 < largest < 1e280:
+        return numbers
+    return np.round(numbers, MOST_DIGITS - 1 - math.floor(math.log10(largest))) + 0.0
+
+
+def number_text(number: float, digits: int = DIGITS) -> str:
     """A number to so many digits, without an exponent where that is short.
 
     Example:
@@ -123,7 +143,8 @@ def number_text(number: float, digits: int = 4) -> str:
     """
     short = float(f"{number:.{digits}g}")
     if short == 0 or 1e-4 <= abs(short) < 1e9:
-        return f"{short:,.10g}" if abs(short) >= 10_000 else f"{short:.10g}"
+        most = max(digits, 10)
+        return f"{short:,.{most}g}" if abs(short) >= 10_000 else f"{short:.{most}g}"
     return f"{short:.{digits}g}"
 
 

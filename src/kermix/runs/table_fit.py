@@ -150,15 +150,14 @@ def begin_table_fit(
         raise SchemaError(
             f"{_frame(table).name}: no column can be modelled. " + " ".join(table.schema.notes())
         )
-    chosen = TableModelSettings()
-    if quick:
-        chosen = replace(chosen, width=128, blocks=2, steps=300)
+    chosen = TableModelSettings().quick() if quick else TableModelSettings()
     chosen = replace(chosen, **{n: v for n, v in settings.items() if v is not None})
     options = {n: v for n, v in {**reading, "rows": rows}.items() if v not in (None, (), {})}
     if isinstance(table, LargeTable):
         return _begin_stored(
             table, chosen, folder, target=target, options=options, device=device,
-            precision=precision, notes=(*([why] if why else []), *table.notes), **ranks,
+            precision=precision, notes=(*([why] if why else []), *table.notes), quick=quick,
+            **ranks,
         )  # fmt: skip
     data = TableData.of(table.frame, table.schema)
     kept = table.source is None
@@ -170,7 +169,7 @@ def begin_table_fit(
         options={} if kept else options,
         notes=(*([f"The table model was chosen because {why}."] if why else []),
                *([CONTEST] if contest else []), *table.notes),
-        contest=contest, **ranks,
+        contest=contest, quick=quick, **ranks,
         frame=table.frame.kind if kept else "pandas",
         form=".parquet" if kept else form_of(source),
     )  # fmt: skip

@@ -4,6 +4,7 @@ Beside what every run has: `schema.json` says what the columns are, `checkpoint/
 holds the network, and `samples.csv` (or the input's format) are rows drawn from it.
 """
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,6 +32,8 @@ from kermix.training.table_settings import TableModelSettings, check_table_share
 
 __all__ = ["TableRun"]
 
+WITHOUT_OPTION = ("order_share", "target_share", "members", "calibrate", "crossed")  # of a command
+
 
 class TableRun(TrainedTable):
     """A fit of the table model, with its folder."""
@@ -55,6 +58,7 @@ class TableRun(TrainedTable):
         options: Mapping[str, Any] | None = None,
         notes: tuple[str, ...] = (),
         contest: bool = False,
+        quick: bool = False,
         devices: int = 1,
         nodes: int = 1,
         strategy: Strategy = "auto",
@@ -75,6 +79,7 @@ class TableRun(TrainedTable):
             notes: What was assumed when it was read.
             contest: Whether a mixture takes the place of the table model where held-out rows
                 prefer it.
+            quick: Whether settings that were not given are those of a first look.
             devices: Processes on each node, among which batches are shared.
             nodes: Nodes. The folder is made on the first one alone.
             strategy: Of costs over processes; the table model has none.
@@ -103,6 +108,7 @@ class TableRun(TrainedTable):
                 "columns": list(data.schema.names),
                 "target": target,
                 "contest": contest,
+                "quick": quick,
                 "frame": frame,
                 "form": form,
                 "csv": None if data.frame.form is None else data.frame.form.to_dict(),
@@ -203,9 +209,14 @@ class TableRun(TrainedTable):
         if self.config["target"] is not None:
             parts += ["--target", shlex.quote(self.config["target"])]
         parts += self.reading_options()
-        default = TableModelSettings().for_rows(self.config["shape"][0]).as_json()
+        usual = TableModelSettings()
+        if self.config.get("quick"):  # beside `--quick`, its settings are nobody's choice
+            usual, parts = usual.quick(), [*parts, "--quick"]
+        default = usual.for_rows(self.config["shape"][0]).as_json()
         for name, value in self.settings.as_json().items():
-            if value != default[name]:
+            if value != default[name] and name in WITHOUT_OPTION:
+                parts += ["--set", f"{name}={json.dumps(value)}"]
+            elif value != default[name]:
                 parts += [f"--{name.replace('_', '-')}", str(value)]
         return " ".join([*parts, *self.placing_options()])
 

@@ -105,6 +105,10 @@ class TableModelSettings:
         """For tables of few rows, a batch is an eighth of them, and no less than 32."""
         return replace(self, batch_size=min(self.batch_size, max(32, rows // 8)))
 
+    def quick(self) -> "TableModelSettings":
+        """Settings for a first look: a small network, few steps."""
+        return replace(self, width=128, blocks=2, steps=300)
+
     def as_json(self) -> dict[str, Any]:
         """Plain numbers."""
         return asdict(self)
