@@ -124,11 +124,11 @@ def test_options_that_do_not_apply_are_refused(here, tmp_path):
     out = tmp_path / "refused"
     for given in ({"devices": 2}, {"strategy": "shard"}):
         with pytest.raises(OptionError, match="images are trained by one process"):
-            km.fit(here / "images", out=out, **given)
+            begin_fit(here / "images", out=out, **given)
     for data in (mixed(), "mixed-1.parquet", "mixed-*.parquet"):
         for given in ({"size": 16}, {"data_root": here}):
             with pytest.raises(OptionError, match=f"is a table; {next(iter(given))} is only for"):
-                km.fit(data, out=out, **given)
+                begin_fit(data, out=out, **given)
     assert not out.exists()
 
 
