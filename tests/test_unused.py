@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 USERS = ("src", "benchmarks", "scripts", "examples", "docs")
 # Called by other packages, or what `kermix.plots` had in version 0.1, until version 0.3.
 CALLED_FROM_OUTSIDE = {
-    "_kermix", "_bench", "_check_input_dim", "on_validation_epoch_end", "exec_module", "render",
+    "_kermix", "_bench", "_check_input_dim", "on_validation_epoch_end", "render",
     "cost_against_shift", "identity_matrices", "witness_bars",
 }  # fmt: skip
 

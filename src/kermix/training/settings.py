@@ -8,7 +8,6 @@ from kermix.costs.formulas import MatrixForm
 from kermix.errors import OptionError
 from kermix.models.mixture.networks import CovarianceType
 from kermix.models.mixture.priors import PriorName
-from kermix.moved import moved_name
 from kermix.renamed import accepts_old_names, current_names
 
 __all__ = ["CostName", "FitSettings", "ModelName", "RefineName", "check_form"]
@@ -171,7 +170,3 @@ def check_form(form: MatrixForm | None, cost: str) -> None:
     check_option("form", form, ("trace", "data_fixed", "logdet"))
     if cost != "matrix":
         raise OptionError(f"form={form!r} is for cost='matrix'; the cost is {cost!r}.")
-
-
-def __getattr__(name: str) -> object:
-    return moved_name(__name__, name)
