@@ -27,7 +27,6 @@ from kermix.cli import (
     spectrum,
     tables,
 )
-from kermix.cli.old_options import CommandWithOldOptions
 from kermix.cli.output import INTERRUPTED, plain, print_notes
 from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError, OptionError
 from kermix.version import __version__
@@ -129,8 +128,7 @@ def _complete(name: str, function: Callable[..., None]) -> Callable[..., None]:
 
 
 for _name, _function in COMMANDS.items():
-    _class = CommandWithOldOptions if _name in ("fit", "classify") else None
-    app.command(_name, cls=_class, help=_help(_function))(_complete(_name, _function))
+    app.command(_name, help=_help(_function))(_complete(_name, _function))
 
 
 @app.command(

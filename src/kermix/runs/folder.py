@@ -10,7 +10,6 @@ from typing import Any
 from kermix.data.tables.addresses import is_pattern, is_remote
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file
-from kermix.renamed import current_names
 
 __all__ = [
     "begin_folder",
@@ -131,7 +130,6 @@ def read_config(
             missing = sorted({*facts} - config.keys())
             if missing:
                 raise KeyError(f"no {missing[0]!r}")
-            config["settings"] = current_names(config["settings"])
             settings(config["settings"])
     except (ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
         why = error.args[0] if isinstance(error, KeyError) else error
