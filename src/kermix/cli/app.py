@@ -28,7 +28,7 @@ from kermix.cli import (
     tables,
 )
 from kermix.cli.output import INTERRUPTED, plain, print_notes
-from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError, OptionError
+from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError
 from kermix.version import __version__
 
 __all__ = ["app", "run"]
@@ -129,18 +129,6 @@ def _complete(name: str, function: Callable[..., None]) -> Callable[..., None]:
 
 for _name, _function in COMMANDS.items():
     app.command(_name, help=_help(_function))(_complete(_name, _function))
-
-
-@app.command(
-    "bench",
-    hidden=True,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-def _bench() -> None:
-    raise OptionError(
-        "Benchmarks are no longer part of the package; in a clone of the repository, run: "
-        "python -m benchmarks NAME."
-    )
 
 
 def _show_warning(
