@@ -128,8 +128,8 @@ value, info = loss.with_info(x, y)  # rows of this rank; info.strategy: what was
 After the backward pass the *mean over ranks* of the gradients, which DistributedDataParallel
 and Fabric compute, is the gradient of one process with the whole batch (tests: 1, 2 and 4 processes, all
 costs, weights, unequal and empty shares, to 1e-6 in float64). Ranks may have any number of rows.
-BatchNorm layers are synchronized over all ranks: `torch.nn.SyncBatchNorm` on GPUs,
-`kermix.distributed.BatchNormOverRanks` elsewhere.
+BatchNorm layers become `torch.nn.SyncBatchNorm`, which needs GPUs: on CPUs, generators are trained by
+one process.
 
 Fits: `kermix fit DATA --devices N --nodes M`, `torchrun -m kermix fit DATA`, or
 `kermix.runs.training.train(run, dataset)` in Python. Every rank draws the random numbers of the whole

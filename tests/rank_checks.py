@@ -1,6 +1,5 @@
 """What the tests run in many processes: each function is called on every rank."""
 
-import copy
 import gc
 import os
 import signal
@@ -14,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import kermix as km
 from cases import LOSSES, normal, ridged, uniform
-from kermix.distributed import DistributedLoss, Ranks, batch_norm_over_ranks, shares, slice_of
+from kermix.distributed import DistributedLoss, Ranks, shares, slice_of
 from kermix.errors import KermixError
 from kermix.kernels.mixed import Layout, MixedKernel
 
@@ -54,7 +53,6 @@ def everything():
         "mixed": mixed(),
         "polar": polar(),
         "parameters": parameters(),
-        "batch norm": batch_norm(),
         "traffic": traffic(),
         "auto": automatic(),
         "errors": disagreements(),
@@ -196,7 +194,7 @@ def polar():
 
 def _network():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, D)).double()
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, D)).double()
 
 
 class _Model(nn.Module):
@@ -224,40 +222,10 @@ def parameters():
     errors = {}
     rows_x, rows_y = (shares(rows, ranks.size) for rows in (N, K))
     for strategy in ("gather", "shard"):
-        network = batch_norm_over_ranks(copy.deepcopy(_network()), ranks, torch.device("cpu"))
-        model = DistributedDataParallel(_Model(network, strategy))
+        model = DistributedDataParallel(_Model(_network(), strategy))
         model(x[slice_of(rows_x, ranks.rank)], noise[slice_of(rows_y, ranks.rank)]).backward()
         found = [p.grad for p in model.module.parameters()]
         errors[strategy] = _worst(found, [p.grad for p in one.parameters()])
-    return errors
-
-
-def batch_norm():
-    """Layers over ranks against torch's own layer on the whole batch, also for images."""
-    ranks, errors = Ranks(), {}
-    for kind, shape, layer in (
-        ("rows", (K, 5), nn.BatchNorm1d(5)), ("images", (K, 5, 3, 3), nn.BatchNorm2d(5)),
-    ):  # fmt: skip
-        layer = layer.double()
-        with torch.no_grad():
-            layer.weight.copy_(uniform(5, seed=1))
-            layer.bias.copy_(uniform(5, seed=2))
-        data, pull = normal(*shape, seed=3), normal(*shape, seed=4)
-        whole = data.clone().requires_grad_()
-        ours = batch_norm_over_ranks(copy.deepcopy(layer), ranks, torch.device("cpu"))
-        expected = layer(whole)
-        (expected * pull).sum().backward()
-        part = slice_of(SPLITS[ranks.size][-1][1], ranks.rank)
-        mine = data[part].clone().requires_grad_()
-        out = ours(mine)
-        (out * pull[part]).sum().backward()
-        errors[kind] = _worst([out, mine.grad], [expected[part], whole.grad[part]])
-        assert list(ours.state_dict()) == list(layer.state_dict())
-        buffers = [ours.running_mean, ours.running_var]
-        errors[f"{kind} buffers"] = _worst(buffers, [layer.running_mean, layer.running_var])
-        layer.eval()
-        ours.eval()
-        errors[f"{kind} later"] = _worst([ours(data)], [layer(data)])
     return errors
 
 
@@ -342,7 +310,6 @@ def fail_on(rank, how):
 FITS = {
     "mixture svd": {"learning_rate": 0.01},
     "network vector": {"model": "network", "cost": "vector"},
-    "generator svd": {"model": "generator", "refine_steps": 0, "learning_rate": 1e-3},
     "mixture energy": {"cost": "energy", "refine_with": "likelihood"},
     "mixture mmd": {"cost": "mmd"},
     "mixture likelihood": {"cost": "likelihood"},
@@ -362,7 +329,7 @@ def fit_settings(name):
     return FitSettings(**{**common, **FITS[name]})
 
 
-STOPPED, STOP_AT = ("mixture svd", "generator svd"), 4
+STOPPED, STOP_AT = ("mixture svd", "network vector"), 4
 
 
 def all_fits(folder):
@@ -399,6 +366,17 @@ def fits(folder, devices, names=tuple(FITS), stop_at=None):
             drawn = trainer.model.draw(20, torch.Generator().manual_seed(1))
         found[name] = (drawn, trainer.history)
     return found
+
+
+def trains_a_generator():
+    """What is said of batch normalization, which processes on CPUs do not share."""
+    from kermix.data.toys import toy
+    from kermix.training.build import build_trainer, split_rows
+    from kermix.training.settings import FitSettings
+
+    data = split_rows(toy("moons").sample(60, torch.Generator().manual_seed(0)), 0)
+    settings = FitSettings(model="generator", refine_steps=0, steps=2)
+    build_trainer(data, settings, device="cpu", devices=2).run()
 
 
 def what_holds_a_group():
