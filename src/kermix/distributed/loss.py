@@ -180,10 +180,10 @@ class DistributedLoss(nn.Module):
                 return "moments"
         if isinstance(loss, MatrixLoss) and loss.form != "data_fixed" and x.points.ndim > 2:
             return "gather"
-        few, many = sorted((len(x), len(y)))
-        large = few * many > (SHARD_ABOVE_CUDA if device == "cuda" else SHARD_ABOVE)
+        few, more = sorted((len(x), len(y)))
+        large = few * more > (SHARD_ABOVE_CUDA if device == "cuda" else SHARD_ABOVE)
         # By QR, as on a CPU, every rank repeats a part of the work that grows with `few` cubed.
-        repeated = isinstance(loss, SVDLoss) and device != "cuda" and many < 3 * few
+        repeated = isinstance(loss, SVDLoss) and device != "cuda" and more < 3 * few
         return "shard" if ranks.size > 1 and large and not repeated else "gather"
 
     def _gather(self, ranks: Ranks, x: Side, y: Side) -> tuple[Tensor, RankInfo]:
