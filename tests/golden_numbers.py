@@ -527,8 +527,8 @@ def classify(folder):
             key: result[key] for key in ("test_accuracy", "test_loss", "confusion", "parameters")
         }
     run, pictures = folder / "cnn", write_pictures(folder / "pictures")
-    command("classify", pictures, "--model", "cnn", "--epochs", 2, "--batch-size", 8, "--device", "cpu",
-            "--out", run)  # fmt: skip
+    command("classify", pictures, "--model", "cnn", "--epochs", 2, "--batch-size", 8,
+            "--device", "cpu", "--out", run)  # fmt: skip
     found["cnn"] = losses(run, "test_accuracy")
     return found
 
