@@ -7,7 +7,7 @@ import numpy as np
 
 from kermix.data.tables.columns import Column, family
 from kermix.data.tables.common import load_pyarrow
-from kermix.data.tables.frames import arrow_type, typed_array
+from kermix.data.tables.frames import Frame, arrow_type, typed_array
 
 __all__ = ["LeftOutColumn"]
 
@@ -50,6 +50,18 @@ class LeftOutColumn(Column):
                 return arrow.array([str(k) for k in numbers]).cast(own)
             return arrow.array(numbers, arrow.int64()).cast(own, safe=False)
         return arrow.nulls(rows, own)
+
+    def is_constant_in(self, frame: Frame) -> bool:
+        """Whether a table has nothing but the constant, and gaps, where it has this column."""
+        if self.what != "constant" or self.value is None or self.name not in frame.columns:
+            return False
+        from pyarrow import compute
+
+        filled = frame.columns[self.name].drop_null()
+        own = arrow_type(self.type.arrow)
+        if filled.type != own and family(filled.type) != family(own):
+            return not len(filled)
+        return bool(compute.all(compute.equal(filled, self.decode(1)[0])).as_py() is not False)
 
     def details(self) -> str:
         """What becomes of it."""
