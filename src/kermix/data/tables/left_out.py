@@ -57,11 +57,15 @@ class LeftOutColumn(Column):
             return False
         from pyarrow import compute
 
+        arrow = load_pyarrow()
         filled = frame.columns[self.name].drop_null()
-        own = arrow_type(self.type.arrow)
-        if filled.type != own and family(filled.type) != family(own):
-            return not len(filled)
-        return bool(compute.all(compute.equal(filled, self.decode(1)[0])).as_py() is not False)
+        try:
+            filled = filled.cast(arrow_type(self.type.arrow))
+        except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
+            return False  # no value of another kind is the constant
+        constant = self.decode(1)
+        assert constant is not None
+        return compute.all(compute.equal(filled, constant[0])).as_py() is not False
 
     def details(self) -> str:
         """What becomes of it."""

@@ -156,7 +156,7 @@ class Search:
 
     def _dependent(self, rest: np.ndarray) -> list[Bins]:
         """Columns on which emptiness depends, most of all first."""
-        found = []
+        found: list[tuple[float, int, Bins]] = []
         for column in self._columns:
             rows, empty = self._counted(column, rest)
             sums = np.zeros((2, 2))  # rows and empty rows, on the low side and on the high side
@@ -181,7 +181,8 @@ class Search:
             for second in columns:
                 if second is first:
                     continue
-                inside, pair = begun, []
+                inside = begun
+                pair: list[Found] = []
                 for column in (second, first, second):  # each as it is best beside the other
                     found = self._best_of(column, inside)
                     if found is None:

@@ -78,11 +78,6 @@ class Condition:
         empty = " or empty" if missing in self.codes else ""
         return f"{name} is {_either(column, inside)}{empty}"
 
-    @property
-    def is_range(self) -> bool:
-        """Whether it is a range of a number."""
-        return not self.codes
-
     def has_short_opposite(self, schema: Schema) -> bool:
         """Whether what it excludes is told more briefly than what it includes."""
         column = schema.modelled[self.place]
