@@ -185,6 +185,30 @@ def test_what_follows_from_a_gap_that_is_filled_is_filled():
     assert not model.impute(table).isna().any(axis=None)
 
 
+def test_of_two_columns_of_which_one_is_filled_one_is_filled():
+    rng = np.random.default_rng(0)
+    by_phone = rng.random(800) < 0.5
+    grade = rng.integers(1, 13, 800)
+    table = pd.DataFrame(
+        {
+            "phone": np.where(by_phone, rng.integers(100, 999, 800), np.nan),
+            "email": np.where(by_phone, np.nan, rng.integers(100, 999, 800)),
+            "grade": grade,
+            "thesis": np.where(grade < 9, np.nan, rng.normal(size=800).round(2)),
+        }
+    )
+    model = km.TableModel(**SMALL).fit(table)
+    assert model.absences == {
+        "phone": "phone is empty where email is filled",
+        "email": "email is empty where phone is filled",
+        "thesis": "thesis is empty unless grade is at least 9",
+    }
+    pd.testing.assert_frame_equal(model.impute(table), table)
+    neither = table.assign(phone=np.nan, email=np.nan)
+    for filled in (model.impute(neither), model.impute(neither, draws=1)[0]):
+        assert (filled["phone"].isna() ^ filled["email"].isna()).all()
+
+
 def test_rare_patterns_and_patterns_with_exceptions_are_filled():
     rng = np.random.default_rng(0)
     kind = rng.choice(["a", "b", "c"], 2000, p=[0.48, 0.5, 0.02])

@@ -70,13 +70,13 @@ class Condition:
         if not others:
             return f"{name} is {'empty' if unless else 'filled'}"
         if unless:
-            return f"{name} is {_either(column, others)}"
+            return f"{name} is {_span(column, others) or _either(column, others)}"
         if len(others) < len(inside):
             nor = "" if len(others) == 1 else "neither "
             return f"{name} is not {_either(column, others)}" if not nor else (
                 f"{name} is none of {_either(column, others)}")  # fmt: skip
         empty = " or empty" if missing in self.codes else ""
-        return f"{name} is {_either(column, inside)}{empty}"
+        return f"{name} is {_span(column, inside) or _either(column, inside)}{empty}"
 
     def has_short_opposite(self, schema: Schema) -> bool:
         """Whether what it excludes is told more briefly than what it includes."""
@@ -121,6 +121,11 @@ class Absence:
     place: int
     rules: tuple[tuple[Condition, ...], ...]
 
+    def holds(self, schema: Schema, encoded: EncodedTable, positions: np.ndarray) -> np.ndarray:
+        """Rows in which the column has no value, (N,)."""
+        rules = [[c.holds(schema, encoded, positions) for c in rule] for rule in self.rules]
+        return np.logical_or.reduce([np.logical_and.reduce(rule) for rule in rules])
+
     def told(self, schema: Schema) -> str:
         """A clause: "category is empty unless status is hurricane"."""
         name = schema.modelled[self.place].name
@@ -154,9 +159,7 @@ def where_absent(
     found = np.zeros(encoded.codes.shape, bool)
     positions = schema.positions(encoded) if absences else encoded.values
     for absence in absences:
-        for rule in absence.rules:
-            holds = [c.holds(schema, encoded, positions) for c in rule]
-            found[:, absence.place] |= np.logical_and.reduce(holds)
+        found[:, absence.place] = absence.holds(schema, encoded, positions)
     return found
 
 
@@ -248,6 +251,22 @@ def _either(column: CategoryColumn, codes: Sequence[int]) -> str:
     if len(names) > SHOWN:
         names = [*names[: SHOWN - 1], f"one of {len(names) - SHOWN + 1} others"]
     return " or ".join([*([", ".join(names[:-1])] if names[:-1] else []), names[-1]])
+
+
+def _span(column: CategoryColumn, codes: Sequence[int]) -> str:
+    """Several neighboring numbers as a range, if they are that."""
+    numbers = [v for v in column.values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) < len(column.values) or len(codes) < 3 or codes[-1] >= len(numbers):
+        return ""
+    order = sorted(range(len(numbers)), key=lambda k: numbers[k])
+    places = sorted(order.index(k) for k in codes)
+    first, last = places[0], places[-1]
+    if last - first + 1 > len(places):
+        return ""
+    low, high = (_name(column, order[k]) for k in (first, last))
+    if first == 0:
+        return f"at most {high}"
+    return f"at least {low}" if last == len(order) - 1 else f"between {low} and {high}"
 
 
 def _name(column: CategoryColumn, code: int) -> str:

@@ -114,19 +114,25 @@ class Gaps:
 
     def _settled(self, codes: Tensor, values: Tensor, new: np.ndarray) -> np.ndarray:
         """Which cells have no value, given new ones of some cells."""
-        own = codes[:, : new.shape[1]].cpu().numpy()
+        own, open_ = codes[:, : new.shape[1]].cpu().numpy(), self._filled
+        known = np.where(new, own, np.where(open_, UNKNOWN, self._encoded.codes))
         numbers = new[:, list(self._cells.layout.numbers)]
-        rows = replace(
-            self._encoded, codes=np.where(new, own, self._encoded.codes),
-            values=np.where(numbers, values.double().cpu().numpy(), self._encoded.values),
-        )  # fmt: skip
-        stays, before = self._stays, -1
-        unknown = self._filled & ~new
-        while stays.sum() > before:
-            before = stays.sum()
-            rows = replace(rows, codes=np.where(stays, self._missing, rows.codes))
-            stays = stays | (self._empty & self._absent(rows, unknown & ~stays))
-        return stays
+        values_ = np.where(numbers, values.double().cpu().numpy(), self._encoded.values)
+        rows = replace(self._encoded, codes=known.copy(), values=values_)
+        positions = self._cells.schema.positions(rows)
+        absent = np.zeros_like(open_)
+        # One after the other: of two columns of which one is always empty, the other is filled.
+        for _ in self._absences:
+            before = absent.copy()
+            for absence in self._absences:
+                place = absence.place
+                holds = absence.holds(self._cells.schema, rows, positions)
+                absent[:, place] = open_[:, place] & holds
+                rows.codes[:, place] = np.where(absent[:, place], self._missing[place],
+                                                known[:, place])  # fmt: skip
+            if (absent == before).all():
+                break
+        return self._stays | absent
 
     def _emptied(self, codes: Tensor, absent: Tensor) -> Tensor:
         codes, width = codes.clone(), absent.shape[1]
