@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.special import betaincinv
@@ -157,20 +158,20 @@ class Search:
     def _dependent(self, rest: np.ndarray) -> list[Bins]:
         """Columns on which emptiness depends, most of all first."""
         found: list[tuple[float, int, Bins]] = []
-        for column in self._columns:
+        for place, column in enumerate(self._columns):
             rows, empty = self._counted(column, rest)
-            sums = np.zeros((2, 2))  # rows and empty rows, on the low side and on the high side
+            every = _high_side(column, rows.sum(1), empty.sum(1))
+            if _difference([(rows[s].sum(), empty[s].sum()) for s in (~every, every)]) < APART:
+                continue  # as it looks best, and yet not much
+            sums = np.zeros((2, 2))
             for fold in range(FOLDS):
                 high = _high_side(column, rows.sum(1) - rows[:, fold],
                                   empty.sum(1) - empty[:, fold])  # fmt: skip
                 for side, bins in enumerate((~high, high)):
                     sums[side] += rows[bins, fold].sum(), empty[bins, fold].sum()
-            if not sums[:, 0].all():
-                continue
-            (low, high_share), mean = sums[:, 1] / sums[:, 0], sums[:, 1].sum() / sums[:, 0].sum()
-            error = math.sqrt(mean * (1 - mean) * (1 / sums[:, 0]).sum())
-            if error > 0 and (high_share - low) / error > APART:
-                found.append(((low - high_share) / error, len(found), column))
+            apart = _difference(sums)
+            if apart > APART:
+                found.append((-apart, place, column))
         return [column for _, _, column in sorted(found, key=lambda f: f[:2])[:PAIRED]]
 
     def _best_pair(self, columns: Sequence[Bins], rest: np.ndarray) -> tuple[Found, Found] | None:
@@ -226,3 +227,13 @@ def _high_side(column: Bins, rows: np.ndarray, empty: np.ndarray) -> np.ndarray:
     high[order[cut:]] = True
     upper, lower = (empty[s].sum() / max(1, rows[s].sum()) for s in (high, ~high))
     return high if upper >= lower else ~high
+
+
+def _difference(sides: Any) -> float:
+    """By how many standard errors the second side has more gaps: rows and gaps of both."""
+    (rows, gaps), (more_rows, more_gaps) = sides
+    mean = (gaps + more_gaps) / max(1, rows + more_rows)
+    if not rows or not more_rows or not 0 < mean < 1:
+        return 0.0
+    error = math.sqrt(mean * (1 - mean) * (1 / rows + 1 / more_rows))
+    return float(more_gaps / more_rows - gaps / rows) / error

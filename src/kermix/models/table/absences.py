@@ -20,6 +20,8 @@ from kermix.models.table.absence_search import Bins, Found, Search
 __all__ = ["Absence", "Condition", "find_absences", "where_absent"]
 
 LOOKED_AT = 10_000
+# Columns with gaps times columns: a search takes half a millisecond each, so a minute at most.
+MOST_PAIRS = 120_000
 MOST_RULES = 4  # of a column: a sentence of more is not read
 SHOWN = 4  # values in a sentence
 NEAR = 1e-6  # of scores in single precision
@@ -57,24 +59,23 @@ class Condition:
         return inside
 
     def told(self, schema: Schema, unless: bool = False) -> str:
-        """In words, or what has to be for it not to hold."""
+        """In words; with `unless`, what has to be for it not to hold, where that is shorter."""
         column = schema.modelled[self.place]
         name, missing = column.name, column.missing_code
         if missing is not None and self.codes == (missing,):
-            return f"{name} is {'filled' if unless else 'empty'}"
+            return f"{name} is empty"
         if isinstance(column, NumberColumn):
             return f"{name} is {self._range(column)}"
         known = [k for k in range(column.code_count) if k != missing]
         inside = [k for k in known if k in self.codes]
         others = [k for k in known if k not in self.codes]
         if not others:
-            return f"{name} is {'empty' if unless else 'filled'}"
+            return f"{name} is filled"
         if unless:
             return f"{name} is {_span(column, others) or _either(column, others)}"
         if len(others) < len(inside):
-            nor = "" if len(others) == 1 else "neither "
-            return f"{name} is not {_either(column, others)}" if not nor else (
-                f"{name} is none of {_either(column, others)}")  # fmt: skip
+            not_ = "not" if len(others) == 1 else "none of"
+            return f"{name} is {not_} {_either(column, others)}"
         empty = " or empty" if missing in self.codes else ""
         return f"{name} is {_span(column, inside) or _either(column, inside)}{empty}"
 
@@ -183,7 +184,7 @@ def find_absences(
         'births is empty where sex is m'
     """
     gappy = [k for k, column in enumerate(schema.modelled) if column.missing_code is not None]
-    if not gappy or len(schema.modelled) < 2:
+    if not 0 < len(gappy) * (len(schema.modelled) - 1) <= MOST_PAIRS:
         return ()
     order = np.random.default_rng(0).permutation(len(encoded))  # rows may be sorted
     encoded = encoded[order[:LOOKED_AT]]
