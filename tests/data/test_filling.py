@@ -92,7 +92,7 @@ def test_filled_cells_stay_as_they_are_written(name, ending, block, tmp_path, mo
     assert frame.form == replace(form, truths=("FALSE", "TRUE"))
     new = tmp_path / f"new{ending}"
     with table_writer(new, form=frame.form) as writer:
-        for part in filled_text(path, frame, filled_by(frame, NEW), list(NEW)):
+        for part in filled_text(path, frame, filled_by(frame, NEW)):
             writer.write(part)
     before, after = cells_of(path, form), cells_of(new, form)
     assert len(before) == len(after) == 121
@@ -125,7 +125,7 @@ def test_a_file_without_names_gets_none(tmp_path):
     frame, _ = read_frame(path)
     found = pa.table({"x0": [1.5, 9.5, 2.75], "x1": [0.25, 0.5, 8.5]})
     with table_writer(tmp_path / "new.csv", form=frame.form) as writer:
-        for part in filled_text(path, frame, found, ["x0", "x1"]):
+        for part in filled_text(path, frame, found):
             writer.write(part)
     assert (tmp_path / "new.csv").read_text() == "1.50,0.25\n9.5,0.5\n2.75,8.5\n"
 
@@ -135,7 +135,7 @@ def test_a_file_that_changes_is_noticed(tmp_path):
     frame, _ = read_frame(path)
     write(path, CsvForm(), rows=100)
     with pytest.raises(TableError, match="has changed while it was read; 100 rows, not 120"):
-        list(filled_text(path, frame, filled_by(frame, NEW), list(NEW)))
+        list(filled_text(path, frame, filled_by(frame, NEW)))
 
 
 def test_rows_of_one_empty_cell_are_rows():

@@ -100,15 +100,20 @@ READING = tuple(option.name for option in OPTIONS)
 
 
 def reads_tables(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command these options; it takes them as one argument, `reading`."""
+    """Give a command these options; it takes them as one argument, `reading`.
+
+    An option that it has itself, by the same name, remains its own.
+    """
     own = inspect.signature(command)
     places = list(own.parameters.values())
     at = [p.name for p in places].index("reading")
-    parameters = [*places[:at], *OPTIONS, *places[at + 1 :]]
+    added = [option for option in OPTIONS if option.name not in own.parameters]
+    parameters = [*places[:at], *added, *places[at + 1 :]]
+    names = [option.name for option in added]
 
     @functools.wraps(command)
     def with_options(*arguments: Any, **options: Any) -> None:
-        said = {name: options.pop(name) for name in READING if name in options}
+        said = {name: options.pop(name) for name in names if name in options}
         command(*arguments, reading=_reading(**said), **options)
 
     with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from kermix.cli.output import check_output, plain, print_lines, print_notes
+from kermix.cli.output import check_output, plain, print_lines, print_notes, split_names
 from kermix.cli.reading import AS_FOUND, check_there, reads_tables
 from kermix.data.tables.common import listed
 from kermix.data.tables.csv_look import Reading
@@ -42,6 +42,18 @@ def impute(
             "each. By default one table, with the most likely values."
         ),
     ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Columns to fill, separated by commas. By default all."),
+    ] = None,
+    fill_all: Annotated[
+        bool,
+        typer.Option(
+            "--fill-all",
+            help="Fill also cells that have no value, as far as the other columns of their row "
+            "tell: columns that are nearly always empty in such rows.",
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     reading: Reading = AS_FOUND,
 ) -> None:
@@ -56,15 +68,67 @@ def impute(
     for each in paths:
         check_writable(each)
     frame = read_rows(opened, data, reading)
-    gaps = sum(
-        frame.columns[c.name].null_count for c in opened.schema.modelled if c.name in frame.columns
-    )
+    chosen = split_names(columns)
     with counting("impute", frame.rows * (draws or 1)) as on_rows:
-        found = opened.impute(frame, draws=draws, seed=seed, on_rows=on_rows)
-    for each, table in zip(paths, [found] if draws is None else found, strict=True):
-        _write_filled(each, data, frame, table, [c.name for c in opened.schema.modelled])
+        found = opened.impute(
+            frame, columns=chosen, fill_all=fill_all, draws=draws, seed=seed, on_rows=on_rows
+        )
+    tables = [found] if draws is None else found
+    for each, table in zip(paths, tables, strict=True):
+        _write_filled(each, data, frame, table)
     where = f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
-    say(f"Filled {gaps} gaps in {frame.rows} rows: {where}")
+    say(_told_of_gaps(opened, frame, tables, chosen, fill_all))
+    say(f"{_span([frame.rows], 'row')} in {where}")
+
+
+def _told_of_gaps(
+    run: "TableRun",
+    frame: "Frame",
+    tables: Sequence[Any],
+    chosen: Sequence[str] | None,
+    fill_all: bool,
+) -> str:
+    """How many gaps were filled, and why others were not."""
+    gaps = {n: c.null_count for n, c in frame.columns.items() if chosen is None or n in chosen}
+    left = {n: [t.column(n).null_count for t in tables] for n in gaps if gaps[n]}
+    filled = [sum(gaps.values()) - sum(row) for row in zip(*left.values(), strict=True)] or [0]
+    told = f"Filled {_span(filled, 'gap')}"
+    left = {name: counts for name, counts in left.items() if max(counts)}
+    if not left:
+        return f"{told}."
+    absences = {} if fill_all else run.table_model().absences
+    clauses = []
+    for name, counts in left.items():
+        why = absences.get(name) or _why_left(run, name)
+        clauses.append(why if len(left) == 1 else f"{why} ({_span(counts)})")
+    total = _span([sum(row) for row in zip(*left.values(), strict=True)])
+    more = " To fill cells without a value, use --fill-all." if left.keys() & absences else ""
+    return f"{told}; left {total} empty: {'; '.join(clauses)}.{more}"
+
+
+def _why_left(run: "TableRun", name: str) -> str:
+    """Why no gap of a column is filled, though its rows do not say so."""
+    kinds = {column.name: column for column in run.schema.columns}
+    if name not in kinds:
+        return f"{name} is not a column of the run"
+    column = kinds[name]
+    if column.kind == "key":
+        return f"{name} is a key"
+    if column.kind == "text":
+        return f"{name} is free text"
+    if column.gaps:
+        return f"{name} is empty in all rows that the model was fitted to"
+    return (
+        f"{name} is always {column.details().removeprefix('always ')} in the rows that the "
+        "model was fitted to, but not here"
+    )
+
+
+def _span(counts: Sequence[int], word: str = "") -> str:
+    """A number that may differ from table to table."""
+    low, high = min(counts), max(counts)
+    some = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return some + (f" {word}{'' if high == 1 else 's'}" if word else "")
 
 
 def sample_table(
@@ -231,11 +295,9 @@ def ids_of(frame: "Frame", column: str | None) -> tuple[str, Any]:
     return column, arrow.chunked_array(frame.columns[column]).combine_chunks()
 
 
-def _write_filled(
-    path: Path, data: Path, frame: "Frame", table: Any, names: Sequence[str]
-) -> None:
-    """Write a table without gaps; of a text file, all other cells stay as they were written."""
-    from kermix.data.tables.filling import filled_text
+def _write_filled(path: Path, data: Path, frame: "Frame", table: Any) -> None:
+    """Write a table with fewer gaps; of a text file, all other cells stay as they were written."""
+    from kermix.data.tables.filling import filled_lines, filled_text
     from kermix.data.tables.writing import is_text
 
     if frame.form is None or not is_text(path):
@@ -243,7 +305,10 @@ def _write_filled(
         return
     form = frame.form.between(data.name, path.name)
     # Several files that make one table are written as one, in the form of the first.
-    parts = filled_text(data, frame, table, names) if data.is_file() else [table]
+    parts: Any = [table]
+    if data.is_file():
+        lines = filled_lines(data, frame, table) if form == frame.form else None
+        parts = filled_text(data, frame, table) if lines is None else lines
     write_tables(path, parts, form=form)
 
 

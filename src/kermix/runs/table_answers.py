@@ -1,6 +1,6 @@
 """What the folder of a trained table model answers: samples, densities, fillings, predictions."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,12 +159,17 @@ class TrainedTable(Run):
         self,
         table: Any,
         *,
+        columns: Sequence[str] | None = None,
+        fill_all: bool = False,
         draws: int | None = None,
         seed: int = 0,
         on_rows: OnRows | None = None,
     ) -> Any:
         """The table with its gaps filled; see `kermix.TableModel.impute`."""
-        return self.model().impute(table, draws=draws, random_state=seed, on_rows=on_rows)
+        return self.model().impute(
+            table, columns=columns, fill_all=fill_all, draws=draws, random_state=seed,
+            on_rows=on_rows,
+        )  # fmt: skip
 
     def predict(self, table: Any, target: str | None = None) -> np.ndarray:  # (N,)
         """The most likely value, or the median of a number, for each row."""

@@ -1,7 +1,7 @@
 """What a fitted table model answers: samples, densities, conditionals, fillings, predictions."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from kermix.checks import check_count, check_option
 from kermix.data.tables.closeness import KeepAway
-from kermix.data.tables.columns import UNKNOWN, CategoryColumn
+from kermix.data.tables.columns import CategoryColumn
+from kermix.data.tables.common import listed
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
 from kermix.data.tables.reading import read_frame
@@ -21,6 +22,7 @@ from kermix.models.table.cells import Cells, TableCells, place_of
 from kermix.models.table.distribution import ColumnDistribution, column_distribution
 from kermix.models.table.drawing import chain_log_density, complete, orders_of, rows_at_once
 from kermix.models.table.filling import most_likely_cells, most_likely_rows
+from kermix.models.table.gaps import Gaps
 from kermix.models.table.given import check_seen_before, is_one_row
 from kermix.models.table.network import ColumnParts, TableNetwork
 from kermix.models.table.twins import check_twins
@@ -248,14 +250,22 @@ class TableAnswers:
         self,
         X: Any,
         *,
+        columns: Sequence[str] | None = None,
+        fill_all: bool = False,
         draws: int | None = None,
         random_state: Any = None,
         on_rows: Callable[[int], None] | None = None,
     ) -> Any:
-        """Fill the gaps of a table.
+        """Fill the gaps of a table, apart from those of cells that have no value.
+
+        A gap stays where rows of its kind are empty in the data that the model was fitted to (see
+        `absences`): storms that are no hurricanes get no category of hurricanes. A gap of a
+        constant is filled with it, if the column has no other value.
 
         Args:
             X: A table with gaps.
+            columns: Names of the columns to fill. By default all.
+            fill_all: Whether to fill cells that have no value, too.
             draws: None fills each gap with its most likely category, or the mean of a number,
                 given the other cells: each gap of a row gets its own best guess, and a sum of
                 several is right only as far as means are. A number returns this many tables, in
@@ -267,30 +277,58 @@ class TableAnswers:
         if draws is not None:
             check_count("draws", draws, 1)
         self._check_whole("fill gaps")
+        chosen = self._to_fill(columns)
         frame = read_frame(X, self._reading(X))[0]
-        encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
-        layout, cells = self.network_.layout, self._cells
-        excluded = torch.zeros(layout.total, dtype=torch.bool, device=cells.device)
-        for k, column in enumerate(self.schema_.modelled):
-            if column.missing_code is not None:
-                encoded.codes[encoded.codes[:, k] == column.missing_code, k] = UNKNOWN
-                excluded[int(layout.offsets[k]) + column.missing_code] = True
-        given = cells.tensors(frame, encoded)
-        seen = given[2]
+        cells = self._cells
+        gaps = Gaps(cells, frame, () if fill_all else self.network_.layout.absences)
         if draws is None:
+            given = gaps.given()
             means = most_likely_cells(self.network_, self.schema_, *given, on_rows)
-            found = [cells.filled(frame, seen, *means)]
+            found = [cells.filled(frame, chosen, *gaps.settled(*means, given[2]))]
         else:
             generator = self._generator(random_state)
-            found = [
-                cells.filled(frame, seen, *complete(self.network_, *given, generator,
-                                                    excluded=excluded, on_rows=on_rows))
-                for _ in range(draws)
-            ]  # fmt: skip
+            found = []
+            for _ in range(draws):
+                given = gaps.drawn(self.network_, generator)
+                drawn = complete(self.network_, *given, generator, excluded=gaps.missing_codes,
+                                 on_rows=on_rows)  # fmt: skip
+                found.append(cells.filled(frame, chosen, *gaps.settled(*drawn, given[2])))
         if frame.kind == "pandas" and hasattr(X, "index"):
             for table in found:
                 table.index = X.index
         return found[0] if draws is None else found
+
+    @property
+    def absences(self) -> dict[str, str]:
+        """Columns that have no value in some rows, and where: a clause each.
+
+        Of rows for which it holds, at least 95 % are empty, and no more than half as many are
+        filled as in all rows; both are lower bounds, from rows that it was not found in.
+        """
+        check_is_fitted(self, "network_")
+        return {
+            self.schema_.modelled[a.place].name: a.told(self.schema_)
+            for a in self.network_.layout.absences
+        }
+
+    def _to_fill(self, columns: Sequence[str] | None) -> list[str]:
+        """Names of columns whose gaps are filled: those modelled, and constants."""
+        left_out = {c.name: c for c in self.schema_.left_out if c.what != "constant" or
+                    c.value is None}  # fmt: skip
+        known = [name for name in self.schema_.names if name not in left_out]
+        chosen = known if columns is None else list(columns)
+        for name in chosen:
+            if name not in known:
+                told = "is not a column of the model"
+                if name in left_out:
+                    told = {"key": "is a key", "text": "is free text"}.get(
+                        left_out[name].what, "was always empty"
+                    )
+                raise OptionError(
+                    f"columns: {name} {told}, so its gaps cannot be filled; those of "
+                    f"{listed(known)} can."
+                )
+        return chosen
 
     def predict(self, X: Any, target: str | None = None) -> np.ndarray:
         """The most likely value of the target, or the median of a number, for each row."""

@@ -19,7 +19,7 @@ from kermix.data.tables.written import (
 )
 from kermix.errors import SizeError, TableError
 
-__all__ = ["read_csv", "text_batches", "text_of_file", "unpacked"]
+__all__ = ["read_csv", "text_batches", "text_of_file", "unpacked", "whole_text"]
 
 HEAD = 2**16
 TEXT_BLOCK = 2**24
@@ -118,6 +118,13 @@ def text_of_file(path: Path, form: CsvForm, names: Sequence[str]) -> Iterator[An
     look = look_at_csv(_whole_lines(head), str(path), said)
     look = replace(look, encoding=look.encoding.removesuffix("-sig"))
     yield from text_batches(source, look, names, gaps=False)
+
+
+def whole_text(path: Path, form: CsvForm) -> str:
+    """All of a text file, letter by letter, without a mark of its encoding."""
+    packed = kind_of_file(path)[1]
+    content = unpacked(path, packed) if packed else path.read_bytes()
+    return content.decode(form.encoding)
 
 
 def _blocks(source: Callable[[], Any]) -> Iterator[bytes]:

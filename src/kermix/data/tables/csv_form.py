@@ -7,7 +7,8 @@ from typing import Any
 
 from kermix.data.tables.common import load_pyarrow
 
-__all__ = ["TRUTHS", "CsvForm", "as_cells", "csv_lines", "name_line", "truth_words"]
+__all__ = ["TRUTHS", "CsvForm", "as_cells", "csv_lines", "name_line", "quoted",
+           "truth_words"]  # fmt: skip
 
 ROWS = 65_536  # that are made into text at once
 TRUTHS = ("false", "true")
@@ -78,7 +79,7 @@ def csv_lines(table: Any, form: CsvForm) -> Iterator[str]:
     alone = table.num_columns == 1  # an empty line would be no row
     for start in range(0, table.num_rows, ROWS):
         part = table.slice(start, ROWS)
-        cells = [_quoted(as_cells(column, form), form) for column in part.columns]
+        cells = [quoted(as_cells(column, form), form) for column in part.columns]
         if alone:
             rows = cells[0].fill_null('""')
         else:
@@ -126,7 +127,7 @@ def truth_words(read: Any, text: Any) -> tuple[str, str]:
     return no, yes
 
 
-def _quoted(cells: Any, form: CsvForm) -> Any:
+def quoted(cells: Any, form: CsvForm) -> Any:
     """Text with quotation marks around what would otherwise not be read as one cell."""
     from pyarrow import compute
 
@@ -140,7 +141,7 @@ def _quoted(cells: Any, form: CsvForm) -> Any:
 
 def name_line(names: Sequence[str], form: CsvForm) -> str:
     """The first line."""
-    cells = _quoted(load_pyarrow().array(list(names)), form).to_pylist()
+    cells = quoted(load_pyarrow().array(list(names)), form).to_pylist()
     return form.delimiter.join(cells) + form.line_end
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from kermix.data.tables.columns import Column, family
 from kermix.data.tables.common import load_pyarrow
-from kermix.data.tables.frames import arrow_type, typed_array
+from kermix.data.tables.frames import Frame, arrow_type, typed_array
 
 __all__ = ["LeftOutColumn"]
 
@@ -50,6 +50,22 @@ class LeftOutColumn(Column):
                 return arrow.array([str(k) for k in numbers]).cast(own)
             return arrow.array(numbers, arrow.int64()).cast(own, safe=False)
         return arrow.nulls(rows, own)
+
+    def is_constant_in(self, frame: Frame) -> bool:
+        """Whether a table has nothing but the constant, and gaps, where it has this column."""
+        if self.what != "constant" or self.value is None or self.name not in frame.columns:
+            return False
+        from pyarrow import compute
+
+        arrow = load_pyarrow()
+        filled = frame.columns[self.name].drop_null()
+        try:
+            filled = filled.cast(arrow_type(self.type.arrow))
+        except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
+            return False  # no value of another kind is the constant
+        constant = self.decode(1)
+        assert constant is not None
+        return compute.all(compute.equal(filled, constant[0])).as_py() is not False
 
     def details(self) -> str:
         """What becomes of it."""

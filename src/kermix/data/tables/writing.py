@@ -21,7 +21,7 @@ FORMULAS = "=+-@\t\r"  # what a spreadsheet takes for the beginning of a formula
 
 
 class TableWriter(Protocol):
-    """Takes Arrow tables of the same columns, one after the other."""
+    """Takes Arrow tables of the same columns, one after the other; for a text file, also text."""
 
     def write(self, table: Any) -> None:
         """Write some rows."""
@@ -112,12 +112,13 @@ class CsvText:
     def pieces(self, table: Any) -> Iterator[bytes]:
         """Some rows, many at a time."""
         if self._form.named and not self._begun:
-            yield self._encoded(name_line(table.column_names, self._form))
+            yield self.encoded(name_line(table.column_names, self._form))
         self._begun = True
         for text in csv_lines(table, self._form):
-            yield self._encoded(text)
+            yield self.encoded(text)
 
-    def _encoded(self, text: str) -> bytes:
+    def encoded(self, text: str) -> bytes:
+        """Text as it is written, such as whole lines."""
         try:
             return self._encoder.encode(text)
         except UnicodeEncodeError as error:
@@ -137,7 +138,7 @@ class _Writer:
 
     def write(self, table: Any) -> None:
         """Write some rows."""
-        if self.safe:
+        if self.safe and not isinstance(table, str):
             table = spreadsheet_safe(table)
         if self.open is None:
             self.open = self.opened(table)
@@ -167,7 +168,8 @@ class _Csv(_Writer):
         return arrow.output_stream(self.part, compression=packed)
 
     def put(self, table: Any) -> None:
-        for data in self.text.pieces(table):
+        pieces = [self.text.encoded(table)] if isinstance(table, str) else self.text.pieces(table)
+        for data in pieces:
             self.open.write(data)
 
 

@@ -1,6 +1,6 @@
 """From the cells of a caller's table to what the network takes and draws, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kermix.data.tables.frame_building import build_frame
 from kermix.data.tables.frames import Frame, as_frame
+from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError
 from kermix.models.table.given import encode_some, is_one_row, numbers_as_given
@@ -112,14 +113,16 @@ class TableCells:
         types = {c.name: c.type for c in self.schema.columns}
         return self.schema.encode(replace(table, types=types), extra=True)
 
-    def filled(self, frame: Frame, seen: Tensor, codes: Tensor, values: Tensor) -> Any:
-        """The caller's table, of which the gaps alone are filled."""
+    def filled(
+        self, frame: Frame, chosen: Sequence[str], codes: Tensor, values: Tensor, seen: Tensor
+    ) -> Any:
+        """The caller's table, of which the gaps of some columns alone are filled."""
         from pyarrow import compute
 
         encoded = self.layout.encoded(codes, values, "arrow")
         columns, types = dict(frame.columns), dict(frame.types)
         arrays = self.schema.decoded_columns(encoded)
-        for column in self.schema.modelled:
+        for column in (*self.schema.modelled, *self._constants(frame)):
             cells, found = columns[column.name], arrays[column.name]
             if cells.null_count == len(cells):
                 columns[column.name], types[column.name] = found, column.type
@@ -127,7 +130,16 @@ class TableCells:
                 whole = cells.combine_chunks()
                 wide = found.cast(whole.type, safe=False)
                 columns[column.name] = compute.if_else(whole.is_null(), wide, whole)
-        return build_frame(frame.kind, self._equal(columns, codes, seen), types, frame.rows)
+        columns = self._equal(columns, codes, seen)
+        for name in columns.keys() - set(chosen):
+            columns[name], types[name] = frame.columns[name], frame.types[name]
+        return build_frame(frame.kind, columns, types, frame.rows)
+
+    def _constants(self, frame: Frame) -> Iterator[LeftOutColumn]:
+        """Constants of the model that are constants of the table, too."""
+        for column in self.schema.left_out:
+            if column.what == "constant" and column.is_constant_in(frame):
+                yield column
 
     def _equal(self, arrays: dict[str, Any], codes: Tensor, seen: Tensor) -> dict[str, Any]:
         base = self.layout.table_columns

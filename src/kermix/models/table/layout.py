@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kermix.data.tables.monotone import MonotoneMap
 from kermix.data.tables.schema import EncodedTable, Schema
+from kermix.models.table.absences import Absence, find_absences
 from kermix.models.table.anchors import anchor_places, find_anchors
 from kermix.models.table.line_search import find_lines
 from kermix.models.table.lines import Lines
@@ -40,6 +41,7 @@ class TableLayout:
         atoms: How many codes of each number, after the first, stand for values.
         ends: Normal scores of the smallest and the largest value of each number; empty if any
             value may be drawn.
+        absences: Where columns have no value.
 
     Example:
         >>> layout = TableLayout((2, 3), (1,), (0.0, 0.0, 0.0, -1.0, 1.0))
@@ -58,6 +60,7 @@ class TableLayout:
     maps: tuple[MonotoneMap, ...] = ()
     atoms: tuple[int, ...] = ()
     ends: tuple[tuple[float, float], ...] = ()
+    absences: tuple[Absence, ...] = ()
 
     @classmethod
     def of(
@@ -68,6 +71,7 @@ class TableLayout:
         in_order: bool = True,
         same: Sequence[tuple[str, str]] = (),
         lines: Lines | None = None,
+        absences: Sequence[Absence] = (),
     ) -> "TableLayout":
         """The layout of a schema's columns.
 
@@ -78,6 +82,7 @@ class TableLayout:
             in_order: Whether rows are drawn column after column.
             same: Pairs that are equal in all rows.
             lines: What `kermix.models.table.line_search.find_lines` found.
+            absences: What `kermix.models.table.absences.find_absences` found.
         """
         counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
         places = []
@@ -98,7 +103,7 @@ class TableLayout:
         atoms = tuple(len(column.atoms) for column in schema.numbers)
         ends = tuple(tuple(c.map(np.array([c.low, c.high])).tolist()) for c in schema.numbers)
         return cls(counts, numbers, positions, links, closest, in_order, twins, lines, maps,
-                   atoms, ends)  # fmt: skip
+                   atoms, ends, tuple(absences))  # fmt: skip
 
     @classmethod
     def found(
@@ -110,7 +115,8 @@ class TableLayout:
     ) -> "TableLayout":
         """The layout of a table, with what its numbers tell about each other."""
         anchors, lines = find_anchors(schema, encoded), find_lines(schema, encoded)
-        return cls.of(schema, equal, anchors, same=same, lines=lines)
+        absences = find_absences(schema, encoded, same)
+        return cls.of(schema, equal, anchors, same=same, lines=lines, absences=absences)
 
     def relations(self, schema: Schema) -> dict[str, Any]:
         """What `with_relations` needs besides the schema, as plain names."""
@@ -122,16 +128,19 @@ class TableLayout:
             "in_order": self.in_order,
             "same": [(columns[a], columns[b]) for a, b in self.twins],
             "lines": None if self.lines is None else self.lines.to_dict(),
+            "absences": [absence.to_dict(columns) for absence in self.absences],
         }
 
     @classmethod
     def with_relations(cls, schema: Schema, content: Mapping[str, Any]) -> "TableLayout":
         """The layout of a model that was saved."""
         lines = content["lines"]
+        columns = [column.name for column in schema.modelled]
+        absences = [Absence.from_dict(saved, columns) for saved in content["absences"]]
         return cls.of(
             schema, content["equal"], content["anchors"],
             content["in_order"], content["same"],
-            None if lines is None else Lines.from_dict(lines),
+            None if lines is None else Lines.from_dict(lines), absences,
         )  # fmt: skip
 
     def implied(self, codes: Tensor, seen: Tensor) -> Tensor:  # (N, D)
