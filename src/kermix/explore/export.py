@@ -72,9 +72,8 @@ def _columns(explored: Explored) -> dict[str, Any]:
                         "whole": is_integer(arrow_type(column.type.arrow))})  # fmt: skip
     constants = {}
     for left in questions.schema.left_out:
-        cells = left.decode(1)
-        if left.what == "constant" and cells is not None:
-            constants[left.name] = texts(cells)[0]
+        if left.what == "constant":
+            constants[left.name] = texts(left.decode(1))[0]
     known = {c["name"] for c in columns} | set(constants)
     order = [name for name in questions.schema.names if name in known]
     return {"columns": columns, "constants": constants, "order": order,
