@@ -5,8 +5,10 @@ import uuid
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet
 
 import kermix as km
 from commands import kermix
@@ -79,6 +81,21 @@ def test_samples_have_all_columns_and_new_ids(folder):
     assert (folder / "said.txt").read_text().splitlines()[1:] == [
         "note is empty: free text is not modelled."
     ]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_column_of_lists_and_one_without_a_name_are_said_too(tmp_path):
+    lists = pa.array([[k % 3] for k in range(60)])
+    size = pa.array(np.random.default_rng(0).normal(size=60))
+    table = pa.table({"": pa.array(range(60)), "tags": lists, "size": size})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    said = kermix("fit", tmp_path / "t.parquet", *TINY, "--out", tmp_path / "run").stdout
+    assert "because (no name) is a key" in words(said)
+    said = kermix("sample", tmp_path / "run", "-n", 5, "-o", tmp_path / "new.parquet").stdout
+    assert "tags is empty: what holds list<element: int64> is not modelled." in words(said)
+    new = parquet.read_table(tmp_path / "new.parquet")
+    assert new.column_names == ["", "tags", "size"]
+    assert new[""].to_pylist() == [60, 61, 62, 63, 64]
 
 
 def test_samples_of_conditions_and_samples_far_from_the_data_have_ids_too(folder, tmp_path):

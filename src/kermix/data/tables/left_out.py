@@ -39,9 +39,9 @@ class LeftOutColumn(Column):
     def why_empty(self) -> str:
         """Why samples have nothing in it, as the end of a sentence."""
         if self.what == "key":
-            return "its ids have no pattern."
-        if self._own_type == "null":
-            return f"a column that {self.reason} is not modelled."
+            return "ids without a pattern are not made anew."
+        if self.reason.startswith("holds "):
+            return f"what {self.reason} is not modelled."
         return "free text is not modelled."
 
     def decode(self, rows: int, seed: int = 0) -> Any:
