@@ -34,6 +34,8 @@ CASES = {
     "file": ([f"img_{k:04d}.jpg" for k in range(ROWS)], r"img_[0-9]{4}\.jpg"),
     "letters and digits": ([f"N{k % 10}{'ABCDE'[k % 5]}{k % 7}{'XYZ'[k % 3]}" + "QR"[k % 2]
                             for k in range(210)], r"N[0-9][A-E][0-6][X-Z][QR][0-9]?"),
+    "letters or digits": ([f"N{7 * k + 100}{'ABCD'[k % 4]}A" if k % 2 else f"N{10_000 + 31 * k}"
+                           for k in range(120)], r"N[0-9]{3}([0-9]{2}|[A-D]A)"),
 }  # fmt: skip
 
 

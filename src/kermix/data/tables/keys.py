@@ -225,7 +225,8 @@ class KeyPattern:
         """
         if not len(values):
             return None
-        form = _uuids(values) or _serial(values) or _codes(values, sure)
+        form = _uuids(values) or _serial(values, True) or _codes(values, sure)
+        form = form or _serial(values, False)
         if form is None:
             return None
         share = len(values) / (rows or len(values))
@@ -369,7 +370,8 @@ def _all_match(values: Any, pattern: str) -> bool:
     return bool(compute.all(compute.match_substring_regex(values, pattern)).as_py())
 
 
-def _serial(values: Any) -> Serial | None:
+def _serial(values: Any, even: bool) -> Serial | None:
+    """The number that tells ids apart; if `even`, not one whose digits depend on its frame."""
     from pyarrow import compute
 
     for k, split in enumerate(SPLITS):
@@ -398,8 +400,13 @@ def _serial(values: Any) -> Serial | None:
         width = 0
         if compute.any(padded).as_py():
             width = compute.min(compute.utf8_length(number)).as_py()
-        return Serial(tuple((b, a, n) for (b, a), n in sorted(kept)), width, ends["min"],
-                      ends["max"], len(values), different == len(found), days, k)  # fmt: skip
+        serial = Serial(tuple((b, a, n) for (b, a), n in sorted(kept)), width, ends["min"],
+                              ends["max"], len(values), different == len(found), days,
+                              k)  # fmt: skip
+        uneven = len(kept) > 1 and len(compute.utf8_length(number).unique()) > 1
+        if even and uneven and days is None and not serial.dense:
+            continue  # N619AA and N14228: digits and letters change places
+        return serial
     return None
 
 
