@@ -182,7 +182,7 @@ def test_pages_are_never_replaced(folder, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("compare", "a.csv", "other.csv"), "only a.csv has w"),
+        (("compare", "a.csv", "other.csv", "--strict"), "only a.csv has w"),
         (("compare", "a.npy", "missing.npy"), "no such file"),
         (("compare", "a.npy", "b.npy", "--bootstrap", "1"), "2 or more, or 0 for no error bars"),
         (("compare", "a.npy", "b.npy", "--bootstrap", "-1"), "2 or more, or 0 for no error bars"),

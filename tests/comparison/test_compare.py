@@ -99,7 +99,12 @@ def test_tables_are_matched_by_column_and_columns_ranked():
     assert found.column_differences[0].pvalue == 0.02
     assert found.column_differences[1].distance < 0.1
     with pytest.raises(TableError, match="only the first data frame has c"):
-        km.compare(first, second.drop(columns="c"))
+        km.compare(first, second.drop(columns="c"), strict=True)
+    fewer = km.compare(first, second.drop(columns="c"), permutations=0, bootstrap=0)
+    assert fewer.columns == ("a", "b")
+    assert fewer.reading_notes == (
+        "Compared by the columns that both have; left out: c (only in the first data frame).",
+    )
     only = km.compare(first, second, columns=["a"], permutations=0, bootstrap=0)
     assert only.columns == ("a",)
 

@@ -155,7 +155,11 @@ def test_options_and_refusals():
     with pytest.raises(OptionError, match="standardize=False"):
         km.compare(first, second, standardize=False)
     with pytest.raises(SchemaError, match=r"only the (first|second) data frame has when"):
-        km.compare(first, second.drop(columns="when"))
+        km.compare(first, second.drop(columns="when"), strict=True)
+    found = km.compare(first, second.drop(columns="when"), permutations=0, bootstrap=0)
+    assert "left out: when (only in the first data frame)" in found.reading_notes[0]
+    with pytest.raises(SchemaError, match="no column in common"):
+        km.compare(first[["when"]], second.drop(columns="when"))
     with pytest.raises(SchemaError, match="No column is left"):
         km.compare(first[["id"]].astype(str), second[["id"]].astype(str))
 

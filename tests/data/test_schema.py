@@ -50,7 +50,9 @@ def test_types_that_are_not_known_are_left_out():
     lists = pa.table({"l": [[1], [2, 3]], "b": [b"x", b"y"], "n": [1.5, 2.5]})
     schema = km.Schema.of(lists)
     assert [c.kind for c in schema] == ["text", "text", "number"]
-    assert schema.decode(schema.encode(lists)).column_names == ["n"]
+    back = schema.decode(schema.encode(lists))
+    assert back.column_names == ["l", "b", "n"]
+    assert back["l"].null_count == back["b"].null_count == 2
 
 
 def test_a_file_is_a_table(tmp_path):

@@ -50,5 +50,8 @@ def test_times_without_a_zone_are_not_mixed_with_instants(zone):
         with pytest.raises(SchemaError, match=rf"Column t: times have a zone \({zone}\)"):
             km.Schema.of(known, new)
         with pytest.raises(SchemaError, match=r"Column t: times have a zone"):
-            km.compare(known, new, permutations=20, bootstrap=0)
+            km.compare(known, new, permutations=20, bootstrap=0, strict=True)
+        found = km.compare(known, new, permutations=20, bootstrap=0)
+        assert "t" not in found.columns
+        assert "t (timestamp[" in found.reading_notes[0]
     km.Schema.of(naive).encode(zoned.assign(t=zoned["t"].dt.tz_localize(None)))

@@ -14,7 +14,7 @@ from kermix.cli.output import (
     print_table,
     saved_page,
 )
-from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
+from kermix.cli.reading import AS_FOUND, STRICT, TABLES, check_there, reads_tables
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
 
@@ -35,9 +35,7 @@ def command(
             "order of their names."
         ),
     ],
-    second: Annotated[
-        str | None, typer.Argument(help="The other file, with the same columns.")
-    ] = None,
+    second: Annotated[str | None, typer.Argument(help="The other file.")] = None,
     variance: Annotated[
         str,
         typer.Option(
@@ -90,6 +88,7 @@ def command(
             help="Also print every cost, at each variance, with error bars and p-values.",
         ),
     ] = False,
+    strict: Annotated[bool, STRICT] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     report_path: Annotated[
         Path | None,
@@ -126,6 +125,7 @@ def command(
         bootstrap=bootstrap,
         permutations=permutations,
         seed=seed,
+        strict=strict,
         **options,
     )
     if fail_if_different and not result.has_verdict:

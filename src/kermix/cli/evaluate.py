@@ -16,7 +16,7 @@ from kermix.cli.output import (
     print_table,
     saved_page,
 )
-from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
+from kermix.cli.reading import AS_FOUND, STRICT, TABLES, check_there, reads_tables
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
 
@@ -86,6 +86,7 @@ def command(
             help=f"Exit with status {DIFFERENT} if there is evidence against the samples.",
         ),
     ] = False,
+    strict: Annotated[bool, STRICT] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     report_path: Annotated[
         Path | None, typer.Option("--report", "-o", help="Write a report page to this file.")
@@ -126,6 +127,7 @@ def command(
             level=level,
             permutations=permutations,
             seed=seed,
+            strict=strict,
             progress=lambda name, share: bar.update(task, description=name, completed=share),
             **options,
         )

@@ -14,9 +14,13 @@ from kermix.data.tables.common import KINDS, PACKED, READABLE
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import TableError
 
-__all__ = ["AS_FOUND", "READING", "TABLES", "check_there", "reads_tables"]
+__all__ = ["AS_FOUND", "READING", "STRICT", "TABLES", "check_there", "reads_tables"]
 
 AS_FOUND = Reading()
+STRICT = typer.Option(
+    "--strict",
+    help="Fail if the columns of the tables differ. By default those that both have are compared.",
+)
 GROUP = "How tables are read"
 TABLES = (
     ".csv, .tsv (also .gz, .zst, .bz2), .parquet, .feather, .jsonl, .xlsx, .npy, .npz"  # for help

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from kermix.cli.output import check_output
+from kermix.cli.output import check_output, print_sentence
 from kermix.cli.tables import sample_table
+from kermix.data.tables.common import listed
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file, write_array
 from kermix.runs.folder import check_run
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from kermix.data.tables.schema import Schema
 
 __all__ = ["sample"]
 
@@ -102,6 +105,17 @@ def sample(
             assert isinstance(opened, FitRun)
             _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
     Console().print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
+    if isinstance(opened, TableRun):
+        print_sentence("", "\n".join(_left_empty(opened.schema)))
+
+
+def _left_empty(schema: "Schema") -> list[str]:
+    """Sentences on columns in which samples have nothing, though the table has something."""
+    empty: dict[str, list[str]] = {}
+    for column in schema.left_out:
+        if column.comes_back_empty:
+            empty.setdefault(column.why_empty, []).append(column.name)
+    return [f"{listed(n)} {'is' if len(n) == 1 else 'are'} empty: {w}" for w, n in empty.items()]
 
 
 def _write_rows(path: Path, values: "np.ndarray", columns: list[str]) -> None:

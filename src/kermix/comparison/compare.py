@@ -46,6 +46,7 @@ def compare(
     bootstrap: int = 20,
     permutations: int | None = None,
     seed: int = 0,
+    strict: bool = False,
 ) -> Comparison:
     r"""Whether two data sets differ, by how much, and where; and every cost between them.
 
@@ -58,7 +59,7 @@ def compare(
         x: A tensor, an array, a pandas, Polars or Arrow table, a dictionary of columns, a file
             (.csv, .tsv, .parquet, .feather, .jsonl, .xlsx, .npy, .npz) or a sketch. Tables with
             categories, times or missing values are compared by the kernel of mixed rows; no row is
-            dropped.
+            dropped. Keys and free text are not compared.
         y: The other.
         v: One variance, several (each is reported), or `"auto"`: four of them from the data.
         columns: Columns of tables to use; by default all.
@@ -83,6 +84,8 @@ def compare(
             if the level requires smaller p-values than these can give) and 200 for each cost. 0
             for no p-values and no verdict.
         seed: Seed of subsampling, splits and permutations.
+        strict: Whether tables whose columns or types differ are an error. By default they are
+            compared by what both have, and the result says what is left out.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -115,7 +118,7 @@ def compare(
         check_count("max_points", max_points, least=2)
     if bootstrap == 1:
         raise OptionError(f"bootstrap={bootstrap}: give 2 or more, or 0 for no error bars.")
-    read = read_sources([x, y], reading)
+    read = read_sources([x, y], reading, strict)
     (first, second), mixed, notes = read.tables, read.mixed, read.notes
     if mixed is not None and standardize is False:
         raise OptionError(

@@ -1,7 +1,7 @@
 """Sources of data as rows that can be compared: numbers, or numbers and codes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from kermix.data.tables.columns import family
-from kermix.data.tables.common import listed
+from kermix.data.tables.common import listed, load_pyarrow
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.mixed_rows import MixedRows
+from kermix.data.tables.pooling import in_common, left_out_note, only_in, without_others
 from kermix.data.tables.reading import read_alike
 from kermix.data.tables.same_times import with_same_times
 from kermix.data.tables.schema import Schema
@@ -39,19 +40,30 @@ class Sources:
     notes: list[str]
 
 
-def read_sources(sources: Sequence[Any], reading: Reading) -> Sources:
-    """Read one or two; the schema of mixed tables and their scales are of the pooled rows."""
+def read_sources(sources: Sequence[Any], reading: Reading, strict: bool = True) -> Sources:
+    """Read one or two; the schema of mixed tables and their scales are of the pooled rows.
+
+    Args:
+        sources: Files, or tables in memory.
+        reading: What the user said about them.
+        strict: Whether two tables must have the same columns; else those that both have count.
+    """
     if any(_is_plain(s) for s in sources) and not (reading.kinds or reading.exclude):
-        tables = _matched(
-            [read_table(s, columns=reading.columns, reading=reading) for s in sources]
+        tables, told = _matched(
+            [read_table(s, columns=reading.columns, reading=reading) for s in sources], strict
         )
         if not any(t.dropped for t in tables):
-            return Sources(tables, None, [note for t in tables for note in t.notes()])
+            return Sources(tables, None, [*told, *(note for t in tables for note in t.notes())])
     found = read_alike(sources, reading)
     frames, same = with_same_times([frame for frame, _ in found], reading.kinds)
     notes = [*dict.fromkeys(note for _, said in found for note in said), *same]
+    if len(frames) == 2 and not strict:
+        frames, told = without_others(frames)
+        notes = [*told, *notes]
     if not reading.kinds and all(_is_numeric(f) for f in frames):
-        return Sources(_matched([_numbers(f) for f in frames]), None, notes)
+        frames, told = _without_row_numbers(frames)
+        tables, more = _matched([_numbers(f) for f in frames], strict)
+        return Sources(tables, None, [*notes, *told, *more])
     kinds: dict[str, Any] = dict(reading.kinds)
     schema = Schema.of(*frames, kinds=kinds)
     if not schema.modelled:
@@ -83,8 +95,37 @@ def _counted(numbers: int, categories: int) -> str:
     return ", and ".join(found)
 
 
-def _matched(tables: Sequence[Table]) -> tuple[Table, ...]:
-    return common_columns(*tables) if len(tables) == 2 else tuple(tables)
+def _matched(tables: Sequence[Table], strict: bool) -> tuple[tuple[Table, ...], list[str]]:
+    """Two tables with the same columns, and what is said about others."""
+    if len(tables) != 2:
+        return tuple(tables), []
+    told = []
+    if not strict and all(t.named for t in tables):
+        names, files = [t.columns for t in tables], [t.name for t in tables]
+        alone = only_in(names, files)
+        if alone:
+            both = in_common(names, files)
+            told = [left_out_note(alone)]
+            tables = [t.select(both) for t in tables]
+    return common_columns(*tables), told
+
+
+def _without_row_numbers(frames: Sequence[Frame]) -> tuple[list[Frame], list[str]]:
+    """Tables of numbers without columns that number their rows, if others are left."""
+    is_integer = load_pyarrow().types.is_integer
+    whole = [n for n, c in frames[0].columns.items() if is_integer(c.type) and
+             all(n in f.columns for f in frames)]  # fmt: skip
+    distinct = [n for n in whole if all(len(f.columns[n].unique()) == f.rows for f in frames)]
+    if not distinct or any(f.kind == "array" for f in frames):
+        return list(frames), []
+    schema = Schema.of(*frames, columns=distinct)
+    keys = [c.name for c in schema.left_out if c.what == "key"]
+    if not keys or len(keys) == len(frames[0].columns):
+        return list(frames), []
+    found = [replace(f, columns={n: c for n, c in f.columns.items() if n not in keys},
+                     types={n: t for n, t in f.types.items() if n not in keys})
+             for f in frames]  # fmt: skip
+    return found, schema.notes()
 
 
 def _is_plain(source: Any) -> bool:

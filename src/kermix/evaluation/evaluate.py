@@ -72,6 +72,7 @@ def evaluate(
     level: float = 0.05,
     permutations: int | None = None,
     seed: int = 0,
+    strict: bool = False,
     reading: Reading | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -112,6 +113,8 @@ def evaluate(
         permutations: Number of permutations for the p-value; None means 500, more for small
             levels.
         seed: Of all that is drawn.
+        strict: Whether tables whose columns or types differ are an error. By default they are
+            judged by what both have, and the result says what is left out.
         reading: Options for reading text files.
         progress: Called with the name of the next step and the share done so far.
 
@@ -143,7 +146,7 @@ def evaluate(
     told = reading or Reading(
         None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {})
     )
-    data = read_judged(real, fake, held_out, told, embed, standardize, pictures)
+    data = read_judged(real, fake, held_out, told, embed, standardize, pictures, strict)
     if min(data.n, len(data.fake)) < FEWEST_ROWS:
         raise SampleError(
             f"{data.n} real and {len(data.fake)} fake samples: judging a generator needs at "

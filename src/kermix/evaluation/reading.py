@@ -75,6 +75,7 @@ def read_judged(
     embed: Embedding | None,
     standardize: bool | None,
     shown: tuple[Any, Any] | None = None,
+    strict: bool = True,
 ) -> JudgedData:
     """Read both sets, and held-out rows if there are any.
 
@@ -87,6 +88,7 @@ def read_judged(
         standardize: Whether columns of numbers are divided by their spread; None: those of tables
             are, if it differs tenfold.
         shown: Folders of the pictures that real and fake rows are embeddings of.
+        strict: Whether both tables must have the same columns.
     """
     given = [_opened(s) for s in (real, fake, held_out)]
     pictures = _pictures(given)
@@ -94,7 +96,7 @@ def read_judged(
         given = [None if s is None else _embedded(s, embed, pictures is not None) for s in given]
     elif pictures is not None:
         given = [s.values if isinstance(s, Dataset) else s for s in given]
-    read = read_sources(given[:2], reading)
+    read = read_sources(given[:2], reading, strict)
     first, second = read.tables
     names = _names((real, fake), (first.name, second.name))
     rows = ComparedRows(

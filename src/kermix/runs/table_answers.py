@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from kermix.data.tables.frames import Frame
+from kermix.data.tables.keys import key_seed
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import Schema
 from kermix.errors import OptionError, SchemaError
@@ -230,16 +231,17 @@ def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) 
         options: Further arguments of its `sample`.
     """
     generator, size = generator_of(model, seed), ROWS_AT_ONCE
+    made = {c.name: c.source(key_seed(generator)) for c in model.schema_.left_out
+            if c.what == "key"}  # fmt: skip
     if not isinstance(model, TableMixture):
         size = blocks * rows_at_once(model.network_)
     for start in range(0, n, size):
         rows = min(size, n - start)
         part = model.sample(rows, random_state=generator, frame="arrow", **options)
-        for column in model.schema_.left_out if start else ():
-            place = part.schema.get_field_index(column.name)
-            if column.what == "key" and place >= 0:  # keys go on where the last part ends
-                field = part.schema.field(place)
-                part = part.set_column(place, field, column.decode(rows, start).cast(field.type))
+        for name, source in made.items():  # no key of a part is in another
+            place = part.schema.get_field_index(name)
+            field = part.schema.field(place)
+            part = part.set_column(place, field, source(rows).cast(field.type))
         yield part
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kermix.data.loading import is_table
 from kermix.data.tables.columns import CategoryColumn, NumberColumn
+from kermix.data.tables.common import listed
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.left_out import LeftOutColumn
@@ -88,7 +89,7 @@ def why_table_model(schema: Schema, rows: int) -> str | None:
     for column in schema.columns:
         told = _why(column, rows >= LEAST_ROWS)
         if told:
-            return f"{column.name} {told}"
+            return f"{listed([column.name])} {told}"
     return None
 
 

@@ -14,6 +14,7 @@ from kermix.data.tables.closeness import KeepAway
 from kermix.data.tables.columns import NumberColumn
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
 from kermix.data.tables.frames import Frame, as_frame, taken_rows
+from kermix.data.tables.keys import key_seed
 from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.monotone import StraightMap
 from kermix.data.tables.reading import read_frame
@@ -167,14 +168,14 @@ class TableMixture:
         generator = random_state
         if not isinstance(generator, torch.Generator):
             generator = torch.Generator().manual_seed(generator)
-        drawn = np.empty((n_samples, len(self.schema_.numbers)))
+        drawn, keys = np.empty((n_samples, len(self.schema_.numbers))), key_seed(generator)
 
         def draw(rows: np.ndarray) -> EncodedTable:
             new = np.broadcast_to(known, (len(rows), len(known))).copy()
             if source is not None:
                 new[:, ~seen] = source.sample((len(rows),), generator=generator).numpy()
             drawn[rows] = new
-            table = as_frame(self._written(drawn[rows], "arrow"), "samples")
+            table = as_frame(self._written(drawn[rows], "arrow", seed=None), "samples")
             types = {c.name: c.type for c in self.schema_.columns}
             return self.schema_.encode(replace(table, types=types), extra=True)
 
@@ -185,22 +186,25 @@ class TableMixture:
             draw(np.arange(n_samples))
             if on_rows is not None:
                 on_rows(n_samples)
-        return self._written(drawn, kind, given)
+        return self._written(drawn, kind, given, keys)
 
-    def _written(self, drawn: np.ndarray, kind: str, given: Any = None) -> Any:
+    def _written(
+        self, drawn: np.ndarray, kind: str, given: Any = None, seed: int | None = 0
+    ) -> Any:
         """Numbers as a table, rounded as the columns are; those that were given as they were."""
         rows, arrays = len(drawn), {}
         places = {c.name: k for k, c in enumerate(self.schema_.numbers)}
         for column in self.schema_.columns:
             if isinstance(column, LeftOutColumn):
-                array = column.decode(rows)
+                if seed is None:
+                    continue
+                array = column.decode(rows, seed)
             else:
                 assert isinstance(column, NumberColumn)
                 # A mixture has tails beyond the data, and its samples too.
                 own = replace(column, low=-np.inf, high=np.inf, map=StraightMap(0.0, 1.0))
                 array = own.decode(np.zeros(rows, np.int64), drawn[:, places[column.name]])
-            if array is not None:
-                arrays[column.name] = array
+            arrays[column.name] = array
         arrays |= numbers_as_given(self.schema_, given, arrays, rows)
         types = {c.name: c.type for c in self.schema_.columns if c.name in arrays}
         return build_frame(kind, arrays, types, rows)

@@ -14,6 +14,8 @@ from kermix.data.tables.batches import Files, open_files
 from kermix.data.tables.common import TEXT, kind_of_file, listed, load_pyarrow
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frames import Frame, as_frame, taken_rows
+from kermix.data.tables.keys import KeyPattern, key_texts
+from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.look_through import Look, frames_of, look_through
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.row_store import RowStore
@@ -144,6 +146,8 @@ def stored_table(
     some_rows = table.look.sample
     sample = TableData.of(some_rows, table.schema, whole=some_rows.rows == table.look.rows)
     numbers = _judged(table.look.rows, settings)
+    patterns = {c.name: c.pattern.emptied(table.look.rows) for c in table.schema.left_out
+                if c.pattern is not None}  # fmt: skip
     with tempfile.TemporaryDirectory(prefix=".rows-", dir=beside) as folder:
         place = Path(folder)
         layout = sample.layout
@@ -151,6 +155,8 @@ def stored_table(
         with RowStore.writing(place / ROWS, layout.counts, len(layout.numbers)) as writer:
             for frame in _typed(table):
                 writer.write(_encoded(table, sample, frame))
+                for name, pattern in patterns.items():  # an id that no sample has is taken, too
+                    patterns[name] = pattern.with_more(key_texts(frame.columns[name]))
                 first = frame.first_row
                 low, high = np.searchsorted(numbers, [first, first + frame.rows])
                 some.append(taken_rows(frame, numbers[low:high] - first).columns)
@@ -161,8 +167,15 @@ def stored_table(
         frame = replace(as_frame(whole, table.look.sample.name), form=_form(table.files),
                         types={c.name: c.type for c in table.schema.columns})  # fmt: skip
         keep_frame(frame, place / SOME)
-        data = TableData.of(frame, table.schema, layout)
+        data = TableData.of(frame, _with_patterns(table.schema, patterns), layout)
         yield data._replace(stored=writer.store, numbers=numbers), place
+
+
+def _with_patterns(schema: Schema, patterns: Mapping[str, KeyPattern]) -> Schema:
+    columns = [replace(c, pattern=patterns[c.name])
+               if isinstance(c, LeftOutColumn) and c.name in patterns else c
+               for c in schema.columns]  # fmt: skip
+    return replace(schema, columns=tuple(columns))
 
 
 def _judged(rows: int, settings: TableModelSettings) -> np.ndarray:

@@ -15,6 +15,7 @@ from kermix.data.tables.columns import CategoryColumn
 from kermix.data.tables.common import listed
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
+from kermix.data.tables.keys import key_seed
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError
@@ -82,7 +83,10 @@ class TableAnswers:
         deduplicate: bool = False,
         min_distance: float | None = None,
     ) -> Any:
-        """Draw rows, in the kind of table that the model was fitted to.
+        """Draw rows with all columns, in the kind of table that the model was fitted to.
+
+        Keys are new ones in the pattern of those of the table: none of these, and no two alike.
+        Free text is empty.
 
         Args:
             n_samples: Number of rows.
@@ -102,13 +106,13 @@ class TableAnswers:
         self._check_whole("sample rows")
         check_count("n_samples", n_samples, 0)
         generator = self._generator(random_state)
-        cells = self._cells
+        cells, keys = self._cells, key_seed(generator)
         codes, values, seen = cells.given(given, n_samples, inside=True)
         kind = frame or self._frame
         check_option("frame", kind, FRAME_KINDS)
         if not deduplicate and min_distance is None:
             found = complete(self.network_, codes, values, seen, generator, on_rows=on_rows)
-            return cells.table(*found, seen, kind, given)
+            return cells.table(*found, seen, kind, given, keys)
         drawn = codes.clone(), values.clone()
 
         def draw(rows: np.ndarray) -> EncodedTable:
@@ -120,7 +124,7 @@ class TableAnswers:
 
         keep = KeepAway(self.schema_, against, deduplicate, min_distance)
         keep.settle(n_samples, draw, on_rows)
-        return cells.table(*drawn, seen, kind, given)
+        return cells.table(*drawn, seen, kind, given, keys)
 
     def score_samples(
         self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None

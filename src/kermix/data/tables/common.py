@@ -10,6 +10,7 @@ __all__ = [
     "GAPS",
     "KINDS",
     "MARKS",
+    "NAMELESS",
     "NULLS",
     "PACKED",
     "READABLE",
@@ -27,6 +28,7 @@ NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "
          "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
 MARKS = ("-", "--", "?", "none", "None", "NONE", ".", "na", "N.A.", "n.a.", "<NA>")
 GAPS = frozenset((*NULLS, *MARKS))  # what stands for a gap among numbers; the first anywhere
+NAMELESS = "(no name)"  # instead of a name that is empty
 TEXT = (".csv", ".tsv", ".txt")
 JSON = (".jsonl", ".ndjson")
 PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}  # as Arrow calls them
@@ -67,7 +69,7 @@ def is_number(text: str, decimal: str = ".") -> bool:
 
 def listed(names: Iterable[str]) -> str:
     """Names with commas between; of many, the first twelve."""
-    shown = [str(n) for n in names]
+    shown = [str(n) or NAMELESS for n in names]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
 
 

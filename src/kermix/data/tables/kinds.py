@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from kermix.data.tables.columns import (
 from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.exact import EXACT, origin_of, rounded
 from kermix.data.tables.frames import ColumnType, declared_array
+from kermix.data.tables.keys import KeyPattern, key_texts
 from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.monotone import MonotoneMap
 from kermix.data.tables.times import parse_times, resolution, seconds_of, text_format, ticks
@@ -62,7 +62,7 @@ class Judge:
         gaps = whole.null_count / max(1, len(whole))
         holds = family(whole.type)
         if wanted in ("key", "text"):
-            return _left_out(name, kind, gaps, wanted, filled, "as you said")
+            return _left_out(name, kind, gaps, wanted, filled, "as you said", sure=True)
         known = ("numbers", "truth values", "text", "times", "nothing")
         if holds not in known:
             return _left_out(name, kind, gaps, "text", filled, f"holds {whole.type}")
@@ -130,17 +130,25 @@ class Judge:
         if len(values) <= self.category_up_to:
             return None
         length = compute.mean(compute.utf8_length(values)).as_py()
-        if length > LONG_TEXT:
-            return _left_out(name, kind, gaps, "text", values, f"text of {length:.0f} characters")
         distinct = len(values) == len(filled) or all(
             len(p.unique().drop_null()) == len(p) - p.null_count > 1 for p in pieces
         )
-        if distinct:
-            return _left_out(name, kind, gaps, "key", values, "all different")
-        if len(values) > MOST_CATEGORIES or 2 * len(values) > len(filled):
+        if length > LONG_TEXT:
+            reason = f"text of {length:.0f} characters"
+        elif distinct:
+            reason = "all different"
+        elif len(values) > MOST_CATEGORIES or 2 * len(values) > len(filled):
             reason = f"{len(values):,} different values in {len(filled):,} rows"
-            return _left_out(name, kind, gaps, "text", values, reason)
-        return None
+        else:
+            return None
+        coded = (
+            length <= LONG_TEXT
+            or not compute.any(compute.match_substring_regex(values, r"\s")).as_py()
+        )
+        found = _left_out(name, kind, gaps, "key", filled, reason) if coded else None
+        if found is not None and found.pattern is not None:
+            return found
+        return _left_out(name, kind, gaps, "text", values, reason)
 
     def _number(
         self, name: str, kind: ColumnType, gaps: float, pieces: Sequence[Any], filled: Any,
@@ -165,8 +173,7 @@ class Judge:
                 return self._category(name, kind, gaps, pieces, filled, "category", table)
             whole = decimals == 0 and len(x) > self.category_up_to
             if whole and self._is_key(name, x, values, pieces, table, origin):
-                first = int(values[0]) + origin
-                return LeftOutColumn(name, kind, gaps, "key", first, reason="a row number")
+                return _left_out(name, kind, gaps, "key", filled, "a row number")
         return self._numbers(name, kind, gaps, (values, counts), decimals, origin)
 
     def _is_key(
@@ -284,27 +291,21 @@ def _constant(name: str, kind: ColumnType, values: Any) -> LeftOutColumn:
 
 
 def _left_out(
-    name: str, kind: ColumnType, gaps: float, what: str, values: Any, reason: str
-) -> LeftOutColumn:
-    if what == "text" or not len(values):
-        return LeftOutColumn(name, kind, gaps, what, 0, reason=reason)
-    if family(values.type) == "text":
-        words = values.to_pylist()
-        pairs = takewhile(lambda p: p[0] == p[1], zip(min(words), max(words), strict=False))
-        prefix = "".join(a for a, _ in pairs).rstrip("0123456789")
-        rests = [w[len(prefix) :] for w in words]
-        if all(r.isascii() and r.isdigit() and len(r) < 18 for r in rests):
-            widths = {len(r) for r in rests}
-            digits = widths.pop() if len(widths) == 1 else 0
-            first = min(int(r) for r in rests)
-            return LeftOutColumn(name, kind, gaps, what, first, prefix, digits, reason)
-        return LeftOutColumn(name, kind, gaps, what, 1, reason=reason)
-    first = 1
-    if family(values.type) == "numbers":
-        from pyarrow import compute
+    name: str, kind: ColumnType, gaps: float, what: str, filled: Any, reason: str,
+    sure: bool = False,
+) -> LeftOutColumn:  # fmt: skip
+    pattern = None
+    if what == "key" and kind.declared is None and not kind.mixed and not _is_interval(kind):
+        texts = key_texts(filled)
+        if texts is not None:
+            from pyarrow import compute
 
-        first = int(compute.min(values).as_py())
-    return LeftOutColumn(name, kind, gaps, what, first, reason=reason)
+            pattern = KeyPattern.of(compute.unique(texts), len(texts), sure)
+    return LeftOutColumn(name, kind, gaps, what, reason=reason, pattern=pattern)
+
+
+def _is_interval(kind: ColumnType) -> bool:
+    return (kind.pandas or "").startswith("interval[")
 
 
 def _declared(kind: ColumnType, value_type: Any) -> Any:

@@ -1,5 +1,7 @@
 """Columns that no model sees: constants, keys and free text."""
 
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +10,8 @@ import numpy as np
 from kermix.data.tables.columns import Column, family
 from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.frames import Frame, arrow_type, typed_array
+from kermix.data.tables.keys import KeyMaker, KeyPattern
+from kermix.errors import SchemaError
 
 __all__ = ["LeftOutColumn"]
 
@@ -17,39 +21,68 @@ class LeftOutColumn(Column):
     """A constant, a key or free text: no model sees it."""
 
     what: str = "text"  # constant, key or text
-    value: Any = None  # the constant, or the first of a key's numbers
-    prefix: str = ""  # of a key that is text
-    digits: int = 0
+    value: Any = None  # the constant
     reason: str = ""
+    pattern: KeyPattern | None = None  # of a key
 
     @property
     def kind(self) -> str:  # type: ignore[override]
         """A constant, a key, or text."""
         return self.what
 
-    def decode(self, rows: int, first: int = 0) -> Any | None:
-        """A constant again, a key numbered anew; free text does not come back.
+    @property
+    def comes_back_empty(self) -> bool:
+        """Whether samples have nothing in it, though the table has something."""
+        return self.what != "constant" and self.pattern is None
+
+    @property
+    def why_empty(self) -> str:
+        """Why samples have nothing in it, as the end of a sentence."""
+        if self.what == "key":
+            return "ids without a pattern are not made anew."
+        if self.reason.startswith("holds "):
+            return f"what {self.reason} is not modelled."
+        return "free text is not modelled."
+
+    def decode(self, rows: int, seed: int = 0) -> Any:
+        """A constant again, new ids in the pattern of a key; free text comes back empty.
 
         Args:
             rows: How many.
-            first: How many rows are before them.
+            seed: Of the ids.
         """
-        if self.what == "text":
-            return None
+        return self.source(seed)(rows)
+
+    def source(self, seed: int) -> Callable[[int], Any]:
+        """What makes the cells of so many further rows each time, no id of which is made twice."""
         arrow = load_pyarrow()
-        own = arrow_type(self.type.arrow)
-        if self.what == "constant":
+        own = self._own_type
+        if self.pattern is None:
             if self.value is None:
-                return arrow.nulls(rows, own)
-            return typed_array([self.value], own).take(arrow.array(np.zeros(rows, np.int64)))
-        numbers = range(self.value + first, self.value + first + rows)
-        if family(own) == "text":
-            return arrow.array([f"{self.prefix}{k:0{self.digits}d}" for k in numbers], own)
-        if family(own) == "numbers":
-            if arrow.types.is_decimal(own) or numbers.stop >= 2**63:
-                return arrow.array([str(k) for k in numbers]).cast(own)
-            return arrow.array(numbers, arrow.int64()).cast(own, safe=False)
-        return arrow.nulls(rows, own)
+                return lambda rows: arrow.nulls(rows, own)
+            cell = typed_array([self.value], own)
+            return lambda rows: cell.take(arrow.array(np.zeros(rows, np.int64)))
+        numbers = family(own) == "numbers"
+        highest = np.iinfo(own.to_pandas_dtype()).max if arrow.types.is_integer(own) else None
+        maker = KeyMaker(self.pattern, self.gaps, seed ^ zlib.crc32(self.name.encode()), highest)
+
+        def made(rows: int) -> Any:
+            cells = arrow.array(maker.take(rows), arrow.string())
+            if not numbers:
+                return cells.cast(own)
+            try:
+                return cells.cast(own)
+            except arrow.ArrowInvalid:  # an integer of few bits has no further ones
+                return cells.cast(arrow.int64()).cast(own, safe=False)
+
+        return made
+
+    @property
+    def _own_type(self) -> Any:
+        try:
+            return arrow_type(self.type.arrow)
+        except SchemaError:  # of lists, say
+            return load_pyarrow().null()
 
     def is_constant_in(self, frame: Frame) -> bool:
         """Whether a table has nothing but the constant, and gaps, where it has this column."""
@@ -71,9 +104,27 @@ class LeftOutColumn(Column):
         """What becomes of it."""
         if self.what == "constant":
             return f"always {self.value!r}" if self.value is not None else "empty"
-        return self.reason + ("; not modelled, renumbered" if self.what == "key" else "; left out")
+        told = "empty" if self.pattern is None else "new ones"
+        return f"{self.reason}; not modelled, {told} in samples"
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        more = {n: getattr(self, n) for n in ("value", "prefix", "digits", "reason")}
+        pattern = None if self.pattern is None else self.pattern.to_dict()
+        more = {"value": self.value, "reason": self.reason, "pattern": pattern}
         return {**super().to_dict(), **more}
+
+    @classmethod
+    def from_dict(cls, what: str, saved: dict[str, Any]) -> "LeftOutColumn":
+        """What was saved, its type apart; of a key of older versions, how it began."""
+        fields = dict(saved)
+        prefix, digits = fields.pop("prefix", ""), fields.pop("digits", 0)
+        pattern = fields.pop("pattern", None)
+        if pattern is not None:
+            return cls(what=what, **fields, pattern=KeyPattern.from_dict(pattern))
+        if what != "constant":
+            first = fields.pop("value", None)
+            if what == "key" and first is not None and (
+                prefix or family(arrow_type(fields["type"].arrow)) == "numbers"
+            ):  # fmt: skip
+                return cls(what=what, **fields, pattern=KeyPattern.counting(prefix, digits, first))
+        return cls(what=what, **fields)

@@ -1,4 +1,4 @@
-"""Columns of several tables as one, of a type that holds them all."""
+"""Columns of several tables as one, of a type that holds them all; those that all have."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,15 @@ from kermix.data.tables.frames import ColumnType, Frame
 from kermix.data.tables.times import seconds_of, zone_of, zones_differ
 from kermix.errors import OptionError, SchemaError
 
-__all__ = ["check_same_names", "chosen_columns", "pooled_column"]
+__all__ = [
+    "check_same_names",
+    "chosen_columns",
+    "in_common",
+    "left_out_note",
+    "only_in",
+    "pooled_column",
+    "without_others",
+]
 
 
 def chosen_columns(
@@ -46,6 +54,65 @@ def check_same_names(
         both = [n for n in names if n in frame.columns]
         hint = f"To use the columns in both, name them: {','.join(both)}." if both else ""
         raise SchemaError(f"The columns differ: {'; '.join(parts)}. {hint}".rstrip())
+
+
+def only_in(names: Sequence[Sequence[str]], tables: Sequence[str]) -> list[str]:
+    """Which columns one of two tables has alone, a text for each table that has such.
+
+    Example:
+        >>> only_in([["a", "note"], ["a"]], ["orders.csv", "new.csv"])
+        ['note (only in orders.csv)']
+    """
+    first, second = names
+    own = names_apart(*tables)
+    return [
+        f"{listed(alone)} (only in {table})"
+        for table, here, there in zip(own, names, (second, first), strict=True)
+        if (alone := [n for n in here if n not in there])
+    ]
+
+
+def in_common(names: Sequence[Sequence[str]], tables: Sequence[str]) -> list[str]:
+    """The columns that two tables have, in the order of the first; refused if there are none."""
+    both = [n for n in names[0] if n in names[1]]
+    if not both:
+        own = names_apart(*tables)
+        told = "; ".join(f"{t} has {listed(n)}" for t, n in zip(own, names, strict=True))
+        raise SchemaError(f"The tables have no column in common: {told}.")
+    return both
+
+
+def without_others(frames: Sequence[Frame]) -> tuple[list[Frame], list[str]]:
+    """Two tables with the columns that both have alike, and a line on those that are left out.
+
+    Left out are columns that one table has alone, and those whose types have nothing in common.
+    """
+    tables = [f.name for f in frames]
+    own = names_apart(*tables)
+    names = [list(f.columns) for f in frames]
+    told, kept, refused = only_in(names, tables), [], []
+    for name in in_common(names, tables):
+        try:
+            pooled_column(name, frames)
+            kept.append(name)
+        except SchemaError as error:
+            refused.append(error)
+            types = [f.columns[name].type for f in frames]
+            held = [family(t) for t in types]
+            shown = held if held[0] != held[1] else types  # times with and without a zone
+            told.append(f"{name} ({shown[0]} in {own[0]}, {shown[1]} in {own[1]})")
+    if not kept:
+        raise refused[0]
+    if not told:
+        return list(frames), []
+    found = [replace(f, columns={n: f.columns[n] for n in kept},
+                     types={n: f.types[n] for n in kept}) for f in frames]  # fmt: skip
+    return found, [left_out_note(told)]
+
+
+def left_out_note(told: Sequence[str]) -> str:
+    """The line on columns that are not compared."""
+    return f"Compared by the columns that both have; left out: {'; '.join(told)}."
 
 
 def pooled_column(name: str, frames: Sequence[Frame]) -> tuple[ColumnType, list[Any]]:

@@ -222,25 +222,26 @@ class Schema:
                 codes[:, k] = column.encode(cells, frame.name, unseen, frame.first_row)
         return EncodedTable(codes, values, frame.kind)
 
-    def decode(self, encoded: EncodedTable, frame: str | None = None) -> Any:
+    def decode(self, encoded: EncodedTable, frame: str | None = None, seed: int = 0) -> Any:
         """The table of codes and numbers, in the caller's kind of table.
 
         Numbers are rounded to the column's decimals and kept inside its range; constants come
-        back, keys are renumbered, free text is dropped.
+        back, keys are new ones in the pattern of those that were there, free text is empty.
 
         Args:
             encoded: Codes and numbers, from a table or a model.
             frame: "pandas", "polars", "arrow", "dict" or "array"; by default that of the table
                 that was encoded.
+            seed: Of the keys.
         """
         kind = encoded.frame if frame is None else frame
         check_option("frame", kind, FRAME_KINDS)
-        arrays = self.decoded_columns(encoded)
-        types = {c.name: c.type for c in self.columns if c.name in arrays}
+        arrays = self.decoded_columns(encoded, seed)
+        types = {c.name: c.type for c in self.columns}
         return build_frame(kind, arrays, types, len(encoded))
 
-    def decoded_columns(self, encoded: EncodedTable) -> dict[str, Any]:
-        """The columns of `decode` as plain Arrow arrays."""
+    def decoded_columns(self, encoded: EncodedTable, seed: int | None) -> dict[str, Any]:
+        """The columns of `decode` as plain Arrow arrays; without a seed, only those modelled."""
         self._check_encoded(encoded)
         rows = len(encoded)
         places = {c.name: k for k, c in enumerate(self.modelled)}
@@ -248,15 +249,16 @@ class Schema:
         arrays = {}
         for column in self.columns:
             if isinstance(column, LeftOutColumn):
-                array = column.decode(rows)
+                if seed is None:
+                    continue
+                array = column.decode(rows, seed)
             elif isinstance(column, NumberColumn):
                 scores = encoded.values[:, numbers[column.name]]
                 array = column.decode(encoded.codes[:, places[column.name]], scores)
             else:
                 assert isinstance(column, CategoryColumn)
                 array = column.decode(encoded.codes[:, places[column.name]])
-            if array is not None:
-                arrays[column.name] = array
+            arrays[column.name] = array
         return arrays
 
     def log_derivative(self, encoded: EncodedTable) -> np.ndarray:  # (rows, numbers)
@@ -415,5 +417,5 @@ def _column(saved: dict[str, Any]) -> Column:
         fields["text"] = None if fields["text"] is None else tuple(fields["text"])
         return NumberColumn(**fields)
     if kind in ("constant", "key", "text"):
-        return LeftOutColumn(what=kind, **fields)
+        return LeftOutColumn.from_dict(kind, fields)
     raise ValueError(f"{kind!r} is not a kind of column")

@@ -91,8 +91,9 @@ class TableCells:
         return codes.contiguous(), values.contiguous(), seen.clone()
 
     def table(
-        self, codes: Tensor, values: Tensor, seen: Tensor, kind: str, given: Any = None
-    ) -> Any:
+        self, codes: Tensor, values: Tensor, seen: Tensor, kind: str, given: Any = None,
+        seed: int | None = 0,
+    ) -> Any:  # fmt: skip
         """Rows that were drawn, as a table of one of the kinds of `build_frame`.
 
         Args:
@@ -101,15 +102,16 @@ class TableCells:
             seen: Which cells were given.
             kind: The kind of table.
             given: What was given of each row: numbers are written to the last digit as they were.
+            seed: Of the keys; None for a table of what is modelled alone.
         """
-        arrays = self.schema.decoded_columns(self.layout.encoded(codes, values, kind))
+        arrays = self.schema.decoded_columns(self.layout.encoded(codes, values, kind), seed)
         arrays |= numbers_as_given(self.schema, given, arrays, len(codes), self.layout.twins)
         types = {c.name: c.type for c in self.schema.columns if c.name in arrays}
         return build_frame(kind, self._equal(arrays, codes, seen), types, len(codes))
 
     def as_written(self, codes: Tensor, values: Tensor, seen: Tensor) -> EncodedTable:
         """Rows as a reader of the table finds them: rounded, and with equal columns equal."""
-        table = as_frame(self.table(codes, values, seen, "arrow"), "samples")
+        table = as_frame(self.table(codes, values, seen, "arrow", seed=None), "samples")
         types = {c.name: c.type for c in self.schema.columns}
         return self.schema.encode(replace(table, types=types), extra=True)
 
@@ -121,8 +123,10 @@ class TableCells:
 
         encoded = self.layout.encoded(codes, values, "arrow")
         columns, types = dict(frame.columns), dict(frame.types)
-        arrays = self.schema.decoded_columns(encoded)
-        for column in (*self.schema.modelled, *self._constants(frame)):
+        constants = [*self._constants(frame)]
+        arrays = self.schema.decoded_columns(encoded, None)
+        arrays |= {c.name: c.decode(len(codes), 0) for c in constants}
+        for column in (*self.schema.modelled, *constants):
             cells, found = columns[column.name], arrays[column.name]
             if cells.null_count == len(cells):
                 columns[column.name], types[column.name] = found, column.type
