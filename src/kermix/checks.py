@@ -113,7 +113,8 @@ def check_settings(settings: Any) -> None:
 
     Whole numbers are numbers. NumPy's numbers become Python's, and lists tuples.
     """
-    for name, kind in _kinds(type(settings)).items():
+    kinds: dict[str, Any] = _kinds(type(settings))  # type: ignore[arg-type]
+    for name, kind in kinds.items():
         object.__setattr__(settings, name, _fitting(name, getattr(settings, name), kind))
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from kermix.cli.output import check_output, plain, print_lines, print_notes
 from kermix.cli.reading import AS_FOUND, check_there, reads_tables
-from kermix.data.tables.common import listed
+from kermix.data.tables.common import counted, listed
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError, TableError
 from kermix.runs.folder import check_run
@@ -64,7 +64,7 @@ def impute(
     for each, table in zip(paths, [found] if draws is None else found, strict=True):
         _write_filled(each, data, frame, table, [c.name for c in opened.schema.modelled])
     where = f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
-    say(f"Filled {gaps} gaps in {frame.rows} rows: {where}")
+    say(f"Filled {counted(gaps, 'gap')} in {counted(frame.rows, 'row')}: {where}")
 
 
 def sample_table(

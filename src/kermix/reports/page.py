@@ -159,7 +159,7 @@ def png_of(figure: "Figure") -> bytes:
     there = set(fontManager.get_font_names())
     families = [*matplotlib.rcParams["font.family"], *(f for f in MORE_FONTS if f in there)]
     for text in figure.findobj(Text):
-        text.set_fontfamily(families)  # type: ignore[attr-defined]
+        text.set_fontfamily(families)
     # A tight box draws everything twice, and a constrained layout needs none.
     box = None if figure.get_layout_engine() is not None else "tight"
     with matplotlib.rc_context({"font.family": families}), warnings.catch_warnings():
