@@ -317,3 +317,12 @@ def test_one_row_is_one_row(tmp_path):
         shown = " ".join(kermix(*words).output.split())
         assert told in shown, shown
         assert not re.search(r"\b1 (rows|samples|columns|gaps)\b", shown), shown
+
+
+def test_a_table_of_one_row_is_refused_as_what_it_is(tmp_path):
+    path = tmp_path / "one.csv"
+    path.write_text("a,k,when\n0.125,x,2023-01-01\n")
+    for options in ((), ("--model", "table")):
+        with pytest.raises(TableError, match=r"no column can be modelled.*constants: a, k, when"):
+            kermix("fit", path, "--steps", 2, "--out", tmp_path / "run", *options)
+    assert not (tmp_path / "run").exists()
