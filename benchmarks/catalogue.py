@@ -11,7 +11,8 @@ from kermix.reports.provenance import environment, machine_name, write_json
 __all__ = ["BENCHMARKS", "record_path", "run_benchmark"]
 
 BENCHMARKS = {
-    "svd": "SVD cost, value and gradient, against the paper's method; a training step",
+    "svd": "SVD cost of normal points, value and gradient, against the paper's method, which is "
+    "slower there than for the uniform points of speed; a training step",
     "speed": "speed ratios within one run: a fit, the SVD cost, a step, threads; --compare",
     "equal-time": "a generator trained with the SVD cost or a Sinkhorn divergence, equal CPU time",
     "sketch": "all four costs from sketches, up to a million points",

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import signal
 
 import numpy as np
@@ -297,3 +298,31 @@ def test_text_files_keep_their_form(tmp_path):
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     kermix("sample", tmp_path / "run", "-n", 5, "-o", tmp_path / "old.csv")
     assert (tmp_path / "old.csv").read_text().startswith("Stadt,PLZ,")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_one_row_is_one_row(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"a": rng.normal(size=60), "k": rng.choice(["x", "y"], 60)})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    rows.head(1).to_csv(tmp_path / "one.csv", index=False)
+    run = tmp_path / "run"
+    kermix("fit", tmp_path / "rows.csv", "--model", "table", "--quick", "--steps", 2, "--out", run)
+    for words, told in (
+        (("score", run, tmp_path / "one.csv"), "over 1 row"),
+        (("sample", run, "-n", 1, "-o", tmp_path / "new.csv"), "1 sample in"),
+        (("impute", run, tmp_path / "one.csv", "-o", tmp_path / "full.csv"), "in 1 row:"),
+        (("schema", tmp_path / "one.csv"), "one.csv: 1 row, 2 columns"),
+    ):
+        shown = " ".join(kermix(*words).output.split())
+        assert told in shown, shown
+        assert not re.search(r"\b1 (rows|samples|columns|gaps)\b", shown), shown
+
+
+def test_a_table_of_one_row_is_refused_as_what_it_is(tmp_path):
+    path = tmp_path / "one.csv"
+    path.write_text("a,k,when\n0.125,x,2023-01-01\n")
+    for options in ((), ("--model", "table")):
+        with pytest.raises(TableError, match=r"no column can be modelled.*constants: a, k, when"):
+            kermix("fit", path, "--steps", 2, "--out", tmp_path / "run", *options)
+    assert not (tmp_path / "run").exists()

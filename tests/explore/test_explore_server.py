@@ -489,3 +489,19 @@ def test_the_command_refuses_what_is_not_there(tmp_path):
 
     assert "no such file" in str(said("none.csv"))
     assert "no such run folder or table" in str(said("runs/none"))
+
+
+@pytest.mark.parametrize("path", ["ask", "draws.csv"])
+def test_who_leaves_in_the_middle_of_a_question_is_no_error(path, run, capfd):
+    with served(Explored.open(run.folder)) as address:
+        with socket.create_connection(("127.0.0.1", address.port), timeout=30) as leaving:
+            head = (
+                f"POST /{address.token}/api/{path} HTTP/1.1\r\nHost: {address.url.split('/')[2]}"
+            )
+            leaving.sendall(f"{head}\r\nContent-Length: 100\r\n\r\n{{".encode())
+            time.sleep(0.3)
+        time.sleep(0.3)
+        assert told(address, "state")["state"] == "ready"
+    error = capfd.readouterr().err
+    assert "Traceback" not in error
+    assert "ClientDisconnect" not in error

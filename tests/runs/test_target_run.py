@@ -1,6 +1,7 @@
 """Models of one column of a table: classes and numbers, test rows, scores, resuming, refusals."""
 
 import json
+import shlex
 
 import numpy as np
 import pandas as pd
@@ -219,6 +220,30 @@ def test_what_a_model_of_one_column_cannot_do_is_said(classes, folder, tmp_path)
         kermix("impute", run.folder, folder / "new.csv", "-o", tmp_path / "i.csv")
     assert "--target kind" in run.command()
     assert "--set steps=120" in run.command()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"calibrate": False}, {"calibrate": True}, {"crossed": False}, {"order_share": 0.25},
+     {"members": 3, "dropout": 0}, {"learning_rate": 1e-5, "batch_size": 40}],
+    ids=str,
+)  # fmt: skip
+def test_the_command_of_the_report_begins_the_same_run(settings, folder, tmp_path):
+    run, _ = begin_target_fit(
+        str(folder / "plants.csv"), "kind", folder=tmp_path / "first", settings=settings
+    )
+    begun = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kermix.cli.classify.train_and_finish", lambda r, _: begun.update(run=r))
+        kermix(*shlex.split(run.command())[1:], "--out", tmp_path / "again")
+    assert begun["run"].config["settings"] == run.config["settings"]
+
+
+def test_a_setting_that_does_not_fit_is_refused_by_the_command(folder, tmp_path):
+    with pytest.raises(errors.OptionError, match="calibrate='maybe' must be true or false"):
+        kermix("classify", folder / "plants.csv", "--target", "kind", "--set", "calibrate=maybe",
+               "--out", tmp_path / "run")  # fmt: skip
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

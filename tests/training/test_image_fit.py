@@ -151,7 +151,7 @@ def test_a_loss_that_is_not_finite_is_named():
     [
         ({"cost": "likelihood"}, "cost="),
         ({"spaces": ()}, "empty"),
-        ({"spaces": ("sky",)}, "space="),
+        ({"spaces": ("sky",)}, "spaces="),
         ({"spaces": ("channels",)}, "by_channel"),
         ({"model": "mixture", "spaces": ("pixels",)}, "mixture"),
         ({"refine_steps": 3}, "refine_steps"),

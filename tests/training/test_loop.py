@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import logging
 import math
 import warnings
 from contextlib import nullcontext
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lightning import fabric
 from torch import nn
 
 import kermix
@@ -355,3 +357,25 @@ def test_warnings_of_a_fit_name_the_line_that_called_it():
     with pytest.warns(PoorFitWarning) as seen:
         kermix.TableModel(steps=2, width=8, blocks=1, members=1).fit(rows[:12])
     assert seen[0].filename == __file__
+
+
+def test_what_lightning_logs_when_it_starts_is_not_shown(monkeypatch):
+    """On a GPU with tensor cores it advises to change a setting of the whole process."""
+    logger = logging.getLogger("lightning.fabric.utilities.rank_zero")
+    start = fabric.Fabric.__init__
+
+    def advise(self, *arguments, **options):
+        logger.info("You are using a CUDA device that has Tensor Cores.")
+        logger.warning("Something is wrong.")
+        start(self, *arguments, **options)
+
+    monkeypatch.setattr(fabric.Fabric, "__init__", advise)
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    shown = []
+    monkeypatch.setattr(logger, "handle", lambda record: shown.append(record.getMessage()))
+    logging.root.manager._clear_cache()
+    precision = torch.get_float32_matmul_precision()
+    make_fabric("cpu", "32-true")
+    assert shown == ["Something is wrong."]
+    assert torch.get_float32_matmul_precision() == precision
+    assert logging.root.manager.disable == logging.NOTSET

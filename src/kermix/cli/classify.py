@@ -12,6 +12,7 @@ from kermix.cli.output import check_output, print_lines, print_notes
 from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.cli.running import set_options, train_and_finish, typed_options
 from kermix.cli.tables import predict_table, table_run
+from kermix.data.tables.common import counted
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
 from kermix.files import whole_file
@@ -265,5 +266,5 @@ def predict(
     summary = Console(stderr=True)
     print_notes(found.notes, summary)
     where = "" if out is None else f" in {out}"
-    images_found = f"{len(rows) - 1} image{'s' if len(rows) != 2 else ''}"
+    images_found = counted(len(rows) - 1, "image")
     summary.print(f"{images_found}{where}", highlight=False, soft_wrap=True)

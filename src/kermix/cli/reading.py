@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from kermix.cli.output import split_names
-from kermix.data.tables.addresses import is_pattern, is_remote
+from kermix.data.tables.addresses import check_file, is_pattern, is_remote
 from kermix.data.tables.common import KINDS, PACKED, READABLE
 from kermix.data.tables.csv_look import Reading
-from kermix.errors import TableError
 
 __all__ = ["AS_FOUND", "READING", "STRICT", "TABLES", "check_there", "reads_tables"]
 
@@ -95,8 +94,8 @@ def check_there(*sources: str | Path | None) -> None:
         if source is None or is_remote(str(source)) or is_pattern(source):
             continue
         path = Path(source)
-        if path.suffix.lower() in (*READABLE, *PACKED, ".sketch") and not path.exists():
-            raise TableError(f"{source}: there is no such file.")
+        if path.suffix.lower() in (*READABLE, *PACKED, ".sketch") and not path.is_dir():
+            check_file(path)
 
 
 OPTIONS = tuple(inspect.signature(_reading).parameters.values())

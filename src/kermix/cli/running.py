@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["set_options", "train_and_finish", "typed_options"]
 
+PYTHONS = {"True": True, "False": False, "None": None}  # JSON has other words for them
+
 
 def train_and_finish(run: "Run", data: Any) -> None:
     """Train with a progress bar, write the report and show its numbers; or say how to go on."""
@@ -37,7 +39,7 @@ def typed_options(context: typer.Context) -> dict[str, Any]:
 
 
 def set_options(texts: list[str]) -> dict[str, Any]:
-    """Settings given as `--set NAME=VALUE`, by name; values are JSON, or else text."""
+    """Settings given as `--set NAME=VALUE`, by name; values are JSON or Python's, or else text."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -47,7 +49,7 @@ def set_options(texts: list[str]) -> dict[str, Any]:
         try:
             found[name] = json.loads(value)
         except ValueError:
-            found[name] = value.strip()
+            found[name] = PYTHONS.get(value.strip(), value.strip())
         if isinstance(found[name], list):
             found[name] = tuple(found[name])
     return found

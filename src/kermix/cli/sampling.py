@@ -9,7 +9,7 @@ from rich.console import Console
 
 from kermix.cli.output import check_output, print_sentence
 from kermix.cli.tables import sample_table
-from kermix.data.tables.common import listed
+from kermix.data.tables.common import counted, listed
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file, write_array
 from kermix.runs.folder import check_run
@@ -104,7 +104,7 @@ def sample(
             check_output(out, *ROWS)
             assert isinstance(opened, FitRun)
             _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
-    Console().print(f"{n} samples in {out}", highlight=False, soft_wrap=True)
+    Console().print(f"{counted(n, 'sample')} in {out}", highlight=False, soft_wrap=True)
     if isinstance(opened, TableRun):
         print_sentence("", "\n".join(_left_empty(opened.schema)))
 

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from kermix.cli.output import check_output, print_json, print_notes, print_table
 from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
+from kermix.data.tables.common import counted
 from kermix.data.tables.csv_look import Reading
 
 __all__ = ["command"]
@@ -41,7 +42,7 @@ def command(
         print_json(schema.to_dict())
     else:
         print_notes(notes)
-        what = f"{frame.rows:,} rows, {len(schema)} columns"
+        what = f"{counted(frame.rows, 'row')}, {counted(len(schema), 'column')}"
         print_table(f"{frame.name}: {what}", HEADS, schema.table(), schema.notes())
     if out is not None:
         schema.save(out)

@@ -18,6 +18,7 @@ from kermix.cli.tables import (
     table_run,
     write_tables,
 )
+from kermix.data.tables.common import counted
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError, RunError
 from kermix.runs.folder import check_run
@@ -85,7 +86,7 @@ def score(
     else:
         print_lines([f"{value:.6f}" for value in values])
     mean, error = values.mean(), values.std() / len(values) ** 0.5
-    say(f"mean log-density {mean:.4f} ± {error:.4f} nats over {len(values)} rows")
+    say(f"mean log-density {mean:.4f} ± {error:.4f} nats over {counted(len(values), 'row')}")
     if out is not None:
         say(f"Log-densities: {out}")
 

@@ -16,7 +16,7 @@ from rich.progress import (
 
 from kermix.cli.output import check_output, parse_variances, plain, print_notes
 from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
-from kermix.data.tables.common import PACKED, READABLE, listed
+from kermix.data.tables.common import PACKED, READABLE, counted, listed
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
 
@@ -125,7 +125,7 @@ def command(
                 notes.append(f"non-numeric columns are ignored: {listed(files.ignored)}.")
             print_notes([n for n in notes if n not in said], progress.console)
             said.extend(notes)
-            what = _many(len(files.addresses), "file")
+            what = counted(len(files.addresses), "file")
             description = f"sketching {what}, rank {features.rank}"
             progress.update(bar, description=description, total=files.size, completed=0)
 
@@ -145,15 +145,12 @@ def command(
     assert sketch.origin is not None
     dropped = sum(f.dropped for f in sketch.origin.files)
     lines = [
-        f"{_many(sketch.count, 'row')} of {_many(len(sketch.origin.files), 'file')}, columns "
-        f"{listed(sketch.origin.columns)}; {_many(dropped, 'row')} with missing values left out.",
-        f"{sketch.feature_map.kernel}, {_many(sketch.feature_map.rank, 'landmark')}; mean "
+        f"{counted(sketch.count, 'row')} of {counted(len(sketch.origin.files), 'file')}, columns "
+        f"{listed(sketch.origin.columns)}; {counted(dropped, 'row')} with missing values left "
+        "out.",
+        f"{sketch.feature_map.kernel}, {counted(sketch.feature_map.rank, 'landmark')}; mean "
         f"residual {float(sketch.moments.residual or 0):.2g} of the kernel.",
         f"Sketch: {out}",
     ]
     for line in lines:
         console.print(plain(line), markup=False, highlight=False, soft_wrap=True)
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("s" if count != 1 else "")

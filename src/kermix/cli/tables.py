@@ -10,7 +10,7 @@ from rich.console import Console
 
 from kermix.cli.output import check_output, plain, print_lines, print_notes, split_names
 from kermix.cli.reading import AS_FOUND, check_there, reads_tables
-from kermix.data.tables.common import listed
+from kermix.data.tables.common import counted, listed
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError, TableError
 from kermix.runs.folder import check_run

@@ -143,7 +143,7 @@ def _atom_change(
         return None
     common = distinct[np.argsort(-counts, kind="stable")[:FEW_VALUES]].tolist()
     name = values.shown_apart(common)[0]  # told apart from other common values
-    word = f"{'more' if shares[1] > shares[0] else 'fewer'} {name}"
+    word = f"more {name}" if shares[1] > shares[0] else f"{name} less often"
     return clear, Change(word, f"{_percent(shares[0])} -> {_percent(shares[1])}")
 
 
@@ -157,7 +157,9 @@ def _share(names: list[str] | tuple[str, ...], a: np.ndarray, b: np.ndarray) -> 
     moved = b - a
     k = int(np.argmax(np.abs(moved) + 1e-9 * (moved > 0)))
     return Change(
-        f"{'more' if moved[k] > 0 else 'fewer'} {names[k]}" if moved[k] else "the same",
+        (f"more {names[k]}" if moved[k] > 0 else f"{names[k]} less often")
+        if moved[k]
+        else "the same",
         f"{_percent(a[k])} -> {_percent(b[k])}",
     )
 

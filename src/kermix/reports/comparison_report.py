@@ -10,6 +10,7 @@ from kermix.comparison.result import Comparison
 from kermix.comparison.telling_apart import ToldApart
 from kermix.comparison.typical import TypicalRows, typical_rows
 from kermix.comparison.verdict import ColumnVerdict, Verdict, auc_text
+from kermix.data.tables.common import counted
 from kermix.reports.comparison_charts import column_chart, pair_chart, score_chart
 from kermix.reports.comparison_costs import add_costs
 from kermix.reports.page import Report
@@ -32,7 +33,8 @@ def comparison_report(result: Comparison, costs: bool = True) -> Report:
     one, two = result.names
     page = Report(
         f"{one} and {two}",
-        f"{result.sizes[0]:,} and {result.sizes[1]:,} rows, {len(result.columns)} columns.",
+        f"{result.sizes[0]:,} and {counted(result.sizes[1], 'row')}, "
+        f"{counted(len(result.columns), 'column')}.",
     )
     if result.has_verdict:
         _verdict(page, result.verdict)

@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["Report", "png_of"]
+
+# For what Matplotlib's own font lacks, where they are installed. Fonts of coloured emoji are not
+# here, because it cannot draw them.
+MORE_FONTS = (
+    "Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "WenQuanYi Zen Hei",
+    "Droid Sans Fallback", "Hiragino Sans", "PingFang SC", "Yu Gothic", "Microsoft YaHei",
+    "Malgun Gothic", "Arial Unicode MS", "Noto Emoji", "Symbola", "Segoe UI Emoji",
+)  # fmt: skip
 
 STYLE = """
 :root { color-scheme: light dark;
@@ -142,10 +151,20 @@ class Report:
 
 def png_of(figure: "Figure") -> bytes:
     """A figure as a PNG file."""
+    import matplotlib
+    from matplotlib.font_manager import fontManager
+    from matplotlib.text import Text
+
     buffer = io.BytesIO()
+    there = set(fontManager.get_font_names())
+    families = [*matplotlib.rcParams["font.family"], *(f for f in MORE_FONTS if f in there)]
+    for text in figure.findobj(Text):
+        text.set_fontfamily(families)
     # A tight box draws everything twice, and a constrained layout needs none.
     box = None if figure.get_layout_engine() is not None else "tight"
-    figure.savefig(buffer, format="png", dpi=150, bbox_inches=box)
+    with matplotlib.rc_context({"font.family": families}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")  # drawn as a box
+        figure.savefig(buffer, format="png", dpi=150, bbox_inches=box)
     return buffer.getvalue()
 
 

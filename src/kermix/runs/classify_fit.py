@@ -77,18 +77,4 @@ def _chosen(
         raise OptionError(
             f"--set {unknown[0]}: no such setting; choose from {', '.join(sorted(known))}."
         )
-    for name, value in given.items():
-        _check_kind(name, value, getattr(base, name))
     return replace(base, **given)
-
-
-def _check_kind(name: str, value: Any, usual: Any) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if name in ("learning_rate", "whitening", "anchor_grid"):
-        fits = number or value is None
-    elif isinstance(usual, int) and not isinstance(usual, bool):
-        fits = number and isinstance(value, int)
-    else:
-        fits = number if isinstance(usual, float) else isinstance(value, type(usual))
-    if not fits:
-        raise OptionError(f"{name}={value!r}: expected a value such as {usual!r}.")

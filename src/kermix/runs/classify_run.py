@@ -5,7 +5,6 @@ confusion matrix, time and size.
 """
 
 import hashlib
-import json
 import shlex
 import statistics
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from kermix.data.images.labelled import (
 from kermix.reports.classify_report import write_report
 from kermix.reports.provenance import write_json
 from kermix.runs.folder import CLASSIFY, check_data, check_trained
-from kermix.runs.run import Numbers, Outcome, Row, Run
+from kermix.runs.run import Numbers, Outcome, Row, Run, as_option
 from kermix.training.classification import (
     ClassifierTask,
     Evaluation,
@@ -193,15 +192,8 @@ class ClassifyRun(Run):
         default = suited_settings(self.config["data"], *given, min(self.shape[1:])).as_json()
         default |= {"model": "gaussian-product", "patch": 3}
         for name, value in settings.as_json().items():
-            if value == default[name]:
-                continue
-            if name in OPTIONS and value is not None:
-                parts += [f"--{name.replace('_', '-')}", str(value)]
-            else:
-                parts += [
-                    "--set",
-                    shlex.quote(f"{name}={json.dumps(value, separators=(',', ':'))}"),
-                ]
+            if value != default[name]:
+                parts += as_option(name, value, name in OPTIONS)
         return " ".join([*parts, *self.placing_options()])
 
 

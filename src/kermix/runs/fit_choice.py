@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kermix.data.loading import Dataset, is_table
+from kermix.data.tables.common import load_pyarrow
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.table import Source
 from kermix.errors import OptionError
@@ -90,8 +91,13 @@ def reason_for_table_model(
     found: TypedTable, settings: Mapping[str, Any], target: str | None
 ) -> str | None:
     """Why a table is for the table model; None if it is not, or another model was asked for."""
-    if set(settings) - TO_BOTH - OF_TABLES or "model" in settings or not found.schema.modelled:
+    if set(settings) - TO_BOTH - OF_TABLES or "model" in settings:
         return None
+    if not found.schema.modelled:  # numbers may be fitted as rows; what else is constant, may not
+        types = load_pyarrow().types
+        plain = all(types.is_integer(c.type) or types.is_floating(c.type)
+                    for c in found.frame.columns.values())  # fmt: skip
+        return None if plain else "it has constants that are no numbers"
     why = why_table_model(found.schema, found.frame.rows)
     if why is None and target is not None:
         return "a target is named"

@@ -24,7 +24,7 @@ from kermix.models.mixture.scaled import ScaledModel
 from kermix.reports.fit_report import of_rows, write_fit_report
 from kermix.runs.fit_notes import fit_notes
 from kermix.runs.folder import FIT, check_data, check_trained
-from kermix.runs.run import Numbers, Outcome, Row, has_folder
+from kermix.runs.run import Numbers, Outcome, Row, as_option, has_folder
 from kermix.runs.run import Run as AnyRun
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
 from kermix.training.checkpoints import load_checkpoint
@@ -255,8 +255,7 @@ class FitRun(AnyRun):
             default["model"] = None  # a table may be fitted by other models
         for name, value in self.settings.as_json().items():
             if value != default[name]:
-                shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-                parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
+                parts += as_option(name, value)
         return " ".join([*parts, *self.placing_options()])
 
 

@@ -20,7 +20,7 @@ from kermix.models.images.model import ImageModel, LabelledDraw
 from kermix.reports.image_report import ImageFindings, write_image_report
 from kermix.reports.image_sheets import save_png, sheet
 from kermix.runs.folder import IMAGES, check_data, check_trained
-from kermix.runs.run import Numbers, Outcome, Row, Run
+from kermix.runs.run import Numbers, Outcome, Row, Run, as_option
 from kermix.training.build import held_out_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.image_build import build_image_model
@@ -266,9 +266,8 @@ class ImageRun(Run):
         before = default.as_json()
         for name, value in self.settings.as_json().items():
             if value != before[name] and name in ASKED:
-                shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-                shown = MODEL_OPTIONS.get(shown, shown) if name == "model" else shown
-                parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
+                asked = MODEL_OPTIONS[value] if name == "model" else value
+                parts += as_option(name, asked)
         return " ".join([*parts, *self.placing_options()])
 
     def _save_samples(self, drawn: LabelledDraw) -> None:

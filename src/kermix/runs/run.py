@@ -11,6 +11,7 @@ Kinds of runs (fits of rows, fits of images, classifiers) say in modules of thei
 data, trainer, result and command are.
 """
 
+import json
 import os
 import shlex
 from abc import ABC, abstractmethod
@@ -28,7 +29,7 @@ from kermix.runs.lock import locked_run
 from kermix.training.loop import Row, Trainer
 from kermix.version import __version__
 
-__all__ = ["KEPT", "Numbers", "Outcome", "Row", "Run", "Shown", "has_folder"]
+__all__ = ["KEPT", "Numbers", "Outcome", "Row", "Run", "Shown", "as_option", "has_folder"]
 
 KEPT = {True: "data.parquet", False: "data.npy"}  # by whether columns have names
 READ = (
@@ -257,6 +258,20 @@ class Run(ABC):
         if trainer.is_main:
             write_metrics(self.folder, trainer.history, self.reported)
         return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)
+
+
+def as_option(name: str, value: Any, own: bool = True) -> list[str]:
+    """A setting as part of a command: an option of its own, or `--set` if it has none.
+
+    Example:
+        >>> as_option("batch_size", 64), as_option("flip", False, own=False)
+        (['--batch-size', '64'], ['--set', 'flip=false'])
+    """
+    if not own or value is None:
+        text = json.dumps(value, separators=(",", ":"))
+        return ["--set", shlex.quote(f"{name}={text}")]
+    shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return [f"--{name.replace('_', '-')}", shlex.quote(shown)]
 
 
 def has_folder(devices: int, nodes: int) -> bool:

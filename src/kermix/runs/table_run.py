@@ -4,7 +4,6 @@ Beside what every run has: `schema.json` says what the columns are, `checkpoint/
 holds the network, and `samples.csv` (or the input's format) are rows drawn from it.
 """
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +20,7 @@ from kermix.errors import OptionError
 from kermix.models.table.cells import place_of
 from kermix.models.table.layout import TableLayout
 from kermix.runs.folder import TABLE, check_data
-from kermix.runs.run import Numbers, Outcome, Row, has_folder
+from kermix.runs.run import Numbers, Outcome, Row, as_option, has_folder
 from kermix.runs.table_answers import TrainedTable
 from kermix.runs.table_data import TableData, rows_of
 from kermix.runs.table_results import write_results
@@ -216,10 +215,8 @@ class TableRun(TrainedTable):
             usual, parts = usual.quick(), [*parts, "--quick"]
         default = usual.for_rows(self.config["shape"][0]).as_json()
         for name, value in self.settings.as_json().items():
-            if value != default[name] and name in WITHOUT_OPTION:
-                parts += ["--set", f"{name}={json.dumps(value)}"]
-            elif value != default[name]:
-                parts += [f"--{name.replace('_', '-')}", str(value)]
+            if value != default[name]:
+                parts += as_option(name, value, name not in WITHOUT_OPTION)
         return " ".join([*parts, *self.placing_options()])
 
     def reading_options(self) -> list[str]:

@@ -17,7 +17,7 @@ from kermix.data.tables.frames import Frame, as_frame, taken_rows
 from kermix.data.tables.keys import KeyPattern, key_texts
 from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.look_through import Look, frames_of, look_through
-from kermix.data.tables.reading import read_frame
+from kermix.data.tables.reading import parquet_errors, read_frame
 from kermix.data.tables.row_store import RowStore
 from kermix.data.tables.schema import Schema
 from kermix.errors import SchemaError, TableError
@@ -90,7 +90,8 @@ def _needed(source: str, reading: Reading) -> int:
         if suffix == ".parquet":
             from pyarrow import parquet
 
-            told = parquet.read_metadata(address)
+            with parquet_errors(address):
+                told = parquet.read_metadata(address)
             columns = len(reading.columns or ()) or told.num_columns
             total += told.num_rows * columns * BYTES_OF_A_CELL
         elif suffix in TEXT:

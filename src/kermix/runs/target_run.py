@@ -22,7 +22,7 @@ from kermix.reports.provenance import write_json
 from kermix.reports.target_quality import ClassQuality, Predicted, TargetQuality, judge_target
 from kermix.reports.target_report import write_target_report
 from kermix.runs.folder import TARGET, check_data
-from kermix.runs.run import Numbers, Outcome, Row, Shown
+from kermix.runs.run import Numbers, Outcome, Row, Shown, as_option
 from kermix.runs.table_data import TableData, fingerprint
 from kermix.runs.table_run import TableRun
 from kermix.training.table_settings import TableModelSettings
@@ -186,10 +186,8 @@ class TargetRun(TableRun):
         parts += self.reading_options()
         usual = TableModelSettings(target=0, **DEFAULTS).for_rows(self.config["shape"][0])
         for name, value in self.settings.as_json().items():
-            if name == "target" or value == getattr(usual, name):
-                continue
-            given = f"--{name.replace('_', '-')} {value}"
-            parts.append(given if name in OPTIONS else f"--set {name}={value}")
+            if name != "target" and value != getattr(usual, name):
+                parts += as_option(name, value, name in OPTIONS)
         return " ".join([*parts, *self.placing_options()])
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from kermix.checks import check_option
+from kermix.checks import check_count, check_settings
 from kermix.errors import OptionError
 from kermix.models.images.classifier import ImageClassifier, ImageShape
 from kermix.models.images.cnn import PlainCNN
@@ -105,13 +105,10 @@ class ClassifierSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_option("model", self.model, ("gaussian-product", "cnn"))
-        check_option("optimizer", self.optimizer, ("adamw", "muon", "muon-anchors"))
+        check_settings(self)
         for name, least in (("epochs", 1), ("batch_size", 2), ("evaluate_every", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed >> 32:
+            check_count(name, getattr(self, name), least)
+        if self.seed >> 32:
             raise OptionError(f"seed={self.seed!r} must be a whole number from 0 to 2^32 - 1.")
         if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
             raise OptionError(f"learning_rate={self.learning_rate} must be a positive number.")

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from kermix.checks import check_option, check_samples
+from kermix.checks import check_samples, check_settings
 from kermix.costs.losses import SVDLoss
 from kermix.distributed import Ranks
 from kermix.errors import OptionError, RunError, ShapeError
@@ -88,8 +88,7 @@ class ConditionalSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_option("cost", self.cost, ("svd", "likelihood"))
-        check_option("refine_with", self.refine_with, ("closed form", "likelihood"))
+        check_settings(self)
         if self.steps < 0 or self.refine_steps < 0 or self.steps + self.refine_steps == 0:
             raise OptionError("steps and refine_steps are both 0, or negative: nothing to train.")
 

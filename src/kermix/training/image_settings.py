@@ -3,10 +3,10 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
-from kermix.checks import check_option
+from kermix.checks import check_count, check_settings
 from kermix.costs.formulas import MatrixForm
 from kermix.errors import OptionError
-from kermix.models.images.spaces import CODED, SPACES, SpaceName
+from kermix.models.images.spaces import CODED, SpaceName
 from kermix.models.mixture.networks import CovarianceType
 from kermix.models.mixture.priors import PriorName
 from kermix.training.sample_losses import SampleCost
@@ -16,8 +16,6 @@ __all__ = ["ImageModelName", "ImageSettings"]
 
 ImageModelName: TypeAlias = Literal["codes", "mixture", "conv"]
 
-MODELS = ("codes", "mixture", "conv")
-COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn")
 # A table of parameters takes larger steps than the weights of a network.
 PEAK_RATES = {"mixture": 0.02, "codes": 0.002, "conv": 0.002}
 
@@ -95,10 +93,8 @@ class ImageSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_option("cost", self.cost, COSTS)
+        check_settings(self)
         check_form(self.form, self.cost)
-        check_option("model", self.model, MODELS)
-        check_option("prior", self.prior, ("uniform", "gaussian", "hybrid"))
         if self.prior == "uniform" and self.states:
             raise OptionError(f"states={self.states} is for prior='hybrid'; the prior is uniform.")
         if self.kernel_variance is not None and self.variance != 1:
@@ -106,11 +102,8 @@ class ImageSettings:
                 f"kernel_variance={self.kernel_variance} is absolute; omit variance, which is a "
                 "multiple of the estimate from the data."
             )
-        check_option("covariance_type", self.covariance_type, ("isotropic", "diagonal"))
         if not self.spaces:
             raise OptionError("spaces is empty: the cost needs at least one space.")
-        for space in self.spaces:
-            check_option("space", space, SPACES)
         if self.model == "mixture" and not self.codes_only:
             raise OptionError("model='mixture' is a mixture of codes: use spaces=('codes',).")
         if "channels" in self.spaces and not self.by_channel:
@@ -125,8 +118,7 @@ class ImageSettings:
             value = getattr(self, name)
             if name == "chunk" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
+            check_count(name, value, least)
         for name in ("variance", "kernel_variance", "learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

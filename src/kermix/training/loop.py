@@ -401,7 +401,8 @@ def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -
         options = {"devices": devices, "num_nodes": nodes, "strategy": "ddp"}
         options["plugins"] = [environments.TorchElasticEnvironment()]
     try:
-        fabric = Fabric(accelerator=kind, precision=precision, **options)
+        with _without_advice():  # about tensor cores
+            fabric = Fabric(accelerator=kind, precision=precision, **options)
     except (ValueError, RuntimeError, AssertionError) as error:
         # Lightning has errors of its own, all of these kinds: unknown names, absent devices.
         raise OptionError(
@@ -409,8 +410,20 @@ def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -
             f"{' '.join(str(error).split())}"
         ) from None
     if devices * nodes > 1:
-        before = logging.root.manager.disable
-        logging.disable(logging.INFO)  # a banner
-        fabric.launch()
-        logging.disable(before)
+        with _without_advice():  # a banner
+            fabric.launch()
     return fabric
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Have no library log what is not a warning: a user can do nothing about Lightning's advice.
+
+    The precision of products of matrices is PyTorch's own setting, of the whole process.
+    """
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.INFO))
+    try:
+        yield
+    finally:
+        logging.disable(before)

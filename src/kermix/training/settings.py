@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
-from kermix.checks import check_option
+from kermix.checks import check_count, check_settings
 from kermix.costs.formulas import MatrixForm
 from kermix.errors import OptionError
 from kermix.models.mixture.networks import CovarianceType
@@ -15,8 +15,6 @@ CostName: TypeAlias = Literal["svd", "scalar", "vector", "matrix", "mmd", "energ
 RefineName: TypeAlias = Literal["closed form", "likelihood"]
 ModelName: TypeAlias = Literal["mixture", "network", "continuous", "generator", "conv"]
 
-COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "likelihood")
-MODELS = ("mixture", "network", "continuous", "generator", "conv")
 # A table of parameters takes larger steps than the weights of a network.
 PEAK_RATES = {
     "mixture": 0.02, "network": 0.004, "continuous": 0.002, "generator": 0.002, "conv": 0.002,
@@ -82,12 +80,8 @@ class FitSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_option("cost", self.cost, COSTS)
+        check_settings(self)
         check_form(self.form, self.cost)
-        check_option("model", self.model, MODELS)
-        check_option("refine_with", self.refine_with, ("closed form", "likelihood"))
-        check_option("covariance_type", self.covariance_type, ("isotropic", "diagonal"))
-        check_option("prior", self.prior, ("uniform", "gaussian", "hybrid"))
         for name, least in (
             ("components", 1), ("steps", 0), ("refine_steps", 0), ("batch_size", 1),
             ("refine_batch_size", 1), ("average", 0),
@@ -95,8 +89,7 @@ class FitSettings:
             value = getattr(self, name)
             if name in ("refine_steps", "components") and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.")
+            check_count(name, value, least)
         if self.steps == 0 and self.refine_steps == 0:
             raise OptionError("steps and refine_steps are both 0: there is nothing to train.")
         for name in ("variance", "start_variance", "kernel_variance", "learning_rate"):
@@ -160,9 +153,6 @@ class FitSettings:
 
 
 def check_form(form: MatrixForm | None, cost: str) -> None:
-    """Refuse a form that there is not, or one of another cost than the matrix-matrix cost."""
-    if form is None:
-        return
-    check_option("form", form, ("trace", "data_fixed", "logdet"))
-    if cost != "matrix":
+    """Refuse a form of another cost than the matrix-matrix cost."""
+    if form is not None and cost != "matrix":
         raise OptionError(f"form={form!r} is for cost='matrix'; the cost is {cost!r}.")

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kermix.checks import check_count
+from kermix.checks import check_count, check_settings
 from kermix.errors import OptionError
 from kermix.training.table_crossing import FEWEST_MEMBERS
 from kermix.training.table_rows import OtherRows, split_rows
@@ -68,6 +68,7 @@ class TableModelSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_settings(self)
         for name in ("width", "blocks", "components", "steps", "batch_size", "patience",
                      "members"):  # fmt: skip
             check_count(name, getattr(self, name), 1)

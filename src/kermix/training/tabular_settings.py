@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from kermix.checks import check_option
+from kermix.checks import check_count, check_settings
 from kermix.errors import OptionError
-from kermix.models.product.rows import FORMS, ProductForm
+from kermix.models.product.rows import ProductForm
 
 __all__ = ["TableSettings"]
 
@@ -40,13 +40,10 @@ class TableSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_option("form", self.form, FORMS)
+        check_settings(self)
         for name in ("terms", "width", "depth", "epochs", "batch_size", "patience"):
-            value = getattr(self, name)
-            if name == "batch_size" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise OptionError(f"{name}={value!r} must be a whole number, at least 1.")
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         if self.batch_size == 1:
             raise OptionError(
                 "batch_size=1 must be at least 2: a row is compared with the others of its batch. "

@@ -1,6 +1,7 @@
 """Files by address: paths, globs, folders, and whatever fsspec can open."""
 
 import glob
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, BinaryIO
 from kermix.data.tables.common import kind_of_file
 from kermix.errors import MissingExtraError, TableError
 
-__all__ = ["expand", "is_pattern", "is_remote", "opened", "size_of"]
+__all__ = ["check_file", "expand", "is_pattern", "is_remote", "opened", "size_of"]
 
 # What a folder is read for; other files in it, such as a text beside the data, are passed over.
 IN_FOLDERS = (".parquet", ".csv", ".tsv", ".npy", ".feather", ".arrow", ".jsonl", ".ndjson")
@@ -38,6 +39,26 @@ def expand(sources: Iterable[str | Path]) -> list[str]:
     if not found:
         raise TableError("No files are given.")
     return list(found)
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is no file of this machine, without opening it: a pipe would wait for ever."""
+    # A path has lost one of the two strokes of an address.
+    remote = re.match(r"([a-z][a-z0-9+.-]+):/+(.*)", str(path))
+    if remote and not path.exists():
+        raise TableError(
+            f"{remote[1]}://{remote[2]}: only kermix sketch reads files of other machines; copy "
+            "it to this one first."
+        )
+    if path.is_dir():
+        raise TableError(f"{path}: a folder; name a file in it.")
+    if not path.exists():
+        raise TableError(f"{path}: there is no such file.")
+    if not path.is_file():
+        raise TableError(
+            f"{path}: a pipe or device, which can be read only once; write its content to a file "
+            "first."
+        )
 
 
 def size_of(address: str) -> int:
@@ -95,6 +116,7 @@ def _local(text: str) -> list[str]:
     if path.is_dir():
         return sorted(str(p) for p in path.iterdir() if _is_table(p.name))
     if path.exists() or not glob.has_magic(text):
+        check_file(path)
         return [text]
     return sorted(glob.glob(text, recursive=True))
 
@@ -109,7 +131,7 @@ def _remote(text: str) -> list[str]:
             matches = [p for p in inside if _is_table(p)]
         else:
             matches = [path]
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise TableError(f"{text}: cannot be listed ({_reason(error)}).") from None
     return sorted(str(filesystem.unstrip_protocol(p)) for p in matches)
 
@@ -124,10 +146,10 @@ def _filesystem(address: str) -> tuple[Any, str]:
     try:
         return url_to_fs(address)
     except ImportError as error:
-        raise MissingExtraError(f"{address}: {error}") from None
+        raise MissingExtraError(f"{address}: {str(error).rstrip('.')}.") from None
     except ValueError as error:
         raise TableError(f"{address}: {error}.") from None
 
 
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -371,11 +371,12 @@ def _read_times(column: Any, kind: Any, owner: Column, table: str) -> Any:
     try:
         return column.cast(arrow.string()).cast(kind)
     except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
-        zone = "" if zone_of(kind) is None else "+00:00 (with its zone)"
+        forms = "2024-01-31 or 2024-01-31 12:30:00"
+        if zone_of(kind) is not None:
+            forms = "2024-01-31 12:30:00+00:00, with its zone"
         raise SchemaError(
             f"{table}, column {owner.name}: {column.drop_null()[0].as_py()!r} and the others are "
-            f"not all times written as 2024-01-31 or 2024-01-31 12:30:00{zone}; the schema says "
-            f"{owner.type.shown}."
+            f"not all times written as {forms}; the schema says {owner.type.shown}."
         ) from None
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "PACKED",
     "READABLE",
     "TEXT",
+    "counted",
     "is_index",
     "is_number",
     "kind_of_file",
@@ -71,6 +72,16 @@ def listed(names: Iterable[str]) -> str:
     """Names with commas between; of many, the first twelve."""
     shown = [str(n) or NAMELESS for n in names]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
+
+
+def counted(count: int, what: str) -> str:
+    """A count of things with the right form of their name.
+
+    Example:
+        >>> counted(1, "row"), counted(1500, "row")
+        ('1 row', '1,500 rows')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def names_apart(first: str, second: str) -> tuple[str, str]:

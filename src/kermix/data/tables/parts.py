@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from kermix.data.tables.addresses import is_remote, opened, size_of
 from kermix.data.tables.common import is_index, load_pyarrow
-from kermix.data.tables.reading import read_frame
+from kermix.data.tables.reading import parquet_errors, read_frame
 from kermix.data.tables.table import column_numbers, complete_rows
 from kermix.errors import TableError
 
@@ -100,7 +99,7 @@ class ParquetPart(Part):
 
     def tables(self) -> Iterator[tuple[Any, int]]:
         """The same as Arrow tables."""
-        with opened(self.address) as file, _parquet_errors(self.address):
+        with opened(self.address) as file, parquet_errors(self.address):
             reader = _open_parquet(file)
             groups = list(range(self.start, self.stop))
             rows = sum(reader.metadata.row_group(g).num_rows for g in groups)
@@ -108,24 +107,6 @@ class ParquetPart(Part):
                 ROWS, row_groups=groups, columns=list(self.columns), use_threads=False
             ):
                 yield batch, self.size * len(batch) // max(1, rows)
-
-
-@contextmanager
-def _parquet_errors(address: str) -> Iterator[None]:
-    arrow = load_pyarrow()
-    try:
-        yield
-    except arrow.ArrowException as error:
-        raise TableError(f"{address}: not a readable Parquet file ({_line(error)}).") from None
-    except OSError as error:
-        # Arrow reports damaged pages this way, without an error number.
-        if error.errno is not None:
-            raise
-        raise TableError(f"{address}: not a readable Parquet file ({_line(error)}).") from None
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _open_parquet(file: BinaryIO) -> Any:
@@ -137,7 +118,7 @@ def _open_parquet(file: BinaryIO) -> Any:
 
 def parquet_file(address: str) -> FileLook:
     """Look at the footer of a Parquet file."""
-    with opened(address) as file, _parquet_errors(address):
+    with opened(address) as file, parquet_errors(address):
         reader = _open_parquet(file)
         schema, metadata = reader.schema_arrow, reader.metadata
         sizes = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]

@@ -2,14 +2,15 @@
 
 import io
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kermix.data.tables.addresses import expand, is_pattern
+from kermix.data.tables.addresses import check_file, expand, is_pattern
 from kermix.data.tables.common import (
     TEXT,
     is_index,
@@ -25,7 +26,7 @@ from kermix.data.tables.numpy_files import check_declared_size, load_numpy, most
 from kermix.data.tables.written import are_codes, is_code_text
 from kermix.errors import MissingExtraError, SchemaError, SizeError, TableError
 
-__all__ = ["read_alike", "read_frame", "read_whole"]
+__all__ = ["parquet_errors", "read_alike", "read_frame", "read_whole"]
 
 SMALL_PARQUET = 2**30  # Parquet is good at packing equal cells
 
@@ -110,10 +111,7 @@ def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
     before, inside, array = str(path).rpartition(".npz:")
     if inside and not path.exists():
         return as_frame(_numpy(Path(before + ".npz"), array), path.name), []
-    if path.is_dir():
-        raise TableError(f"{path}: a folder; name a file in it.")
-    if not path.is_file():
-        raise TableError(f"{path}: there is no such file.")
+    check_file(path)
     suffix, packed = kind_of_file(path)
     if suffix in TEXT:
         return _csv(path, reading, packed)
@@ -139,16 +137,26 @@ def _csv(path: Path, reading: Reading, packed: str | None) -> tuple[Frame, list[
     return replace(frame, first_row=1 + look.named, form=look.form), list(look.notes)
 
 
-def _parquet(path: Path) -> Any:
+@contextmanager
+def parquet_errors(address: str | Path) -> Iterator[None]:
+    """Name the Parquet file that cannot be read."""
     arrow = load_pyarrow()
-    from pyarrow import parquet
-
     try:
+        yield
+    except (arrow.ArrowException, OSError) as error:
+        # Arrow reports damaged pages as an OSError without an error number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise TableError(f"{address}: cannot be read ({error.strerror}).") from None
+        raise TableError(f"{address}: not a readable Parquet file ({_line(error)}).") from None
+
+
+def _parquet(path: Path) -> Any:
+    with parquet_errors(path):
+        from pyarrow import parquet
+
         file = parquet.ParquetFile(path)
         _check_announced(path, file)
         return without_index(file.read())
-    except (arrow.ArrowException, OSError) as error:
-        raise TableError(f"{path}: not a readable Parquet file ({_line(error)}).") from None
 
 
 def without_index(table: Any) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kermix.data.tables.addresses import check_file
 from kermix.data.tables.common import (
     TEXT,
     is_number,
@@ -160,10 +161,7 @@ def _read_file(
     before, inside, named_array = str(path).rpartition(".npz:")
     if inside and array is None and not path.exists():
         path, array = Path(before + ".npz"), named_array
-    if path.is_dir():
-        raise TableError(f"{path}: a folder; name a file in it.")
-    if not path.is_file():
-        raise TableError(f"{path}: there is no such file.")
+    check_file(path)
     suffix, packed = kind_of_file(path)
     if suffix in (".npy", ".npz"):
         name = path.name if array is None else f"{path.name}:{array}"

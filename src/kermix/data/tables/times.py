@@ -17,6 +17,7 @@ __all__ = [
     "ticks",
     "time_cells",
     "zone_of",
+    "zoned_cells",
     "zones_differ",
 ]
 
@@ -86,6 +87,8 @@ def from_ticks(numbers: np.ndarray, kind: Any, mask: np.ndarray) -> Any:
 def time_cells(values: list[Any], kind: Any, text: tuple[str, str] | None) -> Any:
     """Times of any kind as cells of a column: of its Arrow type, or written as its text is.
 
+    What has no zone is in the column's, where it has one.
+
     Args:
         values: Times of Python, NumPy or pandas, or text as ISO or the column has it.
         kind: The column's type of time.
@@ -97,11 +100,27 @@ def time_cells(values: list[Any], kind: Any, text: tuple[str, str] | None) -> An
         own = None if text is None else parse_times(words, *text)
         if own is not None and not own.null_count:
             return words
-        cells = words.cast(kind)
+        cells = zoned_cells(words, kind)
     else:
         cells = arrow.array([_python_time(v) for v in values])
-        cells = cells.cast(arrow.int64()).cast(kind) if cells.type == "int64" else cells.cast(kind)
+        if cells.type == "int64":
+            cells = cells.cast(arrow.int64())
+        cells = zoned_cells(cells, kind)
     return cells if text is None else write_times(cells, text[0])
+
+
+def zoned_cells(cells: Any, kind: Any) -> Any:
+    """Text or times cast to a type of times; in a zone, what has none is taken to be in it."""
+    arrow, zone = load_pyarrow(), zone_of(kind)
+    if zone is None or cells.type == "int64" or zone_of(cells.type) is not None:
+        return cells.cast(kind)
+    from pyarrow import compute
+
+    try:
+        local = cells.cast(arrow.timestamp(kind.unit))
+    except arrow.ArrowInvalid:  # text with a zone of its own
+        return cells.cast(kind)
+    return compute.assume_timezone(local, zone)
 
 
 def _python_time(value: Any) -> Any:

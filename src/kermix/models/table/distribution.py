@@ -11,7 +11,7 @@ from numpy.polynomial.hermite_e import hermegauss
 
 from kermix.data.tables.columns import CategoryColumn, NumberColumn, rounded
 from kermix.data.tables.frame_building import build_frame
-from kermix.data.tables.times import time_cells
+from kermix.data.tables.times import time_cells, zone_of
 from kermix.errors import OptionError
 from kermix.models.table.network import ColumnParts, TableNetwork, log_scales_of
 
@@ -87,7 +87,8 @@ class ColumnDistribution:
         """Probability of at most this value, if the cell is not missing; one value per row.
 
         Args:
-            values: A number or a time, or one for each row.
+            values: A number or a time, or one for each row. A time without a zone is one of the
+                column's zone.
         """
         column = self._numbers("cdf")
         try:
@@ -158,10 +159,16 @@ class ColumnDistribution:
         return np.diff(np.concatenate([ends[0], upto, ends[1]], 1), axis=1).clip(min=0)
 
     def quantile(self, share: float) -> np.ndarray:  # (rows,)
-        """The value below which this share lies, in the column's units; for times, a time."""
+        """The value below which this share lies, in the column's units; for times, a time.
+
+        Where the column has a time zone, these are times of Python or pandas in that zone.
+        """
         column = self._numbers("quantile")
         if column.time:
-            return np.asarray(self.quantile_cells(share).to_numpy(zero_copy_only=False))
+            cells = self.quantile_cells(share)
+            if zone_of(cells.type) is not None:  # times of NumPy have no zone
+                return np.array(cells.to_pylist(), dtype=object)
+            return np.asarray(cells.to_numpy(zero_copy_only=False))
         return self._quantile(share) + column.origin
 
     def _quantile(self, share: float | np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from kermix.data.tables.columns import UNKNOWN, CategoryColumn, NumberColumn, fa
 from kermix.data.tables.common import listed, load_pyarrow
 from kermix.data.tables.frames import Frame, arrow_type, as_frame, typed_array
 from kermix.data.tables.schema import EncodedTable, Schema, Unseen
+from kermix.data.tables.times import zoned_cells
 from kermix.errors import OptionError, SchemaError
 
 __all__ = [
@@ -95,7 +96,7 @@ def given_cell(schema: Schema, name: str, text: str | None, where: str) -> Any:
         if kind == arrow.float64() and MANY_DIGITS.fullmatch(text or ""):
             with suppress(arrow.ArrowInvalid):  # beyond them, a float loses little
                 return cell.cast(arrow.int64())
-        return cell.cast(kind)
+        return zoned_cells(cell, kind) if arrow.types.is_timestamp(kind) else cell.cast(kind)
     except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, UnicodeEncodeError):
         raise OptionError(f"{where}: {text!r} is not a {column.kind} ({kind}).") from None
 

@@ -1,0 +1,102 @@
+"""Settings of all kinds: what does not fit a field is refused, what fits survives a command."""
+
+import json
+import shlex
+from dataclasses import fields
+from types import NoneType
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kermix.cli.running import set_options
+from kermix.errors import OptionError
+from kermix.runs.run import as_option
+from kermix.training.classifier_settings import ClassifierSettings
+from kermix.training.conditional import ConditionalSettings
+from kermix.training.image_settings import ImageSettings
+from kermix.training.settings import FitSettings
+from kermix.training.table_settings import TableModelSettings
+from kermix.training.tabular_settings import TableSettings
+
+CLASSES = (
+    FitSettings, ImageSettings, TableModelSettings, TableSettings, ClassifierSettings,
+    ConditionalSettings,
+)  # fmt: skip
+FIELDS = [(c, f.name, get_type_hints(c)[f.name]) for c in CLASSES for f in fields(c)]
+IDS = [f"{c.__name__}-{name}" for c, name, _ in FIELDS]
+MISFITS = ("False", "3", "none", 2.5, 7, True, False, None, (1.5,), ("a",), {"a": 1})
+
+
+def kinds_of(kind):
+    """The types of a field that may be one of several."""
+    several = get_origin(kind) not in (None, Literal, tuple)
+    return get_args(kind) if several else (kind,)
+
+
+def values(kind):
+    """Values of a type."""
+    if get_origin(kind) is Literal:
+        return st.sampled_from(get_args(kind))
+    if get_origin(kind) is tuple:
+        return st.lists(values(get_args(kind)[0]), min_size=1, max_size=3).map(tuple)
+    return {
+        NoneType: st.none(), bool: st.booleans(), str: st.text(max_size=5).filter(is_no_json),
+        int: st.integers(), float: st.floats(allow_nan=False, allow_infinity=False),
+    }[kind]  # fmt: skip
+
+
+def is_no_json(text):
+    return text == text.strip() and set_options([f"name={text}"])["name"] == text
+
+
+@given(data=st.data())
+def test_what_a_command_says_of_a_setting_is_read_as_it_was(data):
+    _, name, kind = data.draw(st.sampled_from(FIELDS))
+    value = data.draw(st.one_of([values(one) for one in kinds_of(kind)]))
+    option, text = shlex.split(" ".join(as_option(name, value, own=False)))
+    assert option == "--set"
+    found = set_options([text])[name]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(("cls", "name", "kind"), FIELDS, ids=IDS)
+def test_a_value_that_does_not_fit_its_field_is_refused(cls, name, kind):
+    kinds = kinds_of(kind)
+    for value in MISFITS:
+        fits = (
+            type(value) in kinds
+            or (float in kinds and type(value) is int)
+            or any(get_origin(one) is tuple and isinstance(value, tuple) for one in kinds)
+        )
+        if not fits:
+            with pytest.raises(OptionError, match=f"^{name}="):
+                cls(**{name: value})
+
+
+def test_the_message_says_what_fits():
+    with pytest.raises(OptionError, match=r"^calibrate='False' must be true or false, or none"):
+        TableModelSettings(calibrate="False")
+    with pytest.raises(OptionError, match=r"^steps=2.5 must be a whole number\.$"):
+        TableModelSettings(steps=2.5)
+    with pytest.raises(OptionError, match=r"^dropout='a lot' must be a number\.$"):
+        TableModelSettings(dropout="a lot")
+    with pytest.raises(OptionError, match=r"^prior='flat' is not supported; choose one of unif"):
+        FitSettings(prior="flat")
+    with pytest.raises(OptionError, match=r"^variance_factors='ten' must be a number"):
+        FitSettings(variance_factors=(1, "ten"))
+
+
+def test_numbers_of_numpy_and_lists_become_those_of_python():
+    settings = TableModelSettings(width=np.int64(8), dropout=np.float32(0), crossed=np.bool_(True))
+    assert json.loads(json.dumps(settings.as_json())) == settings.as_json()
+    assert (settings.width, settings.crossed) == (8, True)
+    assert FitSettings(variance_factors=[1, np.int32(10)]).variance_factors == (1, 10)
+
+
+@pytest.mark.parametrize("text", ["true", "True", "false", "False"])
+def test_truth_values_are_read_in_json_and_in_python(text):
+    assert set_options([f"calibrate={text}"]) == {"calibrate": text.lower() == "true"}
