@@ -31,6 +31,7 @@ __all__ = [
     "PRECISIONS",
     "ProductEstimator",
     "as_before_if_it_fails",
+    "hold_out_rare",
     "with_weight",
 ]
 
@@ -205,7 +206,9 @@ class ProductEstimator(BaseEstimator):
             counts = np.bincount(labels)
             if counts.min() >= 2 and min(held_out, rows - held_out) >= len(counts):
                 chooser = StratifiedShuffleSplit(**options)
-        parts = chooser.split(np.zeros((rows, 1)), labels)
+        parts = list(chooser.split(np.zeros((rows, 1)), labels))
+        if targets.ndim == 1:
+            hold_out_rare(parts, labels, np.random.default_rng(seed))
         return [(torch.from_numpy(a), torch.from_numpy(b)) for a, b in parts]
 
     @torch.no_grad()
@@ -223,6 +226,39 @@ class ProductEstimator(BaseEstimator):
     def _scaled(self, rows: Tensor) -> Tensor:
         scaled = (rows - self.scaler_.location) / self.scaler_.scale
         return scaled.clamp(-FARTHEST, FARTHEST)
+
+
+def hold_out_rare(
+    parts: list[tuple[np.ndarray, np.ndarray]], labels: np.ndarray, rng: np.random.Generator
+) -> None:
+    """Hold out a row of each class of which less than one is expected, in place.
+
+    Without it, nothing tells that answers which rule the class out are too sure. A class of one
+    row is held out by one of several members.
+
+    Args:
+        parts: The rows that each member trains with, and those that it holds out.
+        labels: The class of each row.
+        rng: What is random.
+    """
+    counts = np.bincount(labels)
+    held_out = len(parts[0][1])
+    for rare in np.flatnonzero((counts > 0) & (counts * held_out < len(labels))):
+        alone = int(rng.integers(len(parts))) if counts[rare] == 1 and len(parts) > 1 else None
+        for member, (train, held) in enumerate(parts):
+            least = int(counts[rare] > 1 if alone is None else member == alone)
+            inside, outside = (np.flatnonzero(labels[part] == rare) for part in (held, train))
+            usual = (
+                np.flatnonzero(counts[labels[part]] == counts.max()) for part in (held, train)
+            )
+            in_held, in_train = usual
+            for _ in range(least - len(inside)):
+                a, b = rng.choice(outside), rng.choice(in_held)
+                train[a], held[b] = held[b], train[a]
+            if len(inside) > least:
+                moved = rng.permutation(inside)[least:]
+                others = rng.choice(in_train, len(moved), replace=False)
+                train[others], held[moved] = held[moved], train[others]
 
 
 def with_weight(
