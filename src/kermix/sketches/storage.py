@@ -25,7 +25,7 @@ from kermix.sketches.columns import ColumnScale
 from kermix.sketches.features import FeatureMap, FourierFeatures, NystromFeatures, fingerprint
 from kermix.sketches.kernel_features import KernelFeatures, described_kernel, kernel_of
 
-__all__ = ["StoredSketch", "check_sums", "read_sketch", "write_sketch"]
+__all__ = ["DAMAGES", "StoredSketch", "check_sums", "read_sketch", "write_sketch"]
 
 FORMAT = "kermix.sketches.sketch"
 FORMAT_VERSION = 2
@@ -38,6 +38,9 @@ GAUSSIAN_MAPS: dict[str, type[NystromFeatures] | type[FourierFeatures]] = {
 MAPS = (*GAUSSIAN_MAPS, KernelFeatures.kind)
 MISSING = "Saving and loading sketches needs safetensors: pip install 'kermix[sketch]'."
 FOREIGN_MAP = "its feature map is not the one it was made with"
+# What can be wrong with a header that was changed, or with tensors that do not fit it.
+DAMAGES = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError,
+           ValueError)  # fmt: skip
 ROUNDED = 1e-3  # far above what rounding does to sums, relative to the number of points
 
 
@@ -103,7 +106,7 @@ def read_sketch(path: Path, device: torch.device | str) -> StoredSketch:
     tensors = {name: t.to(device) for name, t in found.items()}
     try:
         return StoredSketch(_map_of(header, tensors), header, tensors, checked)
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGES as error:
         raise SketchError(f"{path}: damaged ({error}).") from None
 
 

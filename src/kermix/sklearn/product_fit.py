@@ -233,8 +233,9 @@ def hold_out_rare(
 ) -> None:
     """Hold out a row of each class of which less than one is expected, in place.
 
-    Without it, nothing tells that answers which rule the class out are too sure. A class of one
-    row is held out by one of several members.
+    Without it, nothing tells that answers which rule the class out are too sure. Half of the
+    members hold it out, for those that do not know the row more of the class; of a class of one
+    row, one of several members does.
 
     Args:
         parts: The rows that each member trains with, and those that it holds out.
@@ -244,9 +245,10 @@ def hold_out_rare(
     counts = np.bincount(labels)
     held_out = len(parts[0][1])
     for rare in np.flatnonzero((counts > 0) & (counts * held_out < len(labels))):
-        alone = int(rng.integers(len(parts))) if counts[rare] == 1 and len(parts) > 1 else None
+        members = -(-len(parts) // 2) if counts[rare] > 1 else int(len(parts) > 1)
+        holders = rng.permutation(len(parts))[:members]
         for member, (train, held) in enumerate(parts):
-            least = int(counts[rare] > 1 if alone is None else member == alone)
+            least = int(member in holders)
             inside, outside = (np.flatnonzero(labels[part] == rare) for part in (held, train))
             usual = (
                 np.flatnonzero(counts[labels[part]] == counts.max()) for part in (held, train)
