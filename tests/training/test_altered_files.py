@@ -14,8 +14,10 @@ import torch
 import kermix as km
 from cases import normal
 from kermix import errors
+from kermix.runs.kinds import open_run
 from kermix.sealed import read_sealed, write_sealed
 
+pytestmark = pytest.mark.usefixtures("undrawn_in_module")
 HUGE = 10**9
 VALUES = (0, -1, 1, 7, HUGE, 2**63, 10**400, 1e300, 0.5, None, True, "x", [], {}, [[1]], "int64")
 
@@ -105,10 +107,12 @@ def test_an_altered_file_is_read_or_refused_by_its_name(
     if seed % 10 == 9:
         path.write_bytes(path.read_bytes()[: 40 * seed])
     begun = time.process_time()
+    told = str(path)
     try:
         read(path)
     except (errors.RunError, errors.SketchError) as error:
-        assert str(path) in str(error)
+        told = str(error)
+    assert str(path) in told
     assert time.process_time() - begun < 5
 
 
@@ -134,11 +138,16 @@ def test_sizes_that_a_run_declares_are_those_of_its_checkpoint(name, value, run,
     """Seen before: a run folder edited so hangs."""
     config = json.loads((run / "config.json").read_text())
     before = json.dumps(config)
+    last = (run / "checkpoint" / "model.safetensors").read_bytes()
     config["settings"][name] = value
     (run / "config.json").write_text(json.dumps(config))
     try:
         with pytest.raises(errors.RunError, match=r"damaged"):
-            km.open_run(run).model()
+            open_run(run).model()
+        if value == HUGE:
+            (run / "checkpoint" / "last.safetensors").write_bytes(last)
+            with pytest.raises(errors.RunError, match=r"last\.safetensors: damaged"):
+                open_run(run).trainer(open_run(run).dataset())
     finally:
         (run / "config.json").write_text(before)
 

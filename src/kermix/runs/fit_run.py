@@ -127,6 +127,7 @@ class FitRun(AnyRun):
 
     def trainer(self, dataset: Dataset) -> Trainer[RowTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
+        self.check_sizes()
         split = self.split(dataset)
         device, precision = self.config["device"], self.config["precision"]
         devices, nodes, strategy = self.ranks

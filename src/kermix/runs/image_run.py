@@ -133,6 +133,7 @@ class ImageRun(Run):
 
     def trainer(self, data: Dataset) -> Trainer[ImageTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
+        self.check_sizes()
         train, held_out = self._split(data)
         classes = max(1, len(self.config["classes"]))
         task = ImageTask(*train, classes, self.settings, held_out=held_out or train)
