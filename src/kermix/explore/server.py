@@ -26,7 +26,7 @@ try:
     import anyio
     import uvicorn
     from starlette.applications import Starlette
-    from starlette.requests import Request
+    from starlette.requests import ClientDisconnect, Request
     from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -57,6 +57,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 PORTS = 50  # that are tried, one after the other
 LARGEST_BODY = 1 << 20
 AT_ONCE, FILES_AT_ONCE = 2, 1  # questions and files that are computed together; others wait
+CLOSED = 499  # of answers that nobody waits for any more
 GRACE = 2  # seconds for answers on their way when the server ends
 
 
@@ -189,6 +190,8 @@ def application(explored: Explored, address: Address) -> Guard:
                 found = await places.worked(function, *(body[name] for name in names))
             except KermixError as error:
                 return _refusal(error)
+            except ClientDisconnect:
+                return Response(status_code=CLOSED)
             text = json.dumps(finite_json(found), allow_nan=False, separators=(",", ":"))
             return Response(text, 200, HEADERS, "application/json")
 
@@ -206,6 +209,8 @@ def application(explored: Explored, address: Address) -> Guard:
             first = await places.worked(next, pieces, file=True)
         except KermixError as error:
             return _refusal(error)
+        except ClientDisconnect:
+            return Response(status_code=CLOSED)
 
         async def sent() -> AsyncIterator[bytes]:
             yield first

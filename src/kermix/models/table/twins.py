@@ -77,7 +77,7 @@ def _are_same(
         return False
     if first not in place:
         return True
-    return np.array_equal(*(encoded.values[:, place[k]] for k in (first, second)))
+    return np.array_equal(encoded.values[:, place[first]], encoded.values[:, place[second]])
 
 
 def twin_notes(schema: Schema, twins: Twins) -> list[str]:
