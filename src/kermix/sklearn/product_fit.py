@@ -243,24 +243,20 @@ def hold_out_rare(
         rng: What is random.
     """
     counts = np.bincount(labels)
-    held_out = len(parts[0][1])
-    for rare in np.flatnonzero((counts > 0) & (counts * held_out < len(labels))):
+    usual = counts * len(parts[0][1]) >= len(labels)
+    for rare in np.flatnonzero((counts > 0) & ~usual):
         members = -(-len(parts) // 2) if counts[rare] > 1 else int(len(parts) > 1)
         holders = rng.permutation(len(parts))[:members]
         for member, (train, held) in enumerate(parts):
             least = int(member in holders)
             inside, outside = (np.flatnonzero(labels[part] == rare) for part in (held, train))
-            usual = (
-                np.flatnonzero(counts[labels[part]] == counts.max()) for part in (held, train)
-            )
-            in_held, in_train = usual
-            for _ in range(least - len(inside)):
-                a, b = rng.choice(outside), rng.choice(in_held)
+            of_held, of_train = (np.flatnonzero(usual[labels[part]]) for part in (held, train))
+            if not len(inside) and least and len(of_held):
+                a, b = rng.choice(outside), rng.choice(of_held)
                 train[a], held[b] = held[b], train[a]
-            if len(inside) > least:
-                moved = rng.permutation(inside)[least:]
-                others = rng.choice(in_train, len(moved), replace=False)
-                train[others], held[moved] = held[moved], train[others]
+            moved = rng.permutation(inside)[least:][: len(of_train)]
+            others = rng.permutation(of_train)[: len(moved)]
+            train[others], held[moved] = held[moved], train[others]
 
 
 def with_weight(

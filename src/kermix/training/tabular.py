@@ -193,7 +193,8 @@ class TableTask(Task):
         classes, rows = len(self.rates), self._targets.numel()
         expected = torch.bincount(self._targets, minlength=classes) * self._held.numel() / rows
         held = torch.bincount(self._targets[self._held].flatten(), minlength=classes)
-        rare = (held > 0) & (expected < self._held.shape[1])
+        members = self._held.shape[1]
+        rare = (held > 0) & (expected < members) & (expected.max() >= members)
         return torch.where(rare, expected / held.clamp(min=1), 1.0) if bool(rare.any()) else None
 
     def _new_order(self) -> Tensor:  # (m, E)
