@@ -377,3 +377,103 @@ def test_gradient_of_repeated_rows_has_nothing_beside_their_space(dtype):
     ones = torch.linalg.svdvals(found.double())
     assert_close(ones[:5], torch.ones_like(ones[:5]), rtol=0, atol=1e-4)
     assert ones[5:].max() <= 1e-4
+
+
+def of_rank(rank, spectrum):
+    """Moves matrices (6, 5) of one rank along a path: the same rank all the way."""
+    left, right = normal(6, rank, seed=1) * spectrum[:rank], normal(5, rank, seed=2)
+    a, b = normal(6, rank, seed=3) * spectrum[:rank], normal(5, rank, seed=4)
+    return lambda t: (left + t * a) @ (right + t * b).mT
+
+
+def points_on(a_line, seed):
+    """Points that move along straight lines, (8, 3); or so many of them, each of them twice."""
+    x, move = normal(2, 8, 3, seed=seed)
+    x, move = (torch.cat([p[:4], p[:4]]) for p in (x, move)) if not a_line else (x, move)
+    return lambda t: x + t * move
+
+
+def cost_on(path_x, path_y, **options):
+    return lambda t: km.svd_cost(path_x(t), path_y(t), method="svd", **options)
+
+
+def second_difference(function, t=1e-3):
+    """Without a derivative, to four digits or more."""
+    at = [function(torch.tensor(p, dtype=torch.float64)).item() for p in (-t, 0.0, t)]
+    return (at[0] - 2 * at[1] + at[2]) / t**2
+
+
+def second_derivative(function, dtype=torch.float64):
+    t = torch.zeros((), dtype=dtype, requires_grad=True)
+    (first,) = grad(function(t), t, create_graph=True)
+    return grad(first, t)[0].item()
+
+
+@every_dtype
+@pytest.mark.parametrize("rank", [1, 2, 4, 5])
+def test_second_derivative_along_matrices_of_one_rank(rank, dtype):
+    """Seen before: 0 for rank one, where it is positive."""
+    for values in (torch.ones(5), 10.0 ** -torch.arange(5.0)):
+        path = of_rank(rank, values.double())
+        truth = second_difference(lambda t, path=path: singular_sum(path(t)))
+        for turned in (False, True):
+            norm = lambda t, p=path, m=turned: km.nuclear_norm(  # noqa: E731
+                (p(t.double()).mT if m else p(t.double())).to(dtype), method="svd"
+            )
+            found = second_derivative(norm)
+            assert found == pytest.approx(truth, rel=1e-4 if dtype == torch.float64 else 1e-3)
+
+
+def test_second_derivatives_in_a_batch_are_those_of_each():
+    paths = [of_rank(r, torch.ones(5).double()) for r in (1, 3, 5)]
+    for method in METHODS:
+        norms = lambda t, m=method: km.nuclear_norm(  # noqa: E731
+            torch.stack([p(t) for p in paths]), method=m, tolerance=1e-10
+        ).sum()
+        each = sum(second_difference(lambda t, p=p: singular_sum(p(t))) for p in paths)
+        assert second_derivative(norms) == pytest.approx(each, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("case", "options"),
+    [
+        ("cosine", {"kernel": km.CosineKernel()}),
+        ("repeated", {"v": 1.0}),
+        ("weights", {"v": 1.0}),
+        ("one side", {"v": 40.0}),
+        ("many scales", {"v": 40.0}),
+    ],
+)
+def test_second_derivative_of_a_cost_without_full_rank(case, options):
+    """Seen before: -.45 instead of -.015 for a kernel of three features."""
+    apart, again = points_on(True, 5), points_on(case != "repeated", 7)
+    if case == "weights":
+        weights = torch.tensor([0.0, 1, 2, 0, 3, 1, 1, 2], dtype=torch.float64)
+        options = {**options, "weights_x": weights, "weights_y": weights.flip(0)}
+    if case == "one side":
+        apart = lambda t: points_on(True, 5)(0 * t)  # noqa: E731
+    cost = cost_on(apart, again, **options)
+    assert second_derivative(cost) == pytest.approx(second_difference(cost), rel=1e-3, abs=1e-6)
+
+
+@every_dtype
+def test_second_derivatives_that_do_not_exist_are_refused(dtype):
+    """The norm has a kink where a singular value leaves zero."""
+    flat = torch.diag(torch.tensor([2.0, 1.0, 0.0])).to(dtype)
+    twice = torch.cat([normal(4, 3, seed=1)] * 2).to(dtype)
+    apart, others = normal(2, 8, 3, seed=2).to(dtype)
+    for kink in (
+        lambda t: km.nuclear_norm(flat + t * torch.eye(3, dtype=dtype), method="svd"),
+        lambda t: km.nuclear_norm(t * flat, method="svd"),
+        lambda t: km.svd_cost(twice + t * apart, others, 1.0, method="svd"),
+    ):
+        with pytest.raises(errors.SampleError, match="no second derivative"):
+            second_derivative(kink, dtype)
+
+
+def test_second_derivatives_in_transforms_are_not_numbers_where_there_are_none():
+    flat = torch.diag(torch.tensor([2.0, 1.0, 0.0])).double()
+    slope = torch.func.grad(lambda p: km.nuclear_norm(p, method="svd"))
+    exists = torch.func.jacrev(slope)(flat).flatten(2).isfinite().all(-1)
+    assert not exists[2, 2]
+    assert exists.sum() == 8

@@ -1,10 +1,13 @@
 """How sure answers may be: what makes labels that were not seen most likely."""
 
+import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
+import kermix as km
 from kermix.models.product.sureness import draw_in, likeliest_sureness
+from kermix.sklearn.product_fit import hold_out_rare
 
 
 def cases(factor: float, count: int = 400, classes: int = 3):
@@ -45,3 +48,40 @@ def test_base_rates_and_scores_themselves():
         draw_in(scores, 0.0, rates).softmax(1), rates.expand_as(scores).double()
     )
     torch.testing.assert_close(draw_in(scores, 1.0, rates), scores)
+
+
+def noise(counts, seed=0):
+    """Columns that say nothing about classes of so many rows."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    return rng.normal(size=(len(labels), 3)), rng.permutation(labels)
+
+
+@pytest.mark.parametrize(
+    ("counts", "weights"),
+    [((498, 2), (1.0, 1.0)), ((496, 4), (1.0, 2.0)), ((296, 200, 4), (1.0, 1.0, 1.0))],
+)
+def test_a_rare_class_has_its_share_where_columns_say_nothing(counts, weights):
+    """Seen before: a probability of 1e-6 for 2 rows in 500, of which none was held out."""
+    rows, labels = noise(counts)
+    each = np.array(weights)[labels]
+    shares = np.bincount(labels, each) / each.sum()
+    model = km.ProductClassifier(max_epochs=20, n_members=2, random_state=0)
+    model.fit(rows, labels, None if len(set(weights)) == 1 else each)
+    answers = model.predict_proba(np.random.default_rng(1).normal(size=(500, 3)))
+    assert 0.4 * shares[-1] < answers[:, -1].mean() < 2.5 * shares[-1]
+    loss = -(shares * np.log(answers)).sum(1).mean()
+    assert loss < 1.1 * -(shares * np.log(shares)).sum()
+
+
+@pytest.mark.parametrize(("counts", "holders"), [((498, 2), 2), ((300, 199, 1), 1)])
+def test_a_row_of_each_rare_class_is_held_out_by_some_members(counts, holders):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    for seed in range(5):
+        orders = [np.random.default_rng([seed, m]).permutation(500) for m in range(4)]
+        parts = [(order[:450], order[450:]) for order in orders]
+        hold_out_rare(parts, labels, np.random.default_rng(seed))
+        held = [int((labels[held] == len(counts) - 1).sum()) for _, held in parts]
+        assert sorted(held) == [0] * (4 - holders) + [1] * holders
+        for train, held in parts:
+            assert np.array_equal(np.sort(np.concatenate([train, held])), np.arange(500))

@@ -81,3 +81,15 @@ def test_a_share_needs_a_target():
         TableModelSettings(target=0, target_share=1.5)
     with pytest.raises(errors.OptionError, match="target_share"):
         km.TableModel(target_share=1.0).fit(pd.DataFrame({"x": np.arange(50) ** 0.5}))
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_rare_value_of_the_target_has_its_share_where_columns_say_nothing(seed):
+    """Seen before: .001 for a share of .01, of which no row was held out to calibrate by."""
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(rng.normal(size=(600, 3)), columns=list("abc"))
+    table["y"] = np.where(rng.permutation(600) < 6, "rare", "usual")
+    model = km.TableModel("y", target_share=1.0, width=32, blocks=1, steps=200, random_state=seed)
+    answers = model.fit(table).conditional("y", table.drop(columns="y").head(200))
+    share = np.asarray(answers.probabilities)[:, 0].mean()
+    assert 0.005 < share < 0.02

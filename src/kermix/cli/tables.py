@@ -127,8 +127,8 @@ def _why_left(run: "TableRun", name: str) -> str:
 def _span(counts: Sequence[int], word: str = "") -> str:
     """A number that may differ from table to table."""
     low, high = min(counts), max(counts)
-    some = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return some + (f" {word}{'' if high == 1 else 's'}" if word else "")
+    most = counted(high, word) if word else f"{high:,}"
+    return most if low == high else f"{low:,} to {most}"
 
 
 def sample_table(

@@ -118,6 +118,7 @@ class ClassifyRun(Run):
 
     def trainer(self, data: Images) -> Trainer[ClassifierTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
+        self.check_sizes()
         device, precision = self.config["device"], self.config["precision"]
         trainer = Trainer(ClassifierTask(*data, self.settings), device, precision)
         if self.last.exists():

@@ -27,7 +27,7 @@ from kermix.runs.folder import FIT, check_data, check_trained
 from kermix.runs.run import Numbers, Outcome, Row, as_option, has_folder
 from kermix.runs.run import Run as AnyRun
 from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
-from kermix.training.checkpoints import load_checkpoint
+from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
 from kermix.training.loop import Trainer, load_model, make_fabric
 from kermix.training.mixture_search import gaussian_log_densities
 from kermix.training.mixture_trials import clearly_better
@@ -126,6 +126,7 @@ class FitRun(AnyRun):
 
     def trainer(self, dataset: Dataset) -> Trainer[RowTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
+        self.check_sizes()
         split = self.split(dataset)
         device, precision = self.config["device"], self.config["precision"]
         devices, nodes, strategy = self.ranks
@@ -158,10 +159,12 @@ class FitRun(AnyRun):
         check_trained(self.folder, best)
         tensors, _ = load_checkpoint(best)
         # Any data of the right width will do: the scale comes from the checkpoint.
-        blank = torch.zeros(2, self.config["shape"][1])
-        model, _ = build_model(blank, self.settings, self.image)
-        load_model(model, tensors)
-        model.kernel_variance = self.config["variance"]["end"]
+        with rebuilding(best, tensors):
+            check_declared(self.settings, tensors)
+            blank = torch.zeros(2, self.config["shape"][1])
+            model, _ = build_model(blank, self.settings, self.image)
+            load_model(model, tensors)
+            model.kernel_variance = self.config["variance"]["end"]
         return model.eval()
 
     def sample(self, n: int, seed: int) -> Tensor:  # (n, d)

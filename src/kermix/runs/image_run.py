@@ -22,7 +22,7 @@ from kermix.reports.image_sheets import save_png, sheet
 from kermix.runs.folder import IMAGES, check_data, check_trained
 from kermix.runs.run import Numbers, Outcome, Row, Run, as_option
 from kermix.training.build import held_out_rows
-from kermix.training.checkpoints import load_checkpoint
+from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
 from kermix.training.image_build import build_image_model
 from kermix.training.image_settings import ImageSettings
 from kermix.training.images import ImageTask
@@ -133,6 +133,7 @@ class ImageRun(Run):
 
     def trainer(self, data: Dataset) -> Trainer[ImageTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
+        self.check_sizes()
         train, held_out = self._split(data)
         classes = max(1, len(self.config["classes"]))
         task = ImageTask(*train, classes, self.settings, held_out=held_out or train)
@@ -187,10 +188,12 @@ class ImageRun(Run):
         """The last model, in evaluation mode."""
         check_trained(self.folder, self.last)
         tensors, _ = load_checkpoint(self.last)
-        model = build_image_model(
-            self.shape, torch.tensor(self.config["frequencies"]), self.settings
-        )
-        load_model(model, tensors)
+        with rebuilding(self.last, tensors):
+            check_declared(self.settings, tensors)
+            model = build_image_model(
+                self.shape, torch.tensor(self.config["frequencies"]), self.settings
+            )
+            load_model(model, tensors)
         return model.eval()
 
     def sample(self, n: int, seed: int, labels: torch.Tensor | None = None) -> LabelledDraw:

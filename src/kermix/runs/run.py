@@ -26,6 +26,7 @@ from kermix.environment import is_rank
 from kermix.reports.provenance import environment, write_json
 from kermix.runs.folder import begin_folder, lasting_source, read_config, write_metrics
 from kermix.runs.lock import locked_run
+from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
 from kermix.training.loop import Row, Trainer
 from kermix.version import __version__
 
@@ -199,6 +200,13 @@ class Run(ABC):
     @abstractmethod
     def trainer(self, data: Any) -> Trainer[Any]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
+
+    def check_sizes(self) -> None:
+        """Refuse settings that declare more than the last checkpoint holds, if there is one."""
+        if self.last.exists():
+            tensors, _ = load_checkpoint(self.last)
+            with rebuilding(self.last, tensors):
+                check_declared(self.settings, tensors)
 
     @abstractmethod
     def finish(self, data: Any, outcome: Outcome) -> Numbers:

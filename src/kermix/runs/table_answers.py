@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.keys import key_seed
@@ -20,7 +21,12 @@ from kermix.models.table.network import TableNetwork
 from kermix.runs.folder import check_trained
 from kermix.runs.run import Run
 from kermix.runs.table_mixture import TableMixture
-from kermix.training.checkpoints import load_checkpoint, tensors_of
+from kermix.training.checkpoints import (
+    check_declared,
+    load_checkpoint,
+    rebuilding,
+    tensors_of,
+)
 from kermix.training.loop import load_model, make_fabric
 
 if TYPE_CHECKING:
@@ -59,23 +65,26 @@ class TrainedTable(Run):
         path = self.checkpoints / "model.safetensors"
         check_trained(self.folder, path)
         tensors, content = load_checkpoint(path)
-        network = self._network()
-        load_model(network, tensors)
-        return self._estimator(network, content)
+        with rebuilding(path, tensors):
+            network = self._network(tensors)
+            load_model(network, tensors)
+            return self._estimator(network, content)
 
     def model_so_far(self) -> "TableModel":
         """The best model of a training that goes on, or was stopped, as an estimator."""
         check_trained(self.folder, self.last)
         tensors, content = load_checkpoint(self.last)
-        network = self._network()
-        load_model(network, tensors)
-        # As at the end: the best weights, or the mean of the last where no rows were held out.
-        best = tensors_of("kept.", tensors) or tensors_of("average.", tensors)
-        network.load_state_dict(best, strict=False)
-        return self._estimator(network, content)
+        with rebuilding(self.last, tensors):
+            network = self._network(tensors)
+            load_model(network, tensors)
+            # As at the end: the best weights, or the mean of the last where none were held out.
+            best = tensors_of("kept.", tensors) or tensors_of("average.", tensors)
+            network.load_state_dict(best, strict=False)
+            return self._estimator(network, content)
 
-    def _network(self) -> TableNetwork:
+    def _network(self, tensors: Mapping[str, Tensor]) -> TableNetwork:
         settings = self.settings
+        check_declared(settings, tensors)
         return TableNetwork(
             TableLayout.with_relations(self.schema, self.config),
             settings.width, settings.blocks, settings.components, settings.dropout,

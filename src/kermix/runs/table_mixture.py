@@ -26,7 +26,7 @@ from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.table.cells import place_of
 from kermix.models.table.distribution import ColumnDistribution
 from kermix.models.table.given import encode_some, is_one_row, numbers_as_given
-from kermix.training.checkpoints import load_checkpoint, save_checkpoint
+from kermix.training.checkpoints import load_checkpoint, rebuilding, save_checkpoint
 from kermix.training.mixture_search import choose_mixture
 
 __all__ = ["Rival", "TableMixture", "has_densities", "rivals"]
@@ -143,8 +143,9 @@ class TableMixture:
     def load(cls, path: Path, schema: Schema, frame: str) -> "TableMixture":
         """Read a mixture that was saved."""
         tensors, content = load_checkpoint(path)
-        mixture = GaussianMixture(tensors["weights"], tensors["means"], tensors["covariances"])
-        return cls(schema, mixture, frame, content["name"])
+        with rebuilding(path, tensors):
+            mixture = GaussianMixture(tensors["weights"], tensors["means"], tensors["covariances"])
+            return cls(schema, mixture, frame, content["name"])
 
     def sample(
         self,

@@ -182,6 +182,7 @@ class TableRun(TrainedTable):
 
     def trainer(self, data: TableData) -> Trainer[TableModelTask]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
+        self.check_sizes()
         task = TableModelTask(data.layout, data.to_train(), self.settings)
         devices, nodes, _ = self.ranks
         trainer = Trainer(

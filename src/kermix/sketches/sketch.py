@@ -13,7 +13,7 @@ from kermix.sketches.columns import same_scale
 from kermix.sketches.features import FeatureMap, fingerprint
 from kermix.sketches.moments import Moments
 from kermix.sketches.origin import Origin, check_same_columns
-from kermix.sketches.storage import read_sketch, write_sketch
+from kermix.sketches.storage import DAMAGES, read_sketch, write_sketch
 
 __all__ = ["Sketch"]
 
@@ -156,11 +156,14 @@ class Sketch:
                 sketch.origin = Origin.from_dict(header["origin"])
             found = [numbers[name] for name in SUMS]
             held = [numbers.get(APART + name) for name in SUMS]
-        except (KeyError, TypeError, ValueError) as error:
+            if sketch.count < 0:
+                raise ValueError(f"count={sketch.count}")
+        except DAMAGES as error:
             raise SketchError(f"{path}: damaged ({error}).") from None
         for name, value, other in zip(SUMS, found, held, strict=True):
-            shape = getattr(sketch, name).shape
-            if value.shape != shape or (other is not None and other.shape != shape):
+            blank = getattr(sketch, name)
+            parts = [value] if other is None else [value, other]
+            if any((p.shape, p.dtype) != (blank.shape, blank.dtype) for p in parts):
                 raise SketchError(f"{path}: its parts are inconsistent.")
             setattr(sketch, name, value)
         known = [other for other in held if other is not None]

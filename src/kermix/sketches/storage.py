@@ -20,7 +20,7 @@ from kermix.sketches.columns import ColumnScale
 from kermix.sketches.features import FeatureMap, FourierFeatures, NystromFeatures, fingerprint
 from kermix.sketches.kernel_features import KernelFeatures, described_kernel, kernel_of
 
-__all__ = ["StoredSketch", "read_sketch", "write_sketch"]
+__all__ = ["DAMAGES", "StoredSketch", "read_sketch", "write_sketch"]
 
 FORMAT = "kermix.sketches.sketch"
 FORMAT_VERSION = 5
@@ -30,6 +30,9 @@ GAUSSIAN_MAPS: dict[str, type[NystromFeatures] | type[FourierFeatures]] = {
 MAPS = (*GAUSSIAN_MAPS, KernelFeatures.kind)
 MISSING = "Saving and loading sketches needs safetensors: pip install 'kermix[sketch]'."
 FOREIGN_MAP = "its feature map is not the one it was made with"
+# What can be wrong with a header that was changed, or with tensors that do not fit it.
+DAMAGES = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError,
+           ValueError)  # fmt: skip
 
 
 class StoredSketch(NamedTuple):
@@ -93,7 +96,7 @@ def read_sketch(path: Path, device: torch.device | str) -> StoredSketch:
     tensors = {name: t.to(device) for name, t in found.items()}
     try:
         return StoredSketch(_map_of(header, tensors), header, tensors)
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGES as error:
         raise SketchError(f"{path}: damaged ({error}).") from None
 
 

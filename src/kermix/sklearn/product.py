@@ -38,9 +38,10 @@ class ProductClassifier(ClassifierMixin, ProductEstimator):
 
     Each network holds out some rows. They decide whether an earlier epoch was clearly better than
     the last, and how confident predictions may be: scores are shrunk towards those of the base
-    rate as far as makes these rows most likely. If there is nothing to learn, the probabilities
-    are close to the shares of the classes; below about 200 rows, so few are held out that they
-    may still be overconfident.
+    rate as far as makes these rows most likely. Of a class so rare that none would be held out,
+    half of the networks hold out one row, which counts for its share. If there is nothing to
+    learn, the probabilities are close to the shares of the classes; below about 200 rows, so few
+    are held out that they may still be overconfident.
 
     On a CPU, columns with more than 128 distinct values (64 for two classes) are binned at their
     quantiles during training, except for values that many rows share, and the layers process each

@@ -31,6 +31,7 @@ __all__ = [
     "PRECISIONS",
     "ProductEstimator",
     "as_before_if_it_fails",
+    "hold_out_rare",
     "with_weight",
 ]
 
@@ -204,7 +205,9 @@ class ProductEstimator(BaseEstimator):
             counts = np.bincount(labels)
             if counts.min() >= 2 and min(held_out, rows - held_out) >= len(counts):
                 chooser = StratifiedShuffleSplit(**options)
-        parts = chooser.split(np.zeros((rows, 1)), labels)
+        parts = list(chooser.split(np.zeros((rows, 1)), labels))
+        if targets.ndim == 1:
+            hold_out_rare(parts, labels, np.random.default_rng(seed))
         return [(torch.from_numpy(a), torch.from_numpy(b)) for a, b in parts]
 
     @torch.no_grad()
@@ -222,6 +225,37 @@ class ProductEstimator(BaseEstimator):
     def _scaled(self, rows: Tensor) -> Tensor:
         scaled = (rows - self.scaler_.location) / self.scaler_.scale
         return scaled.clamp(-FARTHEST, FARTHEST)
+
+
+def hold_out_rare(
+    parts: list[tuple[np.ndarray, np.ndarray]], labels: np.ndarray, rng: np.random.Generator
+) -> None:
+    """Hold out a row of each class of which less than one is expected, in place.
+
+    Without it, nothing tells that answers which rule the class out are too sure. Half of the
+    members hold it out, for those that do not know the row more of the class; of a class of one
+    row, one of several members does.
+
+    Args:
+        parts: The rows that each member trains with, and those that it holds out.
+        labels: The class of each row.
+        rng: What is random.
+    """
+    counts = np.bincount(labels)
+    usual = counts * len(parts[0][1]) >= len(labels)
+    for rare in np.flatnonzero((counts > 0) & ~usual):
+        members = -(-len(parts) // 2) if counts[rare] > 1 else int(len(parts) > 1)
+        holders = rng.permutation(len(parts))[:members]
+        for member, (train, held) in enumerate(parts):
+            least = int(member in holders)
+            inside, outside = (np.flatnonzero(labels[part] == rare) for part in (held, train))
+            of_held, of_train = (np.flatnonzero(usual[labels[part]]) for part in (held, train))
+            if not len(inside) and least and len(of_held):
+                a, b = rng.choice(outside), rng.choice(of_held)
+                train[a], held[b] = held[b], train[a]
+            moved = rng.permutation(inside)[least:][: len(of_train)]
+            others = rng.permutation(of_train)[: len(moved)]
+            train[others], held[moved] = held[moved], train[others]
 
 
 def with_weight(

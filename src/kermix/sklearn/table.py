@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kermix.checks import check_option
+from kermix.data.tables.frame_building import FRAME_KINDS
 from kermix.data.tables.frames import Frame
 from kermix.data.tables.reading import read_frame
 from kermix.data.tables.schema import EncodedTable, Schema
@@ -25,7 +27,12 @@ from kermix.sklearn.mixture import (
 )
 from kermix.sklearn.table_answers import TableAnswers
 from kermix.sklearn.weights import row_weights
-from kermix.training.checkpoints import load_checkpoint, save_checkpoint
+from kermix.training.checkpoints import (
+    check_declared,
+    load_checkpoint,
+    rebuilding,
+    save_checkpoint,
+)
 from kermix.training.loop import Trainer, gradients_on
 from kermix.training.table_model import TableModelTask, TableRows
 from kermix.training.table_settings import TableModelSettings, table_split
@@ -235,16 +242,25 @@ class TableModel(TableAnswers, BaseEstimator):
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> "TableModel":
         """Read a saved model."""
-        tensors, content = load_checkpoint(Path(path))
-        if content.get("format") != FORMAT or content.get("version") != VERSION:
+        path = Path(path)
+        tensors, content = load_checkpoint(path)
+        if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (
+            FORMAT, VERSION
+        ):  # fmt: skip
             raise RunError(f"{path} is not a table model that this version of kermix can read.")
-        model = cls(**{**content["parameters"], "device": device})
-        schema = Schema.from_dict(content["schema"])
-        layout = TableLayout.with_relations(schema, content)
-        network = TableNetwork(layout, model.width, model.blocks, members=model.members)
-        network.load_state_dict(tensors)
+        with rebuilding(path, tensors):
+            check_declared(content["parameters"], tensors)
+            model = cls(**{**content["parameters"], "device": device})
+            schema = Schema.from_dict(content["schema"])
+            layout = TableLayout.with_relations(schema, content)
+            network = TableNetwork(layout, model.width, model.blocks, members=model.members)
+            if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+                raise ValueError("its weights are not finite")
+            network.load_state_dict(tensors)
+            kept, frame = int(content["n_iter"]), content["frame"]
+            check_option("frame", frame, FRAME_KINDS)
         network = network.eval().to(device)
-        return model.with_network(network, schema, [], content["n_iter"], content["frame"])
+        return model.with_network(network, schema, [], kept, frame)
 
     def with_network(
         self,

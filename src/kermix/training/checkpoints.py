@@ -7,21 +7,27 @@ last checkpoint is whole. It carries a checksum of all its bytes, which is compa
 """
 
 import json
+import math
 import os
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from kermix.errors import RunError
+from kermix.errors import MissingExtraError, RunError
 from kermix.files import whole_file
 from kermix.sealed import read_sealed, write_sealed
 
 __all__ = [
+    "check_declared",
     "load_checkpoint",
     "optimizer_tensors",
+    "rebuilding",
     "restore_optimizer",
     "save_checkpoint",
     "tensors_of",
@@ -31,6 +37,11 @@ __all__ = [
 MISSING = "Checkpoints need safetensors: pip install 'kermix[fit]'."
 # What a damaged checkpoint can be replaced by.
 SUBSTITUTES = {"last": ("previous",), "best": ("last", "previous")}
+# Settings that are sizes of networks.
+SIZES = frozenset({"width", "blocks", "members", "components", "depth", "code", "hidden",
+                   "output_width"})  # fmt: skip
+# Of what is allocated while a model is rebuilt: buffers that are not saved are no larger.
+ROOM, MORE_THAN_STORED = 2**26, 16
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> Path:
@@ -80,6 +91,68 @@ def _what_to_do(path: Path) -> str:
     if path.stem in SUBSTITUTES:
         return "No other checkpoint of the run is intact: restore a copy, or start a new run."
     return "Restore a copy, or remove it and start again."
+
+
+def check_declared(settings: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse settings whose sizes are larger than what a file holds, before anything is built.
+
+    Each unit of a size takes a number or more.
+
+    Args:
+        settings: A dictionary, or an object with attributes.
+        tensors: What the file holds.
+    """
+    stored = sum(t.numel() for t in tensors.values())
+    given = settings if isinstance(settings, dict) else vars(settings)
+    for name in SIZES & given.keys():
+        size = given[name]
+        if size is None or isinstance(size, str):
+            continue
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= stored:
+            raise ValueError(f"{name}={size!r:.80}, but it holds {stored} numbers")
+
+
+@contextmanager
+def rebuilding(path: Path, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Build what a file describes: whatever is wrong with it, the error is one that names it.
+
+    Args:
+        path: The file.
+        tensors: What it holds.
+    """
+    stored = sum(t.numel() for t in tensors.values())
+    try:
+        with _Allocations(MORE_THAN_STORED * stored + ROOM):
+            yield
+    except (MissingExtraError, RunError):
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError,
+            RuntimeError, TypeError, ValueError) as error:  # fmt: skip
+        told = " ".join(f"{type(error).__name__}: {error}".split()) or type(error).__name__
+        raise RunError(
+            f"{path}: damaged, or changed by hand: what it says does not fit what it holds "
+            f"({told:.300}). {_what_to_do(path)}"
+        ) from None
+
+
+class _Allocations(TorchDispatchMode):
+    """Refuses tensors that are together larger than they can be, before they are made."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._left = most
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not any(isinstance(argument, Tensor) for argument in args):
+            sizes = [a for a in args if isinstance(a, list | tuple) and all(map(_is_size, a))]
+            self._left -= max((math.prod(size) for size in sizes), default=0)
+            if self._left < 0:
+                raise ValueError("it declares larger sizes than those of its tensors")
+        return func(*args, **(kwargs or {}))
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int)
 
 
 def tensors_of(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

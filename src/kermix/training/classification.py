@@ -31,7 +31,7 @@ from kermix.errors import RunError
 from kermix.models.images.classifier import ImageClassifier
 from kermix.models.product.classifier import GaussianProductClassifier
 from kermix.training.averaging import RunningAverage, set_statistics
-from kermix.training.checkpoints import load_checkpoint
+from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
 from kermix.training.classifier_optimizers import classifier_optimizers
 from kermix.training.classifier_settings import ClassifierSettings, build_classifier
 from kermix.training.loop import load_model
@@ -279,14 +279,14 @@ class ClassifierTask(Task):
 
 def load_classifier(folder: Path, device: str = "cpu") -> TrainedClassifier:
     """The network that a run left in a folder: `model.safetensors`."""
-    tensors, content = load_checkpoint(folder / "model.safetensors")
-    try:
+    path = folder / "model.safetensors"
+    tensors, content = load_checkpoint(path)
+    with rebuilding(path, tensors):
         settings = ClassifierSettings.from_json(content["settings"])
+        check_declared(settings, tensors)
         classes = tuple(str(name) for name in content["classes"])
         model = build_classifier(settings, tuple(content["shape"]), len(classes))
         load_model(model, tensors)
-    except (KeyError, RuntimeError) as error:
-        raise RunError(f"{folder}: model.safetensors is not a classifier ({error}).") from None
     return TrainedClassifier(model.to(device).eval(), settings, classes)
 
 

@@ -27,7 +27,7 @@ from kermix.models.mixture.networks import (
     stratified_draw,
 )
 from kermix.models.mixture.scaled import Scaler
-from kermix.training.checkpoints import load_checkpoint
+from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
 from kermix.training.graphs import adam
 from kermix.training.loop import Trainer, gradients_on, load_model
 from kermix.training.schedules import VarianceSchedule, learning_rate
@@ -298,11 +298,14 @@ def fit_conditional(
 def load_conditional(path: Path) -> ConditionalModel:
     """The model of a checkpoint that `fit_conditional` wrote."""
     tensors, content = load_checkpoint(path)
-    if content.get("kind") != KIND:
+    if not isinstance(content, dict) or content.get("kind") != KIND:
         raise RunError(f"{path}: not the checkpoint of a conditional fit.")
-    scalers = [Scaler(torch.zeros(2, size)) for size in content["sizes"]]
-    model = _untrained(ConditionalSettings(**content["settings"]), *scalers)
-    load_model(model, tensors)
+    with rebuilding(path, tensors):
+        settings = ConditionalSettings(**content["settings"])
+        check_declared(settings, tensors)
+        scalers = [Scaler(torch.zeros(2, size)) for size in content["sizes"]]
+        model = _untrained(settings, *scalers)
+        load_model(model, tensors)
     return model.eval()
 
 

@@ -39,6 +39,7 @@ from kermix.training.averaging import RunningAverage
 from kermix.training.checkpoints import (
     load_checkpoint,
     optimizer_tensors,
+    rebuilding,
     restore_optimizer,
     save_checkpoint,
     tensors_of,
@@ -343,6 +344,10 @@ class Trainer(Generic[TaskT]):
         # Rank 0 reads: other nodes may not see its files.
         found = self.main_says(load_checkpoint(path) if self.is_main else None)
         tensors, content = found
+        with rebuilding(path, tensors):
+            self._restore(path, tensors, content)
+
+    def _restore(self, path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
         self._captured = {}  # graphs of an optimizer's state that is replaced
         self.task.restore(path, tensors, content)
         load_model(self.model, tensors)

@@ -99,6 +99,7 @@ class TableTask(Task):
             self.rates = counts / counts.sum()
         self._train = torch.stack([s[0] for s in splits], 1)  # (m, E)
         self._held = torch.stack([s[1] for s in splits], 1)
+        self._standing = self._standing_of_rare() if self._has_classes else None
         count = len(self._train)
         steps, largest = STEPS, LARGEST_BATCH
         if bins is not None:
@@ -183,6 +184,18 @@ class TableTask(Task):
         if len(order) < 2:  # of a table of a single row
             order = order.expand(2, -1)
         return self._train.gather(0, order)
+
+    def _standing_of_rare(self) -> Tensor | None:  # (classes,)
+        """How many rows one that is held out stands for, where some classes have too few of them.
+
+        Of a class of which less than one row is expected, one is held out all the same.
+        """
+        classes, rows = len(self.rates), self._targets.numel()
+        expected = torch.bincount(self._targets, minlength=classes) * self._held.numel() / rows
+        held = torch.bincount(self._targets[self._held].flatten(), minlength=classes)
+        members = self._held.shape[1]
+        rare = (held > 0) & (expected < members) & (expected.max() >= members)
+        return torch.where(rare, expected / held.clamp(min=1), 1.0) if bool(rare.any()) else None
 
     def _new_order(self) -> Tensor:  # (m, E)
         count, members = self._train.shape
@@ -303,7 +316,11 @@ class TableTask(Task):
         else:
             values = [binned_values(self.model, self._grid, self._codes[part]) for part in parts]
         weights = None if self._weights is None else self._weights[self._held]
-        return torch.cat(values), self._targets[self._held], weights
+        targets = self._targets[self._held]
+        if self._standing is not None:
+            standing = self._standing.to(targets.device)[targets]
+            weights = standing if weights is None else weights * standing
+        return torch.cat(values), targets, weights
 
 
 def fit_table(

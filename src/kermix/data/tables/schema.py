@@ -21,7 +21,7 @@ from kermix.data.tables.common import KINDS, listed
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.encoded import EncodedTable
 from kermix.data.tables.frame_building import FRAME_KINDS, build_frame
-from kermix.data.tables.frames import ColumnType, Frame, arrow_type, as_frame
+from kermix.data.tables.frames import ColumnType, Frame, arrow_type, as_frame, typed_array
 from kermix.data.tables.kinds import Judge
 from kermix.data.tables.left_out import LeftOutColumn
 from kermix.data.tables.monotone import MonotoneMap
@@ -405,17 +405,56 @@ def _check_mixed(column: Column, frame: Frame) -> None:
         )
 
 
+NUMBER, WHOLE, NONE = (int, float), (int,), type(None)
+FIELDS: dict[str, tuple[type, ...]] = {
+    "name": (str,), "gaps": NUMBER, "type": (dict,), "values": (list, tuple), "value_type": (str,),
+    "other": (bool,), "low": NUMBER, "high": NUMBER, "decimals": (int, NONE), "atoms": (list,),
+    "continuous": NUMBER, "origin": WHOLE, "step": WHOLE, "text": (list, tuple, str, NONE),
+    "time": (bool,), "map": (dict,), "prefix": (str,), "digits": WHOLE, "reason": (str,),
+    "arrow": (str,), "pandas": (str, NONE), "gap": (str,), "declared": (list, tuple, NONE),
+    "ordered": (bool,), "mixed": (bool,),
+}  # fmt: skip
+LARGEST = {"digits": 10**3, "decimals": 10**3, "step": 2**63 - 1, "origin": 2**127}
+
+
+def _check_fields(fields: dict[str, Any]) -> None:
+    """Refuse what is not of its type, which would be found out only when it is used."""
+    for name, value in fields.items():
+        wanted = FIELDS.get(name)
+        wrong = wanted is not None and not isinstance(value, wanted)
+        wrong |= isinstance(value, bool) and wanted is not None and bool not in wanted
+        wrong |= name in LARGEST and not wrong and abs(value or 0) > LARGEST[name]
+        if wrong or (name in ("gaps", "continuous") and not 0 <= value <= 1):
+            raise ValueError(f"{name} is {value!r:.60}")
+
+
 def _column(saved: dict[str, Any]) -> Column:
     fields = dict(saved)
     kind = fields.pop("kind")
+    _check_fields(fields)
+    _check_fields(fields["type"])
     fields["type"] = ColumnType.from_dict(fields["type"])
+    own = arrow_type(fields["type"].arrow)
+    if kind == "constant" and fields["value"] is not None:
+        typed_array([fields["value"]], own)
     if kind == "category":
+        values = typed_array(fields["values"], arrow_type(fields["value_type"]))
+        if len(values.unique()) < len(values):
+            raise ValueError(f"column {fields['name']} has a value twice")
         return CategoryColumn(**{**fields, "values": tuple(fields["values"])})
     if kind in ("number", "time"):
+        if fields["text"] is not None and [type(part) for part in fields["text"]] != [str, str]:
+            raise ValueError(f"text is {fields['text']!r:.60}")
+        low, high, atoms = fields["low"], fields["high"], np.array(fields["atoms"], np.float64)
+        steps = np.diff(np.array([low, high], np.float64)), np.diff(atoms)
+        if not (steps[0] >= 0).all() or not (steps[1] > 0).all() or atoms.ndim != 1:
+            raise ValueError(f"the numbers of column {fields['name']} do not increase")
         fields["map"] = MonotoneMap.from_dict(fields["map"])
         fields["atoms"] = np.array(fields["atoms"], dtype=np.float64)
         fields["text"] = None if fields["text"] is None else tuple(fields["text"])
         return NumberColumn(**fields)
+    if kind == "key" and not isinstance(fields["value"], int):
+        raise ValueError(f"value is {fields['value']!r:.60}")
     if kind in ("constant", "key", "text"):
         return LeftOutColumn.from_dict(kind, fields)
     raise ValueError(f"{kind!r} is not a kind of column")

@@ -85,19 +85,15 @@ class TableLayout:
             absences: What `kermix.models.table.absences.find_absences` found.
         """
         counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
-        places = []
-        for k, count in enumerate(counts):
-            found = np.zeros(count)
-            if k in numbers:
-                codes = np.arange(count)
-                found = schema.numbers[numbers.index(k)].positions(codes, np.zeros(count))
-            places.append(found)
+        places = [np.zeros(count) for count in counts]
+        for k, column in zip(numbers, schema.numbers, strict=True):
+            places[k] = column.positions(np.arange(counts[k]), np.zeros(counts[k]))
         links = linked(schema, equal)
         places.append(np.zeros(2 * len(links)))
         counts = (*counts, *(2,) * len(links))
         positions = tuple(np.concatenate(places).tolist())
-        names = [column.name for column in schema.modelled]
-        twins = tuple((names.index(a), names.index(b)) for a, b in same)
+        names = {column.name: k for k, column in enumerate(schema.modelled)}
+        twins = tuple((names[a], names[b]) for a, b in same)
         closest = anchor_places(schema, anchors)
         maps = tuple(column.map for column in schema.numbers)
         atoms = tuple(len(column.atoms) for column in schema.numbers)

@@ -88,12 +88,14 @@ def find_links(
         >>> find_links(schema, table, schema.encode(table).codes)
         (('bill', 'paid'),)
     """
-    numbers = [c for c in schema.numbers if _is_plain(c) and c.name not in without]
+    left_out = set(without)
+    numbers = [c for c in schema.numbers if _is_plain(c) and c.name not in left_out]
     if len(numbers) < 2 or not frame.rows:
         return ()
     # Every so many rows, so that no part of a sorted table is left out.
     every = slice(None, None, max(1, frame.rows // LOOKED_AT))
-    values = np.stack([_continuous(schema, frame, codes, c)[every] for c in numbers], 1)
+    places = {column.name: k for k, column in enumerate(schema.modelled)}
+    values = np.stack([_continuous(frame, codes[:, places[c.name]], c)[every] for c in numbers], 1)
     least = max(LEAST_ROWS / len(values), LEAST_SHARE)
     shares = {}
     for a, b in _candidates(values, least / 2):
@@ -110,16 +112,13 @@ def _is_plain(column: NumberColumn) -> bool:
     return column.origin == 0 and (kinds.is_integer(kind) or kinds.is_floating(kind))
 
 
-def _continuous(
-    schema: Schema, frame: Frame, codes: np.ndarray, column: NumberColumn
-) -> np.ndarray:  # (N,)
+def _continuous(frame: Frame, codes: np.ndarray, column: NumberColumn) -> np.ndarray:  # (N,)
     """Numbers of a column where they are neither atoms nor missing, else NaN."""
-    place = [c.name for c in schema.modelled].index(column.name)
     found = np.full(frame.rows, np.nan)
     cells = frame.columns.get(column.name)
     if cells is not None:
         found[~np.asarray(cells.is_null().to_numpy())] = column.numbers(cells, frame.name)
-    found[codes[:, place] != 0] = np.nan
+    found[codes != 0] = np.nan
     return found
 
 
@@ -179,7 +178,7 @@ def link_codes(
     found = np.zeros((frame.rows, len(links)), np.int64)
     for k, link in enumerate(links):
         first, second = (
-            _continuous(schema, frame, codes, cast(NumberColumn, schema.modelled[place]))
+            _continuous(frame, codes[:, place], cast(NumberColumn, schema.modelled[place]))
             for place in (link.first, link.second)
         )
         found[:, k] = first == second

@@ -34,14 +34,17 @@ def find_twins(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, str], 
     """
     if len(encoded) < LEAST_ROWS:
         return ()
-    first: dict[bytes, list[int]] = {}
+    place = {int(k): q for q, k in enumerate(schema.number_columns)}
+    first: dict[int, list[int]] = {}
     found = []
     for k, column in enumerate(schema.modelled):
         codes = encoded.codes[:, k]
         if (codes == codes[0]).all() and isinstance(column, CategoryColumn):
             continue
-        alike = first.setdefault(np.ascontiguousarray(codes).tobytes(), [])
-        of = next((j for j in alike if _are_same(schema, encoded, j, k)), None)
+        scores = encoded.values[:, place[k]] if k in place else encoded.values[:, :0]
+        # Equal columns have one hash, and hardly any others do: most are compared with none.
+        alike = first.setdefault(hash((_meaning(column), _bytes(codes), _bytes(scores))), [])
+        of = next((j for j in alike if _are_same(schema, encoded, place, j, k)), None)
         if of is None:
             alike.append(k)
         else:
@@ -49,22 +52,32 @@ def find_twins(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, str], 
     return tuple(found)
 
 
-def _are_same(schema: Schema, encoded: EncodedTable, first: int, second: int) -> bool:
-    """Whether columns with the same codes mean the same by them, and have the same numbers."""
-    a, b = schema.modelled[first], schema.modelled[second]
-    if isinstance(a, CategoryColumn) and isinstance(b, CategoryColumn):
-        return a.values == b.values and a.value_type == b.value_type
-    if not isinstance(a, NumberColumn) or not isinstance(b, NumberColumn):
-        return False
-    kinds = [(c.type.arrow, c.origin, c.step, c.time, c.text, c.decimals) for c in (a, b)]
-    if kinds[0] != kinds[1] or not np.array_equal(a.atoms, b.atoms):
-        return False
+def _bytes(cells: np.ndarray) -> bytes:
+    return (cells + 0).tobytes()  # without a zero that is negative
+
+
+def _meaning(column: CategoryColumn | NumberColumn) -> tuple[Any, ...]:
+    """What the codes and scores of a column mean, alike for columns that mean the same."""
+    if isinstance(column, CategoryColumn):
+        return ("category", column.value_type, *column.values)
+    own = (column.type.arrow, column.origin, column.step, column.time, column.text)
     # A price and twice that price have the same scores, each on its own scale.
-    scales = [(c.map.middle, c.map.scale, *c.map.knots, *c.map.scores) for c in (a, b)]
-    if scales[0] != scales[1]:
+    scale = (column.map.middle, column.map.scale, *column.map.knots, *column.map.scores)
+    return ("number", own, column.decimals, *column.atoms.tolist(), "map", *scale)
+
+
+def _are_same(
+    schema: Schema, encoded: EncodedTable, place: dict[int, int], first: int, second: int
+) -> bool:
+    """Whether columns have the same codes and numbers, and mean the same by them."""
+    a, b = schema.modelled[first], schema.modelled[second]
+    if not np.array_equal(encoded.codes[:, first], encoded.codes[:, second]):
         return False
-    first_scores, second_scores = (encoded.values[:, schema.numbers.index(c)] for c in (a, b))
-    return np.array_equal(first_scores, second_scores)
+    if _meaning(a) != _meaning(b):
+        return False
+    if first not in place:
+        return True
+    return np.array_equal(encoded.values[:, place[first]], encoded.values[:, place[second]])
 
 
 def twin_notes(schema: Schema, twins: Twins) -> list[str]:
