@@ -1,7 +1,7 @@
 """Sources of data as rows that can be compared: numbers, or numbers and codes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,29 @@ class Sources:
     notes: list[str]
 
 
-def read_sources(sources: Sequence[Any], reading: Reading) -> Sources:
-    """Read one or two; the schema of mixed tables and their scales are of the pooled rows."""
+def read_sources(
+    sources: Sequence[Any], reading: Reading, *, without: Sequence[Tensor] = ()
+) -> Sources:
+    """Read one or two; the schema of mixed tables and their scales are of the pooled rows.
+
+    Args:
+        sources: Files, or tables in memory.
+        reading: What the user said about them.
+        without: Rows of each that are left out, (rows,), bool.
+    """
     if any(_is_plain(s) for s in sources) and not (reading.kinds or reading.exclude):
         tables = _matched(
             [read_table(s, columns=reading.columns, reading=reading) for s in sources]
         )
         if not any(t.dropped for t in tables):
+            if without:
+                tables = tuple(replace(t, values=t.values[~again])
+                               for t, again in zip(tables, without, strict=True))  # fmt: skip
             return Sources(tables, None, [note for t in tables for note in t.notes()])
     found = read_alike(sources, reading)
     frames, same = with_same_times([frame for frame, _ in found], reading.kinds)
+    if without:
+        frames = [_kept(f, again) for f, again in zip(frames, without, strict=True)]
     notes = [*dict.fromkeys(note for _, said in found for note in said), *same]
     if not reading.kinds and all(_is_numeric(f) for f in frames):
         return Sources(_matched([_numbers(f) for f in frames]), None, notes)
@@ -70,6 +83,14 @@ def read_sources(sources: Sequence[Any], reading: Reading) -> Sources:
         "own.",
     ]
     return Sources(tuple(rows), maker, notes)
+
+
+def _kept(frame: Frame, without: Tensor) -> Frame:
+    from pyarrow import array
+
+    kept = array((~without).numpy())
+    columns = {name: column.filter(kept) for name, column in frame.columns.items()}
+    return replace(frame, columns=columns, rows=int((~without).sum()))
 
 
 def _counted(numbers: int, categories: int) -> str:
