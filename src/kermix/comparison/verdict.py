@@ -106,8 +106,11 @@ class Verdict:
 
     def headline(self) -> str:
         """Whether they differ, and how much; repeated rows come first."""
-        repeats = [f"{count:,} repeated row{'s' * (count > 1)} in {name}"
-                   for count, name in zip(self.repeated, self.names, strict=True) if count]  # fmt: skip
+        repeats = [
+            f"{count:,} repeated row{'s' * (count > 1)} in {name}"
+            for count, name in zip(self.repeated, self.names, strict=True)
+            if count
+        ]
         answer = self._answer()
         if not repeats:
             return answer
