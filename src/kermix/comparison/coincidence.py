@@ -182,7 +182,7 @@ def _chance_of_equal(
     they are there.
     """
     if values.numbers is None:
-        counts = np.bincount(codes[chosen], weights[chosen])
+        counts: np.ndarray = np.bincount(codes[chosen], weights[chosen])
         return float((np.square(counts).sum() - counts.sum()) / max(1, counts.sum() ** 2))
     numbers = values.numbers[chosen]
     filled = np.sort(numbers[~np.isnan(numbers)])
@@ -219,7 +219,10 @@ def _together(codes: list[np.ndarray], some: list[int]) -> np.ndarray:
 
 def _numbered(values: ColumnValues) -> np.ndarray:
     """The place of each value among the distinct ones; gaps are one value."""
-    cells = values.codes if values.numbers is None else np.nan_to_num(values.numbers, nan=np.inf)
+    cells = values.codes
+    if values.numbers is not None:
+        cells = np.where(np.isnan(values.numbers), np.inf, values.numbers)
+    assert cells is not None
     return np.unique(cells, return_inverse=True)[1].astype(np.int64).reshape(-1)
 
 

@@ -68,7 +68,7 @@ def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Chan
         >>> change_of_counts(["A", "B", "H"], np.array([60, 40, 0]), np.array([55, 35, 10]))
         Change(short='new H', told='0 % -> 10 %')
         >>> change_of_counts(["A", "B", "H"], np.array([60, 40, 0]), np.array([59, 40, 1]))
-        Change(short='more H', told='0 -> 1 rows')
+        Change(short='more H', told='0 -> 1 row')
     """
     names = ["gaps" if name == MISSING else name for name in names]
     sizes = max(1, int(a.sum())), max(1, int(b.sum()))
@@ -79,25 +79,26 @@ def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Chan
     if not len(new) + len(gone):
         k, found = _most_moved(*shares), _share(names, *shares)
         # Of a value that may be absent by chance, rows: 0 % would say more.
-        told = f"{a[k]} -> {b[k]} rows" if min(a[k], b[k]) == 0 else found.told
-        return Change(found.short, told)
+        if min(a[k], b[k]) == 0 and max(a[k], b[k]) > 0:
+            return Change(found.short, f"{a[k]} -> {b[k]} row{'' if b[k] == 1 else 's'}")
+        return found
     named = [k for k in (*new, *gone) if names[k] != "gaps"]
     renamed = _renamed(names, a, b, named, others_moved=moved is not None)
     left = [[k for k in some if all(k not in pair for pair in renamed)] for some in (new, gone)]
     words = [f"{names[v]} probably renamed {names[w]}" for v, w in renamed[:NAMED]]
     words += [f"{len(renamed) - NAMED} more renamed"] * (len(renamed) > NAMED)
-    told = [(names[k], [k]) for pair in renamed[:NAMED] for k in pair]
+    spoken = [(names[k], [k]) for pair in renamed[:NAMED] for k in pair]
     for word, some in zip(("new", "no more"), left, strict=True):
         if not some:
             continue
-        first, rest = some[:NAMED], some[NAMED:]
+        first, rest = (some, []) if len(some) <= NAMED + 1 else (some[:NAMED], some[NAMED:])
         texts = [names[k] for k in first] + [f"{len(rest)} others"] * (len(rest) > 0)
         words.append(f"{word} {_listed(texts)}")
-        told += [(names[k], [k]) for k in first]
-        told += [(f"{len(rest)} others", rest)] * (len(rest) > 0)
+        spoken += [(names[k], [k]) for k in first]
+        spoken += [(f"{len(rest)} others", rest)] * (len(rest) > 0)
     changes = [
-        (f"{name} " if len(told) > 1 else "") + " -> ".join(_percent(s[k].sum()) for s in shares)
-        for name, k in told
+        (f"{name} " if len(spoken) > 1 else "") + " -> ".join(_percent(s[k].sum()) for s in shares)
+        for name, k in spoken
     ]
     more = "" if moved is None else f"; {moved.short}, {moved.told}"
     return Change(", ".join(words), ", ".join(changes) + more)
