@@ -76,6 +76,8 @@ def test_what_changed_is_told_in_the_users_words():
     assert told["color"].change.startswith(
         f"no more green, blue and gaps: green {share:.3g} % -> 0 %, blue "
     )
+    assert told["color"].change.endswith(" -> 100 %")
+    assert "; more red, " in told["color"].change
     assert told["color"].kind == "category"
     assert told["color"].mean_x is None
     assert told["price"].change.startswith("(missing): 0 % -> ")

@@ -100,6 +100,8 @@ def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Chan
         (f"{name} " if len(spoken) > 1 else "") + " -> ".join(_percent(s[k].sum()) for s in shares)
         for name, k in spoken
     ]
+    if len(both) == 1 and len(spoken) > 1:  # all that is left, or was there before
+        moved = _share([names[k] for k in both], *(s[both] for s in shares))
     more = "" if moved is None else f"; {moved.short}, {moved.told}"
     return Change(", ".join(words), ", ".join(changes) + more)
 
