@@ -98,8 +98,8 @@ def repeats_beyond_coincidence(rows: ComparedRows) -> Tensor:  # (n + m,), bool
     - They are more than columns explain: of the columns that tell rows apart, each coincides by
       itself as often where the others do as it does anywhere.
 
-    Then of a row that the other sample does not have, the first copy counts. Rows that both
-    samples have keep their numbers, and so does a single value of very many rows.
+    Then of a row that the other sample does not have, the first copy counts, and of rows that
+    both have, as large a share as of these. A single row of very many copies is no repeat.
     """
     n, total = rows.n, len(rows.pooled)
     kept, place = distinct_rows(rows.pooled + 0.0)
@@ -120,7 +120,14 @@ def repeats_beyond_coincidence(rows: ComparedRows) -> Tensor:  # (n + m,), bool
             by_columns = _equal_by_columns(rows, kept, counts)
         if poisson_tail(int(repeated.sum()), by_columns[k]) > RARE:
             continue
-        found |= repeated[place] & (kept[place] != torch.arange(total))
+        # Copies of rows that both have are told by none; they are as many of them as of others.
+        alone = (counts[k] > 0) & (counts[1 - k] == 0)
+        times = counts[k][alone].mean()
+        counted = torch.where(alone, 1.0, (counts[k] / times).round().clamp(min=1))
+        mine = (second == k).nonzero()[:, 0]
+        ordered, order = place[mine].sort(stable=True)
+        earlier = torch.arange(len(mine)) - torch.searchsorted(ordered, ordered)
+        found[mine[order]] = earlier >= counted[ordered]
     return found
 
 

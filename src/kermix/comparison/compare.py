@@ -189,8 +189,7 @@ def _distinct(first: str, second: str) -> tuple[str, str]:
 def _told(names: tuple[str, str], sizes: tuple[int, int], repeated: tuple[int, int]) -> list[str]:
     """That some rows count once, for each set that repeats some."""
     return [
-        f"{names[k]}: {repeated[k]:,} of {sizes[k]:,} rows repeat earlier ones that "
-        f"{names[1 - k]} does not have, {COUNTED_ONCE}"
+        f"{names[k]}: {repeated[k]:,} of {sizes[k]:,} rows repeat earlier ones, {COUNTED_ONCE}"
         for k in (0, 1) if repeated[k]
     ]  # fmt: skip
 
