@@ -72,8 +72,12 @@ def test_what_changed_is_told_in_the_users_words():
     first, second = table(400, 0), emptied(one_color(later(table(400, 1))))
     told = {c.column: c for c in km.compare(first, second, permutations=0, bootstrap=0)
             .column_differences}  # fmt: skip
-    share = 100 * float((first["color"] == "red").mean())
-    assert told["color"].change == f"red: {share:.3g} % -> 100 %"
+    share = 100 * float((first["color"] == "green").mean())
+    assert told["color"].change.startswith(
+        f"no more green, blue and gaps: green {share:.3g} % -> 0 %, blue "
+    )
+    assert told["color"].change.endswith(" -> 100 %")
+    assert "; more red, " in told["color"].change
     assert told["color"].kind == "category"
     assert told["color"].mean_x is None
     assert told["price"].change.startswith("(missing): 0 % -> ")

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ import kermix as km
 from cases import normal
 from kermix.comparison import details
 from kermix.comparison.aggregate import aggregate_test
-from kermix.comparison.column_changes import change_of, difference_of
+from kermix.comparison.column_changes import change_of, difference_of, new_and_gone
 from kermix.comparison.column_values import ColumnValues, number_text
 from kermix.comparison.verdict import auc_text
 from kermix.errors import OptionError
@@ -266,6 +267,77 @@ def test_dates_and_counts_are_shown_without_what_they_do_not_say():
     assert "categor" not in told
     both = km.compare(first[["cut", "price"]], second[["cut", "price"]], permutations=19)
     assert ", and 1 category;" in " ".join(both.reading_notes)
+
+
+def graded(n, seed, **replaced):
+    rng = np.random.default_rng(seed)
+    grades = rng.choice(list("ABCDEFG"), n, p=[0.3, 0.2, 0.15, 0.15, 0.1, 0.05, 0.05])
+    return pd.DataFrame({
+        "grade": pd.Series(grades).replace(replaced), "amount": rng.lognormal(3, 1, n).round(2),
+        "age": np.where(rng.random(n) < 0.1, np.nan, rng.integers(18, 90, n)),
+    })  # fmt: skip
+
+
+def grade_change(first, second):
+    columns = km.compare(first, second, permutations=99, bootstrap=0).verdict.columns
+    return next(c for c in columns if c.column == "grade")
+
+
+def test_a_new_value_of_few_rows_is_found_and_named_first():
+    first, second = graded(2000, 0), graded(2000, 1)
+    second.loc[::50, "grade"] = "H"
+    verdict = km.compare(first, second, permutations=99, bootstrap=0).verdict
+    assert "grade (new H)" in verdict.where()
+    assert (verdict.columns[0].column, verdict.columns[0].change) == ("grade", "0 % -> 2 %")
+    # It is named before what moved more.
+    second.loc[second["grade"] == "A", "grade"] = np.where(np.arange(2000) % 2, "A", "B")[
+        : (second["grade"] == "A").sum()
+    ]
+    found = grade_change(first, second)
+    assert found.short == "new H"
+    assert re.match(r"0 % -> 2 %; (more B|fewer A), [0-9.]+ % -> [0-9.]+ %$", found.change)
+    gone = grade_change(second, first)
+    assert gone.short == "no more H"
+    assert gone.change.startswith("2 % -> 0 %; ")
+
+
+def test_a_value_that_may_be_absent_by_chance_is_not_called_new():
+    first, second = graded(300, 0), graded(300, 1)
+    first["grade"], second["grade"] = "A", "A"
+    second.loc[:2, "grade"] = "H"
+    found = grade_change(first, second)
+    assert (found.short, found.change) == ("more H", "0 -> 3 rows")
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(500):
+        shares, sizes = rng.dirichlet(np.full(rng.integers(2, 60), 0.5)), rng.integers(20, 500, 2)
+        wrong += any(map(len, new_and_gone(*(rng.multinomial(k, shares) for k in sizes))))
+    assert wrong <= 0.03 * 500
+
+
+def test_a_renamed_value_is_told_from_both_sides():
+    first = graded(2000, 0)
+    found = grade_change(first, graded(2000, 1, A="A1"))
+    assert found.short == "A probably renamed A1"
+    assert re.match(r"A [0-9.]+ % -> 0 %, A1 0 % -> [0-9.]+ %$", found.change)
+    assert grade_change(first, graded(2000, 1, A="top")).short == "A probably renamed top"
+    # Another share, or two values of one share: nobody knows.
+    half = graded(2000, 1, A="top")
+    half.loc[(half["grade"] == "top") & (half["amount"] < 15), "grade"] = "B"
+    assert grade_change(first, half).short == "new top, no more A"
+    both = grade_change(first, graded(2000, 1, C="mid", D="low"))
+    assert set(both.short.replace(",", "").split()) >= {"new", "mid", "low", "no", "C", "D"}
+    assert "renamed" not in both.short
+
+
+def test_of_many_new_values_the_largest_are_named():
+    first, second = graded(2000, 0), graded(2000, 1)
+    for k in range(6):
+        second.loc[k::50, "grade"] = f"H{k}"
+    second.loc[6::20, "grade"] = "Z"
+    second.loc[7::20, "grade"] = None
+    found = grade_change(first, second)
+    assert found.short == "new Z, gaps, H0 and 5 others"
+    assert found.change.endswith("gaps 0 % -> 5 %, H0 0 % -> 2 %, 5 others 0 % -> 10 %")
 
 
 def test_differences_are_total_variations():

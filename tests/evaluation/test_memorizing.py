@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
+from kermix.comparison.coincidence import chance_of_equal_rows
 from kermix.errors import OptionError
 from kermix.evaluation import memorizing as module
-from kermix.evaluation.coincidence import chance_of_equal_rows
 from kermix.evaluation.memorizing import _hypergeometric, memorizing
 
 

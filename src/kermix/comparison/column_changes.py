@@ -1,13 +1,15 @@
 """What changed in a column from the first sample to the second, in words."""
 
+import difflib
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from kermix.comparison.column_values import ColumnValues, sides_of
 
-__all__ = ["Change", "change_of", "difference_of", "groups_of"]
+__all__ = ["Change", "change_of", "change_of_counts", "difference_of", "groups_of", "new_and_gone"]
 
 FEW_VALUES = 8
 COMMON = 0.1  # a value of so many rows is spoken of by itself
@@ -15,6 +17,11 @@ CLEAR = 2.0  # standard deviations
 FEWEST_FOR_A_SPREAD = 4  # rows of a side
 PARTS = {"middle half": (0.25, 0.75), "middle nine tenths": (0.05, 0.95)}
 GROUPS = 20
+NAMED = 3  # new values, and values that are gone, that are spoken of by name
+CHANCE = 0.05  # share of the values called new or gone that may be so by chance
+LARGE = 50  # rows of a value, of which the share alone can tell that it was renamed
+ALIKE = 0.6  # names, by difflib, whose own measure of a close match this is
+MISSING = "(missing)"
 
 
 class Change(NamedTuple):
@@ -33,9 +40,8 @@ def change_of(values: ColumnValues, n: int) -> Change:
         Change(short='higher', told='median 49.5 -> 99.5')
     """
     if values.codes is not None:
-        shares = [np.bincount(c, minlength=len(values.names)) / len(c)
-                  for c in sides_of(values.codes, n)]  # fmt: skip
-        return _share(values.names, *shares)
+        counts = (np.bincount(c, minlength=len(values.names)) for c in sides_of(values.codes, n))
+        return change_of_counts(values.names, *counts)
     assert values.numbers is not None
     sides = sides_of(values.numbers, n)
     filled = [side[~np.isnan(side)] for side in sides]
@@ -48,6 +54,82 @@ def change_of(values: ColumnValues, n: int) -> Change:
         return found[1]
     first, then = (found, of_gaps) if found[0] >= of_gaps[0] else (of_gaps, found)
     return Change(first[1].short, f"{first[1].told}; {then[1].short}, {then[1].told}")
+
+
+def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Change:
+    """What changed most in a category: values that are new, gone or renamed come first.
+
+    Args:
+        names: Of the values.
+        a: Rows of the first sample with each value.
+        b: Rows of the second.
+
+    Example:
+        >>> change_of_counts(["A", "B", "H"], np.array([60, 40, 0]), np.array([55, 35, 10]))
+        Change(short='new H', told='0 % -> 10 %')
+        >>> change_of_counts(["A", "B", "H"], np.array([60, 40, 0]), np.array([59, 40, 1]))
+        Change(short='more H', told='0 -> 1 row')
+    """
+    names = ["gaps" if name == MISSING else name for name in names]
+    sizes = max(1, int(a.sum())), max(1, int(b.sum()))
+    shares = a / sizes[0], b / sizes[1]
+    new, gone = new_and_gone(a, b)
+    both = np.flatnonzero((a > 0) & (b > 0))
+    moved = _moved(names, a[both], b[both], both)
+    if not len(new) + len(gone):
+        k, found = _most_moved(*shares), _share(names, *shares)
+        # Of a value that may be absent by chance, rows: 0 % would say more.
+        if min(a[k], b[k]) == 0 and max(a[k], b[k]) > 0:
+            return Change(found.short, f"{a[k]} -> {b[k]} row{'' if b[k] == 1 else 's'}")
+        return found
+    named = [k for k in (*new, *gone) if names[k] != "gaps"]
+    renamed = _renamed(names, a, b, named, others_moved=moved is not None)
+    left = [[k for k in some if all(k not in pair for pair in renamed)] for some in (new, gone)]
+    words = [f"{names[v]} probably renamed {names[w]}" for v, w in renamed[:NAMED]]
+    words += [f"{len(renamed) - NAMED} more renamed"] * (len(renamed) > NAMED)
+    spoken = [(names[k], [k]) for pair in renamed[:NAMED] for k in pair]
+    for word, some in zip(("new", "no more"), left, strict=True):
+        if not some:
+            continue
+        first, rest = (some, []) if len(some) <= NAMED + 1 else (some[:NAMED], some[NAMED:])
+        texts = [names[k] for k in first] + [f"{len(rest)} others"] * (len(rest) > 0)
+        words.append(f"{word} {_listed(texts)}")
+        spoken += [(names[k], [k]) for k in first]
+        spoken += [(f"{len(rest)} others", rest)] * (len(rest) > 0)
+    changes = [
+        (f"{name} " if len(spoken) > 1 else "") + " -> ".join(_percent(s[k].sum()) for s in shares)
+        for name, k in spoken
+    ]
+    if len(both) == 1 and len(spoken) > 1:  # all that is left, or was there before
+        moved = _share([names[k] for k in both], *(s[both] for s in shares))
+    more = "" if moved is None else f"; {moved.short}, {moved.told}"
+    return Change(", ".join(words), ", ".join(changes) + more)
+
+
+def new_and_gone(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values that only the second sample has, and those that only the first has, largest first.
+
+    Those whose absence from the other sample may be chance are left out: if labels of rows were
+    random, all t rows of a value would be of one sample with a probability of its share of the
+    rows to the power of t. The correction is that of Benjamini and Hochberg: many rare values may
+    be clear together where one is not.
+
+    Example:
+        >>> new_and_gone(np.array([90, 10, 0, 0]), np.array([88, 0, 11, 1]))
+        (array([2]), array([1]))
+    """
+    total = max(1, int(a.sum() + b.sum()))
+    chances = [np.where((side > 0) & (other == 0), (side.sum() / total) ** side, 1.0)
+               for side, other in ((b, a), (a, b))]  # fmt: skip
+    ordered = np.sort(np.concatenate(chances))
+    limits = CHANCE * np.arange(1, len(ordered) + 1) / max(1, 2 * int((a + b > 0).sum()))
+    passed = ordered[ordered <= limits]
+    most = passed[-1] if len(passed) else -1.0
+    new, gone = (
+        np.array(sorted(np.flatnonzero(chance <= most), key=lambda k: -side[k]), int)
+        for chance, side in zip(chances, (b, a), strict=True)
+    )
+    return new, gone
 
 
 def groups_of(values: ColumnValues, most: int = GROUPS) -> tuple[np.ndarray, int]:  # (N,)
@@ -152,16 +234,67 @@ def _middle_ranks(numbers: np.ndarray) -> np.ndarray:  # between 0 and 1
     return ((np.cumsum(counts) - counts / 2) / len(numbers))[index]
 
 
-def _share(names: list[str] | tuple[str, ...], a: np.ndarray, b: np.ndarray) -> Change:
-    """The value whose share changed most; of two, that which grew."""
-    moved = b - a
-    k = int(np.argmax(np.abs(moved) + 1e-9 * (moved > 0)))
+def _share(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Change:
+    """The value whose share changed most."""
+    k = _most_moved(a, b)
     return Change(
-        (f"more {names[k]}" if moved[k] > 0 else f"{names[k]} less often")
-        if moved[k]
-        else "the same",
+        "the same"
+        if b[k] == a[k]
+        else (f"more {names[k]}" if b[k] > a[k] else f"{names[k]} less often"),
         f"{_percent(a[k])} -> {_percent(b[k])}",
     )
+
+
+def _most_moved(a: np.ndarray, b: np.ndarray) -> int:
+    """Of two that moved as much, the one that grew."""
+    return int(np.argmax(np.abs(b - a) + 1e-9 * (b > a)))
+
+
+def _moved(names: Sequence[str], a: np.ndarray, b: np.ndarray, at: np.ndarray) -> Change | None:
+    """Of values that both samples have, the one whose share among these clearly changed most."""
+    if len(at) < 2:
+        return None
+    sizes = int(a.sum()), int(b.sum())
+    clear = [_share_change((x / sizes[0], y / sizes[1]), sizes) for x, y in zip(a, b, strict=True)]
+    k = int(np.argmax(clear))
+    if math.erfc(clear[k] / math.sqrt(2)) > CHANCE / len(at):
+        return None
+    return _share([names[j] for j in at], a / sizes[0], b / sizes[1])
+
+
+def _renamed(
+    names: Sequence[str],
+    a: np.ndarray,
+    b: np.ndarray,
+    changed: Sequence[int],
+    others_moved: bool,
+) -> list[tuple[int, int]]:
+    """Values that are gone, each with the new one that has its share of the rows.
+
+    No other may have that share, and the rest must be as it was; or their names are alike.
+    """
+    sizes = int(a.sum()), int(b.sum())
+    gone, new = [k for k in changed if a[k]], [k for k in changed if b[k]]
+    same = [(v, w) for v in gone for w in new
+            if _share_change((a[v] / sizes[0], b[w] / sizes[1]), sizes) < CLEAR]  # fmt: skip
+    found: list[tuple[int, int]] = []
+    by_name = sorted(((_likeness(names[v], names[w]), v, w) for v, w in same), key=lambda s: -s[0])
+    for likeness, v, w in by_name:
+        if likeness >= ALIKE and not any(v == x or w == y for x, y in found):
+            found.append((v, w))
+    for v, w in same:
+        alone = sum(v == x or w == y for x, y in same) == 1
+        if alone and (v, w) not in found and min(a[v], b[w]) >= LARGE and not others_moved:
+            found.append((v, w))
+    return sorted(found, key=lambda pair: -a[pair[0]])
+
+
+def _likeness(one: str, two: str) -> float:
+    return difflib.SequenceMatcher(None, one.casefold(), two.casefold()).ratio()
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _gap_change(gaps: list[float], sizes: tuple[int, int]) -> tuple[float, Change]:
@@ -170,7 +303,7 @@ def _gap_change(gaps: list[float], sizes: tuple[int, int]) -> tuple[float, Chang
     return _share_change(gaps, sizes), Change(word if gaps[0] != gaps[1] else "the same", told)
 
 
-def _share_change(shares: list[float], sizes: tuple[int, int]) -> float:
+def _share_change(shares: Sequence[float], sizes: tuple[int, int]) -> float:
     """How many standard deviations two shares are apart."""
     share = (shares[0] * sizes[0] + shares[1] * sizes[1]) / sum(sizes)
     unit = math.sqrt(max(share * (1 - share), 1e-12) * (1 / sizes[0] + 1 / sizes[1]))

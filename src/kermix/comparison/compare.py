@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kermix.checks import check_count, check_option
 from kermix.comparison.aggregate import permutations_for
+from kermix.comparison.coincidence import repeats_beyond_coincidence
 from kermix.comparison.column_values import ComparedRows
 from kermix.comparison.details import DetailsTask, standardized
 from kermix.comparison.drift import compare_sketches, is_sketch
@@ -21,10 +22,11 @@ from kermix.data.tables.table import Source, Table
 from kermix.errors import OptionError, TableError
 from kermix.kernels.gaussian import GaussianKernel
 
-__all__ = ["compare"]
+__all__ = ["COUNTED_ONCE", "compare"]
 
 AUTO_VARIANCES = 4
 DETAIL_PERMUTATIONS = 200
+COUNTED_ONCE = "more than coincidence explains; each counts once."
 
 
 @torch.no_grad()
@@ -54,6 +56,10 @@ def compare(
     for all kernels, columns and pairs of columns considered), how well a classifier separates
     them, and which columns differ most. Every cost of the family, MMD and energy distance are
     computed on first use: `measures`, `tests`, `column_differences`, `details()`.
+
+    Rows are assumed to be independent, and copies of rows are not: where a set repeats rows that
+    the other does not have, more often than coincidence explains, each counts once everywhere, and
+    the verdict says so first.
 
     Args:
         x: A tensor, an array, a pandas, Polars or Arrow table, a dictionary of columns, a file
@@ -125,6 +131,17 @@ def compare(
             "standardize=False: numbers in tables with categories or missing values must be "
             "scaled to be comparable with codes; remove it, or select only numeric columns."
         )
+    names, sizes = _distinct(first.name, second.name), (len(first), len(second))
+    every = torch.cat([first.values, second.values])
+    again = repeats_beyond_coincidence(
+        ComparedRows(every, len(first), tuple(first.columns), mixed)
+    ).split(sizes)
+    repeated = int(again[0].sum()), int(again[1].sum())
+    if any(repeated):
+        # Kinds and scales of columns are of rows that count: a key has each value once.
+        read = read_sources([x, y], reading, strict, without=again)
+        (first, second), mixed = read.tables, read.mixed
+        notes = [*read.notes, *_told(names, sizes, repeated)]
     generator = own_generator(seed)
     points = [_subsample(t, max_points, generator, notes) for t in (first, second)]
     n = len(points[0])
@@ -133,14 +150,13 @@ def compare(
     scaled: list[str] = []
     if mixed is None:
         pooled, scale = standardized(pooled, standardize, scaled)
-    names = _distinct(first.name, second.name)
     grid = (
         variance_grid(pooled, AUTO_VARIANCES, rows.layout) if isinstance(v, str) else _variances(v)
     )
     asked = DETAIL_PERMUTATIONS if permutations is None else permutations
     return Comparison(
         names=names,
-        sizes=(len(first), len(second)),
+        sizes=sizes,
         used=(n, len(rows.pooled) - n),
         columns=rows.names,
         variances=grid,
@@ -148,7 +164,7 @@ def compare(
         compared=rows,
         _judge=None if permutations == 0 else JudgementTask(
             rows, names, level, permutations_for(level) if permutations is None else permutations,
-            seed,
+            seed, repeated,
         ),
         _details=DetailsTask(
             rows, pooled, grid, asked, bootstrap, seed, generator.get_state(), tuple(scaled)
@@ -171,6 +187,14 @@ def _names(given: Sequence[str]) -> tuple[str, ...]:
 
 def _distinct(first: str, second: str) -> tuple[str, str]:
     return (first, second) if first != second else (f"{first} (1)", f"{second} (2)")
+
+
+def _told(names: tuple[str, str], sizes: tuple[int, int], repeated: tuple[int, int]) -> list[str]:
+    """That some rows count once, for each set that repeats some."""
+    return [
+        f"{names[k]}: {repeated[k]:,} of {sizes[k]:,} rows repeat earlier ones, {COUNTED_ONCE}"
+        for k in (0, 1) if repeated[k]
+    ]  # fmt: skip
 
 
 def _subsample(

@@ -35,6 +35,7 @@ class JudgementTask:
     level: float
     permutations: int
     seed: int
+    repeated: tuple[int, int] = (0, 0)
 
     @torch.no_grad()
     def find(self) -> Judgement:
@@ -59,6 +60,7 @@ class JudgementTask:
                         for pair in test.pairs),
             names=self.names,
             rows=(n, len(pooled) - n),
+            repeated=self.repeated,
             too_few_rows=test.too_few_rows,
             too_few_permutations=test.too_few_permutations,
             smallest_pvalue=test.smallest_pvalue,

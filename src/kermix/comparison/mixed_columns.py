@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kermix.comparison.blocks import Blocks, line_energy, line_energy_of_rows
+from kermix.comparison.column_changes import change_of_counts
 from kermix.comparison.column_places import places_of_columns
 from kermix.comparison.result import ColumnDifference
 from kermix.comparison.twosample import ranked
@@ -109,13 +110,16 @@ def _told(
     column = parts.column
     means: tuple[float | None, float | None] = (None, None)
     told = []
-    if shares is not None:
-        k = int((shares[0] - shares[1]).abs().argmax())
-        if parts.scores is not None:
-            k = 1
-        before, after = (100 * float(s[k]) for s in shares)
-        if parts.scores is None or abs(before - after) > 0:
-            told.append(f"{parts.names[k]}: {before:.3g} % -> {after:.3g} %")
+    if parts.scores is None:
+        assert parts.codes is not None
+        counts = (np.bincount(side.numpy(), minlength=len(parts.names))
+                  for side in (parts.codes[:n], parts.codes[n:]))  # fmt: skip
+        change = change_of_counts(parts.names, *counts)
+        told.append(f"{change.short}: {change.told}")
+    elif shares is not None:
+        before, after = (100 * float(s[1]) for s in shares)
+        if abs(before - after) > 0:
+            told.append(f"{parts.names[1]}: {before:.3g} % -> {after:.3g} %")
     if parts.scores is not None and isinstance(column, NumberColumn):
         k = [c.name for c in maker.schema.numbers].index(column.name)
         there = None if parts.codes is None else (parts.codes == 0).numpy()

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kermix.comparison.aggregate import permutations_for
-from kermix.comparison.compare import compare
+from kermix.comparison.compare import COUNTED_ONCE, compare
 from kermix.comparison.periods import Periods, read_periods
 from kermix.comparison.units import smallest_pvalue
 from kermix.comparison.verdict import ColumnVerdict
@@ -40,6 +40,9 @@ class PeriodVerdict:
             p-values corrected for the number of columns.
         too_few_rows: Whether there are too few rows for a small enough p-value.
         too_few_permutations: Whether there are too few permutations for one.
+        repeated: How many of its rows repeat others of it, more often than coincidence explains;
+            each counted once.
+        repeated_in_reference: How many rows of the reference do, beside this period.
     """
 
     period: str
@@ -52,6 +55,8 @@ class PeriodVerdict:
     columns: tuple[ColumnVerdict, ...]
     too_few_rows: bool
     too_few_permutations: bool = False
+    repeated: int = 0
+    repeated_in_reference: int = 0
 
     @property
     def answer(self) -> str:
@@ -99,7 +104,20 @@ class PeriodDrift:
         return tuple(sorted(found, key=lambda name: found[name], reverse=True))
 
     def sentence(self) -> str:
-        """The answer."""
+        """The answer; repeated rows come first."""
+        counts = {self.reference: max((p.repeated_in_reference for p in self.periods), default=0)}
+        counts |= {p.period: p.repeated for p in self.periods}
+        where = [f"{count:,} in {name}" for name, count in counts.items() if count]
+        if len(where) > NAMED:
+            where[NAMED - 1 :] = [f"others in {len(where) - NAMED + 1} more {self.noun}s"]
+        answer = self._answer()
+        if not where:
+            return answer
+        if answer.startswith(("None ", "Too ")):  # not the name of a period
+            answer = answer[0].lower() + answer[1:]
+        return f"Apart from repeated rows ({', '.join(where)}): {answer}"
+
+    def _answer(self) -> str:
         judged = [p for p in self.periods if not p.too_few_rows]
         few = len(self.periods) - len(judged)
         left = "" if not few else (
@@ -141,6 +159,8 @@ class PeriodDrift:
                 auc += f" ({p.interval[0]:.2f} to {p.interval[1]:.2f})"
             names = [f"{c.column} ({c.short})" for c in p.columns[:SHOWN]]
             more = len(p.columns) - len(names)
+            if p.repeated:
+                names.insert(0, f"{p.repeated:,} repeated row{'s' * (p.repeated > 1)}")
             names += [f"{more} more"] * (more > 0)
             pvalue = "" if p.pvalue is None else f"{p.pvalue:.2g}"
             lines.append([p.period, f"{p.rows:,}", p.answer, pvalue, auc, ", ".join(names)])
@@ -234,14 +254,20 @@ def drift_over_time(
             max_points=max_points, seed=seed,
         )  # fmt: skip
         notes += [n for n in result.reading_notes
-                  if n not in notes and not n.endswith(DRAWN)]  # fmt: skip
+                  if n not in notes and not n.endswith((DRAWN, COUNTED_ONCE))]  # fmt: skip
         verdict = result.verdict
         found[table.name] = PeriodVerdict(
             table.name, table.rows, verdict.different, verdict.pvalue, verdict.pvalue,
             verdict.effect, verdict.interval, verdict.different_columns, False, limited,
+            verdict.repeated[1], verdict.repeated[0],
         )  # fmt: skip
     if max_points is not None and any(t.rows > max_points for t in periods.tables):
         notes.append(f"Of larger periods {max_points:,} {DRAWN}")
+    if any(p.repeated or p.repeated_in_reference for p in found.values()):
+        notes.append(
+            f"Repeated rows: a {periods.noun} has rows several times that the one compared with "
+            f"it does not have, {COUNTED_ONCE}"
+        )
     notes.append(
         f"p: corrected for the number of {periods.noun}s (Holm). AUC: how well a classifier "
         "separates unseen rows from those of the reference; 0.5 is chance."

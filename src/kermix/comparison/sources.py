@@ -40,22 +40,34 @@ class Sources:
     notes: list[str]
 
 
-def read_sources(sources: Sequence[Any], reading: Reading, strict: bool = True) -> Sources:
+def read_sources(
+    sources: Sequence[Any],
+    reading: Reading,
+    strict: bool = True,
+    *,
+    without: Sequence[Tensor] = (),
+) -> Sources:
     """Read one or two; the schema of mixed tables and their scales are of the pooled rows.
 
     Args:
         sources: Files, or tables in memory.
         reading: What the user said about them.
         strict: Whether two tables must have the same columns; else those that both have count.
+        without: Rows of each that are left out, (rows,), bool.
     """
     if any(_is_plain(s) for s in sources) and not (reading.kinds or reading.exclude):
         tables, told = _matched(
             [read_table(s, columns=reading.columns, reading=reading) for s in sources], strict
         )
         if not any(t.dropped for t in tables):
+            if without:
+                tables = tuple(replace(t, values=t.values[~again])
+                                for t, again in zip(tables, without, strict=True))  # fmt: skip
             return Sources(tables, None, [*told, *(note for t in tables for note in t.notes())])
     found = read_alike(sources, reading)
     frames, same = with_same_times([frame for frame, _ in found], reading.kinds)
+    if without:
+        frames = [_kept(f, again) for f, again in zip(frames, without, strict=True)]
     notes = [*dict.fromkeys(note for _, said in found for note in said), *same]
     if len(frames) == 2 and not strict:
         frames, told = without_others(frames)
@@ -82,6 +94,14 @@ def read_sources(sources: Sequence[Any], reading: Reading, strict: bool = True) 
         "own.",
     ]
     return Sources(tuple(rows), maker, notes)
+
+
+def _kept(frame: Frame, without: Tensor) -> Frame:
+    from pyarrow import array
+
+    kept = array((~without).numpy())
+    columns = {name: column.filter(kept) for name, column in frame.columns.items()}
+    return replace(frame, columns=columns, rows=int((~without).sum()))
 
 
 def _counted(numbers: int, categories: int) -> str:

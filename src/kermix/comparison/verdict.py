@@ -68,7 +68,7 @@ class Verdict:
             difference for equal p-values.
         pairs: Pairs of columns, likewise.
         names: Names of the two sets.
-        rows: How many rows each set has.
+        rows: How many rows of each set were compared.
         too_few_rows: Whether there are too few rows for any p-value below the level.
         too_few_permutations: Whether there are too few permutations, although there are enough
             rows.
@@ -77,6 +77,8 @@ class Verdict:
             least four of five cases if columns are normal and independent.
         method: How the p-value was found, or why there is none.
         note: Further remarks, for sketches.
+        repeated: How many rows of each set were left out because they repeat others of it, more
+            often than coincidence explains.
     """
 
     different: bool
@@ -94,6 +96,7 @@ class Verdict:
     detectable_shift: float | None = None
     method: str = ""
     note: str = ""
+    repeated: tuple[int, int] = (0, 0)
 
     def sentence(self) -> str:
         """The answer in one sentence or two."""
@@ -102,7 +105,18 @@ class Verdict:
     __str__ = sentence
 
     def headline(self) -> str:
-        """Whether they differ, and how much."""
+        """Whether they differ, and how much; repeated rows come first."""
+        repeats = [
+            f"{count:,} repeated row{'s' * (count > 1)} in {name}"
+            for count, name in zip(self.repeated, self.names, strict=True)
+            if count
+        ]
+        answer = self._answer()
+        if not repeats:
+            return answer
+        return f"Apart from {_listed(repeats)}: {answer[0].lower()}{answer[1:]}"
+
+    def _answer(self) -> str:
         if self.pvalue is None:
             return f"No verdict: {self.method.removeprefix('none, ')}"
         if told := self.too_few():

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_pair
+from kermix.comparison.coincidence import chance_of_equal_rows, poisson_tail
 from kermix.comparison.telling_apart import auc
 from kermix.errors import OptionError
-from kermix.evaluation.coincidence import chance_of_equal_rows, poisson_tail
 from kermix.evaluation.neighbours import nearest
 
 __all__ = ["Memorizing", "memorizing"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kermix.comparison.column_changes import groups_of
+from kermix.comparison.column_changes import groups_of, new_and_gone
 from kermix.comparison.column_values import ColumnValues, number_text, sides_of
 from kermix.reports.small_charts import area_svg, bars_svg, map_svg
 
@@ -29,14 +29,17 @@ def column_chart(values: ColumnValues, n: int) -> str:
             return _histogram(values, n, about)
         names = [*(values.shown(float(v)) for v in distinct), "missing"]
         codes = np.searchsorted(distinct, values.numbers)
-    one, two = (np.bincount(c, minlength=len(names)) / len(c) for c in sides_of(codes, n))
+    counts = [np.bincount(c, minlength=len(names)) for c in sides_of(codes, n)]
+    one, two = (c / c.sum() for c in counts)
     seen = np.flatnonzero(one + two)
     order = seen
     if len(seen) > BARS:
         order = seen[np.argsort(-np.maximum(one, two)[seen], kind="stable")][: BARS - 1]
-        moved = seen[np.argmax(np.abs(one - two)[seen])]
-        if moved not in order:
-            order[-1] = moved
+        # What is spoken of is shown: new values, those that are gone, and what moved most.
+        said = [some[0] for some in new_and_gone(*counts) if len(some)]
+        said += [seen[np.argmax(np.abs(one - two)[seen])]] * (not said)
+        for place, k in enumerate((k for k in said if k not in order), 1):
+            order[-place] = k
     shown = [names[k] for k in order]
     shares = [one[order], two[order]]
     rest = ""

@@ -52,7 +52,7 @@ def period_report(found: PeriodDrift, title: str) -> Report:
 def _changes(period: PeriodVerdict) -> list[list[str]]:
     return [
         [period.period if k == 0 else "", c.column,
-         c.change.replace("->", "\N{RIGHTWARDS ARROW}"), f"{c.pvalue:.2g}"]
+         f"{c.short}: {c.change}".replace("->", "\N{RIGHTWARDS ARROW}"), f"{c.pvalue:.2g}"]
         for k, c in enumerate(period.columns[:COLUMNS_OF_A_PERIOD])
     ]  # fmt: skip
 

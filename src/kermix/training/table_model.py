@@ -278,11 +278,16 @@ class TableModelTask(Task):
         asked = asked.part(slice(looks))
         every = torch.arange(looks, device=self._calibrating.device) % held
         some = self._calibrating[every]
+        # Looks at a row with other columns seen do not make it several rows.
+        weights = asked.factors * min(1.0, held / looks)
+        if len(absent := self._absent()):
+            more = self._judged_questions(len(absent), self.generator.device)
+            asked = Questions(*(torch.cat(pair) for pair in zip(asked, more, strict=True)))
+            some = torch.cat([some, absent])
+            weights = torch.cat([weights, more.factors * (looks / self._rows.rows)])
         codes, values = self._rows.take(some)
         known = self.model.layout.implied(codes, asked.seen)
         self._forget_calibration()
-        # Looks at a row with other columns seen do not make it several rows.
-        weights = asked.factors * min(1.0, held / looks)
         if self._rows.weights is not None:
             own = self._rows.weights[some]
             weights = weights * (own / own.mean()).unsqueeze(1)
@@ -291,6 +296,21 @@ class TableModelTask(Task):
         else:
             parts = self.model(codes, values, known)
             calibrate(self.model, parts, codes, values, known, weights)
+
+    def _absent(self) -> Tensor:
+        """Rows of values of the target that none to calibrate by has: they count for their share.
+
+        Without them, answers that rule a rare value out are the likelier the surer they are.
+        """
+        target = self.settings.target
+        if target is None or not self.settings.target_share or self._crossing is not None:
+            return self._calibrating[:0]
+        if not isinstance(self._rows, TableRows):  # so many that no value is left out by chance
+            return self._calibrating[:0]
+        codes = self._rows.codes[:, target]
+        there = torch.zeros(self.model.layout.counts[target], device=codes.device)
+        there[codes[self._calibrating]] = 1
+        return (there[codes] == 0).nonzero().flatten()
 
     def final(self) -> TableNetwork:
         """The network."""

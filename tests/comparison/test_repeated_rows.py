@@ -1,0 +1,186 @@
+"""Rows that a file repeats are said first and count once; rows that coincide keep their number."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import kermix as km
+from kermix.cli.app import app
+
+
+def orders(rows, seed, **grades):
+    rng = np.random.default_rng(seed)
+    grade = rng.choice(list("ABCDEFG"), rows, p=[0.3, 0.2, 0.15, 0.15, 0.1, 0.05, 0.05])
+    return pd.DataFrame({
+        "order id": [f"T-{100_000 * (seed + 1) + k}" for k in range(rows)],
+        "nr": np.arange(rows) + 10_000 * seed,
+        "grade": pd.Series(grade).replace(grades),
+        "price €": [f"{x:.2f}".replace(".", ",") for x in rng.lognormal(3, 1, rows)],
+        "age": pd.array(np.where(rng.random(rows) < 0.1, -1, rng.integers(18, 90, rows)),
+                        dtype="Int64"),
+        "paid": rng.choice(["yes", "no", ""], rows, p=[0.7, 0.25, 0.05]),
+        "day": (pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 60, rows), "D"))
+        .strftime("%Y-%m-%d"),
+    }).replace({"age": {-1: pd.NA}})  # fmt: skip
+
+
+def with_repeats(table, count, times=1, seed=9):
+    some = table.sample(count, random_state=seed)
+    return pd.concat([table, *[some] * times]).sample(frac=1, random_state=seed)
+
+
+def left_out(first, second):
+    """How many rows of each set count for nothing."""
+    found = km.compare(first, second, permutations=0)
+    return tuple(a - b for a, b in zip(found.sizes, found.used, strict=True))
+
+
+def command(*arguments, status=0):
+    result = CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "120"})
+    assert result.exit_code == status, result.output
+    return " ".join(result.output.split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("orders")
+    tables = {
+        "old": orders(600, 0),
+        "repeated": with_repeats(orders(600, 1), 180),
+        "both": with_repeats(orders(600, 3, A="A1"), 180),
+    }
+    for name, table in tables.items():
+        table.to_csv(path / f"{name}.csv", index=False, sep=";")
+    periods = [t.assign(month=m) for t, m in zip(tables.values(), ["May", "June", "July"],
+                                                 strict=True)]  # fmt: skip
+    pd.concat(periods).to_csv(path / "months.csv", index=False, sep=";")
+    return path
+
+
+def test_repeats_of_a_messy_file_are_said_first_and_count_once(folder, tmp_path):
+    page = tmp_path / "page.html"
+    files = folder / "old.csv", folder / "repeated.csv"
+    told = command("compare", *files, "--fail-if-different", "--report", page)
+    assert told.startswith(
+        "Apart from 180 repeated rows in repeated.csv: no difference found at level 0.05 (p = "
+    )
+    assert (
+        "repeated.csv: 180 of 780 rows repeat earlier ones, more than coincidence explains; each "
+        "counts once."
+    ) in told
+    assert "Left out as keys: order id, nr." in told
+    assert "Apart from repeated rows: no difference found</p>" in page.read_text()
+    found = json.loads(CliRunner().invoke(
+        app, ["compare", *map(str, files), "--json", "--permutations", "39"]).output)  # fmt: skip
+    assert found["verdict"]["repeated"] == [0, 180]
+    assert (found["rows"], found["rows_used"]) == ([600, 780], [600, 600])
+
+
+def test_what_changed_beside_repeats_is_found(folder):
+    told = command("compare", folder / "old.csv", folder / "both.csv", "--fail-if-different",
+                   "--permutations", 59, status=3)  # fmt: skip
+    assert re.match(r"Apart from 180 repeated rows in both.csv: they differ \(p = 0.017\)", told)
+    assert "grade (A probably renamed A1)" in told
+
+
+def test_drift_says_repeats_first(folder, tmp_path):
+    page = tmp_path / "page.html"
+    told = command("drift", folder / "months.csv", "--by", "month", "--permutations", 99,
+                   "--report", page)  # fmt: skip
+    assert told.startswith(
+        "Apart from repeated rows (180 in June, 180 in July): 1 of 2 months differs from May: "
+        "July, most in grade."
+    )
+    assert "180 repeated rows, grade (A probably renamed A1)" in told
+    assert "A probably renamed A1: A " in page.read_text()  # what changed, with its name
+
+
+KINDS = {
+    "numbers": lambda rng, n: rng.normal(size=(n, 3)),
+    "one number": lambda rng, n: rng.normal(size=(n, 1)),
+    "hundredths": lambda rng, n: rng.normal(size=(n, 2)).round(2),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_with_copies_are_at_the_level(kind):
+    found, repeats = [], []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        first, second = (pd.DataFrame(KINDS[kind](rng, 160)) for _ in range(2))
+        second = second.rename(columns=str)
+        copied = with_repeats(second, 80, times=4, seed=seed)
+        result = km.compare(first.rename(columns=str), copied, permutations=39)
+        repeats.append(result.verdict.repeated)
+        found.append(result.verdict.pvalue)
+    assert all(first <= 3 and 310 <= second <= 322 for first, second in repeats)
+    assert np.mean(np.array(found) <= 0.05) <= 0.25  # nearly all, if each copy counted
+
+
+def test_arrays_with_copies_on_both_sides_count_them_once():
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(300, 3)), rng.normal(size=(250, 3))
+    second[:, 1] += 0.5
+    copied = np.concatenate([first, first[:60]]), np.concatenate([second[:40]] * 2 + [second])
+    result = km.compare(*copied, permutations=99)
+    assert result.verdict.repeated == (60, 80)
+    assert result.verdict.different_columns[0].column == "x1"
+    assert str(result).startswith("Apart from 60 repeated rows in ndarray (1) and 80 repeated ")
+    plain = km.compare(first, second, permutations=99)
+    assert result.verdict.rows == plain.verdict.rows
+    assert left_out(first, second) == (0, 0)
+
+
+def binary(rng, n, share):
+    return pd.DataFrame({k: rng.choice(["y", "n"], n, p=[p, 1 - p])
+                         for k, p in zip("abc", [share, 0.5, 0.8], strict=True)})  # fmt: skip
+
+
+def test_changed_frequencies_of_few_values_are_found():
+    rng = np.random.default_rng(0)
+    tables = binary(rng, 500, 0.3), binary(rng, 400, 0.45)
+    assert left_out(*tables) == (0, 0)
+    assert km.compare(*tables, permutations=59).verdict.columns[0].column == "a"
+    # Values that one set alone has; all rows alike; values of the sets apart.
+    constant = [pd.DataFrame({"a": [v] * 300, "b": [w] * 300}) for v, w in ("xy", "zw")]
+    counts = [pd.DataFrame({"visits": rng.poisson(m, 500), "age": rng.integers(18, 40, 500)})
+              for m in (3, 30)]  # fmt: skip
+    renamed = [pd.DataFrame({"town": rng.choice([f"{p}{k}" for k in range(30)], 400)})
+               for p in "pq"]  # fmt: skip
+    codes = [pd.DataFrame({"a": rng.choice(v, 600), "b": rng.choice(v, 600)})
+             for v in ([f"u{k}" for k in range(20)], [f"v{k}" for k in range(20)])]  # fmt: skip
+    games = [pd.DataFrame({"won": rng.poisson(m, 400), "lost": rng.poisson(m, 400)})
+             for m in (2, 6)]  # fmt: skip
+    for pair in (constant, counts, renamed, codes, [g.assign(all=g.sum(axis=1)) for g in games]):
+        assert left_out(*pair) == (0, 0)
+        assert km.compare(*pair, permutations=39).verdict.different
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_a_row_of_very_many_keeps_its_number(share):
+    rng = np.random.default_rng(0)
+    tables = [pd.DataFrame({"x": rng.normal(size=400), "y": rng.normal(size=400)})
+              for _ in range(2)]  # fmt: skip
+    for table, empty in zip(tables, (0.1, share), strict=True):
+        table.loc[rng.random(400) < empty] = 0.0
+    assert left_out(*tables) == (0, 0)
+    assert km.compare(*tables, permutations=59).verdict.different == (share > 0.1)
+    # Nor does it hide copies of others.
+    assert left_out(tables[0], with_repeats(tables[1][tables[1]["x"] != 0], 50)) == (0, 50)
+
+
+def test_copies_of_a_row_that_both_have_are_left_out_as_those_of_others_are():
+    rng = np.random.default_rng(0)
+    tables = [pd.DataFrame({"x": rng.normal(size=900), "y": rng.normal(size=900)})
+              for _ in range(2)]  # fmt: skip
+    for table in tables:
+        table[:300] = 0.0
+    found = km.compare(tables[0], with_repeats(tables[1], 450), permutations=39)
+    assert found.verdict.repeated[1] == pytest.approx(450, abs=30)
+    zeros = (found.compared.pooled[found.compared.n :] == 0).all(1).sum()
+    assert int(zeros) == pytest.approx(300, abs=30)
+    assert not found.verdict.different
