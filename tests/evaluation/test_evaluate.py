@@ -75,7 +75,7 @@ def test_each_score_has_an_error_bar_or_a_certificate_and_a_reading(dropped):
         assert score.error is not None or score.certificate is not None, score.name
         assert score.reading
         assert score.needed >= 1
-        assert score.rows == 400
+        assert score.rows == (500 if score.name.endswith("_real") else 400)
     json.dumps(found.to_dict(), allow_nan=False)
     with pytest.raises(OptionError, match="vendi_real"):
         found.score("fid")
@@ -133,6 +133,27 @@ def test_tables_with_categories_times_and_gaps(tmp_path):
     frames = km.evaluate(real, fake, held_out=held, **QUICK)
     assert frames["shape"] == found["shape"]
     assert frames["vendi_ratio"] == pytest.approx(found["vendi_ratio"], rel=1e-9)
+
+
+def _of_real(found):
+    return {s.name: (s.value, s.error, s.certificate) for s in found.scores if "_real" in s.name}
+
+
+@pytest.mark.parametrize("kind", ["table", "array", "numbers"])
+def test_scores_of_real_rows_are_the_same_beside_every_generator(kind):
+    real = table(150, 0)
+    others = [table(150, 1), table(90, 2, 5.0), table(200, 3).assign(kind="z"), real[:60]]
+    if kind != "table":
+        real, *others = (
+            frame[["price"]].fillna(1.0).assign(size=np.arange(float(len(frame))) % 7 * 40)
+            for frame in (real, *others)
+        )
+    if kind == "array":
+        real, *others = (torch.from_numpy(frame.to_numpy()) for frame in (real, *others))
+    few = {"permutations": 10, "rank": 40, "neighbours": 3}
+    found = [_of_real(km.evaluate(real, other, **few)) for other in others]
+    assert set(found[0]) == {"vendi_real", "rke_real"}
+    assert all(other == found[0] for other in found)
 
 
 def test_mixed_rows_have_the_distances_of_their_kernel():

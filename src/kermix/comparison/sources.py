@@ -32,11 +32,13 @@ class Sources:
         tables: Numbers, or mixed rows, of each.
         mixed: How mixed rows were made; None if all columns are numbers without gaps.
         notes: What was assumed and left out.
+        frames: What mixed rows were made of.
     """
 
     tables: tuple[Table, ...]
     mixed: MixedRows | None
     notes: list[str]
+    frames: tuple[Frame, ...] = ()
 
 
 def read_sources(sources: Sequence[Any], reading: Reading) -> Sources:
@@ -69,7 +71,7 @@ def read_sources(sources: Sequence[Any], reading: Reading) -> Sources:
         f"{_counted(numbers, len(schema.modelled) - numbers)}; missing values are one of their "
         "own.",
     ]
-    return Sources(tuple(rows), maker, notes)
+    return Sources(tuple(rows), maker, notes, tuple(frames))
 
 
 def _counted(numbers: int, categories: int) -> str:

@@ -88,8 +88,8 @@ def evaluate(
             (tables, .npy, .npz, .safetensors), a folder of images, or a sketch.
         fake: Samples of the generator, in the same format. For two sketches, only the scores
             available from sketches are computed.
-        v: Variance of the Gaussian kernel; "auto" is `kermix.stable_variance` of both for fidelity
-            and diversity, and for novelty at least a tenth of the median rule.
+        v: Variance of the Gaussian kernel; "auto" is `kermix.stable_variance` of the real samples
+            for fidelity and diversity, and for novelty at least a tenth of the median rule.
         kernel: Kernel to use instead of the Gaussian, such as `kermix.CosineKernel`; then omit
             `v`.
         held_out: Real samples that the generator has not seen, to detect memorization.
@@ -153,13 +153,16 @@ def evaluate(
     verdict = _verdict(data, of_difference, permutations, seed)
     say("features", 0.35)
     given: Any = v if not automatic else "stable" if kernel is None else None
-    chosen = chosen_kernel(given, kernel, data.points)
+    chosen = chosen_kernel(given, kernel, data.real)
     sides = [data.real, data.fake]
     features = feature_map_of(sides, chosen, rank, RESIDUAL, seed)
-    broad = _broad_kernel(data.points, chosen) if given == "stable" else None
+    of_real = feature_map_of(sides[:1], chosen, rank, RESIDUAL, seed)
+    broad = _broad_kernel(data.real, chosen) if given == "stable" else None
     coarse = None if broad is None else feature_map_of(sides, broad, rank, RESIDUAL, seed)
     say("diversity and novelty", 0.4)
-    spectral = spectral_scores(data, features, coarse, eta, modes, exemplars, verdict, seed)
+    spectral = spectral_scores(
+        data, features, of_real, coarse, eta, modes, exemplars, verdict, seed
+    )
     say("neighbours", 0.7)
     near = neighbour_scores_of(data, neighbours, seed)
     say("distances", 0.8)
