@@ -42,7 +42,7 @@ def test_a_dropped_mode_and_copies_are_found(dropped):
     assert not found.good
     assert str(found).splitlines()[0] == found.answer
     assert "lack" in found.answer
-    assert "copy training rows" in found.answer
+    assert "4 % of the samples are exact copies of training rows" in found.answer
     assert len(found.missed) == 1
     assert set(mode[list(found.missed[0].exemplars)].tolist()) == {4}
     assert found.missed[0].excess == pytest.approx(0.2, abs=0.06)
@@ -69,7 +69,7 @@ def test_each_score_has_an_error_bar_or_a_certificate_and_a_reading(dropped):
     assert names == [
         "fidelity", "classifier", "vendi_real", "vendi_fake", "vendi_ratio", "rke_real",
         "rke_fake", "rke_ratio", "invented", "missed", "precision", "recall", "density",
-        "coverage", "kid", "frechet", "memorized", "nearer",
+        "coverage", "kid", "frechet", "copies", "memorized", "nearer",
     ]  # fmt: skip
     for score in found.scores:
         assert score.error is not None or score.certificate is not None, score.name
@@ -284,7 +284,7 @@ def test_both_claims_together_hold_the_level(dropped):
     def good(pvalue, of_copies, level=0.01):
         different = pvalue <= found.verdict.level
         verdict = replace(found.verdict, pvalue=pvalue, different=different)
-        memory = replace(found.memorizing, pvalue=of_copies)
+        memory = replace(found.memorizing, copies_pvalue=of_copies, near_pvalue=1.0)
         return answer_of(verdict, scores, (), (), memory, level)[1]
 
     assert good(0.041, 0.011)
@@ -293,14 +293,17 @@ def test_both_claims_together_hold_the_level(dropped):
     assert good(0.5, 0.01, level=0.002)
 
 
-def test_five_exact_copies_among_five_hundred_rows_are_told():
+def test_five_exact_copies_among_five_hundred_rows_are_told(tmp_path):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1000, 2, generator=generator)
     x[500:505] = x[:5]
     whole = pd.DataFrame(x.numpy(), columns=["a", "b"]).assign(k=["u", "v"] * 500)
     found = km.evaluate(whole[:500], whole[500:], permutations=30, rank=20)
+    page = evaluation_report(found).save(tmp_path / "page.html").read_text()
+    assert "1 % are exact copies" in page
+    assert "near copies" not in page.replace("Near copy", "")
     assert found.good is False
-    assert "1 % of the samples copy training rows" in found.answer
+    assert "1 % of the samples are exact copies of training rows" in found.answer
 
 
 def test_everything_missing_is_one_hundred_percent():
