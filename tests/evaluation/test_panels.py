@@ -9,6 +9,8 @@ import torch
 
 import kermix as km
 from commands import kermix
+from kermix.data.tables.schema import Schema
+from kermix.reports.table_quality import judge_samples
 
 
 def panel(countries=20, years=24, seed=0, level=None):
@@ -62,7 +64,9 @@ def files(split, tmp_path_factory):
 
 FEW = ("--permutations", "30", "--rank", "30")
 EXACT = "Exact copy: a sample that equals a training row in all columns."
-NEAR = "Near copy: a sample nearer to a training row than real rows that the generator has not seen"
+NEAR = (
+    "Near copy: a sample nearer to a training row than real rows that the generator has not seen"
+)
 
 
 def told(files, samples, *options):
@@ -128,11 +132,14 @@ def test_held_out_countries_tell_nothing_of_countries_that_were_trained_with(spl
 
 def test_numbers_may_name_entities_and_words_years(split):
     training, held, new = split
+
     def renamed(rows):
         return rows.assign(country=rows.country.str[1:].astype(int) + 100,
                            year="y" + rows.year.astype(str))  # fmt: skip
+
     def numbers(rows):
         return torch.from_numpy(rows.assign(country=rows.country.str[1:]).astype(float).to_numpy())
+
     near = moved(training, 0.0005, 0.002)
     found = judged(*map(renamed, (training, new, held)))
     assert found.memorizing.near_pvalue > 0.05
@@ -141,3 +148,20 @@ def test_numbers_may_name_entities_and_words_years(split):
     frames = [pd.DataFrame(numbers(rows).numpy(), columns=list(training.columns))
               for rows in (training, moved(training, 0.01, 0.08), held)]  # fmt: skip
     assert judged(*frames).memorizing.near_pvalue > 0.05
+
+
+def test_a_fit_says_the_same_of_panels(split):
+    """Samples of the training rows' years are not nearer for it than held-out rows are."""
+    training, held, new = split
+    schema = Schema.of(training)
+    whole = pd.concat([training, held], ignore_index=True)
+    rows = schema.encode(whole, unseen="unknown")
+    train, out = np.arange(len(training)), np.arange(len(training), len(whole))
+
+    def nearer(samples):
+        encoded = schema.encode(samples, unseen="unknown")
+        quality = judge_samples(schema, rows, encoded, train, out, np.zeros(len(out)))
+        return quality.privacy.nearer_to_training
+
+    assert 0.4 < nearer(new) < 0.6
+    assert nearer(moved(training, 0.0005, 0.002)) > 0.9

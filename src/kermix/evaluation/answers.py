@@ -82,17 +82,23 @@ def copies_in_words(memory: Memorizing, panel: Panel | None, held_out: bool) -> 
     exact = "Exact copy: a sample that equals a training row in all columns."
     near = "Near copy: a sample nearer to a training row than real rows that the generator has not"
     if not held_out:
-        told = f"{near} seen. No share of them without such rows: give --held-out FILE (held_out=)."
+        told = (
+            f"{near} seen. No share of them without such rows: give --held-out FILE (held_out=)."
+        )
     elif panel is None:
         told = (f"{near} seen (here {memory.held_out:,} held-out rows), in proportion to the "
                 "second nearest training row.")  # fmt: skip
     elif memory.memorized is None:
-        told = (f"{near} seen, of the same {' and '.join(panel.entity)}. No share of them: fewer "
-                f"than {FEWEST_HELD_OUT} held-out rows are of one with two training rows.")  # fmt: skip
+        told = (
+            f"{near} seen, of the same {' and '.join(panel.entity)}. No share of them: fewer than "
+            f"{FEWEST_HELD_OUT} held-out rows are of one with two training rows."
+        )
     else:
-        told = (f"{near} seen (here {memory.held_out:,} held-out rows), in proportion to the "
-                f"second nearest; only rows of the same {' and '.join(panel.entity)} are compared, "
-                f"whatever their {' and '.join(panel.places)}.")  # fmt: skip
+        told = (
+            f"{near} seen (here {memory.held_out:,} held-out rows), in proportion to the second "
+            f"nearest; only rows of the same {' and '.join(panel.entity)} are compared, whatever "
+            f"their {' and '.join(panel.places)}."
+        )
     return [exact, told]
 
 

@@ -4,6 +4,7 @@ Rows of an entity are near to each other because of the entity, and each of its 
 row. So how near a new row is to others can only be told within its entity, and whatever its place.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from kermix.comparison.column_places import ColumnPlace
 from kermix.comparison.column_values import ColumnValues, ComparedRows
 from kermix.data.tables.columns import NumberColumn
 
-__all__ = ["Panel", "RowsOfEntities", "panel_of", "within_entities"]
+__all__ = ["Panel", "RowsOfEntities", "looked_at", "panel_of", "within_entities"]
 
 LOOKED_AT = 5000  # rows: pairs of them tell a key from chance
 MOST_COLUMNS = 30
@@ -47,20 +48,17 @@ class RowsOfEntities(NamedTuple):
     entities: Tensor
 
 
-def panel_of(rows: ComparedRows, among: Tensor) -> Panel | None:
+def panel_of(columns: Mapping[str, ColumnValues]) -> Panel | None:
     """The panel that a table is; None if it is none.
 
     Entities and places both have many rows, but a pair of them hardly ever two, although chance
     would give pairs.
 
     Args:
-        rows: A table.
-        among: Which of its rows are looked at.
+        columns: Some rows of the table (`looked_at`), by the names of the columns.
     """
-    if len(rows.names) > MOST_COLUMNS:
+    if len(columns) > MOST_COLUMNS:
         return None
-    chosen = among[torch.randperm(len(among), generator=torch.Generator().manual_seed(0))]
-    columns = {name: rows.column(name, chosen[:LOOKED_AT]) for name in rows.names}
     codes = {name: _codes(c) for name, c in columns.items()}
     repeated = [n for n, c in codes.items() if 1 < len(np.unique(c)) <= len(c) / 2]
     named = [n for n in repeated if columns[n].codes is not None]
@@ -74,6 +72,11 @@ def panel_of(rows: ComparedRows, among: Tensor) -> Panel | None:
         if keys:
             return min(keys, key=lambda k: _strangeness(k, columns, codes))
     return None
+
+
+def looked_at(rows: int) -> Tensor:
+    """Which of so many rows are enough to tell a panel."""
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(0))[:LOOKED_AT]
 
 
 def _codes(column: ColumnValues) -> np.ndarray:
@@ -100,7 +103,7 @@ def _pairs(codes: np.ndarray) -> float:
 
 
 def _strangeness(
-    panel: Panel, columns: dict[str, ColumnValues], codes: dict[str, np.ndarray]
+    panel: Panel, columns: Mapping[str, ColumnValues], codes: dict[str, np.ndarray]
 ) -> tuple[int, float]:
     """What entities are by nature comes first: names, and what rows are alike by.
 

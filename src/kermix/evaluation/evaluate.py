@@ -20,7 +20,7 @@ from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError, SampleError
 from kermix.evaluation.answers import answer_of, copies_in_words
 from kermix.evaluation.distance_scores import distance_scores, neighbour_scores_of
-from kermix.evaluation.entities import Panel, panel_of, within_entities
+from kermix.evaluation.entities import Panel, looked_at, panel_of, within_entities
 from kermix.evaluation.memorizing import Memorizing, Within, memorizing
 from kermix.evaluation.novelty import check_eta
 from kermix.evaluation.parts import needed_rows
@@ -93,7 +93,7 @@ def evaluate(
             for fidelity and diversity, and for novelty at least a tenth of the median rule.
         kernel: Kernel to use instead of the Gaussian, such as `kermix.CosineKernel`; then omit
             `v`.
-        held_out: Real samples that the generator has not seen, to detect memorization.
+        held_out: Real samples that the generator has not seen, to find near copies.
         embed: Function from a batch of rows, or of images of shape (B, C, H, W) with values from 0
             to 1, to embeddings of shape (B, d), such as a network.
         pictures: Folders with the images whose embeddings are the rows of real and fake, in the
@@ -254,7 +254,9 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], l
     if data.held_out is not None:
         at_held = some(len(data.held_out), NEAREST_ROWS)
         held = data.held_out[at_held]
-        panel = panel_of(data.every, at_real) if data.table else None
+        if data.table:
+            few = at_real[looked_at(len(at_real))]
+            panel = panel_of({n: data.every.column(n, few) for n in data.every.names})
         if panel is not None:
             both = len(data.points)
             within = _within(data, panel, [at_real, data.n + at_fake, both + at_held])

@@ -104,14 +104,14 @@ def memorizing(
     are repeated, the share of samples that equal a training row must be more than twice that of
     held-out rows, or else that of training rows which equal another one, beyond chance.
 
-    **Near copies** need held-out rows. For each sample, the distance to the nearest training row is
-    divided by that to the second nearest: near 0 for a copy, whatever the local scale. If samples
-    were new rows, these ratios would be distributed like those of held-out rows, so equal shares of
-    both should be below any level; the p-value is exact for that (hypergeometric, for the smallest
-    ratios and two more levels), and twice as many samples must be below it. The same must hold
-    against the distances of training rows to the other ones, because held-out rows may be
-    further away for reasons of their own, such as a later year. There, two rows that are close to
-    each other both have a small ratio, so they count half.
+    **Near copies** need held-out rows. For each sample, the distance to the nearest training row
+    is divided by that to the second nearest: near 0 for a copy, whatever the local scale. If
+    samples were new rows, these ratios would be distributed like those of held-out rows, so equal
+    shares of both should be below any level; the p-value is exact for that (hypergeometric, for
+    the smallest ratios and two more levels), and twice as many samples must be below it. The same
+    must hold against the distances of training rows to the other ones, because held-out rows may
+    be further away for reasons of their own, such as a later year. There, two rows that are close
+    to each other both have a small ratio, so they count half.
 
     Tests of exact copies get a twentieth of any level where there are held-out rows, and those of
     the three levels of near copies share the rest equally.
@@ -241,10 +241,8 @@ def _too_near(ratio: Tensor, new: Tensor, alike: int) -> _Excess:
         limit = float(ordered[j])
         k = int((ratio < limit).sum())
         few = -(-j // alike)
-        if k / n > TIMES * (j + 1) / m:
-            p = _hypergeometric(few, n, m // alike, k + few)
-        else:
-            p = 1.0
+        many = k / n > TIMES * (j + 1) / m
+        p = _hypergeometric(few, n, m // alike, k + few) if many else 1.0
         if p < best.pvalue or (p == best.pvalue == 1.0):
             best = _Excess(p, max(0.0, k / n - j / m), _difference(k, n, j, m), limit)
     return best

@@ -131,7 +131,8 @@ def _coded_by_real(read: Sources, held_out: Any, reading: Reading) -> ComparedRo
         held = [] if held_out is None else [_held_numbers(held_out, first, reading)]
         every = torch.cat([first.values, second.values, *(h.to(first.values) for h in held)])
         return ComparedRows(every, len(first), tuple(first.columns))
-    schema = Schema.of(read.frames[0], kinds=dict(reading.kinds))
+    kinds: dict[str, Any] = dict(reading.kinds)
+    schema = Schema.of(read.frames[0], kinds=kinds)
     if not schema.modelled and read.mixed is not None:
         schema = read.mixed.schema
     own = schema.encode(read.frames[0], unseen="unknown", name=first.name)
