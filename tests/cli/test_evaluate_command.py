@@ -47,7 +47,7 @@ def test_the_first_line_is_the_answer_and_the_page_begins_with_it(folder, tmp_pa
     files = folder / "real.csv", folder / "fake.csv"
     output = invoke(*files, "--held-out", folder / "held.csv", *FAST, "-o", page)
     assert output.startswith("The samples differ from real data")
-    assert "copy training rows" in " ".join(output.split())
+    assert "exact copies of training rows" in " ".join(output.split())
     assert output.strip().splitlines()[-1] == f"Report: {page}"
     for title in ("fidelity", "Vendi score, fake / real", "missed (KEN)", "coverage", "shape"):
         assert f"\n{title} " in output

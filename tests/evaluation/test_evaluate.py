@@ -42,7 +42,7 @@ def test_a_dropped_mode_and_copies_are_found(dropped):
     assert not found.good
     assert str(found).splitlines()[0] == found.answer
     assert "lack" in found.answer
-    assert "copy training rows" in found.answer
+    assert "4 % of the samples are exact copies of training rows" in found.answer
     assert len(found.missed) == 1
     assert set(mode[list(found.missed[0].exemplars)].tolist()) == {4}
     assert found.missed[0].excess == pytest.approx(0.2, abs=0.06)
@@ -69,13 +69,13 @@ def test_each_score_has_an_error_bar_or_a_certificate_and_a_reading(dropped):
     assert names == [
         "fidelity", "classifier", "vendi_real", "vendi_fake", "vendi_ratio", "rke_real",
         "rke_fake", "rke_ratio", "invented", "missed", "precision", "recall", "density",
-        "coverage", "kid", "frechet", "memorized", "nearer",
+        "coverage", "kid", "frechet", "copies", "memorized", "nearer",
     ]  # fmt: skip
     for score in found.scores:
         assert score.error is not None or score.certificate is not None, score.name
         assert score.reading
         assert score.needed >= 1
-        assert score.rows == 400
+        assert score.rows == (500 if score.name.endswith("_real") else 400)
     json.dumps(found.to_dict(), allow_nan=False)
     with pytest.raises(OptionError, match="vendi_real"):
         found.score("fid")
@@ -133,6 +133,27 @@ def test_tables_with_categories_times_and_gaps(tmp_path):
     frames = km.evaluate(real, fake, held_out=held, **QUICK)
     assert frames["shape"] == found["shape"]
     assert frames["vendi_ratio"] == pytest.approx(found["vendi_ratio"], rel=1e-9)
+
+
+def _of_real(found):
+    return {s.name: (s.value, s.error, s.certificate) for s in found.scores if "_real" in s.name}
+
+
+@pytest.mark.parametrize("kind", ["table", "array", "numbers"])
+def test_scores_of_real_rows_are_the_same_beside_every_generator(kind):
+    real = table(150, 0)
+    others = [table(150, 1), table(90, 2, 5.0), table(200, 3).assign(kind="z"), real[:60]]
+    if kind != "table":
+        real, *others = (
+            frame[["price"]].fillna(1.0).assign(size=np.arange(float(len(frame))) % 7 * 40)
+            for frame in (real, *others)
+        )
+    if kind == "array":
+        real, *others = (torch.from_numpy(frame.to_numpy()) for frame in (real, *others))
+    few = {"permutations": 10, "rank": 40, "neighbours": 3}
+    found = [_of_real(km.evaluate(real, other, **few)) for other in others]
+    assert set(found[0]) == {"vendi_real", "rke_real"}
+    assert all(other == found[0] for other in found)
 
 
 def test_mixed_rows_have_the_distances_of_their_kernel():
@@ -263,7 +284,7 @@ def test_both_claims_together_hold_the_level(dropped):
     def good(pvalue, of_copies, level=0.01):
         different = pvalue <= found.verdict.level
         verdict = replace(found.verdict, pvalue=pvalue, different=different)
-        memory = replace(found.memorizing, pvalue=of_copies)
+        memory = replace(found.memorizing, copies_pvalue=of_copies, near_pvalue=1.0)
         return answer_of(verdict, scores, (), (), memory, level)[1]
 
     assert good(0.041, 0.011)
@@ -272,14 +293,17 @@ def test_both_claims_together_hold_the_level(dropped):
     assert good(0.5, 0.01, level=0.002)
 
 
-def test_five_exact_copies_among_five_hundred_rows_are_told():
+def test_five_exact_copies_among_five_hundred_rows_are_told(tmp_path):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1000, 2, generator=generator)
     x[500:505] = x[:5]
     whole = pd.DataFrame(x.numpy(), columns=["a", "b"]).assign(k=["u", "v"] * 500)
     found = km.evaluate(whole[:500], whole[500:], permutations=30, rank=20)
+    page = evaluation_report(found).save(tmp_path / "page.html").read_text()
+    assert "1 % are exact copies" in page
+    assert "near copies" not in page.replace("Near copy", "")
     assert found.good is False
-    assert "1 % of the samples copy training rows" in found.answer
+    assert "1 % of the samples are exact copies of training rows" in found.answer
 
 
 def test_everything_missing_is_one_hundred_percent():

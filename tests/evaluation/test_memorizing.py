@@ -24,27 +24,45 @@ def test_the_tail_is_the_hypergeometric_one():
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
-@pytest.mark.parametrize("held", [True, False])
-def test_one_percent_of_copies_is_found(noise, held):
+def test_one_percent_of_copies_is_found(noise):
     training, fresh, held_out = rows(2000, 5, 0), rows(1980, 5, 1), rows(1000, 5, 2)
     copied = training[:20] + noise * rows(20, 5, 3)
     samples = torch.cat([fresh[:1000], copied, fresh[1000:]])
-    found = memorizing(training, samples, held_out if held else None)
+    found = memorizing(training, samples, held_out)
     assert found.pvalue < 0.001
     assert found.memorized == pytest.approx(0.01, abs=0.004)
+    low, high = found.interval
+    assert 0.004 < low < found.memorized < high < 0.02
     assert found.copies == pytest.approx(0.01 if noise == 0 else 0, abs=1e-9)
     pairs = dict(found.rows)
     assert all(pairs[1000 + k] == k for k in range(20))
 
 
-def test_of_many_training_rows_some_take_the_place_of_held_out_ones(monkeypatch):
+def test_of_many_training_rows_some_are_compared_with_the_others(monkeypatch):
     monkeypatch.setattr(module, "MOST_COMPARED", 200)
-    training = rows(900, 4, 0)
+    training, held_out = rows(900, 4, 0), rows(300, 4, 3)
     samples = torch.cat([rows(180, 4, 1), training[:20]])
-    found = memorizing(training, samples)
+    found = memorizing(training, samples, held_out)
     assert found.pvalue < 0.001
     assert found.memorized == pytest.approx(0.1, abs=0.02)
-    assert memorizing(training, rows(200, 4, 2)).pvalue > 0.05
+    assert memorizing(training, rows(200, 4, 2), held_out).pvalue > 0.05
+
+
+def test_near_copies_need_held_out_rows():
+    training = rows(300, 4, 0)
+    found = memorizing(training, training + 1e-3 * rows(300, 4, 1))
+    assert found.memorized is found.interval is found.near_pvalue is found.nearer is None
+    assert found.copies == 0
+    assert found.pvalue == 1
+
+
+def test_held_out_rows_that_are_further_away_accuse_nobody():
+    """Such as rows of later years: other training rows are as near to each other as samples."""
+    training, samples = rows(600, 2, 0), rows(600, 2, 1)
+    late = 3 + 0.2 * torch.arange(200.0)[:, None].double() * torch.ones(1, 2).double()
+    assert memorizing(training, samples, late).pvalue > 0.05
+    copied = training + 1e-3 * rows(600, 2, 2)
+    assert memorizing(training, copied, late).pvalue < 1e-9
 
 
 def test_new_rows_are_not_called_copies():
@@ -73,7 +91,8 @@ def test_five_exact_copies_among_many_continuous_rows_are_found(held, dtype):
     samples[100:105] = training[:5]
     found = memorizing(training, samples, held_out if held else None)
     assert found.pvalue < 0.01
-    assert found.memorized == found.copies == 0.01
+    assert found.copies == 0.01
+    assert found.memorized == (0.01 if held else None)
     assert sorted(found.rows) == [(100 + k, k) for k in range(5)]
 
 
@@ -88,7 +107,6 @@ def test_what_is_equal_by_nature_is_no_copy():
     training, samples = rows(300, 3, 0), rows(300, 3, 1)
     training[0] = samples[:30] = 0.0
     assert memorizing(training, samples).copies == 0.1
-    assert module._equal_by_chance(1, 300, training) == 1.0
     # Rows that real data repeat show that equal rows are natural.
     training[10:20], samples[40:45] = training[20:30], training[5:10]
     assert memorizing(training, samples).pvalue > 0.01
@@ -135,4 +153,4 @@ def test_bad_input_is_refused_by_name():
     with pytest.raises(OptionError, match="three"):
         memorizing(x[:2], x)
     assert math.isfinite(memorizing(torch.ones(4, 2), torch.ones(3, 2)).pvalue)
-    assert np.isfinite(memorizing(x, x[:1]).nearer)
+    assert math.isfinite(memorizing(x, x[:1]).pvalue)

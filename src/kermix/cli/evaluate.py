@@ -42,7 +42,7 @@ def command(
     held_out: Annotated[
         str | None,
         typer.Option(
-            "--held-out", help="Real rows that the generator has not seen, to detect memorization."
+            "--held-out", help="Real rows that the generator has not seen, to find near copies."
         ),
     ] = None,
     variance: Annotated[

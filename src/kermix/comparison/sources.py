@@ -33,11 +33,13 @@ class Sources:
         tables: Numbers, or mixed rows, of each.
         mixed: How mixed rows were made; None if all columns are numbers without gaps.
         notes: What was assumed and left out.
+        frames: What mixed rows were made of.
     """
 
     tables: tuple[Table, ...]
     mixed: MixedRows | None
     notes: list[str]
+    frames: tuple[Frame, ...] = ()
 
 
 def read_sources(
@@ -93,7 +95,7 @@ def read_sources(
         f"{_counted(numbers, len(schema.modelled) - numbers)}; missing values are one of their "
         "own.",
     ]
-    return Sources(tuple(rows), maker, notes)
+    return Sources(tuple(rows), maker, notes, tuple(frames))
 
 
 def _kept(frame: Frame, without: Tensor) -> Frame:

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from kermix.comparison.verdict import SMALL, Verdict, auc_text
-from kermix.evaluation.memorizing import Memorizing
+from kermix.evaluation.entities import Panel
+from kermix.evaluation.memorizing import FEWEST_HELD_OUT, Memorizing
 from kermix.evaluation.novelty import NovelMode
 from kermix.evaluation.result import Score
 
-__all__ = ["answer_of"]
+__all__ = ["answer_of", "copies_in_words"]
 
 SURE = 3.0  # standard errors
 WEAK = 0.6  # AUC above which rows are told apart by more than a little
@@ -33,11 +34,9 @@ def answer_of(
         level_of_copies: At which p-value of it samples are called copies.
         named: Whether columns have names, so that those that differ are worth telling.
     """
-    copied = memory is not None and memory.pvalue <= level_of_copies and memory.memorized > 0
+    copied = [] if memory is None else _copied(memory, level_of_copies)
     against = _against(scores, invented, missed) if verdict.different else []
-    if copied:
-        assert memory is not None
-        against.append(f"{_percent(memory.memorized)} of the samples copy training rows")
+    against += copied
     parts = [_headline(verdict)]
     if against:
         parts.append(_sentence(against))
@@ -49,6 +48,58 @@ def answer_of(
         parts.append(f"They are as diverse as real data (Vendi score {ratio.value:.2f} times).")
     good = None if not told and not copied else not verdict.different and not copied
     return " ".join(parts), good
+
+
+def _copied(memory: Memorizing, level: float) -> list[str]:
+    """Copies beyond chance, in words."""
+    found = []
+    exact = memory.copies_pvalue <= level and memory.copies > 0
+    if exact:
+        real = "of held-out rows" if memory.held_out else "of real rows repeat another one"
+        also = f" ({_percent(memory.copies_held_out)} {real})" if memory.copies_held_out else ""
+        found.append(
+            f"{_percent(memory.copies)} of the samples are exact copies of training rows{also}"
+        )
+    near, told = memory.near_pvalue, memory.interval
+    if near is None or near > level or memory.memorized is None or told is None:
+        return found
+    if exact and told[0] <= memory.copies:
+        return found  # they are those
+    share = f"{_percent(memory.memorized)} ({_percent(told[0])} to {_percent(told[1])})"
+    also = ", exact ones among them" if exact else ""
+    return [*found, f"{share} are near copies{also}" if exact else
+            f"{share} of the samples are near copies of training rows"]  # fmt: skip
+
+
+def copies_in_words(memory: Memorizing, panel: Panel | None, held_out: bool) -> list[str]:
+    """What the words mean, a line each.
+
+    Args:
+        memory: What was found.
+        panel: Whose entities distances were within.
+        held_out: Whether there were held-out rows.
+    """
+    exact = "Exact copy: a sample that equals a training row in all columns."
+    near = "Near copy: a sample nearer to a training row than real rows that the generator has not"
+    if not held_out:
+        told = (
+            f"{near} seen. No share of them without such rows: give --held-out FILE (held_out=)."
+        )
+    elif panel is None:
+        told = (f"{near} seen (here {memory.held_out:,} held-out rows), in proportion to the "
+                "second nearest training row.")  # fmt: skip
+    elif memory.memorized is None:
+        told = (
+            f"{near} seen, of the same {' and '.join(panel.entity)}. No share of them: fewer than "
+            f"{FEWEST_HELD_OUT} held-out rows are of one with two training rows."
+        )
+    else:
+        told = (
+            f"{near} seen (here {memory.held_out:,} held-out rows), in proportion to the second "
+            f"nearest; only rows of the same {' and '.join(panel.entity)} are compared, whatever "
+            f"their {' and '.join(panel.places)}."
+        )
+    return [exact, told]
 
 
 def _headline(verdict: Verdict) -> str:

@@ -18,12 +18,13 @@ from kermix.costs.functions import Kernel
 from kermix.data.dataset import column_names
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError, SampleError
-from kermix.evaluation.answers import answer_of
+from kermix.evaluation.answers import answer_of, copies_in_words
 from kermix.evaluation.distance_scores import distance_scores, neighbour_scores_of
-from kermix.evaluation.memorizing import Memorizing, memorizing
+from kermix.evaluation.entities import Panel, looked_at, panel_of, within_entities
+from kermix.evaluation.memorizing import Memorizing, Within, memorizing
 from kermix.evaluation.novelty import check_eta
 from kermix.evaluation.parts import needed_rows
-from kermix.evaluation.reading import Embedding, JudgedData, read_judged
+from kermix.evaluation.reading import Embedding, JudgedData, euclidean, read_judged
 from kermix.evaluation.result import Evaluation, Score
 from kermix.evaluation.sampling import (
     RULES,
@@ -89,11 +90,11 @@ def evaluate(
             (tables, .npy, .npz, .safetensors), a folder of images, or a sketch.
         fake: Samples of the generator, in the same format. For two sketches, only the scores
             available from sketches are computed.
-        v: Variance of the Gaussian kernel; "auto" is `kermix.stable_variance` of both for fidelity
-            and diversity, and for novelty at least a tenth of the median rule.
+        v: Variance of the Gaussian kernel; "auto" is `kermix.stable_variance` of the real samples
+            for fidelity and diversity, and for novelty at least a tenth of the median rule.
         kernel: Kernel to use instead of the Gaussian, such as `kermix.CosineKernel`; then omit
             `v`.
-        held_out: Real samples that the generator has not seen, to detect memorization.
+        held_out: Real samples that the generator has not seen, to find near copies.
         embed: Function from a batch of rows, or of images of shape (B, C, H, W) with values from 0
             to 1, to embeddings of shape (B, d), such as a network.
         pictures: Folders with the images whose embeddings are the rows of real and fake, in the
@@ -156,19 +157,22 @@ def evaluate(
     verdict = _verdict(data, of_difference, permutations, seed)
     say("features", 0.35)
     given: Any = v if not automatic else "stable" if kernel is None else None
-    chosen = chosen_kernel(given, kernel, data.points)
+    chosen = chosen_kernel(given, kernel, data.real)
     sides = [data.real, data.fake]
     features = feature_map_of(sides, chosen, rank, RESIDUAL, seed)
-    broad = _broad_kernel(data.points, chosen) if given == "stable" else None
+    of_real = feature_map_of(sides[:1], chosen, rank, RESIDUAL, seed)
+    broad = _broad_kernel(data.real, chosen) if given == "stable" else None
     coarse = None if broad is None else feature_map_of(sides, broad, rank, RESIDUAL, seed)
     say("diversity and novelty", 0.4)
-    spectral = spectral_scores(data, features, coarse, eta, modes, exemplars, verdict, seed)
+    spectral = spectral_scores(
+        data, features, of_real, coarse, eta, modes, exemplars, verdict, seed
+    )
     say("neighbours", 0.7)
     near = neighbour_scores_of(data, neighbours, seed)
     say("distances", 0.8)
     distances = distance_scores(data, seed)
     say("memorizing", 0.85)
-    found, memory = _memorizing(data, seed)
+    found, memory, words = _memorizing(data, seed)
     say("columns", 0.9)
     tables, of_table = _table(data, seed)
     scores = (
@@ -177,7 +181,7 @@ def evaluate(
     )  # fmt: skip
     say("done", 1.0)
     return _result(
-        data, [s for s in scores if s is not None], spectral, found, tables, verdict,
+        data, [s for s in scores if s is not None], spectral, found, words, tables, verdict,
         COPIES * level,
         kernel_in_words(chosen, features.rank)
         + ("" if broad is None or coarse is None else
@@ -199,6 +203,7 @@ def _result(
     scores: list[Score],
     spectral: SpectralScores,
     memory: Memorizing,
+    words: list[str],
     tables: TableScores | None,
     verdict: Verdict,
     level_of_copies: float,
@@ -210,7 +215,7 @@ def _result(
     )
     return Evaluation(
         answer, good, tuple(scores), spectral.invented, spectral.missed, memory, tables, verdict,
-        kernel, data.names, (data.n, len(data.fake)), data.notes, data,
+        kernel, data.names, (data.n, len(data.fake)), (*words, *data.notes), data,
     )  # fmt: skip
 
 
@@ -240,34 +245,73 @@ def _classifier(verdict: Verdict) -> Score | None:
     )  # fmt: skip
 
 
-def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score]]:
-    def some(points: Tensor, most: int) -> tuple[Tensor, Tensor]:
-        order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
-        chosen = order[:most].sort().values
-        return points[chosen], chosen
+def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], list[str]]:
+    """What was found, its scores, and what the words mean."""
 
-    real, at_real = some(data.real, AMONG)
-    fake, at_fake = some(data.fake, NEAREST_ROWS)
-    held = None if data.held_out is None else some(data.held_out, NEAREST_ROWS)[0]
-    found = memorizing(real, fake, held, _own_units(data)[at_real])
+    def some(rows: int, most: int) -> Tensor:
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+        return order[:most].sort().values
+
+    at_real, at_fake = some(data.n, AMONG), some(len(data.fake), NEAREST_ROWS)
+    held = within = panel = None
+    if data.held_out is not None:
+        at_held = some(len(data.held_out), NEAREST_ROWS)
+        held = data.held_out[at_held]
+        if data.table:
+            few = at_real[looked_at(len(at_real))]
+            panel = panel_of({n: data.every.column(n, few) for n in data.every.names})
+        if panel is not None:
+            both = len(data.points)
+            within = _within(data, panel, [at_real, data.n + at_fake, both + at_held])
+    found = memorizing(
+        data.real[at_real], data.fake[at_fake], held, _own_units(data)[at_real], within
+    )
     rows = tuple((int(at_fake[i]), int(at_real[k])) for i, k in found.rows)
     found = replace(found, rows=rows)
-    than = "a held-out row is" if held is not None else "a training row is to the others"
-    share = max(found.memorized, 1 / len(fake))
-    error = (share * (1 - share) / len(fake)) ** 0.5
+    m = len(at_fake)
+    than = "held-out rows" if held is not None else "real rows that equal another one"
+    exact = Score(
+        "copies", "exact copies", "memorizing", found.copies, _error(found.copies, m), None,
+        found.copies_held_out, found.copies_pvalue, m, FOR_ONE_PERCENT_OF_COPIES,
+        f"share of fake rows that equal a training row in all columns; if same: of {than}",
+    )  # fmt: skip
+    words = copies_in_words(found, panel, held is not None)
+    if found.memorized is None or found.nearer is None or found.error is None:
+        return found, [exact], words
     return found, [
+        exact,
         Score(
-            "memorized", "memorized share", "memorizing", found.memorized, error, None, 0.0,
-            found.pvalue, len(fake), FOR_ONE_PERCENT_OF_COPIES,
-            "share of fake rows that are closer to a training row than any new row would be",
+            "memorized", "near copies", "memorizing", found.memorized, _error(found.memorized, m),
+            None, 0.0, found.near_pvalue, m, FOR_ONE_PERCENT_OF_COPIES,
+            "share of fake rows, exact copies among them, that are closer to a training row than "
+            "held-out rows are",
         ),
         Score(
             "nearer", "nearer to training rows", "memorizing", found.nearer, found.error, None,
-            0.5, None, len(fake), needed_rows(len(fake), 0.01, found.error),
-            f"how often a fake row is closer to a training row than {than}: 0.5 for new rows, 1 "
-            "for copies",
+            0.5, None, m, needed_rows(m, 0.01, found.error),
+            "how often a fake row is closer to a training row than a held-out row is: 0.5 for new "
+            "rows, 1 for copies",
         ),
-    ]  # fmt: skip
+    ], words  # fmt: skip
+
+
+def _error(share: float, rows: int) -> float:
+    share = min(max(share, 1 / rows), 1 - 1 / rows)
+    return (share * (1 - share) / rows) ** 0.5
+
+
+def _within(data: JudgedData, panel: Panel, at: Sequence[Tensor]) -> Within:
+    """Training rows, samples and held-out rows by entity, as points."""
+    rows = ComparedRows(
+        data.every.pooled[torch.cat(list(at))], len(at[0]), data.every.names, data.every.mixed
+    )
+    found = within_entities(rows, panel, len(at[0]))
+    points, layout = found.rows, data.every.layout
+    if layout is not None:
+        points = euclidean(points, layout._replace(codes=found.codes), len(at[0]))
+    sizes = [len(part) for part in at]
+    parts, entities = points.split(sizes), found.entities.split(sizes)
+    return Within((parts[0], parts[1], parts[2]), (entities[0], entities[1], entities[2]))
 
 
 def _own_units(data: JudgedData) -> Tensor:  # (N, c)

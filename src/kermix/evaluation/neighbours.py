@@ -170,13 +170,30 @@ def _blocks(real: Tensor, fake: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 @torch.no_grad()
-def nearest(rows: Tensor, others: Tensor, count: int = 1) -> tuple[Tensor, Tensor]:
-    """Distances of rows to the nearest of the others, (N, count), and their places among them."""
+def nearest(
+    rows: Tensor,
+    others: Tensor,
+    count: int = 1,
+    groups: Tensor | None = None,
+    their_groups: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Distances of rows to the nearest of the others, (N, count), and their places among them.
+
+    Args:
+        rows: Shape (N, d).
+        others: Shape (M, d).
+        count: How many of the nearest.
+        groups: Of the rows, (N,): rows of other groups are infinitely far.
+        their_groups: Of the others, (M,).
+    """
     step = max(1, PAIRS_AT_ONCE // max(1, len(others)))
-    found = [
-        _distances(part, others).topk(min(count, len(others)), dim=1, largest=False)
-        for part in rows.split(step)
-    ]
+    found = []
+    for k, part in enumerate(rows.split(step)):
+        distances = _distances(part, others)
+        if groups is not None and their_groups is not None:
+            own = groups[k * step : (k + 1) * step, None]
+            distances = torch.where(own == their_groups, distances, torch.inf)
+        found.append(distances.topk(min(count, len(others)), dim=1, largest=False))
     return torch.cat([f.values for f in found]), torch.cat([f.indices for f in found])
 
 

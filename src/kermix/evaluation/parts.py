@@ -11,7 +11,7 @@ from kermix.sketches.features import FeatureMap
 from kermix.sketches.moments import Moments
 from kermix.sketches.sketch import Sketch, moments_of_sums
 
-__all__ = ["Jackknife", "PartedPair", "jackknife", "needed_rows"]
+__all__ = ["Jackknife", "PartedPair", "jackknife", "moments_of_parts", "needed_rows"]
 
 PARTS = 10
 MOST, MOST_ROWS = 1e9, 1e9  # a distance of zero is never known to a tenth of itself
@@ -105,10 +105,23 @@ class PartedPair:
         return self._moments([p for k, p in enumerate(self.parts[side]) if k != left_out])
 
     def _moments(self, parts: list[Sketch]) -> Moments:
-        total: FeatureSums = parts[0].sums
-        for part in parts[1:]:
-            total = total.plus(part.sums)
-        return moments_of_sums(self.features, sum(p.count for p in parts), total)
+        return _added(self.features, parts)
+
+
+def moments_of_parts(
+    features: FeatureMap, points: Tensor, seed: int
+) -> tuple[Moments, list[Moments]]:
+    """Moments of one set of samples, and without each of ten random parts."""
+    parts = _parted(features, points, torch.Generator().manual_seed(seed))
+    without = [_added(features, parts[:k] + parts[k + 1 :]) for k in range(len(parts))]
+    return _added(features, parts), without
+
+
+def _added(features: FeatureMap, parts: list[Sketch]) -> Moments:
+    total: FeatureSums = parts[0].sums
+    for part in parts[1:]:
+        total = total.plus(part.sums)
+    return moments_of_sums(features, sum(p.count for p in parts), total)
 
 
 def _parted(features: FeatureMap, points: Tensor, generator: torch.Generator) -> list[Sketch]:

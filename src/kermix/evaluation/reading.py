@@ -11,12 +11,13 @@ from torch import Tensor
 
 from kermix.comparison.column_values import ComparedRows
 from kermix.comparison.details import standardized
-from kermix.comparison.sources import read_sources
+from kermix.comparison.sources import Sources, read_sources
 from kermix.data.dataset import Dataset
 from kermix.data.loading import load
 from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.mixed_rows import MixedRows
 from kermix.data.tables.reading import read_alike
+from kermix.data.tables.schema import Schema
 from kermix.data.tables.table import Table, common_columns, read_table
 from kermix.errors import ImageError, MissingExtraError, SampleError, TableError
 from kermix.kernels.distances import Layout
@@ -37,11 +38,12 @@ class JudgedData:
     Attributes:
         names: Of the real and the fake set.
         points: Real points and then fake ones, (n + m, d): rows as they are or scaled, categories
-            as columns of zeros and ones, or embeddings.
+            as columns of zeros and ones, or embeddings. Scales and columns come from the real
+            rows alone, so that real points are the same beside any fake ones.
         n: How many are real.
         held_out: Held-out real points, (k, d).
-        rows: The rows in the user's columns, of tables and arrays; None for pictures that are
-            embedded.
+        rows: The rows in the user's columns, coded by both sets together.
+        every: Real, fake and held-out rows, coded by the real ones alone.
         table: Whether columns have names of their own.
         pictures: Real and fake pictures as bytes or numbers, (n, c, h, w) each.
         notes: What was assumed.
@@ -52,6 +54,7 @@ class JudgedData:
     n: int
     held_out: Tensor | None
     rows: ComparedRows
+    every: ComparedRows
     table: bool
     pictures: tuple[Tensor, Tensor] | None
     notes: tuple[str, ...]
@@ -85,8 +88,8 @@ def read_judged(
         held_out: Real samples that the generator has not seen, or None.
         reading: How tables are read.
         embed: From a batch of rows or pictures to embeddings.
-        standardize: Whether columns of numbers are divided by their spread; None: those of tables
-            are, if it differs tenfold.
+        standardize: Whether columns of numbers are divided by the spread of the real ones; None:
+            those of tables are, if it differs tenfold.
         shown: Folders of the pictures that real and fake rows are embeddings of.
         strict: Whether both tables must have the same columns.
     """
@@ -102,31 +105,62 @@ def read_judged(
     rows = ComparedRows(
         torch.cat([first.values, second.values]), len(first), tuple(first.columns), read.mixed
     )
-    held = None if given[2] is None else _held_rows(given[2], first, read.mixed, reading)
     table = _has_names(given[0]) and pictures is None and embed is None
     notes = list(read.notes)
-    together = rows.pooled if held is None else torch.cat([rows.pooled, held.to(rows.pooled)])
-    if read.mixed is not None:
-        points = euclidean(together, read.mixed.layout)
+    every = _coded_by_real(read, given[2], reading)
+    if every.mixed is not None:
+        points = euclidean(every.pooled, every.mixed.layout, len(first))
     else:
         asked: Any = ("auto" if table else False) if standardize is None else standardize
-        _, scale = standardized(rows.pooled.double(), asked, notes)
-        points = together.double()
-        points = points if scale is None else (points - scale[0]) / scale[1]
-    both = len(rows.pooled)
+        _, scale = standardized(first.values.double(), asked, [])
+        points = every.pooled.double()
+        if scale is not None:
+            points = (points - scale[0]) / scale[1]
+            notes.append("Columns are divided by the standard deviations of the real rows.")
+    both, held = len(rows.pooled), len(every.pooled) > len(rows.pooled)
     if shown is not None:
         pictures = _pictures_of(shown, (len(first), len(second)))
     return JudgedData(
-        names, points[:both], len(first), points[both:] if held is not None else None, rows,
-        table, pictures, tuple(notes),
+        names, points[:both], len(first), points[both:] if held else None, rows, every, table,
+        pictures, tuple(notes),
     )  # fmt: skip
 
 
-def euclidean(rows: Tensor, layout: Layout) -> Tensor:  # (N, c + k) -> (N, d)
+def _coded_by_real(read: Sources, held_out: Any, reading: Reading) -> ComparedRows:
+    """Real, fake and held-out rows, whose kinds of columns and scales the real ones set."""
+    first, second = read.tables
+    if not read.frames:
+        held = [] if held_out is None else [_held_numbers(held_out, first, reading)]
+        every = torch.cat([first.values, second.values, *(h.to(first.values) for h in held)])
+        return ComparedRows(every, len(first), tuple(first.columns))
+    kinds: dict[str, Any] = dict(reading.kinds)
+    schema = Schema.of(read.frames[0], kinds=kinds)
+    if not schema.modelled and read.mixed is not None:
+        schema = read.mixed.schema
+    own = schema.encode(read.frames[0], unseen="unknown", name=first.name)
+    maker = MixedRows.of(schema, [own], mark_all=True)
+    frames = [(read.frames[1], second.name)]
+    if held_out is not None:
+        frames.append((read_alike([held_out], reading)[0][0], "held_out"))
+    others = [schema.encode(f, unseen="unknown", name=n, extra=True) for f, n in frames]
+    return ComparedRows(
+        torch.cat([maker(own), *map(maker, others)]), len(first), maker.column_names, maker
+    )
+
+
+def euclidean(
+    rows: Tensor, layout: Layout, known: int | None = None
+) -> Tensor:  # (N, c + k) -> (N, d)
     r"""Mixed rows as points whose distances are those of the kernel of mixed rows.
 
     A code becomes columns of zeros and, for its value, $s / \sqrt 2$; all is scaled so that
     squared distances divided by the dimension are those divided by the number of columns.
+
+    Args:
+        rows: Numbers, and then codes.
+        layout: Which are which.
+        known: How many of the first rows set the columns of a code, so that their points are the
+            same whatever the other rows are; values that only those have share one column more.
 
     Example:
         >>> rows = torch.tensor([[0.0, 3.0], [1.0, 3.0], [0.0, 4.0]])
@@ -137,14 +171,15 @@ def euclidean(rows: Tensor, layout: Layout) -> Tensor:  # (N, c + k) -> (N, d)
     numbers = rows.shape[1] - layout.codes
     parts = [rows[:, :numbers].double()]
     for code in rows[:, numbers:].mT:
-        values, places, counts = code.unique(return_inverse=True, return_counts=True)
+        values, counts = code[:known].unique(return_counts=True)
         if len(values) > MOST_VALUES:
             often = counts.argsort(descending=True, stable=True)[: MOST_VALUES - 1]
-            new = torch.full((len(values),), MOST_VALUES - 1)
-            new[often] = torch.arange(MOST_VALUES - 1)
-            places = new[places]
-        if len(values) > 1:
-            hot = torch.nn.functional.one_hot(places).double()
+            values = values[often.sort().values]
+        rest = known is not None or len(values) < len(code.unique())
+        hot = (code[:, None] == values).double()
+        if rest:
+            hot = torch.cat([hot, 1 - hot.sum(1, keepdim=True)], 1)
+        if hot.shape[1] > 1:
             parts.append(hot * (layout.mismatch / 2) ** 0.5)
     points = torch.cat(parts, 1)
     return points * (points.shape[1] / layout.columns) ** 0.5
@@ -244,16 +279,12 @@ def _embedded(source: Any, embed: Embedding, pictures: bool) -> Tensor:
     return torch.cat(found)
 
 
-def _held_rows(source: Any, first: Table, mixed: MixedRows | None, reading: Reading) -> Tensor:
+def _held_numbers(source: Any, first: Table, reading: Reading) -> Tensor:
     """Held-out rows in the columns of the others."""
-    if mixed is None:
-        found = read_table(source, reading=reading) if not isinstance(source, Table) else source
-        if found.named and first.named:
-            found = found.select(first.columns)
-        return common_columns(first, found)[1].values
-    ((frame, _),) = read_alike([source], reading)
-    encoded = mixed.schema.encode(frame, unseen="unknown", name="held_out", extra=True)
-    return mixed(encoded)
+    found = read_table(source, reading=reading) if not isinstance(source, Table) else source
+    if found.named and first.named:
+        found = found.select(first.columns)
+    return common_columns(first, found)[1].values
 
 
 def _has_names(source: Any) -> bool:

@@ -8,7 +8,7 @@ from kermix.comparison.verdict import Verdict
 from kermix.costs.primal import fidelity, svd_interval
 from kermix.evaluation.diversity import diversity_of
 from kermix.evaluation.novelty import NovelMode, modes_of, novelty_of, novelty_score
-from kermix.evaluation.parts import PartedPair, jackknife, needed_rows
+from kermix.evaluation.parts import PartedPair, jackknife, moments_of_parts, needed_rows
 from kermix.evaluation.reading import JudgedData
 from kermix.evaluation.result import Score
 from kermix.evaluation.spectra import spectrum_of_moments
@@ -37,9 +37,9 @@ READINGS = {
     "fidelity": "overlap of both distributions in the kernel's feature space, from 0 to 1",
     "vendi": "effective number of distinct samples, from 1 to the number of rows",
     "rke": "effective number of modes, frequent ones counting more",
-    "vendi_ratio": "diversity of fake over real: below 1 modes are missing or narrow, above 1 "
-    "there is too much noise",
-    "rke_ratio": "number of modes, fake over real",
+    "vendi_ratio": "diversity of fake over real, of as many rows of each: below 1 modes are "
+    "missing or narrow, above 1 there is too much noise",
+    "rke_ratio": "number of modes, fake over real, of as many rows of each",
     "invented": "mass and variety of what fake samples have more often than real ones; read it "
     "against `if same`",
     "missed": "mass and variety of what real samples have more often than fake ones",
@@ -60,6 +60,7 @@ class SpectralScores:
 def spectral_scores(
     data: JudgedData,
     features: FeatureMap,
+    of_real: FeatureMap,
     coarse: FeatureMap | None,
     eta: float,
     modes: int,
@@ -70,11 +71,13 @@ def spectral_scores(
     """Scores of as many rows of each set as the smaller one has.
 
     They depend on how many rows they are of, so those of sets of different sizes would differ
-    though the distributions do not.
+    though the distributions do not. The diversity of real data is of all real rows and of nothing
+    else, so that it is the same number beside every generator.
 
     Args:
         data: Both sets.
         features: The feature map.
+        of_real: That of the diversity of real data, whose landmarks are real rows.
         coarse: That of novelty, if it has another kernel.
         eta: How many times as frequent a novel mode is.
         modes: How many of them at most.
@@ -92,7 +95,7 @@ def spectral_scores(
     pair = PartedPair(features, real, fake, seed)
     x, y = pair.whole
     fidelity_ = _fidelity(pair, x, y, pair.mixed(MIXTURES), verdict, rows)
-    diversity = _diversity(pair, x, y, rows)
+    diversity = _diversity(pair, x, y, moments_of_parts(of_real, data.real, seed), rows, data.n)
     if coarse is not None:
         features, pair = coarse, PartedPair(coarse, real, fake, seed)
         x, y = pair.whole
@@ -196,19 +199,29 @@ def _fidelity(
     )  # fmt: skip
 
 
-def _diversity(pair: PartedPair, x: Moments, y: Moments, rows: int) -> list[Score]:
+def _diversity(
+    pair: PartedPair,
+    x: Moments,
+    y: Moments,
+    of_real: tuple[Moments, list[Moments]],
+    rows: int,
+    real_rows: int,
+) -> list[Score]:
     without = pair.without_each()
     found = []
     for name, title, order in (("vendi", "Vendi score", 1.0), ("rke", "RKE", 2.0)):
         (real, real_bound), (fake, fake_bound) = (number_of(m, order) for m in (x, y))
         left = [[number_of(sides[k], order)[0] for sides in without] for k in (0, 1)]
-        for k, (side, value, bound) in enumerate(
-            (("real", real, real_bound), ("fake", fake, fake_bound))
+        whole, some = of_real
+        for side, (value, bound), values, count in (
+            ("real", number_of(whole, order), [number_of(m, order)[0] for m in some], real_rows),
+            ("fake", (fake, fake_bound), left[1], rows),
         ):
-            told = jackknife(value, left[k])
+            told = jackknife(value, values)
             found.append(
                 Score(f"{name}_{side}", f"{title}, {side}", "diversity", value, told.error, bound,
-                      None, None, rows, needed_rows(rows, WANTED * value, *told), READINGS[name])
+                      None, None, count, needed_rows(count, WANTED * value, *told),
+                      READINGS[name])
             )  # fmt: skip
         told = jackknife(fake / real, [b / a for a, b in zip(*left, strict=True)])
         sure = ratio_bound(fake, fake_bound, real, real_bound)

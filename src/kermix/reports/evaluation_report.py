@@ -15,7 +15,8 @@ from kermix.reports.small_charts import gauge_svg
 
 __all__ = ["evaluation_report"]
 
-MAIN = ("fidelity", "classifier", "vendi_ratio", "precision", "coverage", "memorized", "shape")
+MAIN = ("fidelity", "classifier", "vendi_ratio", "precision", "coverage", "copies", "memorized",
+        "shape")  # fmt: skip
 MOST_COLUMNS, MOST_LINES = 8, 20
 
 
@@ -105,8 +106,11 @@ def _copies(page: Report, found: Evaluation, data: JudgedData) -> None:
     if memory is None or not memory.rows:
         return
     page.heading("Samples that are too close to training rows")
-    page.text(f"{100 * memory.memorized:.2g} % of the samples (p = {memory.pvalue:.2g}); each "
-              "sample, and below it the training row.")  # fmt: skip
+    shares = [f"{100 * memory.copies:.2g} % are exact copies"]
+    if memory.memorized is not None:
+        shares.append(f"about {100 * memory.memorized:.2g} % near copies, those among them")
+    page.text(f"{', '.join(shares)} (p = {memory.pvalue:.2g}); each sample, and below it the "
+              "training row.")  # fmt: skip
     pairs = memory.rows[:10]
     if data.pictures is not None:
         real, fake = data.pictures

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from scipy.special import logsumexp
 
+from kermix.comparison.column_values import ColumnValues
 from kermix.data.tables.closeness import closest_distances, copies
 from kermix.data.tables.columns import CategoryColumn
 from kermix.data.tables.schema import EncodedTable, Schema
 from kermix.errors import MissingExtraError, SampleError
+from kermix.evaluation.entities import looked_at, panel_of
 from kermix.training.mixture_search import gaussian_log_densities
 
 __all__ = ["Pair", "Privacy", "TableQuality", "detection_score", "grouped", "judge_samples",
@@ -39,7 +41,8 @@ class Pair:
 class Privacy:
     """Distances to the closest training row: median and 5 % quantile, of samples and of new rows.
 
-    See `kermix.data.tables.closeness.closest_distances`.
+    See `kermix.data.tables.closeness.closest_distances`; in a panel of entities the place, such as
+    the year, does not count.
     """
 
     samples: tuple[float, float]
@@ -249,13 +252,29 @@ def _privacy(
     schema: Schema, samples: EncodedTable, fitted: EncodedTable, held: EncodedTable
 ) -> Privacy:
     few = samples[:NEAREST_ROWS]
-    to_training = closest_distances(schema, few, fitted[:AMONG])
+    places = _places(schema, fitted)
+    to_training = closest_distances(schema, few, fitted[:AMONG], places)
     if len(held) < 2:
         return Privacy(_spread(to_training), None, None)
-    of_held = closest_distances(schema, held[:NEAREST_ROWS], fitted[:AMONG])
+    of_held = closest_distances(schema, held[:NEAREST_ROWS], fitted[:AMONG], places)
     apart = to_training[:, None] - of_held
     nearer = float(((apart < 0) + 0.5 * (apart == 0)).mean())
     return Privacy(_spread(to_training), _spread(of_held), nearer)
+
+
+def _places(schema: Schema, rows: EncodedTable) -> tuple[str, ...]:
+    """Columns of a panel in which held-out rows are never where training rows are: the year."""
+    some = rows[looked_at(len(rows)).numpy()]
+    numbers, positions = list(schema.numbers), schema.positions(some)
+    columns = {}
+    for k, column in enumerate(schema.modelled):
+        if isinstance(column, CategoryColumn):
+            columns[column.name] = ColumnValues(column.name, "category", codes=some.codes[:, k])
+        else:
+            own = positions[:, numbers.index(column)]
+            columns[column.name] = ColumnValues(column.name, column.kind, own)
+    panel = panel_of(columns)
+    return () if panel is None else panel.places
 
 
 def _spread(distances: np.ndarray) -> tuple[float, float]:

@@ -140,13 +140,19 @@ def _privacy(page: Report, quality: TableQuality, found: Privacy) -> None:
     if found.held_out is not None:
         rows.append(("held-out rows", f"{quality.copies_held:.2%}", *found.held_out))
     page.table(
-        ("", "equal to a training row", "distance to the closest one: median", "5 % quantile"),
+        (
+            "",
+            "exact copies of a training row",
+            "distance to the closest one: median",
+            "5 % quantile",
+        ),
         rows,
     )
     if found.nearer_to_training is not None:
         page.text(
             f"A sample is closer to the training rows than a held-out row in "
-            f"{found.nearer_to_training:.1%} of all comparisons; 50 % if nothing is memorized."
+            f"{found.nearer_to_training:.1%} of all comparisons; about 50 % if nothing is "
+            "memorized. kermix evaluate --held-out looks for near copies."
         )
     page.text(
         "These numbers describe these samples. The model does not provide differential privacy, "

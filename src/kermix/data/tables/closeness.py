@@ -1,7 +1,7 @@
 """How near rows of a table are to other rows: copies, distances, and how to keep away."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,13 @@ def _keys(rows: EncodedTable) -> list[bytes]:
     return [c.tobytes() + v.tobytes() for c, v in zip(rows.codes, values, strict=True)]
 
 
-def closest_distances(schema: Schema, rows: EncodedTable, others: EncodedTable) -> np.ndarray:
+def closest_distances(
+    schema: Schema, rows: EncodedTable, others: EncodedTable, ignored: Collection[str] = ()
+) -> np.ndarray:
     """The distance of each row to the closest of the others.
 
     The distance of two rows is the mean over columns of 0 or 1 for categories and gaps, and of the
-    difference of normal scores for numbers.
+    difference of normal scores for numbers; some columns may be ignored.
 
     Example:
         >>> table = {"a": list("xy") * 50, "b": np.arange(100.0) ** 2}
@@ -41,15 +43,21 @@ def closest_distances(schema: Schema, rows: EncodedTable, others: EncodedTable) 
         np.float32(0.0)
     """
     step = max(1, PAIRS_AT_ONCE // max(1, len(others)))
-    found = [_closest(schema, rows[k : k + step], others) for k in range(0, len(rows), step)]
+    found = [
+        _closest(schema, rows[k : k + step], others, ignored) for k in range(0, len(rows), step)
+    ]
     return np.concatenate(found) if found else np.empty(0, np.float32)
 
 
-def _closest(schema: Schema, rows: EncodedTable, others: EncodedTable) -> np.ndarray:  # (N,)
+def _closest(
+    schema: Schema, rows: EncodedTable, others: EncodedTable, ignored: Collection[str]
+) -> np.ndarray:  # (N,)
     total = np.zeros((len(rows), len(others)), np.float32)
     places, there = (schema.positions(t).astype(np.float32) for t in (rows, others))
     number = {int(k): q for q, k in enumerate(schema.number_columns)}
     for k, column in enumerate(schema.modelled):
+        if column.name in ignored:
+            continue
         a, b = rows.codes[:, k], others.codes[:, k]
         if k not in number:
             total += a[:, None] != b
