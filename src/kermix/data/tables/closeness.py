@@ -27,7 +27,9 @@ def _keys(rows: EncodedTable) -> list[bytes]:
     return [c.tobytes() + v.tobytes() for c, v in zip(rows.codes, values, strict=True)]
 
 
-def closest_distances(schema: Schema, rows: EncodedTable, others: EncodedTable) -> np.ndarray:
+def closest_distances(
+    schema: Schema, rows: EncodedTable, others: EncodedTable, pairs_at_once: int = PAIRS_AT_ONCE
+) -> np.ndarray:
     """The distance of each row to the closest of the others.
 
     The distance of two rows is the mean over columns of 0 or 1 for categories and gaps, and of the
@@ -40,7 +42,7 @@ def closest_distances(schema: Schema, rows: EncodedTable, others: EncodedTable) 
         >>> closest_distances(schema, encoded[:2], encoded[1:])[1]
         np.float32(0.0)
     """
-    step = max(1, PAIRS_AT_ONCE // max(1, len(others)))
+    step = max(1, pairs_at_once // max(1, len(others)))
     found = [_closest(schema, rows[k : k + step], others) for k in range(0, len(rows), step)]
     return np.concatenate(found) if found else np.empty(0, np.float32)
 
