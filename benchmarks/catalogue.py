@@ -29,7 +29,7 @@ BENCHMARKS = {
     "detectable": "the shift that the verdict says it would detect, against what it detects",
     "evaluate": "scores of generators: certificates, rank, Fourier features, planted faults",
     "evaluate-errors": "error bars of neighbour scores and KID, against repeated samples",
-    "scaling": "one cost over 1, 2 and 4 processes, against the cost model's prediction",
+    "scaling": "one cost over 1, 2 and 4 processes, by every strategy",
     "modes": "mode coverage of all costs and baselines, 8-ring and 25-grid",
     "density": "two-dimensional densities, against a flow, EM and kernel density estimation",
     "images": "generators of MNIST, stacked MNIST and CIFAR-10: all costs, MMD, Sinkhorn",

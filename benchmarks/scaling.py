@@ -1,17 +1,14 @@
-"""One cost over 1, 2 and 4 processes against what the cost model expects of it.
+"""One cost over 1, 2 and 4 processes, by every strategy.
 
-The machine's constants are found from one process and from collectives of two; times of two and
-four processes are then *predicted*, and measured. `python -m benchmarks.scaling` writes
-`results/bench/scaling-MACHINE.json`, `--page docs/scaling.md` the documentation's page from it.
+`python -m benchmarks.scaling` writes `results/bench/scaling-MACHINE.json`, and with
+`--page docs/scaling.md` the documentation's page from it.
 """
 
 import argparse
-import os
 import sys
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +17,6 @@ from torch import Tensor
 
 import kermix as km
 from kermix.distributed import DistributedLoss, Ranks, launch, shares, slice_of
-from kermix.distributed.planning import Machine, Problem, StrategyName, plan, work
-from kermix.errors import MissingExtraError
 
 __all__ = ["run"]
 
@@ -34,80 +29,93 @@ LOSSES: dict[str, Any] = {
     "trace": km.MatrixLoss,
     "svd": km.SVDLoss,
 }
-STRATEGIES: tuple[StrategyName, ...] = ("gather", "shard", "moments")
+STRATEGIES = ("gather", "shard", "moments")
 PINGS = (8, 2**16, 2**20, 2**23)  # bytes
+FEATURES = 128
+
+
+class Problem(NamedTuple):
+    """A step: the value of a loss of N data and K centres, and its gradient at the centres."""
+
+    cost: str
+    n: int
+    k: int
+    d: int
 
 
 def run(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
-    """Measure, fit, predict; one table for each."""
+    """Steps of every cost and strategy, and collectives."""
     problems = _problems(quick)
     repeats = 3 if quick else 5
     measured = {w: launch(_rank, problems, repeats, devices=w) for w in WORLDS}
-    machine, fits = _fit(problems, measured[1]["seconds"], measured[2]["pings"])
-    rows = []
-    for w in WORLDS:
-        for (problem, strategy), raw in zip(problems, measured[w]["seconds"], strict=True):
-            rows.append(_row(replace(problem, ranks=w), strategy, raw, machine))
-    return {
-        "machine": [asdict(machine)],
-        "constants_from_one_process": fits,
-        "collectives": _pings(measured, machine),
-        "steps": rows,
-        "errors": _errors(rows),
-    }
+    steps = [{**found, "ranks": w} for w in WORLDS for found in measured[w]["steps"]]
+    pings = [{**found, "ranks": w} for w in WORLDS[1:] for found in measured[w]["collectives"]]
+    return {"collectives": pings, "steps": steps}
 
 
-def _problems(quick: bool) -> list[tuple[Problem, StrategyName]]:
+def _problems(quick: bool) -> list[tuple[Problem, str]]:
     sizes = [(400, 100, 2)] if quick else [(2000, 250, 2), (4000, 500, 2), (4000, 250, 64)]
     # A factor of the data's whole Gram matrix takes cubic time.
     cubic = [(200, 100, 2)] if quick else [(1000, 250, 2), (2000, 250, 2)]
     return [
-        (Problem(cost, n, k, d, 1, r=128, element=8), strategy)  # type: ignore[arg-type]
+        (Problem(cost, n, k, d), strategy)
         for cost in LOSSES
         for n, k, d in (cubic if cost == "trace" else sizes)
         for strategy in STRATEGIES
     ]
 
 
-def _rank(problems: list[tuple[Problem, StrategyName]], repeats: int) -> dict[str, Any]:
+def _rank(problems: list[tuple[Problem, str]], repeats: int) -> dict[str, Any]:
     """Seconds of each problem's steps, and of collectives, as the slowest rank saw them."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     ranks = Ranks()
-    seconds = [_steps(ranks, problem, strategy, repeats) for problem, strategy in problems]
-    pings = {kind: [_ping(ranks, kind, size) for size in PINGS] for kind in ("sum", "gather")}
+    steps = [_step(ranks, problem, strategy, repeats) for problem, strategy in problems]
+    pings = [_ping(ranks, kind, size) for kind in ("sum", "gather") for size in PINGS]
     dist.destroy_process_group()
-    return {"seconds": seconds, "pings": pings}
+    return {"steps": steps, "collectives": pings}
 
 
-def _steps(ranks: Ranks, problem: Problem, strategy: StrategyName, repeats: int) -> list[float]:
+def _step(ranks: Ranks, problem: Problem, strategy: str, repeats: int) -> dict[str, Any]:
     x, y = (_points(rows, problem.d, seed) for rows, seed in ((problem.n, 1), (problem.k, 2)))
     # Landmarks are all alike: what a step costs depends on their number alone.
-    features = km.nystrom_features(x, V, rank=problem.r, landmarks="uniform")
+    features = km.nystrom_features(x, V, rank=FEATURES, landmarks="uniform")
     moments = strategy == "moments"
     loss = DistributedLoss(
         LOSSES[problem.cost](None if moments else V),
-        strategy,
+        strategy,  # type: ignore[arg-type]
         features=features if moments else None,
     )
     mine = x[slice_of(shares(problem.n, ranks.size), ranks.rank)]
     centres = y[slice_of(shares(problem.k, ranks.size), ranks.rank)].clone().requires_grad_()
+    sent = 0
 
     def step() -> None:
+        nonlocal sent
         centres.grad = None
-        loss(mine, centres).backward()
+        value, info = loss.with_info(mine, centres)
+        value.backward()
+        sent = info.ranks.payload
 
-    return _timed(ranks, step, repeats)
+    raw = _timed(ranks, step, repeats)
+    return {
+        "cost": problem.cost, "strategy": strategy, "N": problem.n, "K": problem.k,
+        "d": problem.d, "seconds": float(np.median(raw)), "payload_bytes": sent, "raw_s": raw,
+    }  # fmt: skip
 
 
-def _ping(ranks: Ranks, kind: str, size: int) -> list[float]:
+def _ping(ranks: Ranks, kind: str, size: int) -> dict[str, Any]:
     tensor = torch.zeros(size // 8, dtype=torch.float64)
     counts = [len(tensor)] * ranks.size
 
     def once() -> Tensor:
         return ranks.sum(tensor) if kind == "sum" else ranks.gather(tensor, counts, dim=0)
 
-    return _timed(ranks, once, 15)
+    return {
+        "collective": kind,
+        "bytes": size,
+        "seconds": float(np.median(_timed(ranks, once, 15))),
+    }
 
 
 def _timed(ranks: Ranks, call: Any, repeats: int) -> list[float]:
@@ -127,87 +135,6 @@ def _points(rows: int, d: int, seed: int) -> Tensor:
     return torch.randn(rows, d, generator=generator, dtype=torch.float64)
 
 
-def _fit(
-    problems: list[tuple[Problem, StrategyName]], seconds: list[list[float]], pings: Any
-) -> tuple[Machine, list[dict[str, Any]]]:
-    """Constants by least squares of relative errors, none of them negative."""
-    try:
-        from scipy.optimize import nnls
-    except ImportError:
-        raise MissingExtraError(
-            "The benchmark needs SciPy: pip install 'kermix[scipy]'."
-        ) from None
-    times = np.array([np.median(raw) for raw in seconds])
-    counts = []
-    for problem, strategy in problems:
-        done = work(problem, strategy)
-        counts.append([1.0, done.kernels, done.kernels * problem.d, done.products, done.factors])
-    found, _ = nnls(np.array(counts) / times[:, None], np.ones(len(times)))
-    # A sum of b bytes among two ranks sends b of them, a gather of b bytes too.
-    sizes = np.array([float(s) for s in PINGS] * 2)
-    heard = np.array([np.median(raw) for kind in ("sum", "gather") for raw in pings[kind]])
-    network, _ = nnls(np.stack([np.ones_like(sizes), sizes], 1) / heard[:, None], np.ones(8))
-    machine = Machine(
-        f"a core of {os.cpu_count()}",
-        call_s=float(found[0]),
-        kernel_s=float(found[1]),
-        kernel_d_s=float(found[2]),
-        product_s=float(found[3]),
-        factor_s=float(found[4]),
-        latency_s=float(network[0]),
-        bandwidth=float(1 / max(network[1], 1e-15)),
-        cores=os.cpu_count(),
-    )
-    rows = [_row(problem, s, raw, machine) for (problem, s), raw in
-            zip(problems, seconds, strict=True)]  # fmt: skip
-    return machine, rows
-
-
-def _row(
-    problem: Problem, strategy: StrategyName, raw: list[float], machine: Machine
-) -> dict[str, Any]:
-    expected = plan(problem, strategy, machine)
-    seconds = float(np.median(raw))
-    return {
-        "cost": problem.cost, "strategy": strategy, "N": problem.n, "K": problem.k,
-        "d": problem.d, "ranks": problem.ranks, "seconds": seconds,
-        "predicted_s": expected.seconds, "predicted_over_measured": expected.seconds / seconds,
-        "network_s": expected.network_s, "payload_bytes": expected.payload, "raw_s": raw,
-    }  # fmt: skip
-
-
-def _pings(measured: dict[int, Any], machine: Machine) -> list[dict[str, Any]]:
-    from kermix.distributed.planning import Collective, collective_seconds
-
-    rows = []
-    for w in WORLDS[1:]:
-        for kind, found in measured[w]["pings"].items():
-            for size, raw in zip(PINGS, found, strict=True):
-                seconds = float(np.median(raw))
-                expected = collective_seconds(Collective(kind, size), w, machine)
-                rows.append(
-                    {"collective": kind, "ranks": w, "bytes": size, "seconds": seconds,
-                     "predicted_s": expected, "predicted_over_measured": expected / seconds}
-                )  # fmt: skip
-    return rows
-
-
-def _errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How far predictions are off, as factors: 1.25 is a quarter too much or too little."""
-    found = []
-    for w in WORLDS:
-        for strategy in STRATEGIES:
-            ratios = [r["predicted_over_measured"] for r in rows
-                      if r["ranks"] == w and r["strategy"] == strategy]  # fmt: skip
-            factors = sorted(max(ratio, 1 / ratio) for ratio in ratios)
-            found.append(
-                {"ranks": w, "strategy": strategy, "steps": len(factors),
-                 "median_factor": factors[len(factors) // 2], "worst_factor": factors[-1],
-                 "predicted": "no: fitted" if w == 1 else "yes"}
-            )  # fmt: skip
-    return found
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the benchmark, or write the page."""
     from benchmarks.catalogue import run_benchmark
@@ -222,9 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         sys.stdout.write(f"Page: {write_scaling_page(chosen.out, chosen.page)}\n")
         return
-    path, tables = run_benchmark("scaling", chosen.out, chosen.quick)
-    for row in tables["errors"]:
-        sys.stdout.write(f"{row}\n")
+    path, _ = run_benchmark("scaling", chosen.out, chosen.quick)
     sys.stdout.write(f"Results: {path}\n")
 
 

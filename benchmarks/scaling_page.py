@@ -1,13 +1,12 @@
-"""The documentation's page on scaling out, written from result files and the cost model."""
+"""The documentation's page on scaling out, written from result files."""
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.page import markdown_table
-from kermix.distributed.planning import GPU, Machine, Problem, StrategyName, plan
 from kermix.errors import RunError
 
 __all__ = ["write_scaling_page"]
@@ -16,7 +15,7 @@ GPUS = (8, 64, 256, 1024)
 ROWS = 10**12
 COLUMNS = 10
 READ = 2e9  # bytes a second that a machine reads from storage: an assumption, stated on the page
-IN_A_NODE, BETWEEN_NODES, GPUS_IN_A_NODE = 450e9, 50e9, 8
+GPUS_IN_A_NODE = 8
 CORES_IN_A_MACHINE = 64
 
 
@@ -35,10 +34,9 @@ def write_scaling_page(results: Path, page: Path) -> Path:
     scaling = {n: r for n, r in records.items() if r.get("benchmark") == "scaling"}
     if not scaling:
         raise RunError(f"{results}: no scaling-*.json; run python -m benchmarks.scaling first.")
-    lines = [MODEL]
+    lines = [ABOUT]
     for name, record in scaling.items():
         lines += _measured(name, record)
-    lines += _gpus(records)
     lines += _rows(records)
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(lines) + "\n")
@@ -48,88 +46,18 @@ def write_scaling_page(results: Path, page: Path) -> Path:
 def _measured(name: str, record: dict[str, Any]) -> list[str]:
     tables, machine = record["tables"], record["machine"]
     where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
-    fitted = tables["machine"][0]
-    units = {
-        "call_s": "seconds of an empty step", "kernel_s": "seconds for each kernel value",
-        "kernel_d_s": "more for each dimension", "product_s": "seconds for each multiply-add",
-        "factor_s": "the same in QR and SVD", "latency_s": "seconds for each message",
-        "bandwidth": "bytes a second",
-    }  # fmt: skip
-    constants = [{"constant": key, "value": fitted[key], "is": text}
-                 for key, text in units.items()]  # fmt: skip
-    steps = [
-        {key: row[key] for key in ("cost", "strategy", "N", "K", "d", "ranks", "seconds",
-                                   "predicted_s", "predicted_over_measured", "payload_bytes")}
-        for row in tables["steps"]
-    ]  # fmt: skip
-    worst = max(row["worst_factor"] for row in tables["errors"] if row["ranks"] > 1)
+    shown = ("cost", "strategy", "N", "K", "d", "ranks", "seconds", "payload_bytes")
+    steps = [{key: row[key] for key in shown} for row in tables["steps"]]
     return [
-        "## Checked against measurements", "",
+        "## Measured", "",
         f"{where}, commit `{record['commit']}`, `results/bench/{name}`"
-        + (" (the small version)" if record["quick"] else "") + ". The constants come "
-        "from steps of one process and from collectives of two. All times for two and four "
-        "processes are predicted from them, before they are measured; four processes on "
-        f"{machine['cores']} cores share them, which the model accounts for. The worst is off "
-        f"by a factor of {worst:.2g}.", "",
-        *markdown_table(constants), "",
-        "Prediction errors as factors (1.25: a quarter too much or too little):", "",
-        *markdown_table(tables["errors"]), "",
-        "Every step (value, and gradient at the centres; `payload_bytes` is what one rank passes "
-        "to collectives, and is not fitted: tests check that it is exact):", "",
+        + (" (the small version)" if record["quick"] else "")
+        + f". Four processes share {machine['cores']} cores. A step is the value and the gradient "
+        "at the centres; `payload_bytes` is what one rank passes to collectives:", "",
         *markdown_table(steps), "",
         "Collectives alone:", "",
         *markdown_table(tables["collectives"]), "",
     ]  # fmt: skip
-
-
-def _gpus(records: dict[str, Any]) -> list[str]:
-    gpu, source = _gpu(records)
-    rows = []
-    for ranks in GPUS:
-        for strategy in ("gather", "shard", "moments"):
-            rows.append(_predicted(gpu, ranks, strategy))
-    return [
-        "## Predicted: 8 to 1024 GPUs", "",
-        "SVD cost by the polar iteration, 4096 points on *each* GPU, 4096 centres in all, 784 "
-        f"dimensions, 1024 features; float32, the moments in float64. {source} The GPU's other "
-        f"rates are the nominal ones of an H200. Assumed network: {IN_A_NODE / 1e9:.0f} GB/s "
-        f"from each GPU within a node of {GPUS_IN_A_NODE}, {BETWEEN_NODES / 1e9:.0f} GB/s "
-        f"beyond, {GPU.latency_s * 1e6:.0f} microseconds a message. No such machine was "
-        "measured.", "",
-        *markdown_table(rows), "",
-        "Gathering makes every GPU do all the work, so its time grows with their number. Sharding "
-        "keeps the work of a GPU constant and sends as many K x K matrices as there are steps, "
-        "whatever the batch. Moments send r x r sums, once forward and once backward.", "",
-    ]  # fmt: skip
-
-
-def _predicted(gpu: Machine, ranks: int, strategy: StrategyName) -> dict[str, Any]:
-    bandwidth = IN_A_NODE if ranks <= GPUS_IN_A_NODE else BETWEEN_NODES
-    problem = Problem("svd", 4096 * ranks, 4096, 784, ranks, r=1024, method="polar", told=False)
-    expected = plan(problem, strategy, replace(gpu, bandwidth=bandwidth))
-    return {
-        "GPUs": ranks, "data in a batch": problem.n, "strategy": strategy,
-        "ms": 1e3 * expected.seconds, "of which network ms": 1e3 * expected.network_s,
-        "MB sent by each GPU": expected.bytes_moved / 1e6,
-    }  # fmt: skip
-
-
-def _gpu(records: dict[str, Any]) -> tuple[Machine, str]:
-    """The GPU's rate of products from its own benchmark, if there is one."""
-    for name, record in records.items():
-        if record.get("benchmark") == "svd" and record["machine"]["gpu"]:
-            row = max(record["tables"]["value_and_gradient"], key=lambda r: r["N"])
-            problem = Problem("svd", row["N"], row["N"], row["d"], 1, method="polar")
-            rest = plan(problem, "gather", replace(GPU, product_s=0.0)).seconds
-            whole = plan(problem, "gather", replace(GPU, product_s=1.0)).seconds - rest
-            found = (row["ours_s"] - rest) / whole
-            text = (
-                f"The rate of products is that of {record['machine']['gpu']} in "
-                f"`results/bench/{name}` at N = {row['N']}: {1 / found:.3g} multiply-adds a "
-                "second."
-            )
-            return replace(GPU, product_s=found), text
-    return GPU, "The constants are the nominal ones of an H200."
 
 
 def _rows(records: dict[str, Any]) -> list[str]:
@@ -178,10 +106,10 @@ def _sketching(rate: _SketchRate, units: float, machines: float, kind: str) -> d
     }  # fmt: skip
 
 
-MODEL = """# Scaling out
+ABOUT = """# Scaling out
 
 Written by `python -m benchmarks.scaling --page docs/scaling.md` from the files in
-`results/bench/`; the cost model is `kermix.distributed.planning`, which `strategy="auto"` also uses.
+`results/bench/`.
 
 ## One cost over many processes
 
@@ -200,8 +128,8 @@ value, info = loss.with_info(x, y)  # rows of this rank; info.strategy: what was
 After the backward pass the *mean over ranks* of the gradients, which DistributedDataParallel
 and Fabric compute, is the gradient of one process with the whole batch (tests: 1, 2 and 4 processes, all
 costs, weights, unequal and empty shares, to 1e-6 in float64). Ranks may have any number of rows.
-BatchNorm layers are synchronized over all ranks: `torch.nn.SyncBatchNorm` on GPUs,
-`kermix.distributed.BatchNormOverRanks` elsewhere.
+BatchNorm layers become `torch.nn.SyncBatchNorm`, which needs GPUs: on CPUs, generators are trained by
+one process.
 
 Fits: `kermix fit DATA --devices N --nodes M`, `torchrun -m kermix fit DATA`, or
 `kermix.runs.training.train(run, dataset)` in Python. Every rank draws the random numbers of the whole
@@ -209,29 +137,4 @@ batch and keeps its share, so the trajectory is that of one process up to roundi
 `kermix resume RUN --devices M` continues with another number of processes. If one rank fails, all
 stop with that rank's error. On several machines, run the same command on each, with MASTER_ADDR,
 MASTER_PORT and NODE_RANK set.
-
-## The cost model
-
-With N data and K centres on all ranks together, d dimensions, r features, W ranks, e bytes a
-number (K <= N; in the SVD cost the smaller set takes K's place). One step is the value and the
-gradient at the centres:
-
-| strategy | kernel values, each rank | other work, each rank | handed to collectives, each rank |
-|---|---|---|---|
-| gather, svd | N K | 5 N K^2 | e d (N/W + K/W + K) |
-| shard, svd | N K / W | 4 N K^2 / W + 2 W K^3 + 4 K^3 | e (d K/W + d K + min(K, N/W) K) |
-| shard, svd by products | N K / W | 32 N K^2 / W | e (d K/W + d K + 16 K^2) |
-| gather, scalar | N K + N^2 + K^2 | | e d (N/W + K/W + K) |
-| shard, scalar | (N K + N^2 + K^2) / W | | e d (N/W + K/W + K) |
-| gather, vector | N K + N^2 + K^2 | 3 K^3 | e d (N/W + K/W + K) |
-| shard, vector | (N K + N^2) / W + K^2 | 3 K^3 | as gathered, + 8 (K/W + K) |
-| gather, matrix with data fixed | N K + K^2 | 3 N K^2 + 3 K^3 | e d (N/W + K/W + K) |
-| shard, matrix with data fixed | N K / W + K^2 | 3 N K^2 / W + 3 K^3 | e d (K/W + K) |
-| gather, matrix with both Gram matrices | N K + N^2 + K^2 | N^3 + 2 N^2 K + 3 K^3 | e d (N/W + K/W + K) |
-| shard, the same | (N K + N^2) / W + K^2 | (N^3/2 + 2 N^2 K) / W + 3 K^3 | as gathered, + 16 (N^2/W + N K + K^2) |
-| moments, any | r (N + 3 K) / W | 2 r^2 (N + 3 K) / W + 8 r^3 | 24 (r^2 + r + 2) + 16 |
-
-plus a few numbers. A gather of b bytes from each rank sends (W - 1) b from each, a sum of b
-bytes 2 b (W - 1) / W; each waits log2 W messages. Times are the counts times constants of the
-machine, as in `planning.Machine`.
 """  # noqa: E501

@@ -27,7 +27,6 @@ import torch
 from kermix.data.images.labelled import load_labelled
 from kermix.errors import OptionError, RunError, TrainingError
 from kermix.paper.table_cells import AS_WRITTEN, PATCHES, hold_out, merge, train_cell
-from kermix.renamed import current_names
 from kermix.training.classifier_settings import ClassifierSettings
 from kermix.training.presets import as_written, preset
 
@@ -207,7 +206,7 @@ def _variant(text: str) -> tuple[str, dict[str, str]]:
 def _typed(options: dict[str, str]) -> dict[str, Any]:
     known = {field.name for field in fields(ClassifierSettings)}
     found: dict[str, Any] = {}
-    for name, text in current_names(options, known).items():
+    for name, text in options.items():
         if name not in known:
             raise OptionError(
                 f"There is no setting {name!r}; there are {', '.join(sorted(known))}."

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from kermix.paper.table_cells import RATE_BEFORE, command_of
-from kermix.renamed import current_names
 
 __all__ = ["write_classification_page"]
 
@@ -252,7 +251,7 @@ def _extent(record: Record) -> tuple[Any, ...]:
 
 
 def _base_name(record: Record) -> str:
-    s = current_names(record["settings"])
+    s = record["settings"]
     if record["model"] == "cnn":
         return f"*{s['optimizer']}, {record['augmentation']}*"
     grid = "anchors at every position" if s["anchor_grid"] is None else (

@@ -2,19 +2,158 @@
 
 `kermix reproduce --out results/paper` writes what is read here. `--judge NAME ...` first judges
 the numbers of these figures anew, after a rule has changed.
+
+`CONTENTS` is everything that the paper states, in its order: where it is in the code, tested and
+judged. A test resolves every name of code and every file of tests.
 """
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kermix.paper import formulas, prior, remarks, statements, table_records
 from kermix.paper.catalogue import ARTEFACTS, judge_again
-from kermix.paper.contents import CONTENTS, Entry
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "results" / "paper", ROOT / "docs" / "paper.md"
 Claims = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One definition, property, equation, figure, table or claim.
+
+    Attributes:
+        item: Its number or place in the paper.
+        says: What it says, in short.
+        code: Where it is, as names that can be imported.
+        tests: Files of tests, under `tests/`.
+        statements: Of the claims that judge it; see `kermix.paper.claims.Claim`.
+        found: What was found besides.
+        figure: The one whose claims count here; all of them, if none is named.
+    """
+
+    item: str
+    says: str
+    code: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
+    found: str = ""
+    figure: str = ""
+
+
+CLOSED = "mixtures/test_mixture_closed_forms.py"
+SAMPLED = "mixtures/test_sampled_mixture.py"
+REFERENCE = "costs/test_costs_reference.py"
+LAWS = "costs/test_cost_laws.py"
+MIXTURES = "costs/test_mixture_costs.py"
+SPECTRUM = "spectrum/test_spectrum.py"
+PRODUCT = "models/test_as_written.py"
+CONTENTS = (
+    Entry("Introduction", "the model q(X): an integral over a prior, with w(c), m(c), v(c)",
+          ("kermix.models.ContinuousMixtureNetwork",), ("models/test_continuous.py",),
+          (prior.FITS,), "`kermix fit --model continuous`"),
+    Entry("Introduction", "residuals q_k with variances v_k of their own",
+          ("kermix.GaussianMixture", "kermix.costs.components.MixturePair"), (MIXTURES,),
+          found="every cost takes mixtures in place of points"),
+    Entry("Property 1, Eq. 1", "inner product of two Gaussians",
+          ("kermix.mixtures.gaussian_products.log_normal",), (CLOSED,), found="exact"),
+    Entry("Property 2, Eqs. 2, 3", "norm and inner product of mixtures, discrete prior",
+          ("kermix.GaussianMixture",), (CLOSED,), found="exact"),
+    Entry("Property 3, Eqs. 4, 5", "the same for any prior, as expectations",
+          ("kermix.SampledMixture",), (SAMPLED,), (prior.PROPERTY_3,),
+          "all pairs are a biased estimate; `unbiased=True` leaves out the diagonal"),
+    Entry("Corollary 3.1", "closed form of the L_p norm, any exponent",
+          ("kermix.GaussianMixture.lp_norm",), (CLOSED,),
+          found="for positive integers only: erratum 2"),
+    Entry("Proposition 4, Eqs. 6, 7", "scalar cost, its bound, tight when q = p",
+          ("kermix.scalar_cost", "kermix.ScalarLoss"), (REFERENCE, LAWS), (formulas.BOUNDED,)),
+    Entry("Proposition 5, Eq. 8", "vector-matrix cost and its bound",
+          ("kermix.vector_cost", "kermix.vector_weights", "kermix.VectorLoss"),
+          (REFERENCE, LAWS, MIXTURES), (formulas.BOUNDED,)),
+    Entry("Proposition 6, Eqs. 9, 10", "matrix-matrix cost: trace, log-determinant, data fixed",
+          ("kermix.matrix_cost", "kermix.MatrixLoss"), (REFERENCE, LAWS, MIXTURES),
+          (remarks.INTERCHANGEABLE,), "`kermix fit --cost matrix --form ...`"),
+    Entry("Proposition 7, Eq. 11", "SVD cost: the nuclear norm of P_FG",
+          ("kermix.svd_cost", "kermix.SVDLoss", "kermix.nuclear_norm"),
+          (REFERENCE, LAWS, MIXTURES, "linalg/test_nuclear.py")),
+    Entry("Proposition 7", "a small variance is a must", (), (), (remarks.SMALL,)),
+    Entry("Proposition 7", "L2 distances are ineffective",
+          ("kermix.paper.ablations.distance_nuclear_cost",), (REFERENCE,), (statements.L2,)),
+    Entry("Proposition 7", "the Frobenius norm is ineffective",
+          ("kermix.paper.ablations.frobenius_cost",), (REFERENCE,), (statements.FROBENIUS,)),
+    Entry("Section III", "noise from a uniform, Gaussian or hybrid prior",
+          ("kermix.models.UniformPrior", "kermix.models.GaussianPrior",
+           "kermix.models.HybridPrior"),
+          ("models/test_models.py", "training/test_paper_settings.py"),
+          found="what hybrid is, is not said: erratum 10"),
+    Entry("Eq. 12", "densities of a batch and of a draw", ("kermix.costs.samples.SamplePair",),
+          (REFERENCE,)),
+    Entry("Eq. 13", "norms and inner product from samples", ("kermix.scalar_cost",),
+          (REFERENCE, "costs/test_unequal_variances.py")),
+    Entry("Eq. 14", "Gram matrices, distances divided by the dimension",
+          ("kermix.gram", "kermix.GaussianKernel"), ("kernels/test_gram.py",)),
+    Entry("Section III", "the division is crucial in high dimensions", ("kermix.GaussianKernel",),
+          ("kernels/test_gram.py",), (remarks.DIVISION,)),
+    Entry("Section III", "three costs perform similarly, the SVD cost outperforms them", (), (),
+          (statements.SIMILAR, statements.BEST)),
+    Entry("Section IV", "all costs are bounded by the norm of p", ("kermix.matrix_cost",),
+          (LAWS,), (formulas.BOUNDED, statements.MATRIX_BOUND), "errata 1 and 8"),
+    Entry("Section IV", "the nuclear norm is at most N * N(0), when samples match",
+          ("kermix.svd_cost",), (LAWS,), (formulas.TRACE,)),
+    Entry("Property 8, Eqs. 15, 16", "decompositions under dX and under p and q, for any kernel",
+          ("kermix.decompose", "kermix.decompose_grid", "kermix.LaplaceKernel"),
+          (SPECTRUM, "kernels/test_others.py"), (statements.SAMPLES_SVD,)),
+    Entry("Eqs. 17, 18", "their discrete form", ("kermix.decompose_discrete",
+          "kermix.discrete_cost"),
+          ("costs/test_kernel_costs.py", "spectrum/test_spectrum_mixtures.py")),
+    Entry("Eq. 19", "bound of the nuclear norm, tight when q = p", ("kermix.svd_cost",), (LAWS,),
+          (statements.NUCLEAR_BOUND,)),
+    Entry("Section IV", "the identity as kernel gives a Hellinger distance",
+          ("kermix.discrete_cost",), ("costs/test_kernel_costs.py", SPECTRUM),
+          found="the Bhattacharyya coefficient; see [Mathematics](mathematics.md)"),
+    Entry("Eq. 20", "for q = p, eigenvectors are left singular vectors of C",
+          ("kermix.decompose",), (SPECTRUM,), (statements.ROOT_VECTORS,)),
+    Entry("Section IV", "C is the root of the joint density p N(.; 2v)", (), (),
+          (formulas.ROOT,), "of p N(.; v/2): erratum 9"),
+    Entry("Eqs. 21, 22", "the identity function, decomposed by the Gaussians",
+          ("kermix.spectrum.Decomposition.identity",), (SPECTRUM,),
+          (statements.IDENTITY, formulas.BEST_PLAIN), "erratum 3"),
+    Entry("Section IV", "the same for the vector-matrix cost", (), (), (formulas.VECTOR_FORM,)),
+    Entry("Property 9, Eq. 23", "whitened functions: the best approximators, orthonormal",
+          ("kermix.decompose",), (SPECTRUM,), (formulas.OPTIMAL,)),
+    Entry("Property 10, Eq. 24", "product of functions of many variables; its Gaussian form",
+          ("kermix.models.GaussianProduct", "kermix.models.GaussianOutput"),
+          ("models/test_gaussian_product.py", "models/test_gaussian_layers.py")),
+    Entry("Eqs. 25, 26", "layers of a position: affine map, anchors W(t), BN",
+          ("kermix.models.GaussianLayer", "kermix.training.presets.as_written"), (PRODUCT,),
+          found="two readings of the norm: erratum 11"),
+    Entry("Eq. 27", "positions meet in the last exponential", ("kermix.models.GaussianOutput",
+          "kermix.models.GaussianProductClassifier"), (PRODUCT,)),
+    Entry("Figure 1", "samples of networks trained with each cost",
+          ("kermix.paper.generation.run",), ("paper/test_reproduce.py",),
+          (statements.NO_DIFFICULTIES, statements.BEST), figure="fig-generation"),
+    Entry("Section VI", "images such as MNIST and CelebA", ("kermix.paper.images.run",),
+          ("paper/test_paper_images.py", "training/test_image_fit.py"),
+          (statements.NO_DIFFICULTIES, statements.BEST), "[Images](images.md)", "fig-images"),
+    Entry("Figure 2", "costs while q shifts away from p", ("kermix.paper.measure.run",),
+          ("paper/test_paper_claims.py",),
+          (statements.CLOSER, statements.ACCURATE, statements.NOT_SYMMETRICAL,
+           statements.SATURATES)),
+    Entry("Figure 3", "the identity, approximated", ("kermix.paper.identity.run",),
+          ("paper/test_paper_claims.py",),
+          (statements.IDENTITY, statements.DIAGONAL_GOES, statements.LESS_ACCURATE), "erratum 4"),
+    Entry("Figure 4", "singular functions and eigenfunctions",
+          ("kermix.paper.singular_functions.run",), ("paper/test_paper_claims.py",),
+          (statements.CONSISTENT,), "erratum 5"),
+    Entry("Table 1", "accuracies by patch size, and of a CNN",
+          ("kermix.paper.classification.run",),
+          ("paper/test_table1.py", "paper/test_paper_claims.py"),
+          (table_records.PIXELS, table_records.RISE, table_records.TEST, table_records.TRAIN,
+           table_records.CNN, table_records.GAP), "[Classification](classification.md)"),
+)  # fmt: skip
 
 
 def page() -> str:

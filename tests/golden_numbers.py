@@ -511,8 +511,8 @@ def fit_images(folder):
 
 
 CLASSIFY = {
-    "adamw": ["--width", 8, "--depth", 2, "--batch", 1437, "--epochs", 20],
-    "muon": ["--width", 8, "--depth", 2, "--batch", 100, "--epochs", 2, "--patch", 1,
+    "adamw": ["--width", 8, "--depth", 2, "--batch-size", 1437, "--epochs", 20],
+    "muon": ["--width", 8, "--depth", 2, "--batch-size", 100, "--epochs", 2, "--patch", 1,
              "--set", "optimizer=muon", "--set", "rotation=5"],
 }  # fmt: skip
 
@@ -535,8 +535,8 @@ def classify(folder):
             key: result[key] for key in ("test_accuracy", "test_loss", "confusion", "parameters")
         }
     run, pictures = folder / "cnn", write_pictures(folder / "pictures")
-    command("classify", pictures, "--model", "cnn", "--epochs", 2, "--batch", 8, "--device", "cpu",
-            "--out", run)  # fmt: skip
+    command("classify", pictures, "--model", "cnn", "--epochs", 2, "--batch-size", 8,
+            "--device", "cpu", "--out", run)  # fmt: skip
     found["cnn"] = losses(run, "test_accuracy")
     return found
 

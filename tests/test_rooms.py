@@ -1,10 +1,7 @@
-"""The rooms of the house: each has its layer in the contract, and its row in the changelog."""
+"""The rooms of the house: each has its layer in the contract."""
 
 import configparser
 from pathlib import Path
-
-import pytest
-from scripts import rooms
 
 import kermix
 
@@ -23,25 +20,3 @@ def test_every_room_has_its_layer():
     assert {name.strip() for name in layers} - {""} == there - {"__init__"}
     # Without this a new module would be in no layer, and could import anything.
     assert contract.getboolean("exhaustive")
-
-
-def test_the_table_of_rooms_is_near_the_tree():
-    """Within three percent: it need not be written for each commit."""
-    page, sizes = rooms.PAGE.read_text(), rooms.counted()
-    shown = {
-        row[0]: [int(c.replace(",", "")) for c in row[-2:]] for row in rooms.table_of(page)[2:]
-    }
-    assert set(shown) == set(sizes)
-    for name in (rooms.WHEEL, *rooms.BESIDE):
-        assert shown[name] == pytest.approx(sizes[name], rel=0.03), "run: python scripts/rooms.py"
-    assert (
-        sum(lines for name, (_, lines) in shown.items() if name[0] == "`") == shown[rooms.WHEEL][1]
-    )
-
-
-def test_the_table_keeps_what_it_says_of_earlier_commits():
-    page = rooms.PAGE.read_text()
-    sizes = rooms.counted() | {"`new`": rooms.Size(2, 1300)}
-    before, after = rooms.table_of(page), rooms.table_of(rooms.written(page, sizes))
-    assert ["`new`", *["-"] * 4, "2", "1,300"] in after
-    assert [row[:5] for row in after if row[0] != "`new`"] == [row[:5] for row in before]

@@ -9,11 +9,7 @@ import kermix
 
 ROOT = Path(__file__).parents[1]
 USERS = ("src", "benchmarks", "scripts", "examples", "docs")
-# Called by other packages, or what `kermix.plots` had in version 0.1, until version 0.3.
-CALLED_FROM_OUTSIDE = {
-    "_kermix", "_bench", "_check_input_dim", "on_validation_epoch_end", "exec_module", "render",
-    "cost_against_shift", "identity_matrices", "witness_bars",
-}  # fmt: skip
+CALLED_FROM_OUTSIDE = {"_kermix", "on_validation_epoch_end", "render"}
 
 
 def test_every_name_is_used_outside_the_tests():

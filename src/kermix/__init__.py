@@ -11,8 +11,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 from kermix import errors
-from kermix.lazy import importer
-from kermix.moved import forward_moved_modules, moved_name
 from kermix.version import __version__
 
 if TYPE_CHECKING:
@@ -57,8 +55,6 @@ if TYPE_CHECKING:
     from kermix.sklearn.product import ProductClassifier, ProductRegressor
     from kermix.sklearn.table import TableModel
     from kermix.spectrum import decompose, decompose_grid
-
-forward_moved_modules()
 
 __all__ = [
     "CosineKernel",
@@ -149,7 +145,7 @@ _WHERE = {
 _ROOMS = ("comparison", "costs", "data", "distributed", "evaluation", "kernels", "linalg",
           "mixtures", "models", "paper", "reports", "runs", "sketches", "sklearn", "spectrum",
           "training")  # fmt: skip
-_found = importer(__name__, {module: names.split() for module, names in _WHERE.items()})
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
@@ -157,7 +153,9 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("kermix.evaluation.metrics")
     if name in _ROOMS:
         return importlib.import_module(f"{__name__}.{name}")
-    return _found(name) if name in __all__ else moved_name(__name__, name)
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
 """Files of tensors and JSON with a checksum of all their bytes, which is compared on reading.
 
 Tensors are in the safetensors format and the JSON is in its header: nothing in the file executes
-when it is read. Sketches and checkpoints are such files; those of older versions have no checksum.
+when it is read. Sketches and checkpoints are such files.
 """
 
 import hashlib
@@ -9,24 +9,16 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from kermix.errors import MissingExtraError
 from kermix.files import whole_file
 
-__all__ = ["Unsealed", "read_sealed", "write_sealed"]
+__all__ = ["read_sealed", "write_sealed"]
 
 BLANK = "0" * 64  # stands for the checksum while it is computed
-
-
-class Unsealed(NamedTuple):
-    """What a file holds."""
-
-    tensors: dict[str, Tensor]
-    content: Any  # None: not written by kermix
-    checked: bool  # False: the file has no checksum
 
 
 def write_sealed(path: Path, tensors: Mapping[str, Tensor], text: str, missing: str) -> None:
@@ -51,8 +43,8 @@ def write_sealed(path: Path, tensors: Mapping[str, Tensor], text: str, missing: 
         os.fsync(file.fileno())
 
 
-def read_sealed(path: Path, missing: str) -> Unsealed:
-    """Read what `write_sealed` wrote; a ValueError says what is wrong with a damaged file."""
+def read_sealed(path: Path, missing: str) -> tuple[dict[str, Tensor], Any]:
+    """Tensors and content of such a file; a ValueError says what is wrong with it."""
     library = _safetensors(missing)
     from safetensors import SafetensorError
 
@@ -60,12 +52,11 @@ def read_sealed(path: Path, missing: str) -> Unsealed:
         data = path.read_bytes()
         header = data[: _header_end(data)]
         words = json.loads(header[8:]).get("__metadata__", {}).get("kermix")
-        found: Any = None if words is None else json.loads(words)
-        checked = isinstance(found, dict) and bool({"sha256", "content"} & set(found))
-        if checked:  # one bit cannot hide both names
-            _compare(found["sha256"], header, memoryview(data)[len(header) :])
-            found = found["content"]
-        return Unsealed(library.load(data), found, checked)
+        if words is None:
+            raise ValueError("it was not written by kermix")
+        sealed = json.loads(words)
+        _compare(sealed["sha256"], header, memoryview(data)[len(header) :])
+        return library.load(data), sealed["content"]
     except (KeyError, TypeError, AttributeError, OSError, SafetensorError) as error:
         raise ValueError(error) from None
 

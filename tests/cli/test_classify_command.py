@@ -282,7 +282,7 @@ def test_bad_data_and_folders(digits, tmp_path):
         kermix("classify", "--out", digits)
     with pytest.raises(RunError, match="not a run folder"):
         kermix("predict", tmp_path, tmp_path)
-    (tmp_path / "config.json").write_text('{"settings": {"steps": 1}}')
+    (tmp_path / "config.json").write_text('{"kind": "fit", "settings": {"steps": 1}}')
     with pytest.raises(RunError, match="only fits of rows or images"):
         kermix("sample", digits, "-o", tmp_path / "s.npy")
     with pytest.raises(RunError, match="needs a classifier"):
@@ -320,7 +320,7 @@ def test_sets_of_the_table_have_its_settings(source, augment):
     assert found == replace(expected, evaluate_every=1)
     run = ClassifyRun(
         Path("run"),
-        {"data": source, "data_root": "my data", "size": None, "shape": [1, 28, 28],
+        {"data": source, "options": {"data_root": "my data"}, "shape": [1, 28, 28],
          "device": "auto", "precision": "auto",
          "images": {"train": 60_000}, "settings": replace(found, whitening=None).as_json()},
     )  # fmt: skip

@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from kermix.cli.app import COMMANDS, app
-from kermix.errors import OptionError
 
 WIDTH = 80
 
@@ -35,9 +34,3 @@ def test_the_first_help_names_every_command_and_a_way_to_begin(monkeypatch):
     assert "To start: kermix fit moons --quick" in output
     for name in COMMANDS:
         assert f"\n│ {name} " in output
-
-
-def test_the_old_command_of_benchmarks_says_where_they_are():
-    error = CliRunner().invoke(app, ["bench", "svd", "--quick"]).exception
-    assert isinstance(error, OptionError)
-    assert "python -m benchmarks" in str(error)

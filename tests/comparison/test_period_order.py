@@ -22,13 +22,6 @@ from kermix.comparison.period_order import order_of_names
         ["v1.2", "v1.9", "v1.10"],
         ["Mon", "Tue", "Wed", "Thu"],
         ["Jun", "Jul", "Aug", "Sept", "Oct"],
-        ["Januar", "Februar", "März", "April", "Mai", "Juni", "Juli", "Oktober", "Dezember"],
-        ["janvier", "février", "mars", "avril", "juin", "juillet", "août", "décembre"],
-        ["enero", "febrero", "abril", "mayo", "junio", "julio", "septiembre", "diciembre"],
-        ["gennaio", "maggio", "giugno", "luglio", "agosto", "settembre", "ottobre"],
-        ["januari", "maart", "mei", "juni", "augustus", "oktober"],
-        ["janeiro", "fevereiro", "março", "maio", "junho", "setembro", "outubro", "dezembro"],
-        ["März 2023", "Okt. 2023", "Mai 2024"],
     ],
 )
 def test_names_of_periods_are_understood(names):
@@ -37,7 +30,14 @@ def test_names_of_periods_are_understood(names):
 
 
 @pytest.mark.parametrize(
-    "names", [["after", "before"], ["Q1 2023", "week 2 2023"], ["jui", "mai"], ["a1", "b2"]]
+    "names",
+    [
+        ["after", "before"],
+        ["Q1 2023", "week 2 2023"],
+        ["Januar", "März"],
+        ["Ma", "Ju"],
+        ["a1", "b2"],
+    ],
 )
 def test_other_names_have_no_order(names):
     assert order_of_names(names) is None

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pandas.testing import assert_frame_equal
 
 import kermix as km
 from kermix.errors import SchemaError
@@ -14,7 +13,6 @@ from kermix.errors import SchemaError
 ROWS = 60
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=ROWS)
-DAYS = pd.Timestamp("2020-01-01") + pd.to_timedelta(RNG.integers(0, 300, ROWS), "D")
 
 
 def round_trip(table):
@@ -22,23 +20,14 @@ def round_trip(table):
     return schema, schema.decode(schema.encode(table))
 
 
-INTERVALS = {
-    "numbers": pd.cut(NORMAL, 4),
-    "with gaps": pd.cut(np.where(NORMAL > 1, np.nan, NORMAL), 4),
-    "left closed": pd.cut(NORMAL, 4, right=False),
-    "odd ends": pd.cut(NORMAL, [-9, -0.1 - 0.2, 1 / 3, 9]),
-    "whole": pd.cut(RNG.integers(0, 90, ROWS), pd.IntervalIndex.from_breaks([-1, 30, 60, 90])),
-    "days": pd.cut(DAYS, 3),
-    "no category": pd.Series(pd.cut(NORMAL, 4)).astype("interval"),
-}
-
-
-@pytest.mark.parametrize("case", INTERVALS)
-def test_intervals_come_back(case):
-    table = pd.DataFrame({"c": INTERVALS[case], "z": NORMAL.round(2)})
-    schema, back = round_trip(table)
+@pytest.mark.parametrize("dtype", ["category", "interval"])
+def test_intervals_are_refused_by_the_name_of_their_column(dtype):
+    table = pd.DataFrame({"z": NORMAL, "c": pd.Series(pd.cut(NORMAL, 4)).astype(dtype)})
+    with pytest.raises(SchemaError, match=r"column c: holds pandas intervals; .*astype\(str\)"):
+        km.Schema.of(table)
+    schema, back = round_trip(table.assign(c=table["c"].astype(str)))
     assert schema["c"].kind == "category"
-    assert_frame_equal(back, table)
+    assert back["c"].tolist() == table["c"].astype(str).tolist()
 
 
 def test_text_views_are_text():
@@ -48,23 +37,13 @@ def test_text_views_are_text():
     assert back["c"].to_pylist() == ["a", None, "b"] * 20
 
 
-@pytest.mark.parametrize("origin", [10**20, -(10**20), 10**50])
-@pytest.mark.parametrize("gap", [None, np.nan])
-def test_whole_numbers_beyond_64_bits_come_back(origin, gap):
-    cells = [origin + int(k) for k in RNG.integers(0, 10**6, ROWS)]
-    cells[3] = gap
-    table = pd.DataFrame({"c": pd.Series(cells, dtype=object)})
-    schema, back = round_trip(table)
-    assert schema["c"].kind == "number"
-    assert_frame_equal(back, table)
-    assert all(isinstance(c, int) for k, c in enumerate(back["c"]) if k != 3)
-
-
-def test_whole_numbers_beyond_all_are_named():
-    with pytest.raises(SchemaError, match="column c: holds whole numbers of more than 76 digits"):
-        km.Schema.of(pd.DataFrame({"c": [10**80 + k for k in range(ROWS)]}))
+@pytest.mark.parametrize("gap", [10**20, None])
+def test_whole_numbers_beyond_64_bits_are_refused_by_the_name_of_their_column(gap):
+    cells = [gap, *(10**20 + int(k) for k in RNG.integers(0, 10**6, ROWS))]
+    with pytest.raises(SchemaError, match="column c: holds whole numbers beyond 64 bits; convert"):
+        km.Schema.of(pd.DataFrame({"c": pd.Series(cells, dtype=object)}))
     with pytest.raises(SchemaError, match="column c"):
-        km.Schema.of({"c": [10**20 + k for k in range(ROWS)]})
+        km.Schema.of({"c": cells})
 
 
 def test_types_of_polars_that_are_not_read_are_named():

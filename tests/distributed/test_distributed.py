@@ -43,17 +43,11 @@ def test_the_mean_over_ranks_is_the_gradient_of_one_process(found):
     assert max(answers["parameters"].values()) < 1e-6
 
 
-def test_batch_norm_over_ranks_is_that_of_the_whole_batch(found):
-    _, answers = found
-    assert len(answers["batch norm"]) == 6
-    assert max(answers["batch norm"].values()) < 1e-12
-
-
-def test_what_is_sent_is_what_was_planned(found):
+def test_moments_send_the_same_whatever_the_batch(found):
     ranks, answers = found
-    for name, (counted, planned) in answers["traffic"].items():
-        assert counted == planned, name
-        assert (counted == 0) == (ranks == 1)
+    for name, (few, many) in answers["traffic"].items():
+        assert (few == 0) == (ranks == 1)
+        assert (many == few) == (ranks == 1 or name.endswith("moments")), name
 
 
 def test_auto_chooses_by_size(found):

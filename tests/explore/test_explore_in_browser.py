@@ -1,6 +1,5 @@
 """The page in a real browser: each of its parts shows what the library computes."""
 
-import contextlib
 import json
 
 import numpy as np
@@ -12,7 +11,6 @@ import kermix as km
 from browser import CHROMIUM
 from explore_cases import EVIL, HOSTILE, SHORT, copied_run, people, quick_fitting, served
 from kermix.data.tables.schema import Schema
-from kermix.explore.export import write_page
 from kermix.explore.session import Explored, explorable
 from kermix.runs.fit import begin_fit
 from kermix.runs.table_mixture import TableMixture
@@ -264,97 +262,6 @@ def test_a_running_fit_is_watched_stopped_and_kept(opened, tmp_path, monkeypatch
 
 
 @pytest.fixture(scope="module")
-def mixture(run, tmp_path_factory):
-    """A run that has kept a mixture of three numbers, beside a constant."""
-    rng = np.random.default_rng(0)
-    spread = np.array([[1, 0.8, 9], [0.8, 1, 4], [9, 4, 400.0]])
-    values = rng.multivariate_normal([0, 3, 500], spread, 400)
-    table = pd.DataFrame({"a": values[:, 0], "same": 7, "b<b>": values[:, 1].round(2),
-                          "c": values[:, 2].round()})  # fmt: skip
-    schema = Schema.of(table)
-    config = {"contest": True, "data": "three <b>numbers</b>.csv", "schema": schema.to_dict()}
-    folder = copied_run(run, tmp_path_factory.mktemp("mixture") / "run", **config)
-    own = km.GaussianMixture(
-        torch.tensor([0.3, 0.7]).double(), torch.from_numpy(values[:2].copy()),
-        torch.from_numpy(np.stack([spread, spread / 2])),
-    )  # fmt: skip
-    model = TableMixture(schema, own, "pandas", "closed-form mixture")
-    model.save(folder / "checkpoint" / "mixture.safetensors")
-    return Explored.open(folder)
-
-
-def test_an_exported_page_answers_like_the_library(opened, mixture, tmp_path):
-    path = tmp_path / "explore.html"
-    write_page(mixture, path)
-    page = opened(path.as_uri())
-    assert page.get_by_role("tab").all_inner_texts() == ["Ask"]
-    questions = mixture.questions()
-    for given in (
-        {},
-        {"a": "1.5"},
-        {"a": "-0.5", "c": "520"},
-        {"a": "30"},
-        {"a": "-1e3", "c": "1e6"},
-        {"a": "0", "b<b>": "4", "c": "480"},
-    ):
-        for name in ("a", "b<b>", "c"):
-            box = page.get_by_label(f"Set {name}", exact=True)
-            box.fill(given.get(name, ""))
-            box.press("Enter")
-        wait_for_answer(page, given)
-        answer = questions.ask(given)
-        for name, column in answer.items():
-            shown = json.loads(card(page, name).get_attribute("data-shares"))
-            assert shown == pytest.approx(column["shares"], abs=2e-6), (given, name)
-            middle = float(card(page, name).get_attribute("data-middle"))
-            assert middle == pytest.approx(float(column["middle"]), rel=1e-6, abs=1e-6)
-        wait_for_answer(page, given, "filled")
-        row = page.locator("#likely td").all_inner_texts()
-        assert row[1] == "7"
-        for shown, own in zip(row, questions.likely(given).values(), strict=True):
-            assert float(shown) == pytest.approx(float(own), rel=1e-5, abs=1e-5)
-    page.get_by_label("Set b<b>", exact=True).fill("")
-    page.get_by_label("Set b<b>", exact=True).press("Enter")
-    page.get_by_label("rows", exact=True).fill("4000")
-    wait_for_answer(page, {"a": "0", "c": "480"})
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Download as CSV").click()
-    drawn = pd.read_csv(download.value.path())
-    assert list(drawn) == ["a", "same", "b<b>", "c"]
-    assert set(drawn["c"]) == {480}
-    law = questions.model.conditional("b<b>", {"a": 0.0, "c": 480.0})
-    for share in (0.1, 0.5, 0.9):
-        assert (drawn["b<b>"] <= law.quantile(share)[0]).mean() == pytest.approx(share, abs=0.03)
-
-
-def test_an_exported_page_refuses_what_the_library_refuses(opened, mixture, tmp_path):
-    write_page(mixture, tmp_path / "explore.html")
-    page = opened((tmp_path / "explore.html").as_uri())
-    wait_for_answer(page, {})
-    box = page.get_by_label("Set a", exact=True)
-    alert = page.get_by_role("alert")
-    for text in ("0x10", "1e", "1_0", "1e200", "-1e308", "inf", "0b1"):
-        with pytest.raises(km.errors.KermixError) as refused:
-            mixture.questions().ask({"a": text})
-        box.fill(text)
-        box.press("Enter")
-        wait_for_answer(page, {"a": text})
-        told = alert.inner_text()
-        assert text in told
-        if "e200" in text or "e308" in text:
-            expected = str(refused.value).replace(f"a={float(text)}", f"a={text}")
-            assert told == expected
-        elif text != "inf":
-            assert told in str(refused.value).replace(" (double)", "")
-    for text in ("+3", ".5", "1.", "1E+1"):
-        box.fill(text)
-        box.press("Enter")
-        wait_for_answer(page, {"a": text}, "filled")
-        assert alert.is_hidden()
-        assert float(page.locator("#likely td").first.inner_text()) == float(text)
-
-
-@pytest.fixture(scope="module")
 def odd_names(run, tmp_path_factory):
     """A mixture whose columns are called like parts of an object, or like a formula."""
     rng = np.random.default_rng(3)
@@ -373,16 +280,11 @@ def odd_names(run, tmp_path_factory):
     return Explored.open(folder)
 
 
-@pytest.mark.parametrize("exported", [True, False])
-def test_columns_may_have_any_name_and_many_digits(opened, odd_names, tmp_path, exported):
+def test_columns_may_have_any_name_and_many_digits(opened, odd_names):
     every = ["__proto__", "constructor", "=1+1", "text", "toString"]
     many = str(2**60 + 4321)
-    with contextlib.ExitStack() as stack:
-        if exported:
-            write_page(odd_names, tmp_path / "explore.html")
-            page = opened((tmp_path / "explore.html").as_uri())
-        else:
-            page = opened(stack.enter_context(served(odd_names)).url)
+    with served(odd_names) as address:
+        page = opened(address.url)
         wait_for_answer(page, {})
         for name, text in (("__proto__", "0.25"), ("toString", many)):
             box = page.get_by_label(f"Set {name}", exact=True)
@@ -406,9 +308,3 @@ def test_columns_may_have_any_name_and_many_digits(opened, odd_names, tmp_path, 
             assert set(drawn["text"]) == {f"{mark}@SUM(1)"}
             assert set(drawn["toString"]) == {many}
             assert drawn["constructor"].std() > 0.3
-
-
-def test_only_mixtures_are_exported(explored, tmp_path):
-    with pytest.raises(km.errors.OptionError, match="a network"):
-        write_page(explored, tmp_path / "explore.html")
-    assert not (tmp_path / "explore.html").exists()

@@ -15,7 +15,7 @@ from kermix.data.tables.schema import Schema
 from kermix.models.table.layout import TableLayout
 from kermix.models.table.line_search import find_lines, lines_of_all
 from kermix.models.table.line_search import lines_of as of_rows
-from kermix.models.table.lines import FINEST, RIDGE, WIDEST, Lines, StraightLines
+from kermix.models.table.lines import FINEST, RIDGE, WIDEST, StraightLines
 from kermix.models.table.network import TableNetwork
 from kermix.models.table.tree_reference import gains_by_trees
 
@@ -172,19 +172,6 @@ def test_sums_stay_within_the_range_and_are_kept():
     assert (drawn >= table.min()).all(axis=None)
     assert (drawn <= table.max()).all(axis=None)
     assert np.abs(drawn["a"] + drawn["b"] - drawn["c"]).max() < 0.1
-
-
-def test_lines_of_an_earlier_version_have_one_regime_and_no_slips():
-    _, found = lines_of(invoices())
-    saved = found.to_dict()
-    again = Lines.from_dict(saved)
-    assert all(np.array_equal(getattr(again, n), getattr(found, n)) for n in ("centre", "closely"))
-    earlier = {n: saved[n] for n in ("names", "size", "followed")}
-    earlier |= {"centre": saved["centre"][0], "correlation": saved["correlation"][0]}
-    read = Lines.from_dict(earlier)
-    assert read.shares.tolist() == [1.0]
-    assert read.closely.tolist() == found.followed.tolist()
-    assert read.slips == 0
 
 
 @pytest.mark.parametrize(
@@ -397,6 +384,3 @@ def test_lines_are_saved(model, tmp_path):
     again = km.TableModel.load(tmp_path / "model")
     rows = invoices(50, seed=3)
     assert np.array_equal(again.score_samples(rows), model.score_samples(rows))
-    older = TableLayout.with_relations(model.schema_, {})
-    assert older.lines is None
-    assert older.maps

@@ -7,7 +7,6 @@ import torch
 
 import kermix as km
 from kermix import errors
-from kermix.models.table.layout import TableLayout
 from kermix.models.table.twins import find_twins, with_twins
 
 TINY = {"width": 16, "blocks": 1, "steps": 40, "device": "cpu", "random_state": 0}
@@ -158,7 +157,6 @@ def test_they_can_be_left_to_the_network():
     assert plain.network_.layout.twins == ()
     table = plain.sample(500, random_state=1)
     assert not same(table["town"], table["city"])
-    assert TableLayout.with_relations(plain.schema_, {}).twins == ()
 
 
 def test_one_of_equal_columns_says_as_much_as_both(model):

@@ -10,10 +10,10 @@ import pytest
 from kermix.errors import OptionError
 from kermix.paper import formulas, prior, remarks, statements, table_records
 from kermix.paper.catalogue import judge_again
-from kermix.paper.contents import CONTENTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = runpy.run_path(str(ROOT / "scripts" / "paper_page.py"))
+CONTENTS = PAGE["CONTENTS"]
 
 
 def resolved(name):

@@ -1,6 +1,5 @@
 """Pictures: each is drawn in both styles, without global state, at the width of a column."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -13,9 +12,6 @@ PLANE = torch.cartesian_prod(torch.linspace(0, 1, 6), torch.linspace(0, 1, 6))
 FIGURES = {
     "samples 2-D": lambda s: plots.samples(normal(30, 2), normal(20, 2), style=s),
     "samples 1-D": lambda s: plots.samples(normal(30, 1), normal(20, 1), style=s),
-    "shift": lambda s: plots.cost_against_shift(
-        [-1, 0, 1], {"svd": [0.1, 1, 0.1], "scalar": [0, 2, 0]}, style=s
-    ),
     "variance": lambda s: plots.cost_against_variance(
         [0.1, 0.2], {"svd": [0.5, 0.6]}, errors={"svd": [0.1, 0.1]}, if_same={"svd": [0.9, 0.9]},
         style=s,
@@ -34,13 +30,11 @@ FIGURES = {
     "functions as images": lambda s: plots.singular_functions(
         normal(9, 9), normal(9, 2), shape=(3, 3), images=True, style=s
     ),
-    "identity": lambda s: plots.identity_matrices({"a": np.eye(5), "b": normal(5, 5)}, style=s),
     "witness 1-D": lambda s: plots.witness_map(normal(20, 1), normal(20), style=s),
     "witness 2-D": lambda s: plots.witness_map(
         PLANE, normal(36), shape=(6, 6), data=(normal(5, 2), normal(5, 2)), style=s
     ),
     "witness at points": lambda s: plots.witness_map(normal(20, 2), normal(20), style=s),
-    "columns": lambda s: plots.witness_bars(["a", "b"], [0.5, 0.1], style=s),
 }  # fmt: skip
 
 

@@ -122,10 +122,6 @@ def test_a_run_keeps_how_its_data_were_read(tmp_path):
     assert run.options == {"rows": 60}
     assert len(open_run(run.folder).dataset().values) == 60
     assert "--rows 60" in run.command()
-    # Version 0.1 noted rows beside the rest.
-    old = {k: v for k, v in run.config.items() if k not in ("options", "kind")} | {"rows": 60}
-    (run.folder / "config.json").write_text(json.dumps(old))
-    assert len(open_run(run.folder).dataset().values) == 60
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -61,6 +61,11 @@ def test_a_rank_that_leaves_its_group_holds_nothing_of_it():
     assert launch(rank_checks.what_holds_a_group, devices=2) == (1, 0, False)
 
 
+def test_batch_normalization_is_not_shared_among_processes_of_a_cpu():
+    with pytest.raises(OptionError, match=r"Rank .: model='generator' has batch normalization"):
+        launch(rank_checks.trains_a_generator, devices=2)
+
+
 SMALL = ["moons", "--steps", "150", "--refine-steps", "30", "--components", "8", "--batch-size",
          "32", "--rows", "300"]  # fmt: skip
 

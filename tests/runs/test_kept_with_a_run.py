@@ -150,7 +150,8 @@ def test_a_config_that_lacks_a_fact_is_refused_in_one_sentence(table_run, tmp_pa
     for run in (table_run, rows):
         file = run.folder / "config.json"
         whole = json.loads(file.read_text())
-        for name in ("data", "settings", "device", "precision", "fingerprint", *run.facts):
+        always = ("kind", "data", "options", "settings", "device", "precision", "fingerprint")
+        for name in (*always, *run.facts):
             file.write_text(json.dumps({k: v for k, v in whole.items() if k != name}))
             with pytest.raises(RunError, match=f"damaged, or from another version.*{name}"):
                 open_run(run.folder)

@@ -18,7 +18,6 @@ import kermix as km
 from benchmarks import tabular
 from kermix.checks import check_sizes
 from kermix.errors import OptionError, SampleError
-from kermix.models import GaussianProduct
 
 SMALL = {"n_terms": 16, "width": 8, "n_members": 1, "max_epochs": 20, "batch_size": 64,
          "learning_rate": 0.03, "random_state": 0}  # fmt: skip
@@ -141,20 +140,6 @@ def test_answers_are_for_numbers_as_they_are_not_for_their_bins():
     model = km.ProductClassifier(**{**SMALL, "max_epochs": 3}).fit(rows, rows[:, 0] > 0)
     near = np.linspace(0.1, 0.11, 9)[:, None]  # a bin is about 0.04 wide
     assert (np.diff(model.predict_proba(near)[:, 1]) > 0).all()
-
-
-def test_models_saved_before_there_were_ranks_still_answer():
-    rows, labels = load_wine(return_X_y=True)
-    model = km.ProductClassifier(**{**SMALL, "max_epochs": 1}).fit(rows, labels)
-    start = torch.Generator().manual_seed(0)
-    former = GaussianProduct(13, 3, members=1, precision="norm", path="whole", generator=start)
-    model.network_ = former.double().eval()
-    del model._bins
-    opened = pickle.loads(pickle.dumps(model))
-    with torch.no_grad():
-        scaled = (torch.tensor(rows) - model.scaler_.location) / model.scaler_.scale
-        wanted = former(scaled).softmax(-1).mean(1).numpy()
-    np.testing.assert_allclose(opened.predict_proba(rows), wanted)
 
 
 def test_same_random_state_same_fit():

@@ -1,4 +1,4 @@
-"""Checkpoints: a damaged one is refused and says what is left; old ones still open."""
+"""Checkpoints: a damaged one is refused and says what is left."""
 
 import json
 import random
@@ -52,12 +52,12 @@ def test_a_part_of_a_checkpoint_is_refused(length, tmp_path):
         load_checkpoint(path)
 
 
-def test_old_checkpoints_without_a_checksum_open(tmp_path):
-    path = tmp_path / "old.safetensors"
-    path.write_bytes(save(tensors(), metadata={"kermix": json.dumps(CONTENT)}))
-    found, content = load_checkpoint(path)
-    assert content == CONTENT
-    assert found["model.a"].equal(tensors()["model.a"])
+@pytest.mark.parametrize("metadata", [None, {"kermix": json.dumps(CONTENT)}])
+def test_a_file_without_a_checksum_is_refused(metadata, tmp_path):
+    path = tmp_path / "other.safetensors"
+    path.write_bytes(save(tensors(), metadata=metadata))
+    with pytest.raises(RunError, match=r"other\.safetensors: damaged, or not a checkpoint"):
+        load_checkpoint(path)
 
 
 def test_the_last_checkpoint_leaves_the_one_before(tmp_path):

@@ -78,7 +78,7 @@ def test_forms_belong_to_the_matrix_cost():
         ({"prior": "uniform", "noise": 10}, UniformPrior(10)),
         ({"prior": "hybrid", "noise": 5}, HybridPrior(5, 32)),
         ({"prior": "hybrid", "noise": 5, "states": 7}, HybridPrior(5, 7)),
-        ({"states": 7}, HybridPrior(32, 7)),  # as settings were written before there were priors
+        ({"states": 7}, HybridPrior(32, 7)),  # only a hybrid prior has states
     ],
 )
 def test_images_have_all_priors(options, prior):

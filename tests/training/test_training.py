@@ -75,15 +75,6 @@ def test_settings_go_to_json_and_back():
         FitSettings.from_json({"stepz": 3})
 
 
-def test_the_old_name_of_the_settings_warns():
-    from kermix.training import settings as module
-
-    with pytest.warns(DeprecationWarning, match="FitSettings"):
-        assert module.Settings is FitSettings
-    with pytest.raises(AttributeError, match="Setings"):
-        _ = module.Setings
-
-
 def test_refine_steps_are_decided_by_model():
     assert FitSettings().for_data(2000).refine_steps == 500
     assert FitSettings(cost="likelihood").for_data(2000).refine_steps == 0

@@ -27,9 +27,8 @@ from kermix.cli import (
     spectrum,
     tables,
 )
-from kermix.cli.old_options import CommandWithOldOptions
 from kermix.cli.output import INTERRUPTED, plain, print_notes
-from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError, OptionError
+from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError
 from kermix.version import __version__
 
 __all__ = ["app", "run"]
@@ -129,20 +128,7 @@ def _complete(name: str, function: Callable[..., None]) -> Callable[..., None]:
 
 
 for _name, _function in COMMANDS.items():
-    _class = CommandWithOldOptions if _name in ("fit", "classify") else None
-    app.command(_name, cls=_class, help=_help(_function))(_complete(_name, _function))
-
-
-@app.command(
-    "bench",
-    hidden=True,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-def _bench() -> None:
-    raise OptionError(
-        "Benchmarks are no longer part of the package; in a clone of the repository, run: "
-        "python -m benchmarks NAME."
-    )
+    app.command(_name, help=_help(_function))(_complete(_name, _function))
 
 
 def _show_warning(

@@ -2,14 +2,12 @@
 
 import csv
 import io
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from kermix.cli.old_options import note_old_names
 from kermix.cli.output import check_output, print_lines, print_notes
 from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.cli.running import set_options, train_and_finish, typed_options
@@ -119,7 +117,6 @@ def classify(
     from kermix.runs.classify_run import ClassifyRun
     from kermix.runs.kinds import open_run
     from kermix.runs.target_run import TargetRun
-    from kermix.training.classifier_settings import ClassifierSettings
 
     if resume is not None:
         begun = open_run(resume)
@@ -144,7 +141,6 @@ def classify(
     }  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
     given |= {"model": model, "patch": patch, "seed": seed, **set_options(setting or [])}
-    given = note_old_names(given, [field.name for field in fields(ClassifierSettings)])
     run, images = begin_classify(
         data, given, folder=out, augment=augment, quick=quick, data_root=data_root, size=size,
         device=device, precision=precision,

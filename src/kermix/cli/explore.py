@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from kermix.cli.output import check_output, plain, print_notes
+from kermix.cli.output import print_notes
 from kermix.cli.reading import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.data.tables.csv_look import Reading
 from kermix.errors import OptionError
@@ -29,13 +29,6 @@ def command(
             help=f"Run folder of kermix fit, or a table to be fitted first ({TABLES})."
         ),
     ],
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write a self-contained page (.html) that works without Python, and exit; for "
-            "runs with a closed-form mixture."
-        ),
-    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Table: run folder, which must not exist. By default runs/NAME."),
@@ -75,9 +68,6 @@ def command(
         check_there(source)
         if not source.exists():
             raise OptionError(f"{source}: there is no such run folder or table.")
-    if export is not None:
-        _export(source, is_run, export)
-        return
     from kermix.explore.server import Address, application, free_socket, server_of
 
     listening = free_socket(host, port)
@@ -131,14 +121,3 @@ def _say_where(url: str, local: bool, asked: int, port: int) -> None:
         )
     console.print(f"Explore: {url}", markup=False, highlight=False, soft_wrap=True)
     console.print("Press Ctrl-C to stop.", highlight=False)
-
-
-def _export(source: Path, is_run: bool, path: Path) -> None:
-    if not is_run:
-        raise OptionError(f"--export is for a run; fit the table first: kermix fit {source}")
-    check_output(path, ".html")
-    from kermix.explore.export import write_page
-    from kermix.explore.session import Explored
-
-    write_page(Explored.open(source), path)
-    Console().print(plain(f"Page: {path}"), markup=False, highlight=False, soft_wrap=True)

@@ -1,26 +1,15 @@
 """The order of periods that are named in words: months, quarters, weeks, numbered things."""
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 __all__ = ["order_of_names"]
 
 MONTHS = (
-    "january janvier januar janner janeiro enero gennaio januari",
-    "february fevrier februar feber fevereiro febrero febbraio februari",
-    "march mars marz maerz marco marzo maart",
-    "april avril abril aprile",
-    "may mai maio mayo maggio mei",
-    "june juin juni junho junio giugno",
-    "july juillet juli julho julio luglio",
-    "august aout agosto augustus",
-    "september septembre setembro septiembre setiembre settembre sept",
-    "october octobre oktober outubro octubre ottobre",
-    "november novembre novembro noviembre",
-    "december decembre dezember dezembro diciembre dicembre",
-)
+    "january", "february", "march", "april", "may", "june", "july", "august", "september",
+    "october", "november", "december",
+)  # fmt: skip
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 SHORTEST = 3
 CENTURY = 70  # years of two digits from here on are of the twentieth
@@ -34,8 +23,8 @@ Place = tuple[Any, ...]
 def order_of_names(values: Sequence[str]) -> list[str] | None:
     """Names of periods in their order; None if it cannot be told from the names.
 
-    Months by name, in seven languages, with or without a year; weekdays; a number and a year, as
-    in 11/2023 and Q1 2023; and names that differ in numbers alone.
+    English months with or without a year; weekdays; a number and a year, as in 11/2023 and
+    Q1 2023; and names that differ in numbers alone.
 
     Example:
         >>> order_of_names(["Jan 2024", "Feb 2023"]), order_of_names(["Q1 2024", "Q4 2023"])
@@ -43,10 +32,10 @@ def order_of_names(values: Sequence[str]) -> list[str] | None:
         >>> order_of_names(["v1.10", "v1.9"]), order_of_names(["after", "before"])
         (['v1.9', 'v1.10'], None)
     """
-    plain = [_plain(v) for v in values]
+    plain = [v.strip().lower() for v in values]
     for places in (
-        [_of_month(p) for p in plain],
-        [_of_weekday(p) for p in plain],
+        [_among(MONTHS, p) for p in plain],
+        [_among(WEEKDAYS, p) for p in plain],
         [_of_month_and_year(p) for p in plain],
         _of_number_and_year(plain),
         _of_numbers(plain),
@@ -56,21 +45,10 @@ def order_of_names(values: Sequence[str]) -> list[str] | None:
     return None
 
 
-def _plain(word: str) -> str:
-    """Lower case without accents."""
-    parts = unicodedata.normalize("NFKD", word.strip().lower())
-    return "".join(c for c in parts if not unicodedata.combining(c))
-
-
-def _of_month(word: str) -> Place | None:
+def _among(names: Sequence[str], word: str) -> Place | None:
+    """The place of the name that a word is, or begins."""
     text = word.rstrip(".")
-    found = {k for k, names in enumerate(MONTHS) if any(n.startswith(text) for n in names.split())}
-    return (found.pop(),) if len(found) == 1 and len(text) >= SHORTEST else None
-
-
-def _of_weekday(word: str) -> Place | None:
-    text = word.rstrip(".")
-    found = [k for k, name in enumerate(WEEKDAYS) if name.startswith(text)]
+    found = [k for k, name in enumerate(names) if name.startswith(text)]
     return (found[0],) if found and len(text) >= SHORTEST else None
 
 
@@ -81,7 +59,7 @@ def _of_month_and_year(word: str) -> Place | None:
         digits, name = match.groups()
     else:
         return None
-    month = _of_month(name)
+    month = _among(MONTHS, name)
     year = int(digits)
     if len(digits) == 2:
         year += 1900 if year >= CENTURY else 2000

@@ -7,7 +7,6 @@ from kermix.costs.functions import (
     vector_cost,
     vector_weights,
 )
-from kermix.moved import moved_name
 
 __all__ = [
     "matrix_cost",
@@ -16,7 +15,3 @@ __all__ = [
     "vector_cost",
     "vector_weights",
 ]
-
-
-def __getattr__(name: str) -> object:
-    return moved_name(__name__, name)

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from kermix.checks import check_option, working_dtype
 from kermix.costs.functions import SKETCH_ABOVE
-from kermix.costs.losses import KernelLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+from kermix.costs.losses import KernelLoss, MatrixLoss, SVDLoss, VectorLoss
 from kermix.costs.sketched import SketchPair
 from kermix.distributed import sharded
 from kermix.distributed.agreement import Side, agree, side_of
-from kermix.distributed.planning import Problem, fastest
 from kermix.distributed.ranks import Ranks
 from kermix.errors import DeviceError, KernelError, OptionError, ShapeError
 from kermix.kernels.gaussian import as_kernel
@@ -28,6 +27,10 @@ __all__ = ["DistributedLoss", "RankInfo", "Strategy"]
 Strategy: TypeAlias = Literal["auto", "gather", "shard", "moments"]
 
 CANDIDATES = 20_000
+# Entries of the Gram matrix between the sets above which `auto` shards. On CPUs every loss was
+# faster sharded at 500,000, and the one that was measured at 250,000 was slower
+# (`results/bench/scaling-cpu2.json`). For GPUs it is a guess: nobody has measured several.
+SHARD_ABOVE, SHARD_ABOVE_CUDA = 250_000, 4_000_000
 
 
 class RankInfo(NamedTuple):
@@ -60,8 +63,7 @@ class DistributedLoss(nn.Module):
       Approximate, with the error bound of sketches, unless a side is a sketch.
     - `"auto"`: `"moments"` if a side is a sketch or `features` are given, or for an SVD loss of
       very many points, if its error bound is within the loss's tolerance; else `"gather"` or
-      `"shard"`, whichever `kermix.distributed.planning` expects to be faster. `with_info` tells
-      what was chosen.
+      `"shard"`, by the size of the Gram matrix. `with_info` tells what was chosen.
 
     Args:
         loss: One of the losses of kermix; any other module of `(x, y, weights_x, weights_y)` can
@@ -178,8 +180,11 @@ class DistributedLoss(nn.Module):
                 return "moments"
         if isinstance(loss, MatrixLoss) and loss.form != "data_fixed" and x.points.ndim > 2:
             return "gather"
-        problem = Problem(_cost_name(loss), len(x), len(y), x.points.shape[-1], ranks.size)
-        return fastest(problem, device)
+        few, more = sorted((len(x), len(y)))
+        large = few * more > (SHARD_ABOVE_CUDA if device == "cuda" else SHARD_ABOVE)
+        # By QR, as on a CPU, every rank repeats a part of the work that grows with `few` cubed.
+        repeated = isinstance(loss, SVDLoss) and device != "cuda" and more < 3 * few
+        return "shard" if ranks.size > 1 and large and not repeated else "gather"
 
     def _gather(self, ranks: Ranks, x: Side, y: Side) -> tuple[Tensor, RankInfo]:
         (points_x, weights_x), (points_y, weights_y) = x.gathered(ranks), y.gathered(ranks)
@@ -347,16 +352,6 @@ def _statistics_options(
         asked["ridge"] = default_ridge(dtype)
     solves = isinstance(loss, VectorLoss | MatrixLoss)
     return {"dtype": solve_dtype(device) if solves else dtype, **asked}
-
-
-def _cost_name(loss: KernelLoss) -> Literal["scalar", "vector", "matrix", "trace", "svd"]:
-    if isinstance(loss, ScalarLoss):
-        return "scalar"
-    if isinstance(loss, VectorLoss):
-        return "vector"
-    if isinstance(loss, MatrixLoss):
-        return "matrix" if loss.form == "data_fixed" else "trace"
-    return "svd"
 
 
 def _subsample(points: Tensor, size: int, rank: int) -> Tensor:

@@ -54,7 +54,7 @@ class Ranks:
         size: The number of processes.
         payload: Bytes that this rank has handed to collectives so far: of a gather its own rows
             as padded, of a sum the whole tensor. What a network moves for them depends on its
-            algorithm, see `kermix.distributed.planning`.
+            algorithm.
 
     Example:
         >>> ranks = Ranks()

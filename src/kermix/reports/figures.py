@@ -19,14 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "cost_against_shift",
     "cost_against_variance",
     "drift",
-    "identity_matrices",
     "samples",
     "singular_functions",
     "spectrum",
-    "witness_bars",
     "witness_map",
 ]
 
@@ -90,30 +87,6 @@ def samples(
         axes.set_aspect("equal", adjustable="datalim")
     if len(sets) > 1:
         _legend(axes, style, markerscale=2)
-    return figure
-
-
-def cost_against_shift(
-    shifts: Array,  # (S,)
-    costs: Mapping[str, Array],  # (S,) each
-    *,
-    style: Style = "light",
-) -> "Figure":
-    """Costs, each divided by its peak, against the shift of one density: the paper's figure."""
-    figure, (axes,) = _figure(1, style)
-    for k, (name, curve) in enumerate(costs.items()):
-        values = _array(curve)
-        axes.plot(
-            _array(shifts),
-            values / values.max(),
-            color=COLOURS[style][k],
-            linestyle=LINES[k],
-            label=name,
-            linewidth=1.5,
-        )
-    axes.set_xlabel("shift")
-    axes.set_ylabel("cost / peak")
-    _legend(axes, style)
     return figure
 
 
@@ -236,22 +209,6 @@ def singular_functions(
     return figure
 
 
-def identity_matrices(
-    matrices: Mapping[str, Array],  # (M, M) each
-    *,
-    style: Style = "light",
-) -> "Figure":
-    """The identity as two sets of Gaussians see it, each matrix divided by its largest entry."""
-    figure, panels = _figure(len(matrices), style, columns=min(2, len(matrices)), square=True)
-    for axes, (name, matrix) in zip(panels, matrices.items(), strict=True):
-        values = _array(matrix)
-        axes.imshow(values / np.abs(values).max(), cmap="cividis", vmin=-1, vmax=1)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.set_title(name, fontsize=7, color=INK[style][0])
-    return figure
-
-
 def witness_map(
     points: Array,  # (M, 1 or 2)
     witness: Array,  # (M,)
@@ -346,25 +303,10 @@ def drift(
     return figure
 
 
-def witness_bars(
-    names: Sequence[str], distances: Array, *, most: int = 15, style: Style = "light"
-) -> "Figure":
-    """Columns ranked by how much they differ."""
-    values = _array(distances)[:most]
-    figure, (axes,) = _figure(1, style, height=0.8 + 0.18 * len(values))
-    axes.barh(range(len(values)), values, color=COLOURS[style][0])
-    axes.set_yticks(range(len(values)), list(names)[:most])
-    axes.invert_yaxis()
-    axes.set_xlabel("energy distance / standard deviation")
-    return figure
-
-
 def _figure(
     panels: int,
     style: Style,
     columns: int = 1,
-    square: bool = False,
-    height: float | None = None,
 ) -> "tuple[Figure, list[Axes]]":
     check_option("style", style, ("light", "dark"))
     try:
@@ -374,7 +316,7 @@ def _figure(
     ink, page, line = INK[style]
     rows = -(-panels // columns)
     each = COLUMN_WIDTH / columns
-    tall = height or (each * rows * (1.05 if square or columns > 1 else 0.72))
+    tall = each * rows * (1.05 if columns > 1 else 0.72)
     figure = Figure(figsize=(COLUMN_WIDTH, tall), layout="constrained", facecolor=page)
     drawn = []
     for k in range(panels):

@@ -14,10 +14,8 @@ from kermix.distributed.launch import check_ranks
 from kermix.environment import is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
-from kermix.renamed import warn_old_names
 from kermix.runs.fit_choice import (
     OF_TABLES,
-    SETTINGS,
     TO_BOTH,
     can_be_contested,
     check_settings,
@@ -90,7 +88,6 @@ def fit(
         (torch.Size([3, 2]), True)
         >>> folder.cleanup()
     """
-    options = warn_old_names(options, SETTINGS)
     with gradients_on():
         run, dataset = begin_fit(data, out=out, quick=quick, **options)
         complete(run, dataset, show)

@@ -21,7 +21,6 @@ from kermix.distributed.launch import check_ranks
 from kermix.errors import SampleError, ShapeError, TableError
 from kermix.files import write_array
 from kermix.models.mixture.scaled import ScaledModel
-from kermix.moved import moved_name
 from kermix.reports.fit_report import of_rows, write_fit_report
 from kermix.runs.fit_notes import fit_notes
 from kermix.runs.folder import FIT, check_data, check_trained
@@ -279,7 +278,3 @@ def _fingerprint(values: Tensor) -> str:
     digest = hashlib.sha256(str(tuple(values.shape)).encode())
     digest.update(values.contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def __getattr__(name: str) -> object:
-    return moved_name(__name__, name)

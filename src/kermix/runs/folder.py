@@ -10,7 +10,6 @@ from typing import Any
 from kermix.data.tables.addresses import is_pattern, is_remote
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file
-from kermix.renamed import current_names
 
 __all__ = [
     "begin_folder",
@@ -105,7 +104,7 @@ def kind_of_run(folder: Path) -> str | None:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
         return None
-    return config.get("kind", FIT) if isinstance(config, dict) else None
+    return config.get("kind") if isinstance(config, dict) else None
 
 
 def read_config(
@@ -114,7 +113,7 @@ def read_config(
     facts: Collection[str],
     settings: Callable[[dict[str, Any]], object],
 ) -> dict[str, Any]:
-    """The content of `config.json` of a run of this kind, its settings under current names.
+    """The content of `config.json` of a run of this kind.
 
     Args:
         folder: Where the run is.
@@ -126,12 +125,13 @@ def read_config(
     file = folder / "config.json"
     try:
         config: dict[str, Any] = json.loads(file.read_text())
-        found = config.get("kind", FIT)
+        if "kind" not in config:
+            raise KeyError("no 'kind'")
+        found = config["kind"]
         if found == kind:
             missing = sorted({*facts} - config.keys())
             if missing:
                 raise KeyError(f"no {missing[0]!r}")
-            config["settings"] = current_names(config["settings"])
             settings(config["settings"])
     except (ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
         why = error.args[0] if isinstance(error, KeyError) else error

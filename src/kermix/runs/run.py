@@ -31,8 +31,14 @@ from kermix.version import __version__
 __all__ = ["KEPT", "Numbers", "Outcome", "Row", "Run", "Shown", "has_folder"]
 
 KEPT = {True: "data.parquet", False: "data.npy"}  # by whether columns have names
-READING = ("rows", "data_root", "size")
-READ = ("data", "settings", "device", "precision", "fingerprint")  # of every kind of run
+READ = (
+    "data",
+    "options",
+    "settings",
+    "device",
+    "precision",
+    "fingerprint",
+)  # of every kind of run
 Numbers = list[tuple[str, str]]  # what a run ends with, as (name, value) to show
 Shown = tuple[str, list[str], list[list[str]]]  # a table: its title, its columns, its rows
 
@@ -138,9 +144,7 @@ class Run(ABC):
     @property
     def options(self) -> dict[str, Any]:
         """How the data are read again."""
-        # Version 0.1 noted them one by one, beside the rest.
-        older = {name: self.config.get(name) for name in READING if self.config.get(name)}
-        options = {**older, **self.config.get("options", {})}
+        options = dict(self.config["options"])
         if options.get("data_root") is not None:
             options["data_root"] = Path(options["data_root"])
         return options

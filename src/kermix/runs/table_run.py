@@ -39,7 +39,9 @@ class TableRun(TrainedTable):
     """A fit of the table model, with its folder."""
 
     kind: ClassVar[str] = TABLE
-    facts: ClassVar[tuple[str, ...]] = ("shape", "columns", "target", "frame")
+    facts: ClassVar[tuple[str, ...]] = (
+        "shape", "columns", "target", "frame", "equal", "anchors", "in_order", "same", "lines",
+    )  # fmt: skip
     reported: ClassVar[tuple[str, ...]] = ("step", "loss", "metric")
 
     @classmethod

@@ -8,8 +8,6 @@ from kermix.errors import SketchError
 
 __all__ = ["Origin", "SketchedFile", "check_same_columns"]
 
-ORIGIN_VERSION = 2
-
 
 @dataclass(frozen=True)
 class SketchedFile:
@@ -39,15 +37,15 @@ class Origin:
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {"version": ORIGIN_VERSION, **asdict(self)}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Origin":
-        """Read what `to_dict` wrote; fields of later versions are left out."""
+        """The inverse of `to_dict`."""
         return cls(
             tuple(content["columns"]),
             tuple(SketchedFile(f["name"], f["rows"], f["dropped"]) for f in content["files"]),
-            content.get("mixed"),
+            content["mixed"],
         )
 
 

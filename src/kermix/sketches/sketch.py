@@ -13,7 +13,7 @@ from kermix.sketches.columns import same_scale
 from kermix.sketches.features import FeatureMap, fingerprint
 from kermix.sketches.moments import Moments
 from kermix.sketches.origin import Origin, check_same_columns
-from kermix.sketches.storage import check_sums, read_sketch, write_sketch
+from kermix.sketches.storage import read_sketch, write_sketch
 
 __all__ = ["Sketch"]
 
@@ -145,18 +145,14 @@ class Sketch:
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "Sketch":
-        """Read a sketch; a damaged file, or one of another kind, raises an error that names it.
-
-        Files of older versions can be read too.
-        """
+        """Read a sketch; a damaged file, or one of another kind, raises an error that names it."""
         path = Path(path)
-        features, header, numbers, checked = read_sketch(path, device)
+        features, header, numbers = read_sketch(path, device)
         sketch = cls(features)
         try:
             sketch.count = int(header["count"])
             sketch.weighted = bool(header["weighted"])
-            # Files written before there were origins have none.
-            if header.get("origin") is not None:
+            if header["origin"] is not None:
                 sketch.origin = Origin.from_dict(header["origin"])
             found = [numbers[name] for name in SUMS]
             held = [numbers.get(APART + name) for name in SUMS]
@@ -169,13 +165,6 @@ class Sketch:
             setattr(sketch, name, value)
         known = [other for other in held if other is not None]
         sketch.apart = FeatureSums(*known) if len(known) == len(SUMS) else None
-        if not checked:
-            try:
-                check_sums(sketch.sums, sketch.count, sketch.weighted)
-                if sketch.apart is not None:
-                    check_sums(sketch.apart, sketch.count, weighted=True, within=sketch._total)
-            except ValueError as error:
-                raise SketchError(f"{path}: damaged ({error}).") from None
         return sketch
 
     def _check(self, batch: Tensor) -> None:

@@ -9,7 +9,6 @@ import torch
 from kermix.errors import MissingExtraError, PoorFitWarning
 from kermix.mixtures.marginals import marginal_log_prob
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.renamed import DEPRECATED, replaced_parameter
 from kermix.training.loop import gradients_on
 from kermix.training.settings import CostName, FitSettings, ModelName
 
@@ -70,7 +69,6 @@ class KernelMixture(DensityMixin, BaseEstimator):
         learning_rate: Peak learning rate; None depends on the model.
         device: "auto", "cpu", "cuda", ...
         random_state: Seed, or a NumPy generator of either kind, for all randomness.
-        polish: Old name of `refine_steps`, to be removed in version 0.3.
 
     Attributes:
         weights_: Weights of the components, (K,).
@@ -109,7 +107,6 @@ class KernelMixture(DensityMixin, BaseEstimator):
         learning_rate: float | None = None,
         device: str = "auto",
         random_state: Any = None,
-        polish: int | str | None = DEPRECATED,
     ) -> None:
         self.n_components = n_components
         self.cost = cost
@@ -122,7 +119,6 @@ class KernelMixture(DensityMixin, BaseEstimator):
         self.learning_rate = learning_rate
         self.device = device
         self.random_state = random_state
-        self.polish = polish
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the mixture to rows.
@@ -135,16 +131,15 @@ class KernelMixture(DensityMixin, BaseEstimator):
         finite = True if self._trains() else "allow-nan"
         rows = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite)
         seed = seed_from(self.random_state)
-        refine_steps = replaced_parameter("polish", self.polish, self.refine_steps)
         if not self._trains():
             return self._choose(rows, seed)
         with gradients_on():
-            return self._train(rows, seed, refine_steps)
+            return self._train(rows, seed)
 
     def _trains(self) -> bool:
         settings = (self.cost, self.model, self.steps, self.refine_steps, self.batch_size,
                     self.variance, self.learning_rate)  # fmt: skip
-        return self.polish is not DEPRECATED or any(s is not None for s in settings)
+        return any(s is not None for s in settings)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -164,7 +159,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
         self._compare(found.chosen.held_out, found.one_gaussian, found.clearly_better)
         return self
 
-    def _train(self, rows: np.ndarray, seed: int, refine_steps: int | None) -> Self:
+    def _train(self, rows: np.ndarray, seed: int) -> Self:
         from kermix.training.build import Split, build_trainer
         from kermix.training.mixture_search import gaussian_log_densities
         from kermix.training.mixture_trials import clearly_better
@@ -176,7 +171,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
             "learning_rate": self.learning_rate,
         }  # fmt: skip
         chosen: dict[str, Any] = {n: v for n, v in given.items() if v is not None}
-        settings = FitSettings(**DEFAULTS | chosen, refine_steps=refine_steps, seed=seed)
+        settings = FitSettings(**DEFAULTS | chosen, refine_steps=self.refine_steps, seed=seed)
         values = torch.tensor(rows)
         trainer = build_trainer(Split(values, values), settings, device=self.device)
         trainer.run()

@@ -4,7 +4,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from kermix.errors import SampleError
 from kermix.models.mixture.scaled import Scaler
@@ -91,7 +90,6 @@ class ProductClassifier(ClassifierMixin, ProductEstimator):
 
     _by_ranks = True
     _may_be_none = ("n_terms", "max_epochs", "validation_fraction")
-    _rates: Tensor | None = None  # of models that were saved before there was a sureness
 
     def __init__(
         self,
@@ -148,9 +146,7 @@ class ProductClassifier(ClassifierMixin, ProductEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each class for each row, (n, classes)."""
-        scores = self._values(X)
-        if self._rates is not None:
-            scores = draw_in(scores, self._sureness, self._rates)
+        scores = draw_in(self._values(X), self._sureness, self._rates)
         probabilities: np.ndarray = scores.softmax(-1).mean(1).numpy()
         return probabilities
 

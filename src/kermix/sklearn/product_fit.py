@@ -73,9 +73,8 @@ class ProductEstimator(BaseEstimator):
 
     _by_ranks = False
     _may_be_none: tuple[str, ...] = ()
-    # None also of models that were saved before there were any.
-    _bins: ColumnBins | None = None
-    _ends: tuple[Tensor, Tensor] | None = None  # of the scaled columns
+    _bins: ColumnBins | None  # None where networks see the numbers themselves
+    _ends: tuple[Tensor, Tensor]  # of the scaled columns
 
     def __init__(
         self,
@@ -215,7 +214,7 @@ class ProductEstimator(BaseEstimator):
         scaled = self._scaled(torch.tensor(np.ascontiguousarray(rows)))
         if self._bins is not None:
             scaled = self._bins.inputs(scaled.numpy())
-        elif self._ends is not None:
+        else:
             scaled = scaled.clamp(*self._ends)
         parts = scaled.split(ROWS_AT_ONCE)
         return torch.cat([self.network_(part) for part in parts])

@@ -43,22 +43,15 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], content: dict[str, A
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `save_checkpoint` wrote; without a checksum, what older versions wrote."""
+    """Read what `save_checkpoint` wrote."""
     if not path.is_file():
         raise RunError(f"{path}: there is no such checkpoint.")
     try:
-        return _read(path)
+        return read_sealed(path, MISSING)
     except ValueError as error:
         raise RunError(
             f"{path}: damaged, or not a checkpoint ({error}). {_what_to_do(path)}"
         ) from None
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    tensors, content, _ = read_sealed(path, MISSING)
-    if content is None:
-        raise ValueError("it was not written by kermix")
-    return tensors, content
 
 
 def _keep_as_previous(path: Path) -> None:
@@ -78,7 +71,7 @@ def _what_to_do(path: Path) -> str:
     for name in SUBSTITUTES.get(path.stem, ()):
         other = path.with_stem(name)
         try:
-            _, content = _read(other)
+            _, content = read_sealed(other, MISSING)
             return (
                 f"To continue, replace it with {other} (step {content['step']}), which is intact."
             )

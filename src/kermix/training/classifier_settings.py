@@ -11,7 +11,6 @@ from kermix.models.images.classifier import ImageClassifier, ImageShape
 from kermix.models.images.cnn import PlainCNN
 from kermix.models.product.classifier import GaussianProductClassifier
 from kermix.models.product.functions import Path
-from kermix.renamed import accepts_old_names, current_names
 from kermix.training.augmentation import Augmentation
 
 __all__ = ["ClassifierModel", "ClassifierSettings", "build_classifier"]
@@ -20,7 +19,6 @@ ClassifierModel: TypeAlias = Literal["gaussian-product", "cnn"]
 PEAK_RATES = {"gaussian-product": 0.02, "cnn": 0.005}
 
 
-@accepts_old_names
 @dataclass(frozen=True)
 class ClassifierSettings:
     """Settings of a classifier of images.
@@ -149,10 +147,8 @@ class ClassifierSettings:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "ClassifierSettings":
-        """The inverse of `as_json`, old names included; unknown ones are an error."""
-        known = {field.name for field in fields(cls)}
-        content = current_names(content, known)
-        unknown = sorted(set(content) - known)
+        """The inverse of `as_json`; unknown names are an error."""
+        unknown = sorted(set(content) - {field.name for field in fields(cls)})
         if unknown:
             raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
         return cls(**{**content, "anchors_at": tuple(content.get("anchors_at", ()))})

@@ -27,7 +27,6 @@ from kermix.models.mixture.networks import (
     stratified_draw,
 )
 from kermix.models.mixture.scaled import Scaler
-from kermix.renamed import accepts_old_names, current_names
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.graphs import adam
 from kermix.training.loop import Trainer, gradients_on, load_model
@@ -50,7 +49,6 @@ KIND = "conditional mixture"
 ConditionalCost: TypeAlias = Literal["svd", "likelihood"]
 
 
-@accepts_old_names
 @dataclass(frozen=True)
 class ConditionalSettings:
     """Settings of a conditional fit.
@@ -246,8 +244,7 @@ class ConditionalTask(Task):
             scaler.scale.cpu().equal(tensors.get(f"model.{name}.scale", torch.empty(0)))
             for name, scaler in scalers.items()
         )
-        kept = current_names(content.get("settings") or {})
-        if kept != asdict(self.settings) or not same_data:
+        if content.get("settings") != asdict(self.settings) or not same_data:
             raise RunError(
                 f"{path} is the checkpoint of a fit with other settings or data; give another "
                 "file, or remove it to start again."
@@ -305,7 +302,7 @@ def load_conditional(path: Path) -> ConditionalModel:
     if content.get("kind") != KIND:
         raise RunError(f"{path}: not the checkpoint of a conditional fit.")
     scalers = [Scaler(torch.zeros(2, size)) for size in content["sizes"]]
-    model = _untrained(ConditionalSettings(**current_names(content["settings"])), *scalers)
+    model = _untrained(ConditionalSettings(**content["settings"]), *scalers)
     load_model(model, tensors)
     return model.eval()
 

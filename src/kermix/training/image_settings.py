@@ -9,7 +9,6 @@ from kermix.errors import OptionError
 from kermix.models.images.spaces import CODED, SPACES, SpaceName
 from kermix.models.mixture.networks import CovarianceType
 from kermix.models.mixture.priors import PriorName
-from kermix.renamed import accepts_old_names, current_names
 from kermix.training.sample_losses import SampleCost
 from kermix.training.settings import check_form
 
@@ -23,7 +22,6 @@ COSTS = ("svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn")
 PEAK_RATES = {"mixture": 0.02, "codes": 0.002, "conv": 0.002}
 
 
-@accepts_old_names
 @dataclass(frozen=True)
 class ImageSettings:
     """Settings of a fit to images.
@@ -204,10 +202,8 @@ class ImageSettings:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "ImageSettings":
-        """The inverse of `as_json`, old names included; unknown ones are an error."""
-        known = {field.name for field in fields(cls)}
-        content = current_names(content, known)
-        unknown = sorted(set(content) - known)
+        """The inverse of `as_json`; unknown names are an error."""
+        unknown = sorted(set(content) - {field.name for field in fields(cls)})
         if unknown:
             raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
         lists: dict[str, Any] = {

@@ -328,8 +328,7 @@ class Trainer(Generic[TaskT]):
         """All tensors that change, but for the state of random numbers."""
         tensors = _named(self.model)
         for number, optimizer in enumerate(self._optimizers):
-            prefix = f"{number}." if number else ""
-            tensors |= {prefix + n: t for n, t in optimizer_tensors(optimizer).items()}
+            tensors |= {f"{number}.{n}": t for n, t in optimizer_tensors(optimizer).items()}
         tensors |= {f"average.{name}": t for name, t in self._average.tensors.items()}
         return tensors | self.task.extras()
 
@@ -348,9 +347,7 @@ class Trainer(Generic[TaskT]):
         self.task.restore(path, tensors, content)
         load_model(self.model, tensors)
         for number, optimizer in enumerate(self._optimizers):
-            # Version 0.1 numbered the first of a classifier's optimizers, too.
-            own = tensors_of(f"{number}.", tensors)
-            restore_optimizer(optimizer, own or tensors)
+            restore_optimizer(optimizer, tensors_of(f"{number}.", tensors))
         self.task.generator.set_state(tensors["generator"])
         self._average.load(tensors_of("average.", tensors))
         self.step = int(content["step"])

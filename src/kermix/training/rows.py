@@ -5,10 +5,10 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kermix.costs.baselines import energy_distance
-from kermix.distributed import Ranks, Strategy, batch_norm_over_ranks
+from kermix.distributed import Ranks, Strategy
 from kermix.errors import OptionError
 from kermix.models.mixture.scaled import ScaledModel
 from kermix.training.averaging import RunningAverage
@@ -64,7 +64,7 @@ class RowTask(Task):
                 raise OptionError(
                     "model='continuous' can only be trained by one process: omit devices."
                 )
-            batch_norm_over_ranks(self.model, ranks, device)
+            self._share_batch_norm(ranks, device)
         objective = Objective(self.model, self.settings, self.variances, ranks, self.strategy)
         # Moved first: an optimizer made before would hold the parameters of another device.
         self._objective = self.module = objective.to(device)
@@ -74,6 +74,18 @@ class RowTask(Task):
         self.average = RunningAverage(self.model.network, self.settings.average)
         betas = (0.9, 0.99) if self.settings.model == "mixture" else (0.5, 0.9)
         return [adam(self.model.parameters(), device, betas=betas)]
+
+    def _share_batch_norm(self, ranks: Ranks, device: torch.device) -> None:
+        """Let layers take the statistics of the batch over all ranks, which torch does on GPUs."""
+        kind = nn.modules.batchnorm._BatchNorm
+        if ranks.size == 1 or not any(isinstance(m, kind) for m in self.model.modules()):
+            return
+        if device.type != "cuda":
+            raise OptionError(
+                f"model={self.settings.model!r} has batch normalization, which only GPUs share "
+                "among processes: omit devices, or choose model='mixture' or 'network'."
+            )
+        nn.SyncBatchNorm.convert_sync_batchnorm(self.model, ranks.group)
 
     @property
     def total(self) -> int:

@@ -8,8 +8,6 @@ from kermix.costs.formulas import MatrixForm
 from kermix.errors import OptionError
 from kermix.models.mixture.networks import CovarianceType
 from kermix.models.mixture.priors import PriorName
-from kermix.moved import moved_name
-from kermix.renamed import accepts_old_names, current_names
 
 __all__ = ["CostName", "FitSettings", "ModelName", "RefineName", "check_form"]
 
@@ -26,7 +24,6 @@ PEAK_RATES = {
 MOST_COMPONENTS, ROWS_FOR_EACH = 128, 10
 
 
-@accepts_old_names
 @dataclass(frozen=True)
 class FitSettings:
     """Settings of a fit.
@@ -154,10 +151,8 @@ class FitSettings:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "FitSettings":
-        """The inverse of `as_json`, old names included; unknown ones are an error."""
-        known = {field.name for field in fields(cls)}
-        content = current_names(content, known)
-        unknown = sorted(set(content) - known)
+        """The inverse of `as_json`; unknown names are an error."""
+        unknown = sorted(set(content) - {field.name for field in fields(cls)})
         if unknown:
             raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
         factors = tuple(content.get("variance_factors", cls.variance_factors))
@@ -171,7 +166,3 @@ def check_form(form: MatrixForm | None, cost: str) -> None:
     check_option("form", form, ("trace", "data_fixed", "logdet"))
     if cost != "matrix":
         raise OptionError(f"form={form!r} is for cost='matrix'; the cost is {cost!r}.")
-
-
-def __getattr__(name: str) -> object:
-    return moved_name(__name__, name)

@@ -119,8 +119,7 @@ class TableModelSettings:
         unknown = sorted(set(content) - {field.name for field in fields(cls)})
         if unknown:
             raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
-        # Runs before there was an order asked for any columns.
-        return cls(**{"order_share": 0.0, **content})
+        return cls(**content)
 
 
 def check_table_shares(settings: TableModelSettings, rows: int, ranks: int) -> None:

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from kermix.checks import check_option
 from kermix.errors import OptionError
 from kermix.models.product.rows import FORMS, ProductForm
-from kermix.renamed import accepts_old_names
 
 __all__ = ["TableSettings"]
 
 
-@accepts_old_names
 @dataclass(frozen=True)
 class TableSettings:
     """Settings of a fit to a table.

@@ -83,10 +83,8 @@ def _to_series(array: Any, kind: ColumnType, pandas: Any) -> Any:
         return pandas.Series(
             pandas.Categorical.from_codes(codes, categories=categories, ordered=kind.ordered)
         )
-    if shown.startswith("object"):
+    if shown == "object":
         return _to_objects(array, kind, pandas)
-    if shown.startswith("interval["):
-        return pandas.Series(_to_intervals(array, shown, pandas))
     if shown == "arrow":
         return pandas.Series(pandas.arrays.ArrowExtensionArray(array))
     if shown.startswith("string["):
@@ -103,25 +101,7 @@ def _to_objects(array: Any, kind: ColumnType, pandas: Any) -> Any:
     if kind.mixed:
         pairs = [(None, "") if c is None else c.split(":", 1) for c in cells]
         cells = [None if t is None else SCALARS[t](text) for t, text in pairs]
-    elif kind.pandas == "object:int":
-        cells = [None if c is None else int(c) for c in cells]
     gap = {"nan": np.nan, "NA": pandas.NA}.get(kind.gap)
     filled = np.empty(len(cells), dtype=object)
     filled[:] = [gap if c is None else c for c in cells]
     return pandas.Series(filled, dtype=object)
-
-
-def _to_intervals(array: Any, shown: str, pandas: Any) -> Any:
-    """Intervals from their text, such as `(0.5, 1.25]`."""
-    dtype = pandas.api.types.pandas_dtype(shown)
-    texts = array.to_pylist()
-    # Times one by one: pandas before 3 takes the format of the first for all.
-    read = pandas.Timestamp if dtype.subtype.kind == "M" else str
-    ends = [(None, None) if t is None else [read(e) for e in t[1:-1].split(", ")] for t in texts]
-    gaps = array.null_count > 0
-    sides = [
-        pandas.Index([e[side] for e in ends], dtype=object)
-        .astype("float64" if gaps and dtype.subtype.kind in "iu" else dtype.subtype)
-        for side in (0, 1)
-    ]  # fmt: skip
-    return pandas.arrays.IntervalArray.from_arrays(*sides, closed=dtype.closed)

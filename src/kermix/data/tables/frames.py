@@ -198,8 +198,10 @@ def _from_series(series: Any, label: str, name: str) -> tuple[Any, ColumnType]:
     if shown == "object":
         return _from_objects(series, label, name)
     if shown.startswith("interval["):
-        texts = [None if m else str(c) for c, m in zip(series, series.isna(), strict=True)]
-        return _chunked(arrow.array(texts, arrow.string())), ColumnType("string", shown)
+        raise SchemaError(
+            f"{name}, column {label}: holds pandas intervals; convert it to text with "
+            ".astype(str), or leave the column out."
+        )
     try:
         column = _chunked(arrow.Array.from_pandas(series))
     except (arrow.ArrowException, TypeError, ValueError):
@@ -240,7 +242,10 @@ def _from_objects(series: Any, label: str, name: str) -> tuple[Any, ColumnType]:
         pass
     kinds = {type(c).__name__ for c in series[~missing]}
     if kinds == {"int"}:
-        return _from_huge(series.where(~missing, None), label, name, gap)
+        raise SchemaError(
+            f"{name}, column {label}: holds whole numbers beyond 64 bits; convert it to text with "
+            ".astype(str), or to numbers with .astype(float)."
+        )
     if not kinds <= set(SCALARS):
         other = listed(sorted(kinds - set(SCALARS)))
         raise SchemaError(f"{name}, column {label}: holds objects of type {other}; convert it.")
@@ -251,18 +256,6 @@ def _from_objects(series: Any, label: str, name: str) -> tuple[Any, ColumnType]:
     except UnicodeError:
         raise SchemaError(f"{name}, column {label}: holds text that is not Unicode.") from None
     return column, ColumnType("string", "object", gap, mixed=True)
-
-
-def _from_huge(cells: Any, label: str, name: str, gap: str) -> tuple[Any, ColumnType]:
-    """Python's whole numbers beyond 64 bits."""
-    arrow = load_pyarrow()
-    for kind in (arrow.decimal128(38, 0), arrow.decimal256(76, 0)):
-        try:
-            column = _chunked(arrow.array(list(cells), kind))
-        except (arrow.ArrowException, OverflowError):
-            continue
-        return column, ColumnType(str(kind), "object:int", gap)
-    raise SchemaError(f"{name}, column {label}: holds whole numbers of more than 76 digits.")
 
 
 def _plain(column: Any) -> tuple[Any, ColumnType]:

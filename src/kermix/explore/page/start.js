@@ -49,12 +49,10 @@
 
   const begin = async () => {
     const model = await source.model();
-    for (const name of ["Ask", "Check", "Odd rows"]) if (parts.has(name)) parts.get(name).tab.disabled = false;
+    for (const name of ["Ask", "Check", "Odd rows"]) parts.get(name).tab.disabled = false;
     const asked = kermix.askPart(parts.get("Ask").panel, source, model, say);
-    if (parts.has("Check")) kermix.checkPart(parts.get("Check").panel, source, parts.get("Check").shown, say);
-    if (parts.has("Odd rows")) {
-      kermix.oddPart(parts.get("Odd rows").panel, source, parts.get("Odd rows").shown, (row) => { asked.load(row); show("Ask", true); }, say);
-    }
+    kermix.checkPart(parts.get("Check").panel, source, parts.get("Check").shown, say);
+    kermix.oddPart(parts.get("Odd rows").panel, source, parts.get("Odd rows").shown, (row) => { asked.load(row); show("Ask", true); }, say);
   };
 
   try {
@@ -62,18 +60,16 @@
     head(state);
     const ready = state.state === "ready";
     add("Ask", "ask", !ready);
-    if (source.check) add("Check", "check", !ready);
-    if (source.odd) add("Odd rows", "odd", !ready);
-    if (source.watch) {
-      const panel = add("Watch", "watch");
-      const watched = { ...source, watch: async () => { const found = await source.watch(); head(found); return found; } };
-      kermix.watchPart(panel, watched, () => parts.get("Watch").shown(), async () => {
-        if (ready) return;
-        head(await source.state());
-        await begin();
-        live.textContent = "Training is done: the model can be queried.";
-      }, say);
-    }
+    add("Check", "check", !ready);
+    add("Odd rows", "odd", !ready);
+    const panel = add("Watch", "watch");
+    const watched = { ...source, watch: async () => { const found = await source.watch(); head(found); return found; } };
+    kermix.watchPart(panel, watched, () => parts.get("Watch").shown(), async () => {
+      if (ready) return;
+      head(await source.state());
+      await begin();
+      live.textContent = "Training is done: the model can be queried.";
+    }, say);
     show(ready ? "Ask" : "Watch");
     if (ready) await begin();
   } catch (error) {

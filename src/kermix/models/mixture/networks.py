@@ -16,7 +16,6 @@ from kermix.errors import OptionError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.models.mixture.generators import mlp, reset_with
 from kermix.models.mixture.priors import Prior
-from kermix.renamed import accepts_old_names
 
 __all__ = [
     "ComponentNetwork",
@@ -117,7 +116,6 @@ class ComponentNetwork(nn.Module):
         return _mixture(logits.squeeze(-1), means, logs)
 
 
-@accepts_old_names
 class MixtureTable(nn.Module):
     """K components whose parameters are learned directly: a network with one-hot noise.
 
@@ -160,7 +158,6 @@ class MixtureTable(nn.Module):
         return _mixture(self.logits, self.means, self.log_variances)
 
 
-@accepts_old_names
 class MixtureNetwork(ComponentNetwork):
     """K noise vectors, drawn once, to K components by a network.
 
@@ -199,7 +196,6 @@ class MixtureNetwork(ComponentNetwork):
         return self.mixture(self.layers(self.codes))
 
 
-@accepts_old_names
 class ConditionalMixtureNetwork(ComponentNetwork):
     """A mixture density network: a context in, a `torch.distributions.Distribution` out.
 

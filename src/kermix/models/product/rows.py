@@ -195,7 +195,7 @@ class GaussianProduct(nn.Module):
                 torch.randn(rows, generator=generator) / math.sqrt(terms)
             )
         self.outputs = outputs
-        self.norm: nn.BatchNorm1d | None = None  # of saved models: without a bound
+        self.norm: BoundedNorm | None = None
         if precision == "norm":
             self.norm = BoundedNorm((members or 1) * terms)
             nn.init.constant_(self.norm.weight, 0.5)

@@ -126,11 +126,11 @@ class TableLayout:
 
     @classmethod
     def with_relations(cls, schema: Schema, content: Mapping[str, Any]) -> "TableLayout":
-        """The layout of a model that was saved; older ones say nothing of relations."""
-        lines = content.get("lines")
+        """The layout of a model that was saved."""
+        lines = content["lines"]
         return cls.of(
-            schema, content.get("equal", ()), content.get("anchors", ()),
-            content.get("in_order", False), content.get("same", ()),
+            schema, content["equal"], content["anchors"],
+            content["in_order"], content["same"],
             None if lines is None else Lines.from_dict(lines),
         )  # fmt: skip
 

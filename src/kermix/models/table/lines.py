@@ -74,12 +74,11 @@ class Lines:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "Lines":
-        """Those that were saved; earlier versions knew one regime, and no slips."""
+        """The inverse of `to_dict`."""
         numbers = len(saved["names"])
-        given = {"shares": [1.0], "closely": saved["followed"], **saved}
         shapes = {"centre": (-1, numbers), "correlation": (-1, numbers, numbers)}
-        arrays = {n: np.array(given[n]).reshape(shapes.get(n, -1)) for n in ARRAYS}
-        return cls(tuple(saved["names"]), **arrays, slips=saved.get("slips", 0.0))
+        arrays = {n: np.array(saved[n]).reshape(shapes.get(n, -1)) for n in ARRAYS}
+        return cls(tuple(saved["names"]), **arrays, slips=saved["slips"])
 
 
 ARRAYS = ("size", "shares", "centre", "correlation", "followed", "closely")

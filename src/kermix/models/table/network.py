@@ -8,7 +8,7 @@ Trained on random subsets, it is a density of whole rows in any order of the cha
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -248,14 +248,6 @@ class TableNetwork(nn.Module):
         factors = self.follow(features).float().unflatten(-1, (-1, self.components, ANCHORS))
         near = (place * there)[:, self.anchors] * self.anchored  # (N, Q, A)
         return parts._replace(means=parts.means + (factors * near.unsqueeze(2)).sum(-1))
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *more: Any, **named: Any
-    ) -> None:
-        # Networks of earlier versions were not calibrated.
-        for name in ("spread", "heat"):
-            state_dict.setdefault(prefix + name, getattr(self, name))
-        super()._load_from_state_dict(state_dict, prefix, *more, **named)
 
     def dropout_masks(self, rows: int, generator: torch.Generator) -> Tensor | None:
         """Factors of the features of each block: none, or what keeps their mean.
