@@ -13,7 +13,9 @@ import re
 import signal
 import threading
 import time
+import urllib.request
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -297,12 +299,12 @@ TINY = ["--width", 16, "--blocks", 1, "--steps", 20, "--batch-size", 64, "--lear
         "--device", "cpu"]  # fmt: skip
 
 
-def said(*arguments):
-    """What a command says, its name first."""
+def said(*arguments, stopped=False):
+    """What a command says, that ends by itself or is stopped."""
     from typer.testing import CliRunner
 
     result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
-    if result.exit_code:
+    if bool(result.exit_code) != stopped:
         raise RuntimeError(f"{arguments}: {result.output}") from result.exception
     return result.stdout
 
@@ -392,9 +394,30 @@ def fitted_by_command(folder):
             "--refine-steps", 4, "--out", "plain",
             files=["plain/samples.npy", f"plain/{LOSSES_FILE}"],
         )  # fmt: skip
-        found["explore"] = shell("explore", "plain", "--export", "e.html", files=["e.html"])
+        found["explore"] = explored()
         found["resume"] = resumed()
     return found
+
+
+def explored():
+    """What a page says when it is opened, and the command that is stopped then."""
+    pages = []
+
+    def look(url):
+        def fetch():
+            end = time.monotonic() + 60
+            while not pages and time.monotonic() < end:
+                with contextlib.suppress(OSError), urllib.request.urlopen(url) as answer:
+                    pages.append(answer.read().decode())
+                time.sleep(0.01)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        threading.Thread(target=fetch, daemon=True).start()
+
+    with mock.patch("webbrowser.open", look):
+        text = said("explore", "run", "--port", 0, stopped=True)
+    heads = page_kept(pages[0])["heads"]
+    return {"printed": words(re.sub(r"http\S+", "ADDRESS", text)), "heads": heads}
 
 
 def resumed():
@@ -402,8 +425,7 @@ def resumed():
     long = ["people.csv.gz", *TINY[:4], "--steps", 160, *TINY[6:]]
     said("fit", *long, "--out", "whole")
     interrupt_when(Path("halves") / LOSSES_FILE)
-    with contextlib.suppress(RuntimeError):
-        said("fit", *long, "--out", "halves")
+    said("fit", *long, "--out", "halves", stopped=True)
     interrupted = not Path("halves", RESULT).exists()
     text = said("resume", "halves")
     whole, halves = (pd.read_csv(Path(run) / LOSSES_FILE) for run in ("whole", "halves"))
