@@ -96,6 +96,12 @@ def _draw_coarsely(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def careful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `haste` shortens takes its time, as it does for users."""
+    importlib.import_module("haste").take_time(monkeypatch)
+
+
+@pytest.fixture
 def whole_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures have all their pixels and their layout, for tests that look at them."""
     from matplotlib.figure import Figure

@@ -9,12 +9,26 @@ from kermix.reports import fit_figures, table_quality
 from kermix.runs import image_run, table_results
 from kermix.training import table_model
 
-CARE = {name: getattr(table_model, name) for name in ("LOOKS", "REPORTS")}  # that ranks have
+HASTE = (
+    (fit_figures, "GRID", 40),  # places on each side of a picture of a density
+    (image_run, "SAMPLES", 300),
+    (table_model, "LOOKS", 512),  # at held-out rows
+    # In a training; each looks at these rows and writes a checkpoint.
+    (table_model, "REPORTS", 10),
+    (variances, "SEEN", 300),  # of which the samples' variance is found
+    (table_quality, "TREES", 10),  # that tell samples from data
+    # Rows that are drawn for that.
+    (table_results, "LEAST_JUDGED", 200),
+    (check, "LEAST_JUDGED", 200),
+)
+USUAL = tuple((module, name, getattr(module, name)) for module, name, _ in HASTE)
+CARE = {name: value for module, name, value in USUAL if module is table_model}  # that ranks have
 
-fit_figures.GRID = 40  # places on each side of a picture of a density
-image_run.SAMPLES = 300
-table_model.LOOKS = 512  # at held-out rows
-table_model.REPORTS = 10  # in a training; each looks at these rows and writes a checkpoint
-variances.SEEN = 300  # of which the samples' variance is found
-table_quality.TREES = 10  # that tell samples from data
-table_results.LEAST_JUDGED = check.LEAST_JUDGED = 200  # rows that are drawn for that
+for _module, _name, _value in HASTE:
+    setattr(_module, _name, _value)
+
+
+def take_time(patch):
+    """What users have: for tests of the numbers that they see."""
+    for module, name, value in USUAL:
+        patch.setattr(module, name, value)

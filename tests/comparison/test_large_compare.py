@@ -121,9 +121,9 @@ def test_divergence_of_far_samples_does_not_underflow():
     assert 0 < found.error < 1e-4 * exact
 
 
-def block_tests(pooled, n, seed, permutations=19, rank=15):
-    names = ["0", "1"]
-    return BlockTests.of(pooled, pooled, n, (0.5,), names, permutations, own_generator(seed), rank)
+def block_tests(pooled, n, seed, permutations=19, rank=15, **sizes):
+    names, generator = ["0", "1"], own_generator(seed)
+    return BlockTests.of(pooled, pooled, n, (0.5,), names, permutations, generator, rank, **sizes)
 
 
 def test_landmarks_are_chosen_whatever_the_order_of_rows(monkeypatch):
@@ -138,23 +138,21 @@ def test_landmarks_are_chosen_whatever_the_order_of_rows(monkeypatch):
 
     monkeypatch.setattr("kermix.comparison.large.nystrom_features", spy)
     for candidates in (60, 10_000):
-        monkeypatch.setattr("kermix.comparison.large.CANDIDATES", candidates)
         pooled = normal(400, 3, seed=0)
         pooled[:20] = pooled[20:40]  # rows that are there twice
         order = torch.randperm(400, generator=torch.Generator().manual_seed(0))
         chosen.clear()
-        block_tests(pooled, 300, 0)
-        block_tests(pooled[order], 20, 1)
+        block_tests(pooled, 300, 0, candidates=candidates)
+        block_tests(pooled[order], 20, 1, candidates=candidates)
         assert torch.equal(chosen[0], chosen[1])
 
 
-def test_level_of_very_unequal_samples(monkeypatch):
+def test_level_of_very_unequal_samples():
     """Were landmarks taken from each side alike, the SVD test would reject nearly always."""
-    monkeypatch.setattr("kermix.comparison.large.CANDIDATES", 60)
-    monkeypatch.setattr("kermix.comparison.blocks.DIRECTIONS", 4)
     rejected: dict[str, int] = {}
     for seed in range(40):
-        found = block_tests(normal(630, 20, seed=seed), 600, seed, rank=40)
+        rows = normal(630, 20, seed=seed)
+        found = block_tests(rows, 600, seed, rank=40, candidates=60, directions=4)
         for cost, test in found.tests.items():
             rejected[cost] = rejected.get(cost, 0) + (test.pvalue <= 0.1)
     for cost, count in rejected.items():
@@ -169,14 +167,12 @@ def test_equal_rows_are_never_found_different():
         assert {c.pvalue for c in found.column_differences} == {1.0}
 
 
-def test_level(monkeypatch):
+def test_level():
     """200 pairs of one source, unequal sizes: each cost rejects at its level."""
-    monkeypatch.setattr("kermix.comparison.blocks.BLOCKS", 60)
-    monkeypatch.setattr("kermix.comparison.blocks.FEWEST_ON_A_SIDE", 20)
-    monkeypatch.setattr("kermix.comparison.blocks.DIRECTIONS", 4)
+    sizes = {"blocks": 60, "fewest_on_a_side": 20, "directions": 4}
     rejected: dict[str, int] = {}
     for seed in range(200):
-        found = block_tests(normal(330, 2, seed=seed), 130, seed)
+        found = block_tests(normal(330, 2, seed=seed), 130, seed, **sizes)
         for cost, test in found.tests.items():
             rejected[cost] = rejected.get(cost, 0) + (test.pvalue <= 0.1)
         chances = {c.column: c.pvalue for c in found.column_differences}

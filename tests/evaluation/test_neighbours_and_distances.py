@@ -11,7 +11,7 @@ from kermix.errors import OptionError, ShapeError
 from kermix.evaluation import distances as of_distances
 from kermix.evaluation import neighbours as module
 from kermix.evaluation.distances import frechet_distance, kernel_distance
-from kermix.evaluation.neighbours import nearest, neighbour_scores
+from kermix.evaluation.neighbours import nearest, neighbour_scores, neighbour_values
 
 
 def slow_scores(real, fake, k):
@@ -32,12 +32,13 @@ def slow_scores(real, fake, k):
 
 @pytest.mark.parametrize("k", [1, 3, 5])
 @pytest.mark.parametrize("pairs_at_once", [2**23, 64])
-def test_scores_are_the_published_ones(monkeypatch, k, pairs_at_once):
-    monkeypatch.setattr(module, "PAIRS_AT_ONCE", pairs_at_once)
+def test_scores_are_the_published_ones(k, pairs_at_once):
     rng = np.random.default_rng(k)
     real, fake = rng.normal(size=(40, 3)), rng.normal(size=(33, 3)) * 0.6 + 0.3
-    found = neighbour_scores(torch.from_numpy(real), torch.from_numpy(fake), k)
-    assert found[:4] == pytest.approx(slow_scores(real.tolist(), fake.tolist(), k), abs=1e-12)
+    pair = torch.from_numpy(real), torch.from_numpy(fake)
+    found, _ = neighbour_values(*pair, k, pairs_at_once)
+    assert neighbour_scores(*pair, k)[:4] == tuple(found.tolist())
+    assert found.tolist() == pytest.approx(slow_scores(real.tolist(), fake.tolist(), k), abs=1e-12)
 
 
 def test_equal_distributions_have_density_one_and_nearly_full_coverage():

@@ -29,9 +29,9 @@ def invoices(rows=600, seed=0):
     )
 
 
-def lines_of(table):
+def lines_of(table, **options):
     schema = Schema.of(table)
-    return schema, find_lines(schema, schema.encode(table))
+    return schema, find_lines(schema, schema.encode(table), **options)
 
 
 def test_sums_are_found():
@@ -112,13 +112,12 @@ def test_regimes_are_found_where_each_has_lines_of_its_own():
 
 
 @pytest.mark.parametrize(("numbers", "found"), [(64, True), (65, False)])
-def test_tables_of_many_numbers_have_no_lines(monkeypatch, numbers, found):
+def test_tables_of_many_numbers_have_no_lines(numbers, found):
     """Solving takes longer than the network there."""
-    monkeypatch.setattr("kermix.models.table.line_search.ROWS_OF_EACH", 1)
     rng = np.random.default_rng(0)
     table = rng.normal(size=(200, numbers))
     table[:, 0] = table[:, 1] + table[:, 2]
-    _, lines = lines_of({f"x{k}": column for k, column in enumerate(table.T)})
+    _, lines = lines_of({f"x{k}": column for k, column in enumerate(table.T)}, rows_of_each=1)
     assert (lines is not None) == found
 
 
@@ -299,14 +298,14 @@ def test_rows_of_as_many_numbers_are_solved_together(rows):
 
 
 @pytest.mark.parametrize("block", [16, 2 * 16, 10**6])
-def test_blocks_of_rows_change_nothing(monkeypatch, block):
+def test_blocks_of_rows_change_nothing(block):
     rows = invoices().to_numpy()
     lines, maps = of_rows(tuple("abcd"), rows), normal_maps(rows)
     solver = StraightLines(lines, maps)
     scores, seen = torch.randn(7, 4, dtype=torch.float64), torch.rand(7, 4) < 0.5
     expected = solver(scores, seen)
-    monkeypatch.setattr("kermix.models.table.lines.SOLVED_AT_ONCE", block)
-    for a, b in zip(solver(scores, seen), expected, strict=True):
+    in_blocks = StraightLines(lines, maps, solved_at_once=block)
+    for a, b in zip(in_blocks(scores, seen), expected, strict=True):
         assert torch.allclose(a, b, rtol=1e-6)
 
 

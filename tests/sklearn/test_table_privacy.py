@@ -59,12 +59,12 @@ def explicit_distances(schema, first, second):
 
 
 @pytest.mark.parametrize("block", [1, 64, 2**23])
-def test_distances_to_the_closest_row(model, monkeypatch, block):
-    monkeypatch.setattr("kermix.data.tables.closeness.PAIRS_AT_ONCE", block)
+def test_distances_to_the_closest_row(model, block):
     schema, data = model.schema_, cards()
     first, second = (schema.encode(t) for t in (data[:9], data[20:53]))
     expected = explicit_distances(schema, data[:9], data[20:53]).min(1)
-    np.testing.assert_allclose(closest_distances(schema, first, second), expected, atol=1e-6)
+    found = closest_distances(schema, first, second, pairs_at_once=block)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
     assert closest_distances(schema, first[:0], second).shape == (0,)
     assert copies(schema.encode(data[:30]), second).tolist() == [
         common(data[k : k + 1], data[20:53]) > 0 for k in range(30)

@@ -20,6 +20,9 @@ from kermix.sketches.accumulation import NystromSums
 from kermix.sketches.features import NystromFeatures
 
 __all__ = [
+    "BLOCKS",
+    "DIRECTIONS",
+    "FEWEST_ON_A_SIDE",
     "Blocks",
     "FeatureBlocks",
     "block_statistics",
@@ -50,9 +53,16 @@ class Blocks:
     n: int  # pooled rows below this are of x
 
     @classmethod
-    def of(cls, n: int, m: int, generator: torch.Generator) -> "Blocks":
+    def of(
+        cls,
+        n: int,
+        m: int,
+        generator: torch.Generator,
+        blocks: int = BLOCKS,
+        fewest_on_a_side: int = FEWEST_ON_A_SIDE,
+    ) -> "Blocks":
         """Some four hundred blocks, with at least thirty on the smaller side."""
-        size = max(1, min((n + m) // BLOCKS, min(n, m) // FEWEST_ON_A_SIDE))
+        size = max(1, min((n + m) // blocks, min(n, m) // fewest_on_a_side))
         parts, rest = [], []
         for count, offset in ((n, 0), (m, n)):
             order = torch.randperm(count, generator=generator) + offset
@@ -238,12 +248,14 @@ def line_energy(values: Tensor, blocks: Blocks, signed: Tensor) -> Tensor:  # (N
     return 2 * (difference.square() @ grid.diff().to(signed))
 
 
-def random_directions(d: int, generator: torch.Generator) -> Tensor:  # (D, d)
-    """32 unit vectors, as far as there is room orthogonal, which is better than random; or one."""
+def random_directions(
+    d: int, generator: torch.Generator, directions: int = DIRECTIONS
+) -> Tensor:  # (D, d)
+    """Unit vectors, as far as there is room orthogonal, which is better than random; or one."""
     if d == 1:
         return torch.ones(1, 1, dtype=torch.float64)
     found: list[Tensor] = []
-    while len(found) < DIRECTIONS:
+    while len(found) < directions:
         normal = torch.randn(d, d, generator=generator, dtype=torch.float64)
         found += list(torch.linalg.qr(normal).Q.mT)
-    return torch.stack(found[:DIRECTIONS])
+    return torch.stack(found[:directions])

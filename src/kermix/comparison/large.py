@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 
 from kermix.comparison.blocks import (
+    BLOCKS,
+    DIRECTIONS,
+    FEWEST_ON_A_SIDE,
     Blocks,
     block_statistics,
     energy_of_blocks,
@@ -58,42 +61,61 @@ class BlockTests:
         generator: torch.Generator,
         rank: int = RANK,
         mixed: MixedRows | None = None,
+        *,
+        candidates: int = CANDIDATES,
+        blocks: int = BLOCKS,
+        fewest_on_a_side: int = FEWEST_ON_A_SIDE,
+        directions: int = DIRECTIONS,
     ) -> "BlockTests":
-        """Test; without permutations there is nothing but the columns' distances."""
+        """Test; without permutations there is nothing but the columns' distances.
+
+        Args:
+            pooled: Rows of `x`, then of `y`.
+            raw: The same as they were given.
+            n: Rows of `x`.
+            grid: Variances.
+            columns: Their names.
+            permutations: How often labels of blocks are exchanged.
+            generator: Of blocks, labels and directions.
+            rank: Most features.
+            mixed: What tells categories from numbers.
+            candidates: Rows that landmarks are chosen among.
+            blocks: How many, about.
+            fewest_on_a_side: Blocks of the smaller side.
+            directions: On which the energy distance is that of lines.
+        """
         pooled, m = pooled.double(), len(pooled) - n
         if not permutations:
             return cls({}, column_differences(raw, n, columns, None, None, mixed), ())
-        blocks = Blocks.of(n, m, generator)
-        sides = blocks.of_x, len(blocks) - blocks.of_x
+        exchanged = Blocks.of(n, m, generator, blocks, fewest_on_a_side)
+        sides = exchanged.of_x, len(exchanged) - exchanged.of_x
         labels = signed_weights(labellings(*sides, permutations, generator), None)
         # Of the rows as they were given, because scaled ones are rounded.
-        candidates = pooled[symmetric_subset(raw, CANDIDATES)]
+        chosen = pooled[symmetric_subset(raw, candidates)]
         rows: dict[str, list[Tensor]] = {}
         layout = None if mixed is None else mixed.layout
         for v in grid:
-            kernel = mixed_kernel(candidates, layout, v)
-            features = nystrom_features(
-                candidates, kernel, rank, TOLERANCE, candidates=len(candidates)
-            )
-            found = feature_blocks(pooled, blocks, features)
+            kernel = mixed_kernel(chosen, layout, v)
+            features = nystrom_features(chosen, kernel, rank, TOLERANCE, candidates=len(chosen))
+            found = feature_blocks(pooled, exchanged, features)
             for cost, row in block_statistics(found, *labels, RIDGE).items():
                 rows.setdefault(cost, []).append(row)
-        directions = random_directions(pooled.shape[1], generator)
-        energies = energy_of_blocks(pooled, blocks, *labels, directions, layout, generator)
+        lines = random_directions(pooled.shape[1], generator, directions)
+        energies = energy_of_blocks(pooled, exchanged, *labels, lines, layout, generator)
         rows["energy"] = [energies]
-        method = f"{len(blocks)} blocks of {blocks.size} rows"
+        method = f"{len(exchanged)} blocks of {exchanged.size} rows"
         tests = {
             cost: ranked(values, cost, () if cost == "energy" else grid, (n, m), method)
             for cost, values in rows.items()
         }
-        inside = len(blocks) * blocks.size
+        inside = len(exchanged) * exchanged.size
         rest = "" if inside == n + m else f", which hold {inside} of all {n + m}"
         notes = (
-            f"Permutations exchange {len(blocks)} random blocks of {blocks.size} rows{rest}; the "
-            f"tests use up to {rank} features, and the energy distance's {len(directions)} "
+            f"Permutations exchange {len(exchanged)} random blocks of {exchanged.size} rows"
+            f"{rest}; the tests use up to {rank} features, and the energy distance's {len(lines)} "
             "projections.",
         )
-        return cls(tests, column_differences(raw, n, columns, blocks, labels, mixed), notes)
+        return cls(tests, column_differences(raw, n, columns, exchanged, labels, mixed), notes)
 
 
 def column_differences(

@@ -68,7 +68,7 @@ def neighbour_scores(
 
 @torch.no_grad()
 def neighbour_values(
-    real: Tensor, fake: Tensor, neighbours: int
+    real: Tensor, fake: Tensor, neighbours: int, pairs_at_once: int = PAIRS_AT_ONCE
 ) -> tuple[Tensor, Tensor]:  # (4,), (4,)
     """The four scores, and what their variances would be if each row were by itself."""
     check_pair(real, fake, ("real", "fake"))
@@ -79,8 +79,10 @@ def neighbour_values(
             "must be more samples than that in each set."
         )
     real, fake = real.double(), fake.double()
-    reach = [nearest(s, s, neighbours + 1)[0][:, -1] for s in (real, fake)]
-    return _scores(reach[0], reach[1], _blocks(real, fake), neighbours)
+    reach = [
+        nearest(s, s, neighbours + 1, pairs_at_once=pairs_at_once)[0][:, -1] for s in (real, fake)
+    ]
+    return _scores(reach[0], reach[1], _blocks(real, fake, pairs_at_once), neighbours)
 
 
 def _scores(
@@ -162,8 +164,8 @@ def _times(variance: Tensor, of_rows: Tensor) -> Tensor:
     return torch.where(of_rows > 0, variance / of_rows.clamp(min=1e-300), 1.0).clamp(min=1)
 
 
-def _blocks(real: Tensor, fake: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    step = max(1, PAIRS_AT_ONCE // len(fake))
+def _blocks(real: Tensor, fake: Tensor, pairs_at_once: int) -> Iterator[tuple[slice, Tensor]]:
+    step = max(1, pairs_at_once // len(fake))
     for start in range(0, len(real), step):
         part = slice(start, start + step)
         yield part, _distances(real[part], fake)
@@ -176,6 +178,7 @@ def nearest(
     count: int = 1,
     groups: Tensor | None = None,
     their_groups: Tensor | None = None,
+    pairs_at_once: int = PAIRS_AT_ONCE,
 ) -> tuple[Tensor, Tensor]:
     """Distances of rows to the nearest of the others, (N, count), and their places among them.
 
@@ -185,8 +188,9 @@ def nearest(
         count: How many of the nearest.
         groups: Of the rows, (N,): rows of other groups are infinitely far.
         their_groups: Of the others, (M,).
+        pairs_at_once: How many distances are held.
     """
-    step = max(1, PAIRS_AT_ONCE // max(1, len(others)))
+    step = max(1, pairs_at_once // max(1, len(others)))
     found = []
     for k, part in enumerate(rows.split(step)):
         distances = _distances(part, others)

@@ -28,7 +28,11 @@ def _keys(rows: EncodedTable) -> list[bytes]:
 
 
 def closest_distances(
-    schema: Schema, rows: EncodedTable, others: EncodedTable, ignored: Collection[str] = ()
+    schema: Schema,
+    rows: EncodedTable,
+    others: EncodedTable,
+    ignored: Collection[str] = (),
+    pairs_at_once: int = PAIRS_AT_ONCE,
 ) -> np.ndarray:
     """The distance of each row to the closest of the others.
 
@@ -42,7 +46,7 @@ def closest_distances(
         >>> closest_distances(schema, encoded[:2], encoded[1:])[1]
         np.float32(0.0)
     """
-    step = max(1, PAIRS_AT_ONCE // max(1, len(others)))
+    step = max(1, pairs_at_once // max(1, len(others)))
     found = [
         _closest(schema, rows[k : k + step], others, ignored) for k in range(0, len(rows), step)
     ]

@@ -28,7 +28,9 @@ WORST = -10.0  # nats of a row: a mixture has room for a few that are off the li
 LEFT_OUT = 0.01  # share of rows that are farthest from the others
 
 
-def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
+def find_lines(
+    schema: Schema, encoded: EncodedTable, rows_of_each: int = ROWS_OF_EACH
+) -> Lines | None:
     """Lines of a table, if some number is foretold much better by them than by its own column.
 
     Half of the rows that have all numbers are for the lines, the others judge them; a number
@@ -53,7 +55,7 @@ def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
     filled = known.mean(0) >= LEAST_FILLED
     some = known[:, filled].all(1)
     codes, scores = codes[some], schema.positions(encoded)[some]
-    if len(scores) < 2 * ROWS_OF_EACH * len(names):
+    if len(scores) < 2 * rows_of_each * len(names):
         return None
     maps = tuple(column.map for column in columns)
     values = np.stack([own.inverse(scores[:, k]) for k, own in enumerate(maps)], 1)
@@ -74,7 +76,7 @@ def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
     found = None if best is None else lines_of(names, values, best[0])
     if best is None or found is None:
         return None
-    told, enough = best[1].numpy(), continuous[others].sum(0) >= ROWS_OF_EACH
+    told, enough = best[1].numpy(), continuous[others].sum(0) >= rows_of_each
     followed, closely = ((told > least) & enough for least in (LEAST_GAIN, CLOSE_GAIN))
     judged, more = np.arange(len(values))[others], np.zeros(len(names))
     for k in np.flatnonzero(followed & ~closely):

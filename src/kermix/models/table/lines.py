@@ -90,6 +90,7 @@ class StraightLines(nn.Module):
     Args:
         lines: Means and covariances.
         maps: The scale of normal scores of each number.
+        solved_at_once: How many entries of matrices.
     """
 
     size: Tensor
@@ -99,9 +100,15 @@ class StraightLines(nn.Module):
     followed: Tensor
     closely: Tensor
 
-    def __init__(self, lines: Lines, maps: tuple[MonotoneMap, ...]) -> None:
+    def __init__(
+        self,
+        lines: Lines,
+        maps: tuple[MonotoneMap, ...],
+        solved_at_once: int = SOLVED_AT_ONCE,
+    ) -> None:
         super().__init__()
         self.maps = SeveralMaps(maps)
+        self.solved_at_once = solved_at_once
         for name in ARRAYS:
             tensor = torch.from_numpy(np.array(getattr(lines, name)))
             self.register_buffer(name, tensor, persistent=False)
@@ -135,7 +142,7 @@ class StraightLines(nn.Module):
         if not self.training and bool((seen == seen[0]).all()):
             return self._given(values, *self._factors(seen[:1]))
         regimes, numbers = self.centre.shape
-        size = max(1, SOLVED_AT_ONCE // (regimes * numbers**2))
+        size = max(1, self.solved_at_once // (regimes * numbers**2))
         order = torch.arange(len(seen), device=seen.device)
         if not seen.is_cuda:  # rows of as many numbers are solved together, without the others
             order = seen.sum(1).argsort(stable=True)
