@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from kermix.data.toys import toy
 from kermix.training.build import build_model
 from kermix.training.loop import Trainer
 from kermix.training.rows import RowTask
-from kermix.training.settings import COSTS, FitSettings, RefineName
+from kermix.training.settings import CostName, FitSettings, RefineName
 
 __all__ = ["METHODS", "SETS", "SETTING", "main", "run", "train_seeds"]
 
@@ -35,7 +35,7 @@ REFINED: dict[str, RefineName] = {
     "svd+likelihood": "likelihood",
     "svd+closed form": "closed form",
 }
-METHODS = (*(c for c in COSTS), *REFINED)
+METHODS = (*get_args(CostName), *REFINED)
 
 
 def _settings(method: str, setting: FitSettings) -> FitSettings:

@@ -291,7 +291,7 @@ BAD = {
     "infinite": (lambda d: _save(d / "x.npy", np.array([[1.0], [np.inf]])), "row 1, column x0"),
     "all NaN": (lambda d: _save(d / "x.npy", np.full((3, 1), np.nan)), "no row is complete"),
     "damaged": (lambda d: _text(d / "x.npy", "hello"), "x.npy: not a readable"),
-    "text": (lambda d: _text(d / "x.csv", "a\nhello\nhello\n"), "no column holds numbers"),
+    "text": (lambda d: _text(d / "x.csv", "a\nhello\nhello\n"), "no column can be modelled"),
     "text in numbers": (lambda d: _text(d / "x.csv", "a\n1\n2\nx\n"), "row 4, column a"),
     "empty folder": (lambda d: d, "no images in this folder"),
 }

@@ -311,7 +311,7 @@ def test_one_row_is_one_row(tmp_path):
     for words, told in (
         (("score", run, tmp_path / "one.csv"), "over 1 row"),
         (("sample", run, "-n", 1, "-o", tmp_path / "new.csv"), "1 sample in"),
-        (("impute", run, tmp_path / "one.csv", "-o", tmp_path / "full.csv"), "in 1 row:"),
+        (("impute", run, tmp_path / "one.csv", "-o", tmp_path / "full.csv"), "1 row in "),
         (("schema", tmp_path / "one.csv"), "one.csv: 1 row, 2 columns"),
     ):
         shown = " ".join(kermix(*words).output.split())

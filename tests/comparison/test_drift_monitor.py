@@ -200,7 +200,7 @@ def test_tables_with_categories_are_watched(of_table, table, tmp_path):
     for seed in range(8):
         monitor.update(quiet(table, seed).assign(shop="a"))
     assert monitor.first_alarm.columns[0].column == "shop"
-    assert monitor.first_alarm.columns[0].short == "more a"
+    assert monitor.first_alarm.columns[0].short == "no more c and b"
     monitor.reset()
     path = tmp_path / "batch.csv"
     quiet(table, 1).to_csv(path, index=False)

@@ -295,7 +295,7 @@ def test_a_new_value_of_few_rows_is_found_and_named_first():
     ]
     found = grade_change(first, second)
     assert found.short == "new H"
-    assert re.match(r"0 % -> 2 %; (more B|fewer A), [0-9.]+ % -> [0-9.]+ %$", found.change)
+    assert re.match(r"0 % -> 2 %; (more B|A less often), [0-9.]+ % -> [0-9.]+ %$", found.change)
     gone = grade_change(second, first)
     assert gone.short == "no more H"
     assert gone.change.startswith("2 % -> 0 %; ")

@@ -190,6 +190,7 @@ def test_addresses(tmp_path):
             open_files([bad])
     with pytest.raises(TableError, match="nosuch"):
         open_files(["nosuch://a/b.csv"])
+    (tmp_path / "x.docx").write_bytes(b"")
     with pytest.raises(TableError, match="docx are not read"):
         open_files([str(tmp_path / "x.docx")])
     memory.pipe("/kermix-test/1.jsonl", b'{"a": 1}\n')

@@ -117,7 +117,7 @@ def test_samples_of_a_class_on_request(fitted, tmp_path):
 def test_options_that_images_do_not_have(squares, tmp_path):
     for wrong, text in (
         (["--refine-with", "likelihood"], "refine_with does not apply"),
-        (["--spaces", "sky"], "space="),
+        (["--spaces", "sky"], "spaces="),
         (["--model", "code-mixture", "--spaces", "pixels"], "mixture"),
     ):
         with pytest.raises(OptionError, match=text):

@@ -100,7 +100,7 @@ def test_an_altered_file_is_read_or_refused_by_its_name(
     """Seen before: a raw traceback from a third of model files."""
     whole = model_file if kind == "model" else sketch_file
     read = km.TableModel.load if kind == "model" else km.Sketch.load
-    tensors, content, _ = read_sealed(whole, "")
+    tensors, content = read_sealed(whole, "")
     tensors, content = altered(tensors, content, seed)
     path = tmp_path / "altered.safetensors"
     write_sealed(path, tensors, json.dumps(content), "")
@@ -121,7 +121,7 @@ def test_an_altered_file_is_read_or_refused_by_its_name(
 )
 def test_sizes_that_a_model_file_declares_are_those_of_its_tensors(size, model_file, tmp_path):
     """Seen before: 4.5 GiB, and a minute, for a file of 10 kB that declares 10^9 blocks."""
-    tensors, content, _ = read_sealed(model_file, "")
+    tensors, content = read_sealed(model_file, "")
     path = tmp_path / "model.safetensors"
     content["parameters"] |= size
     write_sealed(path, tensors, json.dumps(content), "")

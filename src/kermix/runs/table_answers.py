@@ -64,15 +64,17 @@ class TrainedTable(Run):
         """The table model as an estimator, also where a mixture was better."""
         path = self.checkpoints / "model.safetensors"
         check_trained(self.folder, path)
+        place = make_fabric(self.config["device"], "32-true").device
         tensors, content = load_checkpoint(path)
         with rebuilding(path, tensors):
             network = self._network(tensors)
             load_model(network, tensors)
-            return self._estimator(network, content)
+            return self._estimator(network.to(place), content)
 
     def model_so_far(self) -> "TableModel":
         """The best model of a training that goes on, or was stopped, as an estimator."""
         check_trained(self.folder, self.last)
+        place = make_fabric(self.config["device"], "32-true").device
         tensors, content = load_checkpoint(self.last)
         with rebuilding(self.last, tensors):
             network = self._network(tensors)
@@ -80,7 +82,7 @@ class TrainedTable(Run):
             # As at the end: the best weights, or the mean of the last where none were held out.
             best = tensors_of("kept.", tensors) or tensors_of("average.", tensors)
             network.load_state_dict(best, strict=False)
-            return self._estimator(network, content)
+            return self._estimator(network.to(place), content)
 
     def _network(self, tensors: Mapping[str, Tensor]) -> TableNetwork:
         settings = self.settings
@@ -96,14 +98,13 @@ class TrainedTable(Run):
 
         settings, schema = self.settings, self.schema
         device = self.config["device"]
-        network = network.eval().to(make_fabric(device, "32-true").device)
         known = TableModel().get_params().keys() & settings.as_json().keys() - {"target"}
         model = TableModel(
             self.config["target"], device=device, random_state=settings.seed,
             **{name: getattr(settings, name) for name in sorted(known)},
         )  # fmt: skip
         kept = content["best_step"] or content["step"]
-        return model.with_network(network, schema, content["history"], kept, self.config["frame"])
+        return model.with_network(network.eval(), schema, content["history"], kept, self.config["frame"])
 
     def sample(
         self,
