@@ -104,7 +104,9 @@ class TrainedTable(Run):
             **{name: getattr(settings, name) for name in sorted(known)},
         )  # fmt: skip
         kept = content["best_step"] or content["step"]
-        return model.with_network(network.eval(), schema, content["history"], kept, self.config["frame"])
+        return model.with_network(
+            network.eval(), schema, content["history"], kept, self.config["frame"]
+        )
 
     def sample(
         self,
