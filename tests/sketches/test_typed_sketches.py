@@ -182,3 +182,12 @@ def test_a_gap_that_the_sample_did_not_have_loses_no_row(name, tmp_path, monkeyp
     plain = km.sketch_files(path, rank=10, seed=2, standardize=False)
     assert (plain.count, plain.origin.files[0].dropped) == (2999, 1)
     assert plain.origin.mixed is None, "the gap is not in the sample"
+
+
+def test_a_table_made_with_the_seed_of_the_sketch_is_sampled_fairly(tmp_path):
+    """Seen before: a category of two values left out as a constant."""
+    high = np.random.default_rng(0).random(240) < 0.5
+    table = pd.DataFrame({"sex": np.where(high, "f", "m"), "age": np.arange(240) % 71})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    told = km.sketch_files([tmp_path / "t.csv"], seed=0)
+    assert "sex" in told.origin.columns

@@ -21,7 +21,7 @@ from kermix.sketches.columns import ColumnScale
 from kermix.sketches.features import NystromFeatures, nystrom_features
 from kermix.sketches.origin import Origin, SketchedFile
 from kermix.sketches.part_sums import PartSums, Tick, sketch_part
-from kermix.sketches.sampling import sampled
+from kermix.sketches.sampling import order_of_rows, sampled
 from kermix.sketches.sketch import Sketch
 from kermix.sketches.typed_sample import typed_sample
 
@@ -220,7 +220,7 @@ def _chosen(
     seed: int,
 ) -> NystromFeatures:
     """Scale, kernel and landmarks from a sample of the rows."""
-    sample = torch.from_numpy(_sample(files, np.random.default_rng(seed))).double()
+    sample = torch.from_numpy(_sample(files, order_of_rows(seed))).double()
     spread, centre = sample.std(0, correction=0), sample.mean(0)
     positive = spread[spread > 0]
     if standardize == "auto":

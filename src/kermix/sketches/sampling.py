@@ -9,7 +9,7 @@ import numpy as np
 from kermix.data.tables.batches import Files, Part
 from kermix.errors import SampleError
 
-__all__ = ["sampled"]
+__all__ = ["order_of_rows", "sampled"]
 
 SAMPLE = 20_000
 PIECES = 32
@@ -17,6 +17,15 @@ READ_WHOLE_BELOW = 2**25  # bytes of files of which a sample may be drawn by rea
 FEW_ROWS = 100
 
 Rows = TypeVar("Rows")
+
+
+def order_of_rows(seed: int) -> np.random.Generator:
+    """Random numbers that say which rows are drawn.
+
+    They are those of a child of the seed: a table made with the same seed may hold the others, and
+    its rows would be drawn by the values in them.
+    """
+    return np.random.default_rng(seed).spawn(1)[0]
 
 
 def sampled(

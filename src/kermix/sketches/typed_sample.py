@@ -14,7 +14,7 @@ from kermix.data.tables.csv_look import Reading
 from kermix.data.tables.mixed_rows import MixedRows
 from kermix.data.tables.schema import Schema
 from kermix.errors import OptionError, TableError
-from kermix.sketches.sampling import sampled
+from kermix.sketches.sampling import order_of_rows, sampled
 
 __all__ = ["typed_sample"]
 
@@ -51,7 +51,7 @@ def typed_sample(
         return open_files(sources, chosen, reading=reading), None, nothing
     if exclude:
         typed = open_files(sources, kept, True, reading)
-    generator = np.random.default_rng(seed)
+    generator = order_of_rows(seed)
     table = _drawn(typed, generator)
     if not (gaps or kinds or typed.others or _gaps(table)):
         chosen = kept if columns or exclude else None

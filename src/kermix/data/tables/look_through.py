@@ -64,7 +64,7 @@ def look_through(files: Files, seed: int, sample: int = SAMPLE) -> Look:
         sample: How many rows it has.
     """
     arrow = load_pyarrow()
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed).spawn(1)[0]  # a table may hold those of the seed
     seen = {name: _Seen() for name in files.columns}
     keys, numbers, rows = np.empty(0), np.empty(0, np.int64), 0
     kept: Any = None
