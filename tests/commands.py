@@ -2,7 +2,7 @@
 
 from typer.testing import CliRunner
 
-from kermix.cli.app import app
+from internals import app
 from kermix.errors import KermixError
 
 

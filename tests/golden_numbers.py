@@ -31,12 +31,11 @@ import kermix as km
 from golden_tables import DIGEST, Exact
 
 # ---- Names: what a move may change ------------------------------------------------------------
-
-from kermix.cli.app import app  # isort: skip
-from kermix.paper import ablations, identity, singular_functions  # isort: skip
-from kermix.training.conditional import ConditionalSettings, fit_conditional  # isort: skip
-
-from kermix.paper.generation import Training, train  # isort: skip
+from internals import ConditionalSettings, GenerationTraining, app, fit_conditional
+from internals import generation_module as ablations
+from internals import generation_train as train
+from internals import identity_module as identity
+from internals import singular_functions_module as singular_functions
 
 ABLATIONS = {"frobenius": ablations.frobenius_cost, "distance": ablations.distance_nuclear_cost}
 STEPS, POLISH, FINISH, BATCH = "--steps", "--refine-steps", "--refine-with", "--batch-size"
@@ -57,7 +56,7 @@ def conditional(context, target, steps, polish, finish="likelihood", **options):
 def figure_of_generation(method):
     """Numbers and samples of a network of the paper's figure, after 20 steps."""
     numbers, samples, _ = train(
-        method, 0, Training(steps=20, batch_size=64, width=16, compared=100)
+        method, 0, GenerationTraining(steps=20, batch_size=64, width=16, compared=100)
     )
     return {**numbers, "samples": samples}
 

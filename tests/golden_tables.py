@@ -23,8 +23,7 @@ import pandas as pd
 import kermix as km
 
 # ---- Names: what a move may change ------------------------------------------------------------
-
-from kermix.cli.app import app  # isort: skip
+from internals import app
 
 LOSSES_FILE, CONFIG, RESULT = "metrics.csv", "config.json", "result.json"  # in a run folder
 DIGEST = "sha256:"

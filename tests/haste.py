@@ -3,11 +3,13 @@
 Read by the tests, and by a fit that they start as a program of its own. Ranks do not know of it.
 """
 
-from kermix.evaluation import variances
-from kermix.explore import check
-from kermix.reports import fit_figures, table_quality
-from kermix.runs import image_run, table_results
-from kermix.training import table_model
+from internals import fit_figures_module as fit_figures
+from internals import generator_run_module as image_run
+from internals import spectra_module as variances
+from internals import table_quality_module as table_quality
+from internals import table_run_module as table_results
+from internals import table_training_module as table_model
+from internals import watch_module as check
 
 HASTE = (
     (fit_figures, "GRID", 40),  # places on each side of a picture of a density

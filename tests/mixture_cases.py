@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from scipy.stats import multivariate_normal
 
-from kermix.mixtures.mixture import GaussianMixture
-from kermix.mixtures.sampled_mixture import SampledMixture
+from kermix import GaussianMixture, SampledMixture
 
 KINDS = ("isotropic", "diagonal", "full")
 KIND_PAIRS = list(itertools.product(KINDS, KINDS))

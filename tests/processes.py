@@ -14,9 +14,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 PRELOADED = [
-    *import_module("kermix.distributed.launch").PRELOADED,  # the package has such a function
+    *import_module("internals").launch_module.PRELOADED,  # the package has such a function
     # What the copies would else read one by one: the commands, and what they work with.
-    "kermix.cli.app", "kermix.runs.fit", "kermix.sklearn.table", "pyarrow.parquet", "pydantic",
+    "kermix.cli.app", "kermix.fitting.fit", "kermix.tables.model.table_estimator",
+    "pyarrow.parquet", "pydantic",
     "safetensors.torch", "sklearn.datasets", "sklearn.ensemble", "typer.rich_utils",
 ]  # fmt: skip
 
@@ -81,7 +82,7 @@ def run_command(*arguments):
     """Be the command line, with the haste of tests."""
     import_module("haste")
     sys.argv = ["kermix", *arguments]
-    from kermix.cli import main
+    from internals import main
 
     main()
 

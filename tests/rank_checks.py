@@ -13,9 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import kermix as km
 from cases import LOSSES, normal, ridged, uniform
-from kermix.distributed import DistributedLoss, Ranks, shares, slice_of
+from internals import DistributedLoss, Layout, MixedKernel, Ranks, shares, slice_of
 from kermix.errors import KermixError
-from kermix.kernels.mixed import Layout, MixedKernel
 
 N, K, D = 23, 14, 2
 # Rows of each rank: even, and as uneven as can be.
@@ -96,8 +95,7 @@ class _Sketched(nn.Module):
         self.ours = DistributedLoss(loss, "moments", group=None, features=features)
 
     def forward(self, x, y, weights_x=None, weights_y=None):
-        from kermix.costs.sketched import SketchPair
-        from kermix.sketches.sketch import sample_moments
+        from internals import SketchPair, sample_moments
 
         features = self.ours.features
         moments = [sample_moments(features, *side) for side in ((x, weights_x), (y, weights_y))]
@@ -317,7 +315,7 @@ FITS = {
 
 
 def fit_settings(name):
-    from kermix.training.settings import FitSettings
+    from internals import FitSettings
 
     common = {
         "components": 9,
@@ -341,8 +339,8 @@ def all_fits(folder):
 
 def fits(folder, devices, names=tuple(FITS), stop_at=None):
     """Train each model; points and reports of what rank 0 ends with."""
-    from kermix.data.toys import toy
-    from kermix.training.build import build_trainer, split_rows
+    from internals import build_split_rows as split_rows
+    from internals import build_trainer, toy
 
     torch.set_num_threads(1)
     data = split_rows(toy("moons").sample(300, torch.Generator().manual_seed(0)), 0)
@@ -370,9 +368,8 @@ def fits(folder, devices, names=tuple(FITS), stop_at=None):
 
 def trains_a_generator():
     """What is said of batch normalization, which processes on CPUs do not share."""
-    from kermix.data.toys import toy
-    from kermix.training.build import build_trainer, split_rows
-    from kermix.training.settings import FitSettings
+    from internals import FitSettings, build_trainer, toy
+    from internals import build_split_rows as split_rows
 
     data = split_rows(toy("moons").sample(60, torch.Generator().manual_seed(0)), 0)
     settings = FitSettings(model="generator", refine_steps=0, steps=2)
@@ -381,8 +378,8 @@ def trains_a_generator():
 
 def what_holds_a_group():
     """What is left of the wrapped module, and whether there is a group, after a training."""
-    from kermix.data.toys import toy
-    from kermix.training.build import build_trainer, split_rows
+    from internals import build_split_rows as split_rows
+    from internals import build_trainer, toy
 
     data = split_rows(toy("moons").sample(60, torch.Generator().manual_seed(0)), 0)
     trainer = build_trainer(data, fit_settings("mixture svd"), device="cpu", devices=2)
@@ -406,7 +403,7 @@ def start_node(number, port, path):
     """Be one of two nodes."""
     from importlib import import_module
 
-    launching = import_module("kermix.distributed.launch")
+    launching = import_module("internals").launch_module
 
     launching.PRELOADED = ["kermix.distributed.launch"]  # Lightning is not needed, and slow
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), NODE_RANK=str(number))
@@ -419,8 +416,7 @@ def table_rows():
     import pandas as pd
 
     import kermix as km
-    from kermix.models.table.layout import TableLayout
-    from kermix.training.table_model import TableRows
+    from internals import TableLayout, TableRows
 
     rng = np.random.default_rng(0)
     kind = rng.choice(list("abc"), 350)
@@ -435,10 +431,8 @@ def table_rows():
 
 def table_training(devices, **changes):
     """Reports, the kept step and the weights that rank 0 ends with, and the steps of each rank."""
-    from kermix.training import table_model
-    from kermix.training.loop import Trainer
-    from kermix.training.table_model import TableModelTask
-    from kermix.training.table_settings import TableModelSettings
+    from internals import TableModelSettings, TableModelTask, Trainer
+    from internals import table_training_module as table_model
 
     torch.set_num_threads(1)
     table_model.LOOKS, table_model.REPORTS = 512, 40  # also where `haste` is not known

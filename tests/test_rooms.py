@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 def test_every_room_has_its_layer():
     contracts = configparser.ConfigParser()
     contracts.read(ROOT / ".importlinter")
-    contract = contracts["importlinter:contract:rooms"]
+    contract = contracts["importlinter:contract:layers"]
     layers = {name for line in contract["layers"].split("\n") for name in line.split("|")}
     package = Path(kermix.__file__).parent
     there = {p.stem for p in package.glob("*.py")} | {

@@ -8,13 +8,16 @@ import pytest
 
 import kermix as km
 from cases import normal
+from internals import (
+    Report,
+    save_checkpoint,
+    save_png,
+    whole_file,
+    write_array,
+    write_json,
+    write_metrics,
+)
 from kermix.errors import RunError
-from kermix.files import whole_file, write_array
-from kermix.reports.image_sheets import save_png
-from kermix.reports.page import Report
-from kermix.reports.provenance import write_json
-from kermix.runs.folder import write_metrics
-from kermix.training.checkpoints import save_checkpoint
 
 
 def _write_half(path, error):

@@ -19,7 +19,7 @@ from benchmarks.power_development import development_problems
 from benchmarks.power_problems import DRIFTS, PUBLISHED, blobs, perturbed_uniform, problems
 from benchmarks.power_problems import _periods as periods
 
-from kermix.kernels.distances import Layout
+from internals import Layout
 
 
 def test_one_repetition_of_one_case():

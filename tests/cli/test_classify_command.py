@@ -14,13 +14,16 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from kermix.cli.app import app
-from kermix.data.images.labelled import load_labelled
+from internals import (
+    ClassifyRun,
+    app,
+    load_checkpoint,
+    load_labelled,
+    open_run,
+    preset,
+    suited_settings,
+)
 from kermix.errors import KermixError, OptionError, RunError, ShapeError
-from kermix.runs.classify_run import ClassifyRun
-from kermix.runs.kinds import open_run
-from kermix.training.checkpoints import load_checkpoint
-from kermix.training.presets import preset, suited_settings
 from processes import command
 
 SMALL = ["--width", "12", "--depth", "1", "--set", "output_width=16"]

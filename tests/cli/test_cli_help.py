@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from typer.testing import CliRunner
 
-from kermix.cli.app import COMMANDS, app
+from internals import COMMANDS, app
 
 WIDTH = 80
 

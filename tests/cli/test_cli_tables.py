@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import kermix as km
-from kermix.cli.app import app
+from internals import app
 from kermix.errors import KermixError
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import kermix as km
-from kermix.cli.app import app
+from internals import app
 from kermix.errors import KermixError
 
 FAST = ["--permutations", "50", "--rank", "60"]

@@ -15,14 +15,18 @@ import torch
 from scipy.stats import multivariate_normal
 from typer.testing import CliRunner
 
-from kermix.cli import main
-from kermix.cli.app import app
-from kermix.data.loading import BUILT_IN
+from internals import (
+    BUILT_IN,
+    FitRun,
+    app,
+    begin_folder,
+    lasting_source,
+    load_checkpoint,
+    main,
+    next_free_folder,
+)
+from internals import build_split_rows as split_rows
 from kermix.errors import KermixError, RunError, TrainingError
-from kermix.runs.fit_run import FitRun
-from kermix.runs.folder import begin_folder, lasting_source, next_free_folder
-from kermix.training.build import split_rows
-from kermix.training.checkpoints import load_checkpoint
 from processes import command
 
 SHORT = ["--steps", "10", "--refine-steps", "4", "--components", "8", "--batch-size", "32"]

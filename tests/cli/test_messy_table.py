@@ -12,10 +12,8 @@ from pyarrow import parquet
 
 import kermix as km
 from commands import kermix
+from internals import TableMixture, drawn_parts, open_run
 from kermix.errors import SchemaError, TableError
-from kermix.runs.kinds import open_run
-from kermix.runs.table_answers import drawn_parts
-from kermix.runs.table_mixture import TableMixture
 
 TINY = ["--width", "16", "--blocks", "1", "--steps", "40", "--learning-rate", "0.01"]
 FAST = ["--permutations", "50"]
@@ -109,7 +107,7 @@ def test_samples_of_conditions_and_samples_far_from_the_data_have_ids_too(folder
 def test_ids_do_not_depend_on_how_many_are_drawn_at_a_time(folder, monkeypatch):
     run = open_run(folder / "run")
     whole = run.sample(700, seed=3)
-    monkeypatch.setattr("kermix.runs.table_answers.rows_at_once", lambda network: 32)
+    monkeypatch.setattr("internals.answers_module.rows_at_once", lambda network: 32)
     parts = [part.to_pandas() for part in run.sample_parts(700, seed=3)]
     assert len(parts) > 1
     joined = pd.concat(parts, ignore_index=True)
@@ -181,8 +179,8 @@ def test_row_numbers_of_tables_of_numbers_are_not_compared():
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_table_trained_from_disk_knows_the_ids_of_all_its_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr("kermix.data.tables.look_through.look_through.__defaults__", (64,))
-    monkeypatch.setattr("kermix.data.tables.look_through.MOST_VALUES", 10)
+    monkeypatch.setattr("internals.training_data_module.look_through.__defaults__", (64,))
+    monkeypatch.setattr("internals.training_data_module.MOST_VALUES", 10)
     data = orders(300)
     data["order"] = [f"T-{100_000 + 7 * k % 3100}" for k in range(300)]
     data.to_parquet(tmp_path / "t.parquet")

@@ -10,8 +10,7 @@ from typer.main import get_command
 
 import kermix as km
 from commands import kermix
-from kermix.cli.app import COMMANDS, app
-from kermix.cli.output import plain, split_names
+from internals import COMMANDS, app, plain, split_names
 from kermix.errors import KermixError, OptionError, TableError
 
 READ_TABLES = {

@@ -6,7 +6,7 @@ import sys
 
 from typer.testing import CliRunner
 
-from kermix.cli.app import NEEDS, app
+from internals import NEEDS, app
 from kermix.errors import MissingExtraError
 
 # A program that ends once PyTorch has been imported, and else prints how each command ended.

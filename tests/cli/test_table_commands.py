@@ -11,10 +11,8 @@ import pandas as pd
 import pytest
 
 from commands import kermix
-from kermix.data.tables.closeness import closest_distances
+from internals import TableRun, closest_distances, load_checkpoint
 from kermix.errors import KermixError, OptionError, RunError, SchemaError, TableError
-from kermix.runs.table_run import TableRun
-from kermix.training.checkpoints import load_checkpoint
 from processes import command
 
 TINY = ["--width", "16", "--blocks", "1", "--steps", "40", "--learning-rate", "0.01"]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kermix.cli import SPINS, WAITING, spin_briefly
+from internals import SPINS, WAITING, spin_briefly
 
 
 @pytest.fixture

@@ -12,23 +12,31 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import normal
-from kermix.comparison.aggregate import aggregate_rows, aggregate_test
-from kermix.comparison.column_places import ColumnPlace, places_of_names
-from kermix.comparison.column_scores import ColumnScores, ColumnsScores, PairScores, legendre
-from kermix.comparison.column_tests import column_evidence, pairs_to_look_at
-from kermix.comparison.evidence import (
+from internals import (
+    ColumnPlace,
+    ColumnScores,
+    ColumnsScores,
+    Kernels,
+    Layout,
+    MiddleRanks,
+    PairScores,
+    Units,
+    _in_own_margins,
+    aggregate_rows,
+    aggregate_test,
+    column_evidence,
     corrected_pvalues,
     evidence,
+    kernel_members,
+    legendre,
     mean_evidence,
+    pairs_to_look_at,
+    places_of_names,
     ranked_rows,
     settled,
+    smallest_pvalue,
 )
-from kermix.comparison.kernel_family import Kernels, kernel_members
-from kermix.comparison.pair_dependence import _in_own_margins
-from kermix.comparison.ranks import MiddleRanks
-from kermix.comparison.units import Units, smallest_pvalue
 from kermix.errors import OptionError, SampleError
-from kermix.kernels.distances import Layout
 
 
 def sides_of(pooled, chosen):

@@ -9,7 +9,7 @@ import torch
 
 import kermix as km
 from cases import normal
-from kermix.costs.baselines import energy_distance
+from internals import energy_distance
 from kermix.errors import KermixError, OptionError, TableError
 
 

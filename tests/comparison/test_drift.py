@@ -8,9 +8,7 @@ from typer.testing import CliRunner
 
 import kermix as km
 from cases import normal
-from kermix.cli.app import app
-from kermix.comparison.drift import drift, mean_test
-from kermix.comparison.statistics import gram_blocks, mmd_ranking
+from internals import app, drift, gram_blocks, mean_test, mmd_ranking
 from kermix.errors import OptionError, SketchError
 
 FEATURES = km.nystrom_features(normal(2000, 2, seed=99), 0.5, rank=60, tolerance=1e-8)

@@ -9,8 +9,8 @@ import torch
 from benchmarks.drift_monitor import first_alarms
 
 import kermix as km
-from kermix.comparison.memories import Memories
-from kermix.comparison.run_length import _mean_run_length, _threshold, combined
+from internals import Memories, _mean_run_length, _threshold
+from internals import run_length_combined as combined
 from kermix.errors import OptionError, RunError, SampleError, SchemaError, ShapeError
 
 

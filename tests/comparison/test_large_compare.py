@@ -9,13 +9,19 @@ import torch
 
 import kermix as km
 from cases import normal
-from kermix.comparison.blocks import Blocks, energy_of_blocks, line_energy, random_directions
-from kermix.comparison.large import BlockTests
-from kermix.comparison.permutation import own_generator
-from kermix.comparison.statistics import energy_ranking
-from kermix.costs.baselines import energy_distance, mmd_squared
+from internals import (
+    Blocks,
+    BlockTests,
+    energy_distance,
+    energy_of_blocks,
+    energy_ranking,
+    line_energy,
+    mmd_squared,
+    own_generator,
+    random_directions,
+)
 
-details_module = importlib.import_module("kermix.comparison.details")
+details_module = importlib.import_module("internals").cost_details_module
 
 
 def test_blocks_hold_every_row_once():
@@ -136,7 +142,7 @@ def test_landmarks_are_chosen_whatever_the_order_of_rows(monkeypatch):
         chosen.append(features.landmarks)
         return features
 
-    monkeypatch.setattr("kermix.comparison.large.nystrom_features", spy)
+    monkeypatch.setattr("internals.cost_details_module.nystrom_features", spy)
     for candidates in (60, 10_000):
         pooled = normal(400, 3, seed=0)
         pooled[:20] = pooled[20:40]  # rows that are there twice

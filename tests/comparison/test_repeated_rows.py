@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import kermix as km
-from kermix.cli.app import app
+from internals import app
 
 
 def orders(rows, seed, **grades):

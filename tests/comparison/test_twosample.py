@@ -11,13 +11,20 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import normal
-from kermix.comparison.permutation import combined, labellings, pvalues
-from kermix.comparison.pooled import PooledFeatures, bures_form, pooled_features
-from kermix.comparison.twosample import COSTS, variance_grid
-from kermix.costs.baselines import energy_distance
+from internals import (
+    NystromFeatures,
+    PooledFeatures,
+    bures_form,
+    energy_distance,
+    labellings,
+    pooled_features,
+    pvalues,
+    variance_grid,
+)
+from internals import cost_test_COSTS as COSTS
+from internals import permutation_combined as combined
+from kermix import GaussianKernel
 from kermix.errors import OptionError, SampleError, ShapeError
-from kermix.kernels.gaussian import GaussianKernel
-from kermix.sketches.features import NystromFeatures
 
 MOMENT_COSTS = ("svd", "matrix", "vector")
 

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 import kermix as km
 from cases import normal
-from kermix.comparison import twosample
-from kermix.comparison.permutation import tied
-from kermix.comparison.pooled import EXACT_UP_TO
-from kermix.comparison.statistics import TILE, energy_ranking
-from kermix.comparison.twosample import COSTS, GRID_POINTS, variance_grid
+from internals import GRID_POINTS, TILE, distinct_rows, energy_ranking, tied, variance_grid
+from internals import cost_test_COSTS as COSTS
+from internals import cost_test_module as twosample
+from internals import statistics_EXACT_UP_TO as EXACT_UP_TO
 from kermix.errors import WeightError
-from kermix.kernels.subsets import distinct_rows
 
 FORMS = [(cost, "local") for cost in COSTS] + [(c, "exact") for c in ("svd", "matrix", "vector")]
 

@@ -10,11 +10,16 @@ import pytest
 
 import kermix as km
 from cases import normal
-from kermix.comparison import details
-from kermix.comparison.aggregate import aggregate_test
-from kermix.comparison.column_changes import change_of, difference_of, new_and_gone
-from kermix.comparison.column_values import ColumnValues, number_text
-from kermix.comparison.verdict import auc_text
+from internals import (
+    ColumnValues,
+    aggregate_test,
+    auc_text,
+    change_of,
+    difference_of,
+    new_and_gone,
+    number_text,
+)
+from internals import cost_details_module as details
 from kermix.errors import OptionError
 
 

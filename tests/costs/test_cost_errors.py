@@ -5,8 +5,8 @@ import torch
 
 import kermix as km
 from cases import COSTS, LOSSES, RIDGED, normal
+from internals import generation_module as ablations
 from kermix import errors
-from kermix.paper import ablations
 
 GOOD_X, GOOD_Y = normal(4, 3, seed=1), normal(5, 3, seed=2)
 ones = torch.ones

@@ -5,8 +5,8 @@ import torch
 from torch.testing import assert_close
 
 import kermix as km
+from internals import sample_loss
 from kermix.errors import ShapeError
-from kermix.training.sample_losses import sample_loss
 
 LOSSES = [km.SVDLoss, km.VectorLoss, km.MatrixLoss, km.ScalarLoss]
 DRAWS, POINTS, DIMENSION = 100, 24, 8

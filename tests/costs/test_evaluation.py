@@ -6,8 +6,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from kermix.costs.baselines import energy_distance, mmd_squared, mode_coverage, wasserstein2
-from kermix.kernels.gram import gram
+from internals import energy_distance, mmd_squared, mode_coverage, wasserstein2
+from kermix import gram
 
 
 def normal(*shape, seed=0, shift=0.0):
@@ -53,7 +53,7 @@ def test_weights_are_repeated_points():
 def test_not_a_number_is_not_hidden():
     y = torch.full((2, 2), torch.nan, dtype=torch.float64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kermix.checks.values_are_readable", lambda *_: False)
+        patch.setattr("internals.checks_module.values_are_readable", lambda *_: False)
         assert energy_distance(normal(3, 2), y).isnan()
 
 

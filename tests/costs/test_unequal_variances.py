@@ -12,8 +12,8 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import normal
+from internals import functions_module as costs
 from kermix import errors
-from kermix.costs import functions as costs
 
 
 def densities(points, grid, variance):

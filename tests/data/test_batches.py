@@ -7,10 +7,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kermix.data.tables import csv_parts, parts
-from kermix.data.tables.batches import open_files
-from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.table import read_table
+from internals import Reading, open_files, read_table
+from internals import batches_module as csv_parts
+from internals import file_parts_module as parts
 from kermix.errors import SizeError, TableError
 
 VALUES = np.random.default_rng(0).normal(size=(500, 3))

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kermix.data.images.celeba import read_celeba
-from kermix.data.images.labelled import load_labelled
-from kermix.data.loading import load
+from internals import load, load_labelled, read_celeba
 from kermix.errors import ImageError, OptionError
 
 ATTRIBUTES = "Male Smiling"

@@ -9,11 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kermix.data.tables import csv_files, csv_form
-from kermix.data.tables.csv_form import CsvForm, csv_lines
-from kermix.data.tables.filling import filled_text
-from kermix.data.tables.reading import read_frame
-from kermix.data.tables.writing import table_writer
+from internals import CsvForm, csv_lines, filled_text, read_frame, table_writer
+from internals import csv_files_module as csv_files
+from internals import csv_form_module as csv_form
 from kermix.errors import TableError
 
 GAPS = ("", "NA")

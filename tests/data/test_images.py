@@ -7,9 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from kermix.data.images.idx import is_idx
-from kermix.data.images.rows import read_idx, read_image_folder
-from kermix.data.loading import load
+from internals import is_idx, load, read_idx, read_image_folder
 from kermix.errors import ImageError
 from pictures import idx
 

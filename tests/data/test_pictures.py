@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kermix.data.images.decoding import Form, decode, decode_all, is_picture, probe
-from kermix.data.images.folders import prepare_files
+from internals import Form, decode, decode_all, is_picture, prepare_files, probe
 from kermix.errors import ImageError, MissingExtraError
 
 GREY, COLOUR = Form(1, 4, 6), Form(3, 4, 6)

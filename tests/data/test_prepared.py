@@ -13,10 +13,8 @@ import time
 import numpy as np
 import pytest
 
-from kermix.data.images import cache as module
-from kermix.data.images.cache import Plan, cache_folder, prepared
-from kermix.data.images.decoding import Decoded
-from kermix.data.images.folders import prepare_files
+from internals import Decoded, Plan, cache_folder, prepare_files, prepared
+from internals import image_cache_module as module
 from pictures import encoded
 from processes import PRELOADED, Process
 

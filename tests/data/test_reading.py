@@ -13,10 +13,8 @@ import pyarrow.parquet
 import pytest
 
 import kermix as km
-from kermix.data.tables import reading as reading_room
-from kermix.data.tables.batches import open_files
-from kermix.data.tables.csv_look import Reading, look_at_csv
-from kermix.data.tables.reading import read_frame
+from internals import Reading, look_at_csv, open_files, read_frame
+from internals import reading_module as reading_room
 from kermix.errors import KermixError, OptionError, SchemaError, SizeError, TableError
 from table_faults import FAULTS, PLAIN, write
 

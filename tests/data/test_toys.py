@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from kermix.data.loading import load
-from kermix.data.toys import TOYS, toy
+from internals import TOYS, load, toy
 from kermix.errors import OptionError, TableError
 
 # benchmarks.md; mixture10 is our own.

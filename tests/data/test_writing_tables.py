@@ -8,10 +8,7 @@ import pyarrow as pa
 import pytest
 
 import kermix as km
-from kermix.data.tables.batches import open_files
-from kermix.data.tables.csv_form import CsvForm, truth_words
-from kermix.data.tables.reading import read_frame
-from kermix.data.tables.writing import spreadsheet_safe, table_writer
+from internals import CsvForm, open_files, read_frame, spreadsheet_safe, table_writer, truth_words
 from kermix.errors import OptionError, TableError
 
 TABLE = pd.DataFrame({

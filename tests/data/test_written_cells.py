@@ -6,12 +6,8 @@ import json
 import pytest
 
 import kermix as km
-from kermix.data.tables import csv_files
-from kermix.data.tables.batches import open_files
-from kermix.data.tables.common import GAPS
-from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.reading import read_alike, read_frame
-from kermix.data.tables.written import has_padded_cells
+from internals import GAPS, Reading, has_padded_cells, open_files, read_alike, read_frame
+from internals import csv_files_module as csv_files
 
 ROWS = 60
 

@@ -8,9 +8,8 @@ import torch
 import kermix as km
 import rank_checks
 from cases import normal
-from kermix.costs import functions as costs
-from kermix.costs.baselines import energy_distance
-from kermix.distributed import DistributedLoss, launch
+from internals import DistributedLoss, energy_distance, launch
+from internals import functions_module as costs
 from kermix.errors import OptionError, RankError, SampleError
 
 

@@ -5,10 +5,7 @@ import shlex
 
 import pytest
 
-from kermix.data.loading import load
-from kermix.models import UniformPrior
-from kermix.training.build import build_model
-from kermix.training.settings import FitSettings
+from internals import FitSettings, UniformPrior, build_model, load
 from pages import ROOT
 
 

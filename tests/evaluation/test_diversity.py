@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import kermix as km
+from internals import Spectrum, number_interval
+from internals import spectra_EXACT_UP_TO as EXACT_UP_TO
+from internals import spectra_module as sampling
 from kermix.errors import DegenerateDataWarning, KernelError, OptionError, SampleError, ShapeError
-from kermix.evaluation import sampling
-from kermix.evaluation.sampling import EXACT_UP_TO
-from kermix.evaluation.spectra import Spectrum, number_interval
 
 
 def vendi_of(matrix, order=1.0):

@@ -7,10 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
-from kermix.comparison.coincidence import chance_of_equal_rows
+from internals import _hypergeometric, chance_of_equal_rows, memorizing
+from internals import copies_module as module
 from kermix.errors import OptionError
-from kermix.evaluation import memorizing as module
-from kermix.evaluation.memorizing import _hypergeometric, memorizing
 
 
 def rows(n, d, seed):

@@ -7,11 +7,11 @@ import pytest
 import scipy.linalg
 import torch
 
+from internals import frechet_distance, kernel_distance, neighbour_scores, neighbour_values
+from internals import neighbours_module as module
+from internals import neighbours_nearest as nearest
+from internals import sample_distances_module as of_distances
 from kermix.errors import OptionError, ShapeError
-from kermix.evaluation import distances as of_distances
-from kermix.evaluation import neighbours as module
-from kermix.evaluation.distances import frechet_distance, kernel_distance
-from kermix.evaluation.neighbours import nearest, neighbour_scores, neighbour_values
 
 
 def slow_scores(real, fake, k):

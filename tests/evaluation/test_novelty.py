@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import kermix as km
+from internals import spectra_EXACT_UP_TO as EXACT_UP_TO
 from kermix.errors import OptionError, ShapeError
-from kermix.evaluation.sampling import EXACT_UP_TO
 
 CENTRES = 6.0 * torch.eye(10, dtype=torch.float64)
 

@@ -9,8 +9,8 @@ import torch
 
 import kermix as km
 from commands import kermix
-from kermix.data.tables.schema import Schema
-from kermix.reports.table_quality import judge_samples
+from internals import judge_samples
+from kermix import Schema
 
 
 def panel(countries=20, years=24, seed=0, level=None):

@@ -5,10 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from kermix.comparison.column_values import ComparedRows
-from kermix.comparison.sources import read_sources
-from kermix.data.tables.csv_look import Reading
-from kermix.evaluation.table_scores import table_scores
+from internals import ComparedRows, Reading, read_sources, table_scores
 
 
 def compared(real, fake):

@@ -30,14 +30,10 @@ from explore_cases import (
     told,
     undrawn_figures,
 )
-from kermix.cli.app import app
+from internals import Address, Explored, Server, app, begin_fit, explorable, free_socket, open_run
+from internals import sampling_module as drawing
+from internals import watch_module as fitting
 from kermix.errors import KermixError, OptionError, RunError
-from kermix.explore import fitting
-from kermix.explore.server import Address, Server, free_socket
-from kermix.explore.session import Explored, explorable
-from kermix.models.table import drawing
-from kermix.runs.fit import begin_fit
-from kermix.runs.kinds import open_run
 from processes import command
 
 

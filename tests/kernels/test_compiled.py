@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from cases import DTYPES, normal
-from kermix.kernels import means_compiled as compiled
+from internals import means_compiled_module as compiled
 
 # It had another name before PyTorch 2.6.
 NAMES = ("recompile_limit", "cache_size_limit")

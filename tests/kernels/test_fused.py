@@ -13,15 +13,15 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import normal, uniform
-from kermix.kernels import means as streaming
-from kermix.kernels.distances import squared_distances
+from internals import means_module as streaming
+from internals import squared_distances
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("there is no GPU", allow_module_level=True)
 
-from kermix.kernels import means_triton as fused  # noqa: E402
+from internals import means_triton_module as fused  # noqa: E402
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 # Sizes around the blocks of 64 and 128, and far from them.

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 import kermix as km
-from kermix.comparison.twosample import two_sample_test
+from internals import Layout, MixedKernel, attraction, mismatch_of, mixed_kernel, squared_distances
+from kermix import two_sample_test
 from kermix.errors import OptionError, ShapeError, VarianceError
-from kermix.kernels.distances import attraction, squared_distances
-from kermix.kernels.mixed import Layout, MixedKernel, mismatch_of, mixed_kernel
 
 LAYOUT = Layout(codes=3, mismatch=2.5, columns=6)
 

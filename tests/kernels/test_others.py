@@ -9,9 +9,8 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import normal
+from internals import DistributedLoss, PointKernel, as_point_kernel
 from kermix import errors
-from kermix.distributed import DistributedLoss
-from kermix.kernels.others import PointKernel, as_point_kernel
 
 
 def smaller(a, b):

@@ -14,8 +14,7 @@ from torch.testing import assert_close
 import kermix as km
 import tolerances
 from cases import DTYPES, normal, uniform
-from kermix.kernels.gaussian import as_kernel
-from kermix.kernels.means import log_kernel_means
+from internals import as_kernel, log_kernel_means
 from processes import Process
 
 N, K = 13, 9

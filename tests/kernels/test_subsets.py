@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kermix.kernels.subsets import NUMBERS_AT_ONCE, symmetric_subset
+from internals import NUMBERS_AT_ONCE, symmetric_subset
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -12,9 +12,8 @@ from torch.testing import assert_close
 import kermix as km
 import tolerances
 from cases import DTYPES, normal, uniform, whole_graphs
+from internals import binary_unit, chosen_method, polar_factor
 from kermix import errors
-from kermix.linalg.nuclear import chosen_method
-from kermix.linalg.polar import binary_unit, polar_factor
 
 METHODS = ("svd", "polar")
 TOLERANCES = {

@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 import torch
 
-from kermix.linalg import polar
-from kermix.linalg.nuclear import nuclear_norm
-from kermix.linalg.polar_products import ROUNDING_BESIDE_PROBES, Products, probing_signs
+from internals import ROUNDING_BESIDE_PROBES, Products, probing_signs
+from internals import polar_module as polar
+from kermix import nuclear_norm
 
 
 def short(x):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from cases import normal
-from kermix.linalg import polar
-from kermix.linalg.polar_products import Products
+from internals import Products
+from internals import polar_module as polar
 
 
 class Skipping(Products):

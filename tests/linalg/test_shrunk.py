@@ -4,7 +4,7 @@ import torch
 from torch.testing import assert_close
 
 from cases import normal
-from kermix.linalg.cholesky import ridged_factor, shrunk
+from internals import ridged_factor, shrunk
 
 
 def test_a_batch_of_singular_matrices_is_shrunk():

@@ -10,9 +10,9 @@ from scipy.integrate import quad, trapezoid
 from scipy.stats import multivariate_normal
 from torch.testing import assert_close
 
-from kermix.mixtures import gaussian_products
-from kermix.mixtures.densities import InnerProducts
-from kermix.mixtures.mixture import GaussianMixture
+from internals import InnerProducts
+from internals import closed_forms_module as gaussian_products
+from kermix import GaussianMixture
 from mixture_cases import (
     KIND_PAIRS,
     KINDS,

@@ -14,11 +14,9 @@ from torch.distributions import (
 )
 from torch.testing import assert_close
 
-from kermix.errors import (
-    ReparametrizationError,
-)
-from kermix.mixtures import log_sums
-from kermix.mixtures.mixture import GaussianMixture
+from internals import closed_forms_module as log_sums
+from kermix import GaussianMixture
+from kermix.errors import ReparametrizationError
 from mixture_cases import (
     KINDS,
     make,

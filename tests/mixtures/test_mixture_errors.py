@@ -10,6 +10,7 @@ from torch.distributions import (
 )
 from torch.testing import assert_close
 
+from kermix import GaussianMixture, SampledMixture
 from kermix.errors import (
     DeviceError,
     KermixError,
@@ -20,8 +21,6 @@ from kermix.errors import (
     VarianceError,
     WeightError,
 )
-from kermix.mixtures.mixture import GaussianMixture
-from kermix.mixtures.sampled_mixture import SampledMixture
 from mixture_cases import (
     make,
     sampled,

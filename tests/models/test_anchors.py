@@ -6,10 +6,8 @@ import pytest
 import torch
 
 import kermix as km
-from kermix.data.tables.schema import Schema
-from kermix.models.table.anchors import ANCHORS, anchor_places, find_anchors
-from kermix.models.table.layout import TableLayout
-from kermix.models.table.network import TableNetwork
+from internals import ANCHORS, TableLayout, TableNetwork, anchor_places, find_anchors
+from kermix import Schema
 
 
 def bills(rows=1500, seed=0):

@@ -4,10 +4,14 @@ import pytest
 import torch
 
 from benchmarks import table1
+from internals import (
+    ClassifierSettings,
+    GaussianLayer,
+    GaussianOutput,
+    as_written,
+    build_classifier,
+)
 from kermix.errors import OptionError, ShapeError
-from kermix.models.product.layers import GaussianLayer, GaussianOutput
-from kermix.training.classifier_settings import ClassifierSettings, build_classifier
-from kermix.training.presets import as_written
 
 SHAPE = (1, 6, 6)
 

@@ -5,9 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kermix.models.product.binned import Grid, binned_values, set_binned_statistics
-from kermix.models.product.bins import ColumnBins
-from kermix.models.product.rows import GaussianProduct
+from internals import ColumnBins, GaussianProduct, Grid, binned_values, set_binned_statistics
 
 MEMBERS, COUNT = 2, 40
 

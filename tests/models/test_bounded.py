@@ -5,10 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from kermix.models.product.binned import binned_exponents, binned_values
-from kermix.models.product.bins import ColumnBins
-from kermix.models.product.bounded import FARTHEST_EXPONENT, BoundedNorm
-from kermix.models.product.rows import GaussianProduct
+from internals import (
+    FARTHEST_EXPONENT,
+    BoundedNorm,
+    ColumnBins,
+    GaussianProduct,
+    binned_exponents,
+    binned_values,
+)
 
 MEMBERS, COUNT = 2, 60
 

@@ -3,15 +3,19 @@
 import pytest
 import torch
 
-from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
-from kermix.data.toys import toy
+from internals import (
+    ContinuousMixtureNetwork,
+    FitSettings,
+    Objective,
+    Split,
+    UniformPrior,
+    build_model,
+    build_trainer,
+    toy,
+    widened,
+)
+from kermix import GaussianMixture, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.errors import OptionError
-from kermix.mixtures.mixture import GaussianMixture
-from kermix.models import ContinuousMixtureNetwork, UniformPrior
-from kermix.models.mixture.continuous import widened
-from kermix.training.build import Split, build_model, build_trainer
-from kermix.training.objective import Objective
-from kermix.training.settings import FitSettings
 
 LOSSES = {"svd": SVDLoss, "scalar": ScalarLoss, "vector": VectorLoss, "matrix": MatrixLoss}
 

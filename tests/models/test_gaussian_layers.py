@@ -9,15 +9,16 @@ from torch.testing import assert_close
 
 import tolerances
 from cases import normal
-from kermix.errors import KermixError, OptionError, ShapeError
-from kermix.models.product import functions
-from kermix.models.product.functions import (
+from internals import (
+    GaussianLayer,
+    GaussianOutput,
     gaussian,
     gaussian_norm,
     gaussian_sums,
     mean_square,
 )
-from kermix.models.product.layers import GaussianLayer, GaussianOutput
+from internals import product_functions_module as functions
+from kermix.errors import KermixError, OptionError, ShapeError
 
 # The compiler's own, when it is first used.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

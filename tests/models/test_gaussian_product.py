@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 import tolerances
+from internals import FORMS, GaussianProduct
 from kermix.errors import OptionError, ShapeError
-from kermix.models import GaussianProduct
-from kermix.models.product.rows import FORMS
 
 WIDTHS = [1, 3, 2]
 

@@ -5,24 +5,28 @@ import pytest
 import torch
 from torch import nn
 
-from kermix.errors import OptionError, SampleError
-from kermix.evaluation import distances
-from kermix.evaluation.neighbours import neighbour_scores
-from kermix.models.evaluating import evaluating
-from kermix.models.images.autoencoder import Autoencoder, doublings_of
-from kermix.models.images.evaluation import (
+from internals import (
+    SPACES,
+    Autoencoder,
+    ConvDecoder,
+    Pooled,
+    RandomFeatures,
+    cached_backward,
     class_balance,
+    doublings_of,
+    evaluating,
     frechet_distance,
-    nearest,
+    make_space,
+    neighbour_scores,
     neighbourhoods,
     parzen,
+    sample_loss,
+    sheet,
     stacked_modes,
 )
-from kermix.models.images.spaces import SPACES, Pooled, RandomFeatures, make_space
-from kermix.models.mixture.generators import ConvDecoder
-from kermix.reports.image_sheets import sheet
-from kermix.training.cached_gradient import cached_backward
-from kermix.training.sample_losses import sample_loss
+from internals import image_quality_nearest as nearest
+from internals import sample_distances_module as distances
+from kermix.errors import OptionError, SampleError
 
 
 def seeded(seed=0):

@@ -10,14 +10,20 @@ from scipy.integrate import trapezoid
 from scipy.stats import multivariate_normal
 
 import kermix as km
-from kermix.data.tables.monotone import MonotoneMap
-from kermix.data.tables.schema import Schema
-from kermix.models.table.layout import TableLayout
-from kermix.models.table.line_search import find_lines, lines_of_all
-from kermix.models.table.line_search import lines_of as of_rows
-from kermix.models.table.lines import FINEST, RIDGE, WIDEST, StraightLines
-from kermix.models.table.network import TableNetwork
-from kermix.models.table.tree_reference import gains_by_trees
+from internals import (
+    FINEST,
+    RIDGE,
+    WIDEST,
+    MonotoneMap,
+    StraightLines,
+    TableLayout,
+    TableNetwork,
+    find_lines,
+    gains_by_trees,
+    lines_of_all,
+)
+from internals import lines_of as of_rows
+from kermix import Schema
 
 
 def invoices(rows=600, seed=0):

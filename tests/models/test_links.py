@@ -5,18 +5,20 @@ import pytest
 import torch
 
 import kermix as km
-from kermix.data.tables.frames import as_frame
-from kermix.data.tables.schema import Schema
-from kermix.models.table.drawing import chain_log_density, complete, orders_of
-from kermix.models.table.layout import TableLayout
-from kermix.models.table.links import (
+from internals import (
+    TableLayout,
+    TableNetwork,
+    as_frame,
+    chain_log_density,
     find_links,
     implied,
     link_codes,
     link_notes,
     linked,
+    orders_of,
 )
-from kermix.models.table.network import TableNetwork
+from internals import sampling_complete as complete
+from kermix import Schema
 
 pd = pytest.importorskip("pandas")
 

@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from kermix.errors import OptionError
-from kermix.mixtures.mixture import GaussianMixture
-from kermix.models import (
+from internals import (
     ConditionalMixtureNetwork,
     ConvDecoder,
     GaussianPrior,
@@ -13,11 +11,14 @@ from kermix.models import (
     MixtureNetwork,
     MixtureTable,
     MLPGenerator,
+    ScaledModel,
+    Scaler,
     UniformPrior,
+    make_prior,
     stratified_draw,
 )
-from kermix.models.mixture.priors import make_prior
-from kermix.models.mixture.scaled import ScaledModel, Scaler
+from kermix import GaussianMixture
+from kermix.errors import OptionError
 
 
 def generator(seed=0):

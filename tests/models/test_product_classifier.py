@@ -5,13 +5,8 @@ import torch
 from torch.testing import assert_close
 
 import tolerances
+from internals import GaussianProductClassifier, PlainCNN, image_patches, whitening_map
 from kermix.errors import OptionError, SampleError, ShapeError
-from kermix.models.images.cnn import PlainCNN
-from kermix.models.product.classifier import (
-    GaussianProductClassifier,
-    image_patches,
-    whitening_map,
-)
 
 SIDE = 9
 

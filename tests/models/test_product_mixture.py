@@ -7,13 +7,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from internals import ImageSettings, ImageTask, ProductMixture, Trainer, product_em_pass
+from kermix import GaussianMixture
 from kermix.errors import OptionError, ShapeError
-from kermix.mixtures.mixture import GaussianMixture
-from kermix.models import ProductMixture
-from kermix.training.em import product_em_pass
-from kermix.training.image_settings import ImageSettings
-from kermix.training.images import ImageTask
-from kermix.training.loop import Trainer
 
 PARTS, DIMENSION, COMPONENTS, GROUPS = 2, 2, 3, 2
 

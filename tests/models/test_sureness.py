@@ -6,8 +6,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 import kermix as km
-from kermix.models.product.sureness import draw_in, likeliest_sureness
-from kermix.sklearn.product_fit import hold_out_rare
+from internals import draw_in, hold_out_rare, likeliest_sureness
 
 
 def cases(factor: float, count: int = 400, classes: int = 3):

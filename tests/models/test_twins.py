@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import kermix as km
+from internals import find_twins, with_twins
 from kermix import errors
-from kermix.models.table.twins import find_twins, with_twins
 
 TINY = {"width": 16, "blocks": 1, "steps": 40, "device": "cpu", "random_state": 0}
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from internals import GaussianProduct
 from kermix.errors import OptionError, ShapeError
-from kermix.models.product.rows import GaussianProduct
 
 
 def pair(variables: int | list[int] = 3, **options) -> tuple[GaussianProduct, GaussianProduct]:

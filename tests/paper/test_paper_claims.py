@@ -6,8 +6,12 @@ import json
 import pytest
 import torch
 
-from kermix.paper import generation, identity, measure, singular_functions, table_records
-from kermix.paper.claims import Claim
+from internals import Claim
+from internals import generation_module as generation
+from internals import identity_module as identity
+from internals import measure_module as measure
+from internals import singular_functions_module as singular_functions
+from internals import table_records_module as table_records
 
 GENERATION = {
     "svd": {"excess nll": 0.1, "good samples": 0.9, "energy distance": 0.001, "modes": 10},

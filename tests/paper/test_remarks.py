@@ -5,8 +5,10 @@ import copy
 import pytest
 import torch
 
-from kermix.costs.functions import matrix_cost
-from kermix.paper import formulas, prior, remarks
+from internals import formula_checks_module as formulas
+from internals import prior_module as prior
+from internals import remarks_module as remarks
+from kermix import matrix_cost
 
 SUMMARY = {
     **{f"form {form}": {"excess nll": 0.5, "modes": 10} for form in remarks.FORMS},

@@ -8,12 +8,10 @@ import pytest
 from benchmarks.table1_page import COLUMNS, GOALS, PAPER, write_classification_page
 
 from benchmarks import table1
-from kermix.data.images.labelled import load_labelled
+from internals import Augmentation, ClassifierSettings, load_labelled
+from internals import classifier_settings_module as presets
+from internals import table_records_module as table_cells
 from kermix.errors import OptionError
-from kermix.paper import table_cells
-from kermix.training import presets
-from kermix.training.augmentation import Augmentation
-from kermix.training.classifier_settings import ClassifierSettings
 
 SMALL = ["--dataset", "digits", "--patch", "3", "--device", "cpu"]
 for pair in ("epochs=1", "width=8", "depth=2", "output_width=16", "batch_size=256"):

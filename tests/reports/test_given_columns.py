@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 import kermix as km
-from kermix.data.tables.frames import as_frame
-from kermix.models.table.distribution import ColumnDistribution
-from kermix.reports.table_conditionals import (
+from internals import (
+    ColumnDistribution,
+    as_frame,
     conditionals_figure,
     conditionals_of,
     strongest_pairs,

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from commands import kermix
-from kermix.reports import page
-from kermix.reports.page import png_of
+from internals import png_of
+from internals import report_module as page
 
 
 def figure_of(name):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from cases import normal
+from internals import figures_module as plots
 from kermix.errors import OptionError, ShapeError
-from kermix.reports import figures as plots
 from pictures import ink_in_axes
 
 PLANE = torch.cartesian_prod(torch.linspace(0, 1, 6), torch.linspace(0, 1, 6))

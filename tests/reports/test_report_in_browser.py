@@ -6,8 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from browser import CHROMIUM, console_of
-from kermix.cli.app import app
-from kermix.reports.page import Report
+from internals import Report, app
 
 CHECK = """
 <script>

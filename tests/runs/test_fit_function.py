@@ -10,11 +10,8 @@ import torch
 from typer.testing import CliRunner
 
 import kermix as km
-from kermix.cli.app import app
+from internals import FitRun, app, load_checkpoint, open_run
 from kermix.errors import OptionError, RunError, ShapeError, TableError
-from kermix.runs.fit_run import FitRun
-from kermix.runs.kinds import open_run
-from kermix.training.checkpoints import load_checkpoint
 
 SHORT = {
     "steps": 12,
@@ -106,7 +103,7 @@ def test_interrupted_and_resumed_is_the_same(tmp_path, monkeypatch):
         def interruptions():
             yield stop_at_seven
 
-        patch.setattr("kermix.runs.training.interruptions", interruptions)
+        patch.setattr("internals.train_module.interruptions", interruptions)
         with pytest.raises(KeyboardInterrupt, match=r"Stopped at step 7; .*km\.resume\("):
             km.fit(rows(), out=tmp_path / "stopped", device="cpu", **SHORT)
     assert not (tmp_path / "stopped" / "report.html").exists()

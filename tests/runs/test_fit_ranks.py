@@ -20,14 +20,10 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import rank_checks
-from kermix.data.loading import load
-from kermix.distributed import launch
+from internals import FitRun, FitSettings, build_trainer, launch, load, load_checkpoint
+from internals import build_split_rows as split_rows
+from internals import train_train as train
 from kermix.errors import OptionError
-from kermix.runs.fit_run import FitRun
-from kermix.runs.training import train
-from kermix.training.build import build_trainer, split_rows
-from kermix.training.checkpoints import load_checkpoint
-from kermix.training.settings import FitSettings
 from processes import PRELOADED, Process, run_command
 
 

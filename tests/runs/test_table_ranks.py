@@ -11,11 +11,9 @@ import kermix as km
 import rank_checks
 from commands import kermix
 from haste import CARE
-from kermix.distributed.launch import launch
+from internals import TableRun, launch, load_checkpoint
+from internals import table_training_module as table_model
 from kermix.errors import OptionError
-from kermix.runs.table_run import TableRun
-from kermix.training import table_model
-from kermix.training.checkpoints import load_checkpoint
 
 TINY = ["--model", "table", "--width", "16", "--blocks", "1", "--learning-rate", "0.01"]
 

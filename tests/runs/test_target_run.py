@@ -10,13 +10,16 @@ from scipy.integrate import trapezoid
 
 import kermix as km
 from commands import kermix
+from internals import (
+    TargetRun,
+    as_frame,
+    begin_target_fit,
+    load_checkpoint,
+    open_run,
+    split_for_target,
+)
+from internals import train_train as train
 from kermix import errors
-from kermix.data.tables.frames import as_frame
-from kermix.runs.kinds import open_run
-from kermix.runs.target_fit import begin_target_fit
-from kermix.runs.target_run import TargetRun, split_for_target
-from kermix.runs.training import train
-from kermix.training.checkpoints import load_checkpoint
 
 SMALL = ("--set", "steps=120", "--set", "blocks=1", "--width", "16", "--learning-rate", "0.01",
          "--device", "cpu")  # fmt: skip
@@ -234,7 +237,9 @@ def test_the_command_of_the_report_begins_the_same_run(settings, folder, tmp_pat
     )
     begun = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kermix.cli.classify.train_and_finish", lambda r, _: begun.update(run=r))
+        patch.setattr(
+            "internals.classify_command_module.train_and_finish", lambda r, _: begun.update(run=r)
+        )
         kermix(*shlex.split(run.command())[1:], "--out", tmp_path / "again")
     assert begun["run"].config["settings"] == run.config["settings"]
 

@@ -8,7 +8,7 @@ from benchmarks.certificates import run, verdicts
 
 import kermix as km
 from cases import normal
-from kermix.sketches.features import NystromFeatures
+from internals import NystromFeatures
 
 
 @pytest.mark.parametrize("part", range(2))

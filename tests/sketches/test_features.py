@@ -10,8 +10,8 @@ from torch.testing import assert_close
 import kermix as km
 import tolerances
 from cases import normal, uniform
+from internals import NystromFeatures, fingerprint
 from kermix import errors
-from kermix.sketches.features import NystromFeatures, fingerprint
 
 V = 0.1
 

@@ -11,9 +11,9 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import BOUNDED, COSTS, normal, outputs, ridged, uniform, with_info
+from internals import NystromFeatures
+from internals import functions_module as costs
 from kermix import errors
-from kermix.costs import functions as costs
-from kermix.sketches.features import NystromFeatures
 from sketch_cases import assert_same, sums
 
 N, K, D = 17, 13, 3
@@ -103,7 +103,7 @@ def test_gradient_does_not_depend_on_how_rows_are_grouped(monkeypatch):
     sketch = km.Sketch(exact_map(KERNELS["one"], x, y)).update(x)
     gradients = []
     for rows in (1000, 5):
-        monkeypatch.setattr("kermix.sketches.sketch.ROWS_AT_A_TIME", rows)
+        monkeypatch.setattr("internals.sketch_module.ROWS_AT_A_TIME", rows)
         leaf = y.clone().requires_grad_()
         gradients.append(grad(km.scalar_cost(sketch, leaf, weights_y=b), leaf)[0])
         assert_same(km.Sketch(sketch.feature_map).update(x), sketch)

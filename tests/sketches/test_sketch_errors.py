@@ -10,9 +10,8 @@ from safetensors.torch import load_file, save_file
 
 import kermix as km
 from cases import COSTS, LOSSES, normal, ridged, uniform
+from internals import NystromFeatures, write_sealed
 from kermix import errors
-from kermix.sealed import write_sealed
-from kermix.sketches.features import NystromFeatures
 from sketch_cases import assert_same, sums
 
 X, Y = normal(40, 2, seed=1), normal(30, 2, seed=2)
@@ -79,7 +78,7 @@ def test_batches_of_weights(shape):
 
 
 def test_a_bad_row_far_down_leaves_the_sketch_unchanged(monkeypatch):
-    monkeypatch.setattr("kermix.sketches.sketch.ROWS_AT_A_TIME", 5)
+    monkeypatch.setattr("internals.sketch_module.ROWS_AT_A_TIME", 5)
     updated = sketch()
     with pytest.raises(errors.SampleError, match="batch"):
         updated.update(torch.cat([Y, with_nan(Y)]))

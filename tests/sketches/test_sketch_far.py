@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import DTYPES, LOSSES, normal, uniform
-from kermix.distributed import DistributedLoss
+from internals import DistributedLoss
 
 DISTANCES = (0.0, 3.0, 8.0, 12.0, 20.0, 30.0, 100.0, 1e3, 1e6)
 CASES = {
@@ -95,7 +95,7 @@ def test_the_scale_is_that_of_all_blocks(name, rows, monkeypatch):
     weights = uniform(18, seed=3) + 0.1
     weights[7] = 0
     truth = grad(LOSSES[name]()(sketch, y, weights_y=weights), y)[0]
-    monkeypatch.setattr("kermix.sketches.sketch.ROWS_AT_A_TIME", rows)
+    monkeypatch.setattr("internals.sketch_module.ROWS_AT_A_TIME", rows)
     assert_close(
         grad(LOSSES[name]()(sketch, y, weights_y=weights), y)[0], truth, rtol=1e-4, atol=1e-5
     )

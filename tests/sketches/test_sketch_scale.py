@@ -11,10 +11,8 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import BOUNDED, COSTS, LOSSES, normal, ridged
+from internals import ColumnScale, DistributedLoss, NystromFeatures, fingerprint
 from kermix import errors
-from kermix.distributed import DistributedLoss
-from kermix.sketches.columns import ColumnScale
-from kermix.sketches.features import NystromFeatures, fingerprint
 from sketch_cases import assert_same
 
 UNITS = torch.tensor([1.0, 1000.0, 1e-3], dtype=torch.float64)

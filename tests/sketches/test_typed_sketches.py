@@ -7,12 +7,9 @@ import pytest
 import torch
 
 import kermix as km
-from kermix.comparison.drift import drift
-from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.mixed_rows import MixedRows
+from internals import MixedRows, Reading, drift, typed_sample
+from internals import sketch_sampling_module as sampling
 from kermix.errors import KermixError, OptionError, TableError
-from kermix.sketches import sampling
-from kermix.sketches.typed_sample import typed_sample
 from table_faults import FAULTS, write
 
 

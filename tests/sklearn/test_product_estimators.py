@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import kermix as km
 from benchmarks import tabular
-from kermix.checks import check_sizes
+from internals import check_sizes
 from kermix.errors import OptionError, SampleError
 
 SMALL = {"n_terms": 16, "width": 8, "n_members": 1, "max_epochs": 20, "batch_size": 64,
@@ -418,7 +418,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(estimator, monkeypatch):
     def stopped(*given, **named):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kermix.sklearn.product_fit.fit_table", stopped)
+    monkeypatch.setattr("internals.product_module.fit_table", stopped)
     with pytest.raises(KeyboardInterrupt):
         model.fit(100 + rows[:, :2], 3 + labels)
     np.testing.assert_array_equal(model.predict(rows), wanted)

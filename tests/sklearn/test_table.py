@@ -10,15 +10,20 @@ import pytest
 import torch
 
 import kermix as km
+from internals import (
+    Link,
+    TableLayout,
+    TableModelSettings,
+    TableModelTask,
+    TableNetwork,
+    TableRows,
+    Trainer,
+    chain_log_density,
+    ordered_questions,
+    orders_of,
+    random_questions,
+)
 from kermix import errors
-from kermix.models.table.drawing import chain_log_density, orders_of
-from kermix.models.table.layout import TableLayout
-from kermix.models.table.links import Link
-from kermix.models.table.network import TableNetwork
-from kermix.training.loop import Trainer
-from kermix.training.table_model import TableModelTask, TableRows
-from kermix.training.table_questions import ordered_questions, random_questions
-from kermix.training.table_settings import TableModelSettings
 
 SMALL = {
     "width": 32,

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 import kermix as km
+from internals import closest_distances, copies
 from kermix import errors
-from kermix.data.tables.closeness import closest_distances, copies
 
 TINY = {"width": 16, "blocks": 1, "steps": 60, "learning_rate": 0.01, "random_state": 0,
         "device": "cpu"}  # fmt: skip

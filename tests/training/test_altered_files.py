@@ -13,9 +13,8 @@ import torch
 
 import kermix as km
 from cases import normal
+from internals import open_run, read_sealed, write_sealed
 from kermix import errors
-from kermix.runs.kinds import open_run
-from kermix.sealed import read_sealed, write_sealed
 
 pytestmark = pytest.mark.usefixtures("undrawn_in_module")
 HUGE = 10**9

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from internals import load_checkpoint, save_checkpoint
 from kermix.errors import RunError
-from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 
 CONTENT = {"step": 7, "history": [{"loss": 0.1 + 0.2, "step": 7.0}], "classes": ["ä", "b"]}
 

@@ -8,18 +8,24 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.testing import assert_close
 
-from kermix.data.images.labelled import LabelledImages
-from kermix.models import GaussianProduct
-from kermix.models.product.classifier import GaussianProductClassifier, whitening_map
-from kermix.models.product.functions import gaussian, gaussian_norm, mean_square
-from kermix.models.product.layers import GaussianLayer, GaussianOutput
-from kermix.paper import table_cells
-from kermix.training import presets
-from kermix.training.augmentation import Augmentation
-from kermix.training.checkpoints import load_checkpoint
-from kermix.training.classification import ClassifierTask
-from kermix.training.classifier_settings import ClassifierSettings
-from kermix.training.loop import Trainer
+from internals import (
+    Augmentation,
+    ClassifierSettings,
+    ClassifierTask,
+    GaussianLayer,
+    GaussianOutput,
+    GaussianProduct,
+    GaussianProductClassifier,
+    LabelledImages,
+    Trainer,
+    gaussian,
+    gaussian_norm,
+    load_checkpoint,
+    mean_square,
+    whitening_map,
+)
+from internals import classifier_settings_module as presets
+from internals import table_records_module as table_cells
 
 SIDE = 6
 TINY = ClassifierSettings(

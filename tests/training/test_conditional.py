@@ -5,17 +5,17 @@ import math
 import pytest
 import torch
 
-from kermix.errors import OptionError, RunError, ShapeError
-from kermix.mixtures.mixture import GaussianMixture
-from kermix.training.checkpoints import load_checkpoint
-from kermix.training.conditional import (
+from internals import (
     ConditionalSettings,
     ConditionalTask,
+    Trainer,
     fit_conditional,
+    load_checkpoint,
     load_conditional,
     spherical_loss,
 )
-from kermix.training.loop import Trainer
+from kermix import GaussianMixture
+from kermix.errors import OptionError, RunError, ShapeError
 
 
 def two_branches(n, seed=0):

@@ -4,13 +4,8 @@ import pytest
 import torch
 from test_loop import TASKS, changing
 
-from kermix.training import loop
-from kermix.training.averaging import RunningAverage
-from kermix.training.build import build_model
-from kermix.training.graphs import unchanged
-from kermix.training.loop import Trainer
-from kermix.training.rows import RowTask
-from kermix.training.settings import FitSettings
+from internals import FitSettings, RowTask, RunningAverage, Trainer, build_model, unchanged
+from internals import loop_module as loop
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are of a GPU")
 KINDS = ("rows", "conditional", "table", "classifier, ")

@@ -6,16 +6,20 @@ import numpy as np
 import pytest
 import torch
 
+from internals import (
+    Augmentation,
+    ImageRows,
+    ImageSettings,
+    ImageTask,
+    MixtureTable,
+    Trainer,
+    accuracy,
+    em_pass,
+    fit_classifier,
+    train_on_synthetic,
+)
+from internals import generator_training_module as image_rows
 from kermix.errors import OptionError, SampleError, ShapeError, TrainingError
-from kermix.models.mixture.networks import MixtureTable
-from kermix.training import image_rows
-from kermix.training.augmentation import Augmentation
-from kermix.training.em import em_pass
-from kermix.training.image_rows import ImageRows
-from kermix.training.image_settings import ImageSettings
-from kermix.training.images import ImageTask
-from kermix.training.judging import accuracy, fit_classifier, train_on_synthetic
-from kermix.training.loop import Trainer
 
 SHORT = {"encoder_steps": 12, "steps": 8, "batch_size": 24, "width": 8, "hidden": 16, "code": 3,
          "noise": 4, "encoder_batch": 16}  # fmt: skip

@@ -8,10 +8,8 @@ from scipy.stats import multivariate_normal
 
 import kermix as km
 from cases import normal
+from internals import KINDS, EMRows, first_state, improved, improved_with_gaps, marginal_log_prob
 from kermix import errors
-from kermix.mixtures.marginals import marginal_log_prob
-from kermix.training.missing_cells import improved_with_gaps
-from kermix.training.mixture_em import KINDS, EMRows, first_state, improved
 
 NAN = float("nan")
 

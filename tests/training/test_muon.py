@@ -4,12 +4,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kermix.cli.app import app
-from kermix.training.classification import ClassifierTask
-from kermix.training.classifier_settings import ClassifierSettings
-from kermix.training.loop import Trainer
-from kermix.training.muon import Muon, orthogonal_factor
-from kermix.training.presets import suited_settings
+from internals import (
+    ClassifierSettings,
+    ClassifierTask,
+    Muon,
+    Trainer,
+    app,
+    orthogonal_factor,
+    suited_settings,
+)
 
 SHAPES = [(7, 7), (40, 9), (9, 40), (1, 6), (6, 1)]
 
@@ -71,7 +74,7 @@ def test_presets_need_no_newer_torch(without_muon):
 
 
 def test_training_needs_no_newer_torch(without_muon):
-    from kermix.data.images.labelled import load_labelled
+    from internals import load_labelled
 
     train, test = (load_labelled("digits", part) for part in ("train", "test"))
     settings = ClassifierSettings(

@@ -4,17 +4,23 @@ import numpy as np
 import pytest
 import torch
 
-from kermix.costs.functions import matrix_cost
-from kermix.data.toys import toy
+from internals import (
+    FitSettings,
+    GaussianPrior,
+    HybridPrior,
+    ImageSettings,
+    ImageTask,
+    Split,
+    Trainer,
+    UniformPrior,
+    build_image_model,
+    build_model,
+    build_trainer,
+    sample_loss,
+    toy,
+)
+from kermix import matrix_cost
 from kermix.errors import OptionError
-from kermix.models.mixture.priors import GaussianPrior, HybridPrior, UniformPrior
-from kermix.training.build import Split, build_model, build_trainer
-from kermix.training.image_build import build_image_model
-from kermix.training.image_settings import ImageSettings
-from kermix.training.images import ImageTask
-from kermix.training.loop import Trainer
-from kermix.training.sample_losses import sample_loss
-from kermix.training.settings import FitSettings
 
 
 def rows(n=300):

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
+from internals import progress_bar
 from kermix.errors import TrainingError
-from kermix.training.progress import progress_bar
 
 ERASE = "\x1b[2K"
 

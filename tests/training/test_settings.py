@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kermix.cli.running import set_options
+from internals import (
+    ClassifierSettings,
+    ConditionalSettings,
+    FitSettings,
+    ImageSettings,
+    TableModelSettings,
+    TableSettings,
+    as_option,
+    set_options,
+)
 from kermix.errors import OptionError
-from kermix.runs.run import as_option
-from kermix.training.classifier_settings import ClassifierSettings
-from kermix.training.conditional import ConditionalSettings
-from kermix.training.image_settings import ImageSettings
-from kermix.training.settings import FitSettings
-from kermix.training.table_settings import TableModelSettings
-from kermix.training.tabular_settings import TableSettings
 
 CLASSES = (
     FitSettings, ImageSettings, TableModelSettings, TableSettings, ClassifierSettings,

@@ -7,13 +7,20 @@ import torch
 from scipy import integrate, optimize, stats
 
 import kermix as km
+from internals import (
+    FARTHEST,
+    PULL,
+    ColumnParts,
+    TableLayout,
+    TableModelSettings,
+    TableModelTask,
+    TableNetwork,
+    TableRows,
+    calibrate,
+    draw_cells,
+    table_split,
+)
 from interval_cases import noise, share_inside
-from kermix.models.table.drawing import draw_cells
-from kermix.models.table.layout import TableLayout
-from kermix.models.table.network import ColumnParts, TableNetwork
-from kermix.training.table_calibration import FARTHEST, PULL, calibrate
-from kermix.training.table_model import TableModelTask, TableRows
-from kermix.training.table_settings import TableModelSettings, table_split
 
 LAYOUT = TableLayout((3, 2), (1,), (0.0,) * 5)  # a category, and a number with one atom
 ROWS = 3000

@@ -10,14 +10,21 @@ from scipy import optimize, special
 
 import kermix as km
 from haste import CARE
+from internals import (
+    ColumnParts,
+    Crossing,
+    TableLayout,
+    TableModelSettings,
+    TableModelTask,
+    TableNetwork,
+    TableRows,
+    Trainer,
+    for_all_members,
+    make_fabric,
+    table_split,
+)
+from internals import table_training_module as table_model
 from interval_cases import noise, share_inside
-from kermix.models.table.layout import TableLayout
-from kermix.models.table.network import ColumnParts, TableNetwork
-from kermix.training import table_model
-from kermix.training.loop import Trainer, make_fabric
-from kermix.training.table_crossing import Crossing, for_all_members
-from kermix.training.table_model import TableModelTask, TableRows
-from kermix.training.table_settings import TableModelSettings, table_split
 
 LAYOUT = TableLayout((3, 2), (1,), (0.0,) * 5)  # a category, and a number with one atom
 

@@ -6,11 +6,8 @@ import pytest
 import torch
 
 import kermix as km
+from internals import TableLayout, TableModelSettings, TableModelTask, TableRows, Trainer
 from kermix import errors
-from kermix.models.table.layout import TableLayout
-from kermix.training.loop import Trainer
-from kermix.training.table_model import TableModelTask, TableRows
-from kermix.training.table_settings import TableModelSettings
 
 
 def trainer(share, columns=4, rows=400):

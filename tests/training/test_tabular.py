@@ -3,12 +3,16 @@
 import pytest
 import torch
 
+from internals import (
+    ColumnBins,
+    GaussianProduct,
+    TableSettings,
+    TableTask,
+    Trainer,
+    fit_table,
+    set_row_statistics,
+)
 from kermix.errors import OptionError
-from kermix.models.product.bins import ColumnBins
-from kermix.models.product.rows import GaussianProduct
-from kermix.models.product.statistics import set_row_statistics
-from kermix.training.loop import Trainer
-from kermix.training.tabular import TableSettings, TableTask, fit_table
 
 SMALL = {"terms": 5, "width": 4, "epochs": 3, "learning_rate": 0.05}
 

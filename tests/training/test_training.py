@@ -6,17 +6,25 @@ from itertools import pairwise
 import pytest
 import torch
 
-from kermix.costs.baselines import mode_coverage
-from kermix.data.toys import toy
+from internals import (
+    FitSettings,
+    RowTask,
+    Split,
+    Trainer,
+    VarianceSchedule,
+    automatic_variance,
+    build_model,
+    build_trainer,
+    cauchy_schwarz_to_points,
+    learning_rate,
+    load_checkpoint,
+    mode_coverage,
+    save_checkpoint,
+    toy,
+)
+from internals import build_split_rows as split_rows
+from kermix import GaussianMixture
 from kermix.errors import OptionError, RunError, TrainingError, VarianceError
-from kermix.mixtures.mixture import GaussianMixture
-from kermix.training.build import Split, build_model, build_trainer, split_rows
-from kermix.training.checkpoints import load_checkpoint, save_checkpoint
-from kermix.training.loop import Trainer
-from kermix.training.objective import cauchy_schwarz_to_points
-from kermix.training.rows import RowTask
-from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
-from kermix.training.settings import FitSettings
 
 
 def generator(seed=0):
@@ -57,7 +65,7 @@ def test_automatic_variance_sees_neighbours_in_any_dimension(dimension):
     points = torch.randn(1000, dimension, generator=generator())
     start, end = automatic_variance(points, generator())
     assert start >= end
-    from kermix.kernels.gram import gram
+    from kermix import gram
 
     near = gram(points[:512], points[:512], end).fill_diagonal_(0).amax(1)
     assert near.median() > math.exp(-1)
@@ -183,7 +191,7 @@ def test_best_checkpoint_is_the_best(tmp_path):
 def test_non_finite_loss_stops_with_the_last_good_checkpoint(seen, tmp_path, monkeypatch):
     # On an accelerator nobody looks at values, and NaN gets as far as the loss.
     if not seen:
-        monkeypatch.setattr("kermix.checks.values_are_readable", lambda *_: False)
+        monkeypatch.setattr("internals.checks_module.values_are_readable", lambda *_: False)
     trainer = trainer_of(moons(), steps=60, cost="energy")
     original = trainer.task.batch
     trainer.task.batch = lambda step: original(step) * (math.nan if step >= 40 else 1.0)

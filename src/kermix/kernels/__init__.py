@@ -1,1 +1,1 @@
-"""Kernels between samples: variances, Gram matrices, means of the kernel in tiles."""
+"""Kernels: points and variances in, Gram matrices and means out, without cancellation."""

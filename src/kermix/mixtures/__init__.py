@@ -1,1 +1,1 @@
-"""Gaussian mixtures and their closed forms."""
+"""Gaussian mixtures: weights, means, covariances in, densities, samples, closed forms out."""

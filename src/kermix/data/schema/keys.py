@@ -1,0 +1,473 @@
+"""Ids made anew in the pattern of those that a column has: none of these, and no two alike.
+
+What is kept of a column are its patterns, and one or two bits for each row, in which an id that is
+there is never missing: what they do not have is new. No id can be read off them.
+"""
+
+import base64
+import datetime
+import math
+import re
+import string
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+
+from kermix.data.readers.common import load_pyarrow
+from kermix.data.schema.columns import family
+
+__all__ = ["KeyMaker", "KeyPattern", "key_seed", "key_texts"]
+
+HEX = "0123456789abcdef"
+UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+DAY = r"((?:19|20)\d\d)([-/._]?)(0[1-9]|1[0-2])\2(0[1-9]|[12]\d|3[01])"
+VERSION_AND_VARIANT = (14, 19)  # places of a UUID that are not free
+SPLITS = (  # what is before the number that counts, the number, and what is after it
+    r"^(?P<before>(?s:.*?)(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))"
+    r"(?P<number>\d{1,10})(?P<after>\D*)$",
+    r"^(?P<before>(?s:.*?))(?P<number>\d{1,18})(?P<after>\D*)$",
+    r"^(?P<before>\D*)(?P<number>\d{1,18})(?P<after>(?s:.*))$",
+)
+MOST_FRAMES, MOST_SHAPES = 1000, 50  # beyond which there is no pattern
+SHARED, COVERED = 2, 0.9  # a frame or shape has so many rows; those kept have this share of them
+DENSE = 2  # numbers that leave out fewer than every second one are counted on
+BLOCK = 4096  # ids tried at once
+FEW = 10  # rows, from which on their characters are those of the pattern
+CLASSES = (string.digits, string.ascii_uppercase, string.ascii_lowercase)
+SCARCE = 0.1  # share of them that is new, below which the pattern is made wider
+BEYOND_CHANCE = 2.0**80  # so many ids that none is met twice
+
+
+def key_seed(generator: torch.Generator) -> int:
+    """The seed of the ids of rows that are about to be drawn; it draws nothing itself."""
+    return int.from_bytes(sha256(generator.get_state().numpy().tobytes()).digest()[:8], "big")
+
+
+def key_texts(cells: Any) -> Any | None:
+    """Ids as text without gaps, also those that are whole numbers; None of anything else."""
+    arrow = load_pyarrow()
+    filled, holds = cells.drop_null(), family(cells.type)
+    if holds not in ("text", "numbers"):
+        return None
+    try:
+        if arrow.types.is_floating(filled.type):
+            filled = filled.cast(arrow.int64())
+        if arrow.types.is_decimal(filled.type):
+            cells = filled.to_pylist()
+            whole = all(c == c.to_integral_value() for c in cells)
+            return arrow.array([f"{c:.0f}" for c in cells], "string") if whole else None
+    except arrow.ArrowInvalid:  # not whole
+        return None
+    filled = filled.combine_chunks() if hasattr(filled, "chunks") else filled
+    return filled.cast(arrow.string())
+
+
+@dataclass(frozen=True)
+class Serial:
+    """A number between texts: T-104233, 2015-001720, 20240131-0007, or the number alone.
+
+    Attributes:
+        frames: What is before and after the number, and how many rows have it; if there are days,
+            as `strftime` takes it.
+        width: Digits, with zeros before them.
+        low: The least number.
+        high: The largest.
+        rows: How many numbers there are.
+        single: Whether no number is there twice, in different frames.
+        days: The first and the last day, as ordinals.
+        split: Which of `SPLITS` finds the number.
+    """
+
+    frames: tuple[tuple[str, str, int], ...]
+    width: int
+    low: int
+    high: int
+    rows: int
+    single: bool = True
+    days: tuple[int, int] | None = None
+    split: int = 1
+
+    @property
+    def dense(self) -> bool:
+        """Whether new ones count on from the last: most numbers, or their pairs, are taken."""
+        span, most = self.high - self.low + 1, DENSE * self.rows
+        days = 1 if self.days is None else self.days[1] - self.days[0] + 1
+        return span <= most and (self.single or span * len(self.frames) * days <= most)
+
+    @property
+    def capacity(self) -> float:
+        """How many ids there are in the pattern."""
+        return float(self.high - self.low + 1)
+
+    @property
+    def rounded(self) -> "Serial":
+        """The same with a round range, where the ends need not be known."""
+        if self.dense:
+            return self
+        unit = 10 ** max(0, len(str(abs(self.high))) - 2)
+        return replace(self, low=self.low // unit * unit, high=(self.high // unit + 1) * unit - 1)
+
+    def draw(self, generator: np.random.Generator, start: int, wider: int) -> list[str]:
+        """A block of ids.
+
+        Args:
+            generator: Of what is random.
+            start: How many were drawn before.
+            wider: How many digits more than usual numbers may have.
+        """
+        shares = np.array([f[2] for f in self.frames], float)
+        chosen = generator.choice(len(self.frames), BLOCK, p=shares / shares.sum()).tolist()
+        days: list[datetime.date] = []
+        if self.days is not None:
+            first, last = self.days
+            ordinals = generator.integers(first, last + 1, BLOCK).tolist()
+            days = [datetime.date.fromordinal(d) for d in ordinals]
+        if self.dense:
+            numbers = list(range(self.high + 1 + start, self.high + 1 + start + BLOCK))
+        else:
+            own = self.rounded
+            high = min((own.high + 1) * 10**wider - 1, 2**63 - 1)
+            numbers = generator.integers(own.low, high, BLOCK, endpoint=True).tolist()
+        found = []
+        for k, (place, number) in enumerate(zip(chosen, numbers, strict=True)):
+            before, after, _ = self.frames[place]
+            if days:
+                before, after = days[k].strftime(before), days[k].strftime(after)
+            found.append(f"{before}{number:0{self.width}d}{after}")
+        return found
+
+    def stretched(self, texts: Any) -> "Serial":
+        """The same, with the numbers of further ids."""
+        from pyarrow import compute
+
+        found = compute.extract_regex(texts, SPLITS[self.split]).drop_null()
+        rows = self.rows + len(texts)
+        if not len(found):
+            return replace(self, rows=rows)
+        ends = compute.min_max(compute.struct_field(found, "number").cast("int64")).as_py()
+        return replace(self, low=min(self.low, ends["min"]), high=max(self.high, ends["max"]),
+                       rows=rows)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Characters at each place: UUIDs, hashes, N619AA.
+
+    Attributes:
+        shapes: The characters that occur at each place, and how many rows have such ids.
+    """
+
+    shapes: tuple[tuple[tuple[str, ...], int], ...]
+    dense = False
+
+    @cached_property
+    def capacity(self) -> float:
+        """How many ids there are in the pattern."""
+        return max(math.prod(float(len(c)) for c in places) for places, _ in self.shapes)
+
+    @property
+    def rounded(self) -> "Codes":
+        """The same."""
+        return self
+
+    def draw(self, generator: np.random.Generator, start: int, wider: int) -> list[str]:
+        """A block of ids; wider ones have further digits at their end."""
+        shares = np.array([rows for _, rows in self.shapes], float)
+        chosen = generator.choice(len(self.shapes), BLOCK, p=shares / shares.sum())
+        found = np.empty(BLOCK, object)
+        for k, (places, _) in enumerate(self.shapes):
+            rows = np.flatnonzero(chosen == k)
+            cells = [np.array(list(c))[generator.integers(len(c), size=len(rows))]
+                     for c in (*places, *[string.digits] * wider)]  # fmt: skip
+            found[rows] = ["".join(row) for row in zip(*cells, strict=True)]
+        return list(found)
+
+    def stretched(self, texts: Any) -> "Codes":
+        """The same: further ids are of the same kind."""
+        return self
+
+
+@dataclass(frozen=True)
+class KeyPattern:
+    """How the ids of a column look, and which are taken.
+
+    Attributes:
+        form: The pattern.
+        distinct: The share of the rows whose id is not that of a row before.
+        taken: Bits, of which each id has one.
+
+    Example:
+        >>> import pyarrow
+        >>> ids = pyarrow.array([f"T-{k:04d}" for k in range(100, 130)])
+        >>> KeyMaker(KeyPattern.of(ids), seed=0).take(2)
+        ['T-0130', 'T-0131']
+    """
+
+    form: Serial | Codes
+    distinct: float = 1.0
+    taken: bytes = b""
+
+    @classmethod
+    def of(cls, values: Any, rows: int | None = None, sure: bool = False) -> "KeyPattern | None":
+        """The pattern of different ids; None if they have none, as names and sentences.
+
+        Args:
+            values: Arrow's text, without gaps.
+            rows: How many rows have them.
+            sure: Whether somebody has said that these are ids.
+        """
+        if not len(values):
+            return None
+        form = _uuids(values) or _serial(values, True) or _codes(values, sure)
+        form = form or _serial(values, False)
+        if form is None:
+            return None
+        share = len(values) / (rows or len(values))
+        if form.dense:
+            return cls(form, share)
+        return cls(form, share, _no_bits(len(values)))._marked(values)
+
+    @classmethod
+    def counting(cls, before: str, width: int, first: int) -> "KeyPattern":
+        """Numbers from the first on, after a text."""
+        return cls(Serial(((before, "", 1),), width, first, first - 1, 1))
+
+    def emptied(self, rows: int) -> "KeyPattern":
+        """The pattern with room for the ids of so many rows, none of which it has seen."""
+        form = replace(self.form, rows=0) if isinstance(self.form, Serial) else self.form
+        return replace(self, form=form, taken=_no_bits(rows))
+
+    def with_more(self, values: Any) -> "KeyPattern":
+        """The pattern of further ids."""
+        return replace(self, form=self.form.stretched(values))._marked(values)
+
+    def _marked(self, values: Any) -> "KeyPattern":
+        if self.form.capacity >= BEYOND_CHANCE:
+            return replace(self, taken=b"")
+        marks = np.unpackbits(np.frombuffer(self.taken, np.uint8))
+        marks[[_place(text, len(marks)) for text in values.to_pylist()]] = 1
+        return replace(self, taken=np.packbits(marks).tobytes())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON; without the bits, where new ids cannot be among those that are taken."""
+        form = self.form.rounded
+        more: dict[str, Any] = {"shapes": [["".join(p) if max(map(len, p)) == 1 else list(p), n]
+                                           for p, n in form.shapes]} if isinstance(
+            form, Codes) else {**vars(form)}  # fmt: skip
+        taken = b"" if form.dense else self.taken
+        return {**more, "distinct": self.distinct, "taken": base64.b64encode(taken).decode()}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "KeyPattern":
+        """What was saved."""
+        fields = dict(saved)
+        distinct, taken = fields.pop("distinct"), base64.b64decode(fields.pop("taken"))
+        form: Serial | Codes
+        if "shapes" in fields:
+            form = Codes(tuple((tuple(places), rows) for places, rows in fields["shapes"]))
+        else:
+            days = fields["days"]
+            frames = tuple((before, after, rows) for before, after, rows in fields["frames"])
+            form = Serial(**{**fields, "frames": frames, "days": days and tuple(days)})
+        return cls(form, distinct, taken)
+
+
+class KeyMaker:
+    """New ids, the same ones however many are taken at a time.
+
+    Args:
+        pattern: Of the ids.
+        gaps: The share of rows without one.
+        seed: Of what is random.
+        highest: The largest number that a column of numbers holds; those beyond are counted
+            downwards from the least.
+    """
+
+    def __init__(
+        self, pattern: KeyPattern, gaps: float = 0.0, seed: int = 0, highest: int | None = None
+    ) -> None:
+        self._pattern, self._gaps, self._highest = pattern, gaps, highest
+        self._blocks, self._rows = (np.random.default_rng([seed, k]) for k in (0, 1))
+        self._taken = np.unpackbits(np.frombuffer(pattern.taken, np.uint8))
+        self._made: list[str] = []
+        self._known: set[str] = set()
+        self._drawn = self._used = self._wider = 0
+
+    def take(self, rows: int) -> list[str | None]:
+        """The ids of the next rows."""
+        if not self._gaps and self._pattern.distinct == 1:
+            return list(self._new(rows))
+        found: list[str | None] = []
+        for gap, again, which in self._rows.random((rows, 3)).tolist():
+            if gap < self._gaps:
+                found.append(None)
+            elif self._used and again >= self._pattern.distinct:
+                found.append(self._made[int(which * self._used)])
+            else:
+                found += self._new(1)
+        return found
+
+    def _new(self, count: int) -> Sequence[str]:
+        while len(self._made) < self._used + count:
+            self._made += self._block()
+        self._used += count
+        return self._made[self._used - count : self._used]
+
+    def _block(self) -> list[str]:
+        form = self._pattern.form
+        tried = form.draw(self._blocks, self._drawn, self._wider)
+        self._drawn += BLOCK
+        if form.dense:
+            return tried if self._highest is None else [self._held(text) for text in tried]
+        found = []
+        for text in tried:
+            free = not len(self._taken) or not self._taken[_place(text, len(self._taken))]
+            held = self._highest is None or int(text) <= self._highest
+            if free and held and text not in self._known:
+                self._known.add(text)
+                found.append(text)
+        self._wider += len(found) < SCARCE * BLOCK
+        return found
+
+    def _held(self, text: str) -> str:
+        over = int(text) - (self._highest or 0)
+        assert isinstance(self._pattern.form, Serial)
+        return text if over <= 0 else str(self._pattern.form.low - over)
+
+
+def _no_bits(rows: int) -> bytes:
+    return bytes(max(64, 2 ** math.ceil(math.log2(2 * max(1, rows)))) // 8)
+
+
+def _place(text: str, bits: int) -> int:
+    return zlib.crc32(text.encode()) % bits
+
+
+def _uuids(values: Any) -> Codes | None:
+    from pyarrow import compute
+
+    lower = compute.utf8_lower(values)
+    if not _all_match(lower, f"^{UUID}$"):
+        return None
+    ids = HEX if compute.any(compute.equal(values, lower)).as_py() else HEX.upper()
+    places = _places(values)
+    for k, letters in enumerate(places):
+        if len(letters) > 1 and k not in VERSION_AND_VARIANT:
+            places[k] = ids
+    return Codes(((tuple(places), len(values)),))
+
+
+def _all_match(values: Any, pattern: str) -> bool:
+    from pyarrow import compute
+
+    return bool(compute.all(compute.match_substring_regex(values, pattern)).as_py())
+
+
+def _serial(values: Any, even: bool) -> Serial | None:
+    """The number that tells ids apart; if `even`, not one whose digits depend on its frame."""
+    from pyarrow import compute
+
+    for k, split in enumerate(SPLITS):
+        parts = compute.extract_regex(values, split)
+        found = parts.drop_null()
+        if len(found) < (1.0 if k == 0 else COVERED) * len(values):
+            continue
+        before, number, after = (compute.struct_field(found, n) for n in ("before", "number",
+                                                                          "after"))  # fmt: skip
+        frames = compute.value_counts(compute.binary_join_element_wise(before, after, "\0"))
+        if len(frames) > MOST_FRAMES * 20:
+            continue
+        counted = Counter({tuple(f["values"].split("\0", 1)): f["counts"]
+                           for f in frames.to_pylist()})  # fmt: skip
+        counted, days = _days(counted)
+        if k == 0 and days is None:
+            continue
+        kept = [(f, n) for f, n in counted.items() if n >= min(SHARED, len(values))]
+        if len(kept) > MOST_FRAMES or sum(n for _, n in kept) < COVERED * len(values):
+            continue
+        numbers = number.cast("int64")
+        ends, different = compute.min_max(numbers).as_py(), len(numbers.unique())
+        if different < len(kept):  # these are part of a code
+            continue
+        padded = compute.match_substring_regex(number, "^0.")
+        width = 0
+        if compute.any(padded).as_py():
+            width = compute.min(compute.utf8_length(number)).as_py()
+        serial = Serial(tuple((b, a, n) for (b, a), n in sorted(kept)), width, ends["min"],
+                              ends["max"], len(values), different == len(found), days,
+                              k)  # fmt: skip
+        uneven = len(kept) > 1 and len(compute.utf8_length(number).unique()) > 1
+        if even and uneven and days is None and not serial.dense:
+            continue  # N619AA and N14228: digits and letters change places
+        return serial
+    return None
+
+
+def _days(frames: Counter[tuple[str, str]]) -> tuple[Counter[tuple[str, str]], Any]:
+    """Texts around a number with their days left open, if all have one."""
+    found: Counter[tuple[str, str]] = Counter()
+    ordinals = []
+    for (before, after), rows in frames.items():
+        at = before if re.search(DAY, before) else after
+        match = re.search(DAY, at)
+        try:
+            assert match is not None
+            day = datetime.date(int(match[1]), int(match[3]), int(match[4]))
+        except (AssertionError, ValueError):
+            return frames, None
+        form = match[2].join(("%Y", "%m", "%d"))
+        opened = at[: match.start()].replace("%", "%%") + form + (
+            at[match.end() :].replace("%", "%%"))  # fmt: skip
+        other = (after if at is before else before).replace("%", "%%")
+        found[(opened, other) if at is before else (other, opened)] += rows
+        ordinals.append(day.toordinal())
+    return found, (min(ordinals), max(ordinals))
+
+
+def _codes(values: Any, sure: bool) -> Codes | None:
+    from pyarrow import compute
+
+    shapes = values
+    for those, one in (("[0-9]", "0"), ("[A-Z]", "A"), ("[a-z]", "a")):
+        shapes = compute.replace_substring_regex(shapes, those, one)
+    counted = compute.value_counts(shapes).to_pylist()
+    lengths = compute.unique(compute.utf8_length(values))
+    digits = compute.mean(compute.match_substring_regex(values, "[0-9]").cast("int8")).as_py()
+    coded = digits > 0.5 or (len(lengths) == 1 and _all_match(values, "^[^a-z ]*[A-Z][^a-z ]*$"))
+    if not coded and not sure:
+        return None
+    least = 1 if sure else min(SHARED, len(values))
+    kept = sorted((c for c in counted if c["counts"] >= least),
+                  key=lambda c: (-c["counts"], c["values"]))[:MOST_SHAPES]  # fmt: skip
+    if sum(c["counts"] for c in kept) >= COVERED * len(values) or (sure and len(lengths) > 1):
+        return Codes(tuple(
+            (tuple(_places(values.filter(compute.equal(shapes, c["values"])))), c["counts"])
+            for c in kept
+        ))  # fmt: skip
+    if len(lengths) == 1 and (sure or not _any_space(values)):
+        return Codes(((tuple(_places(values)), len(values)),))
+    return None
+
+
+def _any_space(values: Any) -> bool:
+    from pyarrow import compute
+
+    return bool(compute.any(compute.match_substring_regex(values, r"\s")).as_py())
+
+
+def _places(values: Any) -> list[str]:
+    """The characters that texts of one length have at each place."""
+    words = np.array(values.to_pylist())
+    letters = words.view("U1").reshape(len(words), -1)
+    places = ["".join(np.unique(letters[:, k])) for k in range(letters.shape[1])]
+    if len(words) >= FEW:
+        return places
+    # What few rows have might be the ids themselves.
+    return [next((all_ for all_ in CLASSES if set(p) <= set(all_)), p) for p in places]

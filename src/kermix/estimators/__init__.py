@@ -1,0 +1,1 @@
+"""Estimators with the interface of scikit-learn: arrays in, fitted models out."""

@@ -1,0 +1,237 @@
+"""How likely rows are to be equal by chance, and which repeated rows that does not explain."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.kernels.subsets import distinct_rows
+from kermix.tables.compare.column_changes import ColumnValues, ComparedRows
+
+__all__ = ["chance_of_equal_rows", "poisson_tail", "repeats_beyond_coincidence"]
+
+FINEST = 1e-7  # steps of a column that are told, relative to its range
+ROUNDING = 2 * torch.finfo(torch.float32).eps  # of numbers that may have been float32
+SAFE = 2.0  # times the estimate
+RARE = 1e-3  # so small a chance is none: of repeats in one sample alone, and of as many in all
+MOST_EQUAL = 0.9  # of a column's pairs: of hardly any that differ, many equal ones would follow
+
+
+def chance_of_equal_rows(rows: Tensor) -> float:  # (N, c)
+    r"""About the probability that two independent rows are equal, at most.
+
+    Equal rows are equal in each column, so the smallest of the columns' probabilities is taken:
+    columns may depend on each other. That of a column is the larger of two: how many of its pairs
+    are equal, and $u \int f^2$ with the step `u` that all its differences are multiples of
+    (of counts 1, of prices 0.01), and the density `f` of its values. Numbers of which no step is
+    found have one of a ten-millionth of their range.
+
+    Example:
+        >>> x = torch.rand(500, 1, generator=torch.Generator().manual_seed(0)).double()
+        >>> chance_of_equal_rows(x) < 1e-6, 0.1 < chance_of_equal_rows((10 * x).round()) < 0.4
+        (True, True)
+    """
+    chances = [_chance_in(column.sort().values) for column in rows.mT]
+    return min([1.0, *chances])
+
+
+def _chance_in(ordered: Tensor) -> float:  # (N,)
+    n = len(ordered)
+    if n < 2:
+        return 1.0
+    gaps = ordered.diff()
+    width = float(ordered[-1] - ordered[0])
+    if width == 0:
+        return 1.0
+    step = _step(gaps, max(FINEST * width, ROUNDING * float(ordered.abs().max())))
+    _, counts = ordered.unique_consecutive(return_counts=True)
+    equal = float((counts.double() * (counts - 1)).sum()) / (n * (n - 1))
+    near = max(1, math.isqrt(n) // 2)
+    spacings = (ordered[near:] - ordered[:-near]).clamp(min=step)
+    return min(1.0, SAFE * max(equal, float((near * step / n / spacings).mean())))
+
+
+def _step(gaps: Tensor, finest: float) -> float:
+    """The greatest common divisor of gaps, up to rounding; not below the finest."""
+    found = gaps[gaps > finest]
+    if not len(found):
+        return finest
+    while True:
+        step = found.min()
+        rest = found.remainder(step)
+        rest = torch.minimum(rest, step - rest)
+        rest = rest[rest > finest]
+        if not len(rest):
+            return float(step)
+        if float(rest.min()) < 4 * finest:
+            return finest
+        found = torch.cat([step[None], rest])
+
+
+def poisson_tail(least: int, mean: float) -> float:
+    """The probability of at least so many events.
+
+    Example:
+        >>> round(poisson_tail(3, 1.0), 4), poisson_tail(0, 2.0), poisson_tail(200, 0.1) < 1e-300
+        (0.0803, 1.0, True)
+    """
+    if least <= 0:
+        return 1.0
+    # The lower incomplete gamma function, which does not cancel where the tail is tiny.
+    shape, at = (torch.tensor(float(v), dtype=torch.float64) for v in (least, mean))
+    return float(torch.special.gammainc(shape, at))
+
+
+@torch.no_grad()
+def repeats_beyond_coincidence(rows: ComparedRows) -> Tensor:  # (n + m,), bool
+    r"""Rows that repeat an earlier row of their own sample, where coincidence does not explain it.
+
+    Rows that coincide because there are few possible ones do so across both samples as they do
+    within each, and their columns coincide one by one. So the repeats of a sample are beyond
+    coincidence if two things hold, else all its rows count:
+
+    - Rows that it repeats and the other does not have are more than rows that both have explain.
+      If both had the same distribution, the mean number of the first were at most
+      $n / 2m$ times that of the second, whatever the distribution.
+    - They are more than columns explain: of the columns that tell rows apart, each coincides by
+      itself as often where the others do as it does anywhere.
+
+    Then of a row that the other sample does not have, the first copy counts, and of rows that
+    both have, as large a share as of these. A single row of very many copies is no repeat.
+    """
+    n, total = rows.n, len(rows.pooled)
+    kept, place = distinct_rows(rows.pooled + 0.0)
+    found = torch.zeros(total, dtype=torch.bool)
+    if len(kept) == total:
+        return found
+    second = (torch.arange(total) >= n).long()
+    counts = torch.zeros(2, len(kept)).index_put_((second, place), torch.ones(total), True)
+    both = int((counts > 0).all(0).sum())
+    sizes = n, total - n
+    by_columns = None
+    for k in (0, 1):
+        repeated = (counts[k] > 1) & (counts[1 - k] == 0)
+        ratio = sizes[k] / (2 * sizes[1 - k])
+        if _binomial_tail(int(repeated.sum()), both, ratio / (1 + ratio)) > RARE:
+            continue
+        if by_columns is None:
+            by_columns = _equal_by_columns(rows, kept, counts)
+        if poisson_tail(int(repeated.sum()), by_columns[k]) > RARE:
+            continue
+        # Copies of rows that both have are told by none; they are as many of them as of others.
+        alone = (counts[k] > 0) & (counts[1 - k] == 0)
+        times = counts[k][alone].mean()
+        counted = torch.where(alone, 1.0, (counts[k] / times).round().clamp(min=1))
+        mine = (second == k).nonzero()[:, 0]
+        ordered, order = place[mine].sort(stable=True)
+        earlier = torch.arange(len(mine)) - torch.searchsorted(ordered, ordered)
+        found[mine[order]] = earlier >= counted[ordered]
+    return found
+
+
+def _binomial_tail(successes: int, failures: int, chance: float) -> float:
+    """The probability of at least so many successes among all trials."""
+    trials = successes + failures
+    log, rest = math.log(chance), math.log1p(-chance)
+    terms = [
+        math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
+        + k * log + (trials - k) * rest
+        for k in range(successes, trials + 1)
+    ]  # fmt: skip
+    return min(1.0, sum(map(math.exp, terms)))
+
+
+def _equal_by_columns(rows: ComparedRows, kept: Tensor, counts: Tensor) -> list[float]:
+    """How many pairs of equal rows each sample would have, if columns coincided by themselves.
+
+    A pair that agrees on all but one of the columns that tell rows apart would agree on that one
+    with the probability that two values of it are equal; the largest number is taken. Where other
+    columns tell rows apart too, equal rows agree on these as well, so the smallest is.
+    """
+    columns = [rows.column(name, kept) for name in rows.names]
+    codes = [_numbered(c) for c in columns]
+    every = range(len(codes))
+    keys = [_key(codes, every)]
+    keys += [_key(codes, [k for k in every if k != j]) for j in keys[0]]
+    found = [_equal_by_key(key, columns, codes, counts) for key in keys if _tells(codes, key)]
+    return [min(side) for side in zip(*found, strict=True)]
+
+
+def _equal_by_key(
+    key: list[int], columns: list[ColumnValues], codes: list[np.ndarray], counts: Tensor
+) -> list[float]:
+    weights = counts.sum(0).double().numpy()
+    sizes = counts.sum(1)
+    shares = (sizes / sizes.sum()).square().tolist()
+    found = [0.0, 0.0]
+    for j in key:
+        groups = np.bincount(_together(codes, [k for k in key if k != j]), weights)
+        unequal = float(np.square(groups).sum() - np.square(weights).sum()) / 2
+        for side in (0, 1):
+            chance = max(
+                _chance_of_equal(columns[j], codes[j], weights, chosen)
+                for chosen in (slice(None), (counts[side] > 0).numpy())
+            )
+            chance = min(chance, MOST_EQUAL)
+            expected = unequal * chance / (1 - chance) * shares[side]
+            found[side] = max(found[side], expected)
+    return found
+
+
+def _chance_of_equal(
+    values: ColumnValues, codes: np.ndarray, weights: np.ndarray, chosen: slice | np.ndarray
+) -> float:
+    """The probability that two values of a column are equal.
+
+    Numbers of distinct rows count once, for a copied row repeats them; codes count as often as
+    they are there.
+    """
+    if values.numbers is None:
+        counts: np.ndarray = np.bincount(codes[chosen], weights[chosen])
+        return float((np.square(counts).sum() - counts.sum()) / max(1, counts.sum() ** 2))
+    numbers = values.numbers[chosen]
+    filled = np.sort(numbers[~np.isnan(numbers)])
+    share = len(filled) / max(1, len(numbers))
+    return share**2 * _chance_in(torch.from_numpy(filled)) + (1 - share) ** 2
+
+
+def _key(codes: list[np.ndarray], among: Sequence[int]) -> list[int]:
+    """Few columns that tell all rows apart, none of which can be left out, if these columns do."""
+    key: list[int] = []
+    ids = np.zeros(len(codes[0]), np.int64)
+    for k in sorted(among, key=lambda k: -int(codes[k].max())):
+        finer = _numbered_pairs(ids, codes[k])
+        if finer.max() > ids.max():
+            key, ids = [*key, k], finer
+    for k in key[:-1]:
+        rest = [other for other in key if other != k]
+        if _together(codes, rest).max() == ids.max():
+            key = rest
+    return key
+
+
+def _tells(codes: list[np.ndarray], key: list[int]) -> bool:
+    return int(_together(codes, key).max()) == len(codes[0]) - 1
+
+
+def _together(codes: list[np.ndarray], some: list[int]) -> np.ndarray:
+    """The place of each row among the distinct ones of some columns."""
+    ids = np.zeros(len(codes[0]), np.int64)
+    for k in some:
+        ids = _numbered_pairs(ids, codes[k])
+    return ids
+
+
+def _numbered(values: ColumnValues) -> np.ndarray:
+    """The place of each value among the distinct ones; gaps are one value."""
+    cells = values.codes
+    if values.numbers is not None:
+        cells = np.where(np.isnan(values.numbers), np.inf, values.numbers)
+    assert cells is not None
+    return np.unique(cells, return_inverse=True)[1].astype(np.int64).reshape(-1)
+
+
+def _numbered_pairs(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    return np.unique(one * (int(two.max()) + 1) + two, return_inverse=True)[1].reshape(-1)

@@ -1,0 +1,472 @@
+"""What changed in a column from the first sample to the second, in words.
+
+The user's columns of encoded rows: numbers, times and categories in their own units.
+"""
+
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.data.schema.columns import CategoryColumn, NumberColumn, rounded
+from kermix.data.schema.mixed_rows import MixedRows
+from kermix.kernels.distances import Layout
+from kermix.two_sample.column_scores import ColumnPlace, places_of_columns, places_of_names
+
+__all__ = [
+    "Change",
+    "ColumnValues",
+    "ComparedRows",
+    "change_of",
+    "change_of_counts",
+    "difference_of",
+    "groups_of",
+    "new_and_gone",
+    "number_text",
+]
+
+UNKNOWN = "(unknown)"
+DIGITS, MOST_DIGITS = 4, 13  # of numbers in words: usually, and to tell two of them apart
+
+
+@dataclass(frozen=True)
+class ColumnValues:
+    """One column of both samples.
+
+    Attributes:
+        name: Of the column.
+        kind: "number", "time" or "category".
+        numbers: Of numbers and times, NaN where they are missing, (N,).
+        codes: Of categories, places among `names`, (N,).
+        names: Of the codes.
+        column: How numbers were read; None if they are as they were given.
+    """
+
+    name: str
+    kind: str
+    numbers: np.ndarray | None = None
+    codes: np.ndarray | None = None
+    names: tuple[str, ...] = ()
+    column: NumberColumn | None = None
+
+    def shown(self, number: float, digits: int = DIGITS) -> str:
+        """A number or time as text."""
+        if not np.isfinite(number):
+            return "missing"
+        if self.column is None:
+            return number_text(number, digits)
+        if self.column.time:
+            return self.column.shown_time(number)
+        return number_text(number + self.column.origin, digits)
+
+    def shown_apart(self, numbers: Sequence[float]) -> list[str]:
+        """Numbers as text, with as many digits as tell those apart that differ."""
+        texts: list[str] = []
+        for digits in range(DIGITS, MOST_DIGITS + 1):
+            texts = [self.shown(float(number), digits) for number in numbers]
+            if len({*texts}) == len({*map(float, numbers)}):
+                break
+        return texts
+
+    def cell(self, row: int) -> str:
+        """What is in a row, as text."""
+        if self.codes is not None:
+            return self.names[self.codes[row]]
+        assert self.numbers is not None
+        return self.shown(float(self.numbers[row]))
+
+
+@dataclass(frozen=True)
+class ComparedRows:
+    """Rows of two samples, those of the first one first.
+
+    Attributes:
+        pooled: Numbers as they are, or mixed rows, (n + m, d).
+        n: How many are of the first sample.
+        names: Of the user's columns.
+        mixed: How mixed rows were made.
+    """
+
+    pooled: Tensor
+    n: int
+    names: tuple[str, ...]
+    mixed: MixedRows | None = None
+
+    @property
+    def layout(self) -> Layout | None:
+        """Which columns of the rows are codes."""
+        return None if self.mixed is None else self.mixed.layout
+
+    @cached_property
+    def places(self) -> tuple[ColumnPlace, ...]:
+        """Where the rows hold each of the user's columns."""
+        if self.mixed is not None:
+            return places_of_columns(self.mixed)
+        return places_of_names(self.names)
+
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        return {name: k for k, name in enumerate(self.names)}
+
+    def column(self, name: str, rows: Tensor | None = None) -> ColumnValues:
+        """One column of all rows, or of some."""
+        k = self._order[name]
+        place = self.places[k]
+        chosen = self.pooled if rows is None else self.pooled[rows]
+        if self.mixed is None:
+            return ColumnValues(name, "number", chosen[:, k].double().numpy())
+        column = self.mixed.schema.modelled[k]
+        if isinstance(column, CategoryColumn):
+            assert place.codes is not None
+            codes = chosen[:, place.codes].long()
+            names = (*column.code_names, UNKNOWN)
+            codes = torch.where(codes < 0, len(names) - 1, codes)
+            return ColumnValues(name, "category", codes=codes.numpy(), names=names)
+        assert isinstance(column, NumberColumn)
+        assert place.numbers is not None
+        q = place.numbers
+        scores = chosen[:, q].numpy() * self.mixed.spread[q] + self.mixed.centre[q]
+        numbers = np.clip(column.map.inverse(scores), column.low, column.high)
+        if column.decimals is not None:
+            numbers = rounded(numbers, column.decimals)
+        else:
+            numbers = _without_last_digits(numbers, max(abs(column.low), abs(column.high)))
+        if place.codes is not None:
+            numbers = np.where(chosen[:, place.codes].numpy() == 0, numbers, np.nan)
+        return ColumnValues(name, column.kind, numbers, column=column)
+
+
+def _without_last_digits(numbers: np.ndarray, largest: float) -> np.ndarray:
+    """Numbers that went to normal scores and back: a zero is zero again."""
+    if not 1e-280 < largest < 1e280:
+        return numbers
+    return np.round(numbers, MOST_DIGITS - 1 - math.floor(math.log10(largest))) + 0.0
+
+
+def number_text(number: float, digits: int = DIGITS) -> str:
+    """A number to so many digits, without an exponent where that is short.
+
+    Example:
+        >>> [number_text(x) for x in (0.123456, 2013, 1234567.0, 1e-9)]
+        ['0.1235', '2013', '1,235,000', '1e-09']
+    """
+    short = float(f"{number:.{digits}g}")
+    if short == 0 or 1e-4 <= abs(short) < 1e9:
+        most = max(digits, 10)
+        return f"{short:,.{most}g}" if abs(short) >= 10_000 else f"{short:.{most}g}"
+    return f"{short:.{digits}g}"
+
+
+def sides_of(values: Sequence | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """The part of the first sample, and that of the second."""
+    every = np.asarray(values)
+    return every[:n], every[n:]
+
+
+FEW_VALUES = 8
+COMMON = 0.1  # a value of so many rows is spoken of by itself
+CLEAR = 2.0  # standard deviations
+FEWEST_FOR_A_SPREAD = 4  # rows of a side
+PARTS = {"middle half": (0.25, 0.75), "middle nine tenths": (0.05, 0.95)}
+GROUPS = 20
+NAMED = 3  # new values, and values that are gone, that are spoken of by name
+CHANCE = 0.05  # share of the values called new or gone that may be so by chance
+LARGE = 50  # rows of a value, of which the share alone can tell that it was renamed
+ALIKE = 0.6  # names, by difflib, whose own measure of a close match this is
+MISSING = "(missing)"
+
+
+class Change(NamedTuple):
+    """What changed most: in two words, and with its numbers."""
+
+    short: str
+    told: str
+
+
+def change_of(values: ColumnValues, n: int) -> Change:
+    """What changed most in a column: its place, its spread, a share, or its gaps.
+
+    Example:
+        >>> numbers = np.concatenate([np.arange(100.0), np.arange(100.0) + 50])
+        >>> change_of(ColumnValues("x", "number", numbers), 100)
+        Change(short='higher', told='median 49.5 -> 99.5')
+    """
+    if values.codes is not None:
+        counts = (np.bincount(c, minlength=len(values.names)) for c in sides_of(values.codes, n))
+        return change_of_counts(values.names, *counts)
+    assert values.numbers is not None
+    sides = sides_of(values.numbers, n)
+    filled = [side[~np.isnan(side)] for side in sides]
+    gaps = [1 - len(f) / len(s) for f, s in zip(filled, sides, strict=True)]
+    of_gaps = _gap_change(gaps, (len(sides[0]), len(sides[1])))
+    if not len(filled[0]) or not len(filled[1]):
+        return of_gaps[1]
+    found = _of_numbers(values, *filled)
+    if of_gaps[0] < CLEAR:
+        return found[1]
+    first, then = (found, of_gaps) if found[0] >= of_gaps[0] else (of_gaps, found)
+    return Change(first[1].short, f"{first[1].told}; {then[1].short}, {then[1].told}")
+
+
+def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Change:
+    """What changed most in a category: values that are new, gone or renamed come first.
+
+    Args:
+        names: Of the values.
+        a: Rows of the first sample with each value.
+        b: Rows of the second.
+
+    Example:
+        >>> change_of_counts(["A", "B", "H"], np.array([60, 40, 0]), np.array([55, 35, 10]))
+        Change(short='new H', told='0 % -> 10 %')
+        >>> change_of_counts(["A", "B", "H"], np.array([60, 40, 0]), np.array([59, 40, 1]))
+        Change(short='more H', told='0 -> 1 row')
+    """
+    names = ["gaps" if name == MISSING else name for name in names]
+    sizes = max(1, int(a.sum())), max(1, int(b.sum()))
+    shares = a / sizes[0], b / sizes[1]
+    new, gone = new_and_gone(a, b)
+    both = np.flatnonzero((a > 0) & (b > 0))
+    moved = _moved(names, a[both], b[both], both)
+    if not len(new) + len(gone):
+        k, found = _most_moved(*shares), _share(names, *shares)
+        # Of a value that may be absent by chance, rows: 0 % would say more.
+        if min(a[k], b[k]) == 0 and max(a[k], b[k]) > 0:
+            return Change(found.short, f"{a[k]} -> {b[k]} row{'' if b[k] == 1 else 's'}")
+        return found
+    named = [k for k in (*new, *gone) if names[k] != "gaps"]
+    renamed = _renamed(names, a, b, named, others_moved=moved is not None)
+    left = [[k for k in some if all(k not in pair for pair in renamed)] for some in (new, gone)]
+    words = [f"{names[v]} probably renamed {names[w]}" for v, w in renamed[:NAMED]]
+    words += [f"{len(renamed) - NAMED} more renamed"] * (len(renamed) > NAMED)
+    spoken = [(names[k], [k]) for pair in renamed[:NAMED] for k in pair]
+    for word, some in zip(("new", "no more"), left, strict=True):
+        if not some:
+            continue
+        first, rest = (some, []) if len(some) <= NAMED + 1 else (some[:NAMED], some[NAMED:])
+        texts = [names[k] for k in first] + [f"{len(rest)} others"] * (len(rest) > 0)
+        words.append(f"{word} {_listed(texts)}")
+        spoken += [(names[k], [k]) for k in first]
+        spoken += [(f"{len(rest)} others", rest)] * (len(rest) > 0)
+    changes = [
+        (f"{name} " if len(spoken) > 1 else "") + " -> ".join(_percent(s[k].sum()) for s in shares)
+        for name, k in spoken
+    ]
+    if len(both) == 1 and len(spoken) > 1:  # all that is left, or was there before
+        moved = _share([names[k] for k in both], *(s[both] for s in shares))
+    more = "" if moved is None else f"; {moved.short}, {moved.told}"
+    return Change(", ".join(words), ", ".join(changes) + more)
+
+
+def new_and_gone(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values that only the second sample has, and those that only the first has, largest first.
+
+    Those whose absence from the other sample may be chance are left out: if labels of rows were
+    random, all t rows of a value would be of one sample with a probability of its share of the
+    rows to the power of t. The correction is that of Benjamini and Hochberg: many rare values may
+    be clear together where one is not.
+
+    Example:
+        >>> new_and_gone(np.array([90, 10, 0, 0]), np.array([88, 0, 11, 1]))
+        (array([2]), array([1]))
+    """
+    total = max(1, int(a.sum() + b.sum()))
+    chances = [np.where((side > 0) & (other == 0), (side.sum() / total) ** side, 1.0)
+               for side, other in ((b, a), (a, b))]  # fmt: skip
+    ordered = np.sort(np.concatenate(chances))
+    limits = CHANCE * np.arange(1, len(ordered) + 1) / max(1, 2 * int((a + b > 0).sum()))
+    passed = ordered[ordered <= limits]
+    most = passed[-1] if len(passed) else -1.0
+    new, gone = (
+        np.array(sorted(np.flatnonzero(chance <= most), key=lambda k: -side[k]), int)
+        for chance, side in zip(chances, (b, a), strict=True)
+    )
+    return new, gone
+
+
+def groups_of(values: ColumnValues, most: int = GROUPS) -> tuple[np.ndarray, int]:  # (N,)
+    """A group for each row, and how many there are: common values, ranges, and gaps.
+
+    Categories beyond the most common share the last group; ranges hold equally many rows.
+    """
+    if values.codes is not None:
+        counts = np.bincount(values.codes, minlength=len(values.names))
+        order = np.argsort(-counts, kind="stable")
+        group = np.empty(len(order), np.int64)
+        group[order] = np.minimum(np.arange(len(order)), most - 1)
+        return group[values.codes], min(most, len(order))
+    assert values.numbers is not None
+    gaps = np.isnan(values.numbers)
+    filled = values.numbers[~gaps]
+    found = np.zeros(len(gaps), np.int64)
+    if len(filled):
+        edges = np.unique(np.quantile(filled, np.linspace(0, 1, most)[1:-1]))
+        found[~gaps] = np.searchsorted(edges, filled, side="right")
+        if len(distinct := np.unique(filled[:100_000])) < most:
+            found[~gaps] = np.searchsorted(distinct, filled).clip(max=len(distinct) - 1)
+    found[gaps] = most - 1
+    return found, most
+
+
+def difference_of(values: ColumnValues, n: int) -> float:
+    """Total variation between both samples' shares of groups of values."""
+    group, count = groups_of(values)
+    a, b = (np.bincount(g, minlength=count) / len(g) for g in sides_of(group, n))
+    return float(np.abs(a - b).sum() / 2)
+
+
+def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[float, Change]:
+    """How clear the change is, in standard deviations, and what it is."""
+    both = np.concatenate([a, b])
+    distinct, index = np.unique(both, return_inverse=True)
+    unit = math.sqrt(1 / len(a) + 1 / len(b))
+    if len(distinct) == 1:
+        return 0.0, Change("the same", f"always {values.shown(float(distinct[0]))}")
+    ranks = _middle_ranks(both)
+    if len(distinct) <= FEW_VALUES:
+        shares = [np.bincount(side, minlength=len(distinct)) / len(side)
+                  for side in sides_of(index, len(a))]  # fmt: skip
+        spread = ranks.std()
+        clear = abs(ranks[: len(a)].mean() - ranks[len(a) :].mean()) / max(spread * unit, 1e-12)
+        return clear, _share(values.shown_apart(distinct.tolist()), *shares)
+    # Far from the middle of its own side: a shift alone leaves that as it was.
+    far = _middle_ranks(np.concatenate([np.abs(side - np.median(side)) for side in (a, b)]))
+    place, spread = (
+        (part[len(a) :].mean() - part[: len(a)].mean()) / max(part.std() * unit, 1e-12)
+        for part in (ranks, far)
+    )
+    if min(len(a), len(b)) < FEWEST_FOR_A_SPREAD:
+        spread = 0.0
+    middles = [float(np.median(side)) for side in (a, b)]
+    of_atom = _atom_change(values, a, b)
+    if of_atom is not None:
+        return of_atom
+    if abs(spread) > max(abs(place), CLEAR) and values.kind != "time":
+        word = "more spread" if spread > 0 else "less spread"
+        for what, quantiles in PARTS.items():
+            ends = [np.quantile(side, quantiles) for side in (a, b)]
+            texts = values.shown_apart([float(end) for pair in ends for end in pair])
+            wide = [f"{low} to {high}" for low, high in (texts[:2], texts[2:])]
+            grew = np.diff(ends[1])[0] - np.diff(ends[0])[0]
+            if wide[0] != wide[1] and grew * spread > 0:  # what is shown agrees with the word
+                return abs(spread), Change(word, f"{what} {wide[0]} -> {wide[1]}")
+    what = "median"
+    if middles[0] == middles[1] or len({*map(values.shown, middles)}) == 1:
+        what, middles = "mean", [float(side.mean()) for side in (a, b)]
+    words = ("later", "earlier") if values.kind == "time" else ("higher", "lower")
+    shown = values.shown_apart(middles)
+    if abs(place) < CLEAR:
+        same = np.array_equal(np.sort(a), np.sort(b))
+        word = "the same" if same else "another shape"
+        return abs(place), Change(word, f"{what} {shown[0]} -> {shown[1]}")
+    return abs(place), Change(words[0 if place > 0 else 1], f"{what} {shown[0]} -> {shown[1]}")
+
+
+def _atom_change(
+    values: ColumnValues, a: np.ndarray, b: np.ndarray
+) -> tuple[float, Change] | None:
+    """The share of the commonest value, if it changed more clearly than the other values did."""
+    distinct, counts = np.unique(np.concatenate([a, b]), return_counts=True)
+    atom = distinct[np.argmax(counts)]
+    if counts.max() < COMMON * counts.sum():
+        return None
+    shares = [float((side == atom).mean()) for side in (a, b)]
+    clear = _share_change(shares, (len(a), len(b)))
+    others = [side[side != atom] for side in (a, b)]
+    if clear < CLEAR or (all(map(len, others)) and _of_numbers(values, *others)[0] > clear):
+        return None
+    common = distinct[np.argsort(-counts, kind="stable")[:FEW_VALUES]].tolist()
+    name = values.shown_apart(common)[0]  # told apart from other common values
+    word = f"more {name}" if shares[1] > shares[0] else f"{name} less often"
+    return clear, Change(word, f"{_percent(shares[0])} -> {_percent(shares[1])}")
+
+
+def _middle_ranks(numbers: np.ndarray) -> np.ndarray:  # between 0 and 1
+    _, index, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    return ((np.cumsum(counts) - counts / 2) / len(numbers))[index]
+
+
+def _share(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Change:
+    """The value whose share changed most."""
+    k = _most_moved(a, b)
+    return Change(
+        "the same"
+        if b[k] == a[k]
+        else (f"more {names[k]}" if b[k] > a[k] else f"{names[k]} less often"),
+        f"{_percent(a[k])} -> {_percent(b[k])}",
+    )
+
+
+def _most_moved(a: np.ndarray, b: np.ndarray) -> int:
+    """Of two that moved as much, the one that grew."""
+    return int(np.argmax(np.abs(b - a) + 1e-9 * (b > a)))
+
+
+def _moved(names: Sequence[str], a: np.ndarray, b: np.ndarray, at: np.ndarray) -> Change | None:
+    """Of values that both samples have, the one whose share among these clearly changed most."""
+    if len(at) < 2:
+        return None
+    sizes = int(a.sum()), int(b.sum())
+    clear = [_share_change((x / sizes[0], y / sizes[1]), sizes) for x, y in zip(a, b, strict=True)]
+    k = int(np.argmax(clear))
+    if math.erfc(clear[k] / math.sqrt(2)) > CHANCE / len(at):
+        return None
+    return _share([names[j] for j in at], a / sizes[0], b / sizes[1])
+
+
+def _renamed(
+    names: Sequence[str],
+    a: np.ndarray,
+    b: np.ndarray,
+    changed: Sequence[int],
+    others_moved: bool,
+) -> list[tuple[int, int]]:
+    """Values that are gone, each with the new one that has its share of the rows.
+
+    No other may have that share, and the rest must be as it was; or their names are alike.
+    """
+    sizes = int(a.sum()), int(b.sum())
+    gone, new = [k for k in changed if a[k]], [k for k in changed if b[k]]
+    same = [(v, w) for v in gone for w in new
+            if _share_change((a[v] / sizes[0], b[w] / sizes[1]), sizes) < CLEAR]  # fmt: skip
+    found: list[tuple[int, int]] = []
+    by_name = sorted(((_likeness(names[v], names[w]), v, w) for v, w in same), key=lambda s: -s[0])
+    for likeness, v, w in by_name:
+        if likeness >= ALIKE and not any(v == x or w == y for x, y in found):
+            found.append((v, w))
+    for v, w in same:
+        alone = sum(v == x or w == y for x, y in same) == 1
+        if alone and (v, w) not in found and min(a[v], b[w]) >= LARGE and not others_moved:
+            found.append((v, w))
+    return sorted(found, key=lambda pair: -a[pair[0]])
+
+
+def _likeness(one: str, two: str) -> float:
+    return difflib.SequenceMatcher(None, one.casefold(), two.casefold()).ratio()
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _gap_change(gaps: list[float], sizes: tuple[int, int]) -> tuple[float, Change]:
+    word = "more gaps" if gaps[1] > gaps[0] else "fewer gaps"
+    told = f"{_percent(gaps[0])} -> {_percent(gaps[1])}"
+    return _share_change(gaps, sizes), Change(word if gaps[0] != gaps[1] else "the same", told)
+
+
+def _share_change(shares: Sequence[float], sizes: tuple[int, int]) -> float:
+    """How many standard deviations two shares are apart."""
+    share = (shares[0] * sizes[0] + shares[1] * sizes[1]) / sum(sizes)
+    unit = math.sqrt(max(share * (1 - share), 1e-12) * (1 / sizes[0] + 1 / sizes[1]))
+    return abs(shares[1] - shares[0]) / unit
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %" if share < 0.995 or share == 1 else f"{100 * share:.4g} %"
