@@ -24,6 +24,7 @@ __all__ = [
     "CosineKernel",
     "FunctionKernel",
     "LaplaceKernel",
+    "LogStationary",
     "NormalizedKernel",
     "PointKernel",
     "PolynomialKernel",
@@ -92,8 +93,31 @@ class _Stationary(PointKernel):
         return squared_distances(a, b, same=b is a) / unit
 
 
+class LogStationary(_Stationary):
+    """One that is known by its logarithm, so that points however far apart have a kernel."""
+
+    @abstractmethod
+    def log_gram(self, a: Tensor, b: Tensor) -> Tensor:  # (*B, M, d), (*B, N, d) -> (*B, M, N)
+        """Logarithms of the Gram matrix."""
+
+    def gram(self, a: Tensor, b: Tensor) -> Tensor:
+        """The Gram matrix."""
+        return self.log_gram(a, b).exp()
+
+    def scaled_gram(self, a: Tensor, b: Tensor, idle: Tensor | None = None) -> ScaledGram:
+        """The Gram matrix divided by its largest entry, which does not underflow."""
+        logarithms = self.log_gram(a, b)
+        seen = logarithms.detach()
+        seen = seen if idle is None else seen.masked_fill(idle, -torch.inf)
+        log_scale = seen.amax((-2, -1), keepdim=True)
+        matrix = (logarithms - log_scale).clamp(max=LARGEST_EXPONENT).exp()
+        # Subnormal numbers make every product with the matrix slow.
+        smallest = torch.finfo(matrix.dtype).tiny
+        return ScaledGram(matrix.where(matrix >= smallest, 0.0), log_scale[..., 0, 0])
+
+
 @dataclass(frozen=True)
-class LaplaceKernel(_Stationary):
+class LaplaceKernel(LogStationary):
     r"""The Laplace kernel $\exp(-\sqrt{M} / \ell)$ with $M = \|a - b\|^2 / d$.
 
     It has heavier tails than the Gaussian and a corner at zero, so it detects finer differences.
@@ -117,26 +141,11 @@ class LaplaceKernel(_Stationary):
     def __post_init__(self) -> None:
         _check_scale(self.scale)
 
-    def gram(self, a: Tensor, b: Tensor) -> Tensor:
-        """Exponentials of the negative distances."""
-        return self.log_gram(a, b).exp()
-
     def log_gram(self, a: Tensor, b: Tensor) -> Tensor:
         """Negative distances in units of the scale."""
         squares = self._squares(a, b)
         apart = squares != 0
         return -(torch.where(apart, squares, 1.0).sqrt() * apart)
-
-    def scaled_gram(self, a: Tensor, b: Tensor, idle: Tensor | None = None) -> ScaledGram:
-        """The Gram matrix divided by its largest entry, which does not underflow."""
-        logarithms = self.log_gram(a, b)
-        seen = logarithms.detach()
-        seen = seen if idle is None else seen.masked_fill(idle, -torch.inf)
-        log_scale = seen.amax((-2, -1), keepdim=True)
-        matrix = (logarithms - log_scale).clamp(max=LARGEST_EXPONENT).exp()
-        # Subnormal numbers make every product with the matrix slow.
-        smallest = torch.finfo(matrix.dtype).tiny
-        return ScaledGram(matrix.where(matrix >= smallest, 0.0), log_scale[..., 0, 0])
 
 
 @dataclass(frozen=True)

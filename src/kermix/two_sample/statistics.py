@@ -18,7 +18,7 @@ from torch import Tensor
 from kermix.costs.formulas import log_matrix_cost, log_svd_cost, log_vector_cost
 from kermix.kernels.distances import Layout, squared_distances
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms
-from kermix.kernels.others import LaplaceKernel, PointKernel, kernel_matrix
+from kermix.kernels.others import LogStationary, PointKernel, kernel_matrix
 from kermix.kernels.subsets import symmetric_subset
 from kermix.mixtures.mixture import log_scalar_cost
 from kermix.sketches.features import NystromFeatures
@@ -391,14 +391,14 @@ def log_cross_means(
 
 
 def _has_logarithms(terms: KernelTerms | PointKernel) -> bool:
-    return isinstance(terms, KernelTerms | LaplaceKernel)
+    return isinstance(terms, KernelTerms | LogStationary)
 
 
 def _log_kernels(
     first: Tensor, second: Tensor, terms: KernelTerms | PointKernel
 ) -> Iterator[Tensor]:
     """Logarithms of the kernels that are added up."""
-    if isinstance(terms, LaplaceKernel):
+    if isinstance(terms, LogStationary):
         yield terms.log_gram(first, second)
         return
     assert isinstance(terms, KernelTerms)

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from kermix.data.readers.addresses import expand, opened, size_of
-from kermix.data.readers.common import TEXT, kind_of_file, load_pyarrow
+from kermix.data.readers.common import READABLE, TEXT, kind_of_file, load_pyarrow
 from kermix.data.readers.csv_form import truth_words
 from kermix.data.readers.file_parts import (
     PART_BYTES,
@@ -408,5 +408,6 @@ def _looked_at(address: str, reading: Reading) -> FileLook:
     suffix, packed = kind_of_file(address)
     if suffix in TEXT:
         return csv_file(address, reading, packed)
-    looks = {".parquet": parquet_file, ".npy": npy_file}
-    return looks.get(suffix, whole_file)(address)
+    # Others are held in memory.
+    looks = dict.fromkeys(READABLE, whole_file) | {".parquet": parquet_file, ".npy": npy_file}
+    return looks[suffix](address)

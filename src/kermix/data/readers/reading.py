@@ -12,6 +12,7 @@ import numpy as np
 
 from kermix.data.readers.addresses import check_file, expand, is_pattern
 from kermix.data.readers.common import (
+    JSON,
     TEXT,
     is_index,
     is_number,
@@ -127,8 +128,9 @@ def read_whole(path: Path, suffix: str) -> Any:
         ".feather": _feather,
         ".arrow": _feather,
         ".xlsx": _excel,
+        **dict.fromkeys(JSON, _json),
     }
-    return readers.get(suffix, _json)(path)
+    return readers[suffix](path)
 
 
 def _csv(path: Path, reading: Reading, packed: str | None) -> tuple[Frame, list[str]]:
