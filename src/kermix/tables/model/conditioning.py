@@ -1,6 +1,6 @@
-"""Cells that are given to a table model, as codes and numbers: some columns, checked by name.
+"""Cells that are given to a table model: from a caller's table to codes and numbers, and back.
 
-From the cells of a caller's table to what the network takes and draws, and back.
+Columns may be some of the model's, and are checked by name.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Columns that are equal in all rows: one is learned with the others, and the other copied.
 
-Whether two columns are equal is a code that a network learns, see `links`, and no network is ever
-quite sure. Where they are equal in every row of a table, gaps and atoms included, nothing is left
-to learn: they are *twins*, and a cell of one is known as soon as that of the other is.
+Whether two columns are equal is a code that a network learns (`kermix.tables.model.links`), and no
+network is ever quite sure. Where they are equal in every row of a table, gaps and atoms included,
+nothing is left to learn: they are *twins*, and a cell of one is known as soon as the other's is.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """How the codes and numbers of a table lie in the inputs and outputs of a network.
 
-Which numbers follow which others closely.
-
 A network knows a number that it sees only roughly, so it cannot put a narrow mixture where another
 column is almost the same: last month's bill and this month's. Means of mixtures may therefore move
 with some *anchors*, the numbers that a column is most correlated with, by factors that the network

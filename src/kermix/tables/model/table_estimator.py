@@ -1,7 +1,4 @@
-"""What a fitted table model answers: samples, densities, conditionals, fillings, predictions.
-
-The table model as an estimator: generate, score, condition, complete and predict tables.
-"""
+"""The table model as an estimator: generate, score, condition, complete and predict tables."""
 
 import copy
 import math

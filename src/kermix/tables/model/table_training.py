@@ -1,6 +1,6 @@
 """Training of the table model: random columns are seen, the others are to be likely.
 
-What a step of the table model asks: which cells of a row are seen, and which count.
+A step asks which cells of a row are seen, and which count.
 """
 
 import math

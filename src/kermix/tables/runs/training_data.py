@@ -1,8 +1,7 @@
-"""Tables that are trained from a file of encoded rows, because memory does not hold them.
+"""The table of a run: read, looked at, kept beside the run, and recognized again.
 
-One look through files of any size: how many rows they have, and rows to learn a schema from.
-
-The table of a run: read, looked at, kept beside the run, and recognized again.
+Tables that memory does not hold are encoded to a file. One look through their files finds how many
+rows they have, and rows to learn a schema from.
 """
 
 import hashlib
