@@ -21,9 +21,14 @@ from kermix.data.schema.schema import EncodedTable, Schema, Unseen
 from kermix.data.schema.times import zoned_cells
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import OptionError, SchemaError
-from kermix.tables.model.equal_columns import check_twins, copy_twins, same_cells
+from kermix.tables.model.equal_columns import (
+    check_twins,
+    copy_twins,
+    equalize,
+    same_cells,
+    with_link_codes,
+)
 from kermix.tables.model.layout import TableLayout
-from kermix.tables.model.links import equalize, with_link_codes
 
 __all__ = [
     "Cells",

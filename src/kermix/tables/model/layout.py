@@ -18,9 +18,15 @@ from torch import Tensor
 from kermix.data.schema.monotone import MonotoneMap
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.tables.model.absences import Absence, find_absences
-from kermix.tables.model.equal_columns import copy_twins, with_twins
+from kermix.tables.model.equal_columns import (
+    Link,
+    copy_twins,
+    implied,
+    linked,
+    transferred,
+    with_twins,
+)
 from kermix.tables.model.linear_relations import Lines, find_lines
-from kermix.tables.model.links import Link, implied, linked, transferred
 
 __all__ = ["ANCHORS", "TableLayout", "anchor_places", "find_anchors"]
 

@@ -29,9 +29,14 @@ from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.data.writing import WRITABLE, table_writer
 from kermix.errors import SchemaError, TableError
 from kermix.tables.model.closeness import copies
-from kermix.tables.model.equal_columns import find_twins, twin_notes
+from kermix.tables.model.equal_columns import (
+    find_links,
+    find_twins,
+    link_notes,
+    twin_notes,
+    with_link_codes,
+)
 from kermix.tables.model.layout import TableLayout
-from kermix.tables.model.links import find_links, link_notes, with_link_codes
 from kermix.tables.model.table_settings import TableModelSettings, table_split
 from kermix.tables.model.training_rows import RowStore, StoredRows, TableRows
 
