@@ -104,7 +104,7 @@ REPORTS = 40  # in a training
 class TableModelTask(Task):
     """A fit of a table network.
 
-    Each row is asked for some of its cells, given others; see `Questions`.
+    Each row is asked for some of its cells, given others; see `questions_of`.
 
     Args:
         layout: Codes and numbers of the table.
