@@ -2,9 +2,8 @@
 
 `python -m benchmarks detectable`. In each cell both sets are independent normal columns, and one
 column of the second is shifted by a random amount; a probit regression of what was found on the
-amount tells which shift is found in four of five cases. Beside it stands the shift of
-`kermix.two_sample.aggregate.AggregateTest.detectable_shift`, which should not be
-smaller, and how often shifts of just that size are found.
+amount tells which shift is found in four of five cases. Beside it stands the verdict's own
+`detectable_shift`, which should not be smaller, and how often shifts of just that size are found.
 """
 
 import math

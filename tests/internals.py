@@ -311,7 +311,16 @@ if TYPE_CHECKING:
     )
     from kermix.tables.model.closeness import closest_distances, copies
     from kermix.tables.model.distribution import ColumnDistribution
-    from kermix.tables.model.equal_columns import find_twins, with_twins
+    from kermix.tables.model.equal_columns import (
+        Link,
+        find_links,
+        find_twins,
+        implied,
+        link_codes,
+        link_notes,
+        linked,
+        with_twins,
+    )
     from kermix.tables.model.layout import ANCHORS, TableLayout, anchor_places, find_anchors
     from kermix.tables.model.linear_relations import (
         FINEST,
@@ -323,7 +332,6 @@ if TYPE_CHECKING:
         lines_of,
         lines_of_all,
     )
-    from kermix.tables.model.links import Link, find_links, implied, link_codes, link_notes, linked
     from kermix.tables.model.network import ColumnParts, TableNetwork
     from kermix.tables.model.sampling import chain_log_density, draw_cells, orders_of
     from kermix.tables.model.sampling import complete as sampling_complete

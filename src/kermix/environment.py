@@ -1,7 +1,4 @@
-"""Which of several processes this one is, as its environment says.
-
-The version of kermix, for files that say what wrote them.
-"""
+"""The version of kermix, and which of several processes this one is, as its environment says."""
 
 import os
 

@@ -1,9 +1,7 @@
-"""Files of tensors and JSON with a checksum of all their bytes, which is compared on reading.
+"""Files that are written whole or not at all, and files of tensors with a checksum.
 
-Tensors are in the safetensors format and the JSON is in its header: nothing in the file executes
-when it is read. Sketches and checkpoints are such files.
-
-Files that are written whole, or not at all.
+Tensors are in the safetensors format and JSON is in its header: nothing in the file executes when
+it is read, and the checksum of all its bytes is compared. Sketches and checkpoints are such files.
 """
 
 import hashlib

@@ -1,4 +1,7 @@
-"""The command line: one module for each command."""
+"""The command line: arguments and files in, words, files and an exit status out.
+
+One module for each command parses its arguments and calls the library.
+"""
 
 import os
 import sys

@@ -1,7 +1,4 @@
-"""The options of every command that reads a table: what its columns are and how it is written.
-
-How commands run a training and show what came of it.
-"""
+"""Options that commands share: how a table is read, how a training is run and its end shown."""
 
 import functools
 import inspect

@@ -1,4 +1,7 @@
-"""The paper's four costs: public functions, losses, and the formulas behind both."""
+"""The paper's four costs: two sets of points, components or moments in, one number out.
+
+Public functions, losses for training, and the formulas behind both.
+"""
 
 from kermix.costs.functions import (
     matrix_cost,

@@ -1,10 +1,9 @@
-"""The four costs between data and centres.
+"""The four costs between data and centres, as functions.
 
 All are maximized when the centres follow the data, and all are computed in log space: when data
 and centres do not overlap the value underflows to zero, but its logarithm (`log=True`, and every
-loss) is exact and has a gradient that pulls the two sets together.
-
-Who provides the statistics of what a user gave: points, mixtures, or another kernel.
+loss) is exact and has a gradient that pulls the two sets together. `pair_of` finds who provides
+the statistics of what was given: points, mixtures, or another kernel.
 """
 
 from typing import Any, Literal, TypeAlias

@@ -1,6 +1,6 @@
-"""Statistics of the costs by any kernel between points: its Gram matrices, which may be signed.
+"""Statistics of the costs from Gram matrices that are held whole, of any kernel.
 
-Statistics of the costs from Gram matrices that are held whole.
+Gram matrices of other kernels than the Gaussian may be signed.
 """
 
 import math

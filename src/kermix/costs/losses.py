@@ -1,12 +1,8 @@
-"""The costs as modules to minimise: signs live only here.
+"""The costs as modules to minimize: signs live only here.
 
-Calls of a loss on a GPU as CUDA graphs: value and gradients of small sets in one launch.
-
-Of a thousand points the kernels of a cost take less than a millisecond, and launching them one by
-one from Python takes several. A call that was made a few times before is captured, and from then
-on replayed.
-
-Losses without the bias of finite samples.
+`DebiasedLoss` takes out the bias of finite samples. On a GPU, where launching the kernels of a
+small cost takes longer than computing it, a call that was made a few times before is captured as
+a CUDA graph, value and gradients, and replayed from then on.
 """
 
 import threading

@@ -1,15 +1,14 @@
-r"""Costs of Gaussians that have a covariance each: mixtures in place of points.
+r"""Pairs of sets that a cost compares: checked once, then asked for statistics.
 
-Inner products are exact (Property 1), $\langle p_n, q_k\rangle = N(m_n - m'_k; 0, S_n +
-S'_k)$, and kept as logarithms. Two scales of the Gaussians occur, and agree where all share one
-variance:
+A `SamplePair` has weighted points and the kernel between them; a `MixturePair` has Gaussians with
+a covariance each. Inner products of Gaussians are exact (Property 1),
+$\langle p_n, q_k\rangle = N(m_n - m'_k; 0, S_n + S'_k)$, and kept as logarithms. Two scales of the
+Gaussians occur, and agree where all share one variance:
 
 - **unit norm**, $u_k = q_k / \|q_k\|$, for the residuals of Propositions 5 to 7. Their Gram
   matrices have ones on the diagonal, as those of points have, so all bounds hold.
 - **unit mass**, $q = \sum_k b_k q_k$, for the densities of Propositions 4 and 5, in units of
   $\sqrt{S}$, where $S = \sum_k b_k \|q_k\|^2$ is the constant that points drop.
-
-Weighted samples and the kernel between them: checked once, then asked for statistics.
 """
 
 import math

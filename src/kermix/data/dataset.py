@@ -1,9 +1,7 @@
-"""Built-in data sets, with their exact densities and entropies where these are known.
+"""Rows of numbers and what is known about them, and built-in sets with exact densities.
 
 The sets of FFJORD (Grathwohl et al., 2019) are drawn as there, except that points on circles and
 half-moons have random angles: rows are then independent, so that the density is exact.
-
-Rows of numbers, and what is known about them.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Sources of data as rows that can be compared: numbers, or numbers and codes.
+"""Two or more sources of data read alike: rows of numbers, or of numbers and codes, to compare.
 
-Times that are written differently in several tables, as times.
+Times that are written differently in several tables become times in all of them.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,6 +1,6 @@
 """Tables written to files of many kinds, piece by piece, whole or not at all.
 
-A text file with its gaps filled, of which every other cell stays as it was written.
+`filled_text` keeps every cell of a text file as it was written, but for the gaps that are filled.
 """
 
 import re

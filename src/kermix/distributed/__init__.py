@@ -1,4 +1,4 @@
-"""One cost over many processes: losses of the batch of all ranks, and how to start ranks."""
+"""One cost over many processes: each rank's rows in, the cost of all rows out; how ranks start."""
 
 from kermix.distributed.launch import launch
 from kermix.distributed.loss import DistributedLoss, RankInfo, Strategy

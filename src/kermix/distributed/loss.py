@@ -1,6 +1,6 @@
 """A loss whose batch lies on many ranks: the same number, and the same gradient, as on one.
 
-The rows that each rank has, and that all ranks mean the same problem.
+Ranks first agree on how many rows each has, and that all of them mean the same problem.
 """
 
 from collections.abc import Sequence

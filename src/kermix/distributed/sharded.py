@@ -13,11 +13,9 @@ one set or both, and matrices of the smaller set's size.
 | logdet     | both            | the same                                           |
 | svd        | the smaller set | a K x K factor of each rank, or K x K at each step |
 
-Systems with a Gram matrix whose rows are spread over ranks.
-
-A block Cholesky factorization: rank after rank factors its diagonal block, all others take it and
-update their rows. Each rank holds its rows alone, $N^2 / W$ numbers, and all that is sent
-adds up to $O(N^2)$ numbers.
+Systems with $R_G$ are solved by a block Cholesky factorization: rank after rank factors its
+diagonal block, all others take it and update their rows. Each rank holds $N^2 / W$ numbers, and
+all that is sent adds up to $O(N^2)$ numbers.
 """
 
 import math

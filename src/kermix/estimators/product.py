@@ -1,8 +1,6 @@
-"""What the classifier and the regressor of Gaussian products share: options, fits, answers.
+"""Gaussian-product networks on tables, in the manner of scikit-learn: each column a variable.
 
-Gaussian-product networks on tables, in the manner of scikit-learn: each column a variable.
-
-Weights of rows, as scikit-learn's `sample_weight`.
+The classifier and the regressor share options, fits, answers and weights of rows.
 """
 
 import math

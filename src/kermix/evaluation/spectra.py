@@ -1,6 +1,4 @@
-r"""From samples to sketches that are fine enough: which kernel, which landmarks, how many.
-
-Eigenvalues of the kernel between samples, and what a sketch of them leaves open.
+r"""Eigenvalues of the kernel between samples, what a sketch leaves open, and sketches fine enough.
 
 With $k(x, x) = 1$ the matrix $K / n$ of n samples has eigenvalues
 $\lambda_1 \ge \lambda_2 \ge \ldots \ge 0$ that sum to 1. Nystrom features reproduce a part
@@ -9,9 +7,8 @@ second moment, and leave out $R = (K - \hat K) / n \succeq 0$ of the known trace
 Weyl $\lambda_i \ge \hat\lambda_i$, and all excesses together are `t`. Among such spectra
 one majorizes all others, $\hat\lambda + t e_1$, and one is majorized by all others: the `t`
 poured onto the smallest values up to one level. Every entropy lies between those of the two, and
-both can occur: given what a sketch knows, no bounds are narrower.
-
-The variance by the stability of the score: as fine as so many samples can resolve.
+both can occur: given what a sketch knows, no bounds are narrower. The variance is as fine as so
+many samples can resolve: the finest at which the score is stable.
 """
 
 import math

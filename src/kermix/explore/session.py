@@ -1,6 +1,6 @@
-"""What one server shows: a run, its model once there is one, and a fit while it runs.
+"""What one server shows: a run, its model once there is one, a fit while it runs, and odd rows.
 
-Odd rows: the least likely of a table, and the columns that make them so.
+Odd rows are the least likely of a table, with the columns that make them so.
 """
 
 import shlex

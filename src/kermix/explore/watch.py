@@ -1,12 +1,9 @@
-"""Data against samples: each column and the pairs that differ most, with the report's scores.
-
-A fit in a process of its own, which the page's process watches and may stop.
+"""A fit in a process of its own, which the page's process watches and may stop.
 
 `python -m kermix.explore.watch FOLDER` trains the run in a folder. A line that says "keep" on
 its input ends the training with the best that it has found, and writes the results; the end of
 the input, because the page's process has ended in whatever way, stops it, and it can go on later.
-
-What is shown of a fit while it runs: the loss, held-out rows, and samples of the best model.
+Shown are the loss, held-out rows, and data against samples of the best model.
 """
 
 import csv

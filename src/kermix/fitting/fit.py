@@ -1,8 +1,7 @@
 """Fit a model to data: what `kermix fit` does, as a function.
 
-Which model a fit takes, and with which settings: of rows, of images, of a table.
-
-Which kind of run a folder holds.
+Here is decided which model a fit takes (of rows, of images, of a table) and with which settings,
+and which kind of run a folder holds.
 """
 
 from collections.abc import Mapping

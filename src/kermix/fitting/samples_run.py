@@ -1,11 +1,8 @@
 """Fits of rows: run folders of `kermix fit` and `kermix.fit`.
 
 Beside what every run has: `checkpoint/best` is what is sampled from, `samples.npy` are samples of
-it, and `figure.png` shows data against samples.
-
-The page about a fit of rows, and its figure.
-
-What a user should know about the data of a fit before believing its numbers.
+it, and `figure.png` shows data against samples. The page warns of what a user should know about
+the data before believing its numbers.
 """
 
 import hashlib

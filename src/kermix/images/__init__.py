@@ -1,1 +1,1 @@
-"""Images: generators and classifiers, their training, runs and reports."""
+"""Images: labelled or unlabelled images in, generators, classifiers and reports on them out."""

@@ -1,9 +1,7 @@
-"""Classifiers of images: run folders of `kermix classify`.
+"""Classifiers of images: run folders of `kermix classify`, from their beginning to their result.
 
 Beside what every run has: `checkpoint/model` is what predicts, `result.json` holds accuracy, loss,
 confusion matrix, time and size.
-
-The beginning of a classifier of images.
 """
 
 import hashlib

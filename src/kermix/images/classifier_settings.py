@@ -1,6 +1,6 @@
 """What a user can choose about a classifier: one frozen object, the same in Python and JSON.
 
-Settings of classifiers that were found for known sets, MNIST and CIFAR-10 among them.
+A `preset` holds what was found for a known set, MNIST and CIFAR-10 among them.
 """
 
 from dataclasses import asdict, dataclass, fields, replace

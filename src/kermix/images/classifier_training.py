@@ -13,13 +13,10 @@ row for each epoch: epoch, step, loss and train_accuracy (of the augmented batch
 test_accuracy where the held-out images were looked at. They are only looked at: nothing is chosen
 by them. When the training ends the folder holds `model.safetensors`, the averaged weights.
 
-Muon for PyTorch 2.4 and newer: steps of matrices along the orthogonal factor of momentum.
-
-The method is Keller Jordan's (https://kellerjordan.github.io/posts/muon), the size of steps that
-of "Muon is Scalable for LLM Training" (arXiv:2502.16982), for which rates and decay of AdamW are
-right as they are. PyTorch has it since 2.9, and the numbers here are the same.
-
-What trains a classifier: AdamW, with Muon for matrices where it is asked for.
+The optimizer is AdamW, with Muon for matrices where it is asked for: Keller Jordan's method
+(https://kellerjordan.github.io/posts/muon) with the size of steps of "Muon is Scalable for LLM
+Training" (arXiv:2502.16982), for which rates and decay of AdamW are right as they are. PyTorch
+has it since 2.9, and the numbers here are the same.
 """
 
 import copy

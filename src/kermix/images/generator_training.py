@@ -4,18 +4,10 @@ The kernel of a labelled fit is $k_c(c, c') k_x(x, x')$, where $k_c$ is one for 
 classes and zero for others. Its Gram matrices are block diagonal, so the cost is that of each
 class, all classes side by side as one batch.
 
-Images and classes on a device, from which batches of each class are drawn.
-
-Large batches through one cost in bounded memory: the gradient in two passes.
-
-A cost couples all points of a batch, so it cannot be taken in parts, but the network that makes
-the points can. First all points are made without a graph and the cost gives its gradient with
-respect to each of them; then the network runs again in chunks, each of which sends its part of
-that gradient back. Memory is that of the cost and of one chunk, however large the batch.
-
-A space of images with the scale of the data in it: where one loss is taken.
-
-From the shape of images and settings to a model.
+A cost couples all points of a batch, but the network that makes them can be taken in parts: first
+all points are made without a graph and the cost gives its gradient with respect to each of them;
+then the network runs again in chunks, each of which sends its part of that gradient back. Memory
+is that of the cost and of one chunk, however large the batch.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""The page about a fit to images: samples at several moments, neighbours, interpolations.
+"""The report pages of images: of a generator, and of a classifier.
 
-The report page of a classifier.
+Generators are shown by samples at several moments, neighbours and interpolations.
 """
 
 import math

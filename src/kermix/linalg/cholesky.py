@@ -1,6 +1,7 @@
-"""Factorizations of Gram matrices: Cholesky with a relative ridge, and what is solved with it.
+"""Factorizations of Gram matrices: Cholesky with a relative ridge, leading singular triplets.
 
-The leading singular triplets of a large matrix, by subspace iteration.
+With the factor go the systems that are solved with it. The triplets of a large matrix come from
+subspace iteration.
 """
 
 from dataclasses import dataclass

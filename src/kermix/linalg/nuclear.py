@@ -1,14 +1,13 @@
-r"""The polar factor of a matrix of low numerical rank, with a bound of what is left out.
+r"""The nuclear norm, and the polar factor that is its gradient, with a bound of what is left out.
 
-Random sums of rows have an orthonormal basis `U` of what matters: $P^\top = U B + R$ with
+Of a matrix of low numerical rank, random sums of rows have an orthonormal basis `U` of what
+matters: $P^\top = U B + R$ with
 $B = U^\top P^\top$. The polar factor of `U B` is `U` times that of `B`, which comes from the
 eigenvectors of the small $B B^\top$ in float64. What is left out has a nuclear norm of at
 most the root of its rank times the Frobenius norm of `R`, which is formed: as a difference of two
 sums of squares it would be nothing but their rounding. Where that is too much, rows of `R` are
 summed for more columns of `U`, long ones more often: those that no sum had before. The last rows
 of `B`, whose norms add up to less than what is allowed, are left out as well.
-
-The nuclear norm, and the polar factor that is its gradient.
 """
 
 import math

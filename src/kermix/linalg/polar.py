@@ -1,12 +1,10 @@
-"""The polar factor by matrix products alone.
+"""The polar factor by matrix products alone, in the precision that a tolerance and a device allow.
 
 An odd polynomial of a matrix acts on its singular values. Each step applies the cubic
 $a x - b x^3$ that comes closest to 1 on the interval that still holds the singular values of
 interest, which is known in closed form; a chain of such cubics is the best composite polynomial
 for two products a step. Everything that decides the steps is a Python float, so nothing waits for
 the device but, where it may, one look at the error bound.
-
-The two products of a cubic step, in the precision that a tolerance and a device allow.
 """
 
 import functools

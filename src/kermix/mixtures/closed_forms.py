@@ -1,17 +1,10 @@
-r"""Integrals of products of Gaussians (Properties 1 and 2, corollary), summed over components.
+r"""Integrals of products of Gaussians (Properties 1 and 2, corollary), and their Gram matrices.
 
 Everything is summed in log space, so that 784 dimensions neither under- nor overflow, and in
-blocks, so that memory stays bounded whatever the number of components. Isotropic components take
-their squared distances from `gram`: above 8 dimensions no array of pairs times dimensions exists.
-
-Sums of weighted exponentials in log space, in blocks that bound memory.
-
-Blocks hold about a million numbers (16 million on an accelerator), and the backward pass computes
-them anew.
-
-Gram matrices of the components of Gaussian mixtures (Property 1), by their logarithms.
-
-Entries are $\langle p_i, q_j\rangle = N(m_i - m'_j; 0, S_i + S'_j)$, without the weights.
+blocks of about a million numbers (16 million on an accelerator), which the backward pass computes
+anew: memory stays bounded whatever the number of components. Isotropic components take their
+squared distances from `gram`: above 8 dimensions no array of pairs times dimensions exists.
+Entries of Gram matrices are $\log N(m_i - m'_j; 0, S_i + S'_j)$, without the weights.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""Covariances of Gaussian components: their kinds, the checks of them, and their factors.
-
-Weighted Gaussians, checked and in the precision that is computed in.
-"""
+"""Weighted Gaussians: the kinds of their covariances, checks, precision and factors."""
 
 import math
 from contextlib import AbstractContextManager, nullcontext

@@ -1,8 +1,9 @@
-r"""Gaussian mixtures and the closed forms of their products (Properties 1 and 2, corollary).
+r"""Gaussian mixtures: densities, samples, conditionals, marginals, and inner products.
 
-Mixtures of Gaussians given some coordinates: mixtures again, in closed form.
-
-With the Cholesky factor of a component's covariance, coordinates that are seen first,
+Inner products are exact (Properties 1 and 2, corollary), and so is the scalar cost, which is made
+of them. Densities of rows with missing cells are those of the cells that are there. Mixtures given
+some coordinates are mixtures again: with the Cholesky factor of a component's covariance,
+coordinates that are seen first,
 
 $$S = \begin{pmatrix} L & 0 \\ M & R \end{pmatrix} \begin{pmatrix} L & 0 \\ M & R \end{pmatrix}^T,
 \quad z = L^{-1}(x - m),$$
@@ -10,10 +11,6 @@ $$S = \begin{pmatrix} L & 0 \\ M & R \end{pmatrix} \begin{pmatrix} L & 0 \\ M & 
 the others have the mean $m' + M z$ and the covariance $R R^T$, and the component's weight is
 multiplied by $\mathcal{N}(x; m, L L^T)$. No difference of matrices is taken, so that covariances
 stay positive where the coordinates nearly determine each other.
-
-Inner products of two densities, and the scalar cost, which is made of them.
-
-Densities of rows with missing cells: those of the cells that are there.
 """
 
 from collections.abc import Iterator

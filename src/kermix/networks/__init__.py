@@ -1,4 +1,4 @@
-"""Networks: priors, generators of centres, and networks that return whole mixtures."""
+"""Networks: noise, contexts, rows or images in, centres, whole mixtures or classes out."""
 
 from kermix.networks.generators import (
     ConvDecoder,

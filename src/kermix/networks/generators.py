@@ -1,7 +1,4 @@
-"""Generators: networks that turn noise into centres, one for each noise vector.
-
-Priors: where the noise that goes into a network comes from.
-"""
+"""Generators: noise from a prior in, one centre for each noise vector out."""
 
 import itertools
 import math

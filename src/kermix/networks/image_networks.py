@@ -1,10 +1,8 @@
-"""An autoencoder of images: a small space in which distances between images mean something.
+"""Networks of images: an autoencoder, and classifiers to compare Gaussian products with.
 
-A plain convolutional network, the baseline of the classification table.
-
-What the classifiers of images share: pixels as numbers, and what a trainer asks of a model.
-
-The simplest classifiers of images: linear, and fully connected layers.
+In the autoencoder's small space distances between images mean something. The classifiers are a
+plain convolutional network, the baseline of the classification table, fully connected layers, and
+a linear map; all share how pixels become numbers and what a trainer asks of a model.
 """
 
 import math

@@ -3,15 +3,13 @@ r"""Mixture networks: noise, or a context, to centres, weights and variances.
 A point of such a model is *a centre plus noise of the learned variance*, so everything about the
 mixture is exact: density, inner products, norms. Any cost between samples trains it through
 `stratified_draw`, whose points and weights are differentiable in all parameters.
-
-A sum of products of Gaussian mixtures: a density of vectors that fall into parts.
-
-Mixtures with a continuous prior: noise, drawn anew each time, to components.
+`ProductMixture` is a sum of products of mixtures, for vectors that fall into parts. A
+`ContinuousMixtureNetwork` draws its noise anew each time,
 
 $$q(X) = \int q(c) \, w(c) \, N(X - m(c); v(c)) \, dc$$
 
-A network maps each noise vector c to a centre, a weight and a variance. A finite draw of it is an
-ordinary mixture, whose inner products estimate those of q as expectations (Property 3).
+and a finite draw of it is an ordinary mixture, whose inner products estimate those of q as
+expectations (Property 3).
 """
 
 import math

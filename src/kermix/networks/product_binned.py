@@ -2,20 +2,12 @@
 
 A column goes through its layers alone, so the layers need to see each of its values once, not each
 row: their squared distances are a table with an entry for every value of a column and every term,
-and a row is a sum of entries of that table. The layers then cost the same for any number of rows,
-and what is left of a row is one addition for each column and term. Statistics of the layers are
-those of all rows, weighted by how many have a value.
+and a row is a sum of entries of that table. The layers then cost the same for any number of rows.
+Statistics of the layers are exactly those of all rows, weighted by how many have a value.
 
-Columns of a table by ranks: few values for each, and where a number stands among them.
-
-How sure a classifier's answers may be: scores drawn towards those of the base rate.
-
-With a sureness of 1 the scores of a network are as they are; with 0 its answer is the share of
-each class among all rows, whatever the row. In between, it is the logarithms that are in between.
-A network that has learned rows by heart is too sure of others; how much too sure is found on rows
-that it has not seen.
-
-Running statistics of a Gaussian-product network that are exactly those of some rows.
+A network that has learned rows by heart is too sure of others, so scores are drawn toward those of
+the base rate: with a sureness of 1 they stay, with 0 the answer is the share of each class, and in
+between it is the logarithms that are in between. Rows that it has not seen tell how much.
 """
 
 import math

@@ -1,6 +1,6 @@
 """A network together with the scale of its data: what a fit returns.
 
-Evaluation for a while: every part of a network is then in the mode it was in before.
+`evaluating` puts every part of a network in evaluation mode for a while, and back.
 """
 
 from collections.abc import Callable, Iterator

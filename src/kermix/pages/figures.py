@@ -1,12 +1,8 @@
-"""Pictures: functions that take arrays and return a Matplotlib figure.
+"""Pictures: functions that take arrays and return a Matplotlib figure, or a sheet of images.
 
 Colours are those of Okabe and Ito, and cividis: both can be told apart without colour vision.
 Figures are as wide as a column of a paper and need no global state, so `style="dark"` changes one
 figure and nothing else.
-
-Sheets of images: many small pictures in one array or PNG file.
-
-Places at which a function of one or two columns is drawn.
 """
 
 import io

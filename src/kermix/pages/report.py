@@ -1,6 +1,6 @@
 """Report pages: one HTML file that holds everything it shows and needs no network.
 
-What reports say of the run that they belong to.
+A page says which run it belongs to, with which settings, versions and commit.
 """
 
 import base64

@@ -1,4 +1,7 @@
-"""The paper's figures and its table, one module each, and whether its claims were confirmed."""
+"""Reproducing the paper: the name of a figure or table in, its numbers, pictures and claims out.
+
+One module for each figure or table; claims are judged by numbers.
+"""
 
 from kermix.paper.artefact import Claim
 from kermix.paper.catalogue import ARTEFACTS, reproduce

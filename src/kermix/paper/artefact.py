@@ -1,8 +1,6 @@
-"""What reproducing a figure or table gives, and the files it is written to.
+"""What reproducing a figure or table gives: files, numbers, and claims judged by them.
 
-Claims of the paper, judged by numbers.
-
-Statements of the paper that several of its figures bear on, so that each counts once.
+Statements that several figures bear on are counted once.
 """
 
 import csv

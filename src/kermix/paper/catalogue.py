@@ -1,7 +1,4 @@
-"""The figures and the table that there are, and how a folder of them is made.
-
-The page with all figures and claims of a folder.
-"""
+"""The figures and the table that there are, how a folder of them is made, and its page."""
 
 import importlib
 import time

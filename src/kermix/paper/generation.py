@@ -1,16 +1,15 @@
 """Figure "generations": networks trained with each cost to draw from a mixture of ten Gaussians.
 
 The paper's settings: ten states with means at random, 10-D uniform noise, v = 0.001, a new batch
-for each step. It does not give the spread of the states, the network, the optimiser, or the
+for each step. It does not give the spread of the states, the network, the optimizer, or the
 number of steps. Here data lie in the unit square, the network is an MLP with BatchNorm, ReLU and
 a sigmoid at the end, and Adam has betas (0.5, 0.9), as in its authors' notebooks for related
 work. Each seed has means, data, noise and weights of its own; the costs of one seed share them.
 Means are at least six deviations apart, so that there are ten modes to count.
 
-The ablations, which the paper calls ineffective, are trained in the same way. Of the L2 distance
-matrix it is not said whether its nuclear norm is to be large or small: both are tried.
-
-The paper's two ablations: numbers like the costs, but without what makes the costs work.
+The two ablations, numbers like the costs without what makes the costs work, are trained in the
+same way; the paper calls them ineffective. Of the L2 distance matrix it is not said whether its
+nuclear norm is to be large or small: both are tried.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

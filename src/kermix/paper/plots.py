@@ -1,4 +1,4 @@
-"""What the paper's figures share: a sheet of panels in the colours of `plots`."""
+"""What the paper's figures share: a sheet of panels in the colours of `kermix.pages.figures`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,7 +1,4 @@
-"""Recorded cells of Table 1, by how they were trained, and what the paper's table says.
-
-A cell of the classification table: its settings, its training, its record.
-"""
+"""Cells of Table 1: settings, training and record of each, and what the paper's table says."""
 
 import json
 import statistics

@@ -1,9 +1,7 @@
-"""What all run folders share: a folder of their own, `config.json`, `metrics.csv`.
+"""What all run folders share: a folder of their own, `config.json`, `metrics.csv`, and a lock.
 
-One process at a time trains a run: a lock of the operating system on a file in its folder.
-
-The system releases it when the process ends in any way, `kill -9` included, so that no lock
-outlives its holder. The file says who that is.
+One process at a time trains a run. The operating system releases the lock when the process ends in
+any way, `kill -9` included, so that no lock outlives its holder; the file says who that is.
 """
 
 import csv

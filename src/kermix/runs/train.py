@@ -1,8 +1,6 @@
-"""Training a run: in this process, or in as many as it asks for.
+"""Training a run: in this process or in as many as it asks for, with a live line of how it goes.
 
-The live line of a fit: rate, remaining time, cost and held-out metric.
-
-Ctrl-C as a question that a loop asks between two steps, instead of an error anywhere.
+Ctrl-C becomes a question that the loop asks between two steps, instead of an error anywhere.
 """
 
 import math

@@ -1,6 +1,4 @@
-"""Randomly pivoted Cholesky: landmarks drawn where the kernel is not yet represented.
-
-Which rows had a part in the choice of a feature map: recognized by their content.
+"""Landmarks by randomly pivoted Cholesky: drawn where the kernel is not yet represented.
 
 A test must not see rows that its features were chosen from: they fit them better than others. A
 map remembers the keys of those rows, short hashes, and a sketch keeps their sums apart. Since the

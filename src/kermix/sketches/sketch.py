@@ -1,12 +1,7 @@
-"""Primal statistics: moments of features, which add up over batches and machines.
+"""Sketches: moments of features, which add up over batches and machines, and files of them.
 
-Files of sketches: a versioned header, the feature map, and numbers; nothing can be executed.
-
-A checksum of the file is compared on reading.
-
-Where the rows of a sketch came from: files and columns.
-
-What a cost needs to know of a set of samples, in features.
+A file has a versioned header, the feature map and numbers: nothing can be executed, and a checksum
+is compared on reading. It says from which files and columns the rows came.
 """
 
 import json

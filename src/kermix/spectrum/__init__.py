@@ -1,4 +1,4 @@
-"""Singular functions: what structure a kernel sees in two distributions, or in one."""
+"""Spectra: two sets (or one) in, singular values and functions of the kernel between them out."""
 
 from kermix.spectrum.decomposition import (
     Decomposition,

@@ -1,6 +1,6 @@
-"""What a decomposition holds: singular values, vectors, and functions of points or components.
+"""Decompose the kernel between two samples, two mixtures, or two densities on a grid.
 
-Decompose the kernel between two samples, two mixtures, or two densities on a grid.
+A decomposition holds singular values, vectors, and functions of points or components.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""Tables: everything that kermix does with typed columns."""
+"""Tables: typed columns in; models, comparisons, drift, evaluations and sketches of them out."""

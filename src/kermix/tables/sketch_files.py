@@ -1,8 +1,7 @@
 """Sketches of files that are larger than memory, on one machine or many.
 
-Sketching on a Dask cluster: parts on workers, sums merged in a tree.
-
-Sums over the parts of files, wherever they are computed.
+Sums over parts of files are computed here or by the workers of a Dask cluster, and merged in a
+tree.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """A sample of the rows of typed files: the schema and the scales of a sketch.
 
-A random sample of the rows of files: of everything if that is little, else of random pieces.
+It is of everything if that is little, else of random pieces.
 """
 
 from collections import Counter

@@ -3,9 +3,8 @@
 Tensors are in the safetensors format and the JSON is in its header: nothing in the file executes
 when it is read. A file is written under a temporary name and renamed, so that at any moment the
 last checkpoint is whole. It carries a checksum of all its bytes, which is compared on reading;
-`last` leaves the one before it as `previous`, in case a disk or a copy damages it.
-
-Averages of weights along a training, and the statistics that belong to averaged weights.
+`last` leaves the one before it as `previous`, in case a disk or a copy damages it. Averages of
+weights along a training are kept with the statistics that belong to them.
 """
 
 import json

@@ -1,13 +1,11 @@
 """The training loop, on Lightning Fabric: steps, reports, checkpoints, an orderly stop.
 
-Nothing else in kermix calls an optimizer. What is trained, and with what loss, is said by a
-`kermix.training.loop.Task`::
+Nothing else in kermix calls an optimizer. What is trained, with what batches, losses and reports,
+is said by a `kermix.training.loop.Task`::
 
     trainer = Trainer(RowTask(model, train, held_out, settings, variances), device="auto")
     ended = trainer.run(folder=Path("run"), on_step=..., on_report=..., should_stop=...)
     trainer.load(Path("run") / "last.safetensors")      # goes on where it stopped
-
-What the loop has to know about a training: batches, losses, reports and checkpoints.
 """
 
 import gc

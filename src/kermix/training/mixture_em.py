@@ -2,12 +2,8 @@
 
 The log-density of a Gaussian is linear in the features $x$ and $x_i x_j$, and its moments are
 their means. So a pass is two products of matrices with features that are computed once: one gives
-the responsibilities, the other the moments.
-
-Expectation-maximization where cells are missing: they are integrated out, not filled in.
-
-For each pattern of missing cells, a component's conditional mean and covariance stand for the
-cells: exact for cells that are missing at random.
+the responsibilities, the other the moments. Cells that are missing at random are integrated out,
+not filled in: for each pattern of them, conditional means and covariances stand for the cells.
 """
 
 import math

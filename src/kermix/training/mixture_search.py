@@ -1,15 +1,10 @@
-"""What a search for a mixture tries, and how held-out rows like it.
+"""The mixture of rows whose size and kind held-out rows choose.
 
-The mixture of rows whose size and kind held-out rows choose.
-
-Components start at data (k-means++) and the likelihood is maximized in closed form. Sizes, kinds
-of covariances and how far correlations lean toward common ones are compared by held-out rows, or
-by cross-validation where rows are few. More than one Gaussian is taken only where these rows
-clearly gain by it: nothing else tells how much detail a table supports.
-
-Columns on a common scale, each by its own spread, and mixtures back in the columns' units.
-
-A single Gaussian of few or many rows: what mixtures are compared with, and their background.
+Components start at data (k-means++), on columns each scaled by its own spread, and the likelihood
+is maximized in closed form. Sizes, kinds of covariances and how far correlations lean toward
+common ones are compared by held-out rows, or by cross-validation where rows are few. More than
+one Gaussian is taken only where these rows clearly gain by it: nothing else tells how much detail
+a table supports.
 """
 
 import math

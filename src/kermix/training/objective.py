@@ -1,7 +1,4 @@
-"""What one training step minimizes: a cost between a batch of data and a draw of the model.
-
-The loss of a cost by its name, between data and a draw of a model.
-"""
+"""What one training step minimizes: a cost, by its name, between a batch of data and a draw."""
 
 import math
 from collections.abc import Callable

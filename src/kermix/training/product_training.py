@@ -2,14 +2,9 @@
 
 Every member has its own start, its own order of rows and its own rows held out; all of them are
 trained in the same matrix products, and each keeps the weights that were best on what it did not
-see.
-
-Where a table's columns are given by few values each (`ColumnBins`), a CPU goes through the layers
-once for each value instead of once for each row, if a batch has more rows than a column values.
-
-Members that are trained side by side, each kept as it was at its best.
-
-Settings of a fit of Gaussian-product networks to a table.
+see. Where a table's columns are given by few values each (`ColumnBins`), a CPU goes through the
+layers once for each value instead of once for each row, if a batch has more rows than a column
+values.
 """
 
 import math

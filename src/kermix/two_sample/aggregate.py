@@ -4,8 +4,6 @@ All statistics are computed for the same labellings, brought to one scale by the
 over these, and combined into one number for each labelling; the p-value is the rank of the given
 labelling's number. Whatever is chosen from the data depends on the pooled rows alone. So the
 p-value is exact, however many statistics are looked at.
-
-What the aggregate test found.
 """
 
 import math

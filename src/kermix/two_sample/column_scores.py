@@ -5,10 +5,6 @@ test); those of a category, or of a column of few values, are indicators of its 
 the roots of their shares, whose sum of squares is Pearson's statistic. A gap is a value like any
 other. Scores of a pair are products of both columns' first scores, less what the single columns'
 scores predict of them.
-
-Ranks of numbers among reference rows, of many columns together.
-
-Where encoded rows hold each of the user's columns.
 """
 
 import math

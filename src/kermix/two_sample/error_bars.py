@@ -1,9 +1,8 @@
 """Scalar cost, Cauchy-Schwarz divergence, MMD and energy distance of samples, with error bars.
 
 All are made of means over pairs of rows: within `x`, within `y`, and across. One pass over all
-pairs finds each row's part in them, and how much pairs differ beyond what their rows add.
-
-Parts of two samples, and the standard error that their values tell.
+pairs finds each row's part in them, and how much pairs differ beyond what their rows add; parts of
+the samples tell the standard error.
 """
 
 import math

@@ -1,15 +1,12 @@
-"""Whether two columns depend on each other differently in two samples, whatever each does alone.
+"""The evidence of single columns and of pairs under each labelling, on one scale and corrected.
 
+A pair is evidence where two columns depend on each other differently, whatever each does alone.
 Within each sample, a number becomes Legendre polynomials of its rank *there*, a category the
 indicators of its values, and both are whitened *there*: no column is left with a difference of its
 own. What is left of a pair are correlations of these scores. Their difference is compared with
 those of random labellings of the same scores. This is not exact as the test of the pooled rows is,
 because the scores know the samples, but nearly so for pairs whose columns alone have moved, of
 which the exact test says only that the pair is not the same.
-
-The evidence of single columns and of pairs of columns under each labelling.
-
-Statistics of many kinds on one scale, combined, and corrected for their number.
 """
 
 import math

@@ -1,10 +1,9 @@
-"""What changes sides in a permutation test of means of features: rows, or blocks of many rows.
+"""Permutations of labels: of rows, or of blocks of many rows, with exact p-values.
 
-Every statistic of `kermix.two_sample.aggregate` is made of differences of means of features.
-What the features depend on comes from reference rows, which are chosen among the pooled rows by
-their values alone, so that all labellings are treated alike.
-
-Permutations of labels, and p-values that are exact because the data are one of them.
+P-values are exact because the data are one of the labellings. Every statistic of
+`kermix.two_sample.aggregate` is made of differences of means of features. What the features depend
+on comes from reference rows, which are chosen among the pooled rows by their values alone, so that
+all labellings are treated alike.
 """
 
 import math

@@ -1,10 +1,8 @@
 """How two weighted halves of one pooled sample differ, for many weightings at once.
 
 Every function takes weights `a` and `b` of the pooled points, each of shape (P, N) and summing to
-1, and returns P numbers that grow with the difference. Permutations of labels are such weights,
-and so are the draws of a bootstrap.
-
-Features of the pooled sample, and the quadratic forms by which two halves of it differ.
+1, and returns P numbers that grow with the difference: quadratic forms of features of the pooled
+sample, or costs. Permutations of labels are such weights, and so are the draws of a bootstrap.
 """
 
 import math

@@ -1,12 +1,9 @@
-"""Decoding of picture files: every mode and size, many at once in worker processes.
+"""Pictures decoded once, many at once in worker processes, and kept as memory-mapped files.
 
-Prepared images, kept as memory-mapped files so that they are decoded once.
-
-An entry is a folder with `images.npy`, `labels.npy` and `entry.json` (checksum, damaged
-pictures, notes). It is written under a temporary name and renamed when whole,
-so that a half-written entry is never taken for a whole one; when two processes prepare the same
-entry, the first to finish wins. The name holds a fingerprint of the source: changed pictures make
-a new entry.
+An entry is a folder with `images.npy`, `labels.npy` and `entry.json` (checksum, damaged pictures,
+notes), named by a fingerprint of the source: changed pictures make a new entry. It is written
+under a temporary name and renamed when whole; when two processes prepare the same entry, the first
+to finish wins.
 """
 
 import glob

@@ -1,6 +1,6 @@
-"""Images as rows of numbers: folders of picture files, and IDX files as of MNIST.
+"""Images as rows of numbers: folders of pictures, IDX files as of MNIST, and stacked MNIST.
 
-Stacked MNIST: three digits as the colours of one image, a thousand modes to be counted.
+Stacked MNIST has three digits as the colours of one image: a thousand modes to be counted.
 """
 
 from dataclasses import replace

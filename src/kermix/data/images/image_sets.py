@@ -1,12 +1,8 @@
-"""CelebA in its official layout: aligned faces, the list of parts, the list of attributes.
+"""Files of public sets of images: CelebA, CIFAR-10, and the IDX files of MNIST.
 
-`img_align_celeba/*.jpg`, `list_eval_partition.txt` and `list_attr_celeba.txt` may lie in one
-folder or, as they are published, in `Img`, `Eval` and `Anno`. Without the lists the pictures alone
-will do.
-
-CIFAR-10: the official binary batches, packed or not, and copies as pictures in an archive.
-
-IDX files, the format of MNIST: a few bytes of type and shape, then the numbers.
+CelebA: `img_align_celeba/*.jpg`, `list_eval_partition.txt` and `list_attr_celeba.txt` may lie in
+one folder or, as they are published, in `Img`, `Eval` and `Anno`; without the lists the pictures
+alone will do. CIFAR-10: the official binary batches, packed or not, and copies as pictures.
 """
 
 import gzip

@@ -1,8 +1,7 @@
 """Labelled images: MNIST, CIFAR-10, scikit-learn's digits, and any folder of class folders.
 
-Downloads of MNIST and CIFAR-10: hash checked, with a bar, resumed where they broke off.
-
-The MD5 sums are those that the sets' authors and PyTorch's own readers publish.
+MNIST and CIFAR-10 are downloaded where they are missing, resumed where a download broke off, and
+compared with the MD5 sums that the sets' authors and PyTorch's own readers publish.
 """
 
 from collections.abc import Callable, Iterator, Sequence

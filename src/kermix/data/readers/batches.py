@@ -1,10 +1,8 @@
-"""Pieces of text files: ranges of bytes that begin and end with a line.
-
-Large files in batches of rows: Parquet by row groups, CSV and NumPy files by pieces.
+"""Large files in batches of rows: Parquet by row groups, CSV and NumPy files by pieces.
 
 The rules are those of `kermix.data.readers.numeric_table`, and none of these files is ever held
 whole; Feather, JSON lines, Excel and .npz files are. A `Part` is a piece of one file that can be
-read by itself, on any machine that sees the file.
+read by itself, on any machine that sees the file; those of text files begin and end with a line.
 """
 
 import codecs

@@ -1,9 +1,6 @@
-"""Tables as callers have them (pandas, Polars, Arrow, dictionaries, arrays), and Arrow columns.
+"""Tables as callers have them (pandas, Polars, Arrow, dictionaries, arrays), as Arrow columns.
 
-Whatever comes in is looked at as Arrow columns; a `ColumnType` remembers what a column was,
-so that it can be given back as such.
-
-The caller's kind of table from Arrow columns.
+A `ColumnType` remembers what a column was, so that the caller's kind of table can be given back.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Columns by kind: how each becomes codes and numbers, and how it comes back.
 
-Numbers as floats, and whole and decimal ones far from zero as differences that lose nothing.
+Numbers are floats; whole and decimal ones far from zero are differences that lose nothing.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Which kind a column is of, judged by all of its values whatever their order.
 
-Columns of several tables as one, of a type that holds them all; those that all have.
+Columns of several tables are judged as one, of a type that holds them all.
 """
 
 import re

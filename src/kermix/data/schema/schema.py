@@ -1,6 +1,6 @@
-"""A schema: what the columns of a table are, and the way to codes and numbers and back.
+"""A schema: what the columns of a table are, the way to codes and numbers, and back.
 
-Rows of a table as codes and numbers.
+Encoded rows (`EncodedTable`) have a code for each column and a normal score for each number.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""What changed in a column from the first sample to the second, in words.
-
-The user's columns of encoded rows: numbers, times and categories in their own units.
-"""
+"""What changed in a column from the first sample to the second, in words and in its own units."""
 
 import difflib
 import math

@@ -1,10 +1,7 @@
 """The page of a comparison of two data sets: the verdict, where they differ, and every cost.
 
-Charts of columns of two samples: one column, or two together.
-
-The costs of a comparison: every number of the paper, what it reads for equal sets, and why.
-
-Rows that are typical of one sample and not of the other, and the columns that make them so.
+Charts show one column or two together in both samples, and rows that are typical of one alone with
+the columns that make them so. Each cost comes with what it reads for equal sets, and why.
 """
 
 import html

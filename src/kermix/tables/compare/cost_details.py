@@ -1,6 +1,6 @@
 """Every cost between two samples, with error bars, p-values, and how much each column differs.
 
-Permutation tests of two large samples, in time linear in their rows.
+Permutation tests of large samples take time linear in their rows.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """SVD, matrix and vector costs of samples with their error bars, from whole Gram matrices.
 
-How much each column of two mixed tables differs, in the user's words.
+For mixed tables also how much each column differs, in the user's words.
 """
 
 import math

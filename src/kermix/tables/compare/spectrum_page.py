@@ -1,7 +1,4 @@
-"""The page of a decomposition of the kernel into singular functions.
-
-Singular functions of the kernel between tables, or within one.
-"""
+"""Singular functions of the kernel between tables, or within one, and the page that shows them."""
 
 import math
 from typing import Any, NamedTuple

@@ -1,7 +1,4 @@
-"""The verdict of a comparison: one sentence, and the numbers it is made of.
-
-The verdict on rows, and on sketches: test, effect, columns.
-"""
+"""The verdict of a comparison, on rows or on sketches: one sentence, and its test and columns."""
 
 import math
 from collections.abc import Sequence

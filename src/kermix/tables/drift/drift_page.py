@@ -1,7 +1,4 @@
-"""The page of drift over time: the answer, a chart by period, and a table.
-
-The page of a series of sketches.
-"""
+"""The pages of drift, over periods of a table or a series of sketches: answer, chart and table."""
 
 import html
 

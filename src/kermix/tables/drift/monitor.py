@@ -1,6 +1,6 @@
 """Watch a stream of batches for drift away from a reference, with a known rate of false alarms.
 
-Files of drift monitors: the rows of the reference, what was seen, and a header of settings.
+A monitor's file holds the rows of the reference, what was seen, and a header of settings.
 """
 
 import json

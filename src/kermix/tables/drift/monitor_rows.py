@@ -1,6 +1,6 @@
 """What a drift monitor measures of rows: scores of each column, and features of kernels of all.
 
-Rows of a reference, and of batches that are read as the reference was.
+Batches are read as the reference was.
 """
 
 import math

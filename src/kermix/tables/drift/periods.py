@@ -1,6 +1,6 @@
 """Tables cut into periods: by the values of a column, by its dates, or a file each.
 
-The order of periods that are named in words: months, quarters, weeks, numbered things.
+Periods that are named in words (months, quarters, weeks, numbered things) have an order too.
 """
 
 import difflib

@@ -4,8 +4,6 @@ A monitor looks at sums of features of batches, old ones forgotten at several sp
 simulated stream are drawn from the rows of the reference; so is, once a stream, a reference that
 they are compared with, because the one at hand is a sample too. The threshold is the one whose
 mean run length, over these streams and references, is what was asked for.
-
-Sums of batches that forget old ones, each at its own speed.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Judge a generator by its samples: one answer, and scores with error bars and certificates.
+"""Judge a generator by its samples, or by two sketches: one answer, and scores.
 
-Judge a generator by two sketches: the scores that moments know, with certificates.
+Scores of samples have error bars; those that the moments of sketches know have certificates.
 """
 
 import math

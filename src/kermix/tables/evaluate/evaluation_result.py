@@ -1,7 +1,4 @@
-"""The answer in words: what is good about samples, and what is not.
-
-What judging a generator found: an answer, and scores with error bars; it prints and is JSON.
-"""
+"""What judging a generator found: an answer in words, and scores; it prints and becomes JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,6 +1,6 @@
 """Two sets of samples from wherever they are, as points that all scores can work on.
 
-Sums over parts of two sets: error bars by leaving parts out, and what equal sets would give.
+Sums over parts of them give error bars, by leaving parts out, and what equal sets would give.
 """
 
 from collections.abc import Callable

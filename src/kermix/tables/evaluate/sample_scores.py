@@ -1,6 +1,6 @@
-"""Fidelity, diversity and novelty of two sets from sums over their parts.
+"""Scores of two sets of samples: fidelity, diversity, novelty, neighbours and distances.
 
-Neighbours, kernel distance and Frechet distance of two sets, with error bars.
+All have error bars, from sums over parts of the sets.
 """
 
 from dataclasses import dataclass, replace

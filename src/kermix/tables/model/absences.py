@@ -2,10 +2,8 @@
 
 A column is *absent* where other columns say so: where rows of a pattern are nearly always empty,
 and clearly more often than the column is on the whole. A pattern is a value of another column, a
-range, or that the other is empty; or two of these together. Each fifth of the rows judges what the
-other rows suggest, so that no pattern is believed on the rows that it was found in.
-
-The search for patterns of rows in which a column is empty; see `absences`.
+range, or that the other is empty; or two of these together. In the search for patterns, each fifth
+of the rows judges what the other rows suggest, so that none is believed on rows it was found in.
 """
 
 import math

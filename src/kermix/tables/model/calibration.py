@@ -1,25 +1,19 @@
-"""Small tables: members of a network leave out different rows, which then judge them.
+"""Calibration of a table network: how wide its mixtures should be for rows it never saw.
 
-Of a small table few rows can be held out: too few to say how wide mixtures have to be, and yet
-missed by every member. Instead, half of the rows are left out by two members each, and the others
-learn them. Together the members learn all rows, and half of the table says which step is kept and
-how wide mixtures are for rows that were not seen.
+Networks are too sure of what they learned by heart. After the training, each column gets a factor
+of the standard deviations of its Gaussians and a temperature of the probabilities of its codes,
+which make held-out rows most likely. Both count in full if all other columns are seen, less if
+fewer are, and not at all if none is; the result is a density like any other.
 
-Two members err more than all of them, so what two need is not what all need. Let a member err with
+Of a small table few rows can be held out. Instead, half of the rows are left out by two members
+each, and the others learn them: half of the table says which step is kept and how wide mixtures
+are. Two members err more than all, so what two need is not what all need. Let a member err with
 the variance $b + v$, of which $v$ is what members differ by, and its Gaussians have the variance
 $s^2$. The mean of $n$ densities has the variance $s^2 + (1 - 1/n) v$, and errs with
 $b + v / n$: it is calibrated if $s^2 = b - v + 2 v / n$, which is a straight line in $1/n$. What
 one member needs and what two need are both found on the rows that they left out, and the line
 through them says what all need. It is drawn through logarithms, which cannot become negative, and
 where members differ much has widths rather above those of the line in variances.
-
-Calibration of a table network: how wide its mixtures should have been for rows it never saw.
-
-Networks are too sure of what they learned by heart. After the training, each column gets two
-numbers: a factor of the standard deviations of its Gaussians, and a temperature of the
-probabilities of its codes, which make held-out rows most likely. Both count in full if all other
-columns are seen, less if fewer are, and not at all if none is. The result is a density like any
-other: samples, quantiles and log-densities all come from it.
 """
 
 import itertools

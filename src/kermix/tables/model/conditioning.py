@@ -1,6 +1,6 @@
-"""Cells that are given to a table model, as codes and numbers: some columns, checked by name.
+"""Cells that are given to a table model: from a caller's table to codes and numbers, and back.
 
-From the cells of a caller's table to what the network takes and draws, and back.
+Columns may be some of the model's, and are checked by name.
 """
 
 import re
@@ -21,9 +21,14 @@ from kermix.data.schema.schema import EncodedTable, Schema, Unseen
 from kermix.data.schema.times import zoned_cells
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import OptionError, SchemaError
-from kermix.tables.model.equal_columns import check_twins, copy_twins, same_cells
+from kermix.tables.model.equal_columns import (
+    check_twins,
+    copy_twins,
+    equalize,
+    same_cells,
+    with_link_codes,
+)
 from kermix.tables.model.layout import TableLayout
-from kermix.tables.model.links import equalize, with_link_codes
 
 __all__ = [
     "Cells",

@@ -1,7 +1,5 @@
 """How the codes and numbers of a table lie in the inputs and outputs of a network.
 
-Which numbers follow which others closely.
-
 A network knows a number that it sees only roughly, so it cannot put a narrow mixture where another
 column is almost the same: last month's bill and this month's. Means of mixtures may therefore move
 with some *anchors*, the numbers that a column is most correlated with, by factors that the network
@@ -20,9 +18,15 @@ from torch import Tensor
 from kermix.data.schema.monotone import MonotoneMap
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.tables.model.absences import Absence, find_absences
-from kermix.tables.model.equal_columns import copy_twins, with_twins
+from kermix.tables.model.equal_columns import (
+    Link,
+    copy_twins,
+    implied,
+    linked,
+    transferred,
+    with_twins,
+)
 from kermix.tables.model.linear_relations import Lines, find_lines
-from kermix.tables.model.links import Link, implied, linked, transferred
 
 __all__ = ["ANCHORS", "TableLayout", "anchor_places", "find_anchors"]
 

@@ -1,4 +1,4 @@
-r"""What straight lines through the other numbers tell about a number.
+r"""What straight lines through the other numbers tell about a number, and which they foretell.
 
 A sum, a mean or an excess of other columns is known to the last digit once these are, but only in
 their own units: on the scale of normal scores, on which the network works, it is a curve that a
@@ -12,13 +12,8 @@ $$m = \mu_j + C_{jS} C_{SS}^{-1} (x_S - \mu_S), \quad
 with the covariance $C$ of the table, for whichever columns $S$ are seen. Where a table has several
 regimes with lines of their own, such as kinds of cells in a picture, they are the components of a
 Gaussian mixture, and $m$ and $s$ are mean and deviation of what that expects of the number:
-each regime counts by its probability given $x_S$.
-
-Which numbers straight lines foretell, and in how many regimes.
-
-Normal scores of several numbers at once.
-
-What boosted trees tell about a number from all others: a network learns as much by itself.
+each regime counts by its probability given $x_S$. Where boosted trees tell more than lines do, a
+network learns as much by itself.
 """
 
 import warnings

@@ -1,8 +1,7 @@
 """Rows drawn from a table network, densities of rows, and cells that are filled in.
 
-The gaps of a caller's table: which are filled, and which stay because there is no value.
-
-The most likely value of each cell that is not seen: its category, or its number's mean.
+A cell is filled by its most likely value (a category, or a number's mean) or by a draw; gaps that
+have no value stay.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,4 @@
-"""What a fitted table model answers: samples, densities, conditionals, fillings, predictions.
-
-The table model as an estimator: generate, score, condition, complete and predict tables.
-"""
+"""The table model as an estimator: generate, score, condition, complete and predict tables."""
 
 import copy
 import math
@@ -37,9 +34,8 @@ from kermix.tables.model.conditioning import (
     place_of,
 )
 from kermix.tables.model.distribution import ColumnDistribution, column_distribution
-from kermix.tables.model.equal_columns import check_twins, find_twins
+from kermix.tables.model.equal_columns import check_twins, find_links, find_twins, with_link_codes
 from kermix.tables.model.layout import TableLayout
-from kermix.tables.model.links import find_links, with_link_codes
 from kermix.tables.model.network import ColumnParts, TableNetwork
 from kermix.tables.model.sampling import (
     Gaps,

@@ -1,6 +1,6 @@
 """Training of the table model: random columns are seen, the others are to be likely.
 
-What a step of the table model asks: which cells of a row are seen, and which count.
+A step asks which cells of a row are seen, and which count.
 """
 
 import math
@@ -104,7 +104,7 @@ REPORTS = 40  # in a training
 class TableModelTask(Task):
     """A fit of a table network.
 
-    Each row is asked for some of its cells, given others; see `table_questions`.
+    Each row is asked for some of its cells, given others; see `questions_of`.
 
     Args:
         layout: Codes and numbers of the table.

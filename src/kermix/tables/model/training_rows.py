@@ -1,6 +1,6 @@
-"""Encoded rows in a file: tables that memory does not hold are trained from it, row by row.
+"""The rows that a table network is trained with: in memory, or in a file of encoded rows.
 
-The rows that a table network is trained with: in memory, or in a file.
+Tables that memory does not hold are trained from the file, row by row.
 """
 
 import hashlib

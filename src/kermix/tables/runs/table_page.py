@@ -1,6 +1,6 @@
-"""Columns given others: what the model says beside what the rows of the data have.
+"""The page about a fit of the table model.
 
-The page about a fit of the table model.
+Beside its scores: columns given others, what the model says against what rows of the data have.
 """
 
 import shlex

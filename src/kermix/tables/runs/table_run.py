@@ -1,9 +1,8 @@
 """Fits of the table model: run folders of `kermix fit TABLE` and `kermix.fit`.
 
 Beside what every run has: `schema.json` says what the columns are, `checkpoint/model.safetensors`
-holds the network, and `samples.csv` (or the input's format) are rows drawn from it.
-
-What a fit of the table model ends with: the better model, samples, numbers and the report.
+holds the network, and `samples.csv` (or the input's format) are rows drawn from it. A fit ends
+with the better model, samples, numbers and the report.
 """
 
 import shlex

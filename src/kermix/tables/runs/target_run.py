@@ -2,8 +2,6 @@
 
 Beside what every run has: `schema.json` says what the columns are, `checkpoint/model.safetensors`
 holds the network, and `result.json` what it reaches on the rows that were kept for a test.
-
-The beginning of a model of one column of a table.
 """
 
 import json

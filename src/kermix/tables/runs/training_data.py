@@ -1,8 +1,7 @@
-"""Tables that are trained from a file of encoded rows, because memory does not hold them.
+"""The table of a run: read, looked at, kept beside the run, and recognized again.
 
-One look through files of any size: how many rows they have, and rows to learn a schema from.
-
-The table of a run: read, looked at, kept beside the run, and recognized again.
+Tables that memory does not hold are encoded to a file. One look through their files finds how many
+rows they have, and rows to learn a schema from.
 """
 
 import hashlib
@@ -30,9 +29,14 @@ from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.data.writing import WRITABLE, table_writer
 from kermix.errors import SchemaError, TableError
 from kermix.tables.model.closeness import copies
-from kermix.tables.model.equal_columns import find_twins, twin_notes
+from kermix.tables.model.equal_columns import (
+    find_links,
+    find_twins,
+    link_notes,
+    twin_notes,
+    with_link_codes,
+)
 from kermix.tables.model.layout import TableLayout
-from kermix.tables.model.links import find_links, link_notes, with_link_codes
 from kermix.tables.model.table_settings import TableModelSettings, table_split
 from kermix.tables.model.training_rows import RowStore, StoredRows, TableRows
 
