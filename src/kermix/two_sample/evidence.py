@@ -152,7 +152,6 @@ def pair_evidence(
 FEWEST_ROWS = 10  # of a side
 MOST_ROWS = 10_000  # of a side
 SCORES = 2  # of a column
-PAIR_DEPENDENCE_PAIRS_AT_ONCE = 32
 SMALLEST = 1e-6
 
 
@@ -182,8 +181,8 @@ def dependence_pvalues(
     a, b = signed_weights(labels, None if weights is None else share[torch.cat(sides)])
     both = torch.cat(shares) / 2
     found = []
-    for start in range(0, len(pairs), PAIR_DEPENDENCE_PAIRS_AT_ONCE):
-        some = pairs[start : start + PAIR_DEPENDENCE_PAIRS_AT_ONCE]
+    for start in range(0, len(pairs), PAIRS_AT_ONCE):
+        some = pairs[start : start + PAIRS_AT_ONCE]
         parts = torch.cat([_of_pair(white[i], white[j], both) for i, j in some], 1)
         squares = ((a - b) @ parts).square().mT.unflatten(0, (len(some), SCORES * SCORES))
         statistics = torch.stack([squares[:, 0], squares.sum(1)])

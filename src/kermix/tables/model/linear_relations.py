@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kermix.checks import NUMBERS_AT_ONCE, rows_at_once
 from kermix.data.schema.monotone import LARGEST_WARPED, MonotoneMap
 from kermix.data.schema.schema import EncodedTable, Schema
 
@@ -128,7 +129,6 @@ RIDGE = 1e-7
 FINEST, WIDEST = 1e-5, 3.0  # errors of lines, in normal scores
 FARTHEST = 1e100  # in deviations of a column: squares of what is farther are not finite
 SLIPS = 1e-5
-SOLVED_AT_ONCE = 2**22  # entries of matrices
 GROUPS, SMALLEST_GROUP = 16, 16  # of rows that have about as many numbers
 
 
@@ -200,7 +200,7 @@ class StraightLines(nn.Module):
         self,
         lines: Lines,
         maps: tuple[MonotoneMap, ...],
-        solved_at_once: int = SOLVED_AT_ONCE,
+        solved_at_once: int = NUMBERS_AT_ONCE,
     ) -> None:
         super().__init__()
         self.maps = SeveralMaps(maps)
@@ -238,7 +238,7 @@ class StraightLines(nn.Module):
         if not self.training and bool((seen == seen[0]).all()):
             return self._given(values, *self._factors(seen[:1]))
         regimes, numbers = self.centre.shape
-        size = max(1, self.solved_at_once // (regimes * numbers**2))
+        size = rows_at_once(regimes * numbers**2, self.solved_at_once)
         order = torch.arange(len(seen), device=seen.device)
         if not seen.is_cuda:  # rows of as many numbers are solved together, without the others
             order = seen.sum(1).argsort(stable=True)

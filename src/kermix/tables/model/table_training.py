@@ -14,7 +14,7 @@ from kermix.distributed.ranks import Ranks
 from kermix.tables.model.calibration import Crossing, calibrate
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
-from kermix.tables.model.sampling import rows_at_once
+from kermix.tables.model.sampling import network_rows_at_once
 from kermix.tables.model.table_settings import (
     FEWEST_HELD_OUT,
     TableModelSettings,
@@ -335,7 +335,7 @@ class TableModelTask(Task):
         """By rows held out, with as many questions as fit into memory."""
         held = len(self._calibrating)
         asked = self._judged_questions(held, self.generator.device)
-        looks = min(len(asked.seen), rows_at_once(self.model))
+        looks = min(len(asked.seen), network_rows_at_once(self.model))
         asked = asked.part(slice(looks))
         every = torch.arange(looks, device=self._calibrating.device) % held
         some = self._calibrating[every]
