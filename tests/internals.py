@@ -340,7 +340,7 @@ if TYPE_CHECKING:
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
     from kermix.tables.runs.table_mixture import TableMixture, has_densities
     from kermix.tables.runs.table_page import conditionals_figure, conditionals_of, strongest_pairs
-    from kermix.tables.runs.table_quality import TREES, detection_score, grouped, judge_samples
+    from kermix.tables.runs.table_quality import detection_score, grouped, judge_samples
     from kermix.tables.runs.table_run import WITHOUT_OPTION, TableRun
     from kermix.tables.runs.target_run import TargetRun, begin_target_fit, split_for_target
     from kermix.tables.runs.training_data import TableData, form_of, look_at_large, look_through

@@ -97,10 +97,6 @@ def _subsets(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     return ranks < count
 
 
-LOOKS = 4096  # at held-out rows in a report, with different columns seen
-REPORTS = 40  # in a training
-
-
 class TableModelTask(Task):
     """A fit of a table network.
 
@@ -112,6 +108,7 @@ class TableModelTask(Task):
         settings: How to train.
         network: A trained network to go on with, instead of a new one; it is changed, unless no
             step is better for the rows held out.
+        looks: How often held-out rows are looked at in a report, with different columns seen.
     """
 
     model: TableNetwork
@@ -123,8 +120,10 @@ class TableModelTask(Task):
         rows: TableRows | StoredRows,
         settings: TableModelSettings,
         network: TableNetwork | None = None,
+        looks: int = 4096,
     ) -> None:
         self.settings = settings
+        self._looks = looks
         self._rows: TableRows | StoredRows = rows
         self._goes_on = network is not None
         with torch.random.fork_rng(devices=[]):
@@ -183,11 +182,6 @@ class TableModelTask(Task):
     def total(self) -> int:
         """Steps."""
         return self.settings.steps
-
-    @property
-    def reports_every(self) -> int:
-        """A fortieth of the whole."""
-        return max(1, self.settings.steps // REPORTS)
 
     def learning_rate(self, step: int) -> float:
         """One rise and fall."""
@@ -274,7 +268,7 @@ class TableModelTask(Task):
         if self.settings.target_share:
             return self._of_target(held, device)
         generator = torch.Generator().manual_seed(self.settings.seed + 1)
-        asked = self._questions(held * max(1, LOOKS // max(1, held)), generator)
+        asked = self._questions(held * max(1, self._looks // max(1, held)), generator)
         return MaskBatch(*(part.to(device) for part in asked))
 
     @torch.no_grad()
