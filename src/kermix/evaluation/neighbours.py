@@ -12,6 +12,7 @@ from kermix.kernels.distances import squared_distances
 
 __all__ = ["NeighbourScores", "nearest", "neighbour_scores", "neighbour_values"]
 
+# Chosen on other samples than those of results/bench/evaluate-errors-cpu2.json.
 SPLITS = 10  # of both sets into halves, for error bars
 FEW_ROWS = 1000  # of each set that are split
 

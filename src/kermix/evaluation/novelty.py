@@ -32,6 +32,7 @@ from kermix.sketches.sketch import Moments, Sketch, check_comparable
 
 __all__ = ["NovelMode", "check_eta", "ken", "novel_modes", "novelty_of", "novelty_score"]
 
+# Reasoned, no record.
 RESIDUAL, MOST_FEATURES = 1e-3, 512
 ROTATIONS = 100
 PART_OF = 0.25  # of a mode's best score: rows above are in it, and no mode of their own

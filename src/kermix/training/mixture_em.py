@@ -39,6 +39,7 @@ __all__ = [
 
 CovarianceName: TypeAlias = Literal["isotropic", "diagonal", "low-rank", "full"]
 KINDS: tuple[CovarianceName, ...] = get_args(CovarianceName)
+# Reasoned, no record; the ridge is scikit-learn's.
 PASSES, TOLERANCE = 100, 1e-3  # nats a pass
 RIDGE = 1e-6  # of a column's variance: what covariances have at least
 RANK = 8
@@ -258,6 +259,7 @@ def _nearest(rows: Tensor, centres: Tensor) -> Tensor:  # (N,)
     return torch.addmm(centres.square().sum(1), rows, centres.T, alpha=-2).argmin(1)
 
 
+# Reasoned, no record.
 MISSING_CELLS_TOLERANCE = 1e-5  # nats a pass, which gains the less the more is missing
 
 

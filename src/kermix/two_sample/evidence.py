@@ -21,6 +21,7 @@ from torch import Tensor
 
 from kermix.two_sample.column_scores import (
     COLUMNS_AT_ONCE,
+    FEWEST_ROWS,
     ORDER,
     ColumnPlace,
     ColumnScores,
@@ -42,6 +43,7 @@ __all__ = [
     "settled",
 ]
 
+# Reasoned, no record.
 DIGITS = 1e-9  # statistics that agree to so many digits are equal
 
 
@@ -86,6 +88,7 @@ def ranked_rows(table: Tensor) -> list[tuple[int, float, float, float]]:
     return [(k, float(table[k, 0]), float(own[k]), float(corrected[k])) for k in order]
 
 
+# Reasoned, no record.
 MOST_PAIRS = 300
 PAIRS_AT_ONCE = 32
 
@@ -149,7 +152,7 @@ def pair_evidence(
     return torch.cat(found) if found else units.signed.new_zeros(0, len(units.signed))
 
 
-FEWEST_ROWS = 10  # of a side
+# Reasoned, no record.
 MOST_ROWS = 10_000  # of a side
 SCORES = 2  # of a column
 SMALLEST = 1e-6

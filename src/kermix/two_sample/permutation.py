@@ -133,6 +133,7 @@ def combined(statistics: Tensor) -> Tensor:  # (L, P) -> (P,)
     return torch.tan(math.pi * (0.5 - (pvalues(statistics) - half_step))).mean(0)
 
 
+# Reasoned, no record.
 ROWS_UP_TO = 4000  # of both sides; of more, blocks change sides
 ROWS_WITH_GROUPS_UP_TO = 20_000
 REFERENCE = 8000

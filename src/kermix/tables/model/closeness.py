@@ -12,6 +12,7 @@ from kermix.errors import OptionError
 
 __all__ = ["KeepAway", "closest_distances", "copies"]
 
+# Reasoned, no record.
 ROUNDS = 50  # in which rows that are refused are drawn again
 
 

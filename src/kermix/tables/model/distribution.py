@@ -18,6 +18,7 @@ from kermix.tables.model.network import ColumnParts, TableNetwork, log_scales_of
 
 __all__ = ["ColumnDistribution", "column_distribution"]
 
+# Reasoned, no record.
 HALVINGS = 80
 NODES = 32  # of the quadrature of a Gaussian
 SECTIONS = 64  # that an interval is cut into, where there are few rows

@@ -19,6 +19,7 @@ from kermix.errors import SchemaError
 __all__ = ["check_twins", "copy_twins", "find_twins", "same_cells", "twin_notes", "with_twins"]
 
 Twins = Sequence[tuple[int, int]]  # the first of some equal columns, and another one
+# Reasoned, no record.
 LEAST_ROWS = 20  # of fewer, columns may be equal by chance
 
 

@@ -26,6 +26,7 @@ from kermix.tables.model.links import Link, implied, linked, transferred
 
 __all__ = ["ANCHORS", "TableLayout", "anchor_places", "find_anchors"]
 
+# Reasoned, no record.
 ANCHORS = 3
 LEAST_CORRELATION = 0.7
 LOOKED_AT = 20_000

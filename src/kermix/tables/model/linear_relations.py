@@ -125,6 +125,7 @@ class SeveralMaps(nn.Module):
         return table.gather(1, k.mT).mT
 
 
+# Reasoned, no record.
 RIDGE = 1e-7
 FINEST, WIDEST = 1e-5, 3.0  # errors of lines, in normal scores
 FARTHEST = 1e100  # in deviations of a column: squares of what is farther are not finite
@@ -302,6 +303,7 @@ class StraightLines(nn.Module):
         return mean, (chance * (variances + spread)).sum(1)
 
 
+# Reasoned, no record.
 LEARNED_FROM, FEWEST = 10_000, 20  # rows, up to twice as many of the first
 TREE_REFERENCE_FINEST = 1e-4  # errors in normal scores, below which they are not told apart
 LARGEST_ERROR = 10.0  # in units of its width, so that a few rows do not widen all
@@ -359,6 +361,7 @@ def gains_by_trees(
     return float(np.maximum((wanted[judged] ** 2 - z**2) / 2 - log_scales, worst).mean())
 
 
+# Reasoned, no record.
 LOOKED_AT, SORTED, JUDGED = 20_000, 5000, 2000  # rows for lines, for regimes, for their gains
 MOST_NUMBERS, MOST_WORK = 64, 8 * 40**3  # work: regimes times the cube of numbers
 LEAST_FILLED = 0.5  # share of rows: columns with more gaps have no part in lines
@@ -368,6 +371,7 @@ ROWS_OF_REGIMES = 4  # for each number and regime: too many regimes are seen by 
 LEAST_MORE = 0.5  # nats of a row that more regimes must tell
 LEAST_GAIN = 1.0  # nats: the error of a line is a third of the spread of the number
 CLOSE_GAIN = 4.0  # nats: the error is a fiftieth of the spread, as in sums with a few slips
+# results/bench/generated-tables-choosing-h200.json; -choosing-all-lines-: without this rule.
 MORE_THAN_TREES = 1.0  # nats of a row: what trees know as well, a network learns without lines
 WORST = -10.0  # nats of a row: a mixture has room for a few that are off the line
 LEFT_OUT = 0.01  # share of rows that are farthest from the others

@@ -31,6 +31,7 @@ __all__ = [
     "with_link_codes",
 ]
 
+# Reasoned, no record.
 LEAST_SHARE = 0.01  # of the rows
 LEAST_ROWS = 20
 OVER_CHANCE = 5.0  # times as often as columns would be equal that have nothing to do with another

@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 Rows = tuple[Tensor, Tensor]  # codes (N, D), values (N, Q)
+# Reasoned, no record; draws depend on the first, through the order of random numbers.
 LARGEST_BLOCK = 8192
 TRIES = 20  # of rows whose sums would leave the range of a column
 

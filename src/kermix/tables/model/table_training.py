@@ -28,6 +28,7 @@ from kermix.training.schedules import learning_rate
 
 __all__ = ["MaskBatch", "TableModelTask", "ordered_questions", "questions_of", "random_questions"]
 
+# Reasoned, no record.
 LINKS_FIRST = 0.7  # share of rows that see all links
 
 
