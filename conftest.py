@@ -60,7 +60,6 @@ def _all_tests(doctest_namespace: dict[str, object]) -> Iterator[None]:
 
     doctest_namespace["torch"] = torch
     doctest_namespace["km"] = kermix
-    importlib.import_module("haste")
     # A shell lets its background jobs ignore Ctrl-C, and what they start inherits that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patch:
@@ -94,12 +93,6 @@ def _draw_coarsely(patch: pytest.MonkeyPatch) -> None:
         drawn(figure, *arguments, **{**options, "dpi": COARSE, "bbox_inches": None})
 
     patch.setattr(Figure, "savefig", coarse)
-
-
-@pytest.fixture
-def careful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `haste` shortens takes its time, as it does for users."""
-    importlib.import_module("haste").take_time(monkeypatch)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from http.client import HTTPConnection
-from importlib import import_module
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,6 @@ from matplotlib.figure import Figure
 
 import kermix as km
 from internals import Address, application, free_socket, server_of
-from internals import table_training_module as table_model
 from internals import watch_module as fitting
 from processes import Process
 
@@ -132,7 +130,7 @@ with open(sys.argv[2]) as status:
 
 @contextlib.contextmanager
 def quick_fitting(folder, monkeypatch):
-    """A page's fit of a run, by a process that has the modules and the haste of tests already."""
+    """A page's fit of a run, by a process that has the modules of tests already."""
     words, status = folder / "words", folder / "status"
     for path in (words, status):
         os.mkfifo(path)
@@ -144,8 +142,6 @@ def quick_fitting(folder, monkeypatch):
 
 def fit_as_told(folder, words, status):
     """Train the run in a folder, as `python -m kermix.explore.watch` does."""
-    import_module("haste")
-    table_model.REPORTS = 1000  # a long fit is to report soon, not often: it is stopped then
     sys.stdin = open(words)  # noqa: SIM115 (a thread reads it to the end)
     with undrawn_figures():
         ended = fitting.main(str(folder))

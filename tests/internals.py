@@ -191,7 +191,7 @@ if TYPE_CHECKING:
     from kermix.kernels.means import log_kernel_means
     from kermix.kernels.mixed import MixedKernel, mismatch_of, mixed_kernel
     from kermix.kernels.others import PointKernel, as_point_kernel
-    from kermix.kernels.subsets import NUMBERS_AT_ONCE, distinct_rows, symmetric_subset
+    from kermix.kernels.subsets import distinct_rows, symmetric_subset
     from kermix.linalg.cholesky import leading_svd, ridged_factor, shrunk
     from kermix.linalg.nuclear import SMALLEST_SKETCHED, chosen_method, low_rank_polar
     from kermix.linalg.polar import (
@@ -348,7 +348,7 @@ if TYPE_CHECKING:
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
     from kermix.tables.runs.table_mixture import TableMixture, has_densities
     from kermix.tables.runs.table_page import conditionals_figure, conditionals_of, strongest_pairs
-    from kermix.tables.runs.table_quality import TREES, detection_score, grouped, judge_samples
+    from kermix.tables.runs.table_quality import detection_score, grouped, judge_samples
     from kermix.tables.runs.table_run import WITHOUT_OPTION, TableRun
     from kermix.tables.runs.target_run import TargetRun, begin_target_fit, split_for_target
     from kermix.tables.runs.training_data import TableData, form_of, look_at_large, look_through

@@ -79,8 +79,7 @@ def command(*arguments):
 
 
 def run_command(*arguments):
-    """Be the command line, with the haste of tests."""
-    import_module("haste")
+    """Be the command line."""
     sys.argv = ["kermix", *arguments]
     from internals import main
 

@@ -432,10 +432,8 @@ def table_rows():
 def table_training(devices, **changes):
     """Reports, the kept step and the weights that rank 0 ends with, and the steps of each rank."""
     from internals import TableModelSettings, TableModelTask, Trainer
-    from internals import table_training_module as table_model
 
     torch.set_num_threads(1)
-    table_model.LOOKS, table_model.REPORTS = 512, 40  # also where `haste` is not known
     common = {"width": 16, "blocks": 2, "steps": 40, "batch_size": 33, "learning_rate": 0.01}
     task = TableModelTask(*table_rows(), TableModelSettings(**{**common, **changes}))
     trainer = Trainer(task, device="cpu", devices=devices)

@@ -32,10 +32,13 @@ __all__ = [
     "finite_in",
     "is_traced",
     "normalized_weights",
+    "rows_at_once",
     "triton_is_there",
     "values_are_readable",
     "working_dtype",
 ]
+
+NUMBERS_AT_ONCE = 2**23  # in 64 MB; a convention
 
 FITTING: dict[type, tuple[str, type | tuple[type, ...]]] = {
     bool: ("true or false", bool),
@@ -152,6 +155,22 @@ def check_sizes(**sizes: int | None) -> None:
     for name, size in sizes.items():
         if size is not None:
             check_count(name, size)
+
+
+def rows_at_once(each: int, numbers: int = NUMBERS_AT_ONCE, most: int | None = None) -> int:
+    """How many rows are worked on together, so that what is held of them fits in memory.
+
+    Args:
+        each: Numbers that are held of a row.
+        numbers: Numbers that are held at all: less for the cache of a processor, more for a GPU.
+        most: The most rows, however small they are.
+
+    Example:
+        >>> rows_at_once(2**13), rows_at_once(2**30), rows_at_once(0, most=500)
+        (1024, 1, 500)
+    """
+    rows = max(1, numbers // max(1, each))
+    return rows if most is None else min(most, rows)
 
 
 def finite_in(value: Tensor, dtype: torch.dtype) -> Tensor:

@@ -13,12 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from kermix.errors import MissingExtraError, RunError
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
 __all__ = ["finite_json", "read_sealed", "whole_file", "write_array", "write_sealed"]
 
@@ -77,7 +76,7 @@ def finite_json(content: Any) -> Any:
 BLANK = "0" * 64  # stands for the checksum while it is computed
 
 
-def write_sealed(path: Path, tensors: Mapping[str, Tensor], text: str, missing: str) -> None:
+def write_sealed(path: Path, tensors: "Mapping[str, Tensor]", text: str, missing: str) -> None:
     """Write tensors and what describes them, as one step.
 
     Args:
@@ -99,7 +98,7 @@ def write_sealed(path: Path, tensors: Mapping[str, Tensor], text: str, missing: 
         os.fsync(file.fileno())
 
 
-def read_sealed(path: Path, missing: str) -> tuple[dict[str, Tensor], Any]:
+def read_sealed(path: Path, missing: str) -> "tuple[dict[str, Tensor], Any]":
     """Tensors and content of such a file; a ValueError says what is wrong with it."""
     library = _safetensors(missing)
     from safetensors import SafetensorError

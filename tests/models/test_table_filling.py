@@ -91,7 +91,7 @@ def test_filling_takes_the_rows_in_blocks(model, monkeypatch):
 
     table = skewed(50, seed=2).assign(gain=np.nan)
     whole, done = model.impute(table), []
-    monkeypatch.setattr(filling, "rows_at_once", lambda network: 7)
+    monkeypatch.setattr(filling, "network_rows_at_once", lambda network: 7)
     with torch.no_grad():
         pd.testing.assert_frame_equal(model.impute(table, on_rows=done.append), whole)
     assert done == [7] * 7 + [1]

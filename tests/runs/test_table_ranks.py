@@ -10,18 +10,10 @@ import torch
 import kermix as km
 import rank_checks
 from commands import kermix
-from haste import CARE
 from internals import TableRun, launch, load_checkpoint
-from internals import table_training_module as table_model
 from kermix.errors import OptionError
 
 TINY = ["--model", "table", "--width", "16", "--blocks", "1", "--learning-rate", "0.01"]
-
-
-@pytest.fixture(autouse=True)
-def _care_of_ranks(monkeypatch):
-    for name, value in CARE.items():
-        monkeypatch.setattr(table_model, name, value)
 
 
 def assert_same(first, second, tolerance):

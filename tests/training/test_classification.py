@@ -298,8 +298,7 @@ def test_evaluation_in_pieces_of_any_size(digits, monkeypatch):
     trainer = Trainer(ClassifierTask(*digits, replace(SMALL, epochs=1)), device="cpu")
     trainer.run()
     expected = trainer.task.evaluate()
-    limit = 7 * trainer.model.numbers_per_image
-    monkeypatch.setattr("internals.classifier_training_module.NUMBERS_AT_ONCE", limit)
+    monkeypatch.setattr("internals.classifier_training_module.rows_at_once", lambda *_, **__: 7)
     sizes = []
     trainer.task.final().register_forward_hook(lambda _, given, __: sizes.append(len(given[0])))
     found = trainer.task.evaluate()

@@ -9,7 +9,6 @@ import torch
 from scipy import optimize, special
 
 import kermix as km
-from haste import CARE
 from internals import (
     ColumnParts,
     Crossing,
@@ -23,7 +22,6 @@ from internals import (
     make_fabric,
     table_split,
 )
-from internals import table_training_module as table_model
 from interval_cases import noise, share_inside
 
 LAYOUT = TableLayout((3, 2), (1,), (0.0,) * 5)  # a category, and a number with one atom
@@ -209,9 +207,7 @@ def test_the_line_goes_through_one_and_two():
     torch.testing.assert_close(for_all_members(one, one, 9), one)
 
 
-def test_intervals_of_a_small_table_hold_what_they_say(monkeypatch):
-    for name, value in CARE.items():
-        monkeypatch.setattr(table_model, name, value)
+def test_intervals_of_a_small_table_hold_what_they_say():
     model = km.TableModel("y", target_share=1.0, width=32, blocks=1, steps=200, members=4,
                           dropout=0.0, learning_rate=0.01, random_state=2)  # fmt: skip
     model.fit(noise(160, 2))

@@ -17,7 +17,6 @@ from internals import (
     as_frame,
     make_fabric,
 )
-from internals import table_training_module as table_model
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -75,16 +74,14 @@ def test_a_step_changes_the_weights_and_repeats_itself():
 @pytest.mark.parametrize(
     ("looks", "weighted"), [(1, True), (2048, False), (2049, True), (4200, False)]
 )
-def test_held_out_rows_are_looked_at_equally_often_whatever_the_blocks(
-    looks, weighted, monkeypatch
-):
-    monkeypatch.setattr(table_model, "LOOKS", looks)
+def test_held_out_rows_are_looked_at_equally_often_whatever_the_blocks(looks, weighted):
     frame = as_frame(table())
     data = TableData.of(frame, km.Schema.of(frame))
     rows = data.to_train()
     if weighted:
         rows = rows._replace(weights=torch.arange(600.0))
-    task = TableModelTask(data.layout, rows, TableModelSettings(width=16, blocks=1, steps=10))
+    settings = TableModelSettings(width=16, blocks=1, steps=10)
+    task = TableModelTask(data.layout, rows, settings, looks=looks)
     task.prepare(make_fabric("cpu", "32-true"), None)
     held, asked = task._held, task._judging
     times = max(1, looks // len(held))

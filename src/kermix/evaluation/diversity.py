@@ -31,6 +31,7 @@ from kermix.sketches.sketch import Sketch
 
 __all__ = ["diversity_of", "rke", "vendi"]
 
+# Reasoned, no record.
 DEFAULT_ERROR = 0.01  # relative, that landmarks are chosen for
 
 

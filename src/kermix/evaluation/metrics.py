@@ -27,6 +27,7 @@ from kermix.sketches.sketch import Sketch
 
 __all__ = ["KEN", "RKE", "Fidelity", "FrechetDistance", "SampleMetric", "Vendi", "log_samples"]
 
+# Reasoned, no record.
 RANK = 256
 RESIDUAL = 1e-4
 

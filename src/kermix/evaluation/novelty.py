@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_number, check_pair
+from kermix.checks import check_count, check_number, check_pair, rows_at_once
 from kermix.costs.functions import Kernel
 from kermix.errors import OptionError
 from kermix.evaluation.spectra import (
@@ -32,8 +32,8 @@ from kermix.sketches.sketch import Moments, Sketch, check_comparable
 
 __all__ = ["NovelMode", "check_eta", "ken", "novel_modes", "novelty_of", "novelty_score"]
 
+# Reasoned, no record.
 RESIDUAL, MOST_FEATURES = 1e-3, 512
-ROWS_AT_A_TIME = 8192
 ROTATIONS = 100
 PART_OF = 0.25  # of a mode's best score: rows above are in it, and no mode of their own
 NEAR = 4.0  # times: eigenvalues so near to each other have eigenvectors that mix
@@ -188,7 +188,8 @@ def modes_of(
     if not kept:
         return []
     values, vectors = values[kept], vectors[:, kept]
-    scores = torch.cat([feature_map(part) @ vectors for part in rows.split(ROWS_AT_A_TIME)])
+    parts = rows.split(rows_at_once(feature_map.rank))
+    scores = torch.cat([feature_map(part) @ vectors for part in parts])
     turn = _untangled(scores, values)
     vectors, scores = vectors @ turn, scores @ turn
     shares = [torch.einsum("rk,rs,sk->k", vectors, m.plain_second, vectors) for m in (x, y)]

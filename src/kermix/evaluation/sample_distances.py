@@ -14,6 +14,7 @@ from kermix.two_sample.error_bars import unbiased_distance_error
 __all__ = ["KernelDistance", "frechet_distance", "frechet_of_moments", "kernel_distance"]
 
 SUBSETS, SUBSET_SIZE = 100, 1000  # as usual for KID
+# Reasoned, no record.
 ERROR_ROWS = 2000  # of each set that the standard error is of
 CUBIC = PolynomialKernel(3, 1.0)
 

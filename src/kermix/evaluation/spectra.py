@@ -55,6 +55,7 @@ __all__ = [
     "told_in",
 ]
 
+# Reasoned, no record.
 EXACT_ROUNDINGS = 8.0  # of an eigenvalue, relative to the largest, for each row
 
 
@@ -171,6 +172,7 @@ def _entropy_slip(spectrum: Spectrum, order: float, entropy: float) -> float:
     return math.inf if share >= 1 else -math.log1p(-share) / abs(1 - order)
 
 
+# Reasoned, no record.
 SEEN = 800
 STEPS = 10
 FINEST, COARSEST = 1e-4, 4.0  # times the variance of the median rule
@@ -241,6 +243,7 @@ def _is_stable(points: Tensor, v: float, change: float) -> bool:
 VarianceRule: TypeAlias = Literal["stable"]
 RULES = ("median", "silverman", "stable")
 
+# Reasoned, no record.
 EXACT_UP_TO = 2000  # samples, whose kernel matrix is decomposed
 CANDIDATES = 20_000
 MOST_FEATURES = 1024  # where nothing else is asked for

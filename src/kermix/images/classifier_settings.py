@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 ClassifierModel: TypeAlias = Literal["gaussian-product", "cnn"]
+# Compared in results/table1-ablations.json.
 PEAK_RATES = {"gaussian-product": 0.02, "cnn": 0.005}
 
 
@@ -196,7 +197,8 @@ def build_classifier(
     )
 
 
-# What serves each set as far as it was compared; a record holds the settings that it had.
+# What serves each set as far as it was compared (results/table1-ablations.json); a record holds
+# the settings that it had.
 COMMON: dict[str, Any] = {"evaluate_every": 0}
 PRODUCT: dict[str, dict[str, Any]] = {
     "mnist": {"stride": 2, "optimizer": "muon", "learning_rate": 0.01, "epochs": 25},
@@ -251,11 +253,13 @@ PLAIN_PATCHES: dict[str, dict[str, Any]] = {
     "cifar10": {"stride": 1, "positions": 0.1, "epochs": 30},
 }
 # How Eqs. 25 to 27 as written are trained.
+# Reasoned, no record; what they give is results/table1-as-written.json.
 WRITTEN: dict[str, dict[str, Any]] = {
     "digits": {"epochs": 15, "batch_size": 64},
     "mnist": {"epochs": 15, "batch_size": 256},
     "cifar10": {"epochs": 20, "batch_size": 256},
 }
+# Reasoned, no record.
 FEW_IMAGES, SMALL_SIDE = 20_000, 16
 PLAIN_POSITIONS = 2**16  # in a step: for so few, torch's own operations are faster on a CPU
 LARGE_SIDE = 48  # from twice this, patches are further apart than a pixel

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kermix.checks import rows_at_once
 from kermix.data.images.labelled import LabelledImages, check_same_shape
 from kermix.distributed.ranks import Ranks
 from kermix.errors import RunError
@@ -157,8 +158,6 @@ def classifier_optimizers(
     return found
 
 
-EVALUATED_TOGETHER = 500
-NUMBERS_AT_ONCE = 2**26
 BATCHES_FOR_STATISTICS = 40
 
 
@@ -411,7 +410,7 @@ def load_classifier(folder: Path, device: str = "cpu") -> TrainedClassifier:
 def _scores(model: ImageClassifier, images: Tensor, flip: bool) -> Tensor:  # (N, classes)
     """Scores in pieces, on the model's device."""
     device = next(model.parameters()).device
-    together = max(1, min(EVALUATED_TOGETHER, NUMBERS_AT_ONCE // model.numbers_per_image))
+    together = rows_at_once(model.numbers_per_image, 2**26, most=500)
     found = []
     for part in images.split(together):
         here = part.to(device)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import torch
 
+from kermix.checks import rows_at_once
 from kermix.data.dataset import Dataset
 from kermix.data.loading import BUILT_IN, load
 from kermix.errors import OptionError, RunError
@@ -37,7 +38,6 @@ SHOWN = 80
 SAMPLES = 2000
 SMALLEST_SIDE = 16
 SMALLEST_CLASS = 2
-HASHED_AT_ONCE = 4096
 # Settings that `kermix fit` has options for, and what it calls the models.
 ASKED = (
     "cost", "form", "model", "prior", "spaces", "code", "encoder_steps", "steps", "refine_steps",
@@ -311,7 +311,8 @@ def _frequencies(dataset: Dataset) -> list[float]:
 
 def _fingerprint(dataset: Dataset) -> str:
     digest = hashlib.sha256(str((tuple(dataset.stored.shape), dataset.image)).encode())
-    for part in dataset.stored.split(HASHED_AT_ONCE):  # which may be mapped from a large file
+    images = rows_at_once(dataset.stored[0].numel())
+    for part in dataset.stored.split(images):  # which may be mapped from a large file
         digest.update(np.ascontiguousarray(part.numpy()).data)
     if dataset.labels is not None:
         digest.update(dataset.labels.numpy().tobytes())

@@ -17,6 +17,7 @@ __all__ = ["ImageModelName", "ImageSettings"]
 ImageModelName: TypeAlias = Literal["codes", "mixture", "conv"]
 
 # A table of parameters takes larger steps than the weights of a network.
+# Reasoned, no record.
 PEAK_RATES = {"mixture": 0.02, "codes": 0.002, "conv": 0.002}
 
 

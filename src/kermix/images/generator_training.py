@@ -253,7 +253,6 @@ def _running_means_kept(network: nn.Module) -> Iterator[None]:
             norm.track_running_stats = True
 
 
-REPORTS = 40  # in a whole run
 LOOKED_AT = 512
 ENCODER_RATE = 2e-3
 HELD_OUT_FOR_ENERGY = 2000
@@ -319,11 +318,6 @@ class ImageTask(Task):
     def total(self) -> int:
         """Steps of all stages."""
         return sum(self._stages)
-
-    @property
-    def reports_every(self) -> int:
-        """A fortieth of the whole."""
-        return max(1, self.total // REPORTS)
 
     def stage(self, step: int) -> tuple[int, float]:
         """The stage of a step (0 autoencoder, 1 cost, 2 refinement), and its share done."""

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kermix.checks import rows_at_once
 from kermix.errors import ShapeError
 from kermix.networks.mixture_networks import MixtureTable, ProductMixture, part_log_densities
 
 __all__ = ["em_pass", "product_em_pass"]
 
-PAIRS_AT_ONCE = 2**28
 LEAST_MASS = 1e-3  # in points: a component with less stays where it is
 PRIOR_MASS = 1e-6  # in points: no weight of a product is exactly zero
 
@@ -89,7 +89,7 @@ def _expectation(
     )
     total, mass = points.new_zeros(()), torch.zeros_like(log_weights)
     first, second = torch.zeros_like(means), torch.zeros_like(means)
-    for part in points.split(max(1, PAIRS_AT_ONCE // len(means))):
+    for part in points.split(rows_at_once(len(means), 2**28)):
         logs = constant + part @ (means * precision).mT - 0.5 * part.square() @ precision.mT
         sums = logs.logsumexp(-1, keepdim=True)
         responsibility = (logs - sums).exp_()
@@ -153,7 +153,7 @@ def _product_expectation(
         torch.zeros_like(means[..., 0]), torch.zeros_like(means), torch.zeros_like(means),
     )  # fmt: skip
     total, group_mass, choice_mass, mass, first, second = found
-    for rows in points.split(max(1, PAIRS_AT_ONCE // (2 * parts * components))):
+    for rows in points.split(rows_at_once(2 * parts * components, 2**28)):
         part = rows.unflatten(1, (parts, dimension))
         logs = part_log_densities(part, means, variances).movedim(1, 0)  # (C, n, K)
         largest = logs.amax(-1, keepdim=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.checks import broadcast_shape, is_traced, triton_is_there
+from kermix.checks import broadcast_shape, is_traced, rows_at_once, triton_is_there
 
 __all__ = [
     "DIRECT_DIFFERENCES_UP_TO",
@@ -33,7 +33,6 @@ ROOM_FOR_SUMS = 2.0**-20  # distances are clamped so far below the largest numbe
 CLOSE = {torch.float64: 2.0**-14, torch.float32: 2.0**-24}
 FEW = 1 / 64  # share of pairs from which on origins of their own are looked for
 ORIGINS = 64
-PAIRS_AT_ONCE = 2**20  # numbers
 ROWS_FOR_THE_MIDDLE = 63
 
 # A pull is computed again if its terms are longer than this, against the distances.
@@ -366,7 +365,7 @@ def _mend(distances: Tensor, again: Tensor, a: Tensor, b: Tensor, close: float) 
         again[block] &= ~right
         if int(right.sum()) * 4 < len(rows) * len(columns):
             break
-    for pairs in again.nonzero().split(max(1, PAIRS_AT_ONCE // a.shape[-1])):
+    for pairs in again.nonzero().split(rows_at_once(a.shape[-1])):
         i, j = pairs.unbind(-1)
         distances[i, j] = (a[i] - b[j]).square().sum(-1)
 

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from kermix.checks import rows_at_once
+
 __all__ = ["distinct_rows", "symmetric_subset"]
 
-NUMBERS_AT_ONCE = 2**20
 ODD = -0x61C8864680B583EB  # 2**64 divided by the golden ratio, as a signed number
 
 
@@ -62,7 +63,7 @@ def _row_hashes(points: Tensor, seed: int) -> Tensor:  # (N, d) -> (N,), int64
     if points.device.type == "mps":  # has no float64
         points = points.cpu()
     salts = salts.to(points.device)
-    size = max(1, NUMBERS_AT_ONCE // max(1, points.shape[1]))
+    size = rows_at_once(points.shape[1], 2**20)
     # Adding zero makes minus zero zero.
     bits = (rows.double().add(0.0).contiguous().view(torch.int64) for rows in points.split(size))
     return torch.cat([_mixed(_mixed(b + salts).sum(1)) for b in bits])

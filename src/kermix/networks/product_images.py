@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from kermix.checks import check_option
+from kermix.checks import check_option, rows_at_once
 from kermix.errors import OptionError, SampleError
 from kermix.networks.image_networks import ImageClassifier, ImageShape, as_numbers
 from kermix.networks.product_functions import Path
@@ -15,7 +15,7 @@ __all__ = ["GaussianProductClassifier", "image_patches", "whitening_map"]
 
 PATCHES_FOR_STATISTICS = 100_000
 IMAGES_FOR_ANCHORS = 256
-NUMBERS_AT_ONCE = 2**28
+ON_A_DEVICE = 2**28
 ANCHOR_SPREAD = 0.75  # of what the first layer compares with its anchors, in deviations
 
 
@@ -176,7 +176,7 @@ class GaussianProductClassifier(ImageClassifier):
         chosen = torch.randperm(len(images), generator=generator)[:PATCHES_FOR_STATISTICS]
         rows = []
         patch_numbers = self.positions * self.stride**2 * self.patch_mean.numel()
-        together = max(1, min(1000, NUMBERS_AT_ONCE // patch_numbers))
+        together = rows_at_once(patch_numbers, ON_A_DEVICE, most=1000)
         for part in chosen.split(together):
             patches = image_patches(as_numbers(images[part.to(images.device)]), self.patch)
             picks = torch.randint(patches.shape[1], (len(part), each), generator=generator)
@@ -190,7 +190,8 @@ class GaussianProductClassifier(ImageClassifier):
         if self.data_anchors:
             self._start_from((sample - self.patch_mean) @ self.patch_map, generator)
         if self.image_anchors:
-            count = max(2, min(IMAGES_FOR_ANCHORS, NUMBERS_AT_ONCE // self.numbers_per_image))
+            count = rows_at_once(self.numbers_per_image, ON_A_DEVICE, most=IMAGES_FOR_ANCHORS)
+            count = max(2, count)
             self._output_from(images[chosen[:count].to(images.device)], generator)
 
     def _output_from(self, images: Tensor, generator: torch.Generator) -> None:

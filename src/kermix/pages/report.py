@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kermix.data.schema.schema import Schema
 from kermix.files import whole_file
 from kermix.pages.charts import CHART_STYLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from kermix.data.schema.schema import Schema
 
 __all__ = ["DescribedRun", "Report", "add_machine", "add_schema", "add_settings", "png_of"]
 
@@ -216,7 +217,7 @@ def add_settings(page: Report, run: DescribedRun) -> None:
     add_machine(page, run)
 
 
-def add_schema(page: Report, schema: Schema) -> None:
+def add_schema(page: Report, schema: "Schema") -> None:
     """What the columns of a table are."""
     page.heading("Schema")
     page.table(("column", "kind", "type", "gaps", "codes", "what it holds"), schema.table(),

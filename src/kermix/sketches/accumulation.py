@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kermix.checks import rows_at_once
 from kermix.kernels.distances import (
     DIRECT_DIFFERENCES_UP_TO,
     distances_on_cpu,
@@ -24,7 +25,6 @@ __all__ = [
     "summed",
 ]
 
-NUMBERS_AT_A_TIME = 2**18  # features of a piece: two megabytes
 SMALLEST_EXPONENT = -300.0  # products of two such kernels are still no subnormal numbers
 
 
@@ -115,7 +115,7 @@ class NystromSums:
         self._log_weights = [float(w) for w in terms.log_weights]
         self._landmarks, self._layout = features.landmarks, terms.layout
         self._whitening = features.whitening
-        rows = min(4096, max(256, NUMBERS_AT_A_TIME // features.rank))
+        rows = max(256, rows_at_once(features.rank, 2**18, most=4096))  # features of two megabytes
         self._buffers = [
             torch.empty(rows, features.rank, dtype=self._whitening.dtype) for _ in range(3)
         ]

@@ -9,13 +9,13 @@ is left of each is still a random sample of one source if both sources are the s
 import torch
 from torch import Tensor
 
+from kermix.checks import rows_at_once
 from kermix.kernels.gaussian import KernelTerms
 from kermix.kernels.others import PointKernel, kernel_matrix
 from kermix.linalg.cholesky import solve_dtype
 
 __all__ = ["random_pivots", "recognized", "row_keys"]
 
-ROWS_AT_A_TIME = 8192
 SEED = 15  # of the multipliers: keys are kept in files, so it must never change
 
 
@@ -25,7 +25,7 @@ def row_keys(rows: Tensor) -> Tensor:  # (N, d) -> (N,)
     generator = torch.Generator().manual_seed(SEED)
     factors = torch.randint(-(2**62), 2**62, (rows.shape[1],), generator=generator) | 1
     found = []
-    for part in rows.detach().cpu().split(ROWS_AT_A_TIME):
+    for part in rows.detach().cpu().split(rows_at_once(rows.shape[1], 2**20)):
         # Minus zero is zero. Whole numbers have no low bits: fold high ones in.
         bits = (part.double() + 0.0).contiguous().view(torch.int64)
         # High bits of a product depend on all bits of its factors.

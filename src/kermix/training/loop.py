@@ -53,6 +53,9 @@ Row: TypeAlias = dict[str, float]
 Forward: TypeAlias = Callable[..., Any]
 
 
+REPORTS = 40  # in a training: a convention
+
+
 class Task(ABC):
     """One kind of training, for the loop of `kermix.training.loop.Trainer` to run.
 
@@ -90,9 +93,9 @@ class Task(ABC):
         """The number of the last step: where a training ends."""
 
     @property
-    @abstractmethod
     def reports_every(self) -> int:
-        """Steps between two reports; there is one at the end in any case."""
+        """Steps between two reports, a fortieth of all; there is one at the end in any case."""
+        return max(1, self.total // REPORTS)
 
     @abstractmethod
     def prepare(self, fabric: Any, ranks: Ranks | None) -> list[torch.optim.Optimizer]:

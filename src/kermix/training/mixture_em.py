@@ -15,11 +15,11 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from kermix.checks import rows_at_once
 from kermix.mixtures.mixture import GaussianMixture, gap_patterns
 
 __all__ = [
     "KINDS",
-    "NUMBERS_AT_ONCE",
     "PASSES",
     "REVIVING_PASSES",
     "RIDGE",
@@ -35,10 +35,10 @@ __all__ = [
 
 CovarianceName: TypeAlias = Literal["isotropic", "diagonal", "low-rank", "full"]
 KINDS: tuple[CovarianceName, ...] = get_args(CovarianceName)
+# Reasoned, no record; the ridge is scikit-learn's.
 PASSES, TOLERANCE = 100, 1e-3  # nats a pass
 RIDGE = 1e-6  # of a column's variance: what covariances have at least
 RANK = 8
-NUMBERS_AT_ONCE = 2**23
 NUMBERS_KEPT = 2**25  # features
 LEAST_MASS = 10.0  # rows: a component with fewer is started anew
 REVIVING_PASSES = 8
@@ -80,7 +80,7 @@ class EMRows:
     def blocks(self, components: int) -> Iterator[tuple[slice, Tensor]]:
         """Parts of the rows with their features, small enough for so many components."""
         keep = len(self) * self.width <= NUMBERS_KEPT
-        step = max(1, NUMBERS_AT_ONCE // (components if keep else components + self.width))
+        step = rows_at_once(components if keep else components + self.width)
         for start in range(0, len(self), step):
             part = slice(start, start + step)
             yield part, self._kept[part] if keep else self.features(self.values[part])
@@ -255,6 +255,7 @@ def _nearest(rows: Tensor, centres: Tensor) -> Tensor:  # (N,)
     return torch.addmm(centres.square().sum(1), rows, centres.T, alpha=-2).argmin(1)
 
 
+# Reasoned, no record.
 MISSING_CELLS_TOLERANCE = 1e-5  # nats a pass, which gains the less the more is missing
 
 
@@ -280,7 +281,7 @@ def improved_with_gaps(
     for done in range(1, passes + 1):
         total, mass, sums = 0.0, torch.zeros_like(state.log_weights), None
         for seen, places in patterns:
-            step = max(1, NUMBERS_AT_ONCE // state.means.numel())
+            step = rows_at_once(state.means.numel())
             for part in places.split(step):
                 logs, mean, rest = _conditionals(values[part], seen, state)
                 likelihood = logs.logsumexp(0)

@@ -47,6 +47,7 @@ __all__ = [
     "with_background",
 ]
 
+# Reasoned, no record.
 LARGEST, SMALLEST = 1e150, 1e-150  # beyond, variances are no numbers
 FAR = 5.0  # a deviation this many times the bulk's is that of a few far rows
 BULKS = ((0.25, 1.349), (0.05, 3.290), (0.01, 4.653))  # tails left out; width of a normal's rest
@@ -130,6 +131,7 @@ class MixtureColumnScale:
         return GaussianMixture(mixture.weights, means, covariances)
 
 
+# Reasoned, no record.
 LEANS_OF_ONE = (0.0, 0.25, 1.0, 4.0, 16.0, math.inf)  # times the number of columns
 
 
@@ -194,6 +196,7 @@ def with_background(state: EMState, values: Tensor, lean: float) -> EMState:
     )
 
 
+# Reasoned, no record.
 MIXTURE_TRIALS_LARGEST = {"full": 64, "low-rank": 64, "diagonal": 128, "isotropic": 128}
 LEANS = (0.0, 0.25, 1.0, 4.0)  # times the number of columns
 SEARCH_PASSES, NEAR_PASSES = 15, 8  # from a start at data, and from a mixture nearby

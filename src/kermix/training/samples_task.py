@@ -21,7 +21,6 @@ from kermix.training.settings import FitSettings
 
 __all__ = ["RowTask", "check_shares"]
 
-REPORTS = 40  # in a whole run
 HELD_OUT_FOR_ENERGY = 1000
 REFINE_RATE = 0.5  # of the peak
 
@@ -92,11 +91,6 @@ class RowTask(Task):
     def total(self) -> int:
         """Steps with the cost and refinement steps."""
         return self.settings.steps + (self.settings.refine_steps or 0)
-
-    @property
-    def reports_every(self) -> int:
-        """A fortieth of the whole."""
-        return max(1, self.total // REPORTS)
 
     def learning_rate(self, step: int) -> float:
         """One rise and fall in each stage, half as high in the second."""

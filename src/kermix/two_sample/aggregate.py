@@ -142,6 +142,7 @@ class AggregateTest:
         return self.smallest_pvalue > self.level >= self.smallest_of_rows
 
 
+# Reasoned, no record.
 PERMUTATIONS, MOST_PERMUTATIONS = 500, 10_000
 FAMILY: tuple[Kernels, ...] = (
     Kernels("Gaussian", "as given", 5),
@@ -150,13 +151,16 @@ FAMILY: tuple[Kernels, ...] = (
 )
 MIXED_FAMILY = (Kernels("Gaussian", "as given", 5), Kernels("Laplace", "as given", 3))
 ONE_SCALE = 1.25  # largest ratio of the spreads of columns
+# Chosen on the development problems of `python -m benchmarks.power --cases development`.
 HEAVY = 6.0  # kurtosis
+# Reasoned, no record.
 COARSE_RIDGE, RIDGES_OF_A_ROW, SMALLEST_RIDGE = 0.1, (5.0, 0.5), 1e-5
-# Weights of the parts of the family.
+# Weights of the parts of the family, the first two chosen as HEAVY was.
 OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS = 0.7, 0.2, 0.05, 0.05
+# A convention.
 POWER = 0.8
 # How much larger a shift the whole family needs than a corrected z-test of each column does,
-# measured (`python -m benchmarks detectable`) and rounded up.
+# measured (results/bench/detectable-cpu2.json) and rounded up.
 SHIFT_OF_THE_FAMILY, SHIFT_OF_FEW_ROWS = 1.4, 1.5
 
 

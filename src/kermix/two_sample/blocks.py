@@ -17,7 +17,7 @@ from kermix.kernels.distances import Layout, numbers_of
 from kermix.mixtures.mixture import log_scalar_cost
 from kermix.sketches.accumulation import NystromSums
 from kermix.sketches.features import NystromFeatures
-from kermix.two_sample.weightings import WeightedInnerProducts
+from kermix.two_sample.weightings import ROUNDING, WeightedInnerProducts
 
 __all__ = [
     "BLOCKS",
@@ -33,13 +33,13 @@ __all__ = [
     "random_directions",
 ]
 
+# Reasoned, no record.
 BLOCKS = 400
 FEWEST_ON_A_SIDE = 32
 MOST = 1000
 LEADING = 100
 SMALLEST_MOMENT = 1e-5
 GRID = 512
-ROUNDING = 64 * torch.finfo(torch.float64).eps
 DIRECTIONS = 32
 
 

@@ -17,13 +17,13 @@ from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import mixed_kernel
 from kermix.kernels.subsets import distinct_rows
 from kermix.sketches.features import nystrom_features
-from kermix.two_sample.column_scores import ColumnPlace, ColumnScores
+from kermix.two_sample.column_scores import FEWEST_ROWS, ColumnPlace, ColumnScores
 from kermix.two_sample.cost_test import variance_grid
 
 __all__ = ["ToldApart", "auc", "tell_apart"]
 
+# Reasoned, no record; folds and the confidence are conventions.
 MOST_ROWS = 2500  # of a side
-FEWEST_ROWS = 10  # of a side
 FOLDS = 5
 EXCHANGES = 60
 KERNEL_FEATURES = 250

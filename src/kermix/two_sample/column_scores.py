@@ -125,9 +125,11 @@ class MiddleRanks:
         return bool((self.values < self.ordered.shape[1]).any())
 
 
+# Reasoned, no record.
 NESTED = (1, 2, 4, 8)
 ORDER = NESTED[-1]
-FEW_VALUES = 8
+FEW_VALUES = 8  # a number with so few is looked at value by value
+FEWEST_ROWS = 10  # of a side
 VALUES_OF_CATEGORIES = 64
 FIRST = 2  # scores of a column that products are made of
 MAIN = 4  # scores of a column that predict products

@@ -23,6 +23,7 @@ from kermix.linalg.cholesky import checked_ridge, solve_dtype
 from kermix.two_sample.aggregate import AggregateTest, aggregate_rows
 from kermix.two_sample.permutation import combined, labellings, own_generator, pvalues, tied
 from kermix.two_sample.statistics import (
+    COST_RIDGE,
     Ranking,
     TestForm,
     energy_ranking,
@@ -39,9 +40,9 @@ TestCost: TypeAlias = Literal["svd", "matrix", "vector", "scalar", "mmd", "energ
 Seed: TypeAlias = int | torch.Generator
 
 COSTS = ("svd", "matrix", "vector", "scalar", "mmd", "energy")
+# Reasoned, no record.
 GRID_POINTS = 1000
 PRECISION = 1e-12
-GAUSSIAN_RIDGE = 1e-4
 DIVIDED = 1e-6
 
 
@@ -165,7 +166,7 @@ def two_sample_test(
     check_option("form", form, ("local", "exact"))
     kernels = _given_kernels(kernel, cost, variances)
     if ridge == "auto":
-        ridge = None if any(isinstance(k, PointKernel) for k in kernels) else GAUSSIAN_RIDGE
+        ridge = None if any(isinstance(k, PointKernel) for k in kernels) else COST_RIDGE
     if ridge is not None:
         checked_ridge(ridge)
     _check_sets(x, y)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kermix.two_sample.column_scores import (
     COLUMNS_AT_ONCE,
+    FEWEST_ROWS,
     ORDER,
     ColumnPlace,
     ColumnScores,
@@ -39,6 +40,7 @@ __all__ = [
     "settled",
 ]
 
+# Reasoned, no record.
 DIGITS = 1e-9  # statistics that agree to so many digits are equal
 
 
@@ -83,6 +85,7 @@ def ranked_rows(table: Tensor) -> list[tuple[int, float, float, float]]:
     return [(k, float(table[k, 0]), float(own[k]), float(corrected[k])) for k in order]
 
 
+# Reasoned, no record.
 MOST_PAIRS = 300
 PAIRS_AT_ONCE = 32
 
@@ -146,10 +149,9 @@ def pair_evidence(
     return torch.cat(found) if found else units.signed.new_zeros(0, len(units.signed))
 
 
-FEWEST_ROWS = 10  # of a side
+# Reasoned, no record.
 MOST_ROWS = 10_000  # of a side
 SCORES = 2  # of a column
-PAIR_DEPENDENCE_PAIRS_AT_ONCE = 32
 SMALLEST = 1e-6
 
 
@@ -179,8 +181,8 @@ def dependence_pvalues(
     a, b = signed_weights(labels, None if weights is None else share[torch.cat(sides)])
     both = torch.cat(shares) / 2
     found = []
-    for start in range(0, len(pairs), PAIR_DEPENDENCE_PAIRS_AT_ONCE):
-        some = pairs[start : start + PAIR_DEPENDENCE_PAIRS_AT_ONCE]
+    for start in range(0, len(pairs), PAIRS_AT_ONCE):
+        some = pairs[start : start + PAIRS_AT_ONCE]
         parts = torch.cat([_of_pair(white[i], white[j], both) for i, j in some], 1)
         squares = ((a - b) @ parts).square().mT.unflatten(0, (len(some), SCORES * SCORES))
         statistics = torch.stack([squares[:, 0], squares.sum(1)])

@@ -30,8 +30,10 @@ __all__ = ["KernelMember", "Kernels", "kernel_members"]
 Scaling = Literal["as given", "standardized", "normal scores"]
 Form = Literal["Gaussian", "Laplace"]
 
+# Reasoned, no record.
 LANDMARKS, LANDMARKS_OF_BLOCKS = 300, 200
 NEGLIGIBLE = 1e-10
+# Chosen on the development problems of `python -m benchmarks.power --cases development`.
 LEADING = (30, 60)  # features whose second moments are looked at
 WHITENING = 1e-3  # of these
 MEAN_OF_DISTANCE = 2 / math.sqrt(math.pi)  # of two numbers of unit variance; its square's is 2

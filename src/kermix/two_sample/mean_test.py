@@ -14,15 +14,16 @@ from torch import Tensor
 
 from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.sketch import Sketch, check_comparable
+from kermix.two_sample.statistics import COST_RIDGE
 
 __all__ = ["MeanTest", "mean_test"]
 
-RIDGE = 1e-4  # of the whitening, as in two_sample_test
+# Reasoned, no record.
 DAMPING = 10.0
 FEWEST_ROWS = 10
 LARGEST_SHARE = 0.25  # degrees of freedom for each row
 # Features that leave out a tenth of the ridge miss a tenth of a degree of freedom at most.
-NEGLIGIBLE_RESIDUAL = 0.1 * RIDGE
+NEGLIGIBLE_RESIDUAL = 0.1 * COST_RIDGE
 
 
 class MeanTest(NamedTuple):
@@ -127,7 +128,7 @@ def _pvalue(a: FeatureSums, b: FeatureSums) -> float:
     rotated, values = _difference(a, b)
     n, m = rotated.rows
     rows = n + m
-    ridge = max(RIDGE, DAMPING * (n - m) ** 2 / (n * m * rows))
+    ridge = max(COST_RIDGE, DAMPING * (n - m) ** 2 / (n * m * rows))
     while float((values / (values + ridge)).sum()) > LARGEST_SHARE * rows:
         ridge *= 2
     statistic = (rotated.difference.square() / (values + ridge)).sum() / (1 / n + 1 / m)

@@ -14,7 +14,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_seed
+from kermix.checks import check_count, check_seed, rows_at_once
 from kermix.errors import OptionError, ShapeError
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
 from kermix.two_sample.blocks import Blocks
@@ -132,10 +132,10 @@ def combined(statistics: Tensor) -> Tensor:  # (L, P) -> (P,)
     return torch.tan(math.pi * (0.5 - (pvalues(statistics) - half_step))).mean(0)
 
 
+# Reasoned, no record.
 ROWS_UP_TO = 4000  # of both sides; of more, blocks change sides
 ROWS_WITH_GROUPS_UP_TO = 20_000
 REFERENCE = 8000
-NUMBERS_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True)
@@ -213,15 +213,14 @@ class Units:
     def chunks(self, width: int) -> Iterator[Tensor]:  # (b, s, d) each
         """Rows of some blocks at a time, so few that their features find room."""
         assert self.blocks is not None
-        together = max(1, NUMBERS_AT_ONCE // (width * self.blocks.size))
+        together = rows_at_once(width * self.blocks.size)
         for index in self.blocks.rows.split(together):
             yield self.rows[index]
 
     def means(self, features: Callable[[Tensor], Tensor], width: int) -> Tensor:  # (R, width)
         """Mean features of each unit; `features` is asked about some rows at a time."""
         if self.blocks is None:
-            at_once = max(1, NUMBERS_AT_ONCE // width)
-            return torch.cat([features(rows) for rows in self.rows.split(at_once)])
+            return torch.cat([features(some) for some in self.rows.split(rows_at_once(width))])
         return torch.cat([
             features(rows.flatten(0, 1)).unflatten(0, rows.shape[:2]).mean(1)
             for rows in self.chunks(width)

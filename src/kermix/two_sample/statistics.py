@@ -41,6 +41,7 @@ __all__ = [
     "scalar_ranking",
 ]
 
+# Reasoned, no record.
 RANK = 300
 EXACT_UP_TO = 1500
 LANDMARKS = 500
@@ -223,6 +224,7 @@ TILE = 512  # products with it stay in the cache of a processor
 LARGE_TILE = 4096
 EXACT_BATCH_NUMBERS = 2**24
 ROUNDINGS = 64  # errors of long sums, in units of the last place of their terms
+# Reasoned, no record.
 COST_RIDGE = 1e-4
 SAFE = 1e-200  # a mean of kernels above this has lost nothing that underflowed
 

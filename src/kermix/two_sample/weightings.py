@@ -15,6 +15,8 @@ from kermix.linalg.cholesky import shrunk
 
 __all__ = ["WeightedInnerProducts", "WeightedMoments"]
 
+ROUNDING = 64 * torch.finfo(torch.float64).eps  # of long sums
+
 
 class WeightedInnerProducts(NamedTuple):
     """Inner products of the densities `p` and `q` of each weighting, by their logarithms."""

@@ -12,6 +12,7 @@ from kermix.tables.compare.column_changes import ColumnValues, ComparedRows
 
 __all__ = ["chance_of_equal_rows", "poisson_tail", "repeats_beyond_coincidence"]
 
+# Reasoned, no record.
 FINEST = 1e-7  # steps of a column that are told, relative to its range
 ROUNDING = 2 * torch.finfo(torch.float32).eps  # of numbers that may have been float32
 SAFE = 2.0  # times the estimate

@@ -14,7 +14,12 @@ from torch import Tensor
 from kermix.data.schema.columns import CategoryColumn, NumberColumn, rounded
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.kernels.distances import Layout
-from kermix.two_sample.column_scores import ColumnPlace, places_of_columns, places_of_names
+from kermix.two_sample.column_scores import (
+    FEW_VALUES,
+    ColumnPlace,
+    places_of_columns,
+    places_of_names,
+)
 
 __all__ = [
     "Change",
@@ -166,7 +171,7 @@ def sides_of(values: Sequence | np.ndarray, n: int) -> tuple[np.ndarray, np.ndar
     return every[:n], every[n:]
 
 
-FEW_VALUES = 8
+# Reasoned, no record.
 COMMON = 0.1  # a value of so many rows is spoken of by itself
 CLEAR = 2.0  # standard deviations
 FEWEST_FOR_A_SPREAD = 4  # rows of a side

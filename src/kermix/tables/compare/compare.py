@@ -24,6 +24,7 @@ from kermix.two_sample.permutation import own_generator
 
 __all__ = ["COUNTED_ONCE", "compare"]
 
+# Reasoned, no record.
 AUTO_VARIANCES = 4
 DETAIL_PERMUTATIONS = 200
 COUNTED_ONCE = "more than coincidence explains; each counts once."

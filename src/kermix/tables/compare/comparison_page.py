@@ -29,6 +29,7 @@ from kermix.tables.compare.column_changes import (
 from kermix.tables.compare.result import MEASURE_HEADS, TITLES, Comparison
 from kermix.tables.compare.verdict import ColumnVerdict, Verdict, auc_text
 from kermix.two_sample.classifier_test import ToldApart
+from kermix.two_sample.column_scores import FEW_VALUES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -138,7 +139,6 @@ def _favours(compared: ComparedRows, chosen: Tensor, second: np.ndarray) -> np.n
 
 
 BINS = 30
-FEW_VALUES = 8
 BARS = 6
 MIDDLE = (0.005, 0.995)  # of the numbers are shown
 SKEWED = 30.0

@@ -34,13 +34,13 @@ from kermix.two_sample.blocks import (
 from kermix.two_sample.cost_test import COSTS, TestCost, TwoSampleResult, ranked, two_sample_test
 from kermix.two_sample.error_bars import Measure, exchanges, groups, halves, mean_measures
 from kermix.two_sample.permutation import labellings, own_generator, signed_weights
+from kermix.two_sample.statistics import COST_RIDGE, TOLERANCE
 
 __all__ = ["BlockTests", "DetailsTask", "standardized"]
 
+# Reasoned, no record.
 RANK = 128
-TOLERANCE = 1e-5
 CANDIDATES = 8000
-RIDGE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class BlockTests:
             kernel = mixed_kernel(chosen, layout, v)
             features = nystrom_features(chosen, kernel, rank, TOLERANCE, candidates=len(chosen))
             found = feature_blocks(pooled, exchanged, features)
-            for cost, row in block_statistics(found, *labels, RIDGE).items():
+            for cost, row in block_statistics(found, *labels, COST_RIDGE).items():
                 rows.setdefault(cost, []).append(row)
         lines = random_directions(pooled.shape[1], generator, directions)
         energies = energy_of_blocks(pooled, exchanged, *labels, lines, layout, generator)
@@ -151,6 +151,7 @@ def column_differences(
     return tuple(sorted(found, key=lambda c: -c.distance))
 
 
+# Reasoned, no record; groups and splits: on other seeds than results/bench/errorbars-cpu2.json.
 PAIRS_UP_TO = 1000  # rows of a side; matrices of them are decomposed
 FEW_ROWS, LARGE_GROUPS = 500, 10
 SPLITS = 10  # into halves

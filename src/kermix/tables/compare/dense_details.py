@@ -34,10 +34,9 @@ from kermix.two_sample.error_bars import (
     error_of_root,
     jackknife_error,
 )
+from kermix.two_sample.weightings import ROUNDING
 
 __all__ = ["dense_measures", "mixed_column_differences"]
-
-ROUNDING = 64 * torch.finfo(torch.float64).eps
 
 
 class LogCosts(NamedTuple):

@@ -20,6 +20,7 @@ from kermix.two_sample.mean_test import mean_test
 __all__ = ["Drift", "DriftStep", "compare_sketches", "drift", "is_sketch"]
 
 SUFFIX = ".sketch"
+# Reasoned, no record.
 WIDEST = 0.1  # certificate, from end to end, that is shown whatever the difference is
 
 

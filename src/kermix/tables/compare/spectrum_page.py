@@ -17,6 +17,7 @@ from kermix.spectrum.decomposition import Decomposition, decompose
 
 __all__ = ["TableSpectrum", "decompose_tables", "spectrum_report"]
 
+# Reasoned, no record.
 SHARE_OF_MEDIAN = 10  # finer than what two-sample tests need, to show detail
 
 

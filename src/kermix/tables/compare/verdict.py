@@ -226,6 +226,7 @@ def _listed(parts: Sequence[str]) -> str:
     return f"{', '.join(parts[:-1])}, and {parts[-1]}"
 
 
+# Reasoned, no record.
 MANY_COLUMNS = 300
 
 

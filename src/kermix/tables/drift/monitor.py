@@ -79,6 +79,7 @@ def read_monitor(
         raise RunError(f"{path}: damaged, or not a drift monitor ({error}).") from None
 
 
+# Reasoned, no record; results/bench/drift-monitor-cpu2.json measures what they give.
 MEMORIES = (1, 4, 16)  # batches that sums remember
 SHARE_OF_REFERENCE = 1 / 8  # that a memory's rows may be of
 MOST_REFERENCE = 20_000

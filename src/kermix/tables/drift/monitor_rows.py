@@ -28,6 +28,7 @@ from kermix.two_sample.cost_test import variance_grid
 
 __all__ = ["MonitorFeatures", "RowReader", "read_reference"]
 
+# Reasoned, no record; results/bench/drift-monitor-cpu2.json measures what they give.
 SCORES_OF_A_NUMBER = 4
 MOST_SCORES = 256  # of all columns together, if that leaves each at least one
 KERNEL_FEATURES = 32

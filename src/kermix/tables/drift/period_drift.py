@@ -19,6 +19,7 @@ from kermix.two_sample.permutation import smallest_pvalue
 __all__ = ["PERIOD_HEADS", "PeriodDrift", "PeriodVerdict", "drift_over_time", "holm"]
 
 PERIOD_HEADS = ("period", "rows", "verdict", "p", "AUC", "moved most")
+# Reasoned, no record.
 FEW_ROWS = 5  # of a reference that tells nothing
 DRAWN = "rows used, drawn at random."
 NAMED, SHOWN = 3, 3  # columns in the sentence, and in a line of the table

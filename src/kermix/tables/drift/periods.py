@@ -29,6 +29,7 @@ MONTHS = (
 )  # fmt: skip
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 SHORTEST = 3
+# A convention; POSIX's is 69.
 CENTURY = 70  # years of two digits from here on are of the twentieth
 NAMED = re.compile(r"([^\W\d_]+)[\s.,/_'-]*(\d{4}|\d{2})")
 YEAR_FIRST = re.compile(r"(\d{4})[\s.,/_-]*([^\W\d_]+)\.?")
@@ -99,6 +100,7 @@ def _of_numbers(words: Sequence[str]) -> list[Place | None]:
 
 
 EVERY = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m", "year": "%Y"}
+# Reasoned, no record.
 MOST_PERIODS = 400
 DAYS_UP_TO, MONTHS_UP_TO = 45, 5 * 366  # of the whole span, where nobody says how to cut dates
 NOUNS = ("hour", "day", "week", "month", "quarter", "year")

@@ -65,6 +65,7 @@ class Memories:
         return self.sums / variance.clamp(min=math.ulp(1.0)).sqrt()[:, None]
 
 
+# Reasoned, no record.
 POOL = 4096  # blocks that simulated batches are put together from
 BLOCKS = 4  # of a batch
 NORMAL_FROM = 1000  # rows of a block whose mean is as good as normal

@@ -15,6 +15,7 @@ from kermix.two_sample.classifier_test import auc
 
 __all__ = ["FEWEST_HELD_OUT", "Memorizing", "Within", "memorizing"]
 
+# Reasoned, no record.
 LEVELS = (0.0, 0.01, 0.05)  # shares of new rows that may be nearer than the samples looked at
 SHOWN = 20
 MOST_COMPARED = 5000  # training rows that are compared with the other ones

@@ -19,6 +19,7 @@ from kermix.two_sample.column_scores import ColumnPlace
 
 __all__ = ["Panel", "RowsOfEntities", "looked_at", "panel_of", "within_entities"]
 
+# Reasoned, no record.
 LOOKED_AT = 5000  # rows: pairs of them tell a key from chance
 MOST_COLUMNS = 30
 FEWEST_PAIRS = 10.0  # expected by chance: that there is none has probability exp(-10)

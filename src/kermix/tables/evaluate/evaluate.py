@@ -110,6 +110,7 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
     )  # fmt: skip
 
 
+# Reasoned, no record.
 RESIDUAL = 1e-3
 BROAD = 10.0  # times smaller than the variance of the median rule
 FEWEST_ROWS = 10

@@ -140,6 +140,7 @@ def _without_name(score: Score) -> dict[str, Any]:
     return found
 
 
+# Reasoned, no record.
 SURE = 3.0  # standard errors
 WEAK = 0.6  # AUC above which rows are told apart by more than a little
 

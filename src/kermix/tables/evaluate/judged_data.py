@@ -40,6 +40,7 @@ __all__ = [
     "read_judged",
 ]
 
+# Reasoned, no record.
 PARTS = 10
 MOST, MOST_ROWS = 1e9, 1e9  # a distance of zero is never known to a tenth of itself
 
@@ -159,6 +160,7 @@ def _parted(features: FeatureMap, points: Tensor, generator: torch.Generator) ->
 
 Embedding = Callable[[Tensor], Tensor]
 
+# Reasoned, no record.
 MOST_VALUES = 200  # of a category that have a column of their own
 BATCH = 256
 SAFE = ".safetensors"

@@ -40,6 +40,7 @@ __all__ = [
     "spectral_scores",
 ]
 
+# Reasoned, no record.
 NEIGHBOUR_ROWS = 5000
 FEW_DIMENSIONS, MOST_DIMENSIONS = 256, 2048  # of the Frechet distance: for error bars, and at all
 WANTED = 0.01
@@ -129,12 +130,12 @@ def _some(points: Tensor, rows: int, seed: int) -> Tensor:
     return points[order[:rows].to(points.device)]
 
 
+# Reasoned, no record.
 STRICT = 2.0  # times as frequent: modes that the other set hardly has
 SEARCHED = 20
 MARGIN = 1.15
 FEWEST_ROWS = 5  # of a mode
 MIXTURES = 19  # of parts, for what equal sets would give
-SPECTRAL_WANTED = 0.01
 
 SPECTRAL_READINGS = {
     "fidelity": "overlap of both distributions in the kernel's feature space, from 0 to 1",
@@ -297,7 +298,7 @@ def _fidelity(
     if_same = sum(value_of(*sides) for sides in mixed) / len(mixed)
     return Score(
         "fidelity", "fidelity", "fidelity", float(value), found.error, bound, if_same,
-        verdict.pvalue, rows, needed_rows(rows, SPECTRAL_WANTED, found.error, 1 - if_same),
+        verdict.pvalue, rows, needed_rows(rows, WANTED, found.error, 1 - if_same),
         SPECTRAL_READINGS["fidelity"],
     )  # fmt: skip
 
@@ -323,14 +324,14 @@ def _diversity(
             told = jackknife(value, values)
             found.append(
                 Score(f"{name}_{side}", f"{title}, {side}", "diversity", value, told.error, bound,
-                      None, None, count, needed_rows(count, SPECTRAL_WANTED * value, *told),
+                      None, None, count, needed_rows(count, WANTED * value, *told),
                       SPECTRAL_READINGS[name])
             )  # fmt: skip
         told = jackknife(fake / real, [b / a for a, b in zip(*left, strict=True)])
         sure = ratio_bound(fake, fake_bound, real, real_bound)
         found.append(
             Score(f"{name}_ratio", f"{title}, fake / real", "diversity", fake / real, told.error,
-                  sure, 1.0, None, rows, needed_rows(rows, SPECTRAL_WANTED, *told),
+                  sure, 1.0, None, rows, needed_rows(rows, WANTED, *told),
                   SPECTRAL_READINGS[f"{name}_ratio"])
         )  # fmt: skip
     return found

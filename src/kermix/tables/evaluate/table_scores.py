@@ -13,6 +13,7 @@ from kermix.tables.compare.column_changes import ColumnValues, ComparedRows, sid
 
 __all__ = ["TableScores", "detection_score", "shape_score", "table_scores", "trend_score"]
 
+# The first line is SDMetrics'; the rest is reasoned, no record.
 CORRELATED, ASSOCIATED = 0.5, 0.3  # above which columns are called related
 DECIMALS = 14  # numbers are compared to so many
 MOST_PAIRS = 2000

@@ -20,6 +20,7 @@ from kermix.data.schema.schema import EncodedTable, Schema
 
 __all__ = ["Absence", "Bins", "Condition", "Found", "Search", "find_absences", "where_absent"]
 
+# Reasoned, no record.
 FOLDS = 5
 MOST_FILLED = 0.05  # of the rows of a pattern
 # Confidence that a pattern's share of filled cells is below that, and below half of the column's.
@@ -248,6 +249,7 @@ def _difference(sides: Any) -> float:
     return float(more_gaps / more_rows - gaps / rows) / error
 
 
+# Reasoned, no record.
 LOOKED_AT = 10_000
 # Columns with gaps times columns: a search takes half a millisecond each, so a minute at most.
 MOST_PAIRS = 120_000

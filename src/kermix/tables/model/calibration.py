@@ -28,6 +28,7 @@ __all__ = ["FEWEST_MEMBERS", "Crossing", "calibrate", "for_all_members"]
 
 # Towards no change: both logarithms are normal, of deviation 1/2, before any row is seen.
 PULL = 2.0
+# Reasoned, no record.
 FARTHEST = 1.5  # a factor of 4.5
 STEPS = 18  # to within 3e-4 of the best logarithm
 GOLDEN = (5**0.5 - 1) / 2
@@ -97,6 +98,7 @@ def _least(losses: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     return torch.where(losses(best) < losses(start), best, start)
 
 
+# The last two: on columns that the head of benchmarks/conditional.py names.
 FEWEST_MEMBERS = 3
 SHARE = 0.5  # of the rows, which two members leave out
 MOST_LEFT_OUT = 0.25  # of the rows, by each member

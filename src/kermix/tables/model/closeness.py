@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from kermix.checks import NUMBERS_AT_ONCE, rows_at_once
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import OptionError
 
 __all__ = ["KeepAway", "closest_distances", "copies"]
 
-PAIRS_AT_ONCE = 2**23
+# Reasoned, no record.
 ROUNDS = 50  # in which rows that are refused are drawn again
 
 
@@ -31,7 +32,7 @@ def closest_distances(
     rows: EncodedTable,
     others: EncodedTable,
     ignored: Collection[str] = (),
-    pairs_at_once: int = PAIRS_AT_ONCE,
+    pairs_at_once: int = NUMBERS_AT_ONCE,
 ) -> np.ndarray:
     """The distance of each row to the closest of the others.
 
@@ -45,7 +46,7 @@ def closest_distances(
         >>> closest_distances(schema, encoded[:2], encoded[1:])[1]
         np.float32(0.0)
     """
-    step = max(1, pairs_at_once // max(1, len(others)))
+    step = rows_at_once(len(others), pairs_at_once)
     found = [
         _closest(schema, rows[k : k + step], others, ignored) for k in range(0, len(rows), step)
     ]

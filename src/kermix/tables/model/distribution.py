@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.polynomial.hermite_e import hermegauss
 
+from kermix.checks import rows_at_once
 from kermix.data.readers.frames import build_frame
 from kermix.data.schema.columns import CategoryColumn, NumberColumn, rounded
 from kermix.data.schema.times import time_cells, zone_of
@@ -17,11 +18,11 @@ from kermix.tables.model.network import ColumnParts, TableNetwork, log_scales_of
 
 __all__ = ["ColumnDistribution", "column_distribution"]
 
+# Reasoned, no record.
 HALVINGS = 80
 NODES = 32  # of the quadrature of a Gaussian
 SECTIONS = 64  # that an interval is cut into, where there are few rows
 FEW_ROWS = 16
-NUMBERS_AT_ONCE = 10_000  # whose values are found together
 WIDE_RANGE = 2.0**40  # times what is between the scores -1 and 1
 FARTHEST_SCORE = 1e6
 REACH = 9.0  # deviations of a Gaussian, beyond which there is nothing
@@ -258,7 +259,7 @@ class ColumnDistribution:
         shares = shares / shares.sum()
         weights, means, scales = self._gaussians()
         inside = np.zeros(len(self))
-        at_once = max(1, NUMBERS_AT_ONCE // max(1, weights.size))
+        at_once = rows_at_once(weights.size, 10_000)
         for start in range(0, NODES, at_once):
             some = slice(start, start + at_once)
             places = means + scales * nodes[some, None, None]

@@ -43,6 +43,8 @@ __all__ = [
 ]
 
 Twins = Sequence[tuple[int, int]]  # the first of some equal columns, and another one
+# Reasoned, no record.
+# Reasoned, no record.
 LEAST_ROWS = 20  # of fewer, columns may be equal by chance
 LEAST_SHARE = 0.01  # of the rows that a link needs
 OVER_CHANCE = 5.0  # times as often as columns would be equal that have nothing to do with another

@@ -30,6 +30,7 @@ from kermix.tables.model.linear_relations import Lines, find_lines
 
 __all__ = ["ANCHORS", "TableLayout", "anchor_places", "find_anchors"]
 
+# Reasoned, no record.
 ANCHORS = 3
 LEAST_CORRELATION = 0.7
 LOOKED_AT = 20_000

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kermix.checks import NUMBERS_AT_ONCE, rows_at_once
 from kermix.data.schema.monotone import LARGEST_WARPED, MonotoneMap
 from kermix.data.schema.schema import EncodedTable, Schema
 
@@ -119,11 +120,11 @@ class SeveralMaps(nn.Module):
         return table.gather(1, k.mT).mT
 
 
+# Reasoned, no record.
 RIDGE = 1e-7
 FINEST, WIDEST = 1e-5, 3.0  # errors of lines, in normal scores
 FARTHEST = 1e100  # in deviations of a column: squares of what is farther are not finite
 SLIPS = 1e-5
-SOLVED_AT_ONCE = 2**22  # entries of matrices
 GROUPS, SMALLEST_GROUP = 16, 16  # of rows that have about as many numbers
 
 
@@ -195,7 +196,7 @@ class StraightLines(nn.Module):
         self,
         lines: Lines,
         maps: tuple[MonotoneMap, ...],
-        solved_at_once: int = SOLVED_AT_ONCE,
+        solved_at_once: int = NUMBERS_AT_ONCE,
     ) -> None:
         super().__init__()
         self.maps = SeveralMaps(maps)
@@ -233,7 +234,7 @@ class StraightLines(nn.Module):
         if not self.training and bool((seen == seen[0]).all()):
             return self._given(values, *self._factors(seen[:1]))
         regimes, numbers = self.centre.shape
-        size = max(1, self.solved_at_once // (regimes * numbers**2))
+        size = rows_at_once(regimes * numbers**2, self.solved_at_once)
         order = torch.arange(len(seen), device=seen.device)
         if not seen.is_cuda:  # rows of as many numbers are solved together, without the others
             order = seen.sum(1).argsort(stable=True)
@@ -297,6 +298,7 @@ class StraightLines(nn.Module):
         return mean, (chance * (variances + spread)).sum(1)
 
 
+# Reasoned, no record.
 LEARNED_FROM, FEWEST = 10_000, 20  # rows, up to twice as many of the first
 TREE_REFERENCE_FINEST = 1e-4  # errors in normal scores, below which they are not told apart
 LARGEST_ERROR = 10.0  # in units of its width, so that a few rows do not widen all
@@ -354,6 +356,7 @@ def gains_by_trees(
     return float(np.maximum((wanted[judged] ** 2 - z**2) / 2 - log_scales, worst).mean())
 
 
+# Reasoned, no record.
 LOOKED_AT, SORTED, JUDGED = 20_000, 5000, 2000  # rows for lines, for regimes, for their gains
 MOST_NUMBERS, MOST_WORK = 64, 8 * 40**3  # work: regimes times the cube of numbers
 LEAST_FILLED = 0.5  # share of rows: columns with more gaps have no part in lines
@@ -363,6 +366,7 @@ ROWS_OF_REGIMES = 4  # for each number and regime: too many regimes are seen by 
 LEAST_MORE = 0.5  # nats of a row that more regimes must tell
 LEAST_GAIN = 1.0  # nats: the error of a line is a third of the spread of the number
 CLOSE_GAIN = 4.0  # nats: the error is a fiftieth of the spread, as in sums with a few slips
+# results/bench/generated-tables-choosing-h200.json; -choosing-all-lines-: without this rule.
 MORE_THAN_TREES = 1.0  # nats of a row: what trees know as well, a network learns without lines
 WORST = -10.0  # nats of a row: a mixture has room for a few that are off the line
 LEFT_OUT = 0.01  # share of rows that are farthest from the others

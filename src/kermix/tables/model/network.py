@@ -19,6 +19,7 @@ from kermix.tables.model.linear_relations import FINEST, Expected, StraightLines
 
 __all__ = ["ColumnParts", "TableNetwork"]
 
+# Reasoned, no record.
 LARGEST_LOGIT = 25.0  # so that sums of exponentials neither overflow nor vanish
 SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 10.0  # of what lines expect, or of normal scores
 KNOTS = 12

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kermix.checks import rows_at_once
 from kermix.data.readers.frames import Frame
 from kermix.data.schema.columns import UNKNOWN
 from kermix.data.schema.schema import EncodedTable, Schema
@@ -29,20 +30,20 @@ __all__ = [
     "draw_cells",
     "most_likely_cells",
     "most_likely_rows",
+    "network_rows_at_once",
     "orders_of",
-    "rows_at_once",
 ]
 
 Rows = tuple[Tensor, Tensor]  # codes (N, D), values (N, Q)
+# Reasoned, no record; draws depend on the first, through the order of random numbers.
 LARGEST_BLOCK = 8192
-NUMBERS_AT_ONCE = 32_000_000
 TRIES = 20  # of rows whose sums would leave the range of a column
 
 
-def rows_at_once(network: TableNetwork) -> int:
+def network_rows_at_once(network: TableNetwork) -> int:
     """Rows whose outputs are held at a time: some 100 MB of them."""
     wide = network.members * network.out.out_features + network.layout.total
-    return max(1, min(LARGEST_BLOCK, NUMBERS_AT_ONCE // max(1, wide)))
+    return rows_at_once(wide, 32_000_000, most=LARGEST_BLOCK)
 
 
 @torch.no_grad()
@@ -73,7 +74,7 @@ def complete(
             each column of a block: who raises in it stops the work.
     """
     parts = []
-    for rows in torch.arange(len(codes), device=codes.device).split(rows_at_once(network)):
+    for rows in torch.arange(len(codes), device=codes.device).split(network_rows_at_once(network)):
         block = codes[rows], values[rows], seen[rows]
         *drawn, beyond = _completed(network, *block, generator, excluded, on_rows)
         for _ in range(TRIES):
@@ -231,7 +232,7 @@ def chain_log_density(
         on_rows: Called with the number of rows that are done, block by block.
     """
     found = []
-    size = rows_at_once(network)
+    size = network_rows_at_once(network)
     known = torch.ones_like(codes, dtype=torch.bool) if known is None else known
     if derivatives is None:
         derivatives = torch.zeros(codes.shape, device=codes.device)
@@ -285,7 +286,7 @@ def most_likely_cells(
         on_rows: Called with the number of rows that are done, block by block.
     """
     codes, values, seen = codes.clone(), values.clone(), seen.clone()
-    for rows in torch.arange(len(codes), device=codes.device).split(rows_at_once(network)):
+    for rows in torch.arange(len(codes), device=codes.device).split(network_rows_at_once(network)):
         block = codes[rows], values[rows], seen[rows]
         codes[rows], values[rows] = _filled(network, schema, *block)
         if on_rows is not None:

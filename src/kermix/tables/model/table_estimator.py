@@ -43,8 +43,8 @@ from kermix.tables.model.sampling import (
     complete,
     most_likely_cells,
     most_likely_rows,
+    network_rows_at_once,
     orders_of,
-    rows_at_once,
 )
 from kermix.tables.model.table_settings import TableModelSettings, table_split
 from kermix.tables.model.table_training import TableModelTask
@@ -268,7 +268,8 @@ class TableAnswers:
     @torch.no_grad()
     def _parts(self, cells: Cells) -> ColumnParts:
         codes, values, seen = cells
-        blocks = torch.arange(len(codes), device=codes.device).split(rows_at_once(self.network_))
+        size = network_rows_at_once(self.network_)
+        blocks = torch.arange(len(codes), device=codes.device).split(size)
         found = [self.network_(codes[b], values[b], seen[b]) for b in blocks]
         found = found or [self.network_(codes, values, seen)]
         return ColumnParts(*(torch.cat(part) for part in zip(*found, strict=True)))

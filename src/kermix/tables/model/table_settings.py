@@ -13,6 +13,7 @@ from kermix.tables.model.training_rows import OtherRows, split_rows
 
 __all__ = ["FEWEST_HELD_OUT", "TableModelSettings", "check_table_shares", "table_split"]
 
+# Reasoned, no record.
 FEWEST_HELD_OUT, ENOUGH_HELD_OUT, MOST_HELD_OUT = 8, 300, 4096
 
 

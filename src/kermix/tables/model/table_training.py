@@ -14,7 +14,7 @@ from kermix.distributed.ranks import Ranks
 from kermix.tables.model.calibration import Crossing, calibrate
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
-from kermix.tables.model.sampling import rows_at_once
+from kermix.tables.model.sampling import network_rows_at_once
 from kermix.tables.model.table_settings import (
     FEWEST_HELD_OUT,
     TableModelSettings,
@@ -28,6 +28,7 @@ from kermix.training.schedules import learning_rate
 
 __all__ = ["MaskBatch", "TableModelTask", "ordered_questions", "questions_of", "random_questions"]
 
+# Reasoned, no record.
 LINKS_FIRST = 0.7  # share of rows that see all links
 
 
@@ -97,10 +98,6 @@ def _subsets(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     return ranks < count
 
 
-LOOKS = 4096  # at held-out rows in a report, with different columns seen
-REPORTS = 40  # in a training
-
-
 class TableModelTask(Task):
     """A fit of a table network.
 
@@ -112,6 +109,7 @@ class TableModelTask(Task):
         settings: How to train.
         network: A trained network to go on with, instead of a new one; it is changed, unless no
             step is better for the rows held out.
+        looks: How often held-out rows are looked at in a report, with different columns seen.
     """
 
     model: TableNetwork
@@ -123,8 +121,10 @@ class TableModelTask(Task):
         rows: TableRows | StoredRows,
         settings: TableModelSettings,
         network: TableNetwork | None = None,
+        looks: int = 4096,
     ) -> None:
         self.settings = settings
+        self._looks = looks
         self._rows: TableRows | StoredRows = rows
         self._goes_on = network is not None
         with torch.random.fork_rng(devices=[]):
@@ -183,11 +183,6 @@ class TableModelTask(Task):
     def total(self) -> int:
         """Steps."""
         return self.settings.steps
-
-    @property
-    def reports_every(self) -> int:
-        """A fortieth of the whole."""
-        return max(1, self.settings.steps // REPORTS)
 
     def learning_rate(self, step: int) -> float:
         """One rise and fall."""
@@ -274,7 +269,7 @@ class TableModelTask(Task):
         if self.settings.target_share:
             return self._of_target(held, device)
         generator = torch.Generator().manual_seed(self.settings.seed + 1)
-        asked = self._questions(held * max(1, LOOKS // max(1, held)), generator)
+        asked = self._questions(held * max(1, self._looks // max(1, held)), generator)
         return MaskBatch(*(part.to(device) for part in asked))
 
     @torch.no_grad()
@@ -335,7 +330,7 @@ class TableModelTask(Task):
         """By rows held out, with as many questions as fit into memory."""
         held = len(self._calibrating)
         asked = self._judged_questions(held, self.generator.device)
-        looks = min(len(asked.seen), rows_at_once(self.model))
+        looks = min(len(asked.seen), network_rows_at_once(self.model))
         asked = asked.part(slice(looks))
         every = torch.arange(looks, device=self._calibrating.device) % held
         some = self._calibrating[every]

@@ -132,6 +132,7 @@ class StoreWriter:
         )
 
 
+# Reasoned, no record.
 LARGEST_SHUFFLE = 2**20  # rows; beyond, an order of all of them would be what memory is full of
 
 

@@ -19,7 +19,7 @@ from kermix.tables.model.conditioning import place_of
 from kermix.tables.model.distribution import ColumnDistribution
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
-from kermix.tables.model.sampling import rows_at_once
+from kermix.tables.model.sampling import network_rows_at_once
 from kermix.tables.runs.table_mixture import TableMixture
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding, tensors_of
 from kermix.training.loop import load_model, make_fabric
@@ -241,7 +241,7 @@ def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) 
     made = {c.name: c.source(key_seed(generator)) for c in model.schema_.left_out
             if c.what == "key"}  # fmt: skip
     if not isinstance(model, TableMixture):
-        size = blocks * rows_at_once(model.network_)
+        size = blocks * network_rows_at_once(model.network_)
     for start in range(0, n, size):
         rows = min(size, n - start)
         part = model.sample(rows, random_state=generator, frame="arrow", **options)
