@@ -334,6 +334,28 @@ def test_a_renamed_value_is_told_from_both_sides():
     assert "renamed" not in both.short
 
 
+def towns(**counts):
+    return pd.DataFrame({"town": [t for t, count in counts.items() for _ in range(count)]})
+
+
+def test_shares_beside_a_value_that_is_gone_are_of_all_rows():
+    first = towns(Bonn=136, Koeln=208, Trier=156)
+    second = towns(Koeln=354, Trier=146)
+    change = km.compare(first, second, permutations=19).verdict.columns[0].change
+    assert change == "27.2 % -> 0 %; more Koeln, 41.6 % -> 70.8 %"
+    # What moved among the others must have moved among all in the same direction.
+    first, second = towns(A=300, B=200), towns(A=240, B=60, H=200)
+    change = km.compare(first, second, permutations=19).verdict.columns[0].change
+    assert change == "0 % -> 40 %; B less often, 40 % -> 12 %"
+
+
+def test_values_that_one_would_not_see_are_quoted():
+    first, second = towns(A=100, B=150), towns(**{" A": 100, "B": 150})
+    column = km.compare(first, second, permutations=19).verdict.columns[0]
+    assert column.short == 'A probably renamed " A"'
+    assert column.change.startswith('A 40 % -> 0 %, " A" 0 % -> 40 %')
+
+
 def test_of_many_new_values_the_largest_are_named():
     first, second = graded(2000, 0), graded(2000, 1)
     for k in range(6):
