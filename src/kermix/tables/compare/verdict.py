@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from kermix.tables.compare.coincidence import repeats_unexplained
 from kermix.tables.compare.column_changes import ComparedRows, change_of, difference_of
 from kermix.two_sample.aggregate import ColumnTest, aggregate_rows
 from kermix.two_sample.classifier_test import ToldApart, tell_apart
@@ -98,6 +99,9 @@ class Verdict:
         note: Further remarks, for sketches.
         repeated: How many rows of each set were left out because they repeat others of it, more
             often than coincidence explains.
+        unexplained: About how many rows of each set repeat others more often than chance explains
+            and count nevertheless, because those that coincide by chance cannot be told from
+            them; only looked for in sets that differ.
     """
 
     different: bool
@@ -116,6 +120,7 @@ class Verdict:
     method: str = ""
     note: str = ""
     repeated: tuple[int, int] = (0, 0)
+    unexplained: tuple[int, int] = (0, 0)
 
     def sentence(self) -> str:
         """The answer in one sentence or two."""
@@ -131,9 +136,19 @@ class Verdict:
             if count
         ]
         answer = self._answer()
-        if not repeats:
+        if repeats:
+            answer = f"Apart from {_listed(repeats)}: {answer[0].lower()}{answer[1:]}"
+        within = [
+            f"within {name} (about {_coarse(count):,} of {rows:,} rows)"
+            for count, name, rows in zip(self.unexplained, self.names, self.rows, strict=True)
+            if count
+        ]
+        if not within:
             return answer
-        return f"Apart from {_listed(repeats)}: {answer[0].lower()}{answer[1:]}"
+        return (
+            f"Rows repeat more often {_listed(within)} than chance explains, and the p-value takes "
+            f"each as a row of its own, so that copies alone may be what differs. {answer}"
+        )
 
     def _answer(self) -> str:
         if self.pvalue is None:
@@ -216,6 +231,11 @@ class Verdict:
         return {"sentence": self.sentence(), **asdict(self)}
 
 
+def _coarse(count: int) -> int:
+    """An estimate to two digits."""
+    return round(count, min(0, 2 - len(str(count))))
+
+
 def auc_text(area: float) -> str:
     """Two digits, and more where it would look like 1 and is not."""
     if area < 0.99:
@@ -275,6 +295,7 @@ class JudgementTask:
             names=self.names,
             rows=(n, len(pooled) - n),
             repeated=self.repeated,
+            unexplained=repeats_unexplained(rows) if test.different else (0, 0),
             too_few_rows=test.too_few_rows,
             too_few_permutations=test.too_few_permutations,
             smallest_pvalue=test.smallest_pvalue,
