@@ -201,7 +201,10 @@ def _beyond_columns(
     for column, rest in groups:
         (own_j, in_column), (own_rest, in_rest) = shares(column), shares(rest)
         slope = 2 * (own / equal - own_j / in_column - own_rest / in_rest + 1)
-        found.append((math.log(equal / in_column / in_rest), weights @ slope**2 / size**2))
+        variance = float(weights @ slope**2) / size**2
+        # Pairs of equal rows vary by themselves: they are in the slopes twice.
+        variance = max(variance / 2, variance - 2 / (size**2 * equal))
+        found.append((math.log(equal / in_column / in_rest), variance))
     return np.array(found)
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "groups_of",
     "new_and_gone",
     "number_text",
+    "values_of_one",
 ]
 
 UNKNOWN = "(unknown)"
@@ -264,6 +265,28 @@ def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Chan
         moved = _share([names[k] for k in both], *(s[both] for s in shares))
     more = "" if moved is None else f"; {moved.short}, {moved.told}"
     return Change(", ".join(words), ", ".join(changes) + more)
+
+
+def values_of_one(values: ColumnValues, n: int) -> Change | None:
+    """Values that are new or gone beyond chance, as numbers of rows; None if there are none.
+
+    Example:
+        >>> codes = np.array([0] * 60 + [0] * 50 + [1] * 10)
+        >>> values_of_one(ColumnValues("grade", "category", codes=codes, names=("A", "Z")), 60)
+        Change(short='more Z', told='Z: 0 -> 10 rows')
+    """
+    if values.codes is None:
+        return None
+    a, b = (np.bincount(c, minlength=len(values.names)) for c in sides_of(values.codes, n))
+    names = ["gaps" if name == MISSING else _quoted(name) for name in values.names]
+    new, gone = new_and_gone(a, b)
+    both = [*new, *gone]
+    if not both:
+        return None
+    told = [f"{names[k]}: {a[k]:,} -> {b[k]:,} rows" for k in both[:NAMED]]
+    told += [f"{len(both) - NAMED} more values"] * (len(both) > NAMED)
+    first = names[both[0]]
+    return Change(f"more {first}" if len(new) else f"{first} less often", ", ".join(told))
 
 
 def new_and_gone(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,12 @@ from typing import Any
 import torch
 
 from kermix.tables.compare.coincidence import repeats_unexplained
-from kermix.tables.compare.column_changes import ComparedRows, change_of, difference_of
+from kermix.tables.compare.column_changes import (
+    ComparedRows,
+    change_of,
+    difference_of,
+    values_of_one,
+)
 from kermix.two_sample.aggregate import ColumnTest, aggregate_rows
 from kermix.two_sample.classifier_test import ToldApart, tell_apart
 from kermix.two_sample.mean_test import MeanTest
@@ -42,6 +47,9 @@ class ColumnVerdict:
         kind: "number", "time" or "category".
         short: What changed most from the first sample to the second, in two words.
         change: The same with numbers.
+        only: If the column does not differ, values that only one of the samples has beyond chance,
+            as numbers of rows, by a test of each column's values that is not corrected for the
+            number of columns.
         difference: Total variation between the two samples over at most twenty groups of the
             column's values: 0 if they are the same, 1 if they have no value in common.
 
@@ -54,11 +62,12 @@ class ColumnVerdict:
     short: str
     change: str
     difference: float | None = None
+    only: str = ""
 
     def told(self, level: float) -> str:
         """What changed, if the column differs at a level."""
         if self.pvalue > level:
-            return "no clear difference"
+            return f"no clear difference; {self.only}" if self.only else "no clear difference"
         return f"{self.short}: {self.change}"
 
 
@@ -146,8 +155,8 @@ class Verdict:
         if not within:
             return answer
         return (
-            f"Rows repeat more often {_listed(within)} than chance explains, and the p-value takes "
-            f"each as a row of its own, so that copies alone may be what differs. {answer}"
+            f"Rows repeat more often {_listed(within)} than chance explains, and the p-value "
+            f"takes each as a row of its own, so that copies alone may be what differs. {answer}"
         )
 
     def _answer(self) -> str:
@@ -157,8 +166,8 @@ class Verdict:
             return told
         p = f"p = {self.pvalue:.2g}" if self.pvalue >= SMALL else f"p < {SMALL:g}"
         if not self.different:
-            told = self._detectable()
-            shift = f"; {told} would have been found in four of five cases" if told else ""
+            told = self.detectable()
+            shift = f"; {told}" if told else ""
             return f"No difference found at level {self.level:g} ({p}){shift}."
         if self.effect is None or self.interval is None:
             return f"They differ ({p})."
@@ -189,20 +198,28 @@ class Verdict:
             )
         return ""
 
-    def _detectable(self) -> str:
+    def detectable(self) -> str:
         """The smallest change that this many rows can show, in words."""
         if self.detectable_shift is None:
             return ""
+        what = f"shifts of {self.detectable_shift:.2g} standard deviations or more in one column"
         if self.columns and all(c.kind == "category" for c in self.columns):
             points = 50 * self.detectable_shift  # the standard deviation of a share of one half
             if points >= 50:
                 return ""
-            return f"a common value gaining or losing {points:.2g} percentage points"
-        return f"shifts of {self.detectable_shift:.2g} standard deviations or more in one column"
+            what = f"a common value gaining or losing {points:.2g} percentage points"
+        return f"{what} would have been found in four of five cases"
 
     def where(self) -> str:
-        """Which columns and pairs of columns differ most, if any does."""
-        if not self.different or not self.columns:
+        """Which columns and pairs differ most, or, if the sets do not, values of one alone."""
+        if not self.different:
+            alone = [f"{c.column} ({c.only})" for c in self.columns if c.only]
+            if not alone or self.too_few():
+                return ""
+            more = max(0, len(alone) - NAMED_COLUMNS)
+            rest = "" if not more else f"; {more} more column{'s' * (more > 1)}"
+            return f"But only one of them has some values: {_listed(alone[:NAMED_COLUMNS])}{rest}."
+        if not self.columns:
             return ""
         found = [
             f"{c.column} ({c.short})" for c in self.different_columns[:NAMED_COLUMNS]
@@ -308,10 +325,12 @@ class JudgementTask:
         if pvalue > self.level and len(self.rows.names) > MANY_COLUMNS:
             return ColumnVerdict(found.column, pvalue, "", "", "")
         values, n = self.rows.column(found.column), self.rows.n
-        change = change_of(values, n)
+        # A column that does not differ has no "new" value, but the number of its rows.
+        only = values_of_one(values, n) if pvalue > self.level else None
+        change = only or change_of(values, n)
         return ColumnVerdict(
             found.column, pvalue, values.kind, change.short, change.told,
-            difference_of(values, n),
+            difference_of(values, n), only.told if only else "",
         )  # fmt: skip
 
 
