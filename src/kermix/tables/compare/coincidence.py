@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kermix.kernels.subsets import distinct_rows
-from kermix.tables.compare.column_changes import ColumnValues, ComparedRows
+from kermix.tables.compare.column_changes import CLEAR, ColumnValues, ComparedRows
 
 __all__ = [
     "chance_of_equal_rows",
@@ -21,7 +21,6 @@ FINEST = 1e-7  # steps of a column that are told, relative to its range
 ROUNDING = 2 * torch.finfo(torch.float32).eps  # of numbers that may have been float32
 SAFE = 2.0  # times the estimate
 RARE = 1e-3  # so small a chance is none: of repeats in one sample alone, and of as many in all
-CLEAR = 1.64  # standard deviations, of which one in twenty is larger by chance
 MOST_EQUAL = 0.9  # of a column's pairs: of hardly any that differ, many equal ones would follow
 
 

@@ -20,6 +20,7 @@ from kermix.kernels.distances import Layout
 from kermix.two_sample.column_scores import ColumnPlace, places_of_columns, places_of_names
 
 __all__ = [
+    "CLEAR",
     "Change",
     "ColumnValues",
     "ComparedRows",

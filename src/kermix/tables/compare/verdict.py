@@ -213,12 +213,7 @@ class Verdict:
     def where(self) -> str:
         """Which columns and pairs differ most, or, if the sets do not, values of one alone."""
         if not self.different:
-            alone = [f"{c.column} ({c.only})" for c in self.columns if c.only]
-            if not alone or self.too_few():
-                return ""
-            more = max(0, len(alone) - NAMED_COLUMNS)
-            rest = "" if not more else f"; {more} more column{'s' * (more > 1)}"
-            return f"But only one of them has some values: {_listed(alone[:NAMED_COLUMNS])}{rest}."
+            return self._alone()
         if not self.columns:
             return ""
         found = [
@@ -232,6 +227,15 @@ class Verdict:
         more = max(0, len(self.different_columns) - NAMED_COLUMNS)
         rest = "" if not more else f"; {more} more column{'s differ' if more > 1 else ' differs'}"
         return f"Most different, from {self.names[0]} to {self.names[1]}: {_listed(found)}{rest}."
+
+    def _alone(self) -> str:
+        """Values that one set alone has, if the sets are not called different."""
+        alone = [f"{c.column} ({c.only})" for c in self.columns if c.only]
+        if not alone or self.too_few():
+            return ""
+        more = max(0, len(alone) - NAMED_COLUMNS)
+        rest = "" if not more else f"; {more} more column{'s' * (more > 1)}"
+        return f"But only one of them has some values: {_listed(alone[:NAMED_COLUMNS])}{rest}."
 
     @property
     def different_columns(self) -> tuple[ColumnVerdict, ...]:
