@@ -157,7 +157,9 @@ def test_changed_frequencies_of_few_values_are_found():
              for m in (2, 6)]  # fmt: skip
     for pair in (constant, counts, renamed, codes, [g.assign(all=g.sum(axis=1)) for g in games]):
         assert left_out(*pair) == (0, 0)
-        assert km.compare(*pair, permutations=39).verdict.different
+        verdict = km.compare(*pair, permutations=39).verdict
+        assert verdict.different
+        assert verdict.unexplained == (0, 0)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
@@ -184,3 +186,51 @@ def test_copies_of_a_row_that_both_have_are_left_out_as_those_of_others_are():
     zeros = (found.compared.pooled[found.compared.n :] == 0).all(1).sum()
     assert int(zeros) == pytest.approx(300, abs=30)
     assert not found.verdict.different
+
+
+def people(rng, rows):
+    return pd.DataFrame({
+        "age": rng.integers(18, 70, rows), "sex": rng.choice(["m", "f"], rows),
+        "town": rng.choice([f"t{k}" for k in range(12)], rows), "kids": rng.poisson(1, rows),
+    })  # fmt: skip
+
+
+def visits(rng, rows, mean=8):
+    return pd.DataFrame({"age": rng.integers(18, 70, rows), "visits": rng.poisson(mean, rows)})
+
+
+@pytest.mark.parametrize("table", [people, visits])
+def test_a_file_written_twice_counts_once_however_many_rows_coincide(table):
+    rng = np.random.default_rng(0)
+    first, second = table(rng, 1000), table(rng, 500)
+    twice = pd.concat([second, second]).sample(frac=1, random_state=0)
+    verdict = km.compare(first, twice, permutations=39).verdict
+    assert verdict.repeated == (0, 500)
+    assert verdict.rows == (1000, 500)
+    assert not verdict.different
+    assert left_out(first, second) == (0, 0)
+
+
+def test_copies_among_rows_that_coincide_are_said_before_a_difference():
+    found = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        first, second = visits(rng, 900), visits(rng, 600)
+        again = second.sample(300, random_state=seed)
+        verdict = km.compare(first, pd.concat([second, again]), permutations=39).verdict
+        found.append(verdict.different)
+        if not verdict.different:
+            continue
+        assert verdict.unexplained == (0, pytest.approx(300, abs=200))
+        told = "Rows repeat more often within data frame (2) (about "
+        assert verdict.sentence().startswith(told)
+        assert "and the p-value takes each as a row of its own" in verdict.headline()
+    assert any(found)
+
+
+def test_rows_without_copies_are_not_said_to_be_repeated():
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        verdict = km.compare(visits(rng, 900), visits(rng, 900, 7), permutations=39).verdict
+        assert verdict.different
+        assert verdict.headline().startswith("They differ")

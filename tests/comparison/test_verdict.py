@@ -7,12 +7,14 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import kermix as km
 from cases import normal
 from internals import (
     ColumnValues,
     aggregate_test,
+    app,
     auc_text,
     change_of,
     difference_of,
@@ -332,6 +334,58 @@ def test_a_renamed_value_is_told_from_both_sides():
     both = grade_change(first, graded(2000, 1, C="mid", D="low"))
     assert set(both.short.replace(",", "").split()) >= {"new", "mid", "low", "no", "C", "D"}
     assert "renamed" not in both.short
+
+
+def towns(**counts):
+    return pd.DataFrame({"town": [t for t, count in counts.items() for _ in range(count)]})
+
+
+def test_shares_beside_a_value_that_is_gone_are_of_all_rows():
+    first = towns(Bonn=136, Koeln=208, Trier=156)
+    second = towns(Koeln=354, Trier=146)
+    change = km.compare(first, second, permutations=19).verdict.columns[0].change
+    assert change == "27.2 % -> 0 %; more Koeln, 41.6 % -> 70.8 %"
+    # What moved among the others must have moved among all in the same direction.
+    first, second = towns(A=300, B=200), towns(A=240, B=60, H=200)
+    change = km.compare(first, second, permutations=19).verdict.columns[0].change
+    assert change == "0 % -> 40 %; B less often, 40 % -> 12 %"
+
+
+def test_a_value_of_one_set_is_counted_where_no_difference_is_found(tmp_path):
+    tables = []
+    for seed in (0, 50):
+        rng = np.random.default_rng(seed)
+        grade = rng.choice(list("ABCDE"), 600)
+        if seed:
+            grade[:12] = "Z"
+        numbers = {f"x{k}": rng.normal(size=600) for k in range(4)}
+        tables.append(pd.DataFrame({"grade": grade, **numbers}))
+    result = km.compare(*tables, permutations=39)
+    assert not result.verdict.different
+    column = next(c for c in result.verdict.columns if c.column == "grade")
+    assert (column.short, column.change) == ("more Z", "Z: 0 -> 12 rows")
+    said = "But only one of them has some values: grade (Z: 0 -> 12 rows)."
+    assert result.verdict.sentence().endswith(said)
+    files = [tmp_path / f"{name}.csv" for name in "ab"]
+    for table, file in zip(tables, files, strict=True):
+        table.to_csv(file, index=False)
+    page = tmp_path / "page.html"
+    shell = CliRunner().invoke(
+        app, ["compare", *map(str, files), "--permutations", "39", "--report", str(page)],
+        env={"COLUMNS": "200"},
+    )  # fmt: skip
+    told = " ".join(shell.output.split())
+    assert told.startswith("No difference found")
+    assert said in told
+    assert "no clear difference; Z: 0 -> 12 rows" in told
+    assert "grade (Z: 0 -&gt; 12 rows)" in page.read_text()
+
+
+def test_values_that_one_would_not_see_are_quoted():
+    first, second = towns(A=100, B=150), towns(**{" A": 100, "B": 150})
+    column = km.compare(first, second, permutations=19).verdict.columns[0]
+    assert column.short == 'A probably renamed " A"'
+    assert column.change.startswith('A 40 % -> 0 %, " A" 0 % -> 40 %')
 
 
 def test_of_many_new_values_the_largest_are_named():

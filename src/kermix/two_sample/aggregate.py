@@ -47,6 +47,7 @@ __all__ = [
     "aggregate_rows",
     "aggregate_test",
     "permutations_for",
+    "shift_found",
 ]
 
 
@@ -296,7 +297,7 @@ def aggregate_rows(
         rows_used=units.used,
         smallest_pvalue=_smallest(sizes, permutations, groups),
         smallest_of_rows=_smallest(sizes, None, groups),
-        detectable_shift=_detectable_shift(units.used, level, len(places)),
+        detectable_shift=shift_found(units.used, level, len(places)),
         method=units.told,
         statistic=float(total[0]),
         null=total[1:],
@@ -350,7 +351,7 @@ def _smallest(
     return smallest_pvalue(*sizes, permutations)
 
 
-def _detectable_shift(sizes: tuple[int, int], level: float, columns: int) -> float:
+def shift_found(sizes: tuple[int, int], level: float, columns: int) -> float:
     """Of one of so many independent normal columns, found with a probability of at least 0.8."""
     tails = torch.special.ndtri(torch.tensor([1 - level / (2 * max(1, columns)), POWER]).double())
     factor = SHIFT_OF_THE_FAMILY + SHIFT_OF_FEW_ROWS / min(sizes)

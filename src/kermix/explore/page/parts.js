@@ -26,7 +26,7 @@
       const rows = [
         [s.density_name, `${number(s.log_density)} nats a row (${s.references.map(([n, v]) => `${n}: ${number(v)}`).join("; ")})`],
         ["told apart from data", s.detection === null ? "too few rows to tell" : `${number(s.detection)} (1: a classifier cannot, 0: it always can)`],
-        ["exact copies of training rows", `${kermix.percent(s.copies)} of the samples (${kermix.percent(s.copies_held)} of held-out rows)`],
+        ["exact copies of training rows", `${kermix.percent(s.copies)} of the samples${s.copies_held == null ? "" : ` (${kermix.percent(s.copies_held)} of held-out rows)`}`],
         ["distance to the closest training row", `median ${number(p.samples[0])}, 5 % quantile ${number(p.samples[1])}${p.held_out ? ` (held-out rows: ${number(p.held_out[0])} and ${number(p.held_out[1])})` : ""}`],
       ];
       if (p.nearer_to_training !== null) rows.push(["nearer to a training row than a held-out row is", `${kermix.percent(p.nearer_to_training)} (about 50 % if nothing is copied)`]);

@@ -8,9 +8,14 @@ import torch
 from torch import Tensor
 
 from kermix.kernels.subsets import distinct_rows
-from kermix.tables.compare.column_changes import ColumnValues, ComparedRows
+from kermix.tables.compare.column_changes import CLEAR, ColumnValues, ComparedRows
 
-__all__ = ["chance_of_equal_rows", "poisson_tail", "repeats_beyond_coincidence"]
+__all__ = [
+    "chance_of_equal_rows",
+    "poisson_tail",
+    "repeats_beyond_coincidence",
+    "repeats_unexplained",
+]
 
 # Reasoned, no record.
 FINEST = 1e-7  # steps of a column that are told, relative to its range
@@ -101,6 +106,10 @@ def repeats_beyond_coincidence(rows: ComparedRows) -> Tensor:  # (n + m,), bool
 
     Then of a row that the other sample does not have, the first copy counts, and of rows that
     both have, as large a share as of these. A single row of very many copies is no repeat.
+
+    However many rows coincide, a sample that was written twice has an even number of each; of
+    rows drawn independently, at most half of the numbers are even. So where all are multiples of
+    one number, too many to be so by chance, a sample counts once as a whole.
     """
     n, total = rows.n, len(rows.pooled)
     kept, place = distinct_rows(rows.pooled + 0.0)
@@ -113,23 +122,103 @@ def repeats_beyond_coincidence(rows: ComparedRows) -> Tensor:  # (n + m,), bool
     sizes = n, total - n
     by_columns = None
     for k in (0, 1):
-        repeated = (counts[k] > 1) & (counts[1 - k] == 0)
-        ratio = sizes[k] / (2 * sizes[1 - k])
-        if _binomial_tail(int(repeated.sum()), both, ratio / (1 + ratio)) > RARE:
-            continue
-        if by_columns is None:
-            by_columns = _equal_by_columns(rows, kept, counts)
-        if poisson_tail(int(repeated.sum()), by_columns[k]) > RARE:
-            continue
-        # Copies of rows that both have are told by none; they are as many of them as of others.
-        alone = (counts[k] > 0) & (counts[1 - k] == 0)
-        times = counts[k][alone].mean()
-        counted = torch.where(alone, 1.0, (counts[k] / times).round().clamp(min=1))
+        counted = _once(counts[k])
+        if counted is None:
+            repeated = (counts[k] > 1) & (counts[1 - k] == 0)
+            ratio = sizes[k] / (2 * sizes[1 - k])
+            if _binomial_tail(int(repeated.sum()), both, ratio / (1 + ratio)) > RARE:
+                continue
+            if by_columns is None:
+                by_columns = _equal_by_columns(rows, kept, counts)
+            if poisson_tail(int(repeated.sum()), by_columns[k]) > RARE:
+                continue
+            # Copies of rows that both have are told by none; they are as many as of others.
+            alone = (counts[k] > 0) & (counts[1 - k] == 0)
+            times = counts[k][alone].mean()
+            counted = torch.where(alone, 1.0, (counts[k] / times).round().clamp(min=1))
         mine = (second == k).nonzero()[:, 0]
         ordered, order = place[mine].sort(stable=True)
         earlier = torch.arange(len(mine)) - torch.searchsorted(ordered, ordered)
         found[mine[order]] = earlier >= counted[ordered]
     return found
+
+
+def _once(counts: Tensor) -> Tensor | None:
+    """How often each distinct row counts, if the sample is several copies of one, or None.
+
+    Equal numbers of all rows are those of a design, or of rows that are told by the other sample.
+    """
+    some = counts[counts > 0].long()
+    times = math.gcd(*some.tolist())
+    if times < 2 or 0.5 ** len(some) > RARE or int(some.max()) == times:
+        return None
+    return counts / times
+
+
+@torch.no_grad()
+def repeats_unexplained(rows: ComparedRows) -> tuple[int, int]:
+    r"""About how many rows of each sample repeat others where columns do not explain it.
+
+    Of the columns that tell rows apart, let $u$ be the share of a sample's pairs of rows that are
+    equal, $u_j$ of those that are equal in column `j`, and $u_{-j}$ in all others. What is beyond
+    columns, $u / (u_j u_{-j})$, is 1 if column `j` is independent of the others, and changed
+    frequencies leave it so; copies make it larger for each `j`. The smallest excess over the
+    other sample's counts if it is clear, by the variances of these numbers to first order, and if
+    no more rows than there are can be behind it: where many coincide, a slightly stronger
+    dependence of columns is as many pairs as many copies are, and is no reason to speak of them.
+    """
+    kept, place = distinct_rows(rows.pooled + 0.0)
+    if len(kept) == len(rows.pooled):
+        return 0, 0
+    codes = [_numbered(rows.column(name, kept)) for name in rows.names]
+    key = _key(codes, range(len(codes)))
+    if len(key) < 2 or not _tells(codes, key):
+        return 0, 0
+    groups = [(codes[j], _together(codes, [i for i in key if i != j])) for j in key]
+    first, second = (
+        np.bincount(side.numpy(), minlength=len(kept)).astype(float)
+        for side in (place[: rows.n], place[rows.n :])
+    )
+    beyond = _beyond_columns(first, groups), _beyond_columns(second, groups)
+    return _copies(first, *beyond), _copies(second, *reversed(beyond))
+
+
+def _beyond_columns(
+    weights: np.ndarray, groups: list[tuple[np.ndarray, np.ndarray]]
+) -> np.ndarray | None:  # (columns, 2): logarithms, and their variances
+    size = weights.sum()
+
+    def shares(ids: np.ndarray) -> tuple[np.ndarray, float]:
+        own = (np.bincount(ids, weights)[ids] - 1) / (size - 1)
+        return own, float(weights @ own / size)
+
+    if size < 2:
+        return None
+    own, equal = shares(np.arange(len(weights)))
+    if not equal:
+        return None
+    found = []
+    for column, rest in groups:
+        (own_j, in_column), (own_rest, in_rest) = shares(column), shares(rest)
+        slope = 2 * (own / equal - own_j / in_column - own_rest / in_rest + 1)
+        variance = float(weights @ slope**2) / size**2
+        # Pairs of equal rows vary by themselves: they are in the slopes twice.
+        variance = max(variance / 2, variance - 2 / (size**2 * equal))
+        found.append((math.log(equal / in_column / in_rest), variance))
+    return np.array(found)
+
+
+def _copies(weights: np.ndarray, mine: np.ndarray | None, other: np.ndarray | None) -> int:
+    """How many pairs of equal rows a sample has in excess of what another one has."""
+    if mine is None or other is None:
+        return 0
+    more = mine[:, 0] - other[:, 0]
+    clear = more > CLEAR * np.sqrt(mine[:, 1] + other[:, 1])
+    if not clear.all():
+        return 0
+    excess = float(weights @ (weights - 1)) / 2 * -math.expm1(-float(more.min()))
+    again = int(weights.sum()) - int((weights > 0).sum())
+    return min(round(excess), again) if excess <= weights.sum() else 0
 
 
 def _binomial_tail(successes: int, failures: int, chance: float) -> float:

@@ -22,6 +22,7 @@ from kermix.two_sample.column_scores import (
 )
 
 __all__ = [
+    "CLEAR",
     "Change",
     "ColumnValues",
     "ComparedRows",
@@ -31,6 +32,7 @@ __all__ = [
     "groups_of",
     "new_and_gone",
     "number_text",
+    "values_of_one",
 ]
 
 UNKNOWN = "(unknown)"
@@ -230,12 +232,14 @@ def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Chan
         >>> change_of_counts(["A", "B", "H"], np.array([60, 40, 0]), np.array([59, 40, 1]))
         Change(short='more H', told='0 -> 1 row')
     """
-    names = ["gaps" if name == MISSING else name for name in names]
+    given = names
+    names = ["gaps" if name == MISSING else _quoted(name) for name in names]
     sizes = max(1, int(a.sum())), max(1, int(b.sum()))
     shares = a / sizes[0], b / sizes[1]
     new, gone = new_and_gone(a, b)
     both = np.flatnonzero((a > 0) & (b > 0))
-    moved = _moved(names, a[both], b[both], both)
+    at = _moved(a[both], b[both], [s[both] for s in shares])
+    moved = None if at is None else _change_of_share(names, *shares, int(both[at]))
     if not len(new) + len(gone):
         k, found = _most_moved(*shares), _share(names, *shares)
         # Of a value that may be absent by chance, rows: 0 % would say more.
@@ -243,7 +247,7 @@ def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Chan
             return Change(found.short, f"{a[k]} -> {b[k]} row{'' if b[k] == 1 else 's'}")
         return found
     named = [k for k in (*new, *gone) if names[k] != "gaps"]
-    renamed = _renamed(names, a, b, named, others_moved=moved is not None)
+    renamed = _renamed(given, a, b, named, others_moved=moved is not None)
     left = [[k for k in some if all(k not in pair for pair in renamed)] for some in (new, gone)]
     words = [f"{names[v]} probably renamed {names[w]}" for v, w in renamed[:NAMED]]
     words += [f"{len(renamed) - NAMED} more renamed"] * (len(renamed) > NAMED)
@@ -264,6 +268,28 @@ def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Chan
         moved = _share([names[k] for k in both], *(s[both] for s in shares))
     more = "" if moved is None else f"; {moved.short}, {moved.told}"
     return Change(", ".join(words), ", ".join(changes) + more)
+
+
+def values_of_one(values: ColumnValues, n: int) -> Change | None:
+    """Values that are new or gone beyond chance, as numbers of rows; None if there are none.
+
+    Example:
+        >>> codes = np.array([0] * 60 + [0] * 50 + [1] * 10)
+        >>> values_of_one(ColumnValues("grade", "category", codes=codes, names=("A", "Z")), 60)
+        Change(short='more Z', told='Z: 0 -> 10 rows')
+    """
+    if values.codes is None:
+        return None
+    a, b = (np.bincount(c, minlength=len(values.names)) for c in sides_of(values.codes, n))
+    names = ["gaps" if name == MISSING else _quoted(name) for name in values.names]
+    new, gone = new_and_gone(a, b)
+    both = [*new, *gone]
+    if not both:
+        return None
+    told = [f"{names[k]}: {a[k]:,} -> {b[k]:,} rows" for k in both[:NAMED]]
+    told += [f"{len(both) - NAMED} more values"] * (len(both) > NAMED)
+    first = names[both[0]]
+    return Change(f"more {first}" if len(new) else f"{first} less often", ", ".join(told))
 
 
 def new_and_gone(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -396,7 +422,10 @@ def _middle_ranks(numbers: np.ndarray) -> np.ndarray:  # between 0 and 1
 
 def _share(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Change:
     """The value whose share changed most."""
-    k = _most_moved(a, b)
+    return _change_of_share(names, a, b, _most_moved(a, b))
+
+
+def _change_of_share(names: Sequence[str], a: np.ndarray, b: np.ndarray, k: int) -> Change:
     return Change(
         "the same"
         if b[k] == a[k]
@@ -410,16 +439,21 @@ def _most_moved(a: np.ndarray, b: np.ndarray) -> int:
     return int(np.argmax(np.abs(b - a) + 1e-9 * (b > a)))
 
 
-def _moved(names: Sequence[str], a: np.ndarray, b: np.ndarray, at: np.ndarray) -> Change | None:
-    """Of values that both samples have, the one whose share among these clearly changed most."""
-    if len(at) < 2:
+def _moved(a: np.ndarray, b: np.ndarray, shares: Sequence[np.ndarray]) -> int | None:
+    """Of values that both samples have, the one whose share among these clearly changed most.
+
+    Its share of all rows, which is what is shown, must have changed in the same direction.
+    """
+    if len(a) < 2:
         return None
     sizes = int(a.sum()), int(b.sum())
-    clear = [_share_change((x / sizes[0], y / sizes[1]), sizes) for x, y in zip(a, b, strict=True)]
-    k = int(np.argmax(clear))
-    if math.erfc(clear[k] / math.sqrt(2)) > CHANCE / len(at):
+    clear = np.array(
+        [_share_change((x / sizes[0], y / sizes[1]), sizes) for x, y in zip(a, b, strict=True)]
+    )
+    if math.erfc(clear.max() / math.sqrt(2)) > CHANCE / len(a):
         return None
-    return _share([names[j] for j in at], a / sizes[0], b / sizes[1])
+    same = (b / sizes[1] - a / sizes[0]) * (shares[1] - shares[0]) > 0
+    return int(np.argmax(np.where(same, clear, -1.0)))
 
 
 def _renamed(
@@ -451,6 +485,11 @@ def _renamed(
 
 def _likeness(one: str, two: str) -> float:
     return difflib.SequenceMatcher(None, one.casefold(), two.casefold()).ratio()
+
+
+def _quoted(name: str) -> str:
+    """A value as people read it: in quotes where they would not see what it is."""
+    return name if name and name == name.strip() else f'"{name}"'
 
 
 def _listed(parts: Sequence[str]) -> str:

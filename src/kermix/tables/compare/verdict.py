@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 
-from kermix.tables.compare.column_changes import ComparedRows, change_of, difference_of
+from kermix.tables.compare.coincidence import repeats_unexplained
+from kermix.tables.compare.column_changes import (
+    ComparedRows,
+    change_of,
+    difference_of,
+    values_of_one,
+)
 from kermix.two_sample.aggregate import ColumnTest, aggregate_rows
 from kermix.two_sample.classifier_test import ToldApart, tell_apart
 from kermix.two_sample.mean_test import MeanTest
@@ -38,6 +44,9 @@ class ColumnVerdict:
         kind: "number", "time" or "category".
         short: What changed most from the first sample to the second, in two words.
         change: The same with numbers.
+        only: If the column does not differ, values that only one of the samples has beyond chance,
+            as numbers of rows, by a test of each column's values that is not corrected for the
+            number of columns.
         difference: Total variation between the two samples over at most twenty groups of the
             column's values: 0 if they are the same, 1 if they have no value in common.
 
@@ -50,11 +59,12 @@ class ColumnVerdict:
     short: str
     change: str
     difference: float | None = None
+    only: str = ""
 
     def told(self, level: float) -> str:
         """What changed, if the column differs at a level."""
         if self.pvalue > level:
-            return "no clear difference"
+            return f"no clear difference; {self.only}" if self.only else "no clear difference"
         return f"{self.short}: {self.change}"
 
 
@@ -95,6 +105,9 @@ class Verdict:
         note: Further remarks, for sketches.
         repeated: How many rows of each set were left out because they repeat others of it, more
             often than coincidence explains.
+        unexplained: About how many rows of each set repeat others more often than chance explains
+            and count nevertheless, because those that coincide by chance cannot be told from
+            them; only looked for in sets that differ.
     """
 
     different: bool
@@ -113,6 +126,7 @@ class Verdict:
     method: str = ""
     note: str = ""
     repeated: tuple[int, int] = (0, 0)
+    unexplained: tuple[int, int] = (0, 0)
 
     def sentence(self) -> str:
         """The answer in one sentence or two."""
@@ -128,9 +142,19 @@ class Verdict:
             if count
         ]
         answer = self._answer()
-        if not repeats:
+        if repeats:
+            answer = f"Apart from {_listed(repeats)}: {answer[0].lower()}{answer[1:]}"
+        within = [
+            f"within {name} (about {_coarse(count):,} of {rows:,} rows)"
+            for count, name, rows in zip(self.unexplained, self.names, self.rows, strict=True)
+            if count
+        ]
+        if not within:
             return answer
-        return f"Apart from {_listed(repeats)}: {answer[0].lower()}{answer[1:]}"
+        return (
+            f"Rows repeat more often {_listed(within)} than chance explains, and the p-value "
+            f"takes each as a row of its own, so that copies alone may be what differs. {answer}"
+        )
 
     def _answer(self) -> str:
         if self.pvalue is None:
@@ -139,8 +163,8 @@ class Verdict:
             return told
         p = f"p = {self.pvalue:.2g}" if self.pvalue >= SMALL else f"p < {SMALL:g}"
         if not self.different:
-            told = self._detectable()
-            shift = f"; {told} would have been found in four of five cases" if told else ""
+            told = self.detectable()
+            shift = f"; {told}" if told else ""
             return f"No difference found at level {self.level:g} ({p}){shift}."
         if self.effect is None or self.interval is None:
             return f"They differ ({p})."
@@ -171,20 +195,23 @@ class Verdict:
             )
         return ""
 
-    def _detectable(self) -> str:
+    def detectable(self) -> str:
         """The smallest change that this many rows can show, in words."""
         if self.detectable_shift is None:
             return ""
+        what = f"shifts of {self.detectable_shift:.2g} standard deviations or more in one column"
         if self.columns and all(c.kind == "category" for c in self.columns):
             points = 50 * self.detectable_shift  # the standard deviation of a share of one half
             if points >= 50:
                 return ""
-            return f"a common value gaining or losing {points:.2g} percentage points"
-        return f"shifts of {self.detectable_shift:.2g} standard deviations or more in one column"
+            what = f"a common value gaining or losing {points:.2g} percentage points"
+        return f"{what} would have been found in four of five cases"
 
     def where(self) -> str:
-        """Which columns and pairs of columns differ most, if any does."""
-        if not self.different or not self.columns:
+        """Which columns and pairs differ most, or, if the sets do not, values of one alone."""
+        if not self.different:
+            return self._alone()
+        if not self.columns:
             return ""
         found = [
             f"{c.column} ({c.short})" for c in self.different_columns[:NAMED_COLUMNS]
@@ -197,6 +224,15 @@ class Verdict:
         more = max(0, len(self.different_columns) - NAMED_COLUMNS)
         rest = "" if not more else f"; {more} more column{'s differ' if more > 1 else ' differs'}"
         return f"Most different, from {self.names[0]} to {self.names[1]}: {_listed(found)}{rest}."
+
+    def _alone(self) -> str:
+        """Values that one set alone has, if the sets are not called different."""
+        alone = [f"{c.column} ({c.only})" for c in self.columns if c.only]
+        if not alone or self.too_few():
+            return ""
+        more = max(0, len(alone) - NAMED_COLUMNS)
+        rest = "" if not more else f"; {more} more column{'s' * (more > 1)}"
+        return f"But only one of them has some values: {_listed(alone[:NAMED_COLUMNS])}{rest}."
 
     @property
     def different_columns(self) -> tuple[ColumnVerdict, ...]:
@@ -211,6 +247,11 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON, the sentence first."""
         return {"sentence": self.sentence(), **asdict(self)}
+
+
+def _coarse(count: int) -> int:
+    """An estimate to two digits."""
+    return round(count, min(0, 2 - len(str(count))))
 
 
 def auc_text(area: float) -> str:
@@ -273,6 +314,7 @@ class JudgementTask:
             names=self.names,
             rows=(n, len(pooled) - n),
             repeated=self.repeated,
+            unexplained=repeats_unexplained(rows) if test.different else (0, 0),
             too_few_rows=test.too_few_rows,
             too_few_permutations=test.too_few_permutations,
             smallest_pvalue=test.smallest_pvalue,
@@ -285,10 +327,12 @@ class JudgementTask:
         if pvalue > self.level and len(self.rows.names) > MANY_COLUMNS:
             return ColumnVerdict(found.column, pvalue, "", "", "")
         values, n = self.rows.column(found.column), self.rows.n
-        change = change_of(values, n)
+        # A column that does not differ has no "new" value, but the number of its rows.
+        only = values_of_one(values, n) if pvalue > self.level else None
+        change = only or change_of(values, n)
         return ColumnVerdict(
             found.column, pvalue, values.kind, change.short, change.told,
-            difference_of(values, n),
+            difference_of(values, n), only.told if only else "",
         )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from kermix.errors import OptionError
 from kermix.tables.compare.compare import COUNTED_ONCE, compare
 from kermix.tables.compare.verdict import ColumnVerdict
 from kermix.tables.drift.periods import Periods, read_periods
-from kermix.two_sample.aggregate import permutations_for
+from kermix.two_sample.aggregate import permutations_for, shift_found
 from kermix.two_sample.permutation import smallest_pvalue
 
 __all__ = ["PERIOD_HEADS", "PeriodDrift", "PeriodVerdict", "drift_over_time", "holm"]
@@ -44,6 +44,8 @@ class PeriodVerdict:
         repeated: How many of its rows repeat others of it, more often than coincidence explains;
             each counted once.
         repeated_in_reference: How many rows of the reference do, beside this period.
+        unexplained: About how many rows of both repeat others and count nevertheless, as in
+            `kermix.compare`, so that copies alone may be what differs.
     """
 
     period: str
@@ -58,6 +60,7 @@ class PeriodVerdict:
     too_few_permutations: bool = False
     repeated: int = 0
     repeated_in_reference: int = 0
+    unexplained: int = 0
 
     @property
     def answer(self) -> str:
@@ -80,6 +83,7 @@ class PeriodDrift:
         level: Significance level at which a period is called different.
         noun: Noun for a period, such as "month".
         notes: What was assumed and ignored.
+        detectable: Which change would have been found in the smallest period that was judged.
     """
 
     reference: str
@@ -88,6 +92,7 @@ class PeriodDrift:
     level: float
     noun: str
     notes: tuple[str, ...]
+    detectable: str = ""
 
     @property
     def different(self) -> tuple[PeriodVerdict, ...]:
@@ -137,7 +142,8 @@ class PeriodDrift:
             which = f"None of {total} {self._plural(total)} differs"
             if total == 1:
                 which = f"{judged[0].period} does not differ"
-            return f"{which} from {self.reference} at level {self.level:g}.{left}"
+            shift = f"; {self.detectable}" if self.detectable else ""
+            return f"{which} from {self.reference} at level {self.level:g}{shift}.{left}"
         most = f"most in {', '.join(self.moved[:NAMED])}" if self.moved else ""
         where = f": {most}" if most else ""
         which = f"{count} of {total} {self._plural(total)} differ{'s' * (count == 1)}"
@@ -163,6 +169,8 @@ class PeriodDrift:
             if p.repeated:
                 names.insert(0, f"{p.repeated:,} repeated row{'s' * (p.repeated > 1)}")
             names += [f"{more} more"] * (more > 0)
+            if p.unexplained:
+                names.insert(0, "rows repeat more often than chance explains")
             pvalue = "" if p.pvalue is None else f"{p.pvalue:.2g}"
             lines.append([p.period, f"{p.rows:,}", p.answer, pvalue, auc, ", ".join(names)])
         return lines
@@ -249,6 +257,7 @@ def drift_over_time(
     limited = len(enough) > level * (permutations + 1) * (1 + 1e-9)
     known = {n: k for n, k in reading.kinds.items() if n in first.columns}
     found: dict[str, PeriodVerdict] = {}
+    detectable = ""
     for table in enough:
         result = compare(
             first, table, kinds=known, level=level, permutations=permutations,
@@ -260,8 +269,13 @@ def drift_over_time(
         found[table.name] = PeriodVerdict(
             table.name, table.rows, verdict.different, verdict.pvalue, verdict.pvalue,
             verdict.effect, verdict.interval, verdict.different_columns, False, limited,
-            verdict.repeated[1], verdict.repeated[0],
+            verdict.repeated[1], verdict.repeated[0], sum(verdict.unexplained),
         )  # fmt: skip
+        if table is min(enough, key=lambda t: t.rows):
+            shift = shift_found(verdict.rows, level / len(enough), len(verdict.columns))
+            told = replace(verdict, detectable_shift=shift).detectable()
+            of = f"in the smallest {periods.noun}, {table.name} ({verdict.rows[1]:,} rows), "
+            detectable = told and (of if len(enough) > 1 else "") + told
     if max_points is not None and any(t.rows > max_points for t in periods.tables):
         notes.append(f"Of larger periods {max_points:,} {DRAWN}")
     if any(p.repeated or p.repeated_in_reference for p in found.values()):
@@ -284,7 +298,11 @@ def drift_over_time(
         pvalue = corrected[table.name]
         one = replace(found[table.name], pvalue=pvalue, different=pvalue <= level)
         judged.append(one if one.different else replace(one, columns=()))
-    return PeriodDrift(first.name, first.rows, tuple(judged), level, periods.noun, tuple(notes))
+    if detectable and any(p.different for p in judged):
+        notes.append(f"{detectable[0].upper()}{detectable[1:]}.")
+    return PeriodDrift(
+        first.name, first.rows, tuple(judged), level, periods.noun, tuple(notes), detectable
+    )
 
 
 def able_to_differ(smallest: Sequence[float], level: float) -> list[bool]:

@@ -355,7 +355,7 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], l
             "memorized", "near copies", "memorizing", found.memorized, _error(found.memorized, m),
             None, 0.0, found.near_pvalue, m, FOR_ONE_PERCENT_OF_COPIES,
             "share of fake rows, exact copies among them, that are closer to a training row than "
-            "held-out rows are",
+            "held-out rows are; there may be more that are not",
         ),
         Score(
             "nearer", "nearer to training rows", "memorizing", found.nearer, found.error, None,

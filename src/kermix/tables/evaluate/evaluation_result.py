@@ -171,14 +171,16 @@ def answer_of(
     parts = [_headline(verdict)]
     if against:
         parts.append(_sentence(against))
-    if named and verdict.different_columns:
+    if named and (verdict.different_columns or not verdict.different):
         parts.append(verdict.where())
     told = verdict.pvalue is not None and not verdict.too_few()
     if told and not against and not verdict.different and "vendi_ratio" in scores:
         ratio = scores["vendi_ratio"]
-        parts.append(f"They are as diverse as real data (Vendi score {ratio.value:.2f} times).")
+        parts.append(
+            f"The samples are as diverse as real data (Vendi score {ratio.value:.2f} times)."
+        )
     good = None if not told and not copied else not verdict.different and not copied
-    return " ".join(parts), good
+    return " ".join(filter(None, parts)), good
 
 
 def _copied(memory: Memorizing, level: float) -> list[str]:
@@ -196,7 +198,9 @@ def _copied(memory: Memorizing, level: float) -> list[str]:
         return found
     if exact and told[0] <= memory.copies:
         return found  # they are those
-    share = f"{_percent(memory.memorized)} ({_percent(told[0])} to {_percent(told[1])})"
+    share = (
+        f"at least about {_percent(memory.memorized)} ({_percent(told[0])} to {_percent(told[1])})"
+    )
     also = ", exact ones among them" if exact else ""
     return [*found, f"{share} are near copies{also}" if exact else
             f"{share} of the samples are near copies of training rows"]  # fmt: skip
@@ -212,13 +216,14 @@ def copies_in_words(memory: Memorizing, panel: Panel | None, held_out: bool) -> 
     """
     exact = "Exact copy: a sample that equals a training row in all columns."
     near = "Near copy: a sample nearer to a training row than real rows that the generator has not"
+    least = "The share is a lower bound: copies that are no nearer than those are not counted."
     if not held_out:
         told = (
             f"{near} seen. No share of them without such rows: give --held-out FILE (held_out=)."
         )
     elif panel is None:
         told = (f"{near} seen (here {memory.held_out:,} held-out rows), in proportion to the "
-                "second nearest training row.")  # fmt: skip
+                f"second nearest training row. {least}")  # fmt: skip
     elif memory.memorized is None:
         told = (
             f"{near} seen, of the same {' and '.join(panel.entity)}. No share of them: fewer than "
@@ -228,7 +233,7 @@ def copies_in_words(memory: Memorizing, panel: Panel | None, held_out: bool) -> 
         told = (
             f"{near} seen (here {memory.held_out:,} held-out rows), in proportion to the second "
             f"nearest; only rows of the same {' and '.join(panel.entity)} are compared, whatever "
-            f"their {' and '.join(panel.places)}."
+            f"their {' and '.join(panel.places)}. {least}"
         )
     return [exact, told]
 
@@ -240,7 +245,7 @@ def _headline(verdict: Verdict) -> str:
     if told := verdict.too_few():
         return told
     if not verdict.different:
-        return f"The samples cannot be distinguished from real data ({p})."
+        return verdict.headline()
     if verdict.effect is None or verdict.interval is None:
         return f"The samples differ from real data ({p})."
     auc = auc_text(verdict.effect)

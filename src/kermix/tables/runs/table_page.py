@@ -338,7 +338,7 @@ def write_table_report(
 
 def _privacy(page: Report, quality: TableQuality, found: Privacy) -> None:
     rows = [("samples", f"{quality.copies:.2%}", *found.samples)]
-    if found.held_out is not None:
+    if found.held_out is not None and quality.copies_held is not None:
         rows.append(("held-out rows", f"{quality.copies_held:.2%}", *found.held_out))
     page.table(
         (

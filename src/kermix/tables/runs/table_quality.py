@@ -66,10 +66,10 @@ class TableQuality:
         log_density: Mean of the model's log-densities, in the user's units.
         density_name: Of which rows it is.
         references: Simpler models' mean log-densities of the same rows, by name.
-        detection: 1 if a classifier cannot tell data and samples apart, 0 if it always can; None
-            for too few rows.
+        detection: 1 if gradient-boosted trees cannot tell data and samples apart (another
+            classifier may), 0 if they always can; None for too few rows.
         copies: Share of samples that equal a training row.
-        copies_held: Share of held-out rows that do.
+        copies_held: Share of held-out rows that do; None if there are none.
         privacy: Distances to training rows.
         columns: Total variation between data and samples of each column.
         pairs: The pairs that differ most.
@@ -81,7 +81,7 @@ class TableQuality:
     references: tuple[tuple[str, float], ...]
     detection: float | None
     copies: float
-    copies_held: float
+    copies_held: float | None
     privacy: Privacy
     columns: tuple[tuple[str, float], ...]
     pairs: tuple[Pair, ...]
@@ -129,7 +129,7 @@ def judge_samples(
         references=tuple(_references(schema, fitted, judged)),
         detection=detection_score(schema, data, samples),
         copies=float(copies(samples, fitted).mean()) if len(samples) else 0.0,
-        copies_held=float(copies(data[held], fitted).mean()) if len(held) else 0.0,
+        copies_held=float(copies(data[held], fitted).mean()) if len(held) else None,
         privacy=_privacy(schema, samples, fitted, data[held]),
         columns=columns,
         pairs=tuple(sorted(pairs, key=lambda p: -p.difference)[:SHOWN_PAIRS]),

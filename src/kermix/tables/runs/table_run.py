@@ -109,13 +109,14 @@ def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int
     counted = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
     told = "too few rows to tell"
     if quality.detection is not None:
-        told = f"{quality.detection:.3f} (1: a classifier cannot, 0: it always can)"
+        told = f"{quality.detection:.3f} (1: boosted trees cannot, others may; 0: they always can)"
+    share = quality.copies_held
+    of_held = "; no rows were held out" if share is None else f" ({share:.2%} of held-out rows)"
     against = "; ".join(f"{name}: {value:.3f}" for name, value in quality.references)
     return [
         (quality.density_name, f"{quality.log_density:.3f} nats a row ({against})"),
         ("told apart from data", told),
-        ("exact copies", f"{quality.copies:.2%} of the samples ({quality.copies_held:.2%} of "
-         "held-out rows)"),
+        ("exact copies", f"{quality.copies:.2%} of the samples{of_held}"),
         ("data", f"{data.frame.name}: {data.rows:,} rows, {len(schema)} columns "
          f"({counted})"),
         ("steps", f"{outcome.step}" + (f", of which step {kept} was kept" if kept else "")),
