@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,7 +87,7 @@ def impute(
         )
     tables = [found] if draws is None else found
     for each, table in zip(paths, tables, strict=True):
-        _write_filled(each, data, frame, table)
+        _write_filled(opened, each, data, frame, table)
     where = f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
     say(_told_of_gaps(opened, frame, tables, chosen, fill_all))
     say(f"{_span([frame.rows], 'row')} in {where}")
@@ -306,13 +307,19 @@ def ids_of(frame: "Frame", column: str | None) -> tuple[str, Any]:
     return column, arrow.chunked_array(frame.columns[column]).combine_chunks()
 
 
-def _write_filled(path: Path, data: Path, frame: "Frame", table: Any) -> None:
-    """Write a table with fewer gaps; of a text file, all other cells stay as they were written."""
+def _write_filled(run: "TableRun", path: Path, data: Path, frame: "Frame", table: Any) -> None:
+    """Write a table with fewer gaps; of a text file, all other cells stay as they were written.
+
+    What a column of gaps alone does not tell is written as in the table of the run.
+    """
     from kermix.data.writing import filled_lines, filled_text, is_text
 
     if frame.form is None or not is_text(path):
         write_tables(path, [table])
         return
+    ways = {**run.csv_form(path.name).ways, **frame.form.ways}
+    frame = replace(frame, form=replace(frame.form, ways=ways))
+    assert frame.form is not None
     form = frame.form.between(data.name, path.name)
     # Several files that make one table are written as one, in the form of the first.
     parts: Any = [table]

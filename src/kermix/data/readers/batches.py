@@ -20,7 +20,7 @@ import numpy as np
 
 from kermix.data.readers.addresses import expand, opened, size_of
 from kermix.data.readers.common import TEXT, kind_of_file, load_pyarrow
-from kermix.data.readers.csv_form import truth_words
+from kermix.data.readers.csv_form import cell_ways, names_with_ways
 from kermix.data.readers.file_parts import (
     PART_BYTES,
     Batch,
@@ -261,8 +261,6 @@ def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileL
             continue
         if arrow.types.is_boolean(kind):
             kinds.append("bool_")
-            text = _read_csv(block, look, {name: arrow.string()}, [name])
-            look = replace(look, truths=truth_words(table.column(name), text.column(name)))
         elif any(test(kind) for test in tests):
             kinds.append("float64")
         else:
@@ -272,6 +270,10 @@ def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileL
             ):
                 continue
         numbers.append(name)
+    written = names_with_ways(table)
+    if written:
+        text = _read_csv(block, look, dict.fromkeys(written, arrow.string()), written)
+        look = look.with_ways(cell_ways(table, text))
     whole = replace(whole, columns=tuple(numbers), look=look, types=tuple(kinds))
     # Inside quotation marks a line may not be a row, so the file is then read from its beginning.
     if quoted or packed or not one_byte:
