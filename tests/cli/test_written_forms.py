@@ -1,5 +1,6 @@
-"""Cells of new files are written as those of the file that a model was fitted to."""
+"""Cells of new files are written as those that were read; what predictions and scores tell."""
 
+import io
 import re
 
 import numpy as np
@@ -19,10 +20,6 @@ FORMS = {
     "universal": r"2023-\d\d-\d\dT\d\d:\d\d:\d\dZ",
     "day": r"2023-\d\d-\d\dT\d\d:\d\d:\d\d",
 }
-
-
-def text(table):
-    return table.to_csv(index=False)
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +73,59 @@ def test_a_zone_in_summer_is_that_of_its_day(folder, tmp_path):
     summer = pd.to_datetime(drawn, utc=True).between("2023-03-26T01:00Z", "2023-10-29T00:59:59Z")
     assert (drawn.str.endswith("+02:00") == summer).all()
     assert 0.3 < summer.mean() < 0.9
+
+
+@pytest.fixture(scope="module")
+def storms(tmp_path_factory):
+    """A model of a table in which only hurricanes have a category."""
+    place = tmp_path_factory.mktemp("storms")
+    rng = np.random.default_rng(0)
+    hurricane = rng.random(400) < 0.4
+    pd.DataFrame({
+        "status": np.where(hurricane, "hurricane", "storm"),
+        "category": np.where(hurricane, rng.integers(1, 4, 400), np.nan),
+        "wind": np.where(hurricane, 100, 40) + rng.normal(size=400).round(1),
+    }).to_csv(place / "t.csv", index=False)  # fmt: skip
+    kermix("fit", place / "t.csv", "--width", "16", "--blocks", "1", "--steps", "200",
+           "--learning-rate", "0.01", "--out", place / "run")  # fmt: skip
+    (place / "row.csv").write_text("status,wind\nstorm,40.2\n")
+    return place
+
+
+def test_predictions_say_where_there_is_no_value(storms):
+    done = kermix("predict", storms / "run", storms / "t.csv", "--target", "category")
+    rows = pd.read_csv(io.StringIO(done.stdout))
+    assert list(rows.columns[1:]) == [
+        "category", "probability", "p(1)", "p(2)", "p(3)", "p(no value)",
+    ]  # fmt: skip
+    table = pd.read_csv(storms / "t.csv")
+    empty = table["category"].isna()
+    assert rows["p(no value)"][empty].min() > 0.5 > rows["p(no value)"][~empty].max()
+    told = f"category probably has no value in {empty.sum()} rows, as p(no value) tells"
+    assert told in " ".join(done.stderr.split())
+    assert set(rows["category"]) <= {1, 2, 3}
+
+
+def test_one_row_is_told_in_the_singular_and_without_an_error(storms):
+    said = kermix("predict", storms / "run", storms / "row.csv", "--target", "category").stderr
+    assert "no value in 1 row," in said
+    assert "1 prediction" in said.splitlines()
+    (storms / "one.csv").write_text("status,category,wind\nhurricane,1,100.2\n")
+    said = kermix("score", storms / "run", storms / "one.csv").stderr
+    assert re.search(r"mean log-density -?\d+\.\d{4} nats over 1 row$", said.strip())
+
+
+def test_codes_are_told_of_columns_that_are_used(tmp_path):
+    rng = np.random.default_rng(0)
+    pd.DataFrame({
+        "plz": [f"{k:05d}" for k in rng.choice([1067, 50667, 53111], 60)],
+        "no": [f"{k:05d}" for k in rng.permutation(9000)[:60]],
+        "x": rng.normal(size=60),
+    }).to_csv(tmp_path / "t.csv", index=False)  # fmt: skip
+    said = [
+        " ".join(kermix("schema", tmp_path / "t.csv", *more).output.split())
+        for more in ([], ["--exclude", "plz"], ["--columns", "x,no"], ["--kind", "plz=category"])
+    ]
+    assert "digits of plz are text" in said[0]
+    assert "no=number" not in said[0]
+    assert not any("digits of" in text for text in said[1:])

@@ -33,7 +33,7 @@ from kermix.data.readers.file_parts import (
 )
 from kermix.data.readers.numeric_table import column_numbers
 from kermix.data.readers.sniff import CsvLook, Reading, latin_note, look_at_csv
-from kermix.data.readers.text_numbers import code_columns, code_note
+from kermix.data.readers.text_numbers import code_columns, code_notes
 from kermix.errors import SizeError, TableError
 
 __all__ = ["CsvPart", "Files", "csv_file", "open_files"]
@@ -253,7 +253,8 @@ def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileL
     tests = (arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_null)
     codes = _codes_of(block, look, table, reading)
     if codes:
-        look = replace(look, notes=(*look.notes, code_note(address, codes)))
+        notes = code_notes(address, codes, table, reading)
+        look = replace(look, notes=(*look.notes, *notes))
     for name in look.names:
         kind = table.column(name).type
         if name in reading.known_text or name in codes:

@@ -12,7 +12,7 @@ from kermix.data.readers.numpy_files import most_bytes
 from kermix.data.readers.sniff import CsvLook, Reading, latin_note, look_at_csv
 from kermix.data.readers.text_numbers import (
     code_columns,
-    code_note,
+    code_notes,
     may_be_codes,
     numbers_of_text,
     written_notes,
@@ -55,7 +55,7 @@ def read_csv(path: Path, reading: Reading, packed: str | None) -> tuple[Any, Csv
     table, look = _inferred(path, source, look, reading)
     codes = _codes(table, source, look, reading)
     if codes:
-        look = replace(look, notes=(*look.notes, code_note(str(path), codes)))
+        look = replace(look, notes=(*look.notes, *code_notes(str(path), codes, table, reading)))
         known = replace(reading, known_text=(*reading.known_text, *codes))
         table, look = _inferred(path, source, look, known)
         reading = known
