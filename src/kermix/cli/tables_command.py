@@ -192,8 +192,7 @@ def predict_table(
             start += len(found)
             tables.append(arrow.table({named: rows, **_predicted(found, every, gappy)}))
             column = found.column.name
-            absent += int((tables[-1][NO_VALUE].to_numpy() > 0.5).sum()) if (
-                NO_VALUE in tables[-1].column_names) else 0  # fmt: skip
+            absent += _without_value(tables[-1])
             on_rows(len(found))
     missing = run.missing_columns(frame, target)
     if missing:
@@ -217,6 +216,12 @@ def predict_table(
     say(counted(frame.rows, "prediction"))
 
 
+def _without_value(table: Any) -> int:
+    """In how many rows it is more likely that there is no value."""
+    named = NO_VALUE in table.column_names
+    return int((table[NO_VALUE].to_numpy() > 0.5).sum()) if named else 0
+
+
 def _predicted(found: "ColumnDistribution", every: bool, gappy: bool) -> dict[str, Any]:
     name = found.column.name
     empty = gappy and found.column.has_missing
@@ -231,7 +236,7 @@ def _predicted(found: "ColumnDistribution", every: bool, gappy: bool) -> dict[st
     chances = found.filled
     cells = {name: found.most_likely(), "probability": chances.max(1)}
     if every or chances.shape[1] <= FEW_CLASSES:
-        values = found.column.decode(arange(chances.shape[1]))
+        values: Any = found.column.decode(arange(chances.shape[1]))  # type: ignore[call-arg]
         shown = found.names[: chances.shape[1]]
         if str(values.type) in ("double", "float"):  # 1, as cells are written, not 1.0
             shown = tuple(values.cast("string").fill_null("(other)").to_pylist())

@@ -216,8 +216,7 @@ def _way_of_times(cells: Any, words: list[str]) -> dict[str, Any]:
     way = {"between": between.pop()}
     if set(offsets) == {"Z"}:
         return {**way, "zone": "UTC", "offset": "Z"}
-    shape = "+00:00" if any(":" in offset for offset in offsets) else (
-        "+0000" if any(len(offset) > 3 for offset in offsets) else "+00")  # fmt: skip
+    shape = {6: "+00:00", 5: "+0000"}.get(max(map(len, offsets)), "+00")
     return {**way, "zone": _zone(cells, offsets), "offset": shape}
 
 

@@ -128,7 +128,9 @@ class Codes:
         """The same."""
         return self
 
-    def draw(self, generator: np.random.Generator, count: int, wider: int = 0) -> list[str]:
+    def draw(
+        self, generator: np.random.Generator, count: int, wider: int = 0, start: int = 0
+    ) -> list[str]:
         """So many of them; wider ones have further digits, if they can at the end of a number."""
         shares = np.array([rows for _, rows in self.shapes], float)
         chosen = generator.choice(len(self.shapes), count, p=shares / shares.sum())
@@ -138,18 +140,7 @@ class Codes:
         found = np.empty(count, object)
         for k, (parts, _) in enumerate(self.shapes):
             rows = np.flatnonzero(chosen == k)
-            at = _widest(parts) if wider else None
-            cells = []
-            for place, part in enumerate(parts):
-                if isinstance(part, str):
-                    cells.append(
-                        np.array(list(part))[generator.integers(len(part), size=len(rows))]
-                    )
-                else:
-                    own = wider if place == at and isinstance(part, Span) else 0
-                    cells.append(part.draw(generator, len(rows), own))
-                if place == at and not isinstance(part, Span):
-                    cells.append(Span(0, 10**wider - 1, wider).draw(generator, len(rows)))
+            cells = _drawn(parts, generator, len(rows), wider)
             found[rows] = ["".join(row) for row in zip(*cells, strict=True)] if cells else ""
         return list(found)
 
@@ -180,6 +171,21 @@ class Codes:
 
         return cls(tuple((parts if isinstance(parts, str) else tuple(map(part, parts)), rows)
                          for parts, rows in saved))  # fmt: skip
+
+
+def _drawn(parts: Any, generator: np.random.Generator, count: int, wider: int) -> list[Any]:
+    """Texts of each of the parts of a shape."""
+    at = _widest(parts) if wider else None
+    cells: list[Any] = []
+    for place, part in enumerate(parts):
+        own = wider if place == at else 0
+        if isinstance(part, str):
+            cells.append(np.array(list(part))[generator.integers(len(part), size=count)])
+        else:
+            cells.append(part.draw(generator, count, own if isinstance(part, Span) else 0))
+        if own and not isinstance(part, Span):
+            cells.append(Span(0, 10**wider - 1, wider).draw(generator, count))
+    return cells
 
 
 def _capacity(part: Any) -> float:
@@ -309,6 +315,11 @@ def _field(texts: Sequence[str]) -> tuple[Any, ...]:
             return tuple(part for column in columns for part in _field(column))
         if len(columns) == 1 and turns == {"0"} and max(map(len, texts)) <= LONGEST:
             return (Span.of(texts),)
+    return _mixed_field(texts, fixed)
+
+
+def _mixed_field(texts: Sequence[str], fixed: bool) -> tuple[Any, ...]:
+    """The parts of letters and digits that do not come in one order: N619AA and N14228."""
     groups = _grouped(texts, _classes if fixed else _turns, FEW)
     if groups is not None and len(groups) > 1:
         return (Codes(tuple((_field(group), len(group)) for group in groups)),)

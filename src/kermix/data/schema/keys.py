@@ -211,8 +211,9 @@ class KeyPattern:
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; without the bits, where new ids cannot be among those that are taken."""
         form = self.form.rounded
-        codes = isinstance(form, Codes)
-        more: dict[str, Any] = {"shapes": form.to_list()} if codes else {**vars(form)}
+        more: dict[str, Any] = (
+            {"shapes": form.to_list()} if isinstance(form, Codes) else {**vars(form)}
+        )
         taken = b"" if form.dense else self.taken
         return {**more, "distinct": self.distinct, "taken": base64.b64encode(taken).decode()}
 
@@ -274,8 +275,7 @@ class KeyMaker:
 
     def _block(self) -> list[str]:
         form = self._pattern.form
-        more = {"start": self._drawn} if isinstance(form, Serial) else {}
-        tried = form.draw(self._blocks, BLOCK, self._wider, **more)
+        tried = form.draw(self._blocks, BLOCK, self._wider, self._drawn)
         self._drawn += BLOCK
         if form.dense:
             return tried if self._highest is None else [self._held(text) for text in tried]
