@@ -1,5 +1,6 @@
 """Ids of samples: in the pattern of the column, unique, and none of those that are there."""
 
+import base64
 import datetime
 import json
 import re
@@ -36,6 +37,21 @@ CASES = {
                             for k in range(210)], r"N[0-9][A-E][0-6][X-Z][QR][0-9]?"),
     "letters or digits": ([f"N{7 * k + 100}{'ABCD'[k % 4]}A" if k % 2 else f"N{10_000 + 31 * k}"
                            for k in range(120)], r"N[0-9]{3}([0-9]{2}|[A-D]A)"),
+    "hexadecimal": ([f"0x{k:06X}" for k in RNG.permutation(2**24)[:ROWS]], r"0x[0-9A-F]{6}"),
+    "two widths": ([f"A{k:04d}" if k % 2 else f"B-{k}" for k in range(ROWS)],
+                   r"A0[0-9]{3}|B-[1-9][0-9]{2}"),
+    "two widths, sparse": ([f"A{k:05d}" if k % 2 else f"B-{k}" for k in SPARSE],
+                           r"A[01][0-9]{4}|B-(0|[1-9][0-9]*)"),
+    "article": ([str(k) for k in 4_000_000_000_000 + RNG.permutation(10**6)[:ROWS]],
+                r"4000000[0-9]{6}"),
+    "address": ([".".join(map(str, k)) for k in RNG.integers(0, 256, (ROWS, 4))],
+                r"((0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])(\.(?!$)|$)){4}"),
+    "mail": ([f"{['anna', 'bert', 'cleo'][k % 3]}.{'abcdefghij'[k % 10] * (2 + k % 7)}{k % 90}"
+              f"@{['web.de', 'shop.example'][k % 2]}" for k in range(ROWS)],
+             r"(anna|bert|cleo)\.[a-j]{2,8}[1-8]?[0-9]@(web\.de|shop\.example)"),
+    "tokens": ([base64.urlsafe_b64encode(RNG.bytes(9)).decode() for _ in range(ROWS)],
+               r"[A-Za-z0-9_-]{12}"),
+    "every fifth": ([f"S{k}" for k in range(1005, 1005 + 5 * ROWS, 5)], r"S[0-9]{3}[05]"),
 }  # fmt: skip
 
 
@@ -81,7 +97,9 @@ def test_a_saved_schema_makes_the_same_ids_and_holds_none_of_the_old(name, tmp_p
     assert again.decode(again.encode(table), seed=3).equals(drawn)
     told = (tmp_path / "s.json").read_text()
     assert not [text for text in ids if text in told]
-    assert name in ("by year", "file") or not drawn["code"].equals(back(table, seed=4)[1]["code"])
+    assert name in ("by year", "file", "two widths", "every fifth") or not drawn["code"].equals(
+        back(table, seed=4)[1]["code"]
+    )
 
 
 @pytest.mark.parametrize("ids", [
@@ -103,6 +121,37 @@ def test_numbers_of_rows_go_on(dtype):
     assert schema["code"].kind == "key"
     assert drawn["code"].tolist() == list(range(9500, 10_000))
     assert drawn["code"].dtype == table["code"].dtype
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_numbers_in_even_steps_are_ids_and_go_on_in_them(dtype, shuffled):
+    steps = np.arange(5, 4005, 10)
+    steps = np.random.default_rng(0).permutation(steps) if shuffled else steps
+    table = with_number(range(400)).assign(code=pd.Series(steps).astype(dtype))
+    schema, drawn = back(table)
+    assert schema["code"].kind == "key"
+    assert drawn["code"].tolist() == list(range(4005, 8005, 10))
+
+
+def test_numbers_that_are_all_different_by_chance_stay_numbers():
+    rng = np.random.default_rng(0)
+    table = with_number(range(ROWS)).assign(
+        price=1000 + 5 * rng.permutation(2000)[:ROWS], years=np.delete(np.arange(ROWS + 1), 40),
+        steps=np.sort(rng.permutation(2 * ROWS)[:ROWS]), third=np.arange(ROWS) / 4,
+    )  # fmt: skip
+    schema = km.Schema.of(table)
+    assert {schema[name].kind for name in ("price", "years", "steps", "third")} == {"number"}
+
+
+def test_shared_words_are_kept_and_others_are_not():
+    rng = np.random.default_rng(0)
+    secret = ["".join(rng.choice(list("klmnopqrst"), 9)) for _ in range(ROWS)]
+    ids = [f"{name}{k}@{['web.de', 'firm.example'][k % 2]}" for k, name in enumerate(secret)]
+    told = json.dumps(km.Schema.of(with_number(ids)).to_dict())
+    assert "firm.example" in told
+    assert not [name for name in secret if name in told]
+    assert len(told) < 6000
 
 
 def test_a_type_that_is_full_still_has_rows():

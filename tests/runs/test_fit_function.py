@@ -83,7 +83,7 @@ def test_score_takes_what_a_fit_takes(tmp_path):
     frame.loc[3, "b"] = np.nan
     with pytest.raises(TableError, match="1 of 120 rows have missing values"):
         run.score(frame)
-    with pytest.raises(ShapeError, match="1 columns"):
+    with pytest.raises(ShapeError, match="have 1 column,"):
         run.score(values[:, 0])
 
 

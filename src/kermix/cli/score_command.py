@@ -85,8 +85,9 @@ def score(
         print_lines(csv_lines([[named, "log_density"], *([n, f"{v:.6f}"] for n, v in pairs)]))
     else:
         print_lines([f"{value:.6f}" for value in values])
-    mean, error = values.mean(), values.std() / len(values) ** 0.5
-    say(f"mean log-density {mean:.4f} ± {error:.4f} nats over {counted(len(values), 'row')}")
+    error = f" ± {values.std() / len(values) ** 0.5:.4f}" if len(values) > 1 else ""
+    rows = counted(len(values), "row")
+    say(f"mean log-density {values.mean():.4f}{error} nats over {rows}")
     if out is not None:
         say(f"Log-densities: {out}")
 

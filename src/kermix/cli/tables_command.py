@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ from kermix.cli.output import check_output, plain, print_lines, print_notes, spl
 from kermix.data.readers.common import counted, listed
 from kermix.data.readers.sniff import Reading
 from kermix.errors import OptionError, TableError
-from kermix.runs.folder import check_run
+from kermix.runs.folder import TARGET, check_run
 
 if TYPE_CHECKING:
     from kermix.data.readers.csv_form import CsvForm
@@ -39,6 +40,7 @@ __all__ = [
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 FEW_CLASSES = 10  # whose probabilities are all written
+NO_VALUE = "p(no value)"
 
 
 @reads_tables
@@ -86,7 +88,7 @@ def impute(
         )
     tables = [found] if draws is None else found
     for each, table in zip(paths, tables, strict=True):
-        _write_filled(each, data, frame, table)
+        _write_filled(opened, each, data, frame, table)
     where = f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
     say(_told_of_gaps(opened, frame, tables, chosen, fill_all))
     say(f"{_span([frame.rows], 'row')} in {where}")
@@ -182,12 +184,15 @@ def predict_table(
         check_writable(out)
     frame = read_rows(run, data, reading, id_column)
     named, ids = ids_of(frame, id_column)
-    tables, start = [], 0
+    tables, start, absent, column = [], 0, 0, target or ""
+    gappy = run.kind != TARGET  # rows without the target are left out of a model of it alone
     with counting("predict", frame.rows) as on_rows:
         for found in run.conditionals(frame, target):
             rows = ids.slice(start, len(found))
             start += len(found)
-            tables.append(arrow.table({named: rows, **_predicted(found, every)}))
+            tables.append(arrow.table({named: rows, **_predicted(found, every, gappy)}))
+            column = found.column.name
+            absent += _without_value(tables[-1])
             on_rows(len(found))
     missing = run.missing_columns(frame, target)
     if missing:
@@ -195,30 +200,48 @@ def predict_table(
             f"{frame.name} has no {listed(missing)}: treated as missing. "
             f"{run.told_of_open_cells()}".strip()
         )
+    if absent:
+        say(
+            f"{column} probably has no value in {counted(absent, 'row')}, as {NO_VALUE} tells; "
+            "there, what is predicted is what it would be if it had one."
+        )
     if out is not None:
         write_tables(out, tables)
-        say(f"{frame.rows} predictions in {out}")
+        say(f"{counted(frame.rows, 'prediction')} in {out}")
         return
     shown = [list(tables[0].column_names)]
     for part in tables:
         shown += [[_cell(v) for v in row.values()] for row in part.to_pylist()]
     print_lines(csv_lines(shown))
-    say(f"{frame.rows} predictions")
+    say(counted(frame.rows, "prediction"))
 
 
-def _predicted(found: "ColumnDistribution", every: bool) -> dict[str, Any]:
+def _without_value(table: Any) -> int:
+    """In how many rows it is more likely that there is no value."""
+    named = NO_VALUE in table.column_names
+    return int((table[NO_VALUE].to_numpy() > 0.5).sum()) if named else 0
+
+
+def _predicted(found: "ColumnDistribution", every: bool, gappy: bool) -> dict[str, Any]:
     name = found.column.name
+    empty = gappy and found.column.has_missing
+    absent = {NO_VALUE: found.probabilities[:, -1]} if empty else {}
     if found.is_number:
         cells = {f"{name} {share:.0%}": found.quantile_cells(share) for share in QUANTILES}
         # A time has no mean: the middle between two days is not a number of anything.
         mean = {} if found.column.kind == "time" else {f"{name} mean": found.mean()}
-        return {name: found.quantile_cells(0.5), **mean, **cells}
+        return {name: found.quantile_cells(0.5), **mean, **cells, **absent}
+    from numpy import arange
+
     chances = found.filled
     cells = {name: found.most_likely(), "probability": chances.max(1)}
     if every or chances.shape[1] <= FEW_CLASSES:
+        values: Any = found.column.decode(arange(chances.shape[1]))  # type: ignore[call-arg]
         shown = found.names[: chances.shape[1]]
+        if str(values.type) in ("double", "float"):  # 1, as cells are written, not 1.0
+            shown = tuple(values.cast("string").fill_null("(other)").to_pylist())
         cells |= {f"p({n})": chances[:, k] for k, n in enumerate(shown)}
-    return cells
+    return cells | absent
 
 
 def table_run(folder: Path) -> "TableRun":
@@ -306,13 +329,19 @@ def ids_of(frame: "Frame", column: str | None) -> tuple[str, Any]:
     return column, arrow.chunked_array(frame.columns[column]).combine_chunks()
 
 
-def _write_filled(path: Path, data: Path, frame: "Frame", table: Any) -> None:
-    """Write a table with fewer gaps; of a text file, all other cells stay as they were written."""
+def _write_filled(run: "TableRun", path: Path, data: Path, frame: "Frame", table: Any) -> None:
+    """Write a table with fewer gaps; of a text file, all other cells stay as they were written.
+
+    What a column of gaps alone does not tell is written as in the table of the run.
+    """
     from kermix.data.writing import filled_lines, filled_text, is_text
 
     if frame.form is None or not is_text(path):
         write_tables(path, [table])
         return
+    ways = {**run.csv_form(path.name).ways, **frame.form.ways}
+    frame = replace(frame, form=replace(frame.form, ways=ways))
+    assert frame.form is not None
     form = frame.form.between(data.name, path.name)
     # Several files that make one table are written as one, in the form of the first.
     parts: Any = [table]

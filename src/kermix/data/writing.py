@@ -378,7 +378,7 @@ def _new_cells(
     assert frame.form is not None
     names = list(found.column_names)
     styles = {
-        name: _Style(frame.columns[name].type, frame.form)
+        name: _Style(name, frame.columns[name].type, frame.form)
         for name in names
         if frame.columns[name].null_count > found.column(name).null_count
     }
@@ -401,10 +401,10 @@ def _new_cells(
 class _Style:
     """How a column of a file is written, as far as its first cells tell."""
 
-    def __init__(self, kind: Any, form: CsvForm) -> None:
+    def __init__(self, name: str, kind: Any, form: CsvForm) -> None:
         self.form = form
-        self.write: Callable[[Any], Any] = lambda cells: as_cells(cells, form)
-        self.known = family(kind) not in ("times", "truth values")
+        self.write: Callable[[Any], Any] = lambda cells: as_cells(cells, form, name)
+        self.known = name in form.ways or family(kind) not in ("times", "truth values")
 
     def look(self, text: Any, read: Any) -> None:
         """Look at cells as they are written, unless enough were seen."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.data.dataset import Dataset
 from kermix.data.loading import BUILT_IN, is_table, load
-from kermix.data.readers.common import listed
+from kermix.data.readers.common import counted, listed
 from kermix.data.readers.numeric_table import Source, read_table
 from kermix.distributed.launch import check_ranks
 from kermix.distributed.loss import Strategy
@@ -269,16 +269,17 @@ class FitRun(AnyRun):
         table = read_table(rows)
         if table.dropped:
             raise TableError(
-                f"{table.name}: {table.dropped} of {len(table) + table.dropped} rows have "
-                "missing values and therefore no density; remove them."
+                f"{table.name}: {table.dropped} of "
+                f"{counted(len(table) + table.dropped, 'row')} have missing values and therefore "
+                "no density; remove them."
             )
         values = table.values
         names = table.columns if names is None and table.named else names
         columns = self.config["columns"]
         if values.shape[1] != len(columns):
             raise ShapeError(
-                f"The rows have {values.shape[1]} columns, but the run in {self.folder} was "
-                f"fitted to {len(columns)} ({', '.join(columns[:12])})."
+                f"The rows have {counted(values.shape[1], 'column')}, but the run in "
+                f"{self.folder} was fitted to {len(columns)} ({', '.join(columns[:12])})."
             )
         unnamed = [f"x{i}" for i in range(len(columns))]
         if names is not None and sorted(names) == sorted(columns):

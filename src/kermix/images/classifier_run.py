@@ -21,6 +21,7 @@ from kermix.data.images.labelled import (
     check_same_shape,
     load_labelled,
 )
+from kermix.data.readers.common import counted
 from kermix.errors import OptionError
 from kermix.images.classifier_settings import ClassifierSettings, build_classifier, suited_settings
 from kermix.images.classifier_training import (
@@ -181,8 +182,8 @@ class ClassifyRun(Run):
         wrong = int(on_test.confusion.sum() - on_test.confusion.diagonal().sum())
         model = "CNN" if settings.model == "cnn" else f"{settings.model}, patch {settings.patch}"
         return [
-            ("data", f"{trainer.task.train.name}: {counts['train']} training images, "
-             f"{counts['test']} test images, {width} x {height} x {channels}"),
+            ("data", f"{trainer.task.train.name}: {counted(counts['train'], 'training image')}, "
+             f"{counted(counts['test'], 'test image')}, {width} x {height} x {channels}"),
             ("model", f"{model}, {trainer.model.parameter_count:,} parameters"),
             ("test accuracy", f"{on_test.accuracy:.2%} ({wrong} of {counts['test']} wrong)"),
             ("training accuracy", f"{on_train.accuracy:.2%}"),

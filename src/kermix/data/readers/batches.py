@@ -18,7 +18,7 @@ import numpy as np
 
 from kermix.data.readers.addresses import expand, opened, size_of
 from kermix.data.readers.common import READABLE, TEXT, kind_of_file, load_pyarrow
-from kermix.data.readers.csv_form import truth_words
+from kermix.data.readers.csv_form import cell_ways, names_with_ways
 from kermix.data.readers.file_parts import (
     PART_BYTES,
     Batch,
@@ -31,7 +31,7 @@ from kermix.data.readers.file_parts import (
 )
 from kermix.data.readers.numeric_table import column_numbers
 from kermix.data.readers.sniff import CsvLook, Reading, latin_note, look_at_csv
-from kermix.data.readers.text_numbers import code_columns, code_note
+from kermix.data.readers.text_numbers import code_columns, code_notes
 from kermix.errors import SizeError, TableError
 
 __all__ = ["CsvPart", "Files", "csv_file", "open_files"]
@@ -251,7 +251,8 @@ def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileL
     tests = (arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_null)
     codes = _codes_of(block, look, table, reading)
     if codes:
-        look = replace(look, notes=(*look.notes, code_note(address, codes)))
+        notes = code_notes(address, codes, table, reading)
+        look = replace(look, notes=(*look.notes, *notes))
     for name in look.names:
         kind = table.column(name).type
         if name in reading.known_text or name in codes:
@@ -259,8 +260,6 @@ def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileL
             continue
         if arrow.types.is_boolean(kind):
             kinds.append("bool_")
-            text = _read_csv(block, look, {name: arrow.string()}, [name])
-            look = replace(look, truths=truth_words(table.column(name), text.column(name)))
         elif any(test(kind) for test in tests):
             kinds.append("float64")
         else:
@@ -270,6 +269,10 @@ def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileL
             ):
                 continue
         numbers.append(name)
+    written = names_with_ways(table)
+    if written:
+        text = _read_csv(block, look, dict.fromkeys(written, arrow.string()), written)
+        look = look.with_ways(cell_ways(table, text))
     whole = replace(whole, columns=tuple(numbers), look=look, types=tuple(kinds))
     # Inside quotation marks a line may not be a row, so the file is then read from its beginning.
     if quoted or packed or not one_byte:

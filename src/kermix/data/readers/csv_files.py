@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from kermix.data.readers.common import kind_of_file, load_pyarrow
-from kermix.data.readers.csv_form import CsvForm, truth_words
+from kermix.data.readers.csv_form import CsvForm, cell_ways, names_with_ways
 from kermix.data.readers.numpy_files import most_bytes
 from kermix.data.readers.sniff import CsvLook, Reading, latin_note, look_at_csv
 from kermix.data.readers.text_numbers import (
     code_columns,
-    code_note,
+    code_notes,
     may_be_codes,
     numbers_of_text,
     written_notes,
@@ -55,22 +55,21 @@ def read_csv(path: Path, reading: Reading, packed: str | None) -> tuple[Any, Csv
     table, look = _inferred(path, source, look, reading)
     codes = _codes(table, source, look, reading)
     if codes:
-        look = replace(look, notes=(*look.notes, code_note(str(path), codes)))
+        look = replace(look, notes=(*look.notes, *code_notes(str(path), codes, table, reading)))
         known = replace(reading, known_text=(*reading.known_text, *codes))
         table, look = _inferred(path, source, look, known)
         reading = known
-    look = replace(look, truths=_truths(table, source, look))
+    look = _with_ways(table, source, look)
     return _with_written_numbers(path, table, look, reading)
 
 
-def _truths(table: Any, source: Callable[[], Any], look: CsvLook) -> tuple[str, str]:
-    """How the first column of truth values writes them, as far as its first rows tell."""
-    types = load_pyarrow().types
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if types.is_boolean(column.type):
-            text = next(text_batches(source, look, [name])).column(name)
-            return truth_words(column.slice(0, len(text)), text)
-    return look.truths
+def _with_ways(table: Any, source: Callable[[], Any], look: CsvLook) -> CsvLook:
+    """How cells are written, as far as the first rows tell."""
+    names = names_with_ways(table)
+    if not names or not table.num_rows:
+        return look
+    text = next(text_batches(source, look, names))
+    return look.with_ways(cell_ways(table.slice(0, text.num_rows), text))
 
 
 def _with_written_numbers(

@@ -4,7 +4,7 @@ import codecs
 import csv
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from kermix.data.readers.common import GAPS, is_number, listed
@@ -85,13 +85,25 @@ class CsvLook:
     line_end: str = "\n"
     mark: bool = False  # whether the file begins with the mark of UTF-8
     truths: tuple[str, str] = TRUTHS  # how no and yes are written
+    ways: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of cells, by column
+
+    def with_ways(self, ways: Mapping[str, Mapping[str, Any]]) -> "CsvLook":
+        """The same, with how cells of columns are written."""
+        words = next((tuple(way["truths"]) for way in ways.values() if "truths" in way), TRUTHS)
+        return replace(self, truths=words, ways=ways)
 
     @property
     def form(self) -> CsvForm:
         """How to write a file like this one."""
         encoding = "utf-8-sig" if self.mark else self.encoding
         return CsvForm(
-            self.delimiter, self.decimal, encoding, self.line_end, self.named, self.truths
+            self.delimiter,
+            self.decimal,
+            encoding,
+            self.line_end,
+            self.named,
+            self.truths,
+            self.ways,
         )
 
 

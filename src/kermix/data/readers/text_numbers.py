@@ -14,7 +14,7 @@ from kermix.data.readers.common import GAPS, MARKS, listed, load_pyarrow
 __all__ = [
     "are_codes",
     "code_columns",
-    "code_note",
+    "code_notes",
     "has_padded_cells",
     "is_code_text",
     "may_be_codes",
@@ -185,12 +185,23 @@ def is_code_text(column: Any) -> bool:
     return _all(compute.match_substring_regex(compute.utf8_trim_whitespace(column), WHOLE))
 
 
-def code_note(name: str, columns: Sequence[str]) -> str:
-    """What to say of columns of codes."""
+def code_notes(name: str, columns: Sequence[str], table: Any, reading: Any) -> tuple[str, ...]:
+    """What to say of columns of codes, of those that are used: not of one that tells rows apart.
+
+    Args:
+        name: Of the file.
+        columns: The columns of codes.
+        table: Some rows of it.
+        reading: The `Reading` that says which columns are used, and of which kinds.
+    """
+    asked = [c for c in columns if c in (reading.columns or columns)
+             and c not in reading.exclude and c not in reading.kinds]  # fmt: skip
+    cells = {c: table.column(c).drop_null() for c in asked}
+    used = [c for c, own in cells.items() if len(own.unique()) < len(own) or len(own) < 2]
     return (
-        f"{name}: digits of {listed(columns)} are text, because of leading zeros or signs; for "
-        f"numbers, use --kind {columns[0]}=number."
-    )
+        f"{name}: digits of {listed(used)} are text, because of leading zeros or signs; for "
+        f"numbers, use --kind {used[0]}=number.",
+    ) if used else ()  # fmt: skip
 
 
 class _TextLook:

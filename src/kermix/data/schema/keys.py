@@ -8,12 +8,10 @@ import base64
 import datetime
 import math
 import re
-import string
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -21,9 +19,19 @@ import numpy as np
 import torch
 
 from kermix.data.readers.common import load_pyarrow
-from kermix.data.schema.columns import family
+from kermix.data.schema.key_text import (
+    COVERED,
+    FEW,
+    MOST_FRAMES,
+    SHARED,
+    Codes,
+    all_match,
+    places_of,
+    read_codes,
+    round_ends,
+)
 
-__all__ = ["KeyMaker", "KeyPattern", "key_seed", "key_texts"]
+__all__ = ["KeyMaker", "KeyPattern", "key_seed"]
 
 HEX = "0123456789abcdef"
 UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
@@ -35,12 +43,8 @@ SPLITS = (  # what is before the number that counts, the number, and what is aft
     r"^(?P<before>(?s:.*?))(?P<number>\d{1,18})(?P<after>\D*)$",
     r"^(?P<before>\D*)(?P<number>\d{1,18})(?P<after>(?s:.*))$",
 )
-MOST_FRAMES, MOST_SHAPES = 1000, 50  # beyond which there is no pattern
-SHARED, COVERED = 2, 0.9  # a frame or shape has so many rows; those kept have this share of them
 DENSE = 2  # numbers that leave out fewer than every second one are counted on
 BLOCK = 4096  # ids tried at once
-FEW = 10  # rows, from which on their characters are those of the pattern
-CLASSES = (string.digits, string.ascii_uppercase, string.ascii_lowercase)
 SCARCE = 0.1  # share of them that is new, below which the pattern is made wider
 BEYOND_CHANCE = 2.0**80  # so many ids that none is met twice
 
@@ -50,97 +54,83 @@ def key_seed(generator: torch.Generator) -> int:
     return int.from_bytes(sha256(generator.get_state().numpy().tobytes()).digest()[:8], "big")
 
 
-def key_texts(cells: Any) -> Any | None:
-    """Ids as text without gaps, also those that are whole numbers; None of anything else."""
-    arrow = load_pyarrow()
-    filled, holds = cells.drop_null(), family(cells.type)
-    if holds not in ("text", "numbers"):
-        return None
-    try:
-        if arrow.types.is_floating(filled.type):
-            filled = filled.cast(arrow.int64())
-        if arrow.types.is_decimal(filled.type):
-            cells = filled.to_pylist()
-            whole = all(c == c.to_integral_value() for c in cells)
-            return arrow.array([f"{c:.0f}" for c in cells], "string") if whole else None
-    except arrow.ArrowInvalid:  # not whole
-        return None
-    filled = filled.combine_chunks() if hasattr(filled, "chunks") else filled
-    return filled.cast(arrow.string())
-
-
 @dataclass(frozen=True)
 class Serial:
     """A number between texts: T-104233, 2015-001720, 20240131-0007, or the number alone.
 
     Attributes:
-        frames: What is before and after the number, and how many rows have it; if there are days,
-            as `strftime` takes it.
-        width: Digits, with zeros before them.
+        frames: What is before and after the number, how many rows have it, and how many digits
+            numbers have at least, by zeros before them; with days, as `strftime` takes it.
         low: The least number.
         high: The largest.
         rows: How many numbers there are.
         single: Whether no number is there twice, in different frames.
         days: The first and the last day, as ordinals.
         split: Which of `SPLITS` finds the number.
+        step: What all differences of numbers are multiples of.
     """
 
-    frames: tuple[tuple[str, str, int], ...]
-    width: int
+    frames: tuple[tuple[str, str, int, int], ...]
     low: int
     high: int
     rows: int
     single: bool = True
     days: tuple[int, int] | None = None
     split: int = 1
+    step: int = 1
 
     @property
     def dense(self) -> bool:
         """Whether new ones count on from the last: most numbers, or their pairs, are taken."""
-        span, most = self.high - self.low + 1, DENSE * self.rows
+        span, most = (self.high - self.low) // self.step + 1, DENSE * self.rows
         days = 1 if self.days is None else self.days[1] - self.days[0] + 1
         return span <= most and (self.single or span * len(self.frames) * days <= most)
 
     @property
     def capacity(self) -> float:
         """How many ids there are in the pattern."""
-        return float(self.high - self.low + 1)
+        return float((self.high - self.low) // self.step + 1)
 
     @property
     def rounded(self) -> "Serial":
         """The same with a round range, where the ends need not be known."""
         if self.dense:
             return self
-        unit = 10 ** max(0, len(str(abs(self.high))) - 2)
-        return replace(self, low=self.low // unit * unit, high=(self.high // unit + 1) * unit - 1)
+        low, high = round_ends(self.low, self.high)
+        return replace(self, low=low + (self.low - low) % self.step, high=high)
 
-    def draw(self, generator: np.random.Generator, start: int, wider: int) -> list[str]:
+    def draw(
+        self, generator: np.random.Generator, count: int, wider: int = 0, start: int = 0
+    ) -> list[str]:
         """A block of ids.
 
         Args:
             generator: Of what is random.
+            count: How many.
+            wider: The range of numbers has so many digits more than usual.
             start: How many were drawn before.
-            wider: How many digits more than usual numbers may have.
         """
         shares = np.array([f[2] for f in self.frames], float)
-        chosen = generator.choice(len(self.frames), BLOCK, p=shares / shares.sum()).tolist()
+        chosen = generator.choice(len(self.frames), count, p=shares / shares.sum()).tolist()
         days: list[datetime.date] = []
         if self.days is not None:
             first, last = self.days
-            ordinals = generator.integers(first, last + 1, BLOCK).tolist()
+            ordinals = generator.integers(first, last + 1, count).tolist()
             days = [datetime.date.fromordinal(d) for d in ordinals]
         if self.dense:
-            numbers = list(range(self.high + 1 + start, self.high + 1 + start + BLOCK))
+            first = self.high + self.step * (1 + start)
+            numbers = [first + self.step * k for k in range(count)]
         else:
             own = self.rounded
-            high = min((own.high + 1) * 10**wider - 1, 2**63 - 1)
-            numbers = generator.integers(own.low, high, BLOCK, endpoint=True).tolist()
+            steps = min((own.high - own.low) // self.step + 1, 2**63 // 10**wider) * 10**wider
+            drawn = generator.integers(0, steps - 1, count, endpoint=True).tolist()
+            numbers = [min(own.low + self.step * k, 2**63 - 1) for k in drawn]
         found = []
         for k, (place, number) in enumerate(zip(chosen, numbers, strict=True)):
-            before, after, _ = self.frames[place]
+            before, after, _, width = self.frames[place]
             if days:
                 before, after = days[k].strftime(before), days[k].strftime(after)
-            found.append(f"{before}{number:0{self.width}d}{after}")
+            found.append(f"{before}{number:0{width}d}{after}")
         return found
 
     def stretched(self, texts: Any) -> "Serial":
@@ -151,47 +141,10 @@ class Serial:
         rows = self.rows + len(texts)
         if not len(found):
             return replace(self, rows=rows)
-        ends = compute.min_max(compute.struct_field(found, "number").cast("int64")).as_py()
-        return replace(self, low=min(self.low, ends["min"]), high=max(self.high, ends["max"]),
-                       rows=rows)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Codes:
-    """Characters at each place: UUIDs, hashes, N619AA.
-
-    Attributes:
-        shapes: The characters that occur at each place, and how many rows have such ids.
-    """
-
-    shapes: tuple[tuple[tuple[str, ...], int], ...]
-    dense = False
-
-    @cached_property
-    def capacity(self) -> float:
-        """How many ids there are in the pattern."""
-        return max(math.prod(float(len(c)) for c in places) for places, _ in self.shapes)
-
-    @property
-    def rounded(self) -> "Codes":
-        """The same."""
-        return self
-
-    def draw(self, generator: np.random.Generator, start: int, wider: int) -> list[str]:
-        """A block of ids; wider ones have further digits at their end."""
-        shares = np.array([rows for _, rows in self.shapes], float)
-        chosen = generator.choice(len(self.shapes), BLOCK, p=shares / shares.sum())
-        found = np.empty(BLOCK, object)
-        for k, (places, _) in enumerate(self.shapes):
-            rows = np.flatnonzero(chosen == k)
-            cells = [np.array(list(c))[generator.integers(len(c), size=len(rows))]
-                     for c in (*places, *[string.digits] * wider)]  # fmt: skip
-            found[rows] = ["".join(row) for row in zip(*cells, strict=True)]
-        return list(found)
-
-    def stretched(self, texts: Any) -> "Codes":
-        """The same: further ids are of the same kind."""
-        return self
+        numbers = compute.struct_field(found, "number").cast("int64").to_numpy()
+        step = math.gcd(self.step, _step(numbers), abs(int(numbers[0]) - self.low))
+        return replace(self, low=min(self.low, int(numbers.min())), step=max(1, step),
+                       high=max(self.high, int(numbers.max())), rows=rows)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -225,7 +178,7 @@ class KeyPattern:
         """
         if not len(values):
             return None
-        form = _uuids(values) or _serial(values, True) or _codes(values, sure)
+        form = _uuids(values) or _serial(values, True) or read_codes(values, sure)
         form = form or _serial(values, False)
         if form is None:
             return None
@@ -237,7 +190,7 @@ class KeyPattern:
     @classmethod
     def counting(cls, before: str, width: int, first: int) -> "KeyPattern":
         """Numbers from the first on, after a text."""
-        return cls(Serial(((before, "", 1),), width, first, first - 1, 1))
+        return cls(Serial(((before, "", 1, width),), first, first - 1, 1))
 
     def emptied(self, rows: int) -> "KeyPattern":
         """The pattern with room for the ids of so many rows, none of which it has seen."""
@@ -258,9 +211,9 @@ class KeyPattern:
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; without the bits, where new ids cannot be among those that are taken."""
         form = self.form.rounded
-        more: dict[str, Any] = {"shapes": [["".join(p) if max(map(len, p)) == 1 else list(p), n]
-                                           for p, n in form.shapes]} if isinstance(
-            form, Codes) else {**vars(form)}  # fmt: skip
+        more: dict[str, Any] = (
+            {"shapes": form.to_list()} if isinstance(form, Codes) else {**vars(form)}
+        )
         taken = b"" if form.dense else self.taken
         return {**more, "distinct": self.distinct, "taken": base64.b64encode(taken).decode()}
 
@@ -271,10 +224,10 @@ class KeyPattern:
         distinct, taken = fields.pop("distinct"), base64.b64decode(fields.pop("taken"))
         form: Serial | Codes
         if "shapes" in fields:
-            form = Codes(tuple((tuple(places), rows) for places, rows in fields["shapes"]))
+            form = Codes.from_list(fields["shapes"])
         else:
-            days = fields["days"]
-            frames = tuple((before, after, rows) for before, after, rows in fields["frames"])
+            days, width = fields["days"], fields.pop("width", 0)  # of older runs
+            frames = tuple((*frame, width)[:4] for frame in fields["frames"])
             form = Serial(**{**fields, "frames": frames, "days": days and tuple(days)})
         return cls(form, distinct, taken)
 
@@ -322,7 +275,7 @@ class KeyMaker:
 
     def _block(self) -> list[str]:
         form = self._pattern.form
-        tried = form.draw(self._blocks, self._drawn, self._wider)
+        tried = form.draw(self._blocks, BLOCK, self._wider, self._drawn)
         self._drawn += BLOCK
         if form.dense:
             return tried if self._highest is None else [self._held(text) for text in tried]
@@ -354,20 +307,14 @@ def _uuids(values: Any) -> Codes | None:
     from pyarrow import compute
 
     lower = compute.utf8_lower(values)
-    if not _all_match(lower, f"^{UUID}$"):
+    if not all_match(lower, f"^{UUID}$"):
         return None
     ids = HEX if compute.any(compute.equal(values, lower)).as_py() else HEX.upper()
-    places = _places(values)
+    places = places_of(values.to_pylist())
     for k, letters in enumerate(places):
         if len(letters) > 1 and k not in VERSION_AND_VARIANT:
             places[k] = ids
     return Codes(((tuple(places), len(values)),))
-
-
-def _all_match(values: Any, pattern: str) -> bool:
-    from pyarrow import compute
-
-    return bool(compute.all(compute.match_substring_regex(values, pattern)).as_py())
 
 
 def _serial(values: Any, even: bool) -> Serial | None:
@@ -393,21 +340,35 @@ def _serial(values: Any, even: bool) -> Serial | None:
         if len(kept) > MOST_FRAMES or sum(n for _, n in kept) < COVERED * len(values):
             continue
         numbers = number.cast("int64")
-        ends, different = compute.min_max(numbers).as_py(), len(numbers.unique())
+        different = len(numbers.unique())
         if different < len(kept):  # these are part of a code
             continue
-        padded = compute.match_substring_regex(number, "^0.")
-        width = 0
-        if compute.any(padded).as_py():
-            width = compute.min(compute.utf8_length(number)).as_py()
-        serial = Serial(tuple((b, a, n) for (b, a), n in sorted(kept)), width, ends["min"],
-                              ends["max"], len(values), different == len(found), days,
-                              k)  # fmt: skip
-        uneven = len(kept) > 1 and len(compute.utf8_length(number).unique()) > 1
+        ends, lengths = compute.min_max(numbers).as_py(), compute.utf8_length(number)
+        padded = compute.any(compute.match_substring_regex(number, "^0.")).as_py()
+        widths = _widths(before, after, lengths, days is not None) if padded else {}
+        whole = tuple((b, a, n, widths.get((b, a), widths.get(None, 0)))
+                      for (b, a), n in sorted(kept))  # fmt: skip
+        step = max(1, _step(numbers.to_numpy())) if len(values) >= FEW else 1
+        serial = Serial(whole, ends["min"], ends["max"], len(values), different == len(found),
+                        days, k, step)  # fmt: skip
+        uneven = len(kept) > 1 and len(lengths.unique()) > 1
         if even and uneven and days is None and not serial.dense:
             continue  # N619AA and N14228: digits and letters change places
         return serial
     return None
+
+
+def _step(numbers: np.ndarray) -> int:
+    return int(np.gcd.reduce(np.abs(numbers - numbers[0])))
+
+
+def _widths(before: Any, after: Any, lengths: Any, days: bool) -> dict[Any, int]:
+    """How many digits numbers have at least, around which there are the same texts."""
+    if days:
+        return {None: min(lengths.to_pylist())}
+    table = load_pyarrow().table({"before": before, "after": after, "digits": lengths})
+    found = table.group_by(["before", "after"]).aggregate([("digits", "min")]).to_pylist()
+    return {(row["before"], row["after"]): row["digits_min"] for row in found}
 
 
 def _days(frames: Counter[tuple[str, str]]) -> tuple[Counter[tuple[str, str]], Any]:
@@ -429,45 +390,3 @@ def _days(frames: Counter[tuple[str, str]]) -> tuple[Counter[tuple[str, str]], A
         found[(opened, other) if at is before else (other, opened)] += rows
         ordinals.append(day.toordinal())
     return found, (min(ordinals), max(ordinals))
-
-
-def _codes(values: Any, sure: bool) -> Codes | None:
-    from pyarrow import compute
-
-    shapes = values
-    for those, one in (("[0-9]", "0"), ("[A-Z]", "A"), ("[a-z]", "a")):
-        shapes = compute.replace_substring_regex(shapes, those, one)
-    counted = compute.value_counts(shapes).to_pylist()
-    lengths = compute.unique(compute.utf8_length(values))
-    digits = compute.mean(compute.match_substring_regex(values, "[0-9]").cast("int8")).as_py()
-    coded = digits > 0.5 or (len(lengths) == 1 and _all_match(values, "^[^a-z ]*[A-Z][^a-z ]*$"))
-    if not coded and not sure:
-        return None
-    least = 1 if sure else min(SHARED, len(values))
-    kept = sorted((c for c in counted if c["counts"] >= least),
-                  key=lambda c: (-c["counts"], c["values"]))[:MOST_SHAPES]  # fmt: skip
-    if sum(c["counts"] for c in kept) >= COVERED * len(values) or (sure and len(lengths) > 1):
-        return Codes(tuple(
-            (tuple(_places(values.filter(compute.equal(shapes, c["values"])))), c["counts"])
-            for c in kept
-        ))  # fmt: skip
-    if len(lengths) == 1 and (sure or not _any_space(values)):
-        return Codes(((tuple(_places(values)), len(values)),))
-    return None
-
-
-def _any_space(values: Any) -> bool:
-    from pyarrow import compute
-
-    return bool(compute.any(compute.match_substring_regex(values, r"\s")).as_py())
-
-
-def _places(values: Any) -> list[str]:
-    """The characters that texts of one length have at each place."""
-    words = np.array(values.to_pylist())
-    letters = words.view("U1").reshape(len(words), -1)
-    places = ["".join(np.unique(letters[:, k])) for k in range(letters.shape[1])]
-    if len(words) >= FEW:
-        return places
-    # What few rows have might be the ids themselves.
-    return [next((all_ for all_ in CLASSES if set(p) <= set(all_)), p) for p in places]

@@ -22,7 +22,8 @@ from kermix.data.schema.columns import (
     plain_numbers,
     rounded,
 )
-from kermix.data.schema.keys import KeyPattern, key_texts
+from kermix.data.schema.key_text import key_texts
+from kermix.data.schema.keys import KeyPattern
 from kermix.data.schema.monotone import MonotoneMap
 from kermix.data.schema.times import (
     parse_times,
@@ -442,7 +443,8 @@ def _stands_out(counts: np.ndarray) -> np.ndarray:
 def _counts_rows(x: np.ndarray, values: np.ndarray, name: str) -> bool:
     if len(values) < len(x):
         return False
-    return values[-1] - values[0] == len(x) - 1 or bool(ROW_NUMBERS.fullmatch(name.strip()))
+    # Numbers that are drawn, not counted, would meet twice or leave one out.
+    return bool(np.ptp(np.diff(values)) == 0 or ROW_NUMBERS.fullmatch(name.strip()))
 
 
 def _decimals(values: np.ndarray, filled: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 import html
 
+from kermix.data.readers.common import counted
 from kermix.pages import figures as plots
 from kermix.pages.report import Report
 from kermix.tables.compare.sketch_comparison import Drift
@@ -15,7 +16,9 @@ DRIFT_COLUMNS = ("sketch", "rows", "SVD cost to first", "Bures", "MMD", "p",
 
 def drift_report(title: str, found: Drift) -> Report:
     """The page: distances to the first sketch and to the one before, drawn and in a table."""
-    page = Report(title, f"{len(found.names)} sketches of {sum(found.rows):,} rows in all.")
+    page = Report(
+        title, f"{len(found.names)} sketches of {counted(sum(found.rows), 'row')} in all."
+    )
     page.figure(
         plots.drift(
             found.names,
@@ -43,7 +46,9 @@ COLOURS = {"different": "var(--two)", "no difference": "#009E73", "too few rows"
 def period_report(found: PeriodDrift, title: str) -> Report:
     """The page."""
     rows = found.reference_rows + sum(p.rows for p in found.periods)
-    page = Report(title, f"{rows:,} rows in {len(found.periods) + 1} {found.noun}s.")
+    page = Report(
+        title, f"{counted(rows, 'row')} in {counted(len(found.periods) + 1, found.noun)}."
+    )
     if found.different:
         kind, answer = "different", "It drifts"
     elif all(p.too_few_rows for p in found.periods):

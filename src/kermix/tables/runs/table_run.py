@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from kermix.data.readers.common import counted
 from kermix.data.readers.csv_form import CsvForm
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.readers.reading import read_frame
@@ -106,7 +107,7 @@ def _contest(
 def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int) -> Numbers:
     schema = data.schema
     kinds = [c.kind for c in schema.columns]
-    counted = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
+    listed_kinds = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
     told = "too few rows to tell"
     if quality.detection is not None:
         told = f"{quality.detection:.3f} (1: boosted trees cannot, others may; 0: they always can)"
@@ -117,8 +118,8 @@ def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int
         (quality.density_name, f"{quality.log_density:.3f} nats a row ({against})"),
         ("told apart from data", told),
         ("exact copies", f"{quality.copies:.2%} of the samples{of_held}"),
-        ("data", f"{data.frame.name}: {data.rows:,} rows, {len(schema)} columns "
-         f"({counted})"),
+        ("data", f"{data.frame.name}: {counted(data.rows, 'row')}, "
+         f"{counted(len(schema), 'column')} ({listed_kinds})"),
         ("steps", f"{outcome.step}" + (f", of which step {kept} was kept" if kept else "")),
     ]  # fmt: skip
 

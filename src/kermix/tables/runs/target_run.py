@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
+from kermix.data.readers.common import counted
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.readers.reading import read_frame
 from kermix.data.readers.sniff import Reading
@@ -144,13 +145,14 @@ class TargetRun(TableRun):
 
     def _numbers_of(self, data: TableData, quality: TargetQuality, outcome: Outcome) -> Numbers:
         target, kept = self.config["target"], self.model().n_iter_
+        tested = counted(quality.rows, "test row")
         first, *rest = quality.references
         if isinstance(quality, ClassQuality):
             against = "; ".join(f"{name}: {value:.2%}" for name, value, _ in (first, *rest))
             losses = "; ".join(f"{name}: {value:.4f}" for name, _, value in (first, *rest))
             wrong = round(quality.rows * (1 - quality.accuracy))
             numbers = [
-                ("accuracy", f"{quality.accuracy:.2%} of {quality.rows:,} test rows, {wrong:,} "
+                ("accuracy", f"{quality.accuracy:.2%} of {tested}, {wrong:,} "
                  f"wrong ({against})"),
                 ("balanced accuracy", f"{quality.balanced_accuracy:.2%} (the mean over classes)"),
                 ("log-loss", f"{quality.log_loss:.4f} nats ({losses})"),
@@ -160,7 +162,7 @@ class TargetRun(TableRun):
             shares = "; ".join(f"{name}: {value:.3f}" for name, _, value in (first, *rest))
             inside = ", ".join(f"{c:.1%} of {s:.0%} intervals" for s, c in quality.coverage)
             numbers = [
-                ("error", f"{quality.error:.4g}, root mean square over {quality.rows:,} test rows "
+                ("error", f"{quality.error:.4g}, root mean square over {tested} "
                  f"({against})"),
                 ("R²", f"{quality.r2:.3f} ({shares})"),
                 ("coverage", f"{inside} hold the true value"),
@@ -170,8 +172,9 @@ class TargetRun(TableRun):
         steps = f"{outcome.step}" + (f", of which step {kept} was kept" if kept else "")
         return [
             *numbers,
-            ("data", f"{data.frame.name}: {data.frame.rows:,} training rows, {quality.rows:,} "
-                f"test rows; {target} given {len(data.schema.modelled) - 1} columns"),
+            ("data", f"{data.frame.name}: {counted(data.frame.rows, 'training row')}, "
+                f"{tested}; {target} given "
+                f"{counted(len(data.schema.modelled) - 1, 'column')}"),
             ("steps", steps),
         ]  # fmt: skip
 
@@ -263,8 +266,9 @@ def begin_target_fit(
     train, test = split_for_target(frame, column, chosen.seed)
     gaps = frame.rows - train.rows - test.rows
     if train.rows + test.rows < LEAST_ROWS or not test.rows:
+        rows = counted(train.rows + test.rows, "row")
         raise TableError(
-            f"{frame.name}: {train.rows + test.rows} rows have a {target}, but at least "
+            f"{frame.name}: {rows} ha{'s' if rows == '1 row' else 've'} a {target}, but at least "
             f"{LEAST_ROWS} are needed for training and testing."
         )
     # From the training rows alone: nothing of the test rows is known before they are predicted.
@@ -281,7 +285,7 @@ def begin_target_fit(
         str(data), table, replace(chosen, target=place), frame="pandas", form=form_of(str(data)),
         target=target, device=device, precision=precision, options=said,
         notes=(*_told(column), *notes,
-               *([f"{gaps:,} rows without a {target} are ignored."] if gaps else [])),
+               *([f"Ignored: {counted(gaps, 'row')} without a {target}."] if gaps else [])),
     )  # fmt: skip
     assert isinstance(run, TargetRun)
     return run, table

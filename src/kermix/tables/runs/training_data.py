@@ -23,7 +23,8 @@ from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.readers.reading import parquet_errors, read_frame
 from kermix.data.readers.sniff import Reading
 from kermix.data.schema.columns import family
-from kermix.data.schema.keys import KeyPattern, key_texts
+from kermix.data.schema.key_text import key_texts
+from kermix.data.schema.keys import KeyPattern
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.data.writing import WRITABLE, table_writer
@@ -189,9 +190,12 @@ def _place(column: Any, value: Any) -> int:
 
 def _counts(seen: _Seen, rows: int, sample: Any) -> bool:
     whole = isinstance(seen.low, int) or (isinstance(seen.low, float) and seen.low.is_integer())
-    if not whole or isinstance(seen.low, bool) or seen.gap or seen.high - seen.low != rows - 1:
+    if not whole or isinstance(seen.low, bool) or seen.gap or rows < 2:
         return False
-    return len(sample.unique()) == len(sample)
+    step, rest = divmod(int(seen.high) - int(seen.low), rows - 1)
+    if rest or not step or len(sample.unique()) < len(sample):
+        return False
+    return step == 1 or not ((np.asarray(sample) - seen.low) % step).any()
 
 
 def _joined(tables: list[Any]) -> Any:
