@@ -25,8 +25,31 @@ from internals import prior_module as prior
 from internals import remarks_module as remarks
 from internals import singular_functions_module as functions
 from kermix.errors import DownloadError, ImageError, KermixError, OptionError, RunError
+from kermix.paper import (
+    artefact,
+    classification,
+    generation,
+    identity,
+    image_cells,
+    images,
+    measure,
+    prior,
+    remarks,
+    toy,
+)
+from kermix.paper import singular_functions as functions
+from kermix.paper.artefact import read_record
+from kermix.paper.catalogue import ARTEFACTS, chosen, records_in, write_page
 
 SMALL = {
+    "fig-toy": (
+        toy,
+        {
+            "training": toy.ToyTraining(
+                seeds=2, steps=3, batch_size=16, width=8, samples=100, compared=60
+            )
+        },
+    ),
     "fig-generation": (
         generation,
         {
