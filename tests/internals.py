@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     import kermix.networks.product_functions as product_functions_module
     import kermix.networks.scaled as scaled_module
     import kermix.pages.figures as figures_module
-    import kermix.pages.fit_figures as fit_figures_module
     import kermix.pages.report as report_module
     import kermix.paper.artefact as artefact_module
     import kermix.paper.classification as classification_module
@@ -76,8 +75,6 @@ if TYPE_CHECKING:
     import kermix.tables.model.training_rows as training_rows_module
     import kermix.tables.runs.answers as answers_module
     import kermix.tables.runs.table_mixture as table_mixture_module
-    import kermix.tables.runs.table_quality as table_quality_module
-    import kermix.tables.runs.table_run as table_run_module
     import kermix.tables.runs.training_data as training_data_module
     import kermix.tables.sketch_files as sketch_files_module
     import kermix.tables.sketch_sampling as sketch_sampling_module

@@ -16,7 +16,7 @@ from kermix.networks.scaled import evaluating
 
 __all__ = ["ImageModel", "LabelledDraw", "PixelGenerator", "code_network"]
 
-ROWS_AT_ONCE = 4096
+ROWS_AT_ONCE = 4096  # draws depend on it
 
 
 class LabelledDraw(NamedTuple):

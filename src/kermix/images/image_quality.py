@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kermix.checks import rows_at_once
 from kermix.errors import SampleError
 from kermix.evaluation import neighbours
 from kermix.kernels.distances import squared_distances
@@ -26,8 +27,6 @@ __all__ = [
     "predict",
     "stacked_modes",
 ]
-
-ROWS_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def class_balance(
 def predict(classifier: nn.Module, images: Tensor) -> Tensor:  # (n, c, h, w) -> (n, classes)
     """Scores of all images, in chunks, by a classifier in evaluation mode."""
     with evaluating(classifier):
-        return torch.cat([classifier(part) for part in images.split(ROWS_AT_ONCE)])
+        return torch.cat([classifier(part) for part in images.split(2048)])
 
 
 def stacked_modes(
@@ -155,7 +154,7 @@ def parzen(
         constant = math.log(len(samples)) + d * math.log(deviation * math.sqrt(2 * math.pi))
         logs = [
             (-squared_distances(part, samples) / (2 * deviation**2)).logsumexp(1) - constant
-            for part in rows.split(ROWS_AT_ONCE)
+            for part in rows.split(rows_at_once(len(samples)))
         ]
         return float(torch.cat(logs).double().mean())
 

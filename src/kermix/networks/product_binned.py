@@ -35,7 +35,7 @@ __all__ = [
     "set_row_statistics",
 ]
 
-ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE = 1024  # sums depend on it
 MOST_NUMBERS = 2**27  # features of all rows that are kept from layer to layer: half a gigabyte
 
 
@@ -140,7 +140,7 @@ def likeliest_sureness(
     return torch.where(high == 1, high, low)
 
 
-BINNED_ROWS_AT_ONCE = 4096
+BINNED_ROWS_AT_ONCE = 4096  # sums depend on it
 LARGE = 28_000_000  # bytes; a hint of more than 32 MiB would not be taken
 
 

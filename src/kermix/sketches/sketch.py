@@ -130,7 +130,7 @@ def check_same_columns(a: Origin | None, b: Origin | None) -> None:
         )
 
 
-ROWS_AT_A_TIME = 16384
+ROWS_AT_A_TIME = 16384  # sums depend on it
 SUMS = ("_total", "_first", "_second", "_residual")
 APART = "apart"
 

@@ -34,7 +34,7 @@ MOST_SCORES = 256  # of all columns together, if that leaves each at least one
 KERNEL_FEATURES = 32
 LANDMARK_EVERY = 4  # landmarks are chosen among every fourth row of the reference
 ROWS_OF_A_FEATURE = 16  # fewer rows have fewer kernel features
-ROWS_AT_ONCE = 2**14
+ROWS_AT_ONCE = 2**14  # sums depend on it
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["OnRows", "TrainedTable", "drawn_parts", "generator_of"]
 
 BLOCKS_AT_ONCE = 8
-ROWS_AT_ONCE = 16_384  # whose conditional distributions are held
+ROWS_AT_ONCE = 16_384  # conditional distributions that are held; draws of a mixture depend on it
 OnRows = Callable[[int], None]
 
 
