@@ -21,8 +21,9 @@ if not importlib.util.find_spec("triton"):
     collect_ignore += ["src/kermix/kernels/means_triton.py", "src/kermix/linalg/polar_triton.py"]
 COARSE = 50  # dots per inch
 FIGURES_OF_FITS = (
-    "fit_report.fit_figure", "fit_report.curves_figure", "table_report.columns_figure",
-    "table_report.conditionals_figure", "table_report.curve_figure", "table_report.pairs_figure",
+    "fitting.samples_run.fit_figure", "fitting.samples_run.curves_figure",
+    "tables.runs.table_page.columns_figure", "tables.runs.table_page.conditionals_figure",
+    "tables.runs.table_page.curve_figure", "tables.runs.table_page.pairs_figure",
 )  # fmt: skip
 
 # A million objects of imported modules stay for good: looking for garbage among them again and
@@ -126,7 +127,7 @@ def _leave_out_figures(patch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 
     for place in FIGURES_OF_FITS:
-        patch.setattr(f"kermix.reports.{place}", lambda *_, **__: Figure())
+        patch.setattr(f"kermix.{place}", lambda *_, **__: Figure())
     patch.setattr(Figure, "savefig", _blank)
 
 

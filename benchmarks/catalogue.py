@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kermix.errors import OptionError
-from kermix.reports.provenance import environment, machine_name, write_json
+from kermix.runs.provenance import environment, machine_name, write_json
 
 __all__ = ["BENCHMARKS", "record_path", "run_benchmark"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kermix.kernels.gaussian import GaussianKernel
-from kermix.sketches.columns import ColumnScale
+from kermix.sketches.column_scale import ColumnScale
 from kermix.sketches.features import NystromFeatures, nystrom_features
 
 __all__ = ["CertificateCase", "certificate_cases", "described"]

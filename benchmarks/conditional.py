@@ -39,7 +39,7 @@ import numpy as np
 
 from benchmarks.quality import default_path, side_by_side, write_record
 from kermix.errors import MissingExtraError, OptionError
-from kermix.sklearn.table import TableModel
+from kermix.tables.model.table_estimator import TableModel
 
 __all__ = ["METHODS", "PUBLISHED", "SETS", "Predicted", "main", "measure_split", "run", "split_of"]
 

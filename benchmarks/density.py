@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.quality import default_path, save_sheet, write_record
 from kermix.costs.baselines import wasserstein2
-from kermix.data.toys import toy
+from kermix.data.dataset import toy
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.training.build import Split, build_trainer
 from kermix.training.schedules import learning_rate

@@ -27,7 +27,7 @@ import torch
 from benchmarks.density_tables import TABLES, measure_split, named_tables, prepared
 from benchmarks.quality import default_path, side_by_side, write_record
 from kermix.errors import MissingExtraError, OptionError
-from kermix.sklearn.table import TableModel
+from kermix.tables.model.table_estimator import TableModel
 
 __all__ = ["main", "measured", "spline_flow", "summary", "table_model"]
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.quality import default_path, write_record
 from kermix.errors import OptionError
-from kermix.sklearn.mixture import KernelMixture
+from kermix.estimators.kernel_mixture import KernelMixture
 
 __all__ = ["TABLES", "main", "measure_split", "prepared"]
 

@@ -3,7 +3,7 @@
 `python -m benchmarks detectable`. In each cell both sets are independent normal columns, and one
 column of the second is shifted by a random amount; a probit regression of what was found on the
 amount tells which shift is found in four of five cases. Beside it stands the shift of
-`kermix.comparison.aggregate_result.AggregateTest.detectable_shift`, which should not be
+`kermix.two_sample.aggregate.AggregateTest.detectable_shift`, which should not be
 smaller, and how often shifts of just that size are found.
 """
 
@@ -16,7 +16,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtri
 
-from kermix.comparison.aggregate import aggregate_rows
+from kermix.two_sample.aggregate import aggregate_rows
 
 __all__ = ["run"]
 

@@ -21,10 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.comparison.drift_monitor import DriftMonitor
-from kermix.comparison.memories import Memories
-from kermix.comparison.run_length import combined
-from kermix.reports.provenance import environment, machine_name, write_json
+from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.tables.drift.monitor import DriftMonitor
+from kermix.tables.drift.run_length import Memories, combined
 
 __all__ = ["first_alarms", "run"]
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import kermix as km
 from kermix.costs.baselines import energy_distance, mode_coverage
-from kermix.data.toys import toy
+from kermix.data.dataset import toy
 from kermix.kernels.gaussian import bandwidth
 from kermix.training.schedules import VarianceSchedule, learning_rate
 

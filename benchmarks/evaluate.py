@@ -19,7 +19,7 @@ from torch import Tensor
 
 import kermix as km
 from kermix.data.loading import load
-from kermix.evaluation.memorizing import memorizing
+from kermix.tables.evaluate.copies import memorizing
 
 __all__ = ["run"]
 

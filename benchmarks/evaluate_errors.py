@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from kermix.evaluation.distances import kernel_distance
 from kermix.evaluation.neighbours import neighbour_scores
+from kermix.evaluation.sample_distances import kernel_distance
 
 __all__ = ["run"]
 

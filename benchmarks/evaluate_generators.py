@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 import kermix as km
-from kermix.data.toys import toy
-from kermix.reports.provenance import environment, machine_name, write_json
+from kermix.data.dataset import toy
+from kermix.runs.provenance import environment, machine_name, write_json
 
 __all__ = ["spiral_table"]
 

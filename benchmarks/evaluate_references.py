@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 import kermix as km
-from kermix.comparison.column_values import ComparedRows
-from kermix.comparison.sources import read_sources
-from kermix.data.tables.csv_look import Reading
-from kermix.evaluation.distances import frechet_distance, kernel_distance
+from kermix.data.readers.sniff import Reading
+from kermix.data.sources import read_sources
 from kermix.evaluation.neighbours import neighbour_scores
-from kermix.evaluation.table_scores import table_scores
-from kermix.reports.provenance import environment, machine_name, write_json
+from kermix.evaluation.sample_distances import frechet_distance, kernel_distance
+from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.tables.compare.column_changes import ComparedRows
+from kermix.tables.evaluate.table_scores import table_scores
 
 __all__ = ["compared"]
 

@@ -36,7 +36,7 @@ def kermix_samples(rows: Any, texts: Sequence[str], job: Job) -> tuple[Any, dict
     """Rows drawn from a table model, and what is told about it."""
     import torch
 
-    from kermix.sklearn.table import TableModel
+    from kermix.tables.model.table_estimator import TableModel
 
     on_gpu = job.device.startswith("cuda")
     settings = {**SETTINGS["cuda" if on_gpu else "cpu"], **job.settings}

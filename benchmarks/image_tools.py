@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from kermix.costs.baselines import energy_distance
 from kermix.data.images.labelled import LabelledImages, load_labelled
-from kermix.models.images.autoencoder import Autoencoder
-from kermix.models.images.cnn import PlainCNN
-from kermix.models.images.evaluation import frechet_distance, nearest, neighbourhoods
-from kermix.training.augmentation import Augmentation
+from kermix.evaluation.sample_distances import frechet_distance
+from kermix.images.augmentation import Augmentation
+from kermix.images.generator_settings import ImageSettings
+from kermix.images.generator_training import ImageTask
+from kermix.images.image_quality import nearest, neighbourhoods
+from kermix.images.train_on_synthetic import accuracy, fit_classifier
+from kermix.networks.image_networks import Autoencoder, PlainCNN
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
-from kermix.training.image_settings import ImageSettings
-from kermix.training.images import ImageTask
-from kermix.training.judging import accuracy, fit_classifier
 from kermix.training.loop import Trainer
 
 __all__ = ["Real", "classifier_of", "distances", "encoder_of", "kept", "read", "train"]

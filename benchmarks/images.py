@@ -29,13 +29,13 @@ from torch import Tensor
 from benchmarks.image_tools import Real, classifier_of, distances, encoder_of, read, train
 from benchmarks.images_page import sheet_name, write_images_page
 from benchmarks.quality import write_record
-from kermix.data.images.stacked import STACKED, stacked_mnist
+from kermix.data.images.image_rows import STACKED, stacked_mnist
 from kermix.errors import OptionError
-from kermix.models.images.evaluation import parzen, stacked_modes
-from kermix.reports.image_sheets import save_png, sheet
-from kermix.reports.provenance import environment, machine_name, write_json
-from kermix.training.image_settings import ImageSettings
-from kermix.training.judging import train_on_synthetic
+from kermix.images.generator_settings import ImageSettings
+from kermix.images.image_quality import parzen, stacked_modes
+from kermix.images.train_on_synthetic import train_on_synthetic
+from kermix.pages.figures import save_png, sheet
+from kermix.runs.provenance import environment, machine_name, write_json
 
 __all__ = ["METHODS", "SCALES", "SETTINGS", "TASKS", "join", "main", "run", "run_task"]
 

@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.generated_tables import CATEGORIES
 from benchmarks.quality import default_path, write_record
 from kermix.errors import OptionError
-from kermix.sklearn.table import TableModel
+from kermix.tables.model.table_estimator import TableModel
 
 __all__ = ["TABLES", "coverage", "errors_of", "main", "measure_table", "run", "with_gaps"]
 

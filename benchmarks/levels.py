@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.levels_cells import CELLS, QUICK, Cell
-from kermix.reports.provenance import environment, machine_name, write_json
+from kermix.runs.provenance import environment, machine_name, write_json
 
 __all__ = [
     "LEVEL",

@@ -16,8 +16,9 @@ import torch
 
 import kermix as km
 from benchmarks.levels_data import Draw
-from kermix.comparison.drift import drift, mean_test
 from kermix.errors import KermixError
+from kermix.tables.compare.sketch_comparison import drift
+from kermix.two_sample.mean_test import mean_test
 
 __all__ = [
     "COSTS",

@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.density_tables import TABLES, named_tables, prepared
 from benchmarks.quality import default_path, side_by_side, write_record
-from kermix.sklearn.mixture import KernelMixture
+from kermix.estimators.kernel_mixture import KernelMixture
 
 __all__ = ["WAYS", "main", "measure"]
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import device_name, measure
-from kermix.comparison.twosample import two_sample_test
 from kermix.kernels.gram import gram
 from kermix.linalg.nuclear import nuclear_norm
+from kermix.two_sample.cost_test import two_sample_test
 
 __all__ = ["four_gaussians", "run", "speed"]
 

@@ -12,10 +12,10 @@ from unittest.mock import patch
 import numpy as np
 
 from kermix.data.images.labelled import LabelledImages
-from kermix.models.product.layers import GaussianOutput
-from kermix.training.classification import ClassifierTask
+from kermix.images.classifier_settings import preset
+from kermix.images.classifier_training import ClassifierTask
+from kermix.networks.product_layers import GaussianOutput
 from kermix.training.loop import Trainer
-from kermix.training.presets import preset
 
 __all__ = ["pixel_epochs"]
 

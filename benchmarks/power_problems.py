@@ -20,8 +20,8 @@ import torch
 from torch import Generator, Tensor
 
 from benchmarks.permutation import four_gaussians
-from kermix.comparison.sources import read_sources
-from kermix.data.tables.csv_look import Reading
+from kermix.data.readers.sniff import Reading
+from kermix.data.sources import read_sources
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import mismatch_of
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kermix.errors import RunError
-from kermix.reports.provenance import environment, machine_name, write_json
+from kermix.runs.provenance import environment, machine_name, write_json
 
 __all__ = ["default_path", "merge_records", "save_sheet", "side_by_side", "write_record"]
 

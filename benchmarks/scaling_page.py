@@ -116,10 +116,10 @@ Written by `python -m benchmarks.scaling --page docs/scaling.md` from the files 
 A kernel cost is not a mean over samples. Averaging the gradients of each process's own loss,
 as data-parallel training does by default, optimizes a different objective: that of smaller
 batches.
-`kermix.distributed.DistributedLoss` treats the rows of all ranks as one batch:
+`kermix.distributed.loss.DistributedLoss` treats the rows of all ranks as one batch:
 
 ```python
-from kermix.distributed import DistributedLoss
+from kermix.distributed.loss import DistributedLoss
 
 loss = DistributedLoss(km.SVDLoss(0.01))  # strategy="auto", "gather", "shard" or "moments"
 value, info = loss.with_info(x, y)  # rows of this rank; info.strategy: what was chosen
@@ -132,7 +132,7 @@ BatchNorm layers become `torch.nn.SyncBatchNorm`, which needs GPUs: on CPUs, gen
 one process.
 
 Fits: `kermix fit DATA --devices N --nodes M`, `torchrun -m kermix fit DATA`, or
-`kermix.runs.training.train(run, dataset)` in Python. Every rank draws the random numbers of the whole
+`kermix.runs.train.train(run, dataset)` in Python. Every rank draws the random numbers of the whole
 batch and keeps its share, so the trajectory is that of one process up to rounding, and
 `kermix resume RUN --devices M` continues with another number of processes. If one rank fails, all
 stop with that rank's error. On several machines, run the same command on each, with MASTER_ADDR,

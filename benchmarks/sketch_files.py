@@ -23,7 +23,7 @@ import numpy as np
 import kermix as km
 from benchmarks.sketch import COSTS
 from kermix.errors import SizeError
-from kermix.reports.provenance import environment, machine_name, write_json
+from kermix.runs.provenance import environment, machine_name, write_json
 
 __all__ = ["main", "run"]
 

@@ -23,11 +23,11 @@ from benchmarks.spectra import bounds
 from benchmarks.svd import papers_way
 from benchmarks.timing import captured, device_name, timed, training_step
 from kermix.cli import SPINS, WAITING
-from kermix.data.toys import toy
+from kermix.data.dataset import toy
 from kermix.linalg.polar import polar_factor
 from kermix.training.build import build_model
 from kermix.training.loop import Trainer
-from kermix.training.rows import RowTask
+from kermix.training.samples_task import RowTask
 from kermix.training.settings import FitSettings
 
 __all__ = ["run"]

@@ -26,9 +26,8 @@ import torch
 
 from kermix.data.images.labelled import load_labelled
 from kermix.errors import OptionError, RunError, TrainingError
-from kermix.paper.table_cells import AS_WRITTEN, PATCHES, hold_out, merge, train_cell
-from kermix.training.classifier_settings import ClassifierSettings
-from kermix.training.presets import as_written, preset
+from kermix.images.classifier_settings import ClassifierSettings, as_written, preset
+from kermix.paper.table_records import AS_WRITTEN, PATCHES, hold_out, merge, train_cell
 
 __all__ = ["main", "run"]
 

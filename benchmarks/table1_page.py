@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from kermix.paper.table_cells import RATE_BEFORE, command_of
+from kermix.paper.table_records import RATE_BEFORE, command_of
 
 __all__ = ["write_classification_page"]
 

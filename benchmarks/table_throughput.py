@@ -27,7 +27,7 @@ import torch
 from benchmarks.quality import default_path, write_record
 from benchmarks.timing import device_name, measure
 from kermix.errors import OptionError
-from kermix.sklearn.table import TableModel
+from kermix.tables.model.table_estimator import TableModel
 
 __all__ = ["ROWS", "main", "measured", "run"]
 

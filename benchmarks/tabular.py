@@ -104,7 +104,7 @@ def _estimators(classes: bool, quick: bool) -> dict[str, Any]:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    from kermix.sklearn.product import ProductClassifier, ProductRegressor
+    from kermix.estimators.product import ProductClassifier, ProductRegressor
 
     ours = ProductClassifier if classes else ProductRegressor
     trees = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
@@ -133,7 +133,7 @@ def measure_table(folder: Path, name: str, quick: bool = False) -> list[dict[str
     import pandas as pd
     from sklearn.base import clone
 
-    from kermix.sklearn.product import FOR_MORE_CLASSES
+    from kermix.estimators.product import FOR_MORE_CLASSES
 
     path = folder / f"{name}.csv.gz"
     if not path.exists():

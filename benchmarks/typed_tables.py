@@ -112,7 +112,7 @@ start, cpu, steps = time.perf_counter(), time.process_time(), {{}}
 def done(step):
     steps[step] = time.perf_counter() - start - sum(steps.values())
 import kermix as km
-from kermix.comparison.drift import drift
+from kermix.tables.compare.sketch_comparison import drift
 done("import")
 schema = km.Schema.of({whole!r}, exclude=["rownames"])
 done("read and schema of all rows")

@@ -23,9 +23,9 @@ from benchmarks.levels import measure_cells, tables, worked
 from benchmarks.levels_cells import TIES, TINY, Cell
 from benchmarks.levels_data import Draw
 from benchmarks.levels_questions import Answers, asked
-from kermix.comparison.aggregate import aggregate_rows
-from kermix.comparison.column_places import ColumnPlace
 from kermix.kernels.distances import Layout
+from kermix.two_sample.aggregate import aggregate_rows
+from kermix.two_sample.column_scores import ColumnPlace
 
 __all__ = ["CELLS", "run"]
 

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import kermix as km
-from kermix.data.toys import toy
+from kermix.data.dataset import toy
 
 quick = bool(os.environ.get("KERMIX_QUICK"))
 steps, n = (10, 60) if quick else (200, 150)

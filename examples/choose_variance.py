@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import kermix as km
-from kermix.data.toys import toy
+from kermix.data.dataset import toy
 
 quick = bool(os.environ.get("KERMIX_QUICK"))
 n = 100 if quick else 600

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import kermix as km
-from kermix.data.toys import toy
+from kermix.data.dataset import toy
 
 quick = bool(os.environ.get("KERMIX_QUICK"))
 steps = 10 if quick else 2000

@@ -12,7 +12,7 @@ import torch
 
 import kermix as km
 from kermix.costs.baselines import mode_coverage
-from kermix.data.toys import toy
+from kermix.data.dataset import toy
 
 quick = bool(os.environ.get("KERMIX_QUICK"))
 grid = toy("grid25")

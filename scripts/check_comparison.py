@@ -26,7 +26,7 @@ import torch
 import zuko
 
 import kermix as km
-from kermix.reports.provenance import environment, write_json
+from kermix.runs.provenance import environment, write_json
 from kermix.training.conditional import ConditionalSettings, fit_conditional
 
 RESULT = Path(__file__).resolve().parents[1] / "results" / "comparison.json"

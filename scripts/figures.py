@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import kermix as km
 from kermix.cli.app import app
-from kermix.data.toys import toy
-from kermix.reports.provenance import environment, write_json
+from kermix.data.dataset import toy
+from kermix.runs.provenance import environment, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES, NUMBERS = ROOT / "docs" / "pictures", ROOT / "results" / "docs" / "costs.json"

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kermix.paper import formulas, prior, remarks, statements, table_records
+from kermix.paper import artefact as statements
+from kermix.paper import formula_checks as formulas
+from kermix.paper import prior, remarks, table_records
 from kermix.paper.catalogue import ARTEFACTS, judge_again
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,7 +32,7 @@ class Entry:
         says: What it says, in short.
         code: Where it is, as names that can be imported.
         tests: Files of tests, under `tests/`.
-        statements: Of the claims that judge it; see `kermix.paper.claims.Claim`.
+        statements: Of the claims that judge it; see `kermix.paper.artefact.Claim`.
         found: What was found besides.
         figure: The one whose claims count here; all of them, if none is named.
     """
@@ -53,13 +55,13 @@ SPECTRUM = "spectrum/test_spectrum.py"
 PRODUCT = "models/test_as_written.py"
 CONTENTS = (
     Entry("Introduction", "the model q(X): an integral over a prior, with w(c), m(c), v(c)",
-          ("kermix.models.ContinuousMixtureNetwork",), ("models/test_continuous.py",),
+          ("kermix.networks.mixture_networks.ContinuousMixtureNetwork",), ("models/test_continuous.py",),
           (prior.FITS,), "`kermix fit --model continuous`"),
     Entry("Introduction", "residuals q_k with variances v_k of their own",
-          ("kermix.GaussianMixture", "kermix.costs.components.MixturePair"), (MIXTURES,),
+          ("kermix.GaussianMixture", "kermix.costs.pairs.MixturePair"), (MIXTURES,),
           found="every cost takes mixtures in place of points"),
     Entry("Property 1, Eq. 1", "inner product of two Gaussians",
-          ("kermix.mixtures.gaussian_products.log_normal",), (CLOSED,), found="exact"),
+          ("kermix.mixtures.closed_forms.log_normal",), (CLOSED,), found="exact"),
     Entry("Property 2, Eqs. 2, 3", "norm and inner product of mixtures, discrete prior",
           ("kermix.GaussianMixture",), (CLOSED,), found="exact"),
     Entry("Property 3, Eqs. 4, 5", "the same for any prior, as expectations",
@@ -81,15 +83,15 @@ CONTENTS = (
           (REFERENCE, LAWS, MIXTURES, "linalg/test_nuclear.py")),
     Entry("Proposition 7", "a small variance is a must", (), (), (remarks.SMALL,)),
     Entry("Proposition 7", "L2 distances are ineffective",
-          ("kermix.paper.ablations.distance_nuclear_cost",), (REFERENCE,), (statements.L2,)),
+          ("kermix.paper.generation.distance_nuclear_cost",), (REFERENCE,), (statements.L2,)),
     Entry("Proposition 7", "the Frobenius norm is ineffective",
-          ("kermix.paper.ablations.frobenius_cost",), (REFERENCE,), (statements.FROBENIUS,)),
+          ("kermix.paper.generation.frobenius_cost",), (REFERENCE,), (statements.FROBENIUS,)),
     Entry("Section III", "noise from a uniform, Gaussian or hybrid prior",
-          ("kermix.models.UniformPrior", "kermix.models.GaussianPrior",
-           "kermix.models.HybridPrior"),
+          ("kermix.networks.generators.UniformPrior", "kermix.networks.generators.GaussianPrior",
+           "kermix.networks.generators.HybridPrior"),
           ("models/test_models.py", "training/test_paper_settings.py"),
           found="what hybrid is, is not said: erratum 10"),
-    Entry("Eq. 12", "densities of a batch and of a draw", ("kermix.costs.samples.SamplePair",),
+    Entry("Eq. 12", "densities of a batch and of a draw", ("kermix.costs.pairs.SamplePair",),
           (REFERENCE,)),
     Entry("Eq. 13", "norms and inner product from samples", ("kermix.scalar_cost",),
           (REFERENCE, "costs/test_unequal_variances.py")),
@@ -119,19 +121,19 @@ CONTENTS = (
     Entry("Section IV", "C is the root of the joint density p N(.; 2v)", (), (),
           (formulas.ROOT,), "of p N(.; v/2): erratum 9"),
     Entry("Eqs. 21, 22", "the identity function, decomposed by the Gaussians",
-          ("kermix.spectrum.Decomposition.identity",), (SPECTRUM,),
+          ("kermix.spectrum.decomposition.Decomposition.identity",), (SPECTRUM,),
           (statements.IDENTITY, formulas.BEST_PLAIN), "erratum 3"),
     Entry("Section IV", "the same for the vector-matrix cost", (), (), (formulas.VECTOR_FORM,)),
     Entry("Property 9, Eq. 23", "whitened functions: the best approximators, orthonormal",
           ("kermix.decompose",), (SPECTRUM,), (formulas.OPTIMAL,)),
     Entry("Property 10, Eq. 24", "product of functions of many variables; its Gaussian form",
-          ("kermix.models.GaussianProduct", "kermix.models.GaussianOutput"),
+          ("kermix.networks.product_rows.GaussianProduct", "kermix.networks.product_layers.GaussianOutput"),
           ("models/test_gaussian_product.py", "models/test_gaussian_layers.py")),
     Entry("Eqs. 25, 26", "layers of a position: affine map, anchors W(t), BN",
-          ("kermix.models.GaussianLayer", "kermix.training.presets.as_written"), (PRODUCT,),
+          ("kermix.networks.product_layers.GaussianLayer", "kermix.images.classifier_settings.as_written"), (PRODUCT,),
           found="two readings of the norm: erratum 11"),
-    Entry("Eq. 27", "positions meet in the last exponential", ("kermix.models.GaussianOutput",
-          "kermix.models.GaussianProductClassifier"), (PRODUCT,)),
+    Entry("Eq. 27", "positions meet in the last exponential", ("kermix.networks.product_layers.GaussianOutput",
+          "kermix.networks.product_images.GaussianProductClassifier"), (PRODUCT,)),
     Entry("Figure 1", "samples of networks trained with each cost",
           ("kermix.paper.generation.run",), ("paper/test_reproduce.py",),
           (statements.NO_DIFFICULTIES, statements.BEST), figure="fig-generation"),

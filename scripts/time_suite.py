@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from kermix.reports.provenance import environment, machine_name, write_json
+from kermix.runs.provenance import environment, machine_name, write_json
 
 ROOT = Path(__file__).parent.parent
 PROCESSES = 2  # as `make test` has

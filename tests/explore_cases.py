@@ -16,9 +16,9 @@ import pytest
 from matplotlib.figure import Figure
 
 import kermix as km
-from kermix.explore import fitting
+from kermix.explore import watch as fitting
 from kermix.explore.server import Address, application, free_socket, server_of
-from kermix.training import table_model
+from kermix.tables.model import table_training as table_model
 from processes import Process
 
 HOSTILE = '<img src=x onerror="alert(1)">'
@@ -143,7 +143,7 @@ def quick_fitting(folder, monkeypatch):
 
 
 def fit_as_told(folder, words, status):
-    """Train the run in a folder, as `python -m kermix.explore.fitting` does."""
+    """Train the run in a folder, as `python -m kermix.explore.watch` does."""
     import_module("haste")
     table_model.REPORTS = 1000  # a long fit is to report soon, not often: it is stopped then
     sys.stdin = open(words)  # noqa: SIM115 (a thread reads it to the end)

@@ -31,10 +31,14 @@ import kermix as km
 # ---- Names: what a move may change ------------------------------------------------------------
 
 from kermix.cli.app import app  # isort: skip
-from kermix.paper import ablations, identity, singular_functions  # isort: skip
-from kermix.training.conditional import ConditionalSettings, fit_conditional  # isort: skip
+from kermix.paper import generation as ablations  # isort: skip
+from kermix.paper import identity  # isort: skip
+from kermix.paper import singular_functions  # isort: skip
+from kermix.training.conditional import ConditionalSettings  # isort: skip
+from kermix.training.conditional import fit_conditional  # isort: skip
 
-from kermix.paper.generation import Training, train  # isort: skip
+from kermix.paper.generation import GenerationTraining  # isort: skip
+from kermix.paper.generation import train  # isort: skip
 
 ABLATIONS = {"frobenius": ablations.frobenius_cost, "distance": ablations.distance_nuclear_cost}
 STEPS, POLISH, FINISH, BATCH = "--steps", "--refine-steps", "--refine-with", "--batch-size"
@@ -55,7 +59,7 @@ def conditional(context, target, steps, polish, finish="likelihood", **options):
 def figure_of_generation(method):
     """Numbers and samples of a network of the paper's figure, after 20 steps."""
     numbers, samples, _ = train(
-        method, 0, Training(steps=20, batch_size=64, width=16, compared=100)
+        method, 0, GenerationTraining(steps=20, batch_size=64, width=16, compared=100)
     )
     return {**numbers, "samples": samples}
 

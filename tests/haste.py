@@ -3,11 +3,13 @@
 Read by the tests, and by a fit that they start as a program of its own. Ranks do not know of it.
 """
 
-from kermix.evaluation import variances
-from kermix.explore import check
-from kermix.reports import fit_figures, table_quality
-from kermix.runs import image_run, table_results
-from kermix.training import table_model
+from kermix.evaluation import spectra as variances
+from kermix.explore import watch as check
+from kermix.images import generator_run as image_run
+from kermix.pages import fit_figures
+from kermix.tables.model import table_training as table_model
+from kermix.tables.runs import table_quality
+from kermix.tables.runs import table_run as table_results
 
 CARE = {name: getattr(table_model, name) for name in ("LOOKS", "REPORTS")}  # that ranks have
 

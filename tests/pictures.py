@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from kermix.data.images.cifar import CLASSES
+from kermix.data.images.image_sets import CLASSES
 
 
 def idx(array):

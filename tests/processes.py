@@ -16,7 +16,7 @@ from pathlib import Path
 PRELOADED = [
     *import_module("kermix.distributed.launch").PRELOADED,  # the package has such a function
     # What the copies would else read one by one: the commands, and what they work with.
-    "kermix.cli.app", "kermix.runs.fit", "kermix.sklearn.table", "pyarrow.parquet", "pydantic",
+    "kermix.cli.app", "kermix.fitting.fit", "kermix.tables.model.table_estimator", "pyarrow.parquet", "pydantic",
     "safetensors.torch", "sklearn.datasets", "sklearn.ensemble", "typer.rich_utils",
 ]  # fmt: skip
 

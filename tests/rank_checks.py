@@ -13,9 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import kermix as km
 from cases import LOSSES, normal, ridged, uniform
-from kermix.distributed import DistributedLoss, Ranks, shares, slice_of
+from kermix.distributed.loss import DistributedLoss
+from kermix.distributed.ranks import Ranks, shares, slice_of
 from kermix.errors import KermixError
-from kermix.kernels.mixed import Layout, MixedKernel
+from kermix.kernels.distances import Layout
+from kermix.kernels.mixed import MixedKernel
 
 N, K, D = 23, 14, 2
 # Rows of each rank: even, and as uneven as can be.
@@ -341,7 +343,7 @@ def all_fits(folder):
 
 def fits(folder, devices, names=tuple(FITS), stop_at=None):
     """Train each model; points and reports of what rank 0 ends with."""
-    from kermix.data.toys import toy
+    from kermix.data.dataset import toy
     from kermix.training.build import build_trainer, split_rows
 
     torch.set_num_threads(1)
@@ -370,7 +372,7 @@ def fits(folder, devices, names=tuple(FITS), stop_at=None):
 
 def trains_a_generator():
     """What is said of batch normalization, which processes on CPUs do not share."""
-    from kermix.data.toys import toy
+    from kermix.data.dataset import toy
     from kermix.training.build import build_trainer, split_rows
     from kermix.training.settings import FitSettings
 
@@ -381,7 +383,7 @@ def trains_a_generator():
 
 def what_holds_a_group():
     """What is left of the wrapped module, and whether there is a group, after a training."""
-    from kermix.data.toys import toy
+    from kermix.data.dataset import toy
     from kermix.training.build import build_trainer, split_rows
 
     data = split_rows(toy("moons").sample(60, torch.Generator().manual_seed(0)), 0)
@@ -419,8 +421,8 @@ def table_rows():
     import pandas as pd
 
     import kermix as km
-    from kermix.models.table.layout import TableLayout
-    from kermix.training.table_model import TableRows
+    from kermix.tables.model.layout import TableLayout
+    from kermix.tables.model.training_rows import TableRows
 
     rng = np.random.default_rng(0)
     kind = rng.choice(list("abc"), 350)
@@ -435,10 +437,10 @@ def table_rows():
 
 def table_training(devices, **changes):
     """Reports, the kept step and the weights that rank 0 ends with, and the steps of each rank."""
-    from kermix.training import table_model
+    from kermix.tables.model import table_training as table_model
+    from kermix.tables.model.table_settings import TableModelSettings
+    from kermix.tables.model.table_training import TableModelTask
     from kermix.training.loop import Trainer
-    from kermix.training.table_model import TableModelTask
-    from kermix.training.table_settings import TableModelSettings
 
     torch.set_num_threads(1)
     table_model.LOOKS, table_model.REPORTS = 512, 40  # also where `haste` is not known

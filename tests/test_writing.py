@@ -10,10 +10,10 @@ import kermix as km
 from cases import normal
 from kermix.errors import RunError
 from kermix.files import whole_file, write_array
-from kermix.reports.image_sheets import save_png
-from kermix.reports.page import Report
-from kermix.reports.provenance import write_json
+from kermix.pages.figures import save_png
+from kermix.pages.report import Report
 from kermix.runs.folder import write_metrics
+from kermix.runs.provenance import write_json
 from kermix.training.checkpoints import save_checkpoint
 
 

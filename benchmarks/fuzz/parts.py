@@ -10,7 +10,7 @@ from benchmarks.fuzz.case import RELATIVE, Case, precision
 from benchmarks.fuzz.costs import array
 from benchmarks.fuzz.inputs import draw_pair
 from benchmarks.fuzz.references import log_kernel, squared_distances
-from kermix.paper import ablations
+from kermix.paper import generation as ablations
 
 __all__ = ["bandwidth", "best_weights", "decompose", "gram", "nuclear_norm"]
 

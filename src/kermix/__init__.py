@@ -11,14 +11,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 from kermix import errors
-from kermix.version import __version__
+from kermix.environment import __version__
 
 if TYPE_CHECKING:
-    from kermix.comparison.compare import compare
-    from kermix.comparison.drift_monitor import DriftMonitor
-    from kermix.comparison.period_drift import drift_over_time
-    from kermix.comparison.twosample import two_sample_test
-    from kermix.costs.debiased import DebiasedLoss
     from kermix.costs.discrete import decompose_discrete, discrete_cost
     from kermix.costs.functions import (
         matrix_cost,
@@ -27,13 +22,15 @@ if TYPE_CHECKING:
         vector_cost,
         vector_weights,
     )
-    from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
-    from kermix.data.tables.schema import EncodedTable, Schema
+    from kermix.costs.losses import DebiasedLoss, MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
+    from kermix.data.schema.schema import EncodedTable, Schema
+    from kermix.estimators.kernel_mixture import KernelMixture
+    from kermix.estimators.product import ProductClassifier, ProductRegressor
     from kermix.evaluation import metrics
     from kermix.evaluation.diversity import rke, vendi
-    from kermix.evaluation.evaluate import evaluate
     from kermix.evaluation.novelty import ken, novel_modes
-    from kermix.evaluation.variances import stable_variance
+    from kermix.evaluation.spectra import stable_variance
+    from kermix.fitting.fit import fit, resume
     from kermix.kernels.gaussian import GaussianKernel, bandwidth
     from kermix.kernels.gram import gram
     from kermix.kernels.others import (
@@ -46,15 +43,17 @@ if TYPE_CHECKING:
     from kermix.linalg.nuclear import nuclear_norm
     from kermix.mixtures.mixture import GaussianMixture
     from kermix.mixtures.sampled_mixture import SampledMixture
-    from kermix.runs.fit import fit, resume
     from kermix.sketches.features import fourier_features, nystrom_features
-    from kermix.sketches.files import sketch_files
     from kermix.sketches.kernel_features import kernel_features
     from kermix.sketches.sketch import Sketch
-    from kermix.sklearn.mixture import KernelMixture
-    from kermix.sklearn.product import ProductClassifier, ProductRegressor
-    from kermix.sklearn.table import TableModel
-    from kermix.spectrum import decompose, decompose_grid
+    from kermix.spectrum.decomposition import decompose, decompose_grid
+    from kermix.tables.compare.compare import compare
+    from kermix.tables.drift.monitor import DriftMonitor
+    from kermix.tables.drift.period_drift import drift_over_time
+    from kermix.tables.evaluate.evaluate import evaluate
+    from kermix.tables.model.table_estimator import TableModel
+    from kermix.tables.sketch_files import sketch_files
+    from kermix.two_sample.cost_test import two_sample_test
 
 __all__ = [
     "CosineKernel",
@@ -110,42 +109,59 @@ __all__ = [
     "vendi",
 ]
 
-
-_WHERE = {
-    "kermix.comparison.compare": "compare",
-    "kermix.comparison.drift_monitor": "DriftMonitor",
-    "kermix.comparison.period_drift": "drift_over_time",
-    "kermix.comparison.twosample": "two_sample_test",
-    "kermix.costs.debiased": "DebiasedLoss",
+_PUBLIC = {
     "kermix.costs.discrete": "decompose_discrete discrete_cost",
     "kermix.costs.functions": "matrix_cost scalar_cost svd_cost vector_cost vector_weights",
-    "kermix.costs.losses": "MatrixLoss SVDLoss ScalarLoss VectorLoss",
-    "kermix.data.tables.schema": "EncodedTable Schema",
+    "kermix.costs.losses": "DebiasedLoss MatrixLoss SVDLoss ScalarLoss VectorLoss",
+    "kermix.data.schema.schema": "EncodedTable Schema",
+    "kermix.estimators.kernel_mixture": "KernelMixture",
+    "kermix.estimators.product": "ProductClassifier ProductRegressor",
     "kermix.evaluation.diversity": "rke vendi",
-    "kermix.evaluation.evaluate": "evaluate",
     "kermix.evaluation.novelty": "ken novel_modes",
-    "kermix.evaluation.variances": "stable_variance",
+    "kermix.evaluation.spectra": "stable_variance",
+    "kermix.fitting.fit": "fit resume",
     "kermix.kernels.gaussian": "GaussianKernel bandwidth",
     "kermix.kernels.gram": "gram",
-    "kermix.kernels.others": "CosineKernel FunctionKernel LaplaceKernel "
-    "PolynomialKernel RationalQuadraticKernel",
+    "kermix.kernels.others": "CosineKernel FunctionKernel LaplaceKernel PolynomialKernel RationalQuadraticKernel",
     "kermix.linalg.nuclear": "nuclear_norm",
     "kermix.mixtures.mixture": "GaussianMixture",
     "kermix.mixtures.sampled_mixture": "SampledMixture",
-    "kermix.runs.fit": "fit resume",
     "kermix.sketches.features": "fourier_features nystrom_features",
-    "kermix.sketches.files": "sketch_files",
     "kermix.sketches.kernel_features": "kernel_features",
     "kermix.sketches.sketch": "Sketch",
-    "kermix.sklearn.mixture": "KernelMixture",
-    "kermix.sklearn.product": "ProductClassifier ProductRegressor",
-    "kermix.sklearn.table": "TableModel",
-    "kermix.spectrum": "decompose decompose_grid",
+    "kermix.spectrum.decomposition": "decompose decompose_grid",
+    "kermix.tables.compare.compare": "compare",
+    "kermix.tables.drift.monitor": "DriftMonitor",
+    "kermix.tables.drift.period_drift": "drift_over_time",
+    "kermix.tables.evaluate.evaluate": "evaluate",
+    "kermix.tables.model.table_estimator": "TableModel",
+    "kermix.tables.sketch_files": "sketch_files",
+    "kermix.two_sample.cost_test": "two_sample_test",
 }
-_ROOMS = ("comparison", "costs", "data", "distributed", "evaluation", "kernels", "linalg",
-          "mixtures", "models", "paper", "reports", "runs", "sketches", "sklearn", "spectrum",
-          "training")  # fmt: skip
-_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names.split()}
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+_ROOMS = (
+    "cli",
+    "costs",
+    "data",
+    "distributed",
+    "estimators",
+    "evaluation",
+    "explore",
+    "fitting",
+    "images",
+    "kernels",
+    "linalg",
+    "mixtures",
+    "networks",
+    "pages",
+    "paper",
+    "runs",
+    "sketches",
+    "spectrum",
+    "tables",
+    "training",
+    "two_sample",
+)
 
 
 def __getattr__(name: str) -> object:
@@ -155,7 +171,9 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    found = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = found  # looked up once
+    return found
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,13 @@
-"""Which of several processes this one is, as its environment says."""
+"""Which of several processes this one is, as its environment says.
+
+The version of kermix, for files that say what wrote them.
+"""
 
 import os
 
-__all__ = ["is_rank", "speaks", "world_of_environment"]
+__all__ = ["__version__", "is_rank", "speaks", "world_of_environment"]
+
+__version__ = "0.2.0"
 
 
 def is_rank() -> bool:

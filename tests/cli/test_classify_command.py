@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from kermix.cli.app import app
 from kermix.data.images.labelled import load_labelled
 from kermix.errors import KermixError, OptionError, RunError, ShapeError
-from kermix.runs.classify_run import ClassifyRun
-from kermix.runs.kinds import open_run
+from kermix.fitting.fit import open_run
+from kermix.images.classifier_run import ClassifyRun
+from kermix.images.classifier_settings import preset, suited_settings
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.presets import preset, suited_settings
 from processes import command
 
 SMALL = ["--width", "12", "--depth", "1", "--set", "output_width=16"]

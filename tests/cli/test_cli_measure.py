@@ -13,8 +13,8 @@ from cases import normal
 from kermix.cli import main
 from kermix.cli.app import app
 from kermix.cli.output import print_json
-from kermix.comparison.result import TITLES
 from kermix.errors import KermixError
+from kermix.tables.compare.result import TITLES
 
 FAST = ["--permutations", "9", "--bootstrap", "2"]
 
@@ -226,7 +226,7 @@ def test_the_page_is_there_before_the_answer_is_printed(folder, tmp_path, monkey
     def closed(*_):
         raise BrokenPipeError
 
-    monkeypatch.setattr("kermix.cli.compare.print_json", closed)
+    monkeypatch.setattr("kermix.cli.output.print_json", closed)
     found = CliRunner().invoke(
         app, ["compare", str(folder / "a.npy"), str(folder / "a.npy"), "--json", "--report",
               str(tmp_path / "early.html"), "--permutations", "19", "--bootstrap", "0"],

@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 import kermix as km
 from kermix.cli.app import app
-from kermix.comparison.period_drift import PeriodDrift, PeriodVerdict, holm
-from kermix.comparison.periods import read_periods
-from kermix.data.tables.csv_look import Reading
+from kermix.data.readers.sniff import Reading
 from kermix.errors import KermixError
-from kermix.reports.period_report import period_report
+from kermix.tables.drift.drift_page import period_report
+from kermix.tables.drift.period_drift import PeriodDrift, PeriodVerdict, holm
+from kermix.tables.drift.periods import read_periods
 
 FAST = ["--permutations", "99"]
 MONTHS = ("January", "February", "March", "April")
@@ -138,7 +138,7 @@ def test_gaps_and_small_periods_are_said(flights):
     ],
 )
 def test_errors_help(folder, options, said, monkeypatch):
-    monkeypatch.setattr("kermix.comparison.periods.MOST_PERIODS", 300)
+    monkeypatch.setattr("kermix.tables.drift.periods.MOST_PERIODS", 300)
     result = CliRunner().invoke(app, ["drift", str(folder / "flights.csv"), *options])
     assert isinstance(result.exception, KermixError), result.output
     with pytest.raises(KermixError, match=said):
@@ -187,7 +187,7 @@ def test_many_periods_have_permutations_enough(monkeypatch):
         asked.append(permutations)
         raise RuntimeError
 
-    monkeypatch.setattr("kermix.comparison.period_drift.compare", compare)
+    monkeypatch.setattr("kermix.tables.compare.compare.compare", compare)
     for periods in (3, 41):
         place = np.repeat(np.arange(periods), 9)
         with pytest.raises(RuntimeError):

@@ -19,7 +19,7 @@ from kermix.cli import main
 from kermix.cli.app import app
 from kermix.data.loading import BUILT_IN
 from kermix.errors import KermixError, RunError, TrainingError
-from kermix.runs.fit_run import FitRun
+from kermix.fitting.samples_run import FitRun
 from kermix.runs.folder import begin_folder, lasting_source, next_free_folder
 from kermix.training.build import split_rows
 from kermix.training.checkpoints import load_checkpoint

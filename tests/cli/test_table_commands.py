@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from commands import kermix
-from kermix.data.tables.closeness import closest_distances
 from kermix.errors import KermixError, OptionError, RunError, SchemaError, TableError
-from kermix.runs.table_run import TableRun
+from kermix.tables.model.closeness import closest_distances
+from kermix.tables.runs.table_run import TableRun
 from kermix.training.checkpoints import load_checkpoint
 from processes import command
 

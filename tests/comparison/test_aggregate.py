@@ -12,23 +12,30 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import normal
-from kermix.comparison.aggregate import aggregate_rows, aggregate_test
-from kermix.comparison.column_places import ColumnPlace, places_of_names
-from kermix.comparison.column_scores import ColumnScores, ColumnsScores, PairScores, legendre
-from kermix.comparison.column_tests import column_evidence, pairs_to_look_at
-from kermix.comparison.evidence import (
+from kermix.errors import OptionError, SampleError
+from kermix.kernels.distances import Layout
+from kermix.two_sample.aggregate import aggregate_rows, aggregate_test
+from kermix.two_sample.column_scores import (
+    ColumnPlace,
+    ColumnScores,
+    ColumnsScores,
+    MiddleRanks,
+    PairScores,
+    legendre,
+    places_of_names,
+)
+from kermix.two_sample.evidence import (
+    _in_own_margins,
+    column_evidence,
     corrected_pvalues,
     evidence,
     mean_evidence,
+    pairs_to_look_at,
     ranked_rows,
     settled,
 )
-from kermix.comparison.kernel_family import Kernels, kernel_members
-from kermix.comparison.pair_dependence import _in_own_margins
-from kermix.comparison.ranks import MiddleRanks
-from kermix.comparison.units import Units, smallest_pvalue
-from kermix.errors import OptionError, SampleError
-from kermix.kernels.distances import Layout
+from kermix.two_sample.kernel_family import Kernels, kernel_members
+from kermix.two_sample.permutation import Units, smallest_pvalue
 
 
 def sides_of(pooled, chosen):

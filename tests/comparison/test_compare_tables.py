@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import kermix as km
-from kermix.comparison.blocks import Blocks, energy_of_blocks, random_directions
-from kermix.comparison.large import BlockTests
-from kermix.comparison.sources import read_sources
-from kermix.comparison.twosample import two_sample_test
-from kermix.data.tables.csv_look import Reading
+from kermix.data.readers.sniff import Reading
+from kermix.data.sources import read_sources
 from kermix.errors import OptionError, SchemaError
-from kermix.kernels.mixed import Layout
+from kermix.kernels.distances import Layout
+from kermix.tables.compare.cost_details import BlockTests
+from kermix.two_sample.blocks import Blocks, energy_of_blocks, random_directions
+from kermix.two_sample.cost_test import two_sample_test
 
 
 def table(n, seed):
@@ -56,7 +56,7 @@ DRIFTS = {"color": one_color, "price": emptied, "town": other_towns, "when": lat
 @pytest.mark.parametrize(("column", "rows"), [*((c, 200) for c in DRIFTS), ("price", 1050)])
 def test_a_drift_is_found_and_its_column_named_first(column, rows, monkeypatch):
     for limit in ("PAIRS_UP_TO", "MEANS_UP_TO"):  # of measures; tests are of all rows
-        monkeypatch.setattr(import_module("kermix.comparison.details"), limit, 200)
+        monkeypatch.setattr(import_module("kermix.tables.compare.cost_details"), limit, 200)
     first, second = table(rows, 0), DRIFTS[column](table(rows, 1))
     result = km.compare(first, second, 0.5, permutations=59, bootstrap=0)
     assert result.tests["svd"].pvalue <= 0.05

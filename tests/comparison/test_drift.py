@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 import kermix as km
 from cases import normal
 from kermix.cli.app import app
-from kermix.comparison.drift import drift, mean_test
-from kermix.comparison.statistics import gram_blocks, mmd_ranking
 from kermix.errors import OptionError, SketchError
+from kermix.tables.compare.sketch_comparison import drift
+from kermix.two_sample.mean_test import mean_test
+from kermix.two_sample.statistics import gram_blocks, mmd_ranking
 
 FEATURES = km.nystrom_features(normal(2000, 2, seed=99), 0.5, rank=60, tolerance=1e-8)
 

@@ -9,9 +9,8 @@ import torch
 from benchmarks.drift_monitor import first_alarms
 
 import kermix as km
-from kermix.comparison.memories import Memories
-from kermix.comparison.run_length import _mean_run_length, _threshold, combined
 from kermix.errors import OptionError, RunError, SampleError, SchemaError, ShapeError
+from kermix.tables.drift.run_length import Memories, _mean_run_length, _threshold, combined
 
 
 def normal(*shape, seed=0):

@@ -9,10 +9,15 @@ from benchmarks.errorbars import Setting, calibration
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
-import kermix.comparison.means as means_module
+import kermix.two_sample.error_bars as means_module
 from cases import normal
-from kermix.comparison.draws import groups, halves, jackknife_error, standard_error
-from kermix.comparison.means import mean_measures
+from kermix.two_sample.error_bars import (
+    groups,
+    halves,
+    jackknife_error,
+    mean_measures,
+    standard_error,
+)
 
 
 def measures_of(x, y, v):

@@ -9,13 +9,13 @@ import torch
 
 import kermix as km
 from cases import normal
-from kermix.comparison.blocks import Blocks, energy_of_blocks, line_energy, random_directions
-from kermix.comparison.large import BlockTests
-from kermix.comparison.permutation import own_generator
-from kermix.comparison.statistics import energy_ranking
 from kermix.costs.baselines import energy_distance, mmd_squared
+from kermix.tables.compare.cost_details import BlockTests
+from kermix.two_sample.blocks import Blocks, energy_of_blocks, line_energy, random_directions
+from kermix.two_sample.permutation import own_generator
+from kermix.two_sample.statistics import energy_ranking
 
-details_module = importlib.import_module("kermix.comparison.details")
+details_module = importlib.import_module("kermix.tables.compare.cost_details")
 
 
 def test_blocks_hold_every_row_once():
@@ -136,9 +136,9 @@ def test_landmarks_are_chosen_whatever_the_order_of_rows(monkeypatch):
         chosen.append(features.landmarks)
         return features
 
-    monkeypatch.setattr("kermix.comparison.large.nystrom_features", spy)
+    monkeypatch.setattr("kermix.sketches.features.nystrom_features", spy)
     for candidates in (60, 10_000):
-        monkeypatch.setattr("kermix.comparison.large.CANDIDATES", candidates)
+        monkeypatch.setattr("kermix.tables.compare.cost_details.CANDIDATES", candidates)
         pooled = normal(400, 3, seed=0)
         pooled[:20] = pooled[20:40]  # rows that are there twice
         order = torch.randperm(400, generator=torch.Generator().manual_seed(0))
@@ -150,8 +150,8 @@ def test_landmarks_are_chosen_whatever_the_order_of_rows(monkeypatch):
 
 def test_level_of_very_unequal_samples(monkeypatch):
     """Were landmarks taken from each side alike, the SVD test would reject nearly always."""
-    monkeypatch.setattr("kermix.comparison.large.CANDIDATES", 60)
-    monkeypatch.setattr("kermix.comparison.blocks.DIRECTIONS", 4)
+    monkeypatch.setattr("kermix.tables.compare.cost_details.CANDIDATES", 60)
+    monkeypatch.setattr("kermix.two_sample.blocks.DIRECTIONS", 4)
     rejected: dict[str, int] = {}
     for seed in range(40):
         found = block_tests(normal(630, 20, seed=seed), 600, seed, rank=40)
@@ -171,9 +171,9 @@ def test_equal_rows_are_never_found_different():
 
 def test_level(monkeypatch):
     """200 pairs of one source, unequal sizes: each cost rejects at its level."""
-    monkeypatch.setattr("kermix.comparison.blocks.BLOCKS", 60)
-    monkeypatch.setattr("kermix.comparison.blocks.FEWEST_ON_A_SIDE", 20)
-    monkeypatch.setattr("kermix.comparison.blocks.DIRECTIONS", 4)
+    monkeypatch.setattr("kermix.two_sample.blocks.BLOCKS", 60)
+    monkeypatch.setattr("kermix.two_sample.blocks.FEWEST_ON_A_SIDE", 20)
+    monkeypatch.setattr("kermix.two_sample.blocks.DIRECTIONS", 4)
     rejected: dict[str, int] = {}
     for seed in range(200):
         found = block_tests(normal(330, 2, seed=seed), 130, seed)

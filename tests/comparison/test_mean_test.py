@@ -8,10 +8,10 @@ import torch
 
 import kermix as km
 from cases import normal
-from kermix.comparison.drift import drift
-from kermix.comparison.mean_test import FEWEST_ROWS, mean_test
-from kermix.sketches.candidates import recognized, row_keys
 from kermix.sketches.features import NystromFeatures
+from kermix.sketches.landmarks import recognized, row_keys
+from kermix.tables.compare.sketch_comparison import drift
+from kermix.two_sample.mean_test import FEWEST_ROWS, mean_test
 from sketch_cases import assert_same
 
 D, V = 10, 0.2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import kermix as km
-from kermix.comparison.period_order import order_of_names
+from kermix.tables.drift.periods import order_of_names
 
 
 @pytest.mark.parametrize(

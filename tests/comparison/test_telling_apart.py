@@ -7,9 +7,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from cases import normal
-from kermix.comparison.column_places import ColumnPlace
-from kermix.comparison.telling_apart import auc, tell_apart
 from kermix.kernels.distances import Layout
+from kermix.two_sample.classifier_test import auc, tell_apart
+from kermix.two_sample.column_scores import ColumnPlace
 
 
 def told(x, y, seed=0, layout=None, codes=0):

@@ -11,13 +11,13 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import normal
-from kermix.comparison.permutation import combined, labellings, pvalues
-from kermix.comparison.pooled import PooledFeatures, bures_form, pooled_features
-from kermix.comparison.twosample import COSTS, variance_grid
 from kermix.costs.baselines import energy_distance
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.sketches.features import NystromFeatures
+from kermix.two_sample.cost_test import COSTS, variance_grid
+from kermix.two_sample.permutation import combined, labellings, pvalues
+from kermix.two_sample.statistics import PooledFeatures, bures_form, pooled_features
 
 MOMENT_COSTS = ("svd", "matrix", "vector")
 

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 import kermix as km
 from cases import normal
-from kermix.comparison import twosample
-from kermix.comparison.permutation import tied
-from kermix.comparison.pooled import EXACT_UP_TO
-from kermix.comparison.statistics import TILE, energy_ranking
-from kermix.comparison.twosample import COSTS, GRID_POINTS, variance_grid
 from kermix.errors import WeightError
 from kermix.kernels.subsets import distinct_rows
+from kermix.two_sample import cost_test as twosample
+from kermix.two_sample.cost_test import COSTS, GRID_POINTS, variance_grid
+from kermix.two_sample.permutation import tied
+from kermix.two_sample.statistics import EXACT_UP_TO, TILE, energy_ranking
 
 FORMS = [(cost, "local") for cost in COSTS] + [(c, "exact") for c in ("svd", "matrix", "vector")]
 

@@ -9,12 +9,16 @@ import pytest
 
 import kermix as km
 from cases import normal
-from kermix.comparison import details
-from kermix.comparison.aggregate import aggregate_test
-from kermix.comparison.column_changes import change_of, difference_of
-from kermix.comparison.column_values import ColumnValues, number_text
-from kermix.comparison.verdict import auc_text
 from kermix.errors import OptionError
+from kermix.tables.compare import cost_details as details
+from kermix.tables.compare.column_changes import (
+    ColumnValues,
+    change_of,
+    difference_of,
+    number_text,
+)
+from kermix.tables.compare.verdict import auc_text
+from kermix.two_sample.aggregate import aggregate_test
 
 
 def orders(rows, seed, later=0, more=0.0):

@@ -6,7 +6,7 @@ import torch
 import kermix as km
 from cases import COSTS, LOSSES, RIDGED, normal
 from kermix import errors
-from kermix.paper import ablations
+from kermix.paper import generation as ablations
 
 GOOD_X, GOOD_Y = normal(4, 3, seed=1), normal(5, 3, seed=2)
 ones = torch.ones

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import kermix as km
 import tolerances
 from cases import COSTS, DTYPES, normal, outputs, ridged, uniform
-from kermix.paper import ablations
+from kermix.paper import generation as ablations
 
 every_cost = pytest.mark.parametrize("name", COSTS)
 KERNELS = {

@@ -18,7 +18,7 @@ from cases import (
     samples,
     uniform,
 )
-from kermix.paper import ablations
+from kermix.paper import generation as ablations
 
 SIZES = [
     *[(1, 1, 1), (1, 2, 9), (2, 1, 8), (2, 2, 2), (2, 7, 784), (7, 2, 1), (1, 300, 2)],

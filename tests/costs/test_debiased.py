@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 import kermix as km
 from kermix.errors import ShapeError
-from kermix.training.sample_losses import sample_loss
+from kermix.training.objective import sample_loss
 
 LOSSES = [km.SVDLoss, km.VectorLoss, km.MatrixLoss, km.ScalarLoss]
 DRAWS, POINTS, DIMENSION = 100, 24, 8

@@ -12,16 +12,16 @@ import kermix as km
 import reference
 import tolerances
 from cases import COSTS, RIDGED, normal, uniform
-from kermix.comparison.dense import MatrixStatistics
-from kermix.comparison.weightings import InnerProducts, WeightedMoments
 from kermix.costs import formulas
-from kermix.costs.dense import SampleStatistics
-from kermix.costs.primal import MomentStatistics
-from kermix.costs.samples import SamplePair
+from kermix.costs.gram_statistics import SampleStatistics
+from kermix.costs.moments import MomentStatistics
+from kermix.costs.pairs import SamplePair
 from kermix.distributed.ranks import Ranks
 from kermix.distributed.sharded import RankStatistics, kernel_sets
 from kermix.kernels.gram import ScaledGram, scaled_gram
 from kermix.sketches.sketch import sample_moments
+from kermix.tables.compare.dense_details import MatrixStatistics
+from kermix.two_sample.weightings import WeightedInnerProducts, WeightedMoments
 
 law = settings(deadline=None, max_examples=20, derandomize=True, database=None)
 FORMS = ("trace", "data_fixed", "logdet")
@@ -163,11 +163,14 @@ def test_a_normalized_cost_is_at_most_one_and_keeps_its_gradient():
     """Rounding made the inner product larger than both norms allow."""
     pq = torch.tensor(1 + 1e-9, dtype=torch.float64, requires_grad=True)
     zero = torch.zeros((), dtype=torch.float64)
-    value = formulas.log_scalar_cost(InnerProducts(zero, pq.log(), zero), normalized=True)
+    value = formulas.log_scalar_cost(WeightedInnerProducts(zero, pq.log(), zero), normalized=True)
     (slope,) = torch.autograd.grad(value, pq)
     assert value == 0
     assert math.isclose(slope, 2, rel_tol=1e-6)
-    assert formulas.log_scalar_cost(InnerProducts(zero, pq.log(), zero), normalized=False) > 1e-9
+    assert (
+        formulas.log_scalar_cost(WeightedInnerProducts(zero, pq.log(), zero), normalized=False)
+        > 1e-9
+    )
 
 
 def test_a_sketchs_normalized_trace_is_at_most_one_without_a_ridge():

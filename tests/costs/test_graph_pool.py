@@ -6,7 +6,7 @@ import weakref
 
 import torch
 
-from kermix.costs import graphed
+from kermix.costs import losses as graphed
 
 
 def test_no_pool_is_used_again_once_its_graphs_are_gone(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import kermix as km
-from kermix.costs.graphed import CALLS_BEFORE, GraphedCalls
+from kermix.costs.losses import CALLS_BEFORE, GraphedCalls
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are of a GPU")
 

@@ -13,7 +13,7 @@ import kermix as km
 import tolerances
 from cases import BOUNDED, COSTS, LOSSES, normal, outputs, ridged, uniform
 from kermix import errors
-from kermix.distributed import DistributedLoss
+from kermix.distributed.loss import DistributedLoss
 from mixture_cases import KIND_PAIRS, KINDS, build, full_covariances, make, raw_parameters, sampled
 
 RIDGE = 1e-3
@@ -300,7 +300,7 @@ def test_batches_beside_points(name, dim):
 def test_the_same_in_one_block_or_many(kind, monkeypatch):
     p, q = make(kind, count=7, dim=3), make(kind, count=5, dim=3, seed=1)
     whole = [km.svd_cost(p, q), km.scalar_cost(p, q), km.vector_cost(p, q)]
-    monkeypatch.setattr("kermix.mixtures.log_sums.BLOCK_ELEMENTS", 40)
+    monkeypatch.setattr("kermix.mixtures.closed_forms.BLOCK_ELEMENTS", 40)
     parts = [km.svd_cost(p, q), km.scalar_cost(p, q), km.vector_cost(p, q)]
     for one, other in zip(whole, parts, strict=True):
         assert_close(one, other, **tolerances.same(torch.float64))

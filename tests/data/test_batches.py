@@ -7,10 +7,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kermix.data.tables import csv_parts, parts
-from kermix.data.tables.batches import open_files
-from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.table import read_table
+from kermix.data.readers import batches as csv_parts
+from kermix.data.readers import file_parts as parts
+from kermix.data.readers.batches import open_files
+from kermix.data.readers.numeric_table import read_table
+from kermix.data.readers.sniff import Reading
 from kermix.errors import SizeError, TableError
 
 VALUES = np.random.default_rng(0).normal(size=(500, 3))

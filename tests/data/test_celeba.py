@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kermix.data.images.celeba import read_celeba
+from kermix.data.images.image_sets import read_celeba
 from kermix.data.images.labelled import load_labelled
 from kermix.data.loading import load
 from kermix.errors import ImageError, OptionError

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from kermix.data.images import download
+from kermix.data.images import labelled as download
 from kermix.data.images.labelled import load_labelled
 from kermix.errors import DownloadError
 from pictures import cifar_batches, write_archive, write_mnist

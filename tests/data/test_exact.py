@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import kermix as km
-from kermix.data.tables.exact import as_floats, from_floats, origin_of
+from kermix.data.schema.columns import as_floats, from_floats, origin_of
 
 ROWS = 60
 

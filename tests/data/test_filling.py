@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kermix.data.tables import csv_files, csv_form
-from kermix.data.tables.csv_form import CsvForm, csv_lines
-from kermix.data.tables.filling import filled_text
-from kermix.data.tables.reading import read_frame
-from kermix.data.tables.writing import table_writer
+from kermix.data.readers import csv_files, csv_form
+from kermix.data.readers.csv_form import CsvForm, csv_lines
+from kermix.data.readers.reading import read_frame
+from kermix.data.writing import filled_text, table_writer
 from kermix.errors import TableError
 
 GAPS = ("", "NA")

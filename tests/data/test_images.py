@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from kermix.data.images.idx import is_idx
-from kermix.data.images.rows import read_idx, read_image_folder
+from kermix.data.images.image_rows import read_idx, read_image_folder
+from kermix.data.images.image_sets import is_idx
 from kermix.data.loading import load
 from kermix.errors import ImageError
 from pictures import idx

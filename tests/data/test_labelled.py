@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from kermix.data.images.cifar import CLASSES
+from kermix.data.images.image_rows import stacked_mnist
+from kermix.data.images.image_sets import CLASSES
 from kermix.data.images.labelled import load_labelled
-from kermix.data.images.stacked import stacked_mnist
 from kermix.data.loading import load
 from kermix.errors import ImageError, OptionError, ShapeError
 from pictures import cifar_batches, cifar_pictures, digits, encoded, write_archive, write_mnist

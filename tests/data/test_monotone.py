@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from kermix.data.tables.monotone import MonotoneMap
+from kermix.data.schema.monotone import MonotoneMap
 
 SOURCES = {
     "normal": stats.norm(3, 2),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kermix.data.images.decoding import Form, decode, decode_all, is_picture, probe
-from kermix.data.images.folders import prepare_files
+from kermix.data.images.image_cache import Form, decode, decode_all, is_picture, probe
+from kermix.data.images.image_folders import prepare_files
 from kermix.errors import ImageError, MissingExtraError
 
 GREY, COLOUR = Form(1, 4, 6), Form(3, 4, 6)

@@ -13,10 +13,9 @@ import time
 import numpy as np
 import pytest
 
-from kermix.data.images import cache as module
-from kermix.data.images.cache import Plan, cache_folder, prepared
-from kermix.data.images.decoding import Decoded
-from kermix.data.images.folders import prepare_files
+from kermix.data.images import image_cache as module
+from kermix.data.images.image_cache import Decoded, Plan, cache_folder, prepared
+from kermix.data.images.image_folders import prepare_files
 from pictures import encoded
 from processes import PRELOADED, Process
 

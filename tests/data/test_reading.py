@@ -13,10 +13,10 @@ import pyarrow.parquet
 import pytest
 
 import kermix as km
-from kermix.data.tables import reading as reading_room
-from kermix.data.tables.batches import open_files
-from kermix.data.tables.csv_look import Reading, look_at_csv
-from kermix.data.tables.reading import read_frame
+from kermix.data.readers import reading as reading_room
+from kermix.data.readers.batches import open_files
+from kermix.data.readers.reading import read_frame
+from kermix.data.readers.sniff import Reading, look_at_csv
 from kermix.errors import KermixError, OptionError, SchemaError, SizeError, TableError
 from table_faults import FAULTS, PLAIN, write
 

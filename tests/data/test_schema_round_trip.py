@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
-from kermix.data.tables.columns import CategoryColumn, NumberColumn
-from kermix.data.tables.left_out import LeftOutColumn
-from kermix.data.tables.schema import Schema
+from kermix.data.schema.columns import CategoryColumn, NumberColumn
+from kermix.data.schema.kinds import LeftOutColumn
+from kermix.data.schema.schema import Schema
 
 ROWS = st.integers(1, 60)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)

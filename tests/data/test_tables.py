@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from kermix.data.tables.table import common_columns, read_table
+from kermix.data.readers.numeric_table import common_columns, read_table
 from kermix.errors import TableError
 
 

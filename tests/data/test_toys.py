@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from kermix.data.dataset import TOYS, toy
 from kermix.data.loading import load
-from kermix.data.toys import TOYS, toy
 from kermix.errors import OptionError, TableError
 
 # benchmarks.md; mixture10 is our own.

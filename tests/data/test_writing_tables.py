@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 import kermix as km
-from kermix.data.tables.batches import open_files
-from kermix.data.tables.csv_form import CsvForm, truth_words
-from kermix.data.tables.reading import read_frame
-from kermix.data.tables.writing import spreadsheet_safe, table_writer
+from kermix.data.readers.batches import open_files
+from kermix.data.readers.csv_form import CsvForm, truth_words
+from kermix.data.readers.reading import read_frame
+from kermix.data.writing import spreadsheet_safe, table_writer
 from kermix.errors import OptionError, TableError
 
 TABLE = pd.DataFrame({

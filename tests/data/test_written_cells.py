@@ -6,12 +6,12 @@ import json
 import pytest
 
 import kermix as km
-from kermix.data.tables import csv_files
-from kermix.data.tables.batches import open_files
-from kermix.data.tables.common import GAPS
-from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.reading import read_alike, read_frame
-from kermix.data.tables.written import has_padded_cells
+from kermix.data.readers import csv_files
+from kermix.data.readers.batches import open_files
+from kermix.data.readers.common import GAPS
+from kermix.data.readers.reading import read_alike, read_frame
+from kermix.data.readers.sniff import Reading
+from kermix.data.readers.text_numbers import has_padded_cells
 
 ROWS = 60
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 import kermix as km
-from kermix.data.tables.frames import as_frame
-from kermix.data.tables.reading import read_frame
-from kermix.data.tables.same_times import with_same_times
-from kermix.data.tables.times import text_format
+from kermix.data.readers.frames import as_frame
+from kermix.data.readers.reading import read_frame
+from kermix.data.schema.times import text_format
+from kermix.data.sources import with_same_times
 from kermix.errors import SchemaError
 
 ROWS = 200

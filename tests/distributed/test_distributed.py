@@ -10,7 +10,8 @@ import rank_checks
 from cases import normal
 from kermix.costs import functions as costs
 from kermix.costs.baselines import energy_distance
-from kermix.distributed import DistributedLoss, launch
+from kermix.distributed.launch import launch
+from kermix.distributed.loss import DistributedLoss
 from kermix.errors import OptionError, RankError, SampleError
 
 

@@ -68,7 +68,7 @@ def test_what_a_page_names_is_there(page):
 )  # fmt: skip
 def test_a_name_that_is_gone_is_not_passed_over(name):
     full = name.replace("km.", "kermix.")
-    kept = "`kermix.costs`, `kermix.costs.svd_cost`, km.svd_cost(x), `tests/pages.py`, pykermix.x"
+    kept = "`kermix.costs`, `kermix.costs.functions.svd_cost`, km.svd_cost(x), `tests/pages.py`, pykermix.x"
     assert missing_names(f"{kept} and\n::: {name}\n") == [full]
 
 

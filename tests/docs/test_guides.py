@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from kermix.data.loading import load
-from kermix.models import UniformPrior
+from kermix.networks.generators import UniformPrior
 from kermix.training.build import build_model
 from kermix.training.settings import FitSettings
 from pages import ROOT

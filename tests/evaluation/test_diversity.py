@@ -8,9 +8,8 @@ import torch
 
 import kermix as km
 from kermix.errors import DegenerateDataWarning, KernelError, OptionError, SampleError, ShapeError
-from kermix.evaluation import sampling
-from kermix.evaluation.sampling import EXACT_UP_TO
-from kermix.evaluation.spectra import Spectrum, number_interval
+from kermix.evaluation import spectra as sampling
+from kermix.evaluation.spectra import EXACT_UP_TO, Spectrum, number_interval
 
 
 def vendi_of(matrix, order=1.0):

@@ -12,11 +12,11 @@ from safetensors.torch import save_file
 
 import kermix as km
 from kermix.errors import ImageError, OptionError, SampleError, TableError
-from kermix.evaluation.answers import answer_of
-from kermix.evaluation.reading import euclidean
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import MixedKernel
-from kermix.reports.evaluation_report import evaluation_report
+from kermix.tables.evaluate.evaluation_page import evaluation_report
+from kermix.tables.evaluate.evaluation_result import answer_of
+from kermix.tables.evaluate.judged_data import euclidean
 
 QUICK = {"permutations": 50, "rank": 60}
 
@@ -98,8 +98,8 @@ def test_error_bars_of_diversity_are_about_the_scatter():
     for seed in range(12):
         x, _ = draw([0.4, 0.3, 0.2, 0.1], 300, 10 + seed)
         features = km.nystrom_features(x, 0.5, rank=40)
-        from kermix.evaluation.parts import PartedPair
-        from kermix.evaluation.spectral_scores import number_of
+        from kermix.tables.evaluate.judged_data import PartedPair
+        from kermix.tables.evaluate.sample_scores import number_of
 
         pair = PartedPair(features, x[:150], x[150:], seed)
         values.append(number_of(pair.whole[0], 1.0)[0])

@@ -8,9 +8,8 @@ import torch
 from scipy import stats
 
 from kermix.errors import OptionError
-from kermix.evaluation import memorizing as module
-from kermix.evaluation.coincidence import chance_of_equal_rows
-from kermix.evaluation.memorizing import _hypergeometric, memorizing
+from kermix.tables.evaluate import copies as module
+from kermix.tables.evaluate.copies import _hypergeometric, chance_of_equal_rows, memorizing
 
 
 def rows(n, d, seed):

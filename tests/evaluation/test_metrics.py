@@ -9,9 +9,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import kermix as km
 import metric_ranks
-from kermix.distributed import launch
+from kermix.distributed.launch import launch
 from kermix.errors import OptionError, RankError, SampleError, SketchError
-from kermix.evaluation.distances import frechet_distance
+from kermix.evaluation.sample_distances import frechet_distance
 
 REAL = metric_ranks.points()
 FAKE = 1.2 * REAL

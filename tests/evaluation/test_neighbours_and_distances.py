@@ -8,10 +8,10 @@ import scipy.linalg
 import torch
 
 from kermix.errors import OptionError, ShapeError
-from kermix.evaluation import distances as of_distances
 from kermix.evaluation import neighbours as module
-from kermix.evaluation.distances import frechet_distance, kernel_distance
+from kermix.evaluation import sample_distances as of_distances
 from kermix.evaluation.neighbours import nearest, neighbour_scores
+from kermix.evaluation.sample_distances import frechet_distance, kernel_distance
 
 
 def slow_scores(real, fake, k):

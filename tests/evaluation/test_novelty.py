@@ -8,7 +8,7 @@ import torch
 
 import kermix as km
 from kermix.errors import OptionError, ShapeError
-from kermix.evaluation.sampling import EXACT_UP_TO
+from kermix.evaluation.spectra import EXACT_UP_TO
 
 CENTRES = 6.0 * torch.eye(10, dtype=torch.float64)
 

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from kermix.comparison.column_values import ComparedRows
-from kermix.comparison.sources import read_sources
-from kermix.data.tables.csv_look import Reading
-from kermix.evaluation.table_scores import table_scores
+from kermix.data.readers.sniff import Reading
+from kermix.data.sources import read_sources
+from kermix.tables.compare.column_changes import ComparedRows
+from kermix.tables.evaluate.table_scores import table_scores
 
 
 def compared(real, fake):

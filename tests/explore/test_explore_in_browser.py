@@ -10,10 +10,10 @@ import torch
 import kermix as km
 from browser import CHROMIUM
 from explore_cases import EVIL, HOSTILE, SHORT, copied_run, people, quick_fitting, served
-from kermix.data.tables.schema import Schema
+from kermix.data.schema.schema import Schema
 from kermix.explore.session import Explored, explorable
-from kermix.runs.fit import begin_fit
-from kermix.runs.table_mixture import TableMixture
+from kermix.fitting.fit import begin_fit
+from kermix.tables.runs.table_mixture import TableMixture
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

@@ -32,12 +32,11 @@ from explore_cases import (
 )
 from kermix.cli.app import app
 from kermix.errors import KermixError, OptionError, RunError
-from kermix.explore import fitting
+from kermix.explore import watch as fitting
 from kermix.explore.server import Address, Server, free_socket
 from kermix.explore.session import Explored, explorable
-from kermix.models.table import drawing
-from kermix.runs.fit import begin_fit
-from kermix.runs.kinds import open_run
+from kermix.fitting.fit import begin_fit, open_run
+from kermix.tables.model import sampling as drawing
 from processes import command
 
 

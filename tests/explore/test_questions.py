@@ -8,17 +8,17 @@ from scipy.stats import norm
 
 import kermix as km
 from explore_cases import EVIL, HOSTILE, people
-from kermix.data.tables.frames import as_frame
-from kermix.data.tables.schema import Schema
+from kermix.data.readers.frames import as_frame
+from kermix.data.schema.schema import Schema
 from kermix.errors import KermixError, OptionError, SchemaError
-from kermix.explore import questions as questions_module
-from kermix.explore.check import checked, group_names
-from kermix.explore.odd import odd_rows
-from kermix.explore.questions import Questions
+from kermix.explore import query_service as questions_module
+from kermix.explore.query_service import QueryService
 from kermix.explore.scales import texts
-from kermix.reports.table_quality import grouped
-from kermix.runs.table_data import TableData
-from kermix.runs.table_mixture import TableMixture
+from kermix.explore.session import odd_rows
+from kermix.explore.watch import checked, group_names
+from kermix.tables.runs.table_mixture import TableMixture
+from kermix.tables.runs.table_quality import grouped
+from kermix.tables.runs.training_data import TableData
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def questions(model):
-    return Questions(model)
+    return QueryService(model)
 
 
 def gaussian(table, mean, deviations):
@@ -223,10 +223,10 @@ def test_texts_are_read_back_as_the_same_values(model):
     frame = as_frame(table)
     for name in ("size", "income", "day", "pets", "sex"):
         written = texts(frame.columns[name])
-        again = Questions(model).typed({name: written[7]})[name].to_pylist()[0]
+        again = QueryService(model).typed({name: written[7]})[name].to_pylist()[0]
         assert again == frame.columns[name][7].as_py()
     with pytest.raises(SchemaError):
-        Questions(model).ask({"pets": None, "sex": None})
+        QueryService(model).ask({"pets": None, "sex": None})
 
 
 def test_whole_numbers_of_many_digits_are_kept():
@@ -234,7 +234,7 @@ def test_whole_numbers_of_many_digits_are_kept():
     rng = np.random.default_rng(0)
     table = {"big": 2**53 + rng.integers(0, 20_000, 200), "x": rng.normal(size=200)}
     model = km.TableModel(kinds={"big": "number"}, width=8, blocks=1, steps=3, random_state=0)
-    questions = Questions(model.fit(table))
+    questions = QueryService(model.fit(table))
     given = {"big": str(2**53 + 12_345)}
     assert float(given["big"]) != int(given["big"])
     assert [row[0] for row in questions.shown_draws(given, 3, 0)["rows"]] == [given["big"]] * 3
@@ -245,12 +245,12 @@ def test_whole_numbers_of_many_digits_are_kept():
 
 
 def test_how_much_the_order_counts_is_told_where_it_is_much(model, monkeypatch):
-    spread = Questions(model).order_spread
+    spread = QueryService(model).order_spread
     rows = model.sample(questions_module.JUDGED, random_state=0)
     assert spread == pytest.approx(model.order_spread(rows), rel=0.2)
     for least, expected in ((spread * 2, None), (spread / 2, spread)):
         monkeypatch.setattr(questions_module, "LARGE_SPREAD", least)
-        assert Questions(model).described.get("order_spread") == expected
+        assert QueryService(model).described.get("order_spread") == expected
     values = np.random.default_rng(0).normal(size=(50, 2))
     closed = gaussian(pd.DataFrame(values, columns=["a", "b"]), [0.0, 0.0], [1.0, 1.0])
-    assert Questions(closed).order_spread == 0
+    assert QueryService(closed).order_spread == 0

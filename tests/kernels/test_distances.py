@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import DTYPES, normal
-from kermix.kernels.gram import squared_distances
+from kermix.kernels.distances import squared_distances
 
 FAR = [1e2, 1e4, 1e6, 1e8, 1e10, 1e15]
 # Of one squared distance; a rounding of d terms and of the output.

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import kermix as km
-from kermix.comparison.twosample import two_sample_test
 from kermix.errors import OptionError, ShapeError, VarianceError
-from kermix.kernels.distances import attraction, squared_distances
-from kermix.kernels.mixed import Layout, MixedKernel, mismatch_of, mixed_kernel
+from kermix.kernels.distances import Layout, attraction, squared_distances
+from kermix.kernels.mixed import MixedKernel, mismatch_of, mixed_kernel
+from kermix.two_sample.cost_test import two_sample_test
 
 LAYOUT = Layout(codes=3, mismatch=2.5, columns=6)
 

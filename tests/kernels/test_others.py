@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import kermix as km
 from cases import normal
 from kermix import errors
-from kermix.distributed import DistributedLoss
+from kermix.distributed.loss import DistributedLoss
 from kermix.kernels.others import PointKernel, as_point_kernel
 
 

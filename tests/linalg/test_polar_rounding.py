@@ -8,7 +8,7 @@ import torch
 
 from kermix.linalg import polar
 from kermix.linalg.nuclear import nuclear_norm
-from kermix.linalg.polar_products import ROUNDING_BESIDE_PROBES, Products, probing_signs
+from kermix.linalg.polar import ROUNDING_BESIDE_PROBES, Products, probing_signs
 
 
 def short(x):

@@ -5,7 +5,7 @@ import torch
 
 from cases import normal
 from kermix.linalg import polar
-from kermix.linalg.polar_products import Products
+from kermix.linalg.polar import Products
 
 
 class Skipping(Products):

@@ -12,7 +12,8 @@ import torch
 
 import kermix as km
 from cases import normal
-from kermix.linalg import polar, polar_products
+from kermix.linalg import polar
+from kermix.linalg import polar as polar_products
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import kermix as km
-from kermix.linalg import range_finder
-from kermix.linalg.range_finder import SMALLEST_SKETCHED, low_rank_polar
+from kermix.linalg import nuclear as range_finder
+from kermix.linalg.nuclear import SMALLEST_SKETCHED, low_rank_polar
 
 SIZES = (260, 300)
 TOLERANCES = (1e-4, 1e-3, 1e-2)

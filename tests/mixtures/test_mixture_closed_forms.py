@@ -10,9 +10,8 @@ from scipy.integrate import quad, trapezoid
 from scipy.stats import multivariate_normal
 from torch.testing import assert_close
 
-from kermix.mixtures import gaussian_products
-from kermix.mixtures.densities import InnerProducts
-from kermix.mixtures.mixture import GaussianMixture
+from kermix.mixtures import closed_forms as gaussian_products
+from kermix.mixtures.mixture import GaussianMixture, InnerProducts
 from mixture_cases import (
     KIND_PAIRS,
     KINDS,

@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal
 
 import kermix as km
 from kermix.errors import ShapeError
-from kermix.mixtures.conditionals import conditional_mixture
+from kermix.mixtures.mixture import conditional_mixture
 
 WEIGHTS = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
 MEANS = torch.tensor([[0.0, 1.0, -2.0], [3.0, -1.0, 0.5], [1.0, 1.0, 4.0]], dtype=torch.float64)

@@ -14,10 +14,8 @@ from torch.distributions import (
 )
 from torch.testing import assert_close
 
-from kermix.errors import (
-    ReparametrizationError,
-)
-from kermix.mixtures import log_sums
+from kermix.errors import ReparametrizationError
+from kermix.mixtures import closed_forms as log_sums
 from kermix.mixtures.mixture import GaussianMixture
 from mixture_cases import (
     KINDS,

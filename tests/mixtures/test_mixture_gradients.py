@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from kermix.mixtures import log_sums
+from kermix.mixtures import closed_forms as log_sums
 from kermix.mixtures.mixture import GaussianMixture
 from mixture_cases import (
     FUNCTIONS,

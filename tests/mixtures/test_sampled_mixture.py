@@ -10,9 +10,7 @@ from scipy.integrate import trapezoid
 from scipy.stats import multivariate_normal
 from torch.testing import assert_close
 
-from kermix.errors import (
-    OptionError,
-)
+from kermix.errors import OptionError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.mixtures.sampled_mixture import SampledMixture
 from mixture_cases import (

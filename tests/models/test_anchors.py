@@ -6,10 +6,9 @@ import pytest
 import torch
 
 import kermix as km
-from kermix.data.tables.schema import Schema
-from kermix.models.table.anchors import ANCHORS, anchor_places, find_anchors
-from kermix.models.table.layout import TableLayout
-from kermix.models.table.network import TableNetwork
+from kermix.data.schema.schema import Schema
+from kermix.tables.model.layout import ANCHORS, TableLayout, anchor_places, find_anchors
+from kermix.tables.model.network import TableNetwork
 
 
 def bills(rows=1500, seed=0):

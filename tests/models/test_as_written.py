@@ -5,9 +5,8 @@ import torch
 
 from benchmarks import table1
 from kermix.errors import OptionError, ShapeError
-from kermix.models.product.layers import GaussianLayer, GaussianOutput
-from kermix.training.classifier_settings import ClassifierSettings, build_classifier
-from kermix.training.presets import as_written
+from kermix.images.classifier_settings import ClassifierSettings, as_written, build_classifier
+from kermix.networks.product_layers import GaussianLayer, GaussianOutput
 
 SHAPE = (1, 6, 6)
 

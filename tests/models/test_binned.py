@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kermix.models.product.binned import Grid, binned_values, set_binned_statistics
-from kermix.models.product.bins import ColumnBins
-from kermix.models.product.rows import GaussianProduct
+from kermix.networks.product_binned import ColumnBins, Grid, binned_values, set_binned_statistics
+from kermix.networks.product_rows import GaussianProduct
 
 MEMBERS, COUNT = 2, 40
 

@@ -5,10 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from kermix.models.product.binned import binned_exponents, binned_values
-from kermix.models.product.bins import ColumnBins
-from kermix.models.product.bounded import FARTHEST_EXPONENT, BoundedNorm
-from kermix.models.product.rows import GaussianProduct
+from kermix.networks.product_binned import ColumnBins, binned_exponents, binned_values
+from kermix.networks.product_rows import FARTHEST_EXPONENT, BoundedNorm, GaussianProduct
 
 MEMBERS, COUNT = 2, 60
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
-from kermix.data.toys import toy
+from kermix.data.dataset import toy
 from kermix.errors import OptionError
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.models import ContinuousMixtureNetwork, UniformPrior
-from kermix.models.mixture.continuous import widened
+from kermix.networks.generators import UniformPrior
+from kermix.networks.mixture_networks import ContinuousMixtureNetwork, widened
 from kermix.training.build import Split, build_model, build_trainer
 from kermix.training.objective import Objective
 from kermix.training.settings import FitSettings

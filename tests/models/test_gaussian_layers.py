@@ -10,14 +10,9 @@ from torch.testing import assert_close
 import tolerances
 from cases import normal
 from kermix.errors import KermixError, OptionError, ShapeError
-from kermix.models.product import functions
-from kermix.models.product.functions import (
-    gaussian,
-    gaussian_norm,
-    gaussian_sums,
-    mean_square,
-)
-from kermix.models.product.layers import GaussianLayer, GaussianOutput
+from kermix.networks import product_functions as functions
+from kermix.networks.product_functions import gaussian, gaussian_norm, gaussian_sums, mean_square
+from kermix.networks.product_layers import GaussianLayer, GaussianOutput
 
 # The compiler's own, when it is first used.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

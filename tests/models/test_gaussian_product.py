@@ -7,8 +7,7 @@ from torch import nn
 
 import tolerances
 from kermix.errors import OptionError, ShapeError
-from kermix.models import GaussianProduct
-from kermix.models.product.rows import FORMS
+from kermix.networks.product_rows import FORMS, GaussianProduct
 
 WIDTHS = [1, 3, 2]
 

@@ -6,23 +6,23 @@ import torch
 from torch import nn
 
 from kermix.errors import OptionError, SampleError
-from kermix.evaluation import distances
+from kermix.evaluation import sample_distances as distances
 from kermix.evaluation.neighbours import neighbour_scores
-from kermix.models.evaluating import evaluating
-from kermix.models.images.autoencoder import Autoencoder, doublings_of
-from kermix.models.images.evaluation import (
+from kermix.evaluation.sample_distances import frechet_distance
+from kermix.images.generator_training import cached_backward
+from kermix.images.image_quality import (
     class_balance,
-    frechet_distance,
     nearest,
     neighbourhoods,
     parzen,
     stacked_modes,
 )
-from kermix.models.images.spaces import SPACES, Pooled, RandomFeatures, make_space
-from kermix.models.mixture.generators import ConvDecoder
-from kermix.reports.image_sheets import sheet
-from kermix.training.cached_gradient import cached_backward
-from kermix.training.sample_losses import sample_loss
+from kermix.images.spaces import SPACES, Pooled, RandomFeatures, make_space
+from kermix.networks.generators import ConvDecoder
+from kermix.networks.image_networks import Autoencoder, doublings_of
+from kermix.networks.scaled import evaluating
+from kermix.pages.figures import sheet
+from kermix.training.objective import sample_loss
 
 
 def seeded(seed=0):

@@ -10,14 +10,20 @@ from scipy.integrate import trapezoid
 from scipy.stats import multivariate_normal
 
 import kermix as km
-from kermix.data.tables.monotone import MonotoneMap
-from kermix.data.tables.schema import Schema
-from kermix.models.table.layout import TableLayout
-from kermix.models.table.line_search import find_lines, lines_of_all
-from kermix.models.table.line_search import lines_of as of_rows
-from kermix.models.table.lines import FINEST, RIDGE, WIDEST, StraightLines
-from kermix.models.table.network import TableNetwork
-from kermix.models.table.tree_reference import gains_by_trees
+from kermix.data.schema.monotone import MonotoneMap
+from kermix.data.schema.schema import Schema
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.linear_relations import (
+    FINEST,
+    RIDGE,
+    WIDEST,
+    StraightLines,
+    find_lines,
+    gains_by_trees,
+    lines_of_all,
+)
+from kermix.tables.model.linear_relations import lines_of as of_rows
+from kermix.tables.model.network import TableNetwork
 
 
 def invoices(rows=600, seed=0):
@@ -114,7 +120,7 @@ def test_regimes_are_found_where_each_has_lines_of_its_own():
 @pytest.mark.parametrize(("numbers", "found"), [(64, True), (65, False)])
 def test_tables_of_many_numbers_have_no_lines(monkeypatch, numbers, found):
     """Solving takes longer than the network there."""
-    monkeypatch.setattr("kermix.models.table.line_search.ROWS_OF_EACH", 1)
+    monkeypatch.setattr("kermix.tables.model.linear_relations.ROWS_OF_EACH", 1)
     rng = np.random.default_rng(0)
     table = rng.normal(size=(200, numbers))
     table[:, 0] = table[:, 1] + table[:, 2]
@@ -305,7 +311,7 @@ def test_blocks_of_rows_change_nothing(monkeypatch, block):
     solver = StraightLines(lines, maps)
     scores, seen = torch.randn(7, 4, dtype=torch.float64), torch.rand(7, 4) < 0.5
     expected = solver(scores, seen)
-    monkeypatch.setattr("kermix.models.table.lines.SOLVED_AT_ONCE", block)
+    monkeypatch.setattr("kermix.tables.model.linear_relations.SOLVED_AT_ONCE", block)
     for a, b in zip(solver(scores, seen), expected, strict=True):
         assert torch.allclose(a, b, rtol=1e-6)
 

@@ -5,18 +5,12 @@ import pytest
 import torch
 
 import kermix as km
-from kermix.data.tables.frames import as_frame
-from kermix.data.tables.schema import Schema
-from kermix.models.table.drawing import chain_log_density, complete, orders_of
-from kermix.models.table.layout import TableLayout
-from kermix.models.table.links import (
-    find_links,
-    implied,
-    link_codes,
-    link_notes,
-    linked,
-)
-from kermix.models.table.network import TableNetwork
+from kermix.data.readers.frames import as_frame
+from kermix.data.schema.schema import Schema
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.links import find_links, implied, link_codes, link_notes, linked
+from kermix.tables.model.network import TableNetwork
+from kermix.tables.model.sampling import chain_log_density, complete, orders_of
 
 pd = pytest.importorskip("pandas")
 

@@ -5,19 +5,21 @@ import torch
 
 from kermix.errors import OptionError
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.models import (
-    ConditionalMixtureNetwork,
+from kermix.networks.generators import (
     ConvDecoder,
     GaussianPrior,
     HybridPrior,
-    MixtureNetwork,
-    MixtureTable,
     MLPGenerator,
     UniformPrior,
+    make_prior,
+)
+from kermix.networks.mixture_networks import (
+    ConditionalMixtureNetwork,
+    MixtureNetwork,
+    MixtureTable,
     stratified_draw,
 )
-from kermix.models.mixture.priors import make_prior
-from kermix.models.mixture.scaled import ScaledModel, Scaler
+from kermix.networks.scaled import ScaledModel, Scaler
 
 
 def generator(seed=0):

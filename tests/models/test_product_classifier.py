@@ -6,12 +6,8 @@ from torch.testing import assert_close
 
 import tolerances
 from kermix.errors import OptionError, SampleError, ShapeError
-from kermix.models.images.cnn import PlainCNN
-from kermix.models.product.classifier import (
-    GaussianProductClassifier,
-    image_patches,
-    whitening_map,
-)
+from kermix.networks.image_networks import PlainCNN
+from kermix.networks.product_images import GaussianProductClassifier, image_patches, whitening_map
 
 SIDE = 9
 

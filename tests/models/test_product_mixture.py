@@ -8,11 +8,11 @@ import torch
 from torch.testing import assert_close
 
 from kermix.errors import OptionError, ShapeError
+from kermix.images.generator_settings import ImageSettings
+from kermix.images.generator_training import ImageTask
+from kermix.images.image_em import product_em_pass
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.models import ProductMixture
-from kermix.training.em import product_em_pass
-from kermix.training.image_settings import ImageSettings
-from kermix.training.images import ImageTask
+from kermix.networks.mixture_networks import ProductMixture
 from kermix.training.loop import Trainer
 
 PARTS, DIMENSION, COMPONENTS, GROUPS = 2, 2, 3, 2

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from kermix.errors import SampleError
-from kermix.models.mixture.networks import MixtureTable
-from kermix.models.mixture.scaled import ScaledModel, Scaler, column_moments
+from kermix.networks.mixture_networks import MixtureTable
+from kermix.networks.scaled import ScaledModel, Scaler, column_moments
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from kermix.models.product.sureness import draw_in, likeliest_sureness
+from kermix.networks.product_binned import draw_in, likeliest_sureness
 
 
 def cases(factor: float, count: int = 400, classes: int = 3):

@@ -7,8 +7,8 @@ import torch
 from scipy import integrate, stats
 
 import kermix as km
-from kermix.data.tables.schema import Schema
-from kermix.models.table.distribution import ColumnDistribution
+from kermix.data.schema.schema import Schema
+from kermix.tables.model.distribution import ColumnDistribution
 
 
 def skewed(rows=800, seed=0):
@@ -87,7 +87,7 @@ def test_equal_columns_are_filled_with_one_mean():
 
 
 def test_filling_takes_the_rows_in_blocks(model, monkeypatch):
-    from kermix.models.table import filling
+    from kermix.tables.model import sampling as filling
 
     table = skewed(50, seed=2).assign(gain=np.nan)
     whole, done = model.impute(table), []

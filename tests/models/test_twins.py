@@ -7,7 +7,7 @@ import torch
 
 import kermix as km
 from kermix import errors
-from kermix.models.table.twins import find_twins, with_twins
+from kermix.tables.model.equal_columns import find_twins, with_twins
 
 TINY = {"width": 16, "blocks": 1, "steps": 40, "device": "cpu", "random_state": 0}
 

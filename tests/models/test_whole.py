@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kermix.errors import OptionError, ShapeError
-from kermix.models.product.rows import GaussianProduct
+from kermix.networks.product_rows import GaussianProduct
 
 
 def pair(variables: int | list[int] = 3, **options) -> tuple[GaussianProduct, GaussianProduct]:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from kermix.errors import OptionError
-from kermix.paper import formulas, prior, remarks, statements, table_records
+from kermix.paper import artefact as statements
+from kermix.paper import formula_checks as formulas
+from kermix.paper import prior, remarks, table_records
 from kermix.paper.catalogue import judge_again
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kermix.paper import generation, identity, measure, singular_functions, table_records
-from kermix.paper.claims import Claim
+from kermix.paper.artefact import Claim
 
 GENERATION = {
     "svd": {"excess nll": 0.1, "good samples": 0.9, "energy distance": 0.001, "modes": 10},

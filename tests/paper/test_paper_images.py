@@ -9,9 +9,16 @@ import torch
 
 from kermix.errors import ImageError, OptionError, RunError
 from kermix.paper import image_cells, images
-from kermix.paper.image_cells import COSTS, Training, cell_file, read_pictures, sets_in, shown_in
+from kermix.paper.image_cells import (
+    COSTS,
+    CellTraining,
+    cell_file,
+    read_pictures,
+    sets_in,
+    shown_in,
+)
 
-SMALL = Training(steps=2, batch_size=20, width=8, compared=30, judge_epochs=1, judge_width=8)
+SMALL = CellTraining(steps=2, batch_size=20, width=8, compared=30, judge_epochs=1, judge_width=8)
 SUMMARY = {
     "data": {"energy of the mean image": 1.0},
     **{
@@ -84,7 +91,7 @@ def test_cells_are_kept_and_taken(tmp_path, monkeypatch):
 def test_a_network_that_draws_the_data_has_the_numbers_of_the_data():
     pictures = read_pictures("digits", None, 200)
     test = torch.from_numpy(pictures.test).float() / 255
-    training = Training(compared=200, judge_epochs=1, judge_width=8)
+    training = CellTraining(compared=200, judge_epochs=1, judge_width=8)
     same = image_cells.measured(pictures, test, training)
     assert same["energy"] == pytest.approx(0, abs=1e-6)
     assert same["frechet in random features"] == pytest.approx(0, abs=1e-3)

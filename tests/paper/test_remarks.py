@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kermix.costs.functions import matrix_cost
-from kermix.paper import formulas, prior, remarks
+from kermix.paper import formula_checks as formulas
+from kermix.paper import prior, remarks
 
 SUMMARY = {
     **{f"form {form}": {"excess nll": 0.5, "modes": 10} for form in remarks.FORMS},

@@ -28,26 +28,33 @@ from kermix.paper import (
 )
 from kermix.paper import singular_functions as functions
 from kermix.paper.artefact import read_record
-from kermix.paper.catalogue import ARTEFACTS, chosen, records_in
-from kermix.paper.page import write_page
+from kermix.paper.catalogue import ARTEFACTS, chosen, records_in, write_page
 
 SMALL = {
     "fig-generation": (
         generation,
-        {"training": generation.Training(seeds=2, steps=5, batch_size=32, width=16, compared=200)},
+        {
+            "training": generation.GenerationTraining(
+                seeds=2, steps=5, batch_size=32, width=16, compared=200
+            )
+        },
     ),
     "fig-prior": (
         prior,
-        {"training": prior.Training(seeds=1, steps=2, components=16, batch_size=16)},
+        {"training": prior.PriorTraining(seeds=1, steps=2, components=16, batch_size=16)},
     ),
     "fig-remarks": (
         remarks,
-        {"training": generation.Training(seeds=1, steps=2, batch_size=16, width=8, compared=60)},
+        {
+            "training": generation.GenerationTraining(
+                seeds=1, steps=2, batch_size=16, width=8, compared=60
+            )
+        },
     ),
     "fig-images": (
         images,
         {
-            "training": image_cells.Training(
+            "training": image_cells.CellTraining(
                 steps=2, batch_size=20, width=8, compared=40, judge_epochs=1, judge_width=8
             ),
             "seeds": 1,
@@ -74,7 +81,7 @@ def artefacts():
     """Each one computed at a size that takes a moment."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classification, "QUICK_IMAGES", 300)
-        patch.setattr("kermix.models.mixture.scaled.CENTRES_OF_A_DENSITY", 200)
+        patch.setattr("kermix.networks.scaled.CENTRES_OF_A_DENSITY", 200)
         return {name: module.run(**options) for name, (module, options) in SMALL.items()}
 
 
@@ -127,7 +134,9 @@ def test_large_pictures_have_fewer_colours(large, mode, monkeypatch):
 
 
 def test_ablations_collapse_even_in_a_short_training():
-    training = generation.Training(seeds=1, steps=60, batch_size=64, width=32, compared=500)
+    training = generation.GenerationTraining(
+        seeds=1, steps=60, batch_size=64, width=32, compared=500
+    )
     distances = {
         method: generation.train(method, 0, training)[0]["energy distance"]
         for method in ("svd", "Frobenius", "L2 large")
@@ -136,7 +145,7 @@ def test_ablations_collapse_even_in_a_short_training():
 
 
 def test_costs_of_a_seed_share_data_and_noise():
-    training = generation.Training(seeds=1, steps=1, batch_size=16, width=8, compared=50)
+    training = generation.GenerationTraining(seeds=1, steps=1, batch_size=16, width=8, compared=50)
     one, two = (generation.train(method, 3, training) for method in ("svd", "scalar"))
     assert one[2].equal(two[2])
     assert one[0]["nll of data"] == two[0]["nll of data"]

@@ -10,10 +10,10 @@ from benchmarks.table1_page import COLUMNS, GOALS, PAPER, write_classification_p
 from benchmarks import table1
 from kermix.data.images.labelled import load_labelled
 from kermix.errors import OptionError
-from kermix.paper import table_cells
-from kermix.training import presets
-from kermix.training.augmentation import Augmentation
-from kermix.training.classifier_settings import ClassifierSettings
+from kermix.images import classifier_settings as presets
+from kermix.images.augmentation import Augmentation
+from kermix.images.classifier_settings import ClassifierSettings
+from kermix.paper import table_records as table_cells
 
 SMALL = ["--dataset", "digits", "--patch", "3", "--device", "cpu"]
 for pair in ("epochs=1", "width=8", "depth=2", "output_width=16", "batch_size=256"):

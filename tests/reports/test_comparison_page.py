@@ -10,10 +10,13 @@ import torch
 import kermix as km
 from browser import CHROMIUM, console_of
 from cases import normal
-from kermix.comparison.column_values import ColumnValues
-from kermix.comparison.typical import typical_rows
-from kermix.reports.comparison_charts import column_chart, pair_chart
-from kermix.reports.comparison_report import comparison_report
+from kermix.tables.compare.column_changes import ColumnValues
+from kermix.tables.compare.comparison_page import (
+    column_chart,
+    comparison_report,
+    pair_chart,
+    typical_rows,
+)
 
 
 def page_of(first, second, tmp_path, costs=False, **options):

@@ -5,13 +5,9 @@ import pandas as pd
 import pytest
 
 import kermix as km
-from kermix.data.tables.frames import as_frame
-from kermix.models.table.distribution import ColumnDistribution
-from kermix.reports.table_conditionals import (
-    conditionals_figure,
-    conditionals_of,
-    strongest_pairs,
-)
+from kermix.data.readers.frames import as_frame
+from kermix.tables.model.distribution import ColumnDistribution
+from kermix.tables.runs.table_page import conditionals_figure, conditionals_of, strongest_pairs
 
 
 def table(rows=900):

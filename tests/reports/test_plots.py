@@ -5,7 +5,7 @@ import torch
 
 from cases import normal
 from kermix.errors import OptionError, ShapeError
-from kermix.reports import figures as plots
+from kermix.pages import figures as plots
 from pictures import ink_in_axes
 
 PLANE = torch.cartesian_prod(torch.linspace(0, 1, 6), torch.linspace(0, 1, 6))

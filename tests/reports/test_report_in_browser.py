@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from browser import CHROMIUM, console_of
 from kermix.cli.app import app
-from kermix.reports.page import Report
+from kermix.pages.report import Report
 
 CHECK = """
 <script>

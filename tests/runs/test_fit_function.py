@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import kermix as km
 from kermix.cli.app import app
 from kermix.errors import OptionError, RunError, ShapeError, TableError
-from kermix.runs.fit_run import FitRun
-from kermix.runs.kinds import open_run
+from kermix.fitting.fit import open_run
+from kermix.fitting.samples_run import FitRun
 from kermix.training.checkpoints import load_checkpoint
 
 SHORT = {
@@ -106,7 +106,7 @@ def test_interrupted_and_resumed_is_the_same(tmp_path, monkeypatch):
         def interruptions():
             yield stop_at_seven
 
-        patch.setattr("kermix.runs.training.interruptions", interruptions)
+        patch.setattr("kermix.runs.train.interruptions", interruptions)
         with pytest.raises(KeyboardInterrupt, match=r"Stopped at step 7; .*km\.resume\("):
             km.fit(rows(), out=tmp_path / "stopped", device="cpu", **SHORT)
     assert not (tmp_path / "stopped" / "report.html").exists()

@@ -21,10 +21,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import rank_checks
 from kermix.data.loading import load
-from kermix.distributed import launch
+from kermix.distributed.launch import launch
 from kermix.errors import OptionError
-from kermix.runs.fit_run import FitRun
-from kermix.runs.training import train
+from kermix.fitting.samples_run import FitRun
+from kermix.runs.train import train
 from kermix.training.build import build_trainer, split_rows
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.settings import FitSettings

@@ -12,11 +12,11 @@ from test_celeba import write_faces
 from test_fit_command import kermix
 
 from kermix.errors import OptionError, RunError
-from kermix.runs import image_run
-from kermix.runs.image_run import ImageRun
-from kermix.runs.kinds import open_run
+from kermix.fitting.fit import open_run
+from kermix.images import generator_run as image_run
+from kermix.images.generator_run import ImageRun
+from kermix.images.generator_settings import ImageSettings
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.image_settings import ImageSettings
 
 SHORT = ["--quick", "--encoder-steps", "8", "--steps", "6", "--batch-size", "12", "--code", "3",
          "--device", "cpu"]  # fmt: skip

@@ -13,10 +13,9 @@ from PIL import Image
 import kermix as km
 from commands import kermix
 from kermix.errors import OptionError, RunError
-from kermix.runs.fit import begin_fit
+from kermix.fitting.fit import begin_fit, open_run
 from kermix.runs.folder import lasting_source
-from kermix.runs.kinds import open_run
-from kermix.runs.training import Stopped, complete
+from kermix.runs.train import Stopped, complete
 
 SHORT = {"steps": 6, "refine_steps": 4, "components": 3, "device": "cpu"}
 TINY = {"width": 16, "blocks": 1, "steps": 20, "device": "cpu"}
@@ -86,7 +85,7 @@ def test_the_command_of_a_quick_table_begins_the_same_run(settings, here, tmp_pa
     run, _ = begin_fit(path, out=tmp_path / "run", quick=True, steps=8, **settings)
     begun = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kermix.cli.fit.train_and_finish", lambda r, _: begun.update(run=r))
+        patch.setattr("kermix.cli.options.train_and_finish", lambda r, _: begun.update(run=r))
         kermix(*shlex.split(run.command())[1:], "--out", tmp_path / "again")
     again = begun["run"]
     for name in ("kind", "contest", "quick", "settings"):
@@ -97,10 +96,10 @@ def test_the_command_of_a_quick_table_begins_the_same_run(settings, here, tmp_pa
 def test_every_setting_of_the_table_model_can_be_given_to_the_command():
     from dataclasses import fields
 
-    from kermix.cli.fit import fit
-    from kermix.runs.table_fit import TABLE_SETTINGS
-    from kermix.runs.table_run import WITHOUT_OPTION
-    from kermix.training.table_settings import TableModelSettings
+    from kermix.cli.fit_command import fit
+    from kermix.tables.model.table_settings import TableModelSettings
+    from kermix.tables.runs.table_fit import TABLE_SETTINGS
+    from kermix.tables.runs.table_run import WITHOUT_OPTION
 
     options = set(inspect.signature(fit).parameters)
     assert TABLE_SETTINGS - set(WITHOUT_OPTION) <= options

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from kermix.cli.app import app
 from kermix.errors import KermixError, RunError
-from kermix.runs import lock
-from kermix.runs.lock import is_held, locked_run
+from kermix.runs import folder as lock
+from kermix.runs.folder import is_held, locked_run
 from processes import Process, command
 
 
@@ -99,7 +99,7 @@ def test_where_files_cannot_be_locked_runs_go_on(tmp_path, monkeypatch):
     def refuse(*arguments):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr("kermix.runs.lock._lock", refuse)
+    monkeypatch.setattr("kermix.runs.folder._lock", refuse)
     with locked_run(tmp_path):
         pass
 
@@ -124,8 +124,8 @@ def test_other_kinds_of_run_are_held_too(kind, tmp_path, monkeypatch):
         refused.append(kind)
         return False
 
-    monkeypatch.setattr("kermix.runs.image_run.ImageRun.train", train)
-    monkeypatch.setattr("kermix.runs.classify_run.ClassifyRun.train", train)
+    monkeypatch.setattr("kermix.images.generator_run.ImageRun.train", train)
+    monkeypatch.setattr("kermix.images.classifier_run.ClassifyRun.train", train)
     command = ["fit", squares(tmp_path)] if kind == "images" else ["classify", "digits"]
     assert kermix(*command, "--quick", "--out", run).exit_code == 130
     assert refused == [kind]
@@ -136,7 +136,7 @@ def squares(folder):
     """A folder of small pictures."""
     import numpy as np
 
-    from kermix.reports.image_sheets import save_png
+    from kermix.pages.figures import save_png
 
     pixels = np.random.default_rng(0).integers(0, 255, (24, 16, 16), np.uint8)
     for i, picture in enumerate(pixels):

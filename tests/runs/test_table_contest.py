@@ -10,12 +10,12 @@ from scipy.stats import multivariate_normal, norm
 
 import kermix as km
 from kermix import errors
-from kermix.data.tables.closeness import closest_distances
-from kermix.runs.fit_run import FitRun
-from kermix.runs.kinds import open_run
-from kermix.runs.table_mixture import TableMixture, has_densities
-from kermix.runs.table_run import TableRun
-from kermix.training.table_settings import TableModelSettings, table_split
+from kermix.fitting.fit import open_run
+from kermix.fitting.samples_run import FitRun
+from kermix.tables.model.closeness import closest_distances
+from kermix.tables.model.table_settings import TableModelSettings, table_split
+from kermix.tables.runs.table_mixture import TableMixture, has_densities
+from kermix.tables.runs.table_run import TableRun
 
 SHORT = {"steps": 20, "device": "cpu"}
 MEAN, COVARIANCE = np.array([1.0, 200.0]), np.array([[4.0, 15.0], [15.0, 100.0]])
@@ -162,7 +162,7 @@ def test_the_table_model_is_kept_where_held_out_rows_prefer_it(tmp_path, monkeyp
                                   rows.var(0)[None])  # fmt: skip
         return type("Chosen", (), {"mixture": wide})
 
-    monkeypatch.setattr("kermix.runs.table_mixture.choose_mixture", poor)
+    monkeypatch.setattr("kermix.training.mixture_search.choose_mixture", poor)
     run = km.fit(normal(), out=tmp_path / "run", **SHORT)
     assert isinstance(run.model(), km.TableModel)
     assert run.sample(3, given={"a": 1.0}).shape == (3, 3)

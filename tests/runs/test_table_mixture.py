@@ -8,10 +8,10 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import kermix as km
-from kermix.data.tables.schema import Schema
+from kermix.data.schema.schema import Schema
 from kermix.errors import OptionError
-from kermix.explore.questions import Questions
-from kermix.runs.table_mixture import TableMixture
+from kermix.explore.query_service import QueryService
+from kermix.tables.runs.table_mixture import TableMixture
 
 WEIGHTS = np.array([0.5, 0.3, 0.2])
 MEANS = np.array([[0.0, 0.0], [3.0, 3.0], [1.0, -2.0]])
@@ -58,7 +58,7 @@ def test_conditionals_are_right_however_far_the_given_value_is(model, a):
     assert (drawn <= quantile(law, 0.5)).mean() == pytest.approx(0.5, abs=0.05)
     likely = model.most_likely({"a": a}, "dict")["b"][0]
     assert np.abs(likely - law[1]).min() < 1e-6 * max(1, abs(likely))
-    asked = Questions(model).ask({"a": str(a)})["b"]
+    asked = QueryService(model).ask({"a": str(a)})["b"]
     assert float(asked["middle"]) == pytest.approx(quantile(law, 0.5), rel=1e-9)
 
 
@@ -80,7 +80,7 @@ def test_a_value_without_an_answer_is_refused_by_column_and_value(model, value):
 def test_given_numbers_are_written_as_they_were(model, value):
     assert set(model.sample(50, given={"a": value})["a"]) == {value}
     assert model.most_likely({"a": value}, "dict")["a"] == [value]
-    shown = Questions(model).shown_draws({"b": str(value)}, 3, 0)
+    shown = QueryService(model).shown_draws({"b": str(value)}, 3, 0)
     assert [float(row[1]) for row in shown["rows"]] == [value] * 3
 
 

@@ -13,8 +13,8 @@ from commands import kermix
 from haste import CARE
 from kermix.distributed.launch import launch
 from kermix.errors import OptionError
-from kermix.runs.table_run import TableRun
-from kermix.training import table_model
+from kermix.tables.model import table_training as table_model
+from kermix.tables.runs.table_run import TableRun
 from kermix.training.checkpoints import load_checkpoint
 
 TINY = ["--model", "table", "--width", "16", "--blocks", "1", "--learning-rate", "0.01"]

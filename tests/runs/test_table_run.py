@@ -10,14 +10,14 @@ import pytest
 
 import kermix as km
 from kermix import errors
-from kermix.reports import table_quality
-from kermix.reports.table_quality import TREES as ALL_TREES  # fits of other tests have fewer
-from kermix.reports.table_quality import detection_score, judge_samples
-from kermix.runs.fit_run import FitRun
-from kermix.runs.kinds import open_run
-from kermix.runs.table_data import form_of
-from kermix.runs.table_fit import why_table_model
-from kermix.runs.table_run import TableRun
+from kermix.fitting.fit import open_run
+from kermix.fitting.samples_run import FitRun
+from kermix.tables.runs import table_quality
+from kermix.tables.runs.table_fit import why_table_model
+from kermix.tables.runs.table_quality import TREES as ALL_TREES  # fits of other tests have fewer
+from kermix.tables.runs.table_quality import detection_score, judge_samples
+from kermix.tables.runs.table_run import TableRun
+from kermix.tables.runs.training_data import form_of
 from kermix.training.checkpoints import load_checkpoint
 
 TINY = {"width": 16, "blocks": 1, "steps": 40, "learning_rate": 0.01, "device": "cpu"}
@@ -81,8 +81,8 @@ def test_samples_are_valid(run):
 
 
 def test_rows_that_are_streamed_are_the_same(run, monkeypatch):
-    monkeypatch.setattr("kermix.models.table.drawing.LARGEST_BLOCK", 16)
-    monkeypatch.setattr("kermix.runs.table_answers.BLOCKS_AT_ONCE", 2)
+    monkeypatch.setattr("kermix.tables.model.sampling.LARGEST_BLOCK", 16)
+    monkeypatch.setattr("kermix.tables.runs.answers.BLOCKS_AT_ONCE", 2)
     parts = list(run.sample_parts(70, seed=3))
     assert [len(p) for p in parts] == [32, 32, 6]
     whole = run.sample(70, seed=3).drop(columns="order")
@@ -181,7 +181,7 @@ def test_interrupted_and_resumed_is_the_same(run, tmp_path, monkeypatch):
         yield lambda: asked.append(1) or len(asked) == 7
 
     with monkeypatch.context() as patch:
-        patch.setattr("kermix.runs.training.interruptions", interruptions)
+        patch.setattr("kermix.runs.train.interruptions", interruptions)
         with pytest.raises(KeyboardInterrupt, match="Stopped at step 7"):
             km.fit(shop(), out=tmp_path / "stopped", **TINY)
     with pytest.raises(errors.RunError, match="training is not finished"):

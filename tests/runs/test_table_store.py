@@ -14,18 +14,16 @@ from pyarrow import parquet
 import kermix as km
 from commands import kermix
 from kermix import errors
-from kermix.data.tables.batches import open_files
-from kermix.data.tables.encoded import EncodedTable
-from kermix.data.tables.look_through import look_through
-from kermix.data.tables.row_store import RowStore
-from kermix.runs import table_store
-from kermix.runs.fit import begin_fit
-from kermix.runs.kinds import open_run
-from kermix.runs.table_store import look_at_large
-from kermix.training import table_model, table_rows
+from kermix.data.readers.batches import open_files
+from kermix.data.schema.schema import EncodedTable
+from kermix.fitting.fit import begin_fit, open_run
+from kermix.tables.model import table_training as table_model
+from kermix.tables.model import training_rows as table_rows
+from kermix.tables.model.table_settings import TableModelSettings, table_split
+from kermix.tables.model.training_rows import OtherRows, RowStore, split_rows
+from kermix.tables.runs import training_data as table_store
+from kermix.tables.runs.training_data import look_at_large, look_through
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.table_rows import OtherRows, split_rows
-from kermix.training.table_settings import TableModelSettings, table_split
 
 pytestmark = pytest.mark.usefixtures("undrawn_in_module")
 TINY = {"width": 16, "blocks": 1, "steps": 40, "learning_rate": 0.01, "device": "cpu"}
@@ -239,7 +237,7 @@ def test_what_cannot_be_trained_from_disk_is_said(folder, tmp_path):
 
 MEASURED = """
 import resource, sys
-from kermix.runs.fit import begin_fit
+from kermix.fitting.fit import begin_fit
 
 def peak_after(source, steps):
     run, data = begin_fit(source, from_disk=True, out=source + "-run", width=16, blocks=1,

@@ -10,11 +10,10 @@ from scipy.integrate import trapezoid
 import kermix as km
 from commands import kermix
 from kermix import errors
-from kermix.data.tables.frames import as_frame
-from kermix.runs.kinds import open_run
-from kermix.runs.target_fit import begin_target_fit
-from kermix.runs.target_run import TargetRun, split_for_target
-from kermix.runs.training import train
+from kermix.data.readers.frames import as_frame
+from kermix.fitting.fit import open_run
+from kermix.runs.train import train
+from kermix.tables.runs.target_run import TargetRun, begin_target_fit, split_for_target
 from kermix.training.checkpoints import load_checkpoint
 
 SMALL = ("--set", "steps=120", "--set", "blocks=1", "--width", "16", "--learning-rate", "0.01",

@@ -5,7 +5,7 @@ import torch
 
 import kermix as km
 from cases import normal
-from kermix.sketches.pivoting import BLOCK, random_pivots
+from kermix.sketches.landmarks import BLOCK, random_pivots
 
 V = 0.05
 

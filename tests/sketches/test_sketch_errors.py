@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import kermix as km
 from cases import COSTS, LOSSES, normal, ridged, uniform
 from kermix import errors
-from kermix.sealed import write_sealed
+from kermix.files import write_sealed
 from kermix.sketches.features import NystromFeatures
 from sketch_cases import assert_same, sums
 

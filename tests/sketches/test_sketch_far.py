@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import kermix as km
 from cases import DTYPES, LOSSES, normal, uniform
-from kermix.distributed import DistributedLoss
+from kermix.distributed.loss import DistributedLoss
 
 DISTANCES = (0.0, 3.0, 8.0, 12.0, 20.0, 30.0, 100.0, 1e3, 1e6)
 CASES = {

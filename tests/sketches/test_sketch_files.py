@@ -15,15 +15,9 @@ from typer.testing import CliRunner
 
 import kermix as km
 from kermix.cli.app import app
-from kermix.data.tables import csv_parts, parts
-from kermix.errors import (
-    ClusterError,
-    KermixError,
-    OptionError,
-    RunError,
-    SketchError,
-    TableError,
-)
+from kermix.data.readers import batches as csv_parts
+from kermix.data.readers import file_parts as parts
+from kermix.errors import ClusterError, KermixError, OptionError, RunError, SketchError, TableError
 from kermix.sketches.accumulation import NystromSums, feature_sums
 from processes import PRELOADED
 from sketch_cases import assert_same
@@ -97,7 +91,7 @@ def test_landmarks_and_scales_of_another_sketch(folder):
 
 def test_a_sample_of_pieces_finds_landmarks_everywhere(monkeypatch, tmp_path):
     """Large files are not read for the sample; a sorted one is still seen from end to end."""
-    monkeypatch.setattr("kermix.sketches.sampling.READ_WHOLE_BELOW", 0)
+    monkeypatch.setattr("kermix.tables.sketch_sampling.READ_WHOLE_BELOW", 0)
     monkeypatch.setattr(parts, "ROWS", 50)
     monkeypatch.setattr(parts, "PART_BYTES", 20_000)
     monkeypatch.setattr(csv_parts, "PART_BYTES", 20_000)
@@ -260,7 +254,7 @@ def test_errors_on_workers_name_the_file_and_the_worker(cluster, monkeypatch, tm
         )
     options = {"landmarks_from": sketch, "engine": "dask", "scheduler": cluster.scheduler_address}
     assert_same(km.sketch_files(tmp_path / "0.csv", **options), sketch)
-    monkeypatch.setattr("kermix.sketches.cluster.SECONDS_TO_CONNECT", 1)
+    monkeypatch.setattr("kermix.tables.sketch_files.SECONDS_TO_CONNECT", 1)
     with pytest.raises(ClusterError, match=r"tcp://127\.0\.0\.1:9 does not answer"):
         km.sketch_files(tmp_path / "0.csv", scheduler="tcp://127.0.0.1:9", engine="dask")
 

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 import kermix as km
 from cases import BOUNDED, COSTS, LOSSES, normal, ridged
 from kermix import errors
-from kermix.distributed import DistributedLoss
-from kermix.sketches.columns import ColumnScale
+from kermix.distributed.loss import DistributedLoss
+from kermix.sketches.column_scale import ColumnScale
 from kermix.sketches.features import NystromFeatures, fingerprint
 from sketch_cases import assert_same
 

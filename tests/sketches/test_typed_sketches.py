@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import kermix as km
-from kermix.comparison.drift import drift
-from kermix.data.tables.csv_look import Reading
-from kermix.data.tables.mixed_rows import MixedRows
+from kermix.data.readers.sniff import Reading
+from kermix.data.schema.mixed_rows import MixedRows
 from kermix.errors import KermixError, OptionError, TableError
-from kermix.sketches import sampling
-from kermix.sketches.typed_sample import typed_sample
+from kermix.tables import sketch_sampling as sampling
+from kermix.tables.compare.sketch_comparison import drift
+from kermix.tables.sketch_sampling import typed_sample
 from table_faults import FAULTS, write
 
 

@@ -418,7 +418,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(estimator, monkeypatch):
     def stopped(*given, **named):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kermix.sklearn.product_fit.fit_table", stopped)
+    monkeypatch.setattr("kermix.training.product_training.fit_table", stopped)
     with pytest.raises(KeyboardInterrupt):
         model.fit(100 + rows[:, :2], 3 + labels)
     np.testing.assert_array_equal(model.predict(rows), wanted)

@@ -11,14 +11,14 @@ import torch
 
 import kermix as km
 from kermix import errors
-from kermix.models.table.drawing import chain_log_density, orders_of
-from kermix.models.table.layout import TableLayout
-from kermix.models.table.links import Link
-from kermix.models.table.network import TableNetwork
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.links import Link
+from kermix.tables.model.network import TableNetwork
+from kermix.tables.model.sampling import chain_log_density, orders_of
+from kermix.tables.model.table_settings import TableModelSettings
+from kermix.tables.model.table_training import TableModelTask, ordered_questions, random_questions
+from kermix.tables.model.training_rows import TableRows
 from kermix.training.loop import Trainer
-from kermix.training.table_model import TableModelTask, TableRows
-from kermix.training.table_questions import ordered_questions, random_questions
-from kermix.training.table_settings import TableModelSettings
 
 SMALL = {
     "width": 32,

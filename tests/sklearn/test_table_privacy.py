@@ -6,7 +6,7 @@ import pytest
 
 import kermix as km
 from kermix import errors
-from kermix.data.tables.closeness import closest_distances, copies
+from kermix.tables.model.closeness import closest_distances, copies
 
 TINY = {"width": 16, "blocks": 1, "steps": 60, "learning_rate": 0.01, "random_state": 0,
         "device": "cpu"}  # fmt: skip
@@ -60,7 +60,7 @@ def explicit_distances(schema, first, second):
 
 @pytest.mark.parametrize("block", [1, 64, 2**23])
 def test_distances_to_the_closest_row(model, monkeypatch, block):
-    monkeypatch.setattr("kermix.data.tables.closeness.PAIRS_AT_ONCE", block)
+    monkeypatch.setattr("kermix.tables.model.closeness.PAIRS_AT_ONCE", block)
     schema, data = model.schema_, cards()
     first, second = (schema.encode(t) for t in (data[:9], data[20:53]))
     expected = explicit_distances(schema, data[:9], data[20:53]).min(1)

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 import kermix as km
 from cases import normal
 from kermix.errors import OptionError, ShapeError, VarianceError
-from kermix.linalg.leading import leading_svd
-from kermix.spectrum import unit_gaussians
+from kermix.linalg.cholesky import leading_svd
+from kermix.spectrum.decomposition import unit_gaussians
 
 V = 0.2
 

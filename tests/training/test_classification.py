@@ -8,12 +8,11 @@ from torch.testing import assert_close
 
 from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.errors import OptionError, RunError, SampleError, ShapeError, TrainingError
-from kermix.training.augmentation import Augmentation
-from kermix.training.averaging import RunningAverage
-from kermix.training.classification import ClassifierTask, load_classifier
-from kermix.training.classifier_settings import ClassifierSettings
+from kermix.images.augmentation import Augmentation
+from kermix.images.classifier_settings import ClassifierSettings
+from kermix.images.classifier_training import ClassifierTask, Muon, load_classifier
+from kermix.training.checkpoints import RunningAverage
 from kermix.training.loop import Trainer
-from kermix.training.muon import Muon
 
 SMALL = ClassifierSettings(
     width=16, depth=2, output_width=32, epochs=2, batch_size=256, shift=1, evaluate_every=0
@@ -295,7 +294,7 @@ def test_evaluation_in_pieces_of_any_size(digits, monkeypatch):
     trainer.run()
     expected = trainer.task.evaluate()
     limit = 7 * trainer.model.numbers_per_image
-    monkeypatch.setattr("kermix.training.classification.NUMBERS_AT_ONCE", limit)
+    monkeypatch.setattr("kermix.images.classifier_training.NUMBERS_AT_ONCE", limit)
     sizes = []
     trainer.task.final().register_forward_hook(lambda _, given, __: sizes.append(len(given[0])))
     found = trainer.task.evaluate()

@@ -9,16 +9,16 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.testing import assert_close
 
 from kermix.data.images.labelled import LabelledImages
-from kermix.models import GaussianProduct
-from kermix.models.product.classifier import GaussianProductClassifier, whitening_map
-from kermix.models.product.functions import gaussian, gaussian_norm, mean_square
-from kermix.models.product.layers import GaussianLayer, GaussianOutput
-from kermix.paper import table_cells
-from kermix.training import presets
-from kermix.training.augmentation import Augmentation
+from kermix.images import classifier_settings as presets
+from kermix.images.augmentation import Augmentation
+from kermix.images.classifier_settings import ClassifierSettings
+from kermix.images.classifier_training import ClassifierTask
+from kermix.networks.product_functions import gaussian, gaussian_norm, mean_square
+from kermix.networks.product_images import GaussianProductClassifier, whitening_map
+from kermix.networks.product_layers import GaussianLayer, GaussianOutput
+from kermix.networks.product_rows import GaussianProduct
+from kermix.paper import table_records as table_cells
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.classification import ClassifierTask
-from kermix.training.classifier_settings import ClassifierSettings
 from kermix.training.loop import Trainer
 
 SIDE = 6

@@ -5,11 +5,11 @@ import torch
 from test_loop import TASKS, changing
 
 from kermix.training import loop
-from kermix.training.averaging import RunningAverage
 from kermix.training.build import build_model
+from kermix.training.checkpoints import RunningAverage
 from kermix.training.graphs import unchanged
 from kermix.training.loop import Trainer
-from kermix.training.rows import RowTask
+from kermix.training.samples_task import RowTask
 from kermix.training.settings import FitSettings
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are of a GPU")

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from kermix.errors import OptionError, SampleError, ShapeError, TrainingError
-from kermix.models.mixture.networks import MixtureTable
-from kermix.training import image_rows
-from kermix.training.augmentation import Augmentation
-from kermix.training.em import em_pass
-from kermix.training.image_rows import ImageRows
-from kermix.training.image_settings import ImageSettings
-from kermix.training.images import ImageTask
-from kermix.training.judging import accuracy, fit_classifier, train_on_synthetic
+from kermix.images import generator_training as image_rows
+from kermix.images.augmentation import Augmentation
+from kermix.images.generator_settings import ImageSettings
+from kermix.images.generator_training import ImageRows, ImageTask
+from kermix.images.image_em import em_pass
+from kermix.images.train_on_synthetic import accuracy, fit_classifier, train_on_synthetic
+from kermix.networks.mixture_networks import MixtureTable
 from kermix.training.loop import Trainer
 
 SHORT = {"encoder_steps": 12, "steps": 8, "batch_size": 24, "width": 8, "hidden": 16, "code": 3,

@@ -13,27 +13,26 @@ import torch
 from torch import nn
 
 import kermix
+from kermix.data.dataset import toy
 from kermix.data.images.labelled import LabelledImages
-from kermix.data.toys import toy
 from kermix.errors import OptionError, PoorFitWarning, TrainingError
+from kermix.images.augmentation import Augmentation
+from kermix.images.classifier_settings import ClassifierSettings
+from kermix.images.classifier_training import ClassifierTask
+from kermix.images.generator_settings import ImageSettings
+from kermix.images.generator_training import ImageTask
+from kermix.images.train_on_synthetic import JudgeTask, train_on_synthetic
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.models.images.judges import mlp_classifier
-from kermix.models.product.bins import ColumnBins
-from kermix.paper.generation import METHODS, SampleTask, Training
-from kermix.training.augmentation import Augmentation
+from kermix.networks.image_networks import mlp_classifier
+from kermix.networks.product_binned import ColumnBins
+from kermix.paper.generation import METHODS, GenerationTraining, SampleTask
 from kermix.training.build import build_model
 from kermix.training.checkpoints import load_checkpoint
-from kermix.training.classification import ClassifierTask
-from kermix.training.classifier_settings import ClassifierSettings
 from kermix.training.conditional import ConditionalSettings, ConditionalTask
-from kermix.training.image_settings import ImageSettings
-from kermix.training.images import ImageTask
-from kermix.training.judging import JudgeTask, train_on_synthetic
-from kermix.training.loop import Trainer, make_fabric
-from kermix.training.rows import RowTask
+from kermix.training.loop import Task, Trainer, make_fabric
+from kermix.training.product_training import TableSettings, TableTask
+from kermix.training.samples_task import RowTask
 from kermix.training.settings import FitSettings
-from kermix.training.tabular import TableSettings, TableTask
-from kermix.training.task import Task
 
 
 def start(seed=0):
@@ -114,7 +113,7 @@ def sample_task():
     with torch.no_grad():
         for p in network.parameters():
             p.copy_(torch.randn(p.shape, generator=generator))
-    training = Training(steps=13, batch_size=20)
+    training = GenerationTraining(steps=13, batch_size=20)
     return SampleTask(network, mixture, METHODS["svd"], training, generator)
 
 

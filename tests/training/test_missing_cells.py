@@ -9,9 +9,8 @@ from scipy.stats import multivariate_normal
 import kermix as km
 from cases import normal
 from kermix import errors
-from kermix.mixtures.marginals import marginal_log_prob
-from kermix.training.missing_cells import improved_with_gaps
-from kermix.training.mixture_em import KINDS, EMRows, first_state, improved
+from kermix.mixtures.mixture import marginal_log_prob
+from kermix.training.mixture_em import KINDS, EMRows, first_state, improved, improved_with_gaps
 
 NAN = float("nan")
 

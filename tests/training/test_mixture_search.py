@@ -11,7 +11,6 @@ from sklearn.mixture import GaussianMixture as Reference
 import kermix as km
 from cases import normal
 from kermix import errors
-from kermix.training.column_scale import ColumnScale
 from kermix.training.mixture_em import (
     KINDS,
     PASSES,
@@ -20,8 +19,12 @@ from kermix.training.mixture_em import (
     first_state,
     improved,
 )
-from kermix.training.mixture_search import choose_mixture, gaussian_log_densities
-from kermix.training.mixture_trials import clearly_better
+from kermix.training.mixture_search import (
+    MixtureColumnScale,
+    choose_mixture,
+    clearly_better,
+    gaussian_log_densities,
+)
 
 
 def blobs(count=4, rows=400, d=3, seed=0):
@@ -223,12 +226,12 @@ def test_one_far_row_gets_a_component_of_its_own(far):
 
 def test_far_rows_do_not_set_the_scale():
     bulk = normal(500, 1, seed=0)
-    plain = ColumnScale.of(bulk)
+    plain = MixtureColumnScale.of(bulk)
     assert torch.allclose(plain.scale, bulk.std(0, correction=0))
-    with_far = ColumnScale.of(torch.cat([bulk, torch.tensor([[1e6]], dtype=torch.float64)]))
+    with_far = MixtureColumnScale.of(torch.cat([bulk, torch.tensor([[1e6]], dtype=torch.float64)]))
     assert float(with_far.scale) == pytest.approx(1, rel=0.1)
     mostly_zero = torch.cat([torch.zeros(450, 1), torch.rand(50, 1)]).double()
-    assert 0.05 < float(ColumnScale.of(mostly_zero).scale) < 0.5
+    assert 0.05 < float(MixtureColumnScale.of(mostly_zero).scale) < 0.5
 
 
 @pytest.mark.parametrize("size", [1e300, 1e-200, 1e307])

@@ -5,11 +5,9 @@ import torch
 from typer.testing import CliRunner
 
 from kermix.cli.app import app
-from kermix.training.classification import ClassifierTask
-from kermix.training.classifier_settings import ClassifierSettings
+from kermix.images.classifier_settings import ClassifierSettings, suited_settings
+from kermix.images.classifier_training import ClassifierTask, Muon, orthogonal_factor
 from kermix.training.loop import Trainer
-from kermix.training.muon import Muon, orthogonal_factor
-from kermix.training.presets import suited_settings
 
 SHAPES = [(7, 7), (40, 9), (9, 40), (1, 6), (6, 1)]
 

@@ -5,15 +5,14 @@ import pytest
 import torch
 
 from kermix.costs.functions import matrix_cost
-from kermix.data.toys import toy
+from kermix.data.dataset import toy
 from kermix.errors import OptionError
-from kermix.models.mixture.priors import GaussianPrior, HybridPrior, UniformPrior
+from kermix.images.generator_settings import ImageSettings
+from kermix.images.generator_training import ImageTask, build_image_model
+from kermix.networks.generators import GaussianPrior, HybridPrior, UniformPrior
 from kermix.training.build import Split, build_model, build_trainer
-from kermix.training.image_build import build_image_model
-from kermix.training.image_settings import ImageSettings
-from kermix.training.images import ImageTask
 from kermix.training.loop import Trainer
-from kermix.training.sample_losses import sample_loss
+from kermix.training.objective import sample_loss
 from kermix.training.settings import FitSettings
 
 

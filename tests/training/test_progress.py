@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from kermix.errors import TrainingError
-from kermix.training.progress import progress_bar
+from kermix.runs.train import progress_bar
 
 ERASE = "\x1b[2K"
 

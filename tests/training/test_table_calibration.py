@@ -8,12 +8,13 @@ from scipy import integrate, optimize, stats
 
 import kermix as km
 from interval_cases import noise, share_inside
-from kermix.models.table.drawing import draw_cells
-from kermix.models.table.layout import TableLayout
-from kermix.models.table.network import ColumnParts, TableNetwork
-from kermix.training.table_calibration import FARTHEST, PULL, calibrate
-from kermix.training.table_model import TableModelTask, TableRows
-from kermix.training.table_settings import TableModelSettings, table_split
+from kermix.tables.model.calibration import FARTHEST, PULL, calibrate
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.network import ColumnParts, TableNetwork
+from kermix.tables.model.sampling import draw_cells
+from kermix.tables.model.table_settings import TableModelSettings, table_split
+from kermix.tables.model.table_training import TableModelTask
+from kermix.tables.model.training_rows import TableRows
 
 LAYOUT = TableLayout((3, 2), (1,), (0.0,) * 5)  # a category, and a number with one atom
 ROWS = 3000

@@ -11,13 +11,14 @@ from scipy import optimize, special
 import kermix as km
 from haste import CARE
 from interval_cases import noise, share_inside
-from kermix.models.table.layout import TableLayout
-from kermix.models.table.network import ColumnParts, TableNetwork
-from kermix.training import table_model
+from kermix.tables.model import table_training as table_model
+from kermix.tables.model.calibration import Crossing, for_all_members
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.network import ColumnParts, TableNetwork
+from kermix.tables.model.table_settings import TableModelSettings, table_split
+from kermix.tables.model.table_training import TableModelTask
+from kermix.tables.model.training_rows import TableRows
 from kermix.training.loop import Trainer, make_fabric
-from kermix.training.table_crossing import Crossing, for_all_members
-from kermix.training.table_model import TableModelTask, TableRows
-from kermix.training.table_settings import TableModelSettings, table_split
 
 LAYOUT = TableLayout((3, 2), (1,), (0.0,) * 5)  # a category, and a number with one atom
 

@@ -9,13 +9,12 @@ import torch
 from sklearn.datasets import load_wine
 
 import kermix as km
-from kermix.data.tables.frames import as_frame
-from kermix.runs.table_data import TableData
-from kermix.training import table_model
+from kermix.data.readers.frames import as_frame
+from kermix.tables.model import table_training as table_model
+from kermix.tables.model.table_settings import TableModelSettings
+from kermix.tables.model.table_training import MaskBatch, TableModelTask
+from kermix.tables.runs.training_data import TableData
 from kermix.training.loop import make_fabric
-from kermix.training.table_model import TableModelTask
-from kermix.training.table_questions import Questions
-from kermix.training.table_settings import TableModelSettings
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -49,7 +48,7 @@ def stepped(device, steps=1):
     for step in range(steps):
         rows, asked = here.batch(step)
         there._masks = None if here._masks is None else here._masks.to(fabric.device)
-        moved = Questions(*(part.to(fabric.device) for part in asked))
+        moved = MaskBatch(*(part.to(fabric.device) for part in asked))
         loss = there.loss(there.model, (rows.to(fabric.device), moved), step)
         optimizer.zero_grad()
         loss.backward()

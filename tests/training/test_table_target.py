@@ -7,10 +7,11 @@ import torch
 
 import kermix as km
 from kermix import errors
-from kermix.models.table.layout import TableLayout
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.table_settings import TableModelSettings
+from kermix.tables.model.table_training import TableModelTask
+from kermix.tables.model.training_rows import TableRows
 from kermix.training.loop import Trainer
-from kermix.training.table_model import TableModelTask, TableRows
-from kermix.training.table_settings import TableModelSettings
 
 
 def trainer(share, columns=4, rows=400):

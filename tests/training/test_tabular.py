@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from kermix.errors import OptionError
-from kermix.models.product.bins import ColumnBins
-from kermix.models.product.rows import GaussianProduct
-from kermix.models.product.statistics import set_row_statistics
+from kermix.networks.product_binned import ColumnBins, set_row_statistics
+from kermix.networks.product_rows import GaussianProduct
 from kermix.training.loop import Trainer
-from kermix.training.tabular import TableSettings, TableTask, fit_table
+from kermix.training.product_training import TableSettings, TableTask, fit_table
 
 SMALL = {"terms": 5, "width": 4, "epochs": 3, "learning_rate": 0.05}
 

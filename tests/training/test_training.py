@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from kermix.costs.baselines import mode_coverage
-from kermix.data.toys import toy
+from kermix.data.dataset import toy
 from kermix.errors import OptionError, RunError, TrainingError, VarianceError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.training.build import Split, build_model, build_trainer, split_rows
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.loop import Trainer
 from kermix.training.objective import cauchy_schwarz_to_points
-from kermix.training.rows import RowTask
+from kermix.training.samples_task import RowTask
 from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
 from kermix.training.settings import FitSettings
 

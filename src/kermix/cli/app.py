@@ -12,24 +12,22 @@ import rich
 import typer
 from rich.console import Console
 
-from kermix.cli import (
-    classify,
-    compare,
-    drift,
-    evaluate,
-    explore,
-    fit,
-    reproduce,
-    sampling,
-    schema,
-    scoring,
-    sketch,
-    spectrum,
-    tables,
-)
+from kermix.cli import classify_command as classify
+from kermix.cli import compare_command as compare
+from kermix.cli import drift_command as drift
+from kermix.cli import evaluate_command as evaluate
+from kermix.cli import explore_command as explore
+from kermix.cli import fit_command as fit
+from kermix.cli import reproduce_command as reproduce
+from kermix.cli import sample_command as sampling
+from kermix.cli import schema_command as schema
+from kermix.cli import score_command as scoring
+from kermix.cli import sketch_command as sketch
+from kermix.cli import spectrum_command as spectrum
+from kermix.cli import tables_command as tables
 from kermix.cli.output import INTERRUPTED, plain, print_notes
+from kermix.environment import __version__
 from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError
-from kermix.version import __version__
 
 __all__ = ["app", "run"]
 

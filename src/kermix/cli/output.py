@@ -20,7 +20,7 @@ from kermix.errors import OptionError, RunError
 from kermix.files import finite_json
 
 if TYPE_CHECKING:
-    from kermix.reports.page import Report
+    from kermix.pages.report import Report
     from kermix.runs.run import Shown
 
 __all__ = [

@@ -10,18 +10,12 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_pair, normalized_weights
-from kermix.costs.samples import SamplePair
+from kermix.costs.pairs import SamplePair
 from kermix.errors import MissingExtraError
 from kermix.kernels.distances import squared_distances
 from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, Variance
 
-__all__ = [
-    "ModeCoverage",
-    "energy_distance",
-    "mmd_squared",
-    "mode_coverage",
-    "wasserstein2",
-]
+__all__ = ["ModeCoverage", "energy_distance", "mmd_squared", "mode_coverage", "wasserstein2"]
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ $R_F$, the cross Gram matrix `P` and $P_1 = P a$:
 | logdet     | $-\sum_k \log(1 - s_k^2)$                     | none                  |
 | svd        | $\sum_k \sigma_k(P)$                          | $\sqrt{N K}$          |
 
-The scalar cost's is in `kermix.mixtures.densities`, because mixtures need it too. Who knows
-the samples provides the statistics: `kermix.costs.dense` from Gram matrices,
-`kermix.costs.primal` from moments of features, `kermix.distributed.sharded` from rows
-spread over processes, `kermix.comparison.statistics` for many weightings of one pooled
+The scalar cost's is in `kermix.mixtures.mixture`, because mixtures need it too. Who knows
+the samples provides the statistics: `kermix.costs.gram_statistics` from Gram matrices,
+`kermix.costs.moments` from moments of features, `kermix.distributed.sharded` from rows
+spread over processes, `kermix.two_sample.statistics` for many weightings of one pooled
 sample. All are logarithms, or come with the logarithm of their scale, so that a cost has a
 logarithm, and that a gradient, where the cost itself underflows.
 """
@@ -27,11 +27,10 @@ import torch
 from torch import Tensor
 
 from kermix.info import Info
-from kermix.mixtures.densities import Densities, at_most_one, log_scalar_cost
+from kermix.mixtures.mixture import Densities, at_most_one, log_scalar_cost
 
 __all__ = [
     "Correlations",
-    "Densities",
     "MatrixForm",
     "Scaled",
     "Statistics",

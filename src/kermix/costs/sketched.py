@@ -6,16 +6,22 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_samples, finite_in, normalized_weights
-from kermix.costs import formulas, primal
+from kermix.costs import formulas
+from kermix.costs import moments as primal
 from kermix.costs.formulas import MatrixForm
-from kermix.costs.primal import Interval, MomentStatistics
-from kermix.costs.samples import SamplePair
+from kermix.costs.moments import Interval, MomentStatistics
+from kermix.costs.pairs import SamplePair
 from kermix.errors import DeviceError, OptionError, ShapeError
 from kermix.info import Info
 from kermix.linalg.cholesky import checked_ridge, default_ridge
 from kermix.sketches.features import FeatureMap, nystrom_features
-from kermix.sketches.moments import Moments
-from kermix.sketches.sketch import Sketch, check_batch_weights, check_comparable, sample_moments
+from kermix.sketches.sketch import (
+    Moments,
+    Sketch,
+    check_batch_weights,
+    check_comparable,
+    sample_moments,
+)
 
 __all__ = ["SketchPair"]
 

@@ -1,1 +1,1 @@
-"""Data: tables of numbers, toy sets, images."""
+"""Data: a file, a frame or a name in, numbers, typed tables or images out."""

@@ -6,17 +6,14 @@ from typing import Any, Literal
 
 import torch
 
-from kermix.data.dataset import Dataset, column_names, image_rows
-from kermix.data.images.celeba import SIZE, read_celeba
-from kermix.data.images.idx import is_idx
+from kermix.data.dataset import TOYS, Dataset, column_names, image_rows, toy
+from kermix.data.images.image_rows import STACKED, read_idx, read_image_folder, stacked_mnist
+from kermix.data.images.image_sets import SIZE, is_idx, read_celeba
 from kermix.data.images.labelled import LabelledImages, load_labelled
-from kermix.data.images.rows import read_idx, read_image_folder
-from kermix.data.images.stacked import STACKED, stacked_mnist
-from kermix.data.tables.table import read_table
-from kermix.data.toys import TOYS, toy
+from kermix.data.readers.numeric_table import read_table
 from kermix.errors import TableError
 
-__all__ = ["BUILT_IN", "IMAGE_SETS", "Dataset", "is_table", "load"]
+__all__ = ["BUILT_IN", "IMAGE_SETS", "is_table", "load"]
 
 TOY_ROWS = 20_000
 IMAGE_SETS = ("mnist", "stacked-mnist", "cifar10", "celeba")
@@ -45,7 +42,7 @@ def load(
         split: Which part of a set of images, or of a folder that has `train` and `test`.
         data_root: Where the files of such a set are; without them MNIST and CIFAR-10 are
             downloaded.
-        cache: Folder for downloads and decoded images; see `kermix.data.images.cache`.
+        cache: Folder for downloads and decoded images; see `kermix.data.images.image_cache`.
         size: Side length of images in pixels; by default unchanged (64 for CelebA).
         workers: Number of processes that decode images; by default as many as are worth starting.
 

@@ -1,28 +1,140 @@
-"""A loss whose batch lies on many ranks: the same number, and the same gradient, as on one."""
+"""A loss whose batch lies on many ranks: the same number, and the same gradient, as on one.
+
+The rows that each rank has, and that all ranks mean the same problem.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from kermix.checks import check_option, working_dtype
+from kermix.checks import check_option, normalized_weights, values_are_readable, working_dtype
 from kermix.costs.functions import SKETCH_ABOVE
 from kermix.costs.losses import KernelLoss, MatrixLoss, SVDLoss, VectorLoss
+from kermix.costs.pairs import is_mixture
 from kermix.costs.sketched import SketchPair
 from kermix.distributed import sharded
-from kermix.distributed.agreement import Side, agree, side_of
 from kermix.distributed.ranks import Ranks
-from kermix.errors import DeviceError, KernelError, OptionError, ShapeError
+from kermix.errors import DeviceError, KernelError, OptionError, RankError, SampleError, ShapeError
 from kermix.kernels.gaussian import as_kernel
 from kermix.linalg.cholesky import default_ridge, solve_dtype
 from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.features import FeatureMap, nystrom_features
-from kermix.sketches.moments import Moments
-from kermix.sketches.sketch import Sketch, check_comparable, moments_of_sums, sample_sums
+from kermix.sketches.sketch import Moments, Sketch, check_comparable, moments_of_sums, sample_sums
 
-__all__ = ["DistributedLoss", "RankInfo", "Strategy"]
+__all__ = ["BatchSide", "DistributedLoss", "RankInfo", "Strategy", "agree", "side_of"]
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass
+class BatchSide:
+    """One set of samples: this rank's rows, and how many there are on each."""
+
+    name: str
+    points: Tensor
+    counts: list[int]
+    weights: Tensor | None
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    def gathered(self, ranks: Ranks) -> tuple[Tensor, Tensor | None]:
+        """Points and weights of all ranks."""
+        points = ranks.gather(_wide(self.points), self.counts).to(self.points.dtype)
+        return points, self.gathered_weights(ranks)
+
+    def gathered_weights(self, ranks: Ranks) -> Tensor | None:
+        """Weights of all ranks, as they were given."""
+        if self.weights is None:
+            return None
+        return ranks.gather(_wide(self.weights), self.counts, dim=-1)
+
+    def shares(self, ranks: Ranks) -> Tensor | None:
+        """Weights of all ranks' points, divided by their sum."""
+        weights = self.gathered_weights(ranks)
+        if weights is None:
+            return None
+        like = self.points.new_empty(*self.points.shape[:-2], len(self), self.points.shape[-1])
+        return normalized_weights(f"weights_{self.name}", weights, like)
+
+
+def side_of(
+    name: str, side: Tensor | Sketch, weights: Tensor | None, rows: Sequence[int] | None
+) -> BatchSide | Sketch:
+    """What a caller gave for `x` or `y`, checked."""
+    if isinstance(side, Sketch):
+        if weights is not None:
+            raise OptionError(f"weights_{name} is given for a sketch, which has its own weights.")
+        return side
+    if is_mixture(side):
+        raise SampleError(
+            f"{name} is a mixture, but ranks share rows of points; use the loss in one process."
+        )
+    if not isinstance(side, Tensor) or side.dtype not in DTYPES or side.ndim < 2:
+        raise SampleError(f"{name} must be a floating-point tensor of shape (*batch, rows, d).")
+    if weights is not None and weights.shape[-1:] != side.shape[-2:-1]:
+        raise SampleError(
+            f"weights_{name} has shape {tuple(weights.shape)} for {side.shape[-2]} rows."
+        )
+    return BatchSide(name, side, [] if rows is None else list(rows), weights)
+
+
+def agree(ranks: Ranks, sides: list[BatchSide]) -> None:
+    """Tell each other the sizes; what does not fit together is refused by all ranks alike."""
+    told: list[int] = []
+    for side in sides:
+        x, w = side.points, side.weights
+        finite = not values_are_readable(x) or bool(torch.isfinite(x).all())
+        batch = 1
+        for length in x.shape[:-2]:
+            batch *= length
+        told += [
+            x.shape[-2], x.shape[-1], x.ndim, batch, DTYPES.index(x.dtype), int(finite),
+            int(_has_gradient(x)), int(w is not None), int(w is not None and _has_gradient(w)),
+        ]  # fmt: skip
+    if not sides:
+        return
+    width = len(told) // len(sides)
+    answers = ranks.collect(told, sides[0].points.device)
+    for k, side in enumerate(sides):
+        facts = list(zip(*[row[k * width : (k + 1) * width] for row in answers], strict=True))
+        names = ("dimension", "number of axes", "batch size", "dtype")
+        for name, values in zip(names, facts[1:5], strict=True):
+            if len(set(values)) > 1:
+                shown = [str(DTYPES[v]) for v in values] if name == "dtype" else list(values)
+                raise RankError(
+                    f"{side.name} does not have the same {name} on all ranks: {shown}, in order "
+                    "of rank."
+                )
+        if len(set(facts[7])) > 1:
+            raise RankError(
+                f"weights_{side.name} is given on some ranks only: give it on all, or on none."
+            )
+        bad = [rank for rank, finite in enumerate(facts[5]) if not finite]
+        if bad:
+            raise SampleError(f"{side.name} has NaN or infinite values on ranks {bad}.")
+        side.counts = list(facts[0])
+        if not sum(side.counts):
+            raise SampleError(f"{side.name} is empty on all ranks.")
+        # Where one rank's rows have a gradient, all ranks take part in the backward.
+        if any(facts[6]) and not _has_gradient(side.points):
+            side.points = side.points.detach().requires_grad_()
+        if any(facts[8]) and side.weights is not None and not _has_gradient(side.weights):
+            side.weights = side.weights.detach().requires_grad_()
+
+
+def _has_gradient(tensor: Tensor) -> bool:
+    return tensor.requires_grad and torch.is_grad_enabled()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Half precision as float32, which every backend can send."""
+    return tensor.to(working_dtype(tensor))
+
 
 Strategy: TypeAlias = Literal["auto", "gather", "shard", "moments"]
 
@@ -143,7 +255,7 @@ class DistributedLoss(nn.Module):
         """The loss, and how it was computed."""
         ranks = Ranks(self.group)
         sides = [side_of("x", x, weights_x, rows_x), side_of("y", y, weights_y, rows_y)]
-        tensors = [side for side in sides if isinstance(side, Side)]
+        tensors = [side for side in sides if isinstance(side, BatchSide)]
         if not tensors or any(side.counts == [] for side in tensors):
             agree(ranks, tensors)
         if len(tensors) < 2:
@@ -163,7 +275,9 @@ class DistributedLoss(nn.Module):
             return self._gather(ranks, first, second)
         return self._shard(ranks, first, second)
 
-    def _chosen(self, ranks: Ranks, x: Side, y: Side) -> Literal["gather", "shard", "moments"]:
+    def _chosen(
+        self, ranks: Ranks, x: BatchSide, y: BatchSide
+    ) -> Literal["gather", "shard", "moments"]:
         if self.strategy != "auto":
             return self.strategy
         loss = self.loss
@@ -186,12 +300,12 @@ class DistributedLoss(nn.Module):
         repeated = isinstance(loss, SVDLoss) and device != "cuda" and more < 3 * few
         return "shard" if ranks.size > 1 and large and not repeated else "gather"
 
-    def _gather(self, ranks: Ranks, x: Side, y: Side) -> tuple[Tensor, RankInfo]:
+    def _gather(self, ranks: Ranks, x: BatchSide, y: BatchSide) -> tuple[Tensor, RankInfo]:
         (points_x, weights_x), (points_y, weights_y) = x.gathered(ranks), y.gathered(ranks)
         value = self.loss(points_x, points_y, weights_x=weights_x, weights_y=weights_y)
         return value, RankInfo("gather", x.counts, y.counts, ranks)
 
-    def _shard(self, ranks: Ranks, x: Side, y: Side) -> tuple[Tensor, RankInfo]:
+    def _shard(self, ranks: Ranks, x: BatchSide, y: BatchSide) -> tuple[Tensor, RankInfo]:
         loss = self.loss
         assert isinstance(loss, KernelLoss)
         if loss.v is None:
@@ -221,7 +335,9 @@ class DistributedLoss(nn.Module):
         info = RankInfo("shard", x.counts, y.counts, ranks, found.error_bound)
         return loss.minimized(value, min(len(x), len(y))), info
 
-    def _certified_moments(self, ranks: Ranks, x: Side, y: Side) -> tuple[Tensor, RankInfo] | None:
+    def _certified_moments(
+        self, ranks: Ranks, x: BatchSide, y: BatchSide
+    ) -> tuple[Tensor, RankInfo] | None:
         """By moments; None if that was not asked for by name and is not exact enough."""
         value, info = self._moments(ranks, [x, y])
         loss = self.loss
@@ -237,7 +353,9 @@ class DistributedLoss(nn.Module):
             return value, info
         return None
 
-    def _moments(self, ranks: Ranks, sides: Sequence[Side | Sketch]) -> tuple[Tensor, RankInfo]:
+    def _moments(
+        self, ranks: Ranks, sides: Sequence[BatchSide | Sketch]
+    ) -> tuple[Tensor, RankInfo]:
         loss = self.loss
         assert isinstance(loss, KernelLoss)
         if _other_kernel(loss):
@@ -263,7 +381,7 @@ class DistributedLoss(nn.Module):
         info = RankInfo("moments", counts[0], counts[1], ranks, found.error_bound, features.rank)
         return loss.minimized(value, min(sum(counts[0]), sum(counts[1]))), info
 
-    def _feature_map(self, ranks: Ranks, sides: Sequence[Side | Sketch]) -> FeatureMap:
+    def _feature_map(self, ranks: Ranks, sides: Sequence[BatchSide | Sketch]) -> FeatureMap:
         loss = self.loss
         assert isinstance(loss, KernelLoss)
         sketches = [side for side in sides if isinstance(side, Sketch)]
@@ -280,13 +398,13 @@ class DistributedLoss(nn.Module):
         if loss.v is None:
             raise OptionError("The loss has no variance: give it one, or give features.")
         for side in sides:
-            assert isinstance(side, Side)
+            assert isinstance(side, BatchSide)
             if side.points.ndim != 2:
                 raise ShapeError("strategy='moments' takes one set of points per argument.")
-        return self._landmarks(ranks, [side for side in sides if isinstance(side, Side)])
+        return self._landmarks(ranks, [side for side in sides if isinstance(side, BatchSide)])
 
     @torch.no_grad()
-    def _landmarks(self, ranks: Ranks, sides: list[Side]) -> FeatureMap:
+    def _landmarks(self, ranks: Ranks, sides: list[BatchSide]) -> FeatureMap:
         """Landmarks among a bounded number of points of each rank, chosen by rank 0."""
         loss = self.loss
         assert isinstance(loss, KernelLoss)
@@ -321,7 +439,7 @@ def _other_kernel(loss: nn.Module) -> bool:
     return isinstance(loss, KernelLoss) and loss.kernel is not None
 
 
-def _reduced_moments(ranks: Ranks, features: FeatureMap, side: Side) -> Moments:
+def _reduced_moments(ranks: Ranks, features: FeatureMap, side: BatchSide) -> Moments:
     """Moments of the points of all ranks: only sums of the features' size are sent."""
     if side.points.ndim != 2 or side.points.shape[1] != features.dimension:
         raise ShapeError(

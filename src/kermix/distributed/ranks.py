@@ -1,4 +1,4 @@
-r"""Collectives that gradients flow through: rows gathered from all ranks, sums over all ranks.
+"""Collectives that gradients flow through: rows gathered from all ranks, sums over all ranks.
 
 The convention, for everything here: each rank holds its own copy of the loss, and a backward gives
 the gradient of the *sum of these copies* with respect to what the rank put in. All copies are

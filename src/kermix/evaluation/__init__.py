@@ -1,1 +1,1 @@
-"""Judge generators: diversity, novelty, fidelity and memorizing, of samples and sketches."""
+"""Judging generators: samples or sketches in, diversity, novelty, fidelity and distances out."""

@@ -8,24 +8,22 @@ from torch import Tensor
 from kermix.checks import check_number, check_weights
 from kermix.costs.functions import Kernel
 from kermix.errors import OptionError, WeightError
-from kermix.evaluation.sampling import (
+from kermix.evaluation.spectra import (
     EXACT_UP_TO,
+    Spectrum,
     VarianceRule,
     checked_points,
     checked_tolerance,
     chosen_kernel,
+    effective_number,
     fine_sketches,
     normalized_gram,
+    number_interval,
     refuse_beside_sketch,
     residual_for,
-    told_in,
-)
-from kermix.evaluation.spectra import (
-    Spectrum,
-    effective_number,
-    number_interval,
     spectrum_of_matrix,
     spectrum_of_sketch,
+    told_in,
 )
 from kermix.info import Info, informative
 from kermix.kernels.others import AnyKernel

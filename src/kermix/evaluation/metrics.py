@@ -16,15 +16,10 @@ from torch import Tensor, nn
 from kermix.checks import check_count
 from kermix.costs.functions import Kernel, svd_cost
 from kermix.errors import MissingExtraError, OptionError, RankError, SampleError, SketchError
-from kermix.evaluation.distances import frechet_of_moments
 from kermix.evaluation.diversity import vendi
 from kermix.evaluation.novelty import ken
-from kermix.evaluation.sampling import (
-    VarianceRule,
-    checked_points,
-    chosen_kernel,
-    feature_map_of,
-)
+from kermix.evaluation.sample_distances import frechet_of_moments
+from kermix.evaluation.spectra import VarianceRule, checked_points, chosen_kernel, feature_map_of
 from kermix.kernels.others import AnyKernel
 from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.features import FeatureMap, fingerprint

@@ -14,7 +14,7 @@ from torch import Tensor
 from kermix.checks import check_count, check_number, check_pair
 from kermix.costs.functions import Kernel
 from kermix.errors import OptionError
-from kermix.evaluation.sampling import (
+from kermix.evaluation.spectra import (
     EXACT_UP_TO,
     VarianceRule,
     checked_points,
@@ -28,8 +28,7 @@ from kermix.info import Info, informative
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.others import AnyKernel, PointKernel
 from kermix.sketches.features import FeatureMap
-from kermix.sketches.moments import Moments
-from kermix.sketches.sketch import Sketch, check_comparable
+from kermix.sketches.sketch import Moments, Sketch, check_comparable
 
 __all__ = ["NovelMode", "check_eta", "ken", "novel_modes", "novelty_of", "novelty_score"]
 

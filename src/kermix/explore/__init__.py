@@ -1,1 +1,1 @@
-"""Asking a fitted table on a local page: questions, odd rows, checks, and a fit as it happens."""
+"""The local page: a run in, a server that answers questions about it out."""

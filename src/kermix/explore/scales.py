@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from kermix.data.tables.columns import CategoryColumn, NumberColumn, rounded
-from kermix.models.table.distribution import ColumnDistribution
-from kermix.reports.table_figures import cell_numbers
+from kermix.data.schema.columns import CategoryColumn, NumberColumn, rounded
+from kermix.tables.model.distribution import ColumnDistribution
+from kermix.tables.runs.table_figures import cell_numbers
 
 __all__ = ["Scale", "interval_texts", "positions", "texts"]
 

@@ -22,6 +22,8 @@ from kermix.errors import KermixError, MissingExtraError, OptionError, RunError
 from kermix.explore.session import DRAWS, Explored
 from kermix.files import finite_json
 
+__all__ = ["Address", "application", "free_socket", "server_of"]
+
 try:
     import anyio
     import uvicorn
@@ -34,8 +36,6 @@ except ImportError as missing:
     raise MissingExtraError(
         f"kermix explore needs {missing.name}: pip install 'kermix[explore]'."
     ) from None
-
-__all__ = ["Address", "application", "free_socket", "server_of"]
 
 FILES = {
     "": ("index.html", "text/html"),

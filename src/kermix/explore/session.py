@@ -1,4 +1,7 @@
-"""What one server shows: a run, its model once there is one, and a fit while it runs."""
+"""What one server shows: a run, its model once there is one, and a fit while it runs.
+
+Odd rows: the least likely of a table, and the columns that make them so.
+"""
 
 import shlex
 import threading
@@ -9,28 +12,94 @@ from typing import Any
 import numpy as np
 import torch
 
-from kermix.data.loading import Dataset
-from kermix.data.tables.csv_form import CsvForm
-from kermix.data.tables.frames import as_frame
-from kermix.data.tables.schema import Schema
-from kermix.data.tables.writing import CsvText, spreadsheet_safe
+from kermix.data.dataset import Dataset
+from kermix.data.readers.csv_form import CsvForm
+from kermix.data.readers.frames import Frame, as_frame, taken_rows
+from kermix.data.schema.columns import NumberColumn
+from kermix.data.schema.schema import Schema
+from kermix.data.writing import CsvText, spreadsheet_safe
 from kermix.errors import KermixError, OptionError, RunError, SchemaError
-from kermix.explore.check import checked, saved_quality
-from kermix.explore.fitting import Fitting
-from kermix.explore.odd import odd_rows
-from kermix.explore.questions import Questions
-from kermix.explore.watch import Preview, history
-from kermix.runs.fit_run import FitRun
-from kermix.runs.kinds import open_run
-from kermix.runs.lock import is_held
+from kermix.explore.query_service import Answering, QueryService
+from kermix.explore.scales import texts
+from kermix.explore.watch import Fitting, Preview, checked, history, saved_quality
+from kermix.fitting.fit import open_run
+from kermix.fitting.samples_run import FitRun
+from kermix.runs.folder import is_held
 from kermix.runs.run import Run
-from kermix.runs.table_data import TableData
-from kermix.runs.table_mixture import TableMixture
-from kermix.runs.table_run import TableRun
-from kermix.runs.target_run import TargetRun
+from kermix.tables.runs.table_mixture import TableMixture
+from kermix.tables.runs.table_run import TableRun
+from kermix.tables.runs.target_run import TargetRun
+from kermix.tables.runs.training_data import TableData
 from kermix.training.build import split_rows
 
-__all__ = ["DRAWS", "Explored", "explorable"]
+__all__ = ["DRAWS", "Explored", "explorable", "odd_rows"]
+
+ODD = 100  # rows that are shown
+TYPICAL = 500  # rows that tell how likely a cell of a column usually is
+REASONS = 3
+LEAST = 1.0  # nats below what is usual, to be a reason
+
+
+def odd_rows(
+    model: Answering,
+    frame: Frame,
+    numbers: np.ndarray | None = None,
+    on_rows: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """The rows of the lowest log-density, the lowest first.
+
+    What makes a row odd are cells whose log-density, given all other cells of the row, is far
+    below the mean of their column. Differences of log-densities do not depend on units, so that
+    numbers and categories can be compared.
+
+    Args:
+        model: The model.
+        frame: The table.
+        numbers: Numbers of the rows in the whole table, where this is a part of it.
+        on_rows: Called with the number of rows that have a density, block by block.
+    """
+    logs = model.score_samples(frame, on_rows=on_rows)
+    worst = np.argsort(logs, kind="stable")[:ODD]
+    usual = np.random.default_rng(0).permutation(frame.rows)[:TYPICAL]
+    chosen = taken_rows(frame, np.concatenate([worst, usual]))
+    names = [column.name for column in model.schema_.modelled]
+    below = np.zeros((len(worst), len(names)))
+    expected: list[list[str | None]] = []
+    for k, name in enumerate(names):
+        cells, likely = _cells(model, name, chosen)
+        usually = cells[len(worst) :]
+        typical = float(usually[np.isfinite(usually)].mean()) if np.isfinite(usually).any() else 0
+        below[:, k] = np.nan_to_num(typical - cells[: len(worst)], nan=0.0)
+        expected.append(likely[: len(worst)])
+    shown = taken_rows(frame, worst)
+    values = {name: texts(shown.columns[name]) for name in names}
+    places = worst if numbers is None else numbers[worst]
+    rows = []
+    for r, place in enumerate(places):
+        order = np.argsort(-below[r], kind="stable")[:REASONS]
+        reasons = [
+            {"column": names[k], "nats": float(below[r, k]), "expected": expected[k][r]}
+            for k in order
+            if below[r, k] >= LEAST
+        ]
+        row = {name: values[name][r] for name in names}
+        rows.append({"row": int(place) + frame.first_row, "values": row, "reasons": reasons,
+                     "log_density": float(logs[worst[r]])})  # fmt: skip
+    middle = float(np.median(logs)) if len(logs) else None
+    return {"rows": rows, "of": int(frame.rows), "median": middle, "names": names}
+
+
+def _cells(model: Answering, name: str, rows: Frame) -> tuple[np.ndarray, list[str | None]]:
+    """Log-densities of a column's cells given the others of their rows, and what was expected."""
+    found = model.conditional(name, rows, unseen="unknown")
+    column, cells = found.column, rows.columns[name]
+    if isinstance(column, NumberColumn):
+        codes, scores = column.encode(cells, rows.name, "unknown")
+    else:
+        codes, scores = column.encode(cells, rows.name, "unknown"), np.zeros(rows.rows)
+    logs = found.log_density(codes.clip(min=0), scores)
+    return np.where(codes < 0, np.nan, logs), texts(found.most_likely())
+
 
 MOST_COLUMNS = 200
 LONGEST_NAME = 120
@@ -106,7 +175,7 @@ class Explored:
     def __init__(self, run: TableRun | FitRun, data: Any = None, fit: bool = False) -> None:
         self.run, self._data, self._why = run, data, ""
         self._lock = threading.Lock()
-        self._questions: Questions | None = None
+        self._questions: QueryService | None = None
         self._preview: Preview | None = None
         self.fitting = Fitting(run.folder) if fit else None
         self._check = Job(lambda count: self._checked())
@@ -158,7 +227,7 @@ class Explored:
             self._data = _as_table(found) if isinstance(found, Dataset) else found
             return self._data
 
-    def questions(self) -> Questions:
+    def questions(self) -> QueryService:
         """The model of the run, to be asked; refused while it is trained."""
         state = self.state
         if state != "ready":
@@ -173,7 +242,7 @@ class Explored:
                 model = self.run.model()
             with self._lock:
                 if self._questions is None:
-                    found = Questions(model)
+                    found = QueryService(model)
                     found.warm()
                     self._questions = found
         return self._questions

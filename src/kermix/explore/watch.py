@@ -1,18 +1,165 @@
-"""What is shown of a fit while it runs: the loss, held-out rows, and samples of the best model."""
+"""Data against samples: each column and the pairs that differ most, with the report's scores.
+
+A fit in a process of its own, which the page's process watches and may stop.
+
+`python -m kermix.explore.watch FOLDER` trains the run in a folder. A line that says "keep" on
+its input ends the training with the best that it has found, and writes the results; the end of
+the input, because the page's process has ended in whatever way, stops it, and it can go on later.
+
+What is shown of a fit while it runs: the loss, held-out rows, and samples of the best model.
+"""
 
 import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
+
+from kermix.data.readers.frames import as_frame, taken_rows
+from kermix.data.schema.columns import CategoryColumn, NumberColumn
+from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import KermixError
-from kermix.explore.check import encoded_samples
-from kermix.explore.questions import Questions
-from kermix.explore.scales import texts
-from kermix.runs.table_data import TableData
-from kermix.runs.table_run import TableRun
+from kermix.explore.query_service import Answering, QueryService
+from kermix.explore.scales import Scale, interval_texts, texts
+from kermix.fitting.fit import open_run
+from kermix.runs.train import keep, train
+from kermix.tables.runs.table_figures import cell_numbers
+from kermix.tables.runs.table_quality import GROUPS, grouped, judge_samples
+from kermix.tables.runs.table_run import LEAST_JUDGED, MOST_JUDGED, TableRun
+from kermix.tables.runs.training_data import TableData
 
-__all__ = ["Preview", "history"]
+__all__ = ["Fitting", "Preview", "checked", "encoded_samples", "history", "main", "saved_quality"]
+
+
+def encoded_samples(model: Answering, count: int, seed: int) -> EncodedTable:
+    """Rows of a model as a reader of its table finds them."""
+    drawn = model.sample(count, random_state=seed, frame="arrow")
+    types = {c.name: c.type for c in model.schema_.columns}
+    return model.schema_.encode(replace(as_frame(drawn, "samples"), types=types), extra=True)
+
+
+def saved_quality(folder: Path) -> dict[str, Any] | None:
+    """What the run's report says of its samples, where it has been written."""
+    try:
+        found = json.loads((folder / "result.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and {"columns", "pairs", "privacy"} <= found.keys() \
+        else None  # fmt: skip
+
+
+def checked(
+    model: Answering,
+    scales: Mapping[str, Scale],
+    data: TableData,
+    split: tuple[np.ndarray, np.ndarray],
+    seed: int,
+    quality: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """How data and samples differ, the worst first, and what the report says of privacy.
+
+    Args:
+        model: The model.
+        scales: How its columns are shown.
+        data: The table.
+        split: Which rows were held out, and which trained with.
+        seed: Of the training; samples are those of the report.
+        quality: What the report says; found here if there is none.
+    """
+    held, train = split
+    count = min(MOST_JUDGED, max(LEAST_JUDGED, len(data.encoded)))
+    samples = encoded_samples(model, count, seed + 1)
+    if quality is None:
+        judged = np.sort(held if len(held) else train[:MOST_JUDGED])
+        logs = model.score_samples(taken_rows(data.frame, judged))
+        found = judge_samples(data.schema, data.encoded, samples, train, held, logs)
+        quality = found.as_json()
+    differences = dict(quality["columns"])
+    shown = [_column(data, samples, scales, name) for name in differences]
+    for column in shown:
+        column["difference"] = differences[column["name"]]
+    shown.sort(key=lambda column: -column["difference"])
+    own, drawn = (grouped(data.schema, data.encoded, rows) for rows in (data.encoded, samples))
+    names = group_names(data.schema, data.encoded, own)
+    pairs = [_pair(data.schema, own, drawn, names, pair) for pair in quality["pairs"]]
+    scores = {name: quality[name] for name in ("log_density", "density_name", "references",
+              "detection", "copies", "copies_held", "privacy", "pair_floor")}  # fmt: skip
+    return {"columns": shown, "pairs": pairs, "scores": scores,
+            "samples": count, "rows": len(data.encoded)}  # fmt: skip
+
+
+def _column(
+    data: TableData, samples: EncodedTable, scales: Mapping[str, Scale], name: str
+) -> dict[str, Any]:
+    places = [c.name for c in data.schema.modelled]
+    place, column = places.index(name), data.schema[name]
+    told: dict[str, Any] = {"name": name, "kind": column.kind}
+    scale = replace(scales[name], column=data.schema.modelled[place])
+    told["scale"] = scale.described()
+    for what, rows in (("data", data.encoded), ("samples", samples)):
+        codes, scores = rows.codes[:, place], None
+        if isinstance(column, NumberColumn):
+            scores = rows.values[:, [c.name for c in data.schema.numbers].index(name)]
+        told[what] = np.round(scale.counted(codes, scores), 6).tolist()
+        if column.missing_code is not None:
+            told[f"{what}_missing"] = float((codes == column.missing_code).mean())
+    return told
+
+
+def group_names(schema: Schema, data: EncodedTable, groups: np.ndarray) -> list[list[str]]:
+    """Names of the groups in which two columns are looked at together, column by column."""
+    found = []
+    numbers = {column.name: q for q, column in enumerate(schema.numbers)}
+    for k, column in enumerate(schema.modelled):
+        names = []
+        for group in range(GROUPS):
+            codes = np.unique(data.codes[groups[:, k] == group, k])
+            if not len(codes):
+                names.append("others")
+            elif isinstance(column, CategoryColumn):
+                names.append(column.code_names[codes[0]] if len(codes) == 1 else "others")
+            elif len(codes) == 1 and codes[0] == column.missing_code:
+                names.append("(missing)")
+            else:
+                rows = groups[:, k] == group
+                own = data.values[rows, numbers[column.name]]
+                values = cell_numbers(column, data.codes[rows, k], own)
+                ends = interval_texts(column, np.array([values.min(), values.max()]))
+                names.append(ends[0] if ends[0] == ends[1] else " to ".join(ends))
+        found.append(names)
+    return found
+
+
+def _pair(
+    schema: Schema,
+    own: np.ndarray,
+    drawn: np.ndarray,
+    names: list[list[str]],
+    pair: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Joint shares of two columns in data and samples, of the groups that there are."""
+    columns = [c.name for c in schema.modelled]
+    a, b = columns.index(pair["first"]), columns.index(pair["second"])
+    tables = []
+    for groups in (own, drawn):
+        table = np.zeros((GROUPS, GROUPS))
+        np.add.at(table, (groups[:, b], groups[:, a]), 1 / max(1, len(groups)))
+        tables.append(table)
+    across, down = (np.flatnonzero((tables[0] + tables[1]).sum(axis)) for axis in (0, 1))
+    shown = [np.round(table[np.ix_(down, across)], 5).tolist() for table in tables]
+    return {**pair, "across": [names[a][k] for k in across], "down": [names[b][k] for k in down],
+            "data": shown[0], "samples": shown[1]}  # fmt: skip
+
 
 DRAWN, SHOWN = 400, 10
 SEED = 0
@@ -69,7 +216,7 @@ class Preview:
         return self._found
 
     def _drawn(self) -> dict[str, Any]:
-        questions = Questions(self._run.model_so_far())
+        questions = QueryService(self._run.model_so_far())
         schema, data = questions.schema, self._data.encoded
         drawn = encoded_samples(questions.model, DRAWN, SEED)
         numbers = {column.name: q for q, column in enumerate(schema.numbers)}
@@ -86,3 +233,112 @@ class Preview:
         cells = [texts(table.column(name)) for name in table.column_names]
         lines = [list(line) for line in zip(*cells, strict=True)]
         return {"columns": columns, "names": table.column_names, "rows": lines}
+
+
+KEEP = "keep"
+COMMAND = (sys.executable, "-m", "kermix.explore.watch")
+PATIENCE = 20.0  # seconds that a training has for its last step and checkpoint
+TOLD = 2000  # letters of what a failed training said
+
+
+class Fitting:
+    """The process that trains a run.
+
+    Args:
+        folder: Of the run, which was begun.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process)
+        command = [*COMMAND, str(folder)]
+        # A session of its own: Ctrl-C in a terminal is for the page's process, which sees to it.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._said,
+            start_new_session=True,
+        )  # fmt: skip
+        self.keeping, self._why = False, ""
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def failed(self) -> str | None:
+        """What it said when it ended with an error."""
+        if self.running or self._process.returncode == 0:
+            return None
+        if not self._why:
+            self._why = self._last_words(self._process.returncode)
+        return self._why
+
+    def _last_words(self, status: int) -> str:
+        if status < 0:
+            known = {number.value: number.name for number in signal.Signals}
+            name = known.get(-status, -status)
+            return f"its process was killed by signal {name}, as when memory runs out."
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").strip()[-TOLD:].splitlines()
+        return lines[-1] if lines else f"its process ended with status {status}."
+
+    def keep(self) -> None:
+        """End the training, and keep the best that it has found."""
+        if self.keeping or not self.running:
+            return
+        self.keeping = True
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has just ended by itself
+            self._process.stdin.write(f"{KEEP}\n".encode())
+            self._process.stdin.flush()
+
+    def stop(self) -> None:
+        """Stop the training, which is saved, and wait for that."""
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            self._why = f"it did not stop within {PATIENCE:g} seconds and was killed."
+        self._why = self.failed or ""
+        self._said.close()
+
+
+def main(folder: str) -> int:
+    """Train the run in a folder; returns the status of the process."""
+    kept, trained = threading.Event(), threading.Event()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+
+    def listen() -> None:
+        for line in sys.stdin:
+            if line.strip() == KEEP and not trained.is_set():
+                kept.set()
+                signal.raise_signal(signal.SIGINT)  # seen between two steps
+        if not kept.is_set() or trained.is_set():  # a second signal would end it before it saves
+            signal.raise_signal(signal.SIGINT)
+
+    try:
+        run = open_run(folder)
+        data = run.dataset()
+        with run.held():
+            threading.Thread(target=listen, daemon=True).start()
+            outcome = train(run, data)
+            trained.set()
+            if outcome is not None and outcome.finished:
+                run.finish(data, outcome)
+            elif kept.is_set():
+                keep(run, data)
+    except KeyboardInterrupt:
+        return 0  # the checkpoint is there
+    except KermixError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1])
+    sys.stderr.flush()
+    os._exit(status)  # a thread still reads the input, which the end of the interpreter waits for

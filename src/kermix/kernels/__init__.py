@@ -1,1 +1,1 @@
-"""Kernels between samples: variances, Gram matrices, means of the kernel in tiles."""
+"""Kernels: variances or points in, Gram matrices and kernel means out, without cancellation or underflow."""

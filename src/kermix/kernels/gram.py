@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import broadcast_shape, check_pair, working_dtype
-from kermix.kernels.distances import (
-    DIRECT_PULLS_UP_TO,
-    Layout,
-    attraction,
-    squared_distances,
-)
+from kermix.kernels.distances import DIRECT_PULLS_UP_TO, Layout, attraction, squared_distances
 from kermix.kernels.gaussian import (
     BandwidthRule,
     GaussianKernel,
@@ -33,7 +28,6 @@ __all__ = [
     "numbers_like",
     "save_with_terms",
     "scaled_gram",
-    "squared_distances",
 ]
 
 LARGEST_EXPONENT = 60.0  # exp(60) is far from overflow in float32, and so are sums of it

@@ -17,7 +17,7 @@ from kermix.errors import ShapeError, VarianceError
 from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms, Scalar, Variance, bandwidth
 
-__all__ = ["Layout", "MixedKernel", "mismatch_of", "mixed_kernel"]
+__all__ = ["MixedKernel", "mismatch_of", "mixed_kernel"]
 
 LEAST_DIFFERENT = 0.02  # share of pairs; a nearly constant column weighs no more than this allows
 

@@ -1,4 +1,4 @@
-r"""Kernels other than the Gaussian: Laplace, rational quadratic, polynomial, cosine, any function.
+"""Kernels other than the Gaussian: Laplace, rational quadratic, polynomial, cosine, any function.
 
 Property 8 (Eqs. 15 to 19) holds for every positive semi-definite kernel, so the costs,
 `kermix.decompose` and `kermix.two_sample_test` take these as `kernel=`. What rests

@@ -1,1 +1,1 @@
-"""Factorizations: Cholesky with a ridge, polar factor, nuclear norm, leading singular triplets."""
+"""Linear algebra: a matrix in, its Cholesky factor, polar factor or nuclear norm out, with an error bound."""

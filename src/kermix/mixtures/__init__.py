@@ -1,1 +1,1 @@
-"""Gaussian mixtures and their closed forms."""
+"""Gaussian mixtures: weights, means and covariances in, densities, samples and closed forms out."""

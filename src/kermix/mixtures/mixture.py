@@ -1,6 +1,23 @@
-"""Gaussian mixtures and the closed forms of their products (Properties 1 and 2, corollary)."""
+r"""Gaussian mixtures and the closed forms of their products (Properties 1 and 2, corollary).
 
-from typing import Self
+Mixtures of Gaussians given some coordinates: mixtures again, in closed form.
+
+With the Cholesky factor of a component's covariance, coordinates that are seen first,
+
+$$S = \begin{pmatrix} L & 0 \\ M & R \end{pmatrix} \begin{pmatrix} L & 0 \\ M & R \end{pmatrix}^T,
+\quad z = L^{-1}(x - m),$$
+
+the others have the mean $m' + M z$ and the covariance $R R^T$, and the component's weight is
+multiplied by $\mathcal{N}(x; m, L L^T)$. No difference of matrices is taken, so that covariances
+stay positive where the coordinates nearly determine each other.
+
+Inner products of two densities, and the scalar cost, which is made of them.
+
+Densities of rows with missing cells: those of the cells that are there.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -15,12 +32,69 @@ from kermix.checks import (
     working_dtype,
 )
 from kermix.errors import DeviceError, OptionError, ReparametrizationError, ShapeError
-from kermix.mixtures.components import Components
-from kermix.mixtures.covariance import CovarianceKind, cholesky_or_nan
-from kermix.mixtures.densities import InnerProducts, log_scalar_cost
-from kermix.mixtures.gaussian_products import check_power, log_density, log_pair_sum, log_power_sum
+from kermix.mixtures.closed_forms import check_power, log_density, log_pair_sum, log_power_sum
+from kermix.mixtures.covariance import Components, CovarianceKind, cholesky_or_nan
 
-__all__ = ["ClosedForms", "GaussianMixture"]
+__all__ = [
+    "ClosedForms",
+    "Densities",
+    "GaussianMixture",
+    "InnerProducts",
+    "at_most_one",
+    "conditional_mixture",
+    "gap_patterns",
+    "log_scalar_cost",
+    "marginal_log_prob",
+    "marginal_mixture",
+]
+
+
+class Densities(Protocol):
+    """Inner products of the densities of data and centres, by their logarithms, (*B,)."""
+
+    def log_cross(self) -> Tensor:
+        r"""$\log \langle p, q\rangle$."""
+
+    def log_norm_x(self) -> Tensor:
+        r"""$\log \langle p, p\rangle$."""
+
+    def log_norm_y(self) -> Tensor:
+        r"""$\log \langle q, q\rangle$."""
+
+
+class InnerProducts(NamedTuple):
+    """Densities whose inner products are known; that of the data only where it is asked for."""
+
+    cross: Tensor  # (*B,)
+    norm_y: Tensor  # (*B,)
+    norm_x: Tensor | None = None  # (*B,)
+
+    def log_cross(self) -> Tensor:
+        r"""$\log \langle p, q\rangle$."""
+        return self.cross
+
+    def log_norm_x(self) -> Tensor:
+        r"""$\log \langle p, p\rangle$."""
+        assert self.norm_x is not None, "asked for, and not known"
+        return self.norm_x
+
+    def log_norm_y(self) -> Tensor:
+        r"""$\log \langle q, q\rangle$."""
+        return self.norm_y
+
+
+def log_scalar_cost(pair: Densities, normalized: bool) -> Tensor:  # (*B,)
+    r"""Proposition 4: $\log(\langle p, q\rangle^2 / \langle q, q\rangle)$.
+
+    Normalized, it is minus the Cauchy-Schwarz divergence.
+    """
+    log_cost = 2 * pair.log_cross() - pair.log_norm_y()
+    return at_most_one(log_cost - pair.log_norm_x()) if normalized else log_cost
+
+
+def at_most_one(log_cost: Tensor) -> Tensor:
+    """Logarithms that rounding made positive, as zero; with the gradient that they had."""
+    return log_cost - log_cost.detach().clamp(min=0)
 
 
 class ClosedForms:
@@ -310,3 +384,109 @@ def _grouped_products(matrices: Tensor, vectors: Tensor, labels: Tensor) -> Tens
     groups = vectors[order].split(sizes)
     products = [group @ matrix.mT for group, matrix in zip(groups, matrices, strict=True)]
     return torch.cat(products)[order.argsort()]
+
+
+def gap_patterns(rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each pattern of missing cells (NaN): which columns are there, and its rows.
+
+    Example:
+        >>> import torch
+        >>> rows = torch.tensor([[1.0, 2.0], [3.0, float("nan")], [5.0, 6.0]])
+        >>> [(seen.tolist(), places.tolist()) for seen, places in gap_patterns(rows)]
+        [([True, False], [1]), ([True, True], [0, 2])]
+    """
+    patterns, group = (~rows.isnan()).unique(dim=0, return_inverse=True)
+    places = group.argsort(stable=True).split(group.bincount(minlength=len(patterns)).tolist())
+    yield from zip(patterns, places, strict=True)
+
+
+def marginal_log_prob(mixture: GaussianMixture, rows: Tensor) -> Tensor:  # (N, d) -> (N,)
+    r"""Log-densities with missing cells (NaN) integrated out: exact, as marginals are mixtures.
+
+    A row without any cell has the density 1.
+
+    Example:
+        >>> import torch
+        >>> mixture = GaussianMixture(torch.ones(1), torch.zeros(1, 2), torch.ones(1))
+        >>> nan = float("nan")
+        >>> marginal_log_prob(mixture, torch.tensor([[0.0, 0.0], [0.0, nan], [nan, nan]]))
+        tensor([-1.8379, -0.9189,  0.0000])
+    """
+    found = rows.new_zeros(len(rows))
+    for seen, places in gap_patterns(rows):
+        if bool(seen.any()):
+            part = mixture if bool(seen.all()) else marginal_mixture(mixture, seen)
+            found[places] = part.log_prob(rows[places][:, seen]).to(found.dtype)
+    return found
+
+
+def marginal_mixture(mixture: GaussianMixture, seen: Tensor) -> GaussianMixture:  # (d,)
+    """The mixture of some coordinates, those that are true in `seen`."""
+    covariances = mixture.covariances
+    if covariances.ndim == 2:
+        covariances = covariances[:, seen]
+    elif covariances.ndim == 3:
+        covariances = covariances[:, seen][:, :, seen]
+    means = mixture.means[:, seen]
+    return GaussianMixture(mixture.weights, means, covariances, validate_args=False)
+
+
+def conditional_mixture(
+    mixture: GaussianMixture,
+    seen: Tensor,  # (d,), bool
+    values: Tensor,  # (N, number of seen coordinates)
+) -> GaussianMixture:
+    """The mixtures of the coordinates that are not seen, a batch of N.
+
+    Args:
+        mixture: One mixture, without batch axes.
+        seen: Which coordinates are given; at least one must be left.
+        values: Theirs, in their order, a line for each condition.
+
+    Example:
+        >>> import torch
+        >>> covariance = torch.tensor([[[1.0, 0.5], [0.5, 1.0]]])
+        >>> one = GaussianMixture(torch.ones(1), torch.zeros(1, 2), covariance)
+        >>> given = conditional_mixture(one, torch.tensor([True, False]), torch.tensor([[2.0]]))
+        >>> given.mean, given.variance
+        (tensor([[1.]]), tensor([[0.7500]]))
+    """
+    count, dim = mixture.means.shape[-2:]
+    if mixture.means.ndim != 2 or seen.shape != (dim,) or bool(seen.all()):
+        raise ShapeError(
+            f"seen has shape {tuple(seen.shape)}, {int(seen.sum())} of them true, for means of "
+            f"shape {tuple(mixture.means.shape)}; expected one mixture, with at least one "
+            "coordinate left."
+        )
+    if values.ndim != 2 or values.shape[1] != int(seen.sum()):
+        raise ShapeError(
+            f"values has shape {tuple(values.shape)}; {int(seen.sum())} coordinates are given."
+        )
+    rest, known = ~seen, int(seen.sum())
+    values = values.to(mixture.means.dtype)
+    if not known:
+        return mixture.expand(torch.Size([len(values)]))
+    gaps = values[:, None] - mixture.means[:, seen]  # (N, K, s)
+    if mixture.covariance_kind == "full":
+        order = torch.cat([seen.nonzero()[:, 0], rest.nonzero()[:, 0]])
+        factor = cholesky_or_nan(mixture.covariances[:, order][:, :, order])
+        scales = factor[:, :known, :known]
+        z = torch.linalg.solve_triangular(scales, gaps.permute(1, 2, 0), upper=False)  # (K, s, N)
+        moved = (factor[:, known:, :known] @ z).permute(2, 0, 1)
+        left = factor[:, known:, known:]
+        covariances = (left @ left.mT).expand(len(values), -1, -1, -1)
+        squares = z.square().sum(1).mT
+        widths = scales.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    else:
+        moved = gaps.new_zeros(len(values), count, dim - known)
+        own = marginal_mixture(mixture, seen)
+        variances = own.covariances
+        if own.covariance_kind == "isotropic":
+            variances = variances.unsqueeze(-1).expand(-1, known)
+        covariances = marginal_mixture(mixture, rest).covariances
+        covariances = covariances.expand(len(values), *covariances.shape)
+        squares = (gaps.square() / variances).sum(-1)
+        widths = variances.log().sum(-1) / 2
+    logs = mixture.weights.log() - widths - squares / 2  # (N, K)
+    means = mixture.means[:, rest] + moved
+    return GaussianMixture(logs.softmax(-1), means, covariances, validate_args=False)

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from kermix.checks import check_samples, normalized_weights
 from kermix.errors import OptionError
-from kermix.mixtures.components import Components
-from kermix.mixtures.densities import log_scalar_cost
-from kermix.mixtures.gaussian_products import check_power, log_power_sum
-from kermix.mixtures.mixture import ClosedForms
+from kermix.mixtures.closed_forms import check_power, log_power_sum
+from kermix.mixtures.covariance import Components
+from kermix.mixtures.mixture import ClosedForms, log_scalar_cost
 
 __all__ = ["SampledMixture"]
 

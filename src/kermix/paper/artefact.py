@@ -1,22 +1,133 @@
-"""What reproducing a figure or table gives, and the files it is written to."""
+"""What reproducing a figure or table gives, and the files it is written to.
+
+Claims of the paper, judged by numbers.
+
+Statements of the paper that several of its figures bear on, so that each counts once.
+"""
 
 import csv
 import io
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kermix.errors import RunError
 from kermix.files import whole_file
-from kermix.paper.claims import Claim
-from kermix.reports.provenance import environment, write_json
+from kermix.runs.provenance import environment, write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Artefact", "Record", "Rows", "Tick", "files_of", "ignore", "read_record"]
+__all__ = [
+    "ACCURATE",
+    "BEST",
+    "CLOSER",
+    "CONSISTENT",
+    "DIAGONAL_GOES",
+    "FROBENIUS",
+    "IDENTITY",
+    "L2",
+    "LESS_ACCURATE",
+    "MATRIX_BOUND",
+    "NOT_SYMMETRICAL",
+    "NO_DIFFICULTIES",
+    "NUCLEAR_BOUND",
+    "ROOT_VECTORS",
+    "SAMPLES_SVD",
+    "SATURATES",
+    "SIMILAR",
+    "Artefact",
+    "Claim",
+    "Record",
+    "Rows",
+    "Tick",
+    "files_of",
+    "ignore",
+    "read_record",
+    "svd_is_best",
+]
+
+NO_DIFFICULTIES = "No difficulties in fitting toy 2D data and images such as MNIST and CelebA."
+BEST = "Among the costs, the SVD cost works best."
+SIMILAR = "The scalar, vector-matrix and matrix-matrix costs perform similarly."
+FROBENIUS = "The Frobenius norm of the cross Gram matrix is ineffective."
+L2 = "Decomposing an L2 distance matrix is ineffective."
+CLOSER = "The closer q and p are, the larger is the cost."
+NOT_SYMMETRICAL = "Vector-matrix and matrix-matrix cost are not symmetrical."
+SATURATES = "The scalar cost may saturate much faster than the others."
+ACCURATE = "Comparing the four costs, the SVD cost is the most accurate descriptor."
+MATRIX_BOUND = "The matrix-matrix cost is bounded by the norm of p (Section IV)."
+IDENTITY = "The quantity of Eq. 22 approximates an identity matrix."
+DIAGONAL_GOES = "As q shifts away from p, the diagonal elements disappear."
+LESS_ACCURATE = "With v = 0.01 it still approximates a diagonal matrix, but less accurately."
+CONSISTENT = "The shapes of left and right singular functions are consistent."
+ROOT_VECTORS = "For q = p, the eigenvectors are left singular vectors of C (Eq. 20)."
+NUCLEAR_BOUND = "The nuclear norm is bounded, and the bound is tight when q = p (Eq. 19)."
+SAMPLES_SVD = "The SVD of P_FG is the decomposition under p and q (Property 8, Eq. 16)."
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement, the rule that decides it, and what the numbers say.
+
+    Attributes:
+        text: What is claimed, in a sentence.
+        rule: When it counts as confirmed, in words.
+        numbers: What the rule was applied to.
+        holds: Whether it was confirmed.
+        ours: Whether the statement is not the paper's but a correction of it.
+        statement: The paper's statement, in its own words where that is short. Claims of the same
+            statement are readings of it, or cases, and count as one.
+
+    Example:
+        >>> claim = Claim("One is small.", "below 2", {"one": 1.0}, holds=True)
+        >>> claim.sentence()
+        'Confirmed: One is small. (below 2; one 1)'
+    """
+
+    text: str
+    rule: str
+    numbers: Mapping[str, float]
+    holds: bool
+    ours: bool = False
+    statement: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """`Confirmed` or `NOT confirmed`."""
+        return "Confirmed" if self.holds else "NOT confirmed"
+
+    @property
+    def evidence(self) -> str:
+        """The numbers as text."""
+        return ", ".join(f"{name} {value:.4g}" for name, value in self.numbers.items())
+
+    def sentence(self) -> str:
+        """The verdict, the claim, the rule and the numbers."""
+        return f"{self.verdict}: {self.text} ({self.rule}; {self.evidence})"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and text."""
+        plain = {name: float(value) for name, value in self.numbers.items()}
+        return {**asdict(self), "numbers": plain, "holds": bool(self.holds)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Claim":
+        """The inverse of `as_json`."""
+        return cls(**content)
+
+
+def svd_is_best(found: Mapping[str, float], sign: int) -> bool:
+    """Whether the SVD cost has the most (sign 1) or the least (-1) of all costs.
+
+    Example:
+        >>> svd_is_best({"svd": 0.1, "scalar": 0.2}, -1)
+        True
+    """
+    return all(sign * found["svd"] > sign * found[name] for name in found if name != "svd")
+
 
 Rows: TypeAlias = list[dict[str, Any]]
 Tick: TypeAlias = Callable[[float], None]  # called with the share that is done

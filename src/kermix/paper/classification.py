@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.errors import DownloadError, ImageError
+from kermix.images.classifier_settings import ClassifierSettings, preset
 from kermix.paper.artefact import Artefact, Rows, Tick, ignore, read_record
-from kermix.paper.drawing import BLUE, GREEN, GREY, INK_COLOUR, ORANGE, PINK, sheet
-from kermix.paper.table_cells import PATCHES, train_cell
+from kermix.paper.plots import BLUE, GREEN, GREY, INK_COLOUR, ORANGE, PINK, sheet
 from kermix.paper.table_records import (
     COLUMNS,
     KINDS,
     NAMES,
     PAPER,
     PAPER_TRAIN,
+    PATCHES,
     Accuracies,
     Recorded,
     claims,
     recorded,
+    train_cell,
 )
-from kermix.training.classifier_settings import ClassifierSettings
-from kermix.training.presets import preset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,12 +18,18 @@ import torch
 from torch import Tensor
 
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.paper.artefact import Artefact, Tick, ignore
-from kermix.paper.claims import Claim
-from kermix.paper.drawing import INK_COLOUR, bare, sheet
+from kermix.paper.artefact import (
+    DIAGONAL_GOES,
+    IDENTITY,
+    LESS_ACCURATE,
+    Artefact,
+    Claim,
+    Tick,
+    ignore,
+)
 from kermix.paper.measure import DENSITY
-from kermix.paper.statements import DIAGONAL_GOES, IDENTITY, LESS_ACCURATE
-from kermix.spectrum import Decomposition, decompose
+from kermix.paper.plots import INK_COLOUR, bare, sheet
+from kermix.spectrum.decomposition import Decomposition, decompose
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

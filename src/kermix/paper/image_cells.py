@@ -26,26 +26,22 @@ from kermix.costs.baselines import energy_distance
 from kermix.data.images.labelled import load_labelled
 from kermix.data.loading import load
 from kermix.errors import ImageError, OptionError
-from kermix.models.images.cnn import PlainCNN
-from kermix.models.images.evaluation import (
-    class_balance,
-    frechet_distance,
-    neighbourhoods,
-    predict,
-)
-from kermix.models.images.spaces import RandomFeatures
-from kermix.reports.provenance import environment, write_json
-from kermix.training.image_settings import ImageSettings
-from kermix.training.images import ImageTask
-from kermix.training.judging import accuracy, fit_classifier
+from kermix.evaluation.sample_distances import frechet_distance
+from kermix.images.generator_settings import ImageSettings
+from kermix.images.generator_training import ImageTask
+from kermix.images.image_quality import class_balance, neighbourhoods, predict
+from kermix.images.spaces import RandomFeatures
+from kermix.images.train_on_synthetic import accuracy, fit_classifier
+from kermix.networks.image_networks import PlainCNN
+from kermix.runs.provenance import environment, write_json
 from kermix.training.loop import Trainer
 
 __all__ = [
     "COSTS",
     "DATA",
     "Cell",
+    "CellTraining",
     "Pictures",
-    "Training",
     "cell_file",
     "data_cell",
     "measured",
@@ -69,7 +65,7 @@ FEATURE_WIDTH = 16
 
 
 @dataclass(frozen=True)
-class Training:
+class CellTraining:
     """How each network is trained, and how its samples are looked at."""
 
     steps: int = 2000
@@ -160,7 +156,7 @@ def _faces(path: Path, most: int | None) -> Pictures:
 
 
 def train_image_cell(
-    pictures: Pictures, method: str, variance: float, seed: int, training: Training,
+    pictures: Pictures, method: str, variance: float, seed: int, training: CellTraining,
     device: str = "auto",
 ) -> Cell:  # fmt: skip
     """Train one network from uniform noise to pixels, and measure it."""
@@ -195,7 +191,7 @@ def train_image_cell(
     }
 
 
-def data_cell(pictures: Pictures, training: Training, device: str = "auto") -> Cell:
+def data_cell(pictures: Pictures, training: CellTraining, device: str = "auto") -> Cell:
     """Numbers of training images, and how far the mean image is from the test images."""
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     where = where if device == "auto" else torch.device(device)
@@ -213,7 +209,7 @@ def data_cell(pictures: Pictures, training: Training, device: str = "auto") -> C
     }
 
 
-def measured(pictures: Pictures, samples: Tensor, training: Training) -> dict[str, float]:
+def measured(pictures: Pictures, samples: Tensor, training: CellTraining) -> dict[str, float]:
     """How samples compare with test images, in pixels, random features, and by a classifier."""
     device = samples.device
     test = torch.from_numpy(pictures.test[: training.compared]).to(device).float() / 255
@@ -252,7 +248,7 @@ def _judge_of(name: str, count: int, epochs: int, width: int, device: str) -> li
     return []  # a place for each judge, filled by the first who needs it
 
 
-def _judge(pictures: Pictures, training: Training, device: str) -> tuple[PlainCNN, float]:
+def _judge(pictures: Pictures, training: CellTraining, device: str) -> tuple[PlainCNN, float]:
     place = _judge_of(
         pictures.name, len(pictures.train), training.judge_epochs, training.judge_width, device
     )
@@ -274,7 +270,9 @@ def _judge(pictures: Pictures, training: Training, device: str) -> tuple[PlainCN
     return place[0], place[1]
 
 
-def _head(pictures: Pictures, method: str, variance: float, seed: int, training: Training) -> Cell:
+def _head(
+    pictures: Pictures, method: str, variance: float, seed: int, training: CellTraining
+) -> Cell:
     found = environment()
     return {
         "set": pictures.name,
@@ -322,15 +320,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--cells", type=Path, required=True)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--steps", type=int, default=Training.steps)
-    parser.add_argument("--width", type=int, default=Training.width)
-    parser.add_argument("--compared", type=int, default=Training.compared, help="samples")
+    parser.add_argument("--steps", type=int, default=CellTraining.steps)
+    parser.add_argument("--width", type=int, default=CellTraining.width)
+    parser.add_argument("--compared", type=int, default=CellTraining.compared, help="samples")
     parser.add_argument("--images", type=int, help="of each part; by default all")
     parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="SECONDS")
     given = parser.parse_args(arguments)
     start = time.perf_counter()
     pictures = read_pictures(given.set, given.data_root, given.images)
-    training = Training(steps=given.steps, width=given.width, compared=given.compared)
+    training = CellTraining(steps=given.steps, width=given.width, compared=given.compared)
     for seed in map(int, given.seeds.split(",")):
         for variance in map(float, given.variance.split(",")):
             for method in given.cost.split(","):

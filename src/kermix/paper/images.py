@@ -17,16 +17,25 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kermix.errors import RunError
-from kermix.paper.artefact import Artefact, Rows, Tick, ignore
-from kermix.paper.claims import Claim, svd_is_best
-from kermix.paper.drawing import INK_COLOUR, bare, sheet
+from kermix.pages.figures import sheet as image_sheet
+from kermix.paper.artefact import (
+    BEST,
+    NO_DIFFICULTIES,
+    SIMILAR,
+    Artefact,
+    Claim,
+    Rows,
+    Tick,
+    ignore,
+    svd_is_best,
+)
 from kermix.paper.image_cells import (
     COSTS,
     DATA,
     NOISE,
     Cell,
+    CellTraining,
     Pictures,
-    Training,
     cell_file,
     data_cell,
     read_pictures,
@@ -34,9 +43,8 @@ from kermix.paper.image_cells import (
     shown_in,
     train_image_cell,
 )
-from kermix.paper.statements import BEST, NO_DIFFICULTIES, SIMILAR
-from kermix.reports.image_sheets import sheet as image_sheet
-from kermix.reports.provenance import write_json
+from kermix.paper.plots import INK_COLOUR, bare, sheet
+from kermix.runs.provenance import write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +54,9 @@ __all__ = ["NAMES", "claims", "judged", "run", "summarise"]
 Summary: TypeAlias = Mapping[str, Mapping[str, float]]
 
 VARIANCES = (0.01, 0.001)
-QUICK = Training(steps=120, batch_size=150, width=16, compared=400, judge_epochs=6, judge_width=8)
+QUICK = CellTraining(
+    steps=120, batch_size=150, width=16, compared=400, judge_epochs=6, judge_width=8
+)
 QUICK_IMAGES = 1000
 NAMES = {"digits": "digits (8 x 8)", "mnist": "MNIST", "faces": "AT&T faces", "celeba": "CelebA"}
 TITLES = {"svd": "SVD", "scalar": "scalar", "vector": "vector-matrix", "matrix": "matrix-matrix"}
@@ -60,7 +70,7 @@ def run(
     data_root: Path | None = None,
     tick: Tick = ignore,
     cells: Path | None = None,
-    training: Training | None = None,
+    training: CellTraining | None = None,
     seeds: int | None = None,
     variances: Sequence[float] | None = None,
     device: str = "auto",
@@ -78,7 +88,7 @@ def run(
         variances: Kernel variances, in units of pixels from 0 to 1.
         device: Where to train.
     """
-    training = training or (QUICK if quick else Training())
+    training = training or (QUICK if quick else CellTraining())
     seeds = seeds or (2 if quick else 3)
     variances = tuple(variances or (VARIANCES[:1] if quick else VARIANCES))
     sets, kept = sets_in(data_root), {}
@@ -169,7 +179,7 @@ class _Reader:
 
 
 def _cell(
-    read: _Reader, method: str, variance: float, seed: int, training: Training,
+    read: _Reader, method: str, variance: float, seed: int, training: CellTraining,
     cells: Path | None, device: str,
 ) -> Cell:  # fmt: skip
     path = None if cells is None else cell_file(cells, read.name, method, variance, seed)

@@ -18,10 +18,19 @@ from torch import Tensor
 
 from kermix.costs.functions import matrix_cost, scalar_cost, svd_cost, vector_cost
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.paper.artefact import Artefact, Rows, Tick, ignore
-from kermix.paper.claims import Claim
-from kermix.paper.drawing import BLUE, COST_COLOURS, INK_COLOUR, ORANGE, sheet
-from kermix.paper.statements import ACCURATE, CLOSER, MATRIX_BOUND, NOT_SYMMETRICAL, SATURATES
+from kermix.paper.artefact import (
+    ACCURATE,
+    CLOSER,
+    MATRIX_BOUND,
+    NOT_SYMMETRICAL,
+    SATURATES,
+    Artefact,
+    Claim,
+    Rows,
+    Tick,
+    ignore,
+)
+from kermix.paper.plots import BLUE, COST_COLOURS, INK_COLOUR, ORANGE, sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,21 +18,19 @@ import torch
 from torch import Tensor
 
 from kermix.costs.baselines import energy_distance, mode_coverage
-from kermix.data.toys import toy
+from kermix.data.dataset import toy
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.mixtures.sampled_mixture import SampledMixture
-from kermix.models.mixture.scaled import ScaledModel
-from kermix.paper.artefact import Artefact, Rows, Tick, ignore
-from kermix.paper.claims import Claim
-from kermix.paper.drawing import BLUE, ORANGE, bare, sheet
-from kermix.paper.statements import BEST
+from kermix.networks.scaled import ScaledModel
+from kermix.paper.artefact import BEST, Artefact, Claim, Rows, Tick, ignore
+from kermix.paper.plots import BLUE, ORANGE, bare, sheet
 from kermix.training.build import Split, build_trainer
 from kermix.training.settings import FitSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Training", "claims", "judged", "run", "train"]
+__all__ = ["PriorTraining", "claims", "judged", "run", "train"]
 
 V = 0.001
 COSTS = ("scalar", "vector", "matrix", "svd")
@@ -43,7 +41,7 @@ PROPERTY_3 = "Norms of mixtures with any prior are expectations over it (Propert
 
 
 @dataclass(frozen=True)
-class Training:
+class PriorTraining:
     """How each network is trained, and how it is looked at."""
 
     seeds: int = 3
@@ -53,7 +51,7 @@ class Training:
     learning_rate: float = 0.005
 
 
-QUICK = Training(seeds=1, steps=150, components=96, batch_size=96)
+QUICK = PriorTraining(seeds=1, steps=150, components=96, batch_size=96)
 
 
 def run(
@@ -61,7 +59,7 @@ def run(
     *,
     data_root: Path | None = None,
     tick: Tick = ignore,
-    training: Training | None = None,
+    training: PriorTraining | None = None,
 ) -> Artefact:
     """Compute the figure.
 
@@ -71,7 +69,7 @@ def run(
         tick: Called with the share that is done.
         training: Instead of the full or quick setting.
     """
-    training = training or (QUICK if quick else Training())
+    training = training or (QUICK if quick else PriorTraining())
     rows: Rows = []
     shown: dict[str, Tensor] = {}
     for seed in range(training.seeds):
@@ -113,7 +111,9 @@ def run(
     )  # fmt: skip
 
 
-def train(cost: str, seed: int, training: Training) -> tuple[dict[str, float], Tensor, Tensor]:
+def train(
+    cost: str, seed: int, training: PriorTraining
+) -> tuple[dict[str, float], Tensor, Tensor]:
     """Train one network; returns its numbers, samples of it, and held-out data."""
     chosen = toy("mixture10")
     assert chosen.modes is not None

@@ -1,11 +1,11 @@
-r"""What the text says beside its figures, judged by small experiments.
+"""What the text says beside its figures, judged by small experiments.
 
 Trainings, in the setting of `fig-generation`: the three forms of the matrix-matrix cost, which are
 said to be interchangeable; the SVD cost with variances from 0.001 to 1, of which a small one is
 said to be a must; and, in many dimensions, with and without the division of distances by their
 number, which is said to be crucial.
 
-Formulas are in `kermix.paper.formulas`.
+Formulas are in `kermix.paper.formula_checks`.
 """
 
 import itertools
@@ -22,12 +22,19 @@ from kermix.costs.baselines import energy_distance
 from kermix.costs.losses import MatrixLoss, SVDLoss
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.models.mixture.generators import MLPGenerator
-from kermix.paper.artefact import Artefact, Rows, Tick, ignore
-from kermix.paper.claims import Claim
-from kermix.paper.drawing import BLUE, GREY, INK_COLOUR, ORANGE, sheet
-from kermix.paper.formulas import SAMPLES, Numbers, V, formula_claims, formulas
-from kermix.paper.generation import DEVIATION, NOISE, STATES, Loss, SampleTask, Training, train
+from kermix.networks.generators import MLPGenerator
+from kermix.paper.artefact import Artefact, Claim, Rows, Tick, ignore
+from kermix.paper.formula_checks import SAMPLES, Numbers, V, formula_claims, formulas
+from kermix.paper.generation import (
+    DEVIATION,
+    NOISE,
+    STATES,
+    GenerationTraining,
+    Loss,
+    SampleTask,
+    train,
+)
+from kermix.paper.plots import BLUE, GREY, INK_COLOUR, ORANGE, sheet
 from kermix.training.loop import Trainer
 
 if TYPE_CHECKING:
@@ -43,8 +50,8 @@ FORMS: dict[str, Loss] = {
     "data_fixed": MatrixLoss(V, form="data_fixed"),
     "logdet": MatrixLoss(V, form="logdet"),
 }
-FULL = Training(seeds=3, steps=600, width=128)
-QUICK = Training(seeds=1, steps=250, batch_size=150, width=64)
+FULL = GenerationTraining(seeds=3, steps=600, width=128)
+QUICK = GenerationTraining(seeds=1, steps=250, batch_size=150, width=64)
 INTERCHANGEABLE = "Trace and log-determinant are interchangeable; with data fixed, R_G is ignored."
 SMALL = "A Gaussian cross Gram matrix with a small variance is a must."
 DIVISION = "Scaling with the dimension is crucial for numerical stability in high dimensions."
@@ -55,7 +62,7 @@ def run(
     *,
     data_root: Path | None = None,
     tick: Tick = ignore,
-    training: Training | None = None,
+    training: GenerationTraining | None = None,
 ) -> Artefact:
     """Compute all of it.
 
@@ -131,7 +138,7 @@ def _mixture_in(dimension: int, generator: torch.Generator) -> GaussianMixture:
     return GaussianMixture(weights, means, torch.full((STATES,), DEVIATION**2))
 
 
-def _in_many_dimensions(loss: Loss, seed: int, training: Training) -> float:
+def _in_many_dimensions(loss: Loss, seed: int, training: GenerationTraining) -> float:
     """Energy distance to held-out data of a network trained in 64 dimensions."""
     generator = torch.Generator().manual_seed(seed)
     mixture = _mixture_in(TRAINED_DIMENSION, generator)

@@ -14,14 +14,22 @@ import torch
 from torch import Tensor
 
 from kermix.costs.functions import svd_cost
-from kermix.data.toys import toy
-from kermix.linalg.leading import leading_svd
+from kermix.data.dataset import toy
+from kermix.linalg.cholesky import leading_svd
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.paper.artefact import Artefact, Rows, Tick, ignore
-from kermix.paper.claims import Claim
-from kermix.paper.drawing import BLUE, INK_COLOUR, ORANGE, bare, sheet
-from kermix.paper.statements import CONSISTENT, NUCLEAR_BOUND, ROOT_VECTORS, SAMPLES_SVD
-from kermix.spectrum import Decomposition, decompose, decompose_grid, unit_gaussians
+from kermix.paper.artefact import (
+    CONSISTENT,
+    NUCLEAR_BOUND,
+    ROOT_VECTORS,
+    SAMPLES_SVD,
+    Artefact,
+    Claim,
+    Rows,
+    Tick,
+    ignore,
+)
+from kermix.paper.plots import BLUE, INK_COLOUR, ORANGE, bare, sheet
+from kermix.spectrum.decomposition import Decomposition, decompose, decompose_grid, unit_gaussians
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,1 +1,1 @@
-"""Run folders: what `kermix fit` and `kermix classify` write, and how they go on."""
+"""Run folders: settings and a source of data in, checkpoints, results and a report out."""

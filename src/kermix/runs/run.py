@@ -20,15 +20,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-from kermix.distributed import Strategy
-from kermix.environment import is_rank
-from kermix.reports.provenance import environment, write_json
-from kermix.runs.folder import begin_folder, lasting_source, read_config, write_metrics
-from kermix.runs.lock import locked_run
+from kermix.distributed.loss import Strategy
+from kermix.environment import __version__, is_rank
+from kermix.runs.folder import begin_folder, lasting_source, locked_run, read_config, write_metrics
+from kermix.runs.provenance import environment, write_json
 from kermix.training.loop import Row, Trainer
-from kermix.version import __version__
 
-__all__ = ["KEPT", "Numbers", "Outcome", "Row", "Run", "Shown", "has_folder"]
+__all__ = ["KEPT", "Numbers", "Outcome", "Run", "Shown", "has_folder"]
 
 KEPT = {True: "data.parquet", False: "data.npy"}  # by whether columns have names
 READ = (

@@ -1,1 +1,1 @@
-"""Primal statistics: feature maps, sketches that add up, and sketches of files."""
+"""Sketches: samples of any size in, features and mergeable moments with error bounds out."""

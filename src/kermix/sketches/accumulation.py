@@ -11,8 +11,8 @@ from kermix.kernels.distances import (
     mismatches,
     numbers_of,
 )
-from kermix.sketches.candidates import recognized
 from kermix.sketches.features import FeatureMap, NystromFeatures
+from kermix.sketches.landmarks import recognized
 
 __all__ = [
     "FeatureSums",

@@ -23,9 +23,8 @@ from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, KernelTerms, 
 from kermix.kernels.gram import kernels_at, numbers_like, scaled_gram
 from kermix.kernels.others import PointKernel
 from kermix.linalg.cholesky import solve_dtype
-from kermix.sketches.candidates import row_keys
-from kermix.sketches.columns import ColumnScale
-from kermix.sketches.pivoting import random_pivots
+from kermix.sketches.column_scale import ColumnScale
+from kermix.sketches.landmarks import random_pivots, row_keys
 
 __all__ = [
     "FeatureMap",
@@ -145,7 +144,7 @@ class NystromFeatures(OfLandmarks):
         landmarks: The points Z, shape (rank, d), in the units after scaling.
         kernel: The kernel between data and centres, of equal variances.
         scale: How raw columns are scaled; None if they are used as they are.
-        chosen_from: Sorted keys (`kermix.sketches.candidates.row_keys`) of the rows that
+        chosen_from: Sorted keys (`kermix.sketches.landmarks.row_keys`) of the rows that
             landmarks, kernel and scale were chosen from; empty if they depend on no data; None if
             that is not known.
     """

@@ -1,4 +1,4 @@
-r"""Nystrom features of kernels other than the Gaussian, such as the cosine and the polynomial.
+"""Nystrom features of kernels other than the Gaussian, such as the cosine and the polynomial.
 
 The kernel is normalized to $k(x, x) = 1$, so that what the features leave out of it is known
 as it is for the Gaussian, and sketches of them add up and have certificates.
@@ -20,15 +20,14 @@ from kermix.kernels.others import (
     as_point_kernel,
 )
 from kermix.linalg.cholesky import solve_dtype
-from kermix.sketches.candidates import row_keys
-from kermix.sketches.columns import ColumnScale
+from kermix.sketches.column_scale import ColumnScale
 from kermix.sketches.features import (
     CANDIDATES_PER_LANDMARK,
     NeverSmall,
     OfLandmarks,
     landmark_factor,
 )
-from kermix.sketches.pivoting import random_pivots
+from kermix.sketches.landmarks import random_pivots, row_keys
 
 __all__ = ["KernelFeatures", "described_kernel", "kernel_features", "kernel_of", "unit_kernel"]
 

@@ -1,6 +1,19 @@
-"""Primal statistics: moments of features, which add up over batches and machines."""
+"""Primal statistics: moments of features, which add up over batches and machines.
 
+Files of sketches: a versioned header, the feature map, and numbers; nothing can be executed.
+
+A checksum of the file is compared on reading.
+
+Where the rows of a sketch came from: files and columns.
+
+What a cost needs to know of a set of samples, in features.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,14 +21,118 @@ from torch.utils.checkpoint import checkpoint
 
 from kermix.checks import check_samples, check_weights
 from kermix.errors import DeviceError, ShapeError, SketchError, WeightError
+from kermix.files import read_sealed, write_sealed
+from kermix.kernels.distances import Layout
+from kermix.kernels.gaussian import GaussianKernel
+from kermix.kernels.mixed import MixedKernel
 from kermix.sketches.accumulation import FeatureSums, apart, no_sums, scaled_sums, summed
-from kermix.sketches.columns import same_scale
-from kermix.sketches.features import FeatureMap, fingerprint
-from kermix.sketches.moments import Moments
-from kermix.sketches.origin import Origin, check_same_columns
-from kermix.sketches.storage import read_sketch, write_sketch
+from kermix.sketches.column_scale import ColumnScale, same_scale
+from kermix.sketches.features import FeatureMap, FourierFeatures, NystromFeatures, fingerprint
+from kermix.sketches.kernel_features import KernelFeatures, described_kernel, kernel_of
 
-__all__ = ["Sketch"]
+__all__ = [
+    "ROUNDING",
+    "Moments",
+    "Origin",
+    "Sketch",
+    "SketchedFile",
+    "StoredSketch",
+    "check_same_columns",
+    "read_sketch",
+    "rounding_slip",
+    "write_sketch",
+]
+
+ROUNDING = 8.0  # roundings of a moment, relative to its trace
+
+
+class Moments(NamedTuple):
+    """What a cost needs to know of a set of samples.
+
+    Mean and second moment are to be multiplied by `exp(log_scale)` and `exp(2 log_scale)`.
+    """
+
+    size: float
+    mean: Tensor  # (r,)
+    second: Tensor  # (r, r)
+    residual: Tensor | None  # ()  None where the map has no certificate
+    log_scale: Tensor  # ()  a constant for differentiation
+    rounding: float = 0.0  # root mean square of the errors of the features
+
+    @property
+    def held(self) -> Tensor:
+        """Mean squared norm of the features, at most 1."""
+        return (2 * self.log_scale).exp() * self.second.diagonal().sum()
+
+    @property
+    def plain_mean(self) -> Tensor:
+        """The mean itself, which may underflow."""
+        return self.log_scale.exp() * self.mean
+
+    @property
+    def plain_second(self) -> Tensor:
+        """The second moment itself, which may underflow."""
+        return (2 * self.log_scale).exp() * self.second
+
+    @property
+    def slack(self) -> Tensor | None:
+        """The mean residual, and as much more as rounding may hide of it."""
+        return None if self.residual is None else self.residual + 2 * rounding_slip(self)
+
+
+def rounding_slip(x: Moments) -> float:
+    """How far features, and means of them, may be from those of exact arithmetic."""
+    return x.rounding + ROUNDING * torch.finfo(x.second.dtype).eps * len(x.second)
+
+
+@dataclass(frozen=True)
+class SketchedFile:
+    """One file, and how many of its rows are in the sketch; `dropped` had missing values."""
+
+    name: str
+    rows: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a sketch of files knows of them. How columns are scaled is part of its feature map."""
+
+    columns: tuple[str, ...]
+    files: tuple[SketchedFile, ...] = ()
+    mixed: dict[str, Any] | None = None  # how mixed rows are made, as saved
+
+    def merge(self, other: "Origin") -> "Origin":
+        """The origin of both sets of files together; a file in both is refused."""
+        twice = {f.name for f in self.files} & {f.name for f in other.files}
+        if twice:
+            raise SketchError(
+                f"Both sketches hold the rows of {sorted(twice)[0]}: they would be counted twice."
+            )
+        return Origin(self.columns, self.files + other.files, self.mixed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "Origin":
+        """The inverse of `to_dict`."""
+        return cls(
+            tuple(content["columns"]),
+            tuple(SketchedFile(f["name"], f["rows"], f["dropped"]) for f in content["files"]),
+            content["mixed"],
+        )
+
+
+def check_same_columns(a: Origin | None, b: Origin | None) -> None:
+    """Refuse sketches of different columns, where known."""
+    if a is not None and b is not None and a.columns != b.columns:
+        raise SketchError(
+            f"The sketches have different columns: {', '.join(a.columns)} and "
+            f"{', '.join(b.columns)}."
+        )
+
 
 ROWS_AT_A_TIME = 16384
 SUMS = ("_total", "_first", "_second", "_residual")
@@ -274,3 +391,98 @@ def moments_of_sums(
     return Moments(
         float(count), first / total, second / total, left_out, scale, feature_map.rounding
     )
+
+
+FORMAT = "kermix.sketches.sketch"
+FORMAT_VERSION = 5
+GAUSSIAN_MAPS: dict[str, type[NystromFeatures] | type[FourierFeatures]] = {
+    m.kind: m for m in (NystromFeatures, FourierFeatures)
+}
+MAPS = (*GAUSSIAN_MAPS, KernelFeatures.kind)
+MISSING = "Saving and loading sketches needs safetensors: pip install 'kermix[sketch]'."
+FOREIGN_MAP = "its feature map is not the one it was made with"
+
+
+class StoredSketch(NamedTuple):
+    """What a file of a sketch holds."""
+
+    features: FeatureMap
+    header: dict[str, Any]
+    numbers: dict[str, Tensor]
+
+
+def write_sketch(
+    path: Path, features: FeatureMap, facts: Mapping[str, Any], numbers: Mapping[str, Tensor]
+) -> None:
+    """Write one safetensors file in one step.
+
+    Args:
+        path: Where.
+        features: The feature map.
+        facts: What else the header holds.
+        numbers: Sums of features.
+    """
+    header = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "features": features.kind,
+        "fingerprint": fingerprint(features),
+        **facts,
+    }
+    if not isinstance(features.kernel, GaussianKernel):
+        header["kernel"] = described_kernel(features.kernel)
+    else:
+        header |= {
+            "variances": [float(v) for v in features.kernel.v_p],
+            "per_dimension": features.kernel.per_dimension,
+        }
+    if isinstance(features.kernel, MixedKernel):
+        header["layout"] = list(features.kernel.layout)
+    tensors = {"parameters": features.parameters, **numbers}
+    if features.scale is not None:
+        tensors |= {"centre": features.scale.centre, "spread": features.scale.spread}
+    if features.chosen_from is not None:
+        tensors["chosen_from"] = features.chosen_from
+    write_sealed(path, tensors, json.dumps(header), MISSING)
+
+
+def read_sketch(path: Path, device: torch.device | str) -> StoredSketch:
+    """The feature map, the header and all numbers; damaged files are refused by name."""
+    if not path.is_file():
+        raise SketchError(f"{path}: there is no such file.")
+    try:
+        found, header = read_sealed(path, MISSING)
+    except ValueError as error:
+        raise SketchError(f"{path}: damaged, or not a sketch ({error}).") from None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise SketchError(f"{path}: a safetensors file, but not a sketch of kermix.")
+    if header.get("version") != FORMAT_VERSION or header.get("features") not in MAPS:
+        raise SketchError(
+            f"{path}: written by another version of kermix (format {header.get('version')}, "
+            f"features {header.get('features')!r}; this one reads format {FORMAT_VERSION})."
+        )
+    tensors = {name: t.to(device) for name, t in found.items()}
+    try:
+        return StoredSketch(_map_of(header, tensors), header, tensors)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SketchError(f"{path}: damaged ({error}).") from None
+
+
+def _map_of(header: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureMap:
+    if header["features"] == KernelFeatures.kind:
+        made = KernelFeatures(
+            tensors["parameters"], kernel_of(header["kernel"]), tensors.get("chosen_from")
+        )
+        if fingerprint(made) != header.get("fingerprint"):
+            raise ValueError(FOREIGN_MAP)
+        return made
+    kernel = GaussianKernel(header["variances"], per_dimension=header["per_dimension"])
+    if "layout" in header:
+        codes, mismatch, columns = header["layout"]
+        kernel = MixedKernel(header["variances"], Layout(int(codes), mismatch, int(columns)))
+    features = GAUSSIAN_MAPS[header["features"]](tensors["parameters"], kernel)
+    scale = ColumnScale(tensors["centre"], tensors["spread"]) if "centre" in tensors else None
+    features = replace(features, scale=scale, chosen_from=tensors.get("chosen_from"))
+    if fingerprint(features) != header.get("fingerprint"):
+        raise ValueError(FOREIGN_MAP)
+    return features

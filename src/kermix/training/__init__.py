@@ -1,1 +1,1 @@
-"""Training: what is minimized, how variance and step size change, the loop, its checkpoints."""
+"""Training: a task, settings and data in, a trained network out; `loop` is the only one to step an optimizer."""

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from kermix.distributed import Strategy
+from kermix.distributed.loss import Strategy
 from kermix.errors import OptionError
-from kermix.models.mixture.continuous import ContinuousMixtureNetwork
-from kermix.models.mixture.generators import ConvDecoder, MLPGenerator
-from kermix.models.mixture.networks import MixtureNetwork, MixtureTable
-from kermix.models.mixture.priors import make_prior
-from kermix.models.mixture.scaled import ScaledModel, Scaler
+from kermix.networks.generators import ConvDecoder, MLPGenerator, make_prior
+from kermix.networks.mixture_networks import ContinuousMixtureNetwork, MixtureNetwork, MixtureTable
+from kermix.networks.scaled import ScaledModel, Scaler
 from kermix.training.loop import Trainer
-from kermix.training.rows import RowTask
+from kermix.training.samples_task import RowTask
 from kermix.training.schedules import VarianceSchedule, automatic_variance
 from kermix.training.settings import FitSettings
 

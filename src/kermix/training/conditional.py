@@ -1,4 +1,4 @@
-r"""Conditional mixtures: a context in, the distribution of a target out.
+"""Conditional mixtures: a context in, the distribution of a target out.
 
 Two stages, as for a fit without context. First a cost acts on the joint kernel
 $k_c(c, c') k_x(x, x')$, which for Gaussian kernels is one Gaussian kernel on contexts and
@@ -17,22 +17,21 @@ from torch import Tensor, nn
 
 from kermix.checks import check_option, check_samples
 from kermix.costs.losses import SVDLoss
-from kermix.distributed import Ranks
+from kermix.distributed.ranks import Ranks
 from kermix.errors import OptionError, RunError, ShapeError
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.models.mixture.networks import (
+from kermix.networks.mixture_networks import (
     ConditionalMixtureNetwork,
     CovarianceType,
     stratified_draw,
 )
-from kermix.models.mixture.scaled import Scaler
+from kermix.networks.scaled import Scaler
 from kermix.training.checkpoints import load_checkpoint
 from kermix.training.graphs import adam
-from kermix.training.loop import Trainer, gradients_on, load_model
+from kermix.training.loop import Forward, Task, Trainer, gradients_on, load_model
 from kermix.training.schedules import VarianceSchedule, learning_rate
 from kermix.training.settings import RefineName
-from kermix.training.task import Forward, Task
 
 __all__ = [
     "ConditionalModel",

@@ -1,11 +1,13 @@
 """The training loop, on Lightning Fabric: steps, reports, checkpoints, an orderly stop.
 
 Nothing else in kermix calls an optimizer. What is trained, and with what loss, is said by a
-`kermix.training.task.Task`::
+`kermix.training.loop.Task`::
 
     trainer = Trainer(RowTask(model, train, held_out, settings, variances), device="auto")
     ended = trainer.run(folder=Path("run"), on_step=..., on_report=..., should_stop=...)
     trainer.load(Path("run") / "last.safetensors")      # goes on where it stopped
+
+What the loop has to know about a training: batches, losses, reports and checkpoints.
 """
 
 import gc
@@ -13,19 +15,20 @@ import importlib
 import logging
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from kermix.distributed import Ranks
 from kermix.distributed.launch import check_ranks
+from kermix.distributed.ranks import Ranks
 from kermix.environment import is_rank
 from kermix.errors import (
     MissingExtraError,
@@ -35,8 +38,8 @@ from kermix.errors import (
     VarianceError,
     WeightError,
 )
-from kermix.training.averaging import RunningAverage
 from kermix.training.checkpoints import (
+    RunningAverage,
     load_checkpoint,
     optimizer_tensors,
     restore_optimizer,
@@ -44,9 +47,128 @@ from kermix.training.checkpoints import (
     tensors_of,
 )
 from kermix.training.graphs import StepGraph
-from kermix.training.task import Row, Task
 
-__all__ = ["Row", "Trainer", "gradients_on", "load_model", "make_fabric"]
+__all__ = ["Forward", "Row", "Task", "Trainer", "gradients_on", "load_model", "make_fabric"]
+
+Row: TypeAlias = dict[str, float]
+Forward: TypeAlias = Callable[..., Any]
+
+
+class Task(ABC):
+    """One kind of training, for the loop of `kermix.training.loop.Trainer` to run.
+
+    The loop calls `prepare` once, and then for each step `learning_rate`,
+    `batch` and `loss`. Steps are counted from 0. All random numbers of a step come
+    from `generator`, so that a training that was stopped goes on as if it had not been.
+
+    Attributes:
+        model: What is trained. A checkpoint holds its tensors as `model.*`.
+        generator: The source of the steps' random numbers. A checkpoint holds its state.
+        module: What Fabric wraps, to run it in the chosen precision and over all processes;
+            with None, `batch` and `loss` as a whole run in that precision.
+        average: The running mean of weights that the loop updates and reports look at, if any.
+        first_step: Where a training begins.
+        ended: Whether a training is over before its last step. Set by `report`.
+        keeps_best: Whether the checkpoint with the least `metric` of the reports is kept, too.
+        precision: The precision where none is asked for.
+        step_numbers: The `numbers` of the step that is computed, as a tensor on the device,
+            while a step is captured as a CUDA graph. Set by the loop.
+    """
+
+    model: nn.Module
+    generator: torch.Generator
+    module: nn.Module | None = None
+    average: RunningAverage | None = None
+    first_step: int = 0
+    ended: bool = False
+    keeps_best: bool = False
+    precision: str = "32-true"
+    step_numbers: Tensor | None = None  # (L,)
+
+    @property
+    @abstractmethod
+    def total(self) -> int:
+        """The number of the last step: where a training ends."""
+
+    @property
+    @abstractmethod
+    def reports_every(self) -> int:
+        """Steps between two reports; there is one at the end in any case."""
+
+    @abstractmethod
+    def prepare(self, fabric: Any, ranks: Ranks | None) -> list[torch.optim.Optimizer]:
+        """Bring model and data to the device of a Fabric; returns the optimizers.
+
+        A group of parameters may name its `share` of the learning rate.
+        """
+
+    @abstractmethod
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of a step."""
+
+    @abstractmethod
+    def batch(self, step: int) -> Any:
+        """The data of a step."""
+
+    @abstractmethod
+    def loss(self, forward: Forward | None, batch: Any, step: int) -> Tensor:
+        """The loss of a step; of several models side by side, one for each.
+
+        Where it has no graph, the task has sent gradients back by itself, with the Fabric's
+        `backward`, or has changed the model in closed form.
+
+        Args:
+            forward: The wrapped `module`.
+            batch: What `batch` returned.
+            step: Which step it is.
+        """
+
+    def kind(self, step: int) -> Hashable | None:
+        """What a step has in common with others, such that on a GPU one graph stands for all.
+
+        Steps of a kind differ in their `batch`, which is a nest of tensors on the device,
+        in the learning rate and in `numbers`. Their `loss` has no other use for the
+        number of the step, waits for no value, changes nothing but what a checkpoint holds, and
+        does so in place. With None, a step is computed by itself.
+        """
+        return None
+
+    def numbers(self, step: int) -> list[float]:
+        """What a loss takes from `step_numbers`; as many for every step of a training."""
+        return []
+
+    @abstractmethod
+    def failure(self, step: int) -> str:
+        """What to say when the loss of a step is not finite: where, and what may help."""
+
+    def begin(self) -> None:
+        """Called when a training begins or goes on."""
+        return
+
+    def report(self, step: int, loss: Tensor) -> Row:
+        """A row of the history, when so many steps are done; the loss is that of the last."""
+        return {"step": float(step), "loss": float(loss)}
+
+    def finish(self) -> None:
+        """Called at the end."""
+        return
+
+    def final(self) -> nn.Module | None:
+        """What to write at the end, as `model.safetensors`, if anything."""
+        return None
+
+    def content(self) -> dict[str, Any]:
+        """What else a checkpoint says, as JSON."""
+        return {}
+
+    def extras(self) -> dict[str, Tensor]:
+        """What else changes during training, by name."""
+        return {}
+
+    def restore(self, path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+        """Take `extras` from a checkpoint, or refuse it, before the rest is loaded."""
+        return
+
 
 TaskT = TypeVar("TaskT", bound=Task)
 
@@ -94,7 +216,7 @@ class Trainer(Generic[TaskT]):
         nodes: Nodes.
         last: Name of the checkpoint to go on from, in the folder of a run.
         graphs: Whether steps that allow for it are replayed as CUDA graphs on a GPU, see
-            `kermix.training.task.Task.kind`; otherwise each is launched from Python.
+            `kermix.training.loop.Task.kind`; otherwise each is launched from Python.
     """
 
     task: TaskT

@@ -6,8 +6,8 @@ from typing import Any, Literal, TypeAlias
 from kermix.checks import check_option
 from kermix.costs.formulas import MatrixForm
 from kermix.errors import OptionError
-from kermix.models.mixture.networks import CovarianceType
-from kermix.models.mixture.priors import PriorName
+from kermix.networks.generators import PriorName
+from kermix.networks.mixture_networks import CovarianceType
 
 __all__ = ["CostName", "FitSettings", "ModelName", "RefineName", "check_form"]
 

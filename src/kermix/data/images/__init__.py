@@ -1,1 +1,1 @@
-"""Images: sets by name, folders, IDX files, and their cache."""
+"""Images: files of public sets and folders in, labelled arrays or rows of pixels out."""

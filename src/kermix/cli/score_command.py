@@ -1,0 +1,137 @@
+"""`kermix score`: one log-density for each row, in the order of the rows."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kermix.cli.options import AS_FOUND, check_there, reads_tables
+from kermix.cli.output import print_lines, print_notes
+from kermix.cli.tables_command import (
+    check_writable,
+    counting,
+    csv_lines,
+    ids_of,
+    notes_to,
+    read_rows,
+    say,
+    table_run,
+    write_tables,
+)
+from kermix.data.readers.sniff import Reading
+from kermix.errors import OptionError, RunError
+from kermix.runs.folder import check_run
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["score"]
+
+
+@reads_tables
+def score(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    data: Annotated[str, typer.Argument(help="A built-in data set or a path, as for fit.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="File for the log-density of each row. By default it is printed."
+        ),
+    ] = None,
+    sort: Annotated[
+        bool, typer.Option("--sort", help="Rarest rows first, with their row numbers.")
+    ] = False,
+    id_column: Annotated[
+        str | None, typer.Option("--id", metavar="COLUMN", help="Column that identifies the rows.")
+    ] = None,
+    orders: Annotated[
+        int | None,
+        typer.Option(help="Table model: number of column orders to average over. By default 1."),
+    ] = None,
+    reading: Reading = AS_FOUND,
+) -> None:
+    """Log-density of each row of DATA under a fitted model, in nats.
+
+    For a model of one column (kermix classify --target), the log-density of that column given the
+    others.
+    """
+    check_run(run)
+    check_there(data)
+    import numpy as np
+    from pyarrow import array, table
+
+    from kermix.runs.folder import IMAGES, TABLE, TARGET, kind_of_run
+
+    kind = kind_of_run(run)
+    if kind == IMAGES:
+        raise RunError(f"{run}: a model of images has no density to score with.")
+    if out is not None:
+        check_writable(out)
+    if kind in (TABLE, TARGET):
+        named, ids, values = _by_table_model(run, data, reading, id_column, orders)
+    else:
+        if orders is not None:
+            raise OptionError(f"{run}: --orders is for the table model.")
+        named, ids, values = _by_mixture(run, data, reading, id_column)
+    order = np.argsort(values, kind="stable") if sort else np.arange(len(values))
+    labelled = sort or id_column is not None
+    if out is not None:
+        columns = {named: ids.take(array(order))} if labelled else {}
+        write_tables(out, [table({**columns, "log_density": values[order]})])
+    elif labelled:
+        names = [str(cell) for cell in ids.take(array(order)).to_pylist()]
+        pairs = zip(names, values[order], strict=True)
+        print_lines(csv_lines([[named, "log_density"], *([n, f"{v:.6f}"] for n, v in pairs)]))
+    else:
+        print_lines([f"{value:.6f}" for value in values])
+    mean, error = values.mean(), values.std() / len(values) ** 0.5
+    say(f"mean log-density {mean:.4f} ± {error:.4f} nats over {len(values)} rows")
+    if out is not None:
+        say(f"Log-densities: {out}")
+
+
+def _by_table_model(
+    folder: Path, data: str, reading: Reading, id_column: str | None, orders: int | None
+) -> tuple[str, Any, "np.ndarray"]:
+    """What names the rows, their names, and the log-density of each."""
+    run = table_run(folder)
+    frame = read_rows(run, data, reading, id_column)
+    named, ids = ids_of(frame, id_column)
+    with counting("score", frame.rows) as on_rows:
+        return named, ids, run.score(frame, orders=orders, on_rows=on_rows)
+
+
+def _by_mixture(
+    folder: Path, data: str, reading: Reading, id_column: str | None
+) -> tuple[str, Any, "np.ndarray"]:
+    """The same of a fit of numbers; of a table with more columns, those of the fit are used."""
+    import numpy as np
+    from pyarrow import array
+    from pyarrow import table as arrow_table
+
+    from kermix.data.loading import is_table, load
+    from kermix.data.readers.numeric_table import read_table, table_of_arrow
+    from kermix.data.readers.reading import read_frame
+    from kermix.fitting.samples_run import FitRun
+
+    run = FitRun.open(folder)
+    if not is_table(data):
+        if id_column is not None or reading.said():
+            raise OptionError(f"{data}: --id and how a table is read are for tables with columns.")
+        path = Path(data)
+        if path.is_file() and path.suffix.lower() in (".npy", ".npz"):
+            values = run.score(read_table(path)).numpy()
+        else:
+            dataset = load(data, seed=1)
+            print_notes(dataset.notes, notes_to())
+            values = run.score(dataset.values, dataset.columns).numpy()
+        return "row", array(np.arange(len(values))), values
+    frame, notes = read_frame(data, reading)
+    print_notes(notes, notes_to())
+    named, ids = ids_of(frame, id_column)
+    own = run.config["columns"]
+    names = own if set(own) <= set(frame.columns) else list(frame.columns)
+    columns = arrow_table({name: frame.columns[name] for name in names})
+    rows = table_of_arrow(columns, frame.name, None, first_row=frame.first_row)
+    print_notes(rows.notes() if not rows.dropped else [], notes_to())
+    return named, ids, run.score(rows).numpy()

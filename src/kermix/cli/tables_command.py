@@ -1,0 +1,307 @@
+"""`kermix impute`, and what `sample`, `score` and `predict` need for a run of the table model."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from kermix.cli.options import AS_FOUND, check_there, reads_tables
+from kermix.cli.output import check_output, plain, print_lines, print_notes
+from kermix.data.readers.common import listed
+from kermix.data.readers.sniff import Reading
+from kermix.errors import OptionError, TableError
+from kermix.runs.folder import check_run
+
+if TYPE_CHECKING:
+    from kermix.data.readers.csv_form import CsvForm
+    from kermix.data.readers.frames import Frame
+    from kermix.data.schema.schema import Schema
+    from kermix.tables.model.distribution import ColumnDistribution
+    from kermix.tables.runs.table_run import TableRun
+
+__all__ = [
+    "check_writable",
+    "counting",
+    "csv_lines",
+    "ids_of",
+    "impute",
+    "notes_to",
+    "predict_table",
+    "read_rows",
+    "sample_table",
+    "say",
+    "table_run",
+    "write_tables",
+]
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+FEW_CLASSES = 10  # whose probabilities are all written
+
+
+@reads_tables
+def impute(
+    run: Annotated[Path, typer.Argument(help="Run folder of the table model.")],
+    data: Annotated[Path, typer.Argument(help="A table with missing values, as for fit.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File for the completed table.")],
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of tables to write (OUT-1, OUT-2, ...), with gaps drawn at random in "
+            "each. By default one table, with the most likely values."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    reading: Reading = AS_FOUND,
+) -> None:
+    """Fill the gaps of a table with a fitted table model, and change nothing else."""
+    if draws is not None and draws < 1:
+        raise OptionError(f"--draws {draws}: must be at least 1.")
+    check_run(run)
+    check_there(data)
+    opened = table_run(run)
+    path = written_path(out, opened)
+    paths = [path] if draws is None else [_numbered(path, k + 1) for k in range(draws)]
+    for each in paths:
+        check_writable(each)
+    frame = read_rows(opened, data, reading)
+    gaps = sum(
+        frame.columns[c.name].null_count for c in opened.schema.modelled if c.name in frame.columns
+    )
+    with counting("impute", frame.rows * (draws or 1)) as on_rows:
+        found = opened.impute(frame, draws=draws, seed=seed, on_rows=on_rows)
+    for each, table in zip(paths, [found] if draws is None else found, strict=True):
+        _write_filled(each, data, frame, table, [c.name for c in opened.schema.modelled])
+    where = f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
+    say(f"Filled {gaps} gaps in {frame.rows} rows: {where}")
+
+
+def sample_table(
+    run: "TableRun",
+    out: Path,
+    n: int,
+    seed: int,
+    given: Sequence[str],
+    safe: bool,
+    deduplicate: bool = False,
+    min_distance: float | None = None,
+) -> Path:
+    """Write rows of the model, part by part; returns where they are."""
+    path = written_path(out, run)
+    check_writable(path)
+    known = parse_given(given, run.schema)
+    with counting("sample", n) as on_rows:
+        drawn = run.sample_parts(
+            n, seed, known, deduplicate=deduplicate, min_distance=min_distance
+        )
+        parts = _counted(drawn, on_rows)
+        write_tables(path, parts, safe, run.csv_form(path.name))
+    return path
+
+
+def predict_table(
+    run: "TableRun",
+    data: Path,
+    out: Path | None,
+    target: str | None,
+    reading: Reading,
+    *,
+    every: bool = False,
+    id_column: str | None = None,
+) -> None:
+    """Print or write, for each row, the target's probabilities, or its median, mean, quantiles."""
+    import pyarrow as arrow
+
+    if out is not None:
+        check_writable(out)
+    frame = read_rows(run, data, reading, id_column)
+    named, ids = ids_of(frame, id_column)
+    tables, start = [], 0
+    with counting("predict", frame.rows) as on_rows:
+        for found in run.conditionals(frame, target):
+            rows = ids.slice(start, len(found))
+            start += len(found)
+            tables.append(arrow.table({named: rows, **_predicted(found, every)}))
+            on_rows(len(found))
+    missing = run.missing_columns(frame, target)
+    if missing:
+        say(
+            f"{frame.name} has no {listed(missing)}: treated as missing. "
+            f"{run.told_of_open_cells()}".strip()
+        )
+    if out is not None:
+        write_tables(out, tables)
+        say(f"{frame.rows} predictions in {out}")
+        return
+    shown = [list(tables[0].column_names)]
+    for part in tables:
+        shown += [[_cell(v) for v in row.values()] for row in part.to_pylist()]
+    print_lines(csv_lines(shown))
+    say(f"{frame.rows} predictions")
+
+
+def _predicted(found: "ColumnDistribution", every: bool) -> dict[str, Any]:
+    name = found.column.name
+    if found.is_number:
+        cells = {f"{name} {share:.0%}": found.quantile_cells(share) for share in QUANTILES}
+        # A time has no mean: the middle between two days is not a number of anything.
+        mean = {} if found.column.kind == "time" else {f"{name} mean": found.mean()}
+        return {name: found.quantile_cells(0.5), **mean, **cells}
+    chances = found.filled
+    cells = {name: found.most_likely(), "probability": chances.max(1)}
+    if every or chances.shape[1] <= FEW_CLASSES:
+        shown = found.names[: chances.shape[1]]
+        cells |= {f"p({n})": chances[:, k] for k, n in enumerate(shown)}
+    return cells
+
+
+def table_run(folder: Path) -> "TableRun":
+    """The run in a folder, which must be one of the table model, of all columns or of one."""
+    from kermix.runs.folder import TARGET, kind_of_run
+    from kermix.tables.runs.table_run import TableRun
+    from kermix.tables.runs.target_run import TargetRun
+
+    return (TargetRun if kind_of_run(folder) == TARGET else TableRun).open(folder)
+
+
+def read_rows(
+    run: "TableRun", data: str | Path, reading: Reading, id_column: str | None = None
+) -> "Frame":
+    """Rows of a file, read as the run's own, unless something else is said."""
+    from kermix.data.readers.reading import read_frame
+
+    frame, notes = read_frame(str(data), run.reading(reading))
+    names = {*run.schema.names, id_column}
+    more = [name for name in frame.columns if name not in names]
+    if more:
+        notes = [
+            *notes,
+            f"{frame.name}: ignoring columns that the run does not have: {', '.join(more)}",
+        ]
+    print_notes(notes, notes_to())
+    return frame
+
+
+def parse_given(texts: Sequence[str], schema: "Schema") -> dict[str, Any] | None:
+    """Conditions that were written as NAME=VALUE; an empty value is a gap.
+
+    Example:
+        >>> from kermix.data.schema.schema import Schema
+        >>> schema = Schema.of({"sex": ["f", "m"] * 20, "age": [20.5, 31.5, 42.25, 18.0] * 10})
+        >>> parse_given(["sex=m"], schema)["sex"].to_pylist()
+        ['m']
+    """
+    from kermix.tables.model.conditioning import given_cell, nearest
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        names = [name for name in schema.names if text.startswith(f"{name}=")]
+        if not names:
+            name, equals, _ = text.partition("=")
+            told = f"there is no column {name}" if equals else "write COLUMN=VALUE"
+            raise OptionError(f"--given {text}: {told}{nearest(name, schema.names)}")
+        name = max(names, key=len)
+        if name in found:
+            raise OptionError(f"--given {text}: {name} is given twice.")
+        found[name] = given_cell(schema, name, text[len(name) + 1 :] or None, f"--given {text}")
+    return found or None
+
+
+def written_path(out: Path, run: "TableRun") -> Path:
+    """Where to write: a name without an ending gets that of the run's data."""
+    return out if out.suffix else out.with_name(out.name + run.config["form"])
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a table that cannot be written, before the work."""
+    from kermix.data.writing import WRITABLE
+
+    if not path.name.lower().endswith(WRITABLE):
+        raise OptionError(f"{path}: the name must end in one of {', '.join(WRITABLE)}.")
+    check_output(path)
+
+
+def _numbered(path: Path, number: int) -> Path:
+    name, dot, ending = path.name.partition(".")
+    return path.with_name(f"{name}-{number}{dot}{ending}")
+
+
+def ids_of(frame: "Frame", column: str | None) -> tuple[str, Any]:
+    """What names the rows, and their names: a column, or their numbers in the file."""
+    import numpy as np
+    import pyarrow as arrow
+
+    if column is None:
+        return "row", arrow.array(np.arange(frame.rows) + frame.first_row)
+    if column not in frame.columns:
+        raise TableError(
+            f"{frame.name} has no column {column}; it has {', '.join(frame.columns)}."
+        )
+    return column, arrow.chunked_array(frame.columns[column]).combine_chunks()
+
+
+def _write_filled(
+    path: Path, data: Path, frame: "Frame", table: Any, names: Sequence[str]
+) -> None:
+    """Write a table without gaps; of a text file, all other cells stay as they were written."""
+    from kermix.data.writing import filled_text, is_text
+
+    if frame.form is None or not is_text(path):
+        write_tables(path, [table])
+        return
+    form = frame.form.between(data.name, path.name)
+    # Several files that make one table are written as one, in the form of the first.
+    parts = filled_text(data, frame, table, names) if data.is_file() else [table]
+    write_tables(path, parts, form=form)
+
+
+def write_tables(
+    path: Path, parts: Any, safe: bool = False, form: "CsvForm | None" = None
+) -> None:
+    """Write Arrow tables to one file, one after the other."""
+    from kermix.data.writing import table_writer
+
+    with table_writer(path, safe, form) as writer:
+        for part in parts:
+            writer.write(part)
+
+
+def _counted(parts: Iterator[Any], on_rows: Callable[[int], None]) -> Iterator[Any]:
+    for part in parts:
+        yield part
+        on_rows(len(part))
+
+
+@contextmanager
+def counting(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar of rows on the terminal, beside what is printed for programs."""
+    from kermix.runs.train import progress_bar
+
+    with progress_bar(label, total, console=notes_to()) as (bar, task):
+        yield lambda rows: bar.advance(task, rows)
+
+
+def csv_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines of a text file."""
+    import csv
+    import io
+
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()[:-1].split("\n")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def notes_to() -> Console:
+    """Where notes go: beside what is printed for programs."""
+    return Console(stderr=True)
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    notes_to().print(plain(text), markup=False, highlight=False, soft_wrap=True)

@@ -1,1 +1,0 @@
-"""Compare two data sets: permutation tests, measures with error bars, sketches, drift."""

@@ -1,0 +1,1 @@
+"""Schemas: columns in, their kinds, codes and normal scores out, and back."""

@@ -1,0 +1,462 @@
+"""A schema: what the columns of a table are, and the way to codes and numbers and back.
+
+Rows of a table as codes and numbers.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.checks import check_count, check_option
+from kermix.data.readers.common import KINDS, listed
+from kermix.data.readers.frames import (
+    FRAME_KINDS,
+    ColumnType,
+    Frame,
+    arrow_type,
+    as_frame,
+    build_frame,
+)
+from kermix.data.readers.reading import read_alike, read_frame
+from kermix.data.readers.sniff import Reading
+from kermix.data.schema.columns import UNKNOWN, CategoryColumn, Column, NumberColumn, family
+from kermix.data.schema.kinds import (
+    Judge,
+    LeftOutColumn,
+    check_same_names,
+    chosen_columns,
+    pooled_column,
+)
+from kermix.data.schema.monotone import MonotoneMap
+from kermix.errors import OptionError, SchemaError
+from kermix.files import whole_file
+
+__all__ = ["EncodedTable", "Schema", "Unseen"]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedTable:
+    """Rows as codes and numbers.
+
+    Attributes:
+        codes: int64, (rows, modelled columns). Codes of a column are `0 ... code_count - 1`. For a
+            number or a time, 0 is its continuous part and the next codes are its atoms; for a
+            category, each value has a code. The last code is "missing", if the column has missing
+            values. -1 means that a cell is unknown (see `Schema.encode`).
+        values: float64, (rows, numbers and times). Normal scores where the code is 0, and 0
+            elsewhere.
+        frame: The caller's kind of table, which `Schema.decode` returns.
+    """
+
+    codes: np.ndarray
+    values: np.ndarray
+    frame: str = "pandas"
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: Any) -> "EncodedTable":
+        """Some of the rows, by a slice, a mask or numbers."""
+        return replace(self, codes=self.codes[rows], values=self.values[rows])
+
+    def tensors(
+        self, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
+    ) -> tuple[Tensor, Tensor]:
+        """Codes and values as tensors."""
+        codes = torch.from_numpy(np.ascontiguousarray(self.codes))
+        values = torch.from_numpy(np.ascontiguousarray(self.values))
+        return codes.to(device), values.to(device, dtype)
+
+
+Kind: TypeAlias = Literal["category", "number", "time", "constant", "key", "text"]
+Unseen: TypeAlias = Literal["error", "other", "unknown"]
+FORMAT, VERSION = "kermix schema", 1
+
+
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """The kinds of the columns of a table; `of` learns them.
+
+    Attributes:
+        columns: All columns in the table's order.
+        frame: The kind of table it was learned from.
+
+    Example:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"color": list("rgb") * 20, "size": [0.5, 1.25, 2.0] * 20})
+        >>> schema = Schema.of(table)
+        >>> print(schema)
+        column  kind      type     gaps  codes
+        color   category  str      0 %       3  3 values: b, g, r
+        size    number    float64  0 %       4  0.5 to 2, 2 decimals, 3 atoms
+        >>> encoded = schema.encode(table)
+        >>> encoded.codes[:2].tolist()
+        [[2, 1], [1, 2]]
+        >>> schema.decode(encoded).equals(table)
+        True
+    """
+
+    columns: tuple[Column, ...]
+    frame: str = "pandas"
+
+    @classmethod
+    def of(
+        cls,
+        *tables: Any,
+        kinds: Mapping[str, Kind] | None = None,
+        columns: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        category_up_to: int = 20,
+        atom_share: float = 0.004,
+        atoms_up_to: int = 300,
+        fold_below: int | None = None,
+    ) -> "Schema":
+        """Learn the kinds, values, ranges and scales of columns.
+
+        Several tables are pooled: the schema depends on all of their rows together, and neither on
+        the order of the rows nor on which table a row is from.
+
+        Args:
+            *tables: pandas, Polars or Arrow tables, dictionaries of columns, arrays, or files.
+            kinds: Kinds of columns by name, to override the detected ones: "category", "number",
+                "time", "constant", "key" or "text". The last two are not modelled.
+            columns: Columns to use; by default all.
+            exclude: Columns to ignore.
+            category_up_to: Integers with at most this many distinct values are a category.
+            atom_share: A value with at least this share of the rows is an atom.
+            atoms_up_to: If a number column has at most this many distinct values, each occurring
+                ten times on average, all of them are atoms.
+            fold_below: Values of a category that occur less often than this become "other", as do
+                unseen values later. None means no "other".
+        """
+        if not tables:
+            raise SchemaError("Schema.of needs a table.")
+        check_count("category_up_to", category_up_to, 0)
+        check_count("atoms_up_to", atoms_up_to, 0)
+        if fold_below is not None:
+            check_count("fold_below", fold_below, 0)
+        files = iter(read_alike([t for t in tables if isinstance(t, str | Path)]))
+        frames = [
+            next(files)[0]
+            if isinstance(t, str | Path)
+            else as_frame(t, "table" if len(tables) == 1 else f"table {k + 1}")
+            for k, t in enumerate(tables)
+        ]
+        first = frames[0]
+        names = chosen_columns(first, columns, exclude)
+        for frame in frames[1:]:
+            check_same_names(names, first, frame, columns is None, exclude)
+        wanted = dict(kinds or {})
+        for name, kind in wanted.items():
+            if name not in names:
+                raise OptionError(f"kinds: there is no column {name}; there are {listed(names)}.")
+            check_option(f"kinds[{name!r}]", kind, KINDS)
+        if not any(f.rows for f in frames):
+            raise SchemaError(f"{first.name}: there are no rows in it.")
+        judge = Judge(category_up_to, atom_share, atoms_up_to, fold_below)
+        found = []
+        for name in names:
+            own, pieces = pooled_column(name, frames)
+            found.append(judge.column(name, own, pieces, wanted.get(name), first.name))
+        return cls(tuple(found), first.kind)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self.columns)
+
+    def __getitem__(self, name: str) -> Column:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise SchemaError(f"There is no column {name}; there are {listed(self.names)}.")
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of all columns."""
+        return tuple(c.name for c in self.columns)
+
+    @property
+    def text_names(self) -> tuple[str, ...]:
+        """Names of the columns that are text, which may look like numbers in another table."""
+        return tuple(c.name for c in self.columns if c.type.arrow in ("string", "large_string"))
+
+    def reading(self, **said: Any) -> Reading:
+        """Options to read a file with these columns, in addition to the user's."""
+        numbers = tuple(
+            c.name for c in self.columns if family(arrow_type(c.type.arrow)) == "numbers"
+        )
+        return Reading(**{**said, "known_text": self.text_names, "known_numbers": numbers})
+
+    @cached_property
+    def modelled(self) -> tuple[CategoryColumn | NumberColumn, ...]:
+        """The columns that have codes, in the order of `EncodedTable.codes`."""
+        return tuple(c for c in self.columns if isinstance(c, CategoryColumn | NumberColumn))
+
+    @cached_property
+    def numbers(self) -> tuple[NumberColumn, ...]:
+        """Numbers and times, in the order of `EncodedTable.values`."""
+        return tuple(c for c in self.columns if isinstance(c, NumberColumn))
+
+    @cached_property
+    def left_out(self) -> tuple[LeftOutColumn, ...]:
+        """Constants, keys and free text."""
+        return tuple(c for c in self.columns if isinstance(c, LeftOutColumn))
+
+    @cached_property
+    def number_columns(self) -> np.ndarray:
+        """Which columns of the codes the values belong to, (numbers,)."""
+        return np.array([k for k, c in enumerate(self.modelled) if c.has_continuous], np.int64)
+
+    @property
+    def code_counts(self) -> tuple[int, ...]:
+        """How many codes each modelled column has."""
+        return tuple(c.code_count for c in self.modelled)
+
+    def notes(self) -> list[str]:
+        """Which columns are not modelled, one sentence per kind."""
+        told = []
+        for what, plural in (("constant", "constants"), ("key", "keys"), ("text", "free text")):
+            names = [c.name for c in self.left_out if c.what == what]
+            if names:
+                told.append(f"Left out as {plural}: {listed(names)}.")
+        return told
+
+    def encode(
+        self, table: Any, *, unseen: Unseen = "error", name: str = "table", extra: bool = False
+    ) -> EncodedTable:
+        """Rows as codes and numbers; a table that does not match is refused.
+
+        Args:
+            table: As for `of`.
+            unseen: What to do with unseen values of a category: an error, "other" (if the schema
+                has it), or "unknown", the code -1, which missing values also get if the schema has
+                no code for them.
+            name: Name of the table in messages.
+            extra: Whether to ignore columns that the schema does not have.
+        """
+        check_option("unseen", unseen, ("error", "other", "unknown"))
+        if isinstance(table, str | Path):
+            frame, _ = read_frame(table, self.reading())
+        else:
+            frame = as_frame(table, name)
+        self._check_names(frame, extra)
+        codes = np.empty((frame.rows, len(self.modelled)), np.int64)
+        values = np.zeros((frame.rows, len(self.numbers)))
+        number = 0
+        for k, column in enumerate(self.modelled):
+            cells = frame.columns[column.name]
+            if isinstance(column, NumberColumn):
+                _check_mixed(column, frame)
+                codes[:, k], values[:, number] = column.encode(
+                    cells, frame.name, unseen, frame.first_row
+                )
+                number += 1
+            else:
+                _check_mixed(column, frame)
+                codes[:, k] = column.encode(cells, frame.name, unseen, frame.first_row)
+        return EncodedTable(codes, values, frame.kind)
+
+    def decode(self, encoded: EncodedTable, frame: str | None = None) -> Any:
+        """The table of codes and numbers, in the caller's kind of table.
+
+        Numbers are rounded to the column's decimals and kept inside its range; constants come
+        back, keys are renumbered, free text is dropped.
+
+        Args:
+            encoded: Codes and numbers, from a table or a model.
+            frame: "pandas", "polars", "arrow", "dict" or "array"; by default that of the table
+                that was encoded.
+        """
+        kind = encoded.frame if frame is None else frame
+        check_option("frame", kind, FRAME_KINDS)
+        arrays = self.decoded_columns(encoded)
+        types = {c.name: c.type for c in self.columns if c.name in arrays}
+        return build_frame(kind, arrays, types, len(encoded))
+
+    def decoded_columns(self, encoded: EncodedTable) -> dict[str, Any]:
+        """The columns of `decode` as plain Arrow arrays."""
+        self._check_encoded(encoded)
+        rows = len(encoded)
+        places = {c.name: k for k, c in enumerate(self.modelled)}
+        numbers = {c.name: k for k, c in enumerate(self.numbers)}
+        arrays = {}
+        for column in self.columns:
+            if isinstance(column, LeftOutColumn):
+                array = column.decode(rows)
+            elif isinstance(column, NumberColumn):
+                scores = encoded.values[:, numbers[column.name]]
+                array = column.decode(encoded.codes[:, places[column.name]], scores)
+            else:
+                assert isinstance(column, CategoryColumn)
+                array = column.decode(encoded.codes[:, places[column.name]])
+            if array is not None:
+                arrays[column.name] = array
+        return arrays
+
+    def log_derivative(self, encoded: EncodedTable) -> np.ndarray:  # (rows, numbers)
+        """Logarithms of the derivatives of the maps to normal scores, in the user's units.
+
+        A log-density of codes and scores plus the sum of a row is the log-density of the row in
+        the user's units (seconds for times); codes count by counting measure, so it is 0 where a
+        cell has no continuous part.
+        """
+        return self._of_numbers(encoded, "log_derivative")
+
+    def positions(self, encoded: EncodedTable) -> np.ndarray:  # (rows, numbers)
+        """Normal scores of all numbers, including atoms; 0 for missing values."""
+        return self._of_numbers(encoded, "positions")
+
+    def _of_numbers(self, encoded: EncodedTable, method: str) -> np.ndarray:
+        self._check_encoded(encoded)
+        found = np.zeros(encoded.values.shape)
+        for k, (place, column) in enumerate(zip(self.number_columns, self.numbers, strict=True)):
+            found[:, k] = getattr(column, method)(encoded.codes[:, place], encoded.values[:, k])
+        return found
+
+    def _check_encoded(self, encoded: EncodedTable) -> None:
+        shapes = encoded.codes.shape, encoded.values.shape
+        rows = len(encoded)
+        if shapes != ((rows, len(self.modelled)), (rows, len(self.numbers))):
+            raise SchemaError(
+                f"codes have shape {shapes[0]} and values {shapes[1]}; the schema has "
+                f"{len(self.modelled)} columns with codes, {len(self.numbers)} of them numbers."
+            )
+        if rows and len(self.modelled):
+            low, high = encoded.codes.min(0), encoded.codes.max(0)
+            bad = (low < UNKNOWN) | (high >= np.array(self.code_counts))
+            if bad.any():
+                column = self.modelled[int(bad.argmax())]
+                raise SchemaError(
+                    f"codes of column {column.name} go from {low[bad.argmax()]} to "
+                    f"{high[bad.argmax()]}; it has {column.code_count} codes."
+                )
+        if not np.isfinite(encoded.values).all():
+            raise SchemaError("values hold NaN or infinite numbers.")
+
+    def _check_names(self, frame: Frame, extra: bool) -> None:
+        needed = [c.name for c in self.modelled]
+        gone = [n for n in needed if n not in frame.columns]
+        if gone:
+            raise SchemaError(
+                f"{frame.name}: there is no column {listed(gone)}, which the schema has; there "
+                f"are {listed(frame.columns)}."
+            )
+        known = set(self.names)
+        more = [n for n in frame.columns if n not in known]
+        if more and not extra:
+            raise SchemaError(
+                f"{frame.name}: the schema has no column {listed(more)}; it has "
+                f"{listed(self.names)}. Leave it out, or use extra=True."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The schema as a dictionary, ready for JSON."""
+        columns = [c.to_dict() for c in self.columns]
+        return {"format": FORMAT, "version": VERSION, "frame": self.frame, "columns": columns}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "Schema":
+        """The schema from its dictionary."""
+        if not isinstance(saved, Mapping) or saved.get("format") != FORMAT:
+            raise SchemaError(f"This is not a {FORMAT}.")
+        if saved.get("version") != VERSION:
+            raise SchemaError(
+                f"The schema has version {saved.get('version')}; this kermix reads {VERSION}."
+            )
+        try:
+            return cls(tuple(_column(c) for c in saved["columns"]), saved["frame"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise SchemaError(f"The schema is damaged ({error}).") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the schema as JSON."""
+        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
+        with whole_file(Path(path)) as part:
+            part.write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Schema":
+        """Read a saved schema."""
+        try:
+            saved = json.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise SchemaError(f"{path}: there is no such file.") from None
+        except (OSError, ValueError) as error:
+            raise SchemaError(f"{path}: not a readable schema ({error}).") from None
+        try:
+            return cls.from_dict(saved)
+        except SchemaError as error:
+            raise SchemaError(f"{path}: {error}") from None
+
+    def table(self) -> list[list[str]]:
+        """One row of text per column."""
+        lines = []
+        for c in self.columns:
+            gaps = f"{100 * c.gaps:.3g} %"
+            codes = str(c.code_count) if c.code_count else ""
+            lines.append([c.name, c.kind, _type_name(c.type), gaps, codes, c.details()])
+        return lines
+
+    def __str__(self) -> str:
+        rows = [["column", "kind", "type", "gaps", "codes", ""], *self.table()]
+        widths = [max(len(r[k]) for r in rows) for k in range(5)]
+        lines = []
+        for row in rows:
+            cells = [c.ljust(w) for c, w in zip(row[:4], widths[:4], strict=True)]
+            lines.append("  ".join([*cells, row[4].rjust(widths[4]), row[5]]).rstrip())
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"Schema({len(self.columns)} columns: {listed(self.names)})"
+
+    def __rich__(self) -> Any:
+        from rich.markup import escape
+        from rich.table import Table
+
+        shown = Table(box=None, pad_edge=False)
+        for head in ("column", "kind", "type", "gaps", "codes", ""):
+            shown.add_column(head, justify="right" if head in ("gaps", "codes") else "left")
+        for row in self.table():
+            shown.add_row(*(escape(cell) for cell in row))
+        return shown
+
+
+def _type_name(kind: ColumnType) -> str:
+    shown = kind.shown
+    if kind.declared is not None:
+        return "ordered" if kind.ordered else "categorical"
+    return kind.arrow if shown == "arrow" else shown
+
+
+def _check_mixed(column: Column, frame: Frame) -> None:
+    given = frame.types[column.name]
+    if given.mixed != column.type.mixed:
+        raise SchemaError(
+            f"{frame.name}, column {column.name}: objects of "
+            f"{'several types' if given.mixed else 'one type'}, but the schema says otherwise."
+        )
+
+
+def _column(saved: dict[str, Any]) -> Column:
+    fields = dict(saved)
+    kind = fields.pop("kind")
+    fields["type"] = ColumnType.from_dict(fields["type"])
+    if kind == "category":
+        return CategoryColumn(**{**fields, "values": tuple(fields["values"])})
+    if kind in ("number", "time"):
+        fields["map"] = MonotoneMap.from_dict(fields["map"])
+        fields["atoms"] = np.array(fields["atoms"], dtype=np.float64)
+        fields["text"] = None if fields["text"] is None else tuple(fields["text"])
+        return NumberColumn(**fields)
+    if kind in ("constant", "key", "text"):
+        return LeftOutColumn(what=kind, **fields)
+    raise ValueError(f"{kind!r} is not a kind of column")

@@ -1,1 +1,0 @@
-"""Tables: readers of files and frames, whole or in batches."""

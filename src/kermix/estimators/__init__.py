@@ -1,0 +1,1 @@
+"""Estimators with the interface of scikit-learn: arrays in, fitted mixtures and product networks out."""

@@ -1,0 +1,439 @@
+"""Fit a model to data: what `kermix fit` does, as a function.
+
+Which model a fit takes, and with which settings: of rows, of images, of a table.
+
+Which kind of run a folder holds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from kermix.checks import check_option
+from kermix.data.dataset import Dataset
+from kermix.data.loading import IMAGE_SETS, is_table, load
+from kermix.data.readers.addresses import is_pattern
+from kermix.data.readers.common import load_pyarrow
+from kermix.data.readers.frames import Frame
+from kermix.data.readers.numeric_table import Source, Table, read_table, table_of_arrow
+from kermix.data.readers.sniff import Reading
+from kermix.distributed.launch import check_ranks
+from kermix.environment import is_rank, world_of_environment
+from kermix.errors import OptionError
+from kermix.files import whole_file, write_array
+from kermix.fitting.samples_run import FitRun
+from kermix.images.classifier_run import ClassifyRun
+from kermix.images.generator_run import ASKED, MODEL_OPTIONS, ImageRun, suits_images
+from kermix.images.generator_settings import ImageSettings
+from kermix.runs.folder import FIT, check_new_folder, kind_of_run, next_free_folder
+from kermix.runs.run import KEPT, Run
+from kermix.runs.train import complete
+from kermix.tables.runs.table_fit import (
+    READING,
+    TABLE_SETTINGS,
+    TypedTable,
+    begin_table_fit,
+    is_contested,
+    typed_table,
+    why_table_model,
+)
+from kermix.tables.runs.table_run import TableRun
+from kermix.tables.runs.target_run import TargetRun
+from kermix.tables.runs.training_data import is_large, look_at_large
+from kermix.training.loop import gradients_on
+from kermix.training.settings import FitSettings
+
+__all__ = [
+    "OF_TABLES",
+    "SETTINGS",
+    "TO_BOTH",
+    "begin_fit",
+    "can_be_contested",
+    "check_settings",
+    "fit",
+    "image_settings",
+    "open_run",
+    "reason_for_disk",
+    "reason_for_table_model",
+    "reopen",
+    "resume",
+    "row_settings",
+    "suits_image_models",
+]
+
+RUNS: tuple[type[Run], ...] = (FitRun, ImageRun, ClassifyRun, TableRun, TargetRun)
+KINDS = {run.kind: run for run in RUNS}
+
+
+def open_run(folder: Path | str) -> Run:
+    """The run in a folder, of whichever kind it is."""
+    # A folder that is no run is refused by name when it is opened.
+    return KINDS.get(kind_of_run(Path(folder)) or FIT, FitRun).open(folder)
+
+
+SMALLEST_SIDE = 4
+OF_IMAGES = ("code", "spaces", "encoder_steps", "chunk")
+SETTINGS = {field.name for field in fields(FitSettings)} | {*ASKED} | TABLE_SETTINGS
+OF_TABLES = TABLE_SETTINGS - {field.name for field in fields(FitSettings)} - {*ASKED}
+TO_BOTH = (TABLE_SETTINGS - OF_TABLES - {"components", "average"}) | {"model"}
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse names that neither a fit of rows nor one of images has, and bad values of rows."""
+    unknown = sorted(set(settings) - SETTINGS)
+    if unknown:
+        raise OptionError(
+            f"There is no setting {unknown[0]!r}; there are {', '.join(sorted(SETTINGS))}."
+        )
+    mixed = sorted(set(settings) & OF_TABLES)
+    if mixed and settings.get("model") not in (None, "table"):
+        raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
+    if settings.get("model") not in ("codes", "code-mixture", "table"):
+        left = {*OF_IMAGES, *OF_TABLES}
+        FitSettings(**{k: v for k, v in settings.items() if k not in left and v is not None})
+
+
+def suits_image_models(dataset: Dataset, settings: Mapping[str, Any]) -> bool:
+    """Whether data are fitted as images: they are some, and no model of rows is asked for."""
+    model = settings.get("model")
+    if model is not None and model not in MODEL_OPTIONS.values():
+        return False
+    return suits_images(dataset) and settings.get("cost") != "likelihood"
+
+
+def row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> FitSettings:
+    """Settings of a fit of rows, which are images or not."""
+    if settings.get("model") in ("codes", "code-mixture") or set(settings) & set(OF_IMAGES):
+        raise OptionError(
+            f"{dataset.name}: model='codes' and 'code-mixture', {', '.join(OF_IMAGES)} are for "
+            "square images of at least 16 pixels (use size to resize them)."
+        )
+    unused = sorted(set(settings) & OF_TABLES)
+    if unused:
+        raise OptionError(
+            f"{dataset.name}: {unused[0]} is a setting of the table model, but no column varies."
+        )
+    chosen = FitSettings(**{name: value for name, value in settings.items() if value is not None})
+    unsaid = "model" not in settings and not settings.get("refine_steps")
+    if unsaid and dataset.image is not None and chosen.cost != "likelihood":
+        square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
+        chosen = replace(chosen, model="conv" if square else "generator")
+    return chosen.for_data(len(dataset.values)).quick() if quick else chosen
+
+
+def image_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> ImageSettings:
+    """Settings of a fit of images, by default those that suit them."""
+    chosen = dict(settings)
+    unused = sorted(set(chosen) - set(ASKED))
+    if unused:
+        raise OptionError(
+            f"{unused[0]} does not apply to a fit of images; these take {', '.join(ASKED)}."
+        )
+    if "model" in chosen:
+        chosen["model"] = {v: k for k, v in MODEL_OPTIONS.items()}[chosen["model"]]
+    assert dataset.image is not None
+    base = ImageSettings.for_images(dataset.name, dataset.image)
+    if chosen.get("model") == "mixture":
+        base = replace(base, spaces=("codes",), model="mixture", refine_steps=25)
+    return replace(base.quick() if quick else base, **chosen)
+
+
+def reason_for_table_model(
+    found: TypedTable, settings: Mapping[str, Any], target: str | None
+) -> str | None:
+    """Why a table is for the table model; None if it is not, or another model was asked for."""
+    if set(settings) - TO_BOTH - OF_TABLES or "model" in settings or not found.schema.modelled:
+        return None
+    why = why_table_model(found.schema, found.frame.rows)
+    if why is None and target is not None:
+        return "a target is named"
+    if why is None and set(settings) & OF_TABLES:
+        return f"{min(set(settings) & OF_TABLES)} is a setting of it"
+    return why
+
+
+def reason_for_disk(
+    data: Source,
+    look: Mapping[str, Any],
+    rows: int | None,
+    settings: Mapping[str, Any],
+    from_disk: bool | None,
+) -> str | None:
+    """Why a table is trained from disk, as a sentence; None if it is not."""
+    other = bool(set(settings) - TO_BOTH - OF_TABLES) or settings.get("model", "table") != "table"
+    table = isinstance(data, str | Path) and is_table(data) and rows is None and not other
+    if from_disk and not table:
+        raise OptionError(
+            f"from_disk: {data if isinstance(data, str | Path) else 'what is in memory'} cannot "
+            "be trained from disk, which is only for all rows of a file with the table model."
+        )
+    if from_disk is False or not table:
+        return None
+    assert isinstance(data, str | Path)
+    if from_disk:
+        return f"{Path(data).name} is read in blocks and trained from disk."
+    return is_large(data, Reading(**{n: v for n, v in look.items() if v is not None}))
+
+
+def can_be_contested(found: TypedTable, settings: Mapping[str, Any]) -> bool:
+    """Whether nobody has said which model is to be fitted, and held-out rows can decide."""
+    return not set(settings) - TO_BOTH and "model" not in settings and is_contested(found)
+
+
+STRATEGIES = ("auto", "gather", "shard", "moments")
+
+
+def fit(
+    data: Source,
+    *,
+    out: str | Path | None = None,
+    quick: bool = False,
+    show: bool = False,
+    **options: Any,
+) -> FitRun | ImageRun | TableRun:
+    """Fit a mixture, a table model or a generator to data: train, draw samples, write a report.
+
+    The result is a run folder like that of `kermix fit`, which also works with `kermix resume`,
+    `sample` and `score`.
+
+    Args:
+        data: A built-in data set (`"moons"`), an image data set (`"mnist"`), a path, or rows in
+            memory: a data frame, an array, a tensor; these are copied into the folder. A table
+            with categories, missing values, times or integers is fitted with the table model
+            (`kermix.TableModel`); for a table of numbers, a mixture in closed form is fitted too,
+            and held-out rows decide. `model` overrides this: `"table"`, `"mixture"`, ...; arrays,
+            and settings that only a mixture has, mean `"mixture"`.
+        out: Run folder, which must not exist; by default `runs/NAME`.
+        quick: Whether to use fewer steps and components, for a first look.
+        show: Whether to show a progress bar.
+        options: `rows`, `data_root` and `size` of data that are read; of tables `columns`,
+            `exclude`, `kinds`, `delimiter`, `decimal`, `encoding`, `header`, `target` and
+            `from_disk` (train from rows encoded in the run folder; by default if they do not fit
+            in half of the free memory); `device`, `precision`, `devices`, `nodes` and `strategy`;
+            and every setting of `kermix.training.settings.FitSettings` (of
+            `kermix.images.generator_settings.ImageSettings` for images, of
+            `kermix.tables.model.table_settings.TableModelSettings` for the table model).
+
+    Returns:
+        The run: `.sample(n, seed)`, `.score(rows)`, `.model()`, `.folder`, `.config`; of the table
+        model also `.sample(n, given={...})`, `.impute(table)` and `.predict(table, target)`.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> run = fit("moons", out=folder.name + "/run", rows=200, steps=4, refine_steps=4)
+        >>> run.sample(3, seed=0).shape, (run.folder / "report.html").exists()
+        (torch.Size([3, 2]), True)
+        >>> folder.cleanup()
+    """
+    with gradients_on():
+        run, dataset = begin_fit(data, out=out, quick=quick, **options)
+        complete(run, dataset, show)
+    return run
+
+
+def resume(
+    folder: str | Path,
+    *,
+    devices: int | None = None,
+    nodes: int | None = None,
+    strategy: str | None = None,
+    show: bool = False,
+) -> Run:
+    """Continue a run that was stopped, to the same result as without the stop.
+
+    Args:
+        folder: The run's folder.
+        devices: Processes on each node; by default as many as before, or as torchrun started.
+        nodes: Nodes, likewise.
+        strategy: How costs are computed over processes, likewise.
+        show: Whether to show a progress bar.
+    """
+    with gradients_on():
+        run = reopen(folder, devices, nodes, strategy)
+        complete(run, run.dataset(), show)
+    return run
+
+
+def reopen(
+    folder: str | Path,
+    devices: int | None = None,
+    nodes: int | None = None,
+    strategy: str | None = None,
+) -> Run:
+    """A run to continue, with another number of processes if that is asked for."""
+    run = open_run(folder)
+    if isinstance(run, FitRun | TableRun):
+        before = run.ranks
+        asked = (devices or before[0], nodes or before[1], strategy or before[2])
+        if is_rank() and devices is nodes is None:
+            asked = (*world_of_environment(), asked[2])
+        return run.with_ranks(**_ranks(*asked))
+    if devices or nodes or strategy:
+        raise OptionError(
+            f"{folder}: only fits of rows and tables can be trained by several processes."
+        )
+    return run
+
+
+def begin_fit(
+    data: Source,
+    *,
+    out: str | Path | None = None,
+    quick: bool = False,
+    rows: int | None = None,
+    data_root: str | Path | None = None,
+    size: int | None = None,
+    device: str = "auto",
+    precision: str = "32-true",
+    devices: int | None = None,
+    nodes: int | None = None,
+    strategy: str | None = None,
+    target: str | None = None,
+    from_disk: bool | None = None,
+    **settings: Any,
+) -> tuple[FitRun | ImageRun | TableRun, Any]:
+    """Make the run folder of a fit; see `fit`. Nothing is trained yet."""
+    if rows is not None and rows < 1:
+        raise OptionError(f"rows={rows}: must be at least 1.")
+    look = {name: settings.pop(name) for name in READING if name in settings}
+    if settings.get("model") == "auto":
+        del settings["model"]
+    check_settings(settings)  # refused before any file is read
+    ranks = _ranks(devices, nodes, strategy)
+    alone = ranks["devices"] * ranks["nodes"] == 1
+    folder = None if out is None else Path(out)
+    if folder is not None and alone:
+        check_new_folder(folder)  # of several processes, one makes it and the others find it
+    reading = {"rows": rows, "data_root": data_root, "size": size}
+    asked = settings.get("model") == "table"
+    why_large = reason_for_disk(data, look, rows, settings, from_disk)
+    if why_large is not None:
+        assert isinstance(data, str | Path)
+        _check_not_of_images(data, reading)
+        return begin_table_fit(
+            look_at_large(data, look, settings.get("seed", 0)), folder=folder, quick=quick,
+            settings={n: v for n, v in settings.items() if n != "model"}, target=target,
+            reading=look, rows=None, device=device, precision=precision, ranks=ranks,
+            why=why_large,
+        )  # fmt: skip
+    said = asked or bool(look) or target is not None
+    if said or is_pattern(data) or not set(settings) - TO_BOTH - OF_TABLES:
+        found = typed_table(data, look, rows, settings.get("seed", 0), asked)
+        if found is None and said:
+            what = "the table model, " if asked else ""
+            raise OptionError(
+                f"{what}{', '.join((*READING, 'target'))} are for tables with columns, which "
+                f"{data} is not."
+            )
+        contest = found is not None and target is None and can_be_contested(found, settings)
+        why = None
+        if found is not None and not asked and not contest:
+            why = reason_for_table_model(found, settings, target)
+        if found is not None and (asked or why is not None or contest):
+            _check_not_of_images(data, reading)
+            return begin_table_fit(
+                found, folder=folder, quick=quick,
+                settings={n: v for n, v in settings.items() if n != "model"}, target=target,
+                reading=look, rows=rows, device=device, precision=precision, ranks=ranks,
+                why=why, contest=contest,
+            )  # fmt: skip
+        if target is not None:
+            raise OptionError(f"target={target!r} is for the table model (model='table').")
+        if found is not None and (look or not isinstance(data, str | Path) or is_pattern(data)):
+            data = _numbers(found.frame)  # kept in the folder, because it is not the whole file
+            reading = {"rows": None}
+    if not isinstance(data, str | Path):
+        return _begin_rows_in_memory(
+            data, folder, quick, reading, settings, device, precision, ranks
+        )
+    source = str(data)
+    if data_root is not None and source.partition(":")[0] not in IMAGE_SETS:
+        raise OptionError(f"data_root is for {', '.join(IMAGE_SETS)}; {source} does not use it.")
+    root = None if data_root is None else Path(data_root)
+    dataset = load(source, settings.get("seed", 0), rows, data_root=root, size=size)
+    if size is not None and (dataset.image is None or dataset.image[1:] != (size, size)):
+        raise OptionError(f"size={size}: {source} cannot be resized.")
+    if suits_image_models(dataset, settings):
+        if not alone or strategy is not None:
+            raise OptionError(
+                f"{source}: fits of images are trained by one process; leave out devices, nodes "
+                "and strategy."
+            )
+        chosen = image_settings(dataset, settings, quick)
+        folder = folder or next_free_folder(dataset.name.replace(":", "-"))
+        return ImageRun.create(
+            folder, source, dataset, chosen, quick=quick, options=reading, device=device,
+            precision=precision,
+        ), dataset  # fmt: skip
+    chosen_rows = row_settings(dataset, settings, quick)
+    folder = folder or next_free_folder(dataset.name)
+    run = FitRun.create(folder, source, dataset, chosen_rows, device, precision, reading, **ranks)
+    return run, dataset
+
+
+def _begin_rows_in_memory(
+    data: Source,
+    folder: Path | None,
+    quick: bool,
+    reading: Mapping[str, Any],
+    settings: dict[str, Any],
+    device: str,
+    precision: str,
+    ranks: dict[str, Any],
+) -> tuple[FitRun, Dataset]:
+    given = sorted(name for name, value in reading.items() if value is not None)
+    if given:
+        raise OptionError(
+            f"{given[0]} is only for data read from files; select rows before the fit."
+        )
+    if ranks["devices"] * ranks["nodes"] > 1:
+        raise OptionError(
+            "Several processes read their data from files: write the data to a file first."
+        )
+    table = read_table(data)
+    dataset = Dataset("table", table.values, table.columns, notes=tuple(table.notes()))
+    chosen = row_settings(dataset, settings, quick)
+    folder = folder or next_free_folder("table")
+    source = str((folder / KEPT[table.named]).absolute())
+    run = FitRun.create(folder, source, dataset, chosen, device, precision, **ranks)
+    _keep(table, Path(source))
+    return run, dataset
+
+
+def _check_not_of_images(data: Source, reading: Mapping[str, Any]) -> None:
+    """Refuse options of sets of images, which would say nothing of a table."""
+    given = [name for name in ("data_root", "size") if reading.get(name) is not None]
+    if given:
+        name = data if isinstance(data, str | Path) else "The data"
+        raise OptionError(f"{name} is a table; {given[0]} is only for images.")
+
+
+def _keep(table: Table, path: Path) -> None:
+    """Write rows beside the run, which reads them again when it goes on."""
+    if not table.named:
+        write_array(path, table.values.numpy())
+        return
+    pyarrow = load_pyarrow()
+    from pyarrow import parquet
+
+    columns = {name: table.values[:, k].numpy() for k, name in enumerate(table.columns)}
+    with whole_file(path) as part:
+        parquet.write_table(pyarrow.table(columns), part)
+
+
+def _numbers(frame: Frame) -> Table:
+    columns = load_pyarrow().table(dict(frame.columns))
+    return table_of_arrow(columns, frame.name, None)
+
+
+def _ranks(devices: int | None, nodes: int | None, strategy: str | None) -> dict[str, Any]:
+    """Numbers of processes that can be, by default what this process is one of."""
+    local, there = world_of_environment() if is_rank() else (1, 1)
+    strategy = strategy or "auto"
+    check_option("strategy", strategy, STRATEGIES)
+    devices = local if devices is None else devices
+    nodes = there if nodes is None else nodes
+    check_ranks(devices, nodes)
+    return {"devices": devices, "nodes": nodes, "strategy": strategy}

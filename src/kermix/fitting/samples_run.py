@@ -1,0 +1,371 @@
+"""Fits of rows: run folders of `kermix fit` and `kermix.fit`.
+
+Beside what every run has: `checkpoint/best` is what is sampled from, `samples.npy` are samples of
+it, and `figure.png` shows data against samples.
+
+The page about a fit of rows, and its figure.
+
+What a user should know about the data of a fit before believing its numbers.
+"""
+
+import hashlib
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from kermix.costs.baselines import energy_distance, mode_coverage
+from kermix.data.dataset import Dataset
+from kermix.data.loading import BUILT_IN, is_table, load
+from kermix.data.readers.common import listed
+from kermix.data.readers.numeric_table import Source, read_table
+from kermix.distributed.launch import check_ranks
+from kermix.distributed.loss import Strategy
+from kermix.errors import SampleError, ShapeError, TableError
+from kermix.files import whole_file, write_array
+from kermix.mixtures.mixture import GaussianMixture
+from kermix.networks.scaled import ScaledModel, column_moments
+from kermix.pages.fit_figures import curves_figure, fit_figure
+from kermix.pages.report import DescribedRun, Report, add_machine, png_of
+from kermix.runs.folder import FIT, check_data, check_trained
+from kermix.runs.run import Numbers, Outcome, has_folder
+from kermix.runs.run import Run as AnyRun
+from kermix.runs.train import stage_of
+from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
+from kermix.training.checkpoints import load_checkpoint
+from kermix.training.loop import Row, Trainer, load_model, make_fabric
+from kermix.training.mixture_search import clearly_better, gaussian_log_densities
+from kermix.training.samples_task import RowTask, check_shares
+from kermix.training.settings import FitSettings
+
+__all__ = ["FitRun", "fit_notes", "of_rows", "write_fit_report"]
+
+
+def fit_notes(dataset: Dataset, split: Split) -> list[str]:
+    """One sentence or two for each thing: what was left out, too few rows, constant columns.
+
+    Example:
+        >>> from kermix.training.build import split_rows
+        >>> rows = torch.tensor([[1.0, 5.0], [2.0, 5.0]])
+        >>> for note in fit_notes(Dataset("two", rows, ["a", "b"]), split_rows(rows, 0)):
+        ...     print(note)
+        two: 2 rows are too few to hold some out; metrics are for the training rows only.
+        two: constant column: b. Samples vary around its value; leave it out if they must not.
+    """
+    notes = list(dataset.notes)
+    if not split.apart:
+        count = len(split.train)
+        notes.append(
+            f"{dataset.name}: {count} row{'s are' if count != 1 else ' is'} too few to hold some "
+            "out; metrics are for the training rows only."
+        )
+    if dataset.image is not None or len(split.train) == 1:
+        return notes
+    scale = column_moments(split.train)[1][0]
+    constant = [name for name, s in zip(dataset.columns, scale.tolist(), strict=True) if s == 0]
+    if constant:
+        one = len(constant) == 1
+        notes.append(
+            f"{dataset.name}: constant column{'' if one else 's'}: {listed(constant)}. Samples "
+            f"vary around {'its value; leave it' if one else 'their values; leave them'} out if "
+            "they must not."
+        )
+    return notes
+
+
+def of_rows(metric: str, split: Split) -> str:
+    """A metric's name with the rows that it is of."""
+    return f"held-out {metric}" if split.apart else f"{metric} of the rows fitted"
+
+
+def write_fit_report(
+    run: DescribedRun,
+    rows: Sequence[tuple[str, str]],
+    dataset: Dataset,
+    split: Split,
+    samples: Tensor,
+    mixture: GaussianMixture,
+    history: list[dict[str, float]],
+) -> None:
+    """Write `figure.png` and `report.html`: numbers, data and model, how to repeat it."""
+    figure = fit_figure(split.train, samples, mixture, dataset.columns, dataset.image)
+    picture = png_of(figure)
+    with whole_file(run.folder / "figure.png") as part:
+        part.write_bytes(picture)
+    settings = run.settings
+    metric = "NLL" if settings.is_mixture else "energy distance"
+    best = min(row["metric"] for row in history)
+    curves = curves_figure(history, of_rows(metric, split), best, split.apart)
+    page = Report(
+        f"Fit of {Path(run.config['data']).name}",
+        f"A {settings.model} model trained with the {settings.cost} cost by kermix "
+        f"{run.config['kermix']}.",
+    )
+    page.table(("", ""), rows)
+    for note in run.config.get("notes", []):
+        page.text(note)
+    page.heading("Data and model")
+    page.image(picture, "The data, samples of the model and, in two dimensions, its density.")
+    page.heading("Training")
+    which = "held out" if split.apart else "fitted"
+    page.figure(curves, f"Left: the metric, {which}. Right: the loss.")
+    page.heading("Repeat it")
+    page.code(run.command())
+    page.text("More samples, and the log-density of other rows:")
+    folder = shlex.quote(str(run.folder))
+    page.code(f"kermix sample {folder} -n 1000 -o more.npy\nkermix score {folder} rows.csv")
+    page.heading("Settings")
+    found = {
+        "variance": run.config["variance"]["end"],
+        "learning_rate": settings.peak_rate,
+        "start_variance": run.config["variance"]["start"],
+    }
+    page.table(("setting", "value"), list({**settings.as_json(), **found}.items()))
+    add_machine(page, run)
+    page.save(run.folder / "report.html")
+
+
+SAMPLES = 2500
+COMPARED = 2000
+
+
+class FitRun(AnyRun):
+    """A fit of rows: a mixture or a generator of rows, with its folder."""
+
+    kind: ClassVar[str] = FIT
+    facts: ClassVar[tuple[str, ...]] = ("shape", "columns", "image", "variance")
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        source: str,
+        dataset: Dataset,
+        settings: FitSettings,
+        device: str = "auto",
+        precision: str = "32-true",
+        options: Mapping[str, Any] | None = None,
+        devices: int = 1,
+        nodes: int = 1,
+        strategy: Strategy = "auto",
+    ) -> "FitRun":
+        """Begin a run in a folder that must not exist.
+
+        Args:
+            folder: Where.
+            source: What the data are loaded from: a name or a path.
+            dataset: The data.
+            settings: What the user chose.
+            device: `"auto"`, `"cpu"`, `"cuda"`, ...
+            precision: A precision of Fabric's.
+            options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
+            devices: Processes on each node.
+            nodes: Nodes. The folder is made on the first one alone.
+            strategy: How costs are computed over processes.
+        """
+        check_ranks(devices, nodes)
+        split = split_rows(dataset.values, settings.seed)
+        settings = settings.for_data(len(split.train))
+        check_shares(settings, devices * nodes)
+        main = has_folder(devices, nodes)
+        _, variances = build_model(split.train, settings, dataset.image)
+        if devices * nodes == 1:
+            make_fabric(device, precision)  # refused, if it must be, before a folder is made
+        return cls.begin(
+            folder,
+            source,
+            BUILT_IN,
+            settings,
+            device=device,
+            precision=precision,
+            options=options or {},
+            facts={
+                "shape": list(dataset.values.shape),
+                "fingerprint": _fingerprint(dataset.values),
+                "columns": dataset.columns,
+                "notes": fit_notes(dataset, split),
+                "image": dataset.image,
+                "variance": {"start": variances.start, "end": variances.end},
+                "ranks": {"devices": devices, "nodes": nodes, "strategy": strategy},
+            },
+            writes=main,
+        )
+
+    @classmethod
+    def _read_settings(cls, content: dict[str, Any]) -> FitSettings:
+        return FitSettings.from_json(content)
+
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """Channels, height and width, if rows are images."""
+        image = self.config["image"]
+        return None if image is None else (image[0], image[1], image[2])
+
+    @property
+    def metric(self) -> str:
+        """The name of the held-out metric."""
+        return "NLL" if self.settings.is_mixture else "energy distance"
+
+    def dataset(self) -> Dataset:
+        """The data of the run, read again."""
+        dataset = load(self.source, self.settings.seed, **self.options)
+        check_data(self.folder, self.config, _fingerprint(dataset.values))
+        return dataset
+
+    def trainer(self, dataset: Dataset) -> Trainer[RowTask]:
+        """A trainer at the last checkpoint, or at the first step if there is none."""
+        split = self.split(dataset)
+        device, precision = self.config["device"], self.config["precision"]
+        devices, nodes, strategy = self.ranks
+        trainer = build_trainer(
+            split,
+            self.settings,
+            dataset.image,
+            device=device,
+            precision=precision,
+            devices=devices,
+            nodes=nodes,
+            strategy=strategy,
+        )
+        if trainer.main_says(self.last.exists()):
+            trainer.load(self.last)
+        return trainer
+
+    def split(self, dataset: Dataset) -> Split:
+        """The rows to train with and those held out."""
+        return split_rows(dataset.values, self.settings.seed)
+
+    def shown(self, row: Row) -> dict[str, str]:
+        """The stage with its cost, and the held-out metric."""
+        settings = self.settings
+        return {**stage_of(settings, row), "metric": f"{self.metric} {row['metric']:.4f}"}
+
+    def model(self) -> ScaledModel:
+        """The best model so far."""
+        best = self.checkpoints / "best.safetensors"
+        check_trained(self.folder, best)
+        tensors, _ = load_checkpoint(best)
+        # Any data of the right width will do: the scale comes from the checkpoint.
+        blank = torch.zeros(2, self.config["shape"][1])
+        model, _ = build_model(blank, self.settings, self.image)
+        load_model(model, tensors)
+        model.kernel_variance = self.config["variance"]["end"]
+        return model.eval()
+
+    def sample(self, n: int, seed: int) -> Tensor:  # (n, d)
+        """Samples of the best model."""
+        return self.model().sample(n, torch.Generator().manual_seed(seed))
+
+    def score(self, rows: Source, names: list[str] | None = None) -> Tensor:  # (n, d) -> (n,)
+        """Log-density of rows under the best model; columns are matched by their names.
+
+        Args:
+            rows: A data frame, an array, a tensor, a list of rows, or a file of them.
+            names: Names of the columns, where the rows have none.
+        """
+        table = read_table(rows)
+        if table.dropped:
+            raise TableError(
+                f"{table.name}: {table.dropped} of {len(table) + table.dropped} rows have "
+                "missing values and therefore no density; remove them."
+            )
+        values = table.values
+        names = table.columns if names is None and table.named else names
+        columns = self.config["columns"]
+        if values.shape[1] != len(columns):
+            raise ShapeError(
+                f"The rows have {values.shape[1]} columns, but the run in {self.folder} was "
+                f"fitted to {len(columns)} ({', '.join(columns[:12])})."
+            )
+        unnamed = [f"x{i}" for i in range(len(columns))]
+        if names is not None and sorted(names) == sorted(columns):
+            values = values[:, [names.index(name) for name in columns]]
+        elif names is not None and unnamed not in (names, columns):
+            raise ShapeError(
+                f"The rows have the columns {', '.join(names[:12])} and the run in {self.folder} "
+                f"was fitted to {', '.join(columns[:12])}: the names must match, in any order."
+            )
+        return self.model().log_prob(values)
+
+    def finish(self, data: Dataset, outcome: Outcome) -> Numbers:
+        """Write samples, figure and report of the best model."""
+        model, history = self.model(), outcome.history
+        generator = torch.Generator().manual_seed(self.settings.seed + 1)
+        samples = model.sample(SAMPLES, generator)
+        write_array(self.folder / "samples.npy", samples.numpy())
+        split = self.split(data)
+        rows = self._numbers(model, data, split, samples, history)
+        write_fit_report(self, rows, data, split, samples, model.mixture(), history)
+        return rows
+
+    def _numbers(
+        self,
+        model: ScaledModel,
+        dataset: Dataset,
+        split: Split,
+        samples: Tensor,
+        history: list[Row],
+    ) -> Numbers:
+        rows = [("data", f"{dataset.name}, {' x '.join(map(str, dataset.values.shape))}")]
+        held_out = split.held_out[:COMPARED]
+        log_density = model.log_prob(held_out)
+        noisy = model.is_mixture or model.is_continuous
+        if noisy:
+            rows.append((of_rows("NLL", split), f"{-log_density.mean():.4f} nats"))
+            rows += _reference(split, held_out, log_density)
+            if dataset.entropy is not None:
+                rows.append(("entropy of the data", f"{dataset.entropy:.3f} nats"))
+        scaled = model.scaler.scaled
+        others = scaled(samples[: len(held_out)])
+        held = scaled(held_out)
+        shown = f"{float(energy_distance(held, others)):.5f}"
+        if split.apart:
+            floor = float(energy_distance(held, scaled(split.train[: len(others)])))
+            shown += f" (two sets of data: {floor:.5f})"
+        rows.append(("energy distance", shown))
+        if dataset.modes is not None:
+            found = mode_coverage(samples, dataset.modes.centres.double(), dataset.modes.deviation)
+            rows.append(("modes covered", f"{found.modes} of {found.total}"))
+            rows.append(("good samples", f"{found.high_quality:.1%} (a perfect sampler: 98.9%)"))
+            rows.append(("KL of modes", f"{found.kl:.4f}"))
+        what = "centre plus learned noise" if noisy else "centre"
+        rows.append(("a sample is a", what))
+        rows.append(("steps", f"{int(history[-1]['step'])}"))
+        return rows
+
+    def command(self) -> str:
+        """The command that repeats this run."""
+        parts = ["kermix", "fit", shlex.quote(self.config["data"])]
+        parts += self.reading_options()
+        rows = self.config["shape"][0]
+        default = FitSettings().for_data(rows - held_out_rows(rows)).as_json()
+        if is_table(self.config["data"]):
+            default["model"] = None  # a table may be fitted by other models
+        for name, value in self.settings.as_json().items():
+            if value != default[name]:
+                shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+                parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
+        return " ".join([*parts, *self.placing_options()])
+
+
+def _reference(split: Split, judged: Tensor, log_density: Tensor) -> list[tuple[str, str]]:
+    """How a single Gaussian does, and a warning where the model is not clearly better."""
+    if not bool((split.train != split.train[0]).any(0).all()):
+        return []  # densities of constant columns are as high as one likes
+    try:
+        reference = gaussian_log_densities(split.train, judged)
+    except SampleError:
+        return []  # numbers too large or small to have variances
+    rows = [("NLL of one Gaussian", f"{-reference.mean():.4f} nats")]
+    if not clearly_better(log_density.double() - reference):
+        rows.append(("warning", "the model is not clearly better than one Gaussian"))
+    return rows
+
+
+def _fingerprint(values: Tensor) -> str:
+    digest = hashlib.sha256(str(tuple(values.shape)).encode())
+    digest.update(values.contiguous().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]

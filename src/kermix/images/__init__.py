@@ -1,0 +1,1 @@
+"""Images: generators and classifiers, their training, runs and reports."""

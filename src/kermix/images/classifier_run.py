@@ -1,0 +1,307 @@
+"""Classifiers of images: run folders of `kermix classify`.
+
+Beside what every run has: `checkpoint/model` is what predicts, `result.json` holds accuracy, loss,
+confusion matrix, time and size.
+
+The beginning of a classifier of images.
+"""
+
+import hashlib
+import json
+import shlex
+import statistics
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import torch
+
+from kermix.data.images.labelled import (
+    LABELLED_SETS,
+    LabelledImages,
+    check_same_shape,
+    load_labelled,
+)
+from kermix.errors import OptionError
+from kermix.images.classifier_settings import ClassifierSettings, build_classifier, suited_settings
+from kermix.images.classifier_training import (
+    ClassifierEvaluation,
+    ClassifierTask,
+    TrainedClassifier,
+    load_classifier,
+)
+from kermix.images.image_pages import write_report
+from kermix.runs.folder import (
+    CLASSIFY,
+    check_data,
+    check_new_folder,
+    check_trained,
+    next_free_folder,
+)
+from kermix.runs.provenance import write_json
+from kermix.runs.run import Numbers, Outcome, Run
+from kermix.training.loop import Row, Trainer, make_fabric
+
+__all__ = ["ClassifyRun", "begin_classify"]
+
+Images: TypeAlias = tuple[LabelledImages, LabelledImages]  # to train with, and held out
+
+# Of the command; all others are given by --set.
+OPTIONS = ("model", "patch", "epochs", "width", "depth", "batch_size", "learning_rate", "seed")
+
+
+class ClassifyRun(Run):
+    """A classifier of images, with its folder."""
+
+    kind: ClassVar[str] = CLASSIFY
+    facts: ClassVar[tuple[str, ...]] = ("shape", "images", "classes")
+    usual: ClassVar[Mapping[str, Any]] = {**Run.usual, "precision": "auto"}
+    reported: ClassVar[tuple[str, ...]] = (
+        "epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds",
+    )  # fmt: skip
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        source: str,
+        train: LabelledImages,
+        test: LabelledImages,
+        settings: ClassifierSettings,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        options: Mapping[str, Any] | None = None,
+    ) -> "ClassifyRun":
+        """Begin a run in a folder that must not exist.
+
+        Args:
+            folder: Where.
+            source: What the images are loaded from: a name or a folder.
+            train: Images to learn from.
+            test: Images to report on.
+            settings: What the user chose.
+            device: `"auto"`, `"cpu"`, `"cuda"`, ...
+            precision: A precision of Fabric's, or `"auto"`.
+            options: Further arguments of `kermix.data.images.labelled.load_labelled`:
+                data_root, size.
+        """
+        # Refused, if it must be, before a folder is made.
+        check_same_shape(train, test)
+        make_fabric(device, precision)
+        return cls.begin(
+            folder,
+            source,
+            LABELLED_SETS,
+            settings,
+            device=device,
+            precision=precision,
+            options=options or {},
+            facts={
+                "shape": [int(n) for n in train.images.shape[1:]],
+                "images": {"train": len(train), "test": len(test)},
+                "classes": list(train.classes),
+                "fingerprint": _fingerprint(train, test),
+                "notes": list(dict.fromkeys((*train.notes, *test.notes))),
+            },
+        )
+
+    @classmethod
+    def _read_settings(cls, content: dict[str, Any]) -> ClassifierSettings:
+        return ClassifierSettings.from_json(content)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images."""
+        channels, height, width = self.config["shape"]
+        return channels, height, width
+
+    def dataset(self) -> Images:
+        """The images of the run, read again: those to train with, and those held out."""
+        train, test = (
+            load_labelled(self.config["data"], part, **self.options) for part in ("train", "test")
+        )
+        check_data(self.folder, self.config, _fingerprint(train, test))
+        return train, test
+
+    def trainer(self, data: Images) -> Trainer[ClassifierTask]:
+        """A trainer at the last checkpoint, or at the first step if there is none."""
+        device, precision = self.config["device"], self.config["precision"]
+        trainer = Trainer(ClassifierTask(*data, self.settings), device, precision)
+        if self.last.exists():
+            trainer.load(self.last)
+        return trainer
+
+    def shown(self, row: Row) -> dict[str, str]:
+        """The loss, and the accuracy on held-out images where it was looked at."""
+        texts = {"stage": f"loss {row['loss']:.3f}"}
+        if "test_accuracy" in row:
+            texts["metric"] = f"test {row['test_accuracy']:.2%}"
+        return texts
+
+    def classifier(self, device: str = "cpu") -> TrainedClassifier:
+        """The trained network, for predictions."""
+        check_trained(self.folder, self.checkpoints / "model.safetensors")
+        return load_classifier(self.checkpoints, device)
+
+    def finish(self, data: Images, outcome: Outcome) -> Numbers:
+        """Write result and report; returns the numbers to show."""
+        assert outcome.trainer is not None
+        trainer: Trainer[ClassifierTask] = outcome.trainer
+        task = trainer.task
+        assert task.held_out is not None
+        on_test, on_train = task.evaluate(), task.evaluate(task.train)
+        each = statistics.median(row["seconds"] for row in trainer.history)
+        result = {
+            "test_accuracy": on_test.accuracy,
+            "test_loss": on_test.loss,
+            "train_accuracy": on_train.accuracy,
+            "confusion": on_test.confusion.tolist(),
+            "epochs": len(trainer.history),
+            "seconds_per_epoch": each,
+            "parameters": trainer.model.parameter_count,
+            "device": str(task.used_device),
+        }
+        write_json(self.folder / "result.json", result)
+        rows = self._numbers(trainer, on_test, on_train, each)
+        chances = task.trained().probabilities(_pixels(task.held_out, task.used_device))
+        write_report(self, trainer, on_test, chances.cpu(), rows)
+        return rows
+
+    def _numbers(
+        self,
+        trainer: Trainer[ClassifierTask],
+        on_test: ClassifierEvaluation,
+        on_train: ClassifierEvaluation,
+        each: float,
+    ) -> Numbers:
+        settings, counts = self.settings, self.config["images"]
+        count = len(trainer.history)
+        channels, height, width = self.shape
+        wrong = int(on_test.confusion.sum() - on_test.confusion.diagonal().sum())
+        model = "CNN" if settings.model == "cnn" else f"{settings.model}, patch {settings.patch}"
+        return [
+            ("data", f"{trainer.task.train.name}: {counts['train']} training images, "
+             f"{counts['test']} test images, {width} x {height} x {channels}"),
+            ("model", f"{model}, {trainer.model.parameter_count:,} parameters"),
+            ("test accuracy", f"{on_test.accuracy:.2%} ({wrong} of {counts['test']} wrong)"),
+            ("training accuracy", f"{on_train.accuracy:.2%}"),
+            ("test loss", f"{on_test.loss:.4f} nats"),
+            ("time", f"{count} epoch{'s' if count != 1 else ''} of {each:.2f} s on "
+             f"{trainer.task.used_device}"),
+        ]  # fmt: skip
+
+    def command(self) -> str:
+        """The command that repeats this run."""
+        settings = self.settings
+        parts = ["kermix", "classify", shlex.quote(self.config["data"])]
+        parts += self.reading_options()
+        given = (settings.model, settings.patch, self.config["images"]["train"])
+        default = suited_settings(self.config["data"], *given, min(self.shape[1:])).as_json()
+        default |= {"model": "gaussian-product", "patch": 3}
+        for name, value in settings.as_json().items():
+            if value == default[name]:
+                continue
+            if name in OPTIONS and value is not None:
+                parts += [f"--{name.replace('_', '-')}", str(value)]
+            else:
+                parts += [
+                    "--set",
+                    shlex.quote(f"{name}={json.dumps(value, separators=(',', ':'))}"),
+                ]
+        return " ".join([*parts, *self.placing_options()])
+
+
+def _pixels(images: LabelledImages, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(images.images)).to(device)
+
+
+def _fingerprint(*sets: LabelledImages) -> str:
+    digest = hashlib.sha256()
+    for images in sets:
+        digest.update(str((images.images.shape, images.classes)).encode())
+        digest.update(np.ascontiguousarray(images.images).data)
+        digest.update(np.ascontiguousarray(images.labels).data)
+    return digest.hexdigest()[:16]
+
+
+QUICK: dict[str, Any] = {"width": 32, "depth": 2, "output_width": 96, "epochs": 5}
+SOME_IMAGES, SOME_SIDE = 1000, 32  # to check settings with, before any image is read
+
+
+def begin_classify(
+    data: str,
+    settings: Mapping[str, Any],
+    *,
+    folder: Path | None = None,
+    augment: bool = True,
+    quick: bool = False,
+    data_root: Path | None = None,
+    size: int | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+) -> tuple[ClassifyRun, tuple[LabelledImages, LabelledImages]]:
+    """Make the run folder of a classifier of images; nothing is trained yet.
+
+    Args:
+        data: Name of a set of images, or a folder.
+        settings: Settings of `kermix.images.classifier_settings.ClassifierSettings`, `model` and
+            `patch` among them; what is not given suits the images.
+        folder: Where the run is to be; by default `runs/NAME-MODEL`.
+        augment: Whether to shift training images.
+        quick: Whether to train a small network, for a first look.
+        data_root: Where the files of a set are.
+        size: Side of the images in pixels.
+        device: `"auto"`, `"cpu"`, `"cuda"`, ...
+        precision: A precision of Fabric's.
+
+    Returns:
+        The run, and its training and test images.
+    """
+    _chosen(data, settings, augment, quick, SOME_IMAGES, SOME_SIDE)
+    if folder is not None:
+        check_new_folder(folder)
+    train, test = (
+        load_labelled(data, part, data_root=data_root, size=size) for part in ("train", "test")
+    )
+    channels, height, width = (int(n) for n in train.images.shape[1:])
+    chosen = _chosen(data, settings, augment, quick, len(train), min(height, width))
+    build_classifier(chosen, (channels, height, width), len(train.classes))  # or it is refused
+    folder = folder or next_free_folder(f"{train.name}-{chosen.model}")
+    run = ClassifyRun.create(
+        folder, data, train, test, chosen, device=device, precision=precision,
+        options={"data_root": data_root, "size": size},
+    )  # fmt: skip
+    return run, (train, test)
+
+
+def _chosen(
+    data: str, given: Mapping[str, Any], augment: bool, quick: bool, count: int, side: int
+) -> ClassifierSettings:
+    """The settings of a run: what suits the images, but for what was given."""
+    base = suited_settings(data, given["model"], given["patch"], count, side, augment=augment)
+    if quick:
+        base = replace(base, **QUICK)
+    known = {field.name for field in fields(base)}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise OptionError(
+            f"--set {unknown[0]}: no such setting; choose from {', '.join(sorted(known))}."
+        )
+    for name, value in given.items():
+        _check_kind(name, value, getattr(base, name))
+    return replace(base, **given)
+
+
+def _check_kind(name: str, value: Any, usual: Any) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name in ("learning_rate", "whitening", "anchor_grid"):
+        fits = number or value is None
+    elif isinstance(usual, int) and not isinstance(usual, bool):
+        fits = number and isinstance(value, int)
+    else:
+        fits = number if isinstance(usual, float) else isinstance(value, type(usual))
+    if not fits:
+        raise OptionError(f"{name}={value!r}: expected a value such as {usual!r}.")

@@ -1,1 +1,0 @@
-"""Models of images: autoencoders, generators by class, classifiers, and their evaluation."""

@@ -1,1 +1,0 @@
-"""Networks and tables of parameters that return mixtures or centres."""

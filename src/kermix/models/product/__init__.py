@@ -1,1 +1,0 @@
-"""Gaussian-product networks."""

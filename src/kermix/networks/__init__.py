@@ -1,0 +1,46 @@
+"""Networks: priors, generators of centres, and networks that return whole mixtures."""
+
+from kermix.networks.generators import (
+    ConvDecoder,
+    GaussianPrior,
+    Generator,
+    HybridPrior,
+    MLPGenerator,
+    Prior,
+    UniformPrior,
+)
+from kermix.networks.image_networks import PlainCNN
+from kermix.networks.mixture_networks import (
+    ConditionalMixtureNetwork,
+    ContinuousMixtureNetwork,
+    Draw,
+    MixtureNetwork,
+    MixtureTable,
+    ProductMixture,
+    stratified_draw,
+)
+from kermix.networks.product_images import GaussianProductClassifier
+from kermix.networks.product_layers import GaussianLayer, GaussianOutput
+from kermix.networks.product_rows import GaussianProduct
+
+__all__ = [
+    "ConditionalMixtureNetwork",
+    "ContinuousMixtureNetwork",
+    "ConvDecoder",
+    "Draw",
+    "GaussianLayer",
+    "GaussianOutput",
+    "GaussianPrior",
+    "GaussianProduct",
+    "GaussianProductClassifier",
+    "Generator",
+    "HybridPrior",
+    "MLPGenerator",
+    "MixtureNetwork",
+    "MixtureTable",
+    "PlainCNN",
+    "Prior",
+    "ProductMixture",
+    "UniformPrior",
+    "stratified_draw",
+]

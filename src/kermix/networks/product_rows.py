@@ -1,0 +1,394 @@
+"""A function of many variables as a sum of products, with no exchange between the variables.
+
+The paper's multivariate approximator in its three forms, with the layers of Eqs. (1) to (3): each
+variable goes through a chain of Gaussian layers of its own and all meet only in the last step.
+
+Batch normalization of exponents, of which an exponential is taken: nothing may be far out.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kermix.checks import check_option, check_sizes
+from kermix.errors import OptionError, ShapeError
+from kermix.networks.product_functions import Path, gaussian
+from kermix.networks.product_fused import Buffers, LayerTensors, mean_square_distances
+from kermix.networks.product_layers import PATHS, normalized_gaussian, track_statistics
+
+__all__ = [
+    "FARTHEST_EXPONENT",
+    "FORMS",
+    "BoundedNorm",
+    "GaussianProduct",
+    "Precision",
+    "ProductForm",
+    "RowPath",
+    "VariableLayer",
+]
+
+FARTHEST_EXPONENT = 4.0  # deviations
+
+
+class BoundedNorm(nn.BatchNorm1d):
+    r"""Batch normalization whose values are at most `FARTHEST_EXPONENT` deviations from the mean.
+
+    The bound comes before scale and shift, in training as in evaluation. A scale may be negative
+    and a row like no other hundreds of deviations away: its exponential would have no bound.
+
+    Example:
+        >>> norm = BoundedNorm(1).eval()
+        >>> norm(torch.tensor([[1.0], [-99.0]])).tolist()
+        [[0.9999949932098389], [-4.0]]
+    """
+
+    def forward(self, x: Tensor) -> Tensor:  # (n, features) or (n, features, rows)
+        """Normalized, bounded, scaled and shifted."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        if self.training:
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked.add_(1)
+        momentum = self.momentum
+        if momentum is None:  # a plain mean over batches
+            assert self.num_batches_tracked is not None
+            momentum = 1.0 / max(1.0, float(self.num_batches_tracked))
+        found = functional.batch_norm(
+            x, self.running_mean, self.running_var, None, None, self.training, momentum, self.eps
+        )
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        near = functional.hardtanh_(found, -FARTHEST_EXPONENT, FARTHEST_EXPONENT)
+        return torch.addcmul(self.bias.view(shape), near, self.weight.view(shape))
+
+
+ProductForm: TypeAlias = Literal["variational", "product", "signed"]
+Precision: TypeAlias = Literal["one", "norm"]
+RowPath: TypeAlias = Path | Literal["whole"]
+FORMS = ("variational", "product", "signed")
+# Added to the variance of a Gaussian, which is 1/4 at most. A variable that is constant but for a
+# few rows would else be so magnified in these that every product is zero there.
+EPSILON = 1e-2
+
+
+class VariableLayer(nn.Module):
+    r"""One Gaussian layer for each variable: $BN(\exp(-(A_t y_t - W_t)^2))$.
+
+    The variables are an axis of their own; A and W have an entry for each, so that nothing passes
+    from one to another. Batch statistics belong to one feature of one variable.
+
+    Args:
+        variables: Number of variables.
+        inputs: Width of what comes in.
+        outputs: Width of what goes out.
+        shared: Whether all variables share A, as the pixels of an image do; W stays their own.
+        path: How it is computed, see `kermix.networks.product_layers.normalized_gaussian`.
+        generator: Where initial weights come from.
+
+    Example:
+        >>> layer = VariableLayer(3, 1, 8, generator=torch.Generator().manual_seed(0))
+        >>> layer(torch.zeros(5, 3, 1)).shape
+        torch.Size([5, 3, 8])
+    """
+
+    def __init__(
+        self,
+        variables: int,
+        inputs: int,
+        outputs: int,
+        *,
+        shared: bool = False,
+        path: Path = "plain",
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.path: Path = path
+        maps = 1 if shared else variables
+        bound = math.sqrt(3 / inputs)
+        weight = torch.rand(maps, inputs, outputs, generator=generator) * 2 * bound - bound
+        self.weight = nn.Parameter(weight)
+        self.anchors = nn.Parameter(torch.randn(variables, outputs, generator=generator))
+        self.norm = nn.BatchNorm1d(variables * outputs, eps=EPSILON)
+
+    def forward(self, y: Tensor) -> Tensor:  # (n, T, inputs) -> (n, T, outputs)
+        """Gaussian features of each variable."""
+        # A feature of a variable is a feature of its own, at the only position there is.
+        u = self._affine(y).reshape(len(y), 1, -1)
+        found = normalized_gaussian(u, self.anchors.view(-1), self.norm, self.path)
+        return found.view(len(y), *self.anchors.shape)
+
+    def gaussians(self, y: Tensor) -> Tensor:  # (n, T, inputs) -> (n, T, outputs)
+        """Features before they are normalized."""
+        return gaussian(self._affine(y), self.anchors)
+
+    def _affine(self, y: Tensor) -> Tensor:
+        weight = self.weight.expand(len(self.anchors), -1, -1)
+        return torch.bmm(y.transpose(0, 1), weight).transpose(0, 1)
+
+    def tensors(self) -> LayerTensors:
+        """Maps, anchors, and the batch normalization's scales and shifts, for each variable."""
+        weight = self.weight.expand(len(self.anchors), -1, -1)
+        scale, shift = (t.view_as(self.anchors) for t in (self.norm.weight, self.norm.bias))
+        return LayerTensors(weight, self.anchors, scale, shift)
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Running mean and variance, (T, outputs) each."""
+        mean, variance = self.norm.running_mean, self.norm.running_var
+        assert mean is not None
+        assert variance is not None
+        return mean.view_as(self.anchors), variance.view_as(self.anchors)
+
+
+class GaussianProduct(nn.Module):
+    r"""A sum of products of functions of one variable each, $k(X_1, \dots, X_T)$.
+
+    With the features $k_t$ of variable t after all layers and
+    $d_{tk} = k_{tk}(X_t) - W_{F,k}(t)$, the K terms are
+
+    - `"variational"`: $\exp(-\frac{1}{T} \sum_t d_{tk}^2)$, each at most 1 for any T;
+    - `"product"`: $\prod_t \exp(-d_{tk}^2)$, a product of Gaussians;
+    - `"signed"`: $\prod_t d_{tk}$, a product of any real functions.
+
+    and the value is $A_F$ times the terms, or $\alpha$ times their sum. Products are
+    taken in log space: `log_terms` and `log_abs` have no underflow for any T.
+
+    Args:
+        variables: Number of variables of one number each, or the width of each variable.
+        outputs: Rows of A_F; None for one value with a single coefficient alpha.
+        terms: Number K of products in the sum.
+        width: Features of a variable in the layers before the last.
+        depth: Number of Gaussian layers, the last of which has K features.
+        form: How the variables meet.
+        precision: `"one"`, the paper's; or `"norm"`, of the variational form: the mean square is
+            batch-normalized before the exponential, and kept within four deviations. With the
+            running statistics that is a precision and a factor for each term; without it the
+            terms of many variables differ little, since a mean of many squares does.
+        shared: Whether all variables share the affine maps, as the positions of an image do.
+        members: Number of independent functions side by side, as an axis before the outputs.
+        path: How the layers are computed; `"whole"` is the fastest for tables on a CPU, and
+            `"plain"` elsewhere and where it does not hold: all layers in one function, of which
+            there is a gradient with respect to the parameters, once.
+        generator: Where initial weights come from.
+
+    Example:
+        >>> start = torch.Generator().manual_seed(0)
+        >>> k = GaussianProduct([1, 3, 2], 4, generator=start)  # three variables, six columns
+        >>> k(torch.zeros(5, 6)).shape
+        torch.Size([5, 4])
+        >>> k = GaussianProduct(1000, form="product", generator=start)
+        >>> k(torch.zeros(5, 1000)).shape, k.log_abs(torch.zeros(5, 1000))[0].isfinite().all()
+        (torch.Size([5]), tensor(True))
+    """
+
+    columns: Tensor  # (T, d), where each variable's numbers are; one too many where there is none
+
+    def __init__(
+        self,
+        variables: int | Sequence[int],
+        outputs: int | None = None,
+        *,
+        terms: int = 64,
+        width: int = 32,
+        depth: int = 2,
+        form: ProductForm = "variational",
+        precision: Precision = "one",
+        shared: bool = False,
+        members: int | None = None,
+        path: RowPath = "plain",
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        check_option("form", form, FORMS)
+        check_option("precision", precision, ("one", "norm"))
+        check_option("path", path, (*PATHS, "whole"))
+        if precision == "norm" and form != "variational":
+            raise OptionError(f"precision='norm' is for the variational form, not for {form!r}.")
+        widths = [1] * variables if isinstance(variables, int) else list(variables)
+        _check_variables(widths)
+        check_sizes(outputs=outputs, terms=terms, width=width, depth=depth, members=members)
+        self.widths, self.form, self.members = tuple(widths), form, members
+        self.path: RowPath = path
+        self.memory = Buffers()
+        within: Path = "plain" if path == "whole" else path
+        self.register_buffer("columns", _columns(widths), persistent=False)
+        sizes = [max(widths), *[width] * (depth - 1), terms]
+        every = (members or 1) * len(widths)
+        if shared and min(widths) < max(widths):
+            raise OptionError(
+                f"variables={widths}: variables of several widths cannot share their affine maps."
+            )
+        self.layers = nn.ModuleList(
+            VariableLayer(every, inputs, after, shared=shared, path=within, generator=generator)
+            for inputs, after in itertools.pairwise(sizes)
+        )
+        with torch.no_grad():  # each variable is scaled by its own width, not by the widest
+            narrow = max(widths) / torch.tensor(widths * (members or 1))
+            first = self.layers[0]
+            assert isinstance(first, VariableLayer)
+            first.weight.mul_(narrow.sqrt()[: 1 if shared else None, None, None])
+        self.anchors = nn.Parameter(torch.randn(every, terms, generator=generator))
+        rows = (members or 1, outputs or 1, terms)
+        if outputs is None:
+            self.coefficients = nn.Parameter(torch.full((rows[0], 1, 1), 1 / terms))
+        else:
+            self.coefficients = nn.Parameter(
+                torch.randn(rows, generator=generator) / math.sqrt(terms)
+            )
+        self.outputs = outputs
+        self.norm: BoundedNorm | None = None
+        if precision == "norm":
+            self.norm = BoundedNorm((members or 1) * terms)
+            nn.init.constant_(self.norm.weight, 0.5)
+        self._start_wide(len(widths))
+
+    def _start_wide(self, count: int) -> None:
+        """Begin with factors so near to 1 that a product of T of them is of the order of 1."""
+        last = self.layers[-1].norm
+        if self.form == "variational" or not isinstance(last, nn.BatchNorm1d):
+            return
+        with torch.no_grad():
+            last.weight.div_(math.sqrt(count))
+            self.anchors.div_(math.sqrt(count))
+            if self.form == "signed":
+                self.anchors.sub_(1.0)
+
+    def features(self, x: Tensor | Sequence[Tensor]) -> Tensor:
+        """The features of each variable, which depend on no other: (n, T, K).
+
+        Args:
+            x: Variables side by side, (n, sum of widths), or one tensor for each.
+
+        With members: (n, E, T, K), and x may be (n, E, sum of widths), other rows for each.
+        """
+        y = self.variables(x)
+        for layer in self.layers:
+            y = layer(y)
+        return y if self.members is None else y.unflatten(1, (self.members, len(self.widths)))
+
+    def log_terms(self, x: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Logarithm of the size, and the sign, of each of the K terms: (n, K).
+
+        With members: (n, E, K).
+        """
+        if self._goes_whole(x):
+            size = self._whole_exponents(x).permute(2, 0, 1)
+            size = size if self.members is not None else size.squeeze(1)
+            return size, torch.ones_like(size)
+        k = self.features(x)
+        d = k - self.anchors.view(k.shape[1:])
+        if self.form == "variational":
+            size = -d.square().mean(-2)
+            if self.norm is not None:
+                size = self.norm(size.flatten(1)).view_as(size)
+        elif self.form == "product":
+            size = -d.square().sum(-2)
+        else:
+            # A factor of exactly zero would have an infinite logarithm and lose its gradient.
+            d = torch.where(d == 0, d + torch.finfo(d.dtype).tiny ** 0.5, d)
+            sign = d.detach().sign().prod(-2)
+            return d.abs().log().sum(-2), sign
+        return size, torch.ones_like(size)
+
+    def forward(self, x: Tensor | Sequence[Tensor]) -> Tensor:
+        """The value of the function: (n, outputs), or (n,) where outputs is None."""
+        if self._goes_whole(x) and self.members is not None and self.outputs is not None:
+            terms = self._whole_exponents(x).exp_()
+            return torch.bmm(self.coefficients, terms).permute(2, 0, 1)
+        size, sign = self.log_terms(x)
+        return self._summed(size.exp() * sign)
+
+    def _goes_whole(self, x: Tensor | Sequence[Tensor]) -> TypeGuard[Tensor]:
+        if self.path != "whole" or self.form == "signed" or not isinstance(x, Tensor):
+            return False
+        # Layers whose statistics are frozen, or not, go layer by layer.
+        if any(module.training != self.training for module in self.layers.modules()):
+            return False
+        graph = torch.is_grad_enabled()
+        return x.device.type == "cpu" and not (graph and (x.requires_grad or not self.training))
+
+    def _whole_exponents(self, x: Tensor) -> Tensor:  # (E, K, n)
+        """The logarithms of the terms."""
+        y = self.variables(x).permute(1, 2, 0)
+        layers = [layer for layer in self.layers if isinstance(layer, VariableLayer)]
+        statistics = None if self.training else [layer.statistics() for layer in layers]
+        squares, found = mean_square_distances(
+            y,
+            [layer.tensors() for layer in layers],
+            self.anchors,
+            members=self.members or 1,
+            epsilons=[layer.norm.eps for layer in layers],
+            buffers=self.memory,
+            statistics=statistics,
+        )
+        if statistics is None:
+            for layer, (mean, variance) in zip(layers, found, strict=True):
+                track_statistics(layer.norm, mean.view(-1), variance.view(-1), len(x))
+        if self.form == "product":
+            return squares * -float(len(self.widths))
+        size = -squares
+        if self.norm is not None:
+            size = self.norm(size.view(1, -1, len(x))).view_as(size)
+        return size
+
+    def log_abs(self, x: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Logarithm of the absolute value, and the sign: finite where the value underflows."""
+        size, sign = self.log_terms(x)
+        largest = size.detach().amax(-1, keepdim=True)
+        value = self._summed((size - largest).exp() * sign)
+        offset = largest if self.outputs is not None else largest.squeeze(-1)
+        return value.abs().log() + offset, value.detach().sign()
+
+    def _summed(self, terms: Tensor) -> Tensor:  # (n, [E,] K) -> (n, [E,] [outputs])
+        if self.outputs is None:
+            coefficient = (
+                self.coefficients.view(-1) if self.members else self.coefficients.view(())
+            )
+            return coefficient * terms.sum(-1)
+        if self.members is None:
+            return functional.linear(terms, self.coefficients[0])
+        return torch.einsum("nek,eok->neo", terms, self.coefficients)
+
+    def variables(self, x: Tensor | Sequence[Tensor]) -> Tensor:  # -> (n, E * T, widest)
+        """What the first layer takes: the numbers of each variable, of each member."""
+        if not isinstance(x, Tensor):
+            x = torch.cat(list(x), -1)
+        total = sum(self.widths)
+        axes = 2 if self.members is None else 3
+        if x.ndim not in (2, axes) or x.shape[-1] != total:
+            raise ShapeError(
+                f"x has shape {tuple(x.shape)}; {len(self.widths)} variables of "
+                f"{total} numbers in all are expected as (rows, {total})."
+            )
+        if self.members is not None:
+            if x.ndim == 2:
+                x = x.unsqueeze(1).expand(-1, self.members, -1)
+            elif x.shape[1] != self.members:
+                raise ShapeError(
+                    f"x has shape {tuple(x.shape)} for {self.members} members: give (rows, "
+                    f"{self.members}, {total}), or (rows, {total}) shared by all."
+                )
+        if max(self.widths) == 1:
+            return x.reshape(len(x), -1, 1)
+        padded = functional.pad(x, (0, 1))
+        return padded[..., self.columns].reshape(len(x), -1, max(self.widths))
+
+
+def _columns(widths: Sequence[int]) -> Tensor:  # (T, widest)
+    total, widest = sum(widths), max(widths)
+    columns = torch.full((len(widths), widest), total)
+    start = 0
+    for t, width in enumerate(widths):
+        columns[t, :width] = torch.arange(start, start + width)
+        start += width
+    return columns
+
+
+def _check_variables(widths: Sequence[int]) -> None:
+    if not widths or min(widths) < 1:
+        raise OptionError(
+            f"variables={list(widths)}: at least one variable, each of at least one number."
+        )

@@ -1,0 +1,1 @@
+"""Pages: numbers in, HTML reports, charts and Matplotlib figures out."""

@@ -1,1 +1,0 @@
-"""Pages, figures and provenance of results."""

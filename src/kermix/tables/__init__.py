@@ -1,0 +1,1 @@
+"""Tables: everything that kermix does with typed columns."""

@@ -1,0 +1,1 @@
+"""Comparing: two samples, tables or sketches in, a verdict with its evidence out."""

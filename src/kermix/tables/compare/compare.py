@@ -1,0 +1,181 @@
+"""Compare two data sets: one verdict, and on demand every cost with error bars and p-values."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kermix.checks import check_count, check_option
+from kermix.data.readers.numeric_table import Source, Table
+from kermix.data.readers.sniff import Reading
+from kermix.data.sources import read_sources
+from kermix.errors import OptionError, TableError
+from kermix.kernels.gaussian import GaussianKernel
+from kermix.tables.compare.column_changes import ComparedRows
+from kermix.tables.compare.cost_details import DetailsTask, standardized
+from kermix.tables.compare.result import Comparison
+from kermix.tables.compare.sketch_comparison import compare_sketches, is_sketch
+from kermix.tables.compare.verdict import JudgementTask
+from kermix.two_sample.aggregate import permutations_for
+from kermix.two_sample.cost_test import variance_grid
+from kermix.two_sample.permutation import own_generator
+
+__all__ = ["compare"]
+
+AUTO_VARIANCES = 4
+DETAIL_PERMUTATIONS = 200
+
+
+@torch.no_grad()
+def compare(
+    x: Source,
+    y: Source,
+    v: Sequence[float] | float | Literal["auto"] = "auto",
+    *,
+    columns: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    kinds: Mapping[str, str] | None = None,
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    header: bool | None = None,
+    standardize: bool | Literal["auto"] = "auto",
+    max_points: int | None = None,
+    level: float = 0.05,
+    bootstrap: int = 20,
+    permutations: int | None = None,
+    seed: int = 0,
+) -> Comparison:
+    r"""Whether two data sets differ, by how much, and where; and every cost between them.
+
+    The result's `verdict` says whether they differ at the level (a single p-value that accounts
+    for all kernels, columns and pairs of columns considered), how well a classifier separates
+    them, and which columns differ most. Every cost of the family, MMD and energy distance are
+    computed on first use: `measures`, `tests`, `column_differences`, `details()`.
+
+    Args:
+        x: A tensor, an array, a pandas, Polars or Arrow table, a dictionary of columns, a file
+            (.csv, .tsv, .parquet, .feather, .jsonl, .xlsx, .npy, .npz) or a sketch. Tables with
+            categories, times or missing values are compared by the kernel of mixed rows; no row is
+            dropped.
+        y: The other.
+        v: One variance, several (each is reported), or `"auto"`: four of them from the data.
+        columns: Columns of tables to use; by default all.
+        exclude: Columns of tables to ignore.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
+        delimiter: Field delimiter of text files; detected by default.
+        decimal: Decimal mark of text files, "." or ","; detected by default.
+        encoding: Encoding of text files; by default UTF-8, or Latin-1 if that fails.
+        header: Whether the first line of text files holds column names; detected by default.
+        standardize: Whether columns are divided by their pooled standard deviation. `"auto"` does
+            so when these differ more than tenfold.
+        max_points: Larger sets are subsampled at random to this many points, without replacement;
+            the result says so. By default tests use all rows. Costs depend on the number of rows,
+            which is in `Measure.rows`: from larger sets, 1000 rows of each are drawn for the SVD,
+            matrix and vector costs and the Bures distance, 4000 for the others, and error bars are
+            for the drawn rows.
+        level: Significance level at which the sets are called different.
+        bootstrap: Number of random groups of rows to leave out in turn for the error bars of the
+            SVD, matrix and vector costs (at most ten with more than 500 rows); those of the others
+            leave out every row once. 0 for no error bars.
+        permutations: Number of permutations for each p-value; by default 500 for the verdict (more
+            if the level requires smaller p-values than these can give) and 200 for each cost. 0
+            for no p-values and no verdict.
+        seed: Seed of subsampling, splits and permutations.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> x, y = torch.randn(2, 60, 2, generator=generator)
+        >>> result = compare(x, y + 1, 0.5, permutations=99)
+        >>> result.verdict.different, result.verdict.pvalue, result.verdict.effect > 0.8
+        (True, 0.01, True)
+        >>> 0.5 < result.measure("svd").normalized < 0.9, result.measure("svd").pvalue
+        (True, 0.01)
+    """
+    reading = Reading(
+        None if columns is None else _names(columns), _names(exclude), dict(kinds or {}),
+        delimiter, decimal, encoding, header,
+    )  # fmt: skip
+    if not 0 < level < 1:
+        raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
+    if is_sketch(x) or is_sketch(y):
+        if reading.said():
+            raise OptionError(
+                f"{', '.join(reading.said())}: only for tables; a sketch has its own columns. "
+                "Remove it, or set it when making the sketch."
+            )
+        return compare_sketches(x, y, level)
+    if isinstance(standardize, str):
+        check_option("standardize", standardize, ("auto",))
+    if permutations is not None:
+        check_count("permutations", permutations, 0, " Give a number, or 0 for no p-values.")
+    check_count("bootstrap", bootstrap, 0, " Give 2 or more, or 0 for no error bars.")
+    if max_points is not None:
+        check_count("max_points", max_points, least=2)
+    if bootstrap == 1:
+        raise OptionError(f"bootstrap={bootstrap}: give 2 or more, or 0 for no error bars.")
+    read = read_sources([x, y], reading)
+    (first, second), mixed, notes = read.tables, read.mixed, read.notes
+    if mixed is not None and standardize is False:
+        raise OptionError(
+            "standardize=False: numbers in tables with categories or missing values must be "
+            "scaled to be comparable with codes; remove it, or select only numeric columns."
+        )
+    generator = own_generator(seed)
+    points = [_subsample(t, max_points, generator, notes) for t in (first, second)]
+    n = len(points[0])
+    rows = ComparedRows(torch.cat(points), n, tuple(first.columns), mixed)
+    pooled, scale = rows.pooled, None
+    scaled: list[str] = []
+    if mixed is None:
+        pooled, scale = standardized(pooled, standardize, scaled)
+    names = _distinct(first.name, second.name)
+    grid = (
+        variance_grid(pooled, AUTO_VARIANCES, rows.layout) if isinstance(v, str) else _variances(v)
+    )
+    asked = DETAIL_PERMUTATIONS if permutations is None else permutations
+    return Comparison(
+        names=names,
+        sizes=(len(first), len(second)),
+        used=(n, len(rows.pooled) - n),
+        columns=rows.names,
+        variances=grid,
+        reading_notes=tuple(notes),
+        compared=rows,
+        _judge=None if permutations == 0 else JudgementTask(
+            rows, names, level, permutations_for(level) if permutations is None else permutations,
+            seed,
+        ),
+        _details=DetailsTask(
+            rows, pooled, grid, asked, bootstrap, seed, generator.get_state(), tuple(scaled)
+        ),
+        _scale=scale,
+        _layout=rows.layout,
+    )  # fmt: skip
+
+
+def _variances(v: Sequence[float] | float) -> tuple[float, ...]:
+    return tuple(float(u) for u in GaussianKernel(v).v_p)
+
+
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    try:
+        return (given,) if isinstance(given, str) else tuple(given)
+    except TypeError:
+        raise TableError(f"columns={given!r} must be a list of names.") from None
+
+
+def _distinct(first: str, second: str) -> tuple[str, str]:
+    return (first, second) if first != second else (f"{first} (1)", f"{second} (2)")
+
+
+def _subsample(
+    table: Table, limit: int | None, generator: torch.Generator, notes: list[str]
+) -> Tensor:
+    if limit is None:
+        return table.values
+    if len(table) <= limit:
+        return table.values
+    notes.append(f"{table.name}: {limit} of {len(table)} rows are used, drawn at random.")
+    return table.values[torch.randperm(len(table), generator=generator)[:limit]]

@@ -1,0 +1,341 @@
+"""Every cost between two samples, with error bars, p-values, and how much each column differs.
+
+Permutation tests of two large samples, in time linear in their rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kermix.data.schema.mixed_rows import MixedRows
+from kermix.kernels.distances import Layout
+from kermix.kernels.mixed import mixed_kernel
+from kermix.kernels.subsets import symmetric_subset
+from kermix.linalg.cholesky import default_ridge
+from kermix.sketches.features import nystrom_features
+from kermix.tables.compare.column_changes import ComparedRows
+from kermix.tables.compare.dense_details import dense_measures, mixed_column_differences
+from kermix.tables.compare.result import TITLES, ColumnDifference, Details
+from kermix.two_sample.blocks import (
+    Blocks,
+    block_statistics,
+    energy_of_blocks,
+    feature_blocks,
+    line_energy,
+    line_energy_of_rows,
+    random_directions,
+)
+from kermix.two_sample.cost_test import COSTS, TestCost, TwoSampleResult, ranked, two_sample_test
+from kermix.two_sample.error_bars import Measure, exchanges, groups, halves, mean_measures
+from kermix.two_sample.permutation import labellings, own_generator, signed_weights
+
+__all__ = ["BlockTests", "DetailsTask", "standardized"]
+
+RANK = 128
+TOLERANCE = 1e-5
+CANDIDATES = 8000
+RIDGE = 1e-4
+
+
+@dataclass(frozen=True)
+class BlockTests:
+    """Every test between rows of `x` and of `y`, pooled one after the other.
+
+    Permutations exchange blocks of rows (see `kermix.two_sample.blocks`). Landmarks of
+    features are chosen among pooled rows by their values alone: were one side preferred, features
+    would fit it better, and the labels would no longer be exchangeable.
+    """
+
+    tests: dict[str, TwoSampleResult]
+    column_differences: tuple[ColumnDifference, ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        pooled: Tensor,  # (n + m, d), scaled if columns are
+        raw: Tensor,  # (n + m, d)
+        n: int,
+        grid: tuple[float, ...],
+        columns: Sequence[str],
+        permutations: int,
+        generator: torch.Generator,
+        rank: int = RANK,
+        mixed: MixedRows | None = None,
+    ) -> "BlockTests":
+        """Test; without permutations there is nothing but the columns' distances."""
+        pooled, m = pooled.double(), len(pooled) - n
+        if not permutations:
+            return cls({}, column_differences(raw, n, columns, None, None, mixed), ())
+        blocks = Blocks.of(n, m, generator)
+        sides = blocks.of_x, len(blocks) - blocks.of_x
+        labels = signed_weights(labellings(*sides, permutations, generator), None)
+        # Of the rows as they were given, because scaled ones are rounded.
+        candidates = pooled[symmetric_subset(raw, CANDIDATES)]
+        rows: dict[str, list[Tensor]] = {}
+        layout = None if mixed is None else mixed.layout
+        for v in grid:
+            kernel = mixed_kernel(candidates, layout, v)
+            features = nystrom_features(
+                candidates, kernel, rank, TOLERANCE, candidates=len(candidates)
+            )
+            found = feature_blocks(pooled, blocks, features)
+            for cost, row in block_statistics(found, *labels, RIDGE).items():
+                rows.setdefault(cost, []).append(row)
+        directions = random_directions(pooled.shape[1], generator)
+        energies = energy_of_blocks(pooled, blocks, *labels, directions, layout, generator)
+        rows["energy"] = [energies]
+        method = f"{len(blocks)} blocks of {blocks.size} rows"
+        tests = {
+            cost: ranked(values, cost, () if cost == "energy" else grid, (n, m), method)
+            for cost, values in rows.items()
+        }
+        inside = len(blocks) * blocks.size
+        rest = "" if inside == n + m else f", which hold {inside} of all {n + m}"
+        notes = (
+            f"Permutations exchange {len(blocks)} random blocks of {blocks.size} rows{rest}; the "
+            f"tests use up to {rank} features, and the energy distance's {len(directions)} "
+            "projections.",
+        )
+        return cls(tests, column_differences(raw, n, columns, blocks, labels, mixed), notes)
+
+
+def column_differences(
+    raw: Tensor,  # (n + m, d)
+    n: int,
+    columns: Sequence[str],
+    blocks: Blocks | None,
+    labels: tuple[Tensor, Tensor] | None,
+    mixed: MixedRows | None = None,
+) -> tuple[ColumnDifference, ...]:
+    """How much each column differs on its own, from all rows; tested if there are blocks."""
+    if mixed is not None:
+        return mixed_column_differences(raw, n, mixed, blocks, labels)
+    found = []
+    for k, name in enumerate(columns):
+        values = raw[:, k].double()
+        spread = float(values.std())
+        chance = None
+        if blocks is not None and labels is not None:
+            energies = line_energy(values, blocks, labels[0] - labels[1])
+            chance = ranked([energies], "energy", (), (n, len(raw) - n), "").pvalue
+        distance = line_energy_of_rows(values, n) / spread if spread > 0 else 0.0
+        means = float(values[:n].mean()), float(values[n:].mean())
+        found.append(ColumnDifference(name, distance, chance, *means))
+    return tuple(sorted(found, key=lambda c: -c.distance))
+
+
+PAIRS_UP_TO = 1000  # rows of a side; matrices of them are decomposed
+FEW_ROWS, LARGE_GROUPS = 500, 10
+SPLITS = 10  # into halves
+MEANS_UP_TO = 4000  # rows of a side whose pairs are summed over
+STANDARDIZE_BEYOND = 10.0
+
+
+@dataclass(frozen=True)
+class DetailsTask:
+    """What is needed to find the details of a comparison, when somebody asks for them.
+
+    Attributes:
+        rows: As they were read.
+        points: The same, with columns scaled if they are.
+        variances: Of the kernels.
+        permutations: Behind each p-value.
+        bootstrap: Groups that are left out to find error bars.
+        seed: Of tests.
+        state: Of the generator of everything else.
+        notes: On how columns were scaled.
+    """
+
+    rows: ComparedRows
+    points: Tensor = field(repr=False)
+    variances: tuple[float, ...]
+    permutations: int
+    bootstrap: int
+    seed: int
+    state: Tensor = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    @torch.no_grad()
+    def find(self) -> Details:
+        """Compute them."""
+        generator = own_generator(self.seed)
+        generator.set_state(self.state)
+        raw, n, mixed, grid = self.rows.pooled, self.rows.n, self.rows.mixed, self.variances
+        columns, layout, permutations = self.rows.names, self.rows.layout, self.permutations
+        points_x, points_y = self.points[:n], self.points[n:]
+        used = n, len(points_y)
+        notes = list(self.notes)
+        if max(used) > PAIRS_UP_TO:
+            large = BlockTests.of(
+                self.points, raw, n, grid, columns, permutations, generator, mixed=mixed
+            )
+            tests, differences = large.tests, large.column_differences
+            notes += large.notes
+        else:
+            tests = (
+                _tests(points_x, points_y, grid, permutations, self.seed, layout)
+                if permutations
+                else {}
+            )
+            if mixed is None:
+                differences = _column_differences(
+                    raw[:n], raw[n:], columns, permutations, self.seed
+                )
+            else:
+                differences = _mixed_differences(raw, n, mixed, permutations, self.seed)
+        sides = [_shuffled(points, generator) for points in (points_x, points_y)]
+        ridge = default_ridge(raw.dtype)
+        found = _measures(sides, grid, self.bootstrap, ridge, generator, layout)
+        measures = [replace(m, pvalue=_pvalue(m, tests)) for m in found]
+        measures.sort(key=lambda m: (list(TITLES).index(m.name), m.variance or 0.0))
+        notes += _notes(measures, used, self.bootstrap)
+        if permutations:
+            notes.append(
+                f"p-values: exact, {permutations} permutations, one variance each; over all "
+                "variances "
+                + ", ".join(f"{c} {t.pvalue:.3g}" for c, t in tests.items() if c != "energy")
+                + "."
+            )
+        x, y = (side[:PAIRS_UP_TO] for side in sides)
+        return Details(tuple(measures), tests, differences, tuple(notes), x, y)
+
+
+def _tests(
+    x: Tensor,
+    y: Tensor,
+    grid: tuple[float, ...],
+    permutations: int,
+    seed: int,
+    layout: Layout | None,
+) -> dict[str, TwoSampleResult]:
+    """Tests from all pairs of points."""
+    a, b = x.double(), y.double()
+    if layout is None:
+        middle = torch.cat([x, y]).double().mean(0)
+        a, b = a - middle, b - middle
+    return {
+        c: two_sample_test(a, b, c, grid, permutations, seed=seed, layout=layout)
+        for c in _test_costs()
+    }
+
+
+def _mixed_differences(
+    raw: Tensor, n: int, mixed: MixedRows, permutations: int, seed: int
+) -> tuple[ColumnDifference, ...]:
+    """Columns of few mixed rows, each of which changes sides by itself."""
+    if not permutations:
+        return mixed_column_differences(raw, n, mixed, None, None)
+    generator = own_generator(seed)
+    blocks = Blocks(torch.arange(len(raw))[:, None], n, torch.arange(0), n)
+    labels = signed_weights(labellings(n, len(raw) - n, permutations, generator), None)
+    return mixed_column_differences(raw, n, mixed, blocks, labels)
+
+
+def _measures(
+    sides: Sequence[Tensor],
+    grid: tuple[float, ...],
+    bootstrap: int,
+    ridge: float,
+    generator: torch.Generator,
+    layout: Layout | None,
+) -> list[Measure]:
+    """Every measure of the first rows of both sides, as many as each can be computed of."""
+    x, y = (side[:MEANS_UP_TO].double() for side in sides)
+    labels = _exchanged(x, y, exchanges(bootstrap) if bootstrap else 0, generator)
+    measures = mean_measures(x, y, grid, labels, bootstrap > 0, layout)
+    x, y = x[:PAIRS_UP_TO], y[:PAIRS_UP_TO]
+    # Costs of many rows take long.
+    count = min(bootstrap, LARGE_GROUPS) if min(len(x), len(y)) > FEW_ROWS else bootstrap
+    left = groups(len(x), len(y), count, generator)
+    split = halves(len(x), len(y), min(count, SPLITS) if len(left) else 0, generator)
+    # Costs of many rows take long, and differ little from one exchange to the next.
+    few = 2 if len(x) + len(y) > PAIRS_UP_TO else exchanges(bootstrap)
+    labels = _exchanged(x, y, few if bootstrap else 0, generator)
+    for v in grid:
+        measures += dense_measures(x, y, v, ridge, left, split, labels, layout)
+    return measures
+
+
+def _exchanged(x: Tensor, y: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    return labellings(len(x), len(y), max(1, count), generator)[1 : 1 + count]
+
+
+def _pvalue(measure: Measure, tests: dict[str, TwoSampleResult]) -> float | None:
+    test = tests.get({"bures": "svd", "cauchy_schwarz": "scalar"}.get(measure.name, measure.name))
+    if test is None:
+        return None
+    if measure.variance is None:
+        return test.pvalue
+    return test.pvalues[test.variances.index(measure.variance)]
+
+
+def _notes(measures: Sequence[Measure], used: tuple[int, int], bootstrap: int) -> list[str]:
+    """Of how many rows the measures are, if not of all; and how their errors were found."""
+    notes = []
+    fewer: dict[tuple[int, int], list[str]] = {}
+    for measure in measures:
+        if measure.rows is not None and measure.rows != used:
+            names = fewer.setdefault(measure.rows, [])
+            names += [] if TITLES[measure.name] in names else [TITLES[measure.name]]
+    for rows, names in fewer.items():
+        listed = ", ".join(names)
+        notes.append(
+            f"{listed}: of {rows[0]} and {rows[1]} rows drawn at random; the tests use all "
+            f"{used[0]} and {used[1]}."
+        )
+    if bootstrap:
+        notes.append(
+            "Error bars: one standard error, from random subsets of the rows. 'if same': the "
+            "mean over a few random permutations of the labels."
+        )
+    return notes
+
+
+def _shuffled(points: Tensor, generator: torch.Generator) -> Tensor:
+    """Some of many rows, drawn at random; the rows in their order if none is left out."""
+    if len(points) <= PAIRS_UP_TO:
+        return points
+    return points[torch.randperm(len(points), generator=generator)[:MEANS_UP_TO]]
+
+
+def _test_costs() -> tuple[TestCost, ...]:
+    return tuple(COSTS)  # type: ignore[arg-type]
+
+
+def standardized(
+    pooled: Tensor, asked: bool | Literal["auto"], notes: list[str]
+) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    """Rows divided by the spread of their columns, if asked, and by what; a note says so."""
+    # Sums of sorted columns do not depend, not even by rounding, on the order of rows.
+    spread, centre = torch.std_mean(pooled.sort(0).values, 0)
+    positive = spread[spread > 0]
+    if asked == "auto":
+        asked = len(positive) > 0 and bool(positive.max() > STANDARDIZE_BEYOND * positive.min())
+    if not asked:
+        return pooled, None
+    spread = torch.where(spread > 0, spread, 1.0)
+    notes.append("Columns are divided by their pooled standard deviations.")
+    return (pooled - centre) / spread, (centre, spread)
+
+
+def _column_differences(
+    x: Tensor, y: Tensor, columns: Sequence[str], permutations: int, seed: int
+) -> tuple[ColumnDifference, ...]:
+    found = []
+    for k, name in enumerate(columns):
+        a, b = x[:, k : k + 1], y[:, k : k + 1]
+        spread, middle = torch.std_mean(torch.cat([a, b]).double())
+        unit = spread if spread > 0 else 1.0
+        first, second = ((part.double() - middle) / unit for part in (a, b))
+        test = two_sample_test(
+            first, second, "energy", permutations=max(permutations, 1), seed=seed
+        )
+        pvalue = test.pvalue if permutations else None
+        means = float(a.mean()), float(b.mean())
+        found.append(ColumnDifference(name, test.statistic, pvalue, *means))
+    return tuple(sorted(found, key=lambda c: -c.distance))

@@ -1,0 +1,305 @@
+"""The verdict of a comparison: one sentence, and the numbers it is made of.
+
+The verdict on rows, and on sketches: test, effect, columns.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from kermix.tables.compare.column_changes import ComparedRows, change_of, difference_of
+from kermix.two_sample.aggregate import ColumnTest, aggregate_rows
+from kermix.two_sample.classifier_test import ToldApart, tell_apart
+from kermix.two_sample.mean_test import MeanTest
+from kermix.two_sample.permutation import own_generator
+
+__all__ = [
+    "ColumnVerdict",
+    "Judgement",
+    "JudgementTask",
+    "PairVerdict",
+    "Verdict",
+    "auc_text",
+    "judge_sketches",
+]
+
+NAMED_COLUMNS, NAMED_PAIRS = 3, 1  # in the sentence
+SMALL = 1e-6  # below this, the digits of a p-value do not matter
+
+
+@dataclass(frozen=True)
+class ColumnVerdict:
+    """One column by itself.
+
+    Attributes:
+        column: Its name.
+        pvalue: P-value of a test of this column, corrected for the number of columns and never
+            below that of the verdict: if the sets are not called different, no column is.
+        kind: "number", "time" or "category".
+        short: What changed most from the first sample to the second, in two words.
+        change: The same with numbers.
+        difference: Total variation between the two samples over at most twenty groups of the
+            column's values: 0 if they are the same, 1 if they have no value in common.
+
+    With many hundreds of columns, those that do not differ have no description and no difference.
+    """
+
+    column: str
+    pvalue: float
+    kind: str
+    short: str
+    change: str
+    difference: float | None = None
+
+    def told(self, level: float) -> str:
+        """What changed, if the column differs at a level."""
+        if self.pvalue > level:
+            return "no clear difference"
+        return f"{self.short}: {self.change}"
+
+
+@dataclass(frozen=True)
+class PairVerdict:
+    """Two columns together, beyond what each does alone; `pvalue` is corrected as for columns."""
+
+    columns: tuple[str, str]
+    pvalue: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether two data sets differ, by how much, and where. It prints as one sentence.
+
+    Attributes:
+        different: Whether they differ at the level.
+        pvalue: A single p-value that accounts for all statistics considered; None if sketches have
+            none.
+        level: Significance level at which the sets are called different.
+        effect: AUC of a classifier that separates their rows, on held-out rows: the probability
+            that it gives a row of the second set a higher score than one of the first. 0.5 if it
+            cannot tell them apart, 1 if it always can. Better classifiers may exist, so the sets
+            differ at least this much. None for sketches, or if a set has fewer than ten rows.
+        interval: 95 % confidence interval for the AUC of this classifier.
+        columns: Each column by itself, the most different first: by p-value, and by their
+            difference for equal p-values.
+        pairs: Pairs of columns, likewise.
+        names: Names of the two sets.
+        rows: How many rows each set has.
+        too_few_rows: Whether there are too few rows for any p-value below the level.
+        too_few_permutations: Whether there are too few permutations, although there are enough
+            rows.
+        smallest_pvalue: The smallest p-value possible with this many rows and permutations.
+        detectable_shift: The shift of one column, in standard deviations, that is found in at
+            least four of five cases if columns are normal and independent.
+        method: How the p-value was found, or why there is none.
+        note: Further remarks, for sketches.
+    """
+
+    different: bool
+    pvalue: float | None
+    level: float
+    effect: float | None
+    interval: tuple[float, float] | None
+    columns: tuple[ColumnVerdict, ...]
+    pairs: tuple[PairVerdict, ...]
+    names: tuple[str, str]
+    rows: tuple[int, int]
+    too_few_rows: bool = False
+    too_few_permutations: bool = False
+    smallest_pvalue: float | None = None
+    detectable_shift: float | None = None
+    method: str = ""
+    note: str = ""
+
+    def sentence(self) -> str:
+        """The answer in one sentence or two."""
+        return " ".join(filter(None, (self.headline(), self.where(), self.note)))
+
+    __str__ = sentence
+
+    def headline(self) -> str:
+        """Whether they differ, and how much."""
+        if self.pvalue is None:
+            return f"No verdict: {self.method.removeprefix('none, ')}"
+        if told := self.too_few():
+            return told
+        p = f"p = {self.pvalue:.2g}" if self.pvalue >= SMALL else f"p < {SMALL:g}"
+        if not self.different:
+            told = self._detectable()
+            shift = f"; {told} would have been found in four of five cases" if told else ""
+            return f"No difference found at level {self.level:g} ({p}){shift}."
+        if self.effect is None or self.interval is None:
+            return f"They differ ({p})."
+        low, high = self.interval
+        shown = f"AUC {auc_text(self.effect)} ({auc_text(low)} to {auc_text(high)}; 0.5 is chance)"
+        if low <= 0.5:
+            return (
+                f"They differ ({p}), but it is not clear that a classifier can tell their rows "
+                f"apart: {shown}."
+            )
+        return f"They differ ({p}): a classifier tells their rows apart with {shown}."
+
+    def too_few(self) -> str:
+        """Why there is no answer, if there are too few rows or permutations; otherwise empty."""
+        if self.smallest_pvalue is None:
+            return ""
+        if self.too_few_rows:
+            return (
+                f"Too few rows to say: with {self.rows[0]} and {self.rows[1]} rows no p-value can "
+                f"fall below {self.smallest_pvalue:.2g}."
+            )
+        if self.too_few_permutations:
+            drawn, needed = round(1 / self.smallest_pvalue) - 1, math.ceil(1 / self.level) - 1
+            return (
+                f"Too few permutations to say: permutations={drawn} cannot show a difference at "
+                f"level {self.level:g}, because no p-value can fall below "
+                f"{self.smallest_pvalue:.2g}; {needed:,} or more are needed."
+            )
+        return ""
+
+    def _detectable(self) -> str:
+        """The smallest change that this many rows can show, in words."""
+        if self.detectable_shift is None:
+            return ""
+        if self.columns and all(c.kind == "category" for c in self.columns):
+            points = 50 * self.detectable_shift  # the standard deviation of a share of one half
+            if points >= 50:
+                return ""
+            return f"a common value gaining or losing {points:.2g} percentage points"
+        return f"shifts of {self.detectable_shift:.2g} standard deviations or more in one column"
+
+    def where(self) -> str:
+        """Which columns and pairs of columns differ most, if any does."""
+        if not self.different or not self.columns:
+            return ""
+        found = [
+            f"{c.column} ({c.short})" for c in self.different_columns[:NAMED_COLUMNS]
+        ] + [
+            f"{p.columns[0]} with {p.columns[1]} together"
+            for p in self.different_pairs[:NAMED_PAIRS]
+        ]  # fmt: skip
+        if not found:
+            return "No column or pair of columns stands out by itself."
+        more = max(0, len(self.different_columns) - NAMED_COLUMNS)
+        rest = "" if not more else f"; {more} more column{'s differ' if more > 1 else ' differs'}"
+        return f"Most different, from {self.names[0]} to {self.names[1]}: {_listed(found)}{rest}."
+
+    @property
+    def different_columns(self) -> tuple[ColumnVerdict, ...]:
+        """Columns whose corrected p-value is at the level."""
+        return tuple(c for c in self.columns if c.pvalue <= self.level)
+
+    @property
+    def different_pairs(self) -> tuple[PairVerdict, ...]:
+        """Pairs of columns whose corrected p-value is at the level."""
+        return tuple(p for p in self.pairs if p.pvalue <= self.level)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, the sentence first."""
+        return {"sentence": self.sentence(), **asdict(self)}
+
+
+def auc_text(area: float) -> str:
+    """Two digits, and more where it would look like 1 and is not."""
+    if area < 0.99:
+        return f"{area:.2f}"
+    return f"{area:.3f}" if area < 0.999 else f"{min(area, 0.9999):.4f}" if area < 1 else "1"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    if len(parts) < 3:
+        return " and ".join(parts)
+    return f"{', '.join(parts[:-1])}, and {parts[-1]}"
+
+
+MANY_COLUMNS = 300
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict, and the classifier behind its effect."""
+
+    verdict: Verdict
+    apart: ToldApart | None
+
+
+@dataclass(frozen=True)
+class JudgementTask:
+    """What is needed for a verdict on rows, when somebody asks for it."""
+
+    rows: ComparedRows
+    names: tuple[str, str]
+    level: float
+    permutations: int
+    seed: int
+
+    @torch.no_grad()
+    def find(self) -> Judgement:
+        """Test the rows, tell them apart, and say what changed in each column."""
+        rows, n = self.rows, self.rows.n
+        pooled = rows.pooled.double()
+        test = aggregate_rows(
+            pooled, n, places=rows.places, layout=rows.layout, permutations=self.permutations,
+            seed=self.seed, level=self.level,
+        )  # fmt: skip
+        apart = tell_apart(pooled, n, rows.places, rows.layout, own_generator(self.seed))
+        verdict = Verdict(
+            different=test.different,
+            pvalue=test.pvalue,
+            level=test.level,
+            effect=None if apart is None else apart.auc,
+            interval=None if apart is None else apart.interval,
+            columns=tuple(sorted(
+                (self._column(column, max(column.corrected, test.pvalue))
+                 for column in test.columns), key=_most_different)),
+            pairs=tuple(PairVerdict(pair.columns, max(pair.corrected, test.pvalue))
+                        for pair in test.pairs),
+            names=self.names,
+            rows=(n, len(pooled) - n),
+            too_few_rows=test.too_few_rows,
+            too_few_permutations=test.too_few_permutations,
+            smallest_pvalue=test.smallest_pvalue,
+            detectable_shift=test.detectable_shift,
+            method=f"permutation test, {test.permutations} labellings: {test.method}",
+        )  # fmt: skip
+        return Judgement(verdict, apart)
+
+    def _column(self, found: ColumnTest, pvalue: float) -> ColumnVerdict:
+        if pvalue > self.level and len(self.rows.names) > MANY_COLUMNS:
+            return ColumnVerdict(found.column, pvalue, "", "", "")
+        values, n = self.rows.column(found.column), self.rows.n
+        change = change_of(values, n)
+        return ColumnVerdict(
+            found.column, pvalue, values.kind, change.short, change.told,
+            difference_of(values, n),
+        )  # fmt: skip
+
+
+def _most_different(column: ColumnVerdict) -> tuple[float, float]:
+    return column.pvalue, -(column.difference or 0.0)
+
+
+def judge_sketches(
+    test: MeanTest, names: tuple[str, str], rows: tuple[int, int], level: float
+) -> Judgement:
+    """Sketches hold no rows: a p-value of their kernel means, and neither AUC nor columns."""
+    verdict = Verdict(
+        different=test.pvalue is not None and test.pvalue <= level,
+        pvalue=test.pvalue,
+        level=level,
+        effect=None,
+        interval=None,
+        columns=(),
+        pairs=(),
+        names=names,
+        rows=rows,
+        method=test.note or "equal kernel means, from the sketches' own covariances",
+        note=(
+            "Only kernel means were compared; sketches hold no rows, so there is no AUC and no "
+            "result for single columns."
+        ),
+    )
+    return Judgement(verdict, None)

@@ -1,0 +1,1 @@
+"""Drift: periods or batches in, alarms and what changed out."""

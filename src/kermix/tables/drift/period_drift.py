@@ -1,0 +1,305 @@
+"""Drift over time: every period of a table against a reference period."""
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from kermix.data.readers.common import listed
+from kermix.data.readers.numeric_table import Source
+from kermix.data.readers.sniff import Reading
+from kermix.errors import OptionError
+from kermix.tables.compare.compare import compare
+from kermix.tables.compare.verdict import ColumnVerdict
+from kermix.tables.drift.periods import Periods, read_periods
+from kermix.two_sample.aggregate import permutations_for
+from kermix.two_sample.permutation import smallest_pvalue
+
+__all__ = ["PERIOD_HEADS", "PeriodDrift", "PeriodVerdict", "drift_over_time", "holm"]
+
+PERIOD_HEADS = ("period", "rows", "verdict", "p", "AUC", "moved most")
+FEW_ROWS = 5  # of a reference that tells nothing
+DRAWN = "rows used, drawn at random."
+NAMED, SHOWN = 3, 3  # columns in the sentence, and in a line of the table
+
+
+@dataclass(frozen=True)
+class PeriodVerdict:
+    """One period against the reference.
+
+    Attributes:
+        period: Its name.
+        rows: Number of its rows.
+        different: Whether it differs at the level.
+        pvalue: P-value corrected for the number of periods (Holm); None if it has too few rows.
+        own_pvalue: P-value of this period alone.
+        effect: AUC of a classifier that separates its rows from the reference; 0.5 is chance.
+        interval: 95 % confidence interval for the AUC.
+        columns: Columns that differ by themselves if the period does, most different first;
+            p-values corrected for the number of columns.
+        too_few_rows: Whether there are too few rows for a small enough p-value.
+        too_few_permutations: Whether there are too few permutations for one.
+    """
+
+    period: str
+    rows: int
+    different: bool
+    pvalue: float | None
+    own_pvalue: float | None
+    effect: float | None
+    interval: tuple[float, float] | None
+    columns: tuple[ColumnVerdict, ...]
+    too_few_rows: bool
+    too_few_permutations: bool = False
+
+    @property
+    def answer(self) -> str:
+        """The verdict in a word or two."""
+        if self.too_few_rows:
+            return "too few rows"
+        if self.too_few_permutations:
+            return "too few permutations"
+        return "different" if self.different else "no difference"
+
+
+@dataclass(frozen=True)
+class PeriodDrift:
+    """The result of `drift_over_time`. It prints as one sentence and a table.
+
+    Attributes:
+        reference: Name of the reference period.
+        reference_rows: Number of its rows.
+        periods: The others, in order.
+        level: Significance level at which a period is called different.
+        noun: Noun for a period, such as "month".
+        notes: What was assumed and ignored.
+    """
+
+    reference: str
+    reference_rows: int
+    periods: tuple[PeriodVerdict, ...]
+    level: float
+    noun: str
+    notes: tuple[str, ...]
+
+    @property
+    def different(self) -> tuple[PeriodVerdict, ...]:
+        """The periods that differ."""
+        return tuple(p for p in self.periods if p.different)
+
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """Columns that differ in any period, sorted by how often and how much they differ."""
+        found: dict[str, tuple[int, float]] = {}
+        for period in self.different:
+            for c in period.columns:
+                count, total = found.get(c.column, (0, 0.0))
+                found[c.column] = count + 1, total + (c.difference or 0.0)
+        return tuple(sorted(found, key=lambda name: found[name], reverse=True))
+
+    def sentence(self) -> str:
+        """The answer."""
+        judged = [p for p in self.periods if not p.too_few_rows]
+        few = len(self.periods) - len(judged)
+        left = "" if not few else (
+            f" {few} {self._plural(few)} {'has' if few == 1 else 'have'} too few rows to say."
+        )  # fmt: skip
+        if not judged:
+            return f"Too few rows to say whether any {self.noun} differs from {self.reference}."
+        count, total = len(self.different), len(judged)
+        if any(p.too_few_permutations for p in judged):
+            return (
+                f"Too few permutations to say whether any {self.noun} differs from "
+                f"{self.reference}: for {total} {self._plural(total)} at level {self.level:g} it "
+                f"takes {math.ceil(total / self.level) - 1:,} or more.{left}"
+            )
+        if not count:
+            which = f"None of {total} {self._plural(total)} differs"
+            if total == 1:
+                which = f"{judged[0].period} does not differ"
+            return f"{which} from {self.reference} at level {self.level:g}.{left}"
+        most = f"most in {', '.join(self.moved[:NAMED])}" if self.moved else ""
+        where = f": {most}" if most else ""
+        which = f"{count} of {total} {self._plural(total)} differ{'s' * (count == 1)}"
+        if total == 1:
+            return f"{judged[0].period} differs from {self.reference}{where}.{left}"
+        first = self.different[0].period
+        if count == 1:
+            return f"{which} from {self.reference}: {first}{', ' * bool(most)}{most}.{left}"
+        return f"{which} from {self.reference}, first in {first}{where}.{left}"
+
+    def _plural(self, count: int) -> str:
+        return self.noun if count == 1 else f"{self.noun}s"
+
+    def table(self, intervals: bool = False) -> list[list[str]]:
+        """One line of text per period; optionally with intervals of the AUC."""
+        lines = [[self.reference, f"{self.reference_rows:,}", "reference", "", "", ""]]
+        for p in self.periods:
+            auc = "" if p.effect is None else f"{p.effect:.2f}"
+            if intervals and p.interval is not None:
+                auc += f" ({p.interval[0]:.2f} to {p.interval[1]:.2f})"
+            names = [f"{c.column} ({c.short})" for c in p.columns[:SHOWN]]
+            more = len(p.columns) - len(names)
+            names += [f"{more} more"] * (more > 0)
+            pvalue = "" if p.pvalue is None else f"{p.pvalue:.2g}"
+            lines.append([p.period, f"{p.rows:,}", p.answer, pvalue, auc, ", ".join(names)])
+        return lines
+
+    def __str__(self) -> str:
+        from kermix.tables.compare.result import aligned
+
+        return "\n".join([self.sentence(), "", *aligned((PERIOD_HEADS, *self.table())), "",
+                          *self.notes])  # fmt: skip
+
+    __repr__ = __str__
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, the sentence first."""
+        return {"sentence": self.sentence(), "moved": self.moved, **asdict(self)}
+
+
+def drift_over_time(
+    source: Source,
+    by: str | None = None,
+    *,
+    every: str | None = None,
+    reference: str | None = None,
+    level: float = 0.05,
+    columns: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    kinds: Mapping[str, str] | None = None,
+    reading: Reading | None = None,
+    max_points: int | None = None,
+    permutations: int | None = None,
+    seed: int = 0,
+) -> PeriodDrift:
+    """Whether, when and where a table drifts: each period against a reference period.
+
+    Each period gets the verdict of `kermix.compare`, with p-values corrected for the number of
+    periods: with probability `1 - level` or more, no period is wrongly called different.
+
+    Args:
+        source: A table, a file, or a folder of files: one period per file, or one table with `by`.
+        by: Column that defines the periods: values (months, years, versions) or dates.
+        every: "day", "week", "month" or "year", to group dates by; by default depends on their
+            range.
+        reference: Period to compare the others with; by default the first.
+        level: Significance level at which a period is called different.
+        columns: Columns to use; by default all.
+        exclude: Columns to ignore.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
+        reading: How tables are read, instead of the three above.
+        max_points: Larger periods are subsampled at random to this many rows.
+        permutations: Number of permutations for each p-value; by default 500, or as many as the
+            correction for the number of periods requires.
+        seed: Of everything random.
+
+    Example:
+        >>> x = torch.randn(400, generator=torch.Generator().manual_seed(0))
+        >>> month = ["jan"] * 100 + ["feb"] * 100 + ["mar"] * 200
+        >>> found = km.drift_over_time({"x": x + (torch.arange(400) >= 200), "month": month},
+        ...                            "month")
+        >>> found.sentence()
+        '1 of 2 months differs from jan: mar, most in x.'
+    """
+    if not 0 < level < 1:
+        raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
+    if reading is None:
+        reading = Reading(
+            None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {})
+        )
+    periods = read_periods(source, by, every, reading)
+    at = _reference(periods, reference)
+    first = periods.tables[at]
+    others = [t for k, t in enumerate(periods.tables) if k != at]
+    most = max_points or max(t.rows for t in periods.tables)
+    sizes = [(min(first.rows, most), min(t.rows, most)) for t in others]
+    able = able_to_differ([smallest_pvalue(*both, None) for both in sizes], level)
+    enough = [t for t, one in zip(others, able, strict=True) if one]
+    if not enough and first.rows < FEW_ROWS:
+        raise OptionError(
+            f"The reference, {first.name}, has {first.rows} row{'s' * (first.rows != 1)}, too "
+            f"few to tell whether any {periods.noun} differs; choose another one (--reference)."
+        )
+    notes = list(periods.notes)
+    if permutations is None:
+        permutations = permutations_for(level, len(enough))
+    limited = len(enough) > level * (permutations + 1) * (1 + 1e-9)
+    known = {n: k for n, k in reading.kinds.items() if n in first.columns}
+    found: dict[str, PeriodVerdict] = {}
+    for table in enough:
+        result = compare(
+            first, table, kinds=known, level=level, permutations=permutations,
+            max_points=max_points, seed=seed,
+        )  # fmt: skip
+        notes += [n for n in result.reading_notes
+                  if n not in notes and not n.endswith(DRAWN)]  # fmt: skip
+        verdict = result.verdict
+        found[table.name] = PeriodVerdict(
+            table.name, table.rows, verdict.different, verdict.pvalue, verdict.pvalue,
+            verdict.effect, verdict.interval, verdict.different_columns, False, limited,
+        )  # fmt: skip
+    if max_points is not None and any(t.rows > max_points for t in periods.tables):
+        notes.append(f"Of larger periods {max_points:,} {DRAWN}")
+    notes.append(
+        f"p: corrected for the number of {periods.noun}s (Holm). AUC: how well a classifier "
+        "separates unseen rows from those of the reference; 0.5 is chance."
+    )
+    corrected = dict(zip(found, holm([p.own_pvalue or 0.0 for p in found.values()]), strict=True))
+    judged = []
+    for table in others:
+        if table.name not in found:
+            judged.append(
+                PeriodVerdict(table.name, table.rows, False, None, None, None, None, (), True)
+            )
+            continue
+        pvalue = corrected[table.name]
+        one = replace(found[table.name], pvalue=pvalue, different=pvalue <= level)
+        judged.append(one if one.different else replace(one, columns=()))
+    return PeriodDrift(first.name, first.rows, tuple(judged), level, periods.noun, tuple(notes))
+
+
+def able_to_differ(smallest: Sequence[float], level: float) -> list[bool]:
+    """Which tests can be significant together, given the smallest p-value of each (Tarone 1990).
+
+    The others are left out before the correction. That depends on numbers of rows alone, so the
+    level holds, and each that is left can be significant whatever the others are.
+
+    Example:
+        >>> able_to_differ([0.01, 0.04, 0.001], 0.05)
+        [True, False, True]
+    """
+    for tests in range(1, len(smallest) + 1):
+        found = [p <= level / tests for p in smallest]
+        if sum(found) <= tests:
+            return found
+    return [True] * len(smallest)
+
+
+def holm(pvalues: Sequence[float]) -> list[float]:
+    """P-values corrected for their number, whatever their dependence (Holm 1979).
+
+    Example:
+        >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+        [0.03, 0.06, 0.06]
+    """
+    order = sorted(range(len(pvalues)), key=lambda k: pvalues[k])
+    found, largest = [0.0] * len(pvalues), 0.0
+    for rank, k in enumerate(order):
+        largest = max(largest, min(1.0, (len(pvalues) - rank) * pvalues[k]))
+        found[k] = largest
+    return found
+
+
+def _reference(periods: Periods, asked: str | None) -> int:
+    names = [t.name for t in periods.tables]
+    if asked is None:
+        return 0
+    matches = [k for k, n in enumerate(names)
+               if asked in (n, n.removeprefix(f"{periods.noun} "))]  # fmt: skip
+    if not matches:
+        near = difflib.get_close_matches(asked, names, 3, 0.4)
+        meant = f"did you mean {listed(near)}?" if near else f"there are {listed(names)}."
+        raise OptionError(f"There is no {periods.noun} {asked!r} to be the reference; {meant}")
+    return matches[0]

@@ -1,0 +1,332 @@
+"""Tables cut into periods: by the values of a column, by its dates, or a file each.
+
+The order of periods that are named in words: months, quarters, weeks, numbered things.
+"""
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kermix.data.readers.common import READABLE, kind_of_file, listed, load_pyarrow
+from kermix.data.readers.frames import Frame, taken_rows
+from kermix.data.readers.reading import read_alike, read_frame
+from kermix.data.readers.sniff import Reading
+from kermix.data.schema.columns import family
+from kermix.data.schema.times import parse_times, text_format
+from kermix.errors import OptionError, TableError
+
+__all__ = ["EVERY", "Periods", "order_of_names", "read_periods"]
+
+MONTHS = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september",
+    "october", "november", "december",
+)  # fmt: skip
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+SHORTEST = 3
+CENTURY = 70  # years of two digits from here on are of the twentieth
+NAMED = re.compile(r"([^\W\d_]+)[\s.,/_'-]*(\d{4}|\d{2})")
+YEAR_FIRST = re.compile(r"(\d{4})[\s.,/_-]*([^\W\d_]+)\.?")
+NUMBERED = re.compile(r"([^\W\d_]*)[\s.]*(\d{1,2})[\s./_-]+(\d{4})")
+
+Place = tuple[Any, ...]
+
+
+def order_of_names(values: Sequence[str]) -> list[str] | None:
+    """Names of periods in their order; None if it cannot be told from the names.
+
+    English months with or without a year; weekdays; a number and a year, as in 11/2023 and
+    Q1 2023; and names that differ in numbers alone.
+
+    Example:
+        >>> order_of_names(["Jan 2024", "Feb 2023"]), order_of_names(["Q1 2024", "Q4 2023"])
+        (['Feb 2023', 'Jan 2024'], ['Q4 2023', 'Q1 2024'])
+        >>> order_of_names(["v1.10", "v1.9"]), order_of_names(["after", "before"])
+        (['v1.9', 'v1.10'], None)
+    """
+    plain = [v.strip().lower() for v in values]
+    for places in (
+        [_among(MONTHS, p) for p in plain],
+        [_among(WEEKDAYS, p) for p in plain],
+        [_of_month_and_year(p) for p in plain],
+        _of_number_and_year(plain),
+        _of_numbers(plain),
+    ):
+        if None not in places:
+            return [v for _, v in sorted(zip(places, values, strict=True))]
+    return None
+
+
+def _among(names: Sequence[str], word: str) -> Place | None:
+    """The place of the name that a word is, or begins."""
+    text = word.rstrip(".")
+    found = [k for k, name in enumerate(names) if name.startswith(text)]
+    return (found[0],) if found and len(text) >= SHORTEST else None
+
+
+def _of_month_and_year(word: str) -> Place | None:
+    if match := NAMED.fullmatch(word):
+        name, digits = match.groups()
+    elif match := YEAR_FIRST.fullmatch(word):
+        digits, name = match.groups()
+    else:
+        return None
+    month = _among(MONTHS, name)
+    year = int(digits)
+    if len(digits) == 2:
+        year += 1900 if year >= CENTURY else 2000
+    return None if month is None else (year, *month)
+
+
+def _of_number_and_year(words: Sequence[str]) -> list[Place | None]:
+    """Quarters, months, weeks: all with one word, or none, before the number."""
+    matches = [NUMBERED.fullmatch(w) for w in words]
+    if len({m.group(1) for m in matches if m}) > 1:
+        return [None]
+    return [(int(m.group(3)), int(m.group(2))) if m else None for m in matches]
+
+
+def _of_numbers(words: Sequence[str]) -> list[Place | None]:
+    """Names that differ in their numbers alone: part2 before part10."""
+    numbers = [tuple(int(p) for p in re.findall(r"\d+", w)) for w in words]
+    rest = {re.sub(r"\d+", "0", w) for w in words}
+    return [*numbers] if len(rest) == 1 and all(numbers) else [None]
+
+
+EVERY = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m", "year": "%Y"}
+MOST_PERIODS = 400
+DAYS_UP_TO, MONTHS_UP_TO = 45, 5 * 366  # of the whole span, where nobody says how to cut dates
+NOUNS = ("hour", "day", "week", "month", "quarter", "year")
+
+
+class Periods(NamedTuple):
+    """A table for each period, in order.
+
+    Attributes:
+        tables: Their names are those of the periods.
+        noun: What a period is called, such as "month".
+        notes: What was assumed and left out.
+    """
+
+    tables: tuple[Frame, ...]
+    noun: str
+    notes: list[str]
+
+
+def read_periods(source: Any, by: str | None, every: str | None, reading: Reading) -> Periods:
+    """Cut a file, a folder of files or a table in memory into periods.
+
+    Args:
+        source: As for `kermix.compare`; or a folder, whose files are a period each, or with
+            `by` one table.
+        by: The column whose values, or dates, are the periods.
+        every: "day", "week", "month" or "year", to cut dates by.
+        reading: How tables are read.
+    """
+    folder = Path(source) if isinstance(source, str | Path) and Path(source).is_dir() else None
+    if folder is not None:
+        files = _files(folder)
+        if by is None:
+            if every is not None:
+                raise OptionError(f"every={every!r}: also name the column of dates (--by).")
+            found = read_alike(files, reading)
+            tables = tuple(replace(f, name=p.name.split(".")[0])
+                           for p, (f, _) in zip(files, found, strict=True))  # fmt: skip
+            notes = [*dict.fromkeys(note for _, said in found for note in said)]
+            return _checked(Periods(tables, "file", notes), str(folder))
+        source = files
+    if by is None:
+        raise OptionError("Name the column that defines the periods: --by COLUMN (by=...).")
+    chosen = reading
+    if reading.columns is not None and by not in reading.columns:
+        chosen = replace(reading, columns=(*reading.columns, by))
+    if by in reading.exclude:
+        raise OptionError(f"{by} is the column of the periods; do not exclude it.")
+    frame, notes = read_frame(source, chosen)
+    if by not in frame.columns:
+        near = difflib.get_close_matches(by, list(frame.columns), 3, 0.5)
+        meant = f"did you mean {listed(near)}?" if near else f"it has {listed(frame.columns)}."
+        raise TableError(f"{frame.name} has no column {by}; {meant}")
+    labels, order, noun, said = _labels(frame, by, every)
+    notes = [*notes, *said]
+    rest = [name for name in frame.columns if name != by]
+    if not rest:
+        raise TableError(f"{frame.name}: {by} is its only column; there is nothing to compare.")
+    frame = replace(frame, columns={n: frame.columns[n] for n in rest},
+                    types={n: frame.types[n] for n in rest})  # fmt: skip
+    tables = tuple(
+        replace(taken_rows(frame, np.flatnonzero(labels == k)), name=name)
+        for k, name in enumerate(order)
+    )
+    return _checked(Periods(tables, noun, notes), f"column {by}")
+
+
+def _checked(periods: Periods, where: str) -> Periods:
+    count = len(periods.tables)
+    if count < 2:
+        only = f" ({periods.tables[0].name})" if count else ""
+        raise OptionError(
+            f"{where} has {count} period{'' if count == 1 else 's'}{only}; drift needs at least "
+            "two. Choose another column (--by), or group its dates more finely (--every day)."
+        )
+    if count > MOST_PERIODS:
+        raise OptionError(
+            f"{where} has {count:,} periods; at most {MOST_PERIODS} are supported. Group dates "
+            "more coarsely (--every month), or choose another column (--by)."
+        )
+    return _without_clocks(periods)
+
+
+def _files(folder: Path) -> list[Path]:
+    def is_table(path: Path) -> bool:
+        try:
+            kind_of_file(path)
+        except TableError:
+            return False
+        return path.is_file()
+
+    found = sorted(filter(is_table, folder.iterdir()), key=lambda p: _natural(p.name))
+    stems = [p.name.split(".")[0] for p in found]
+    if len(set(stems)) == len(stems) and (known := order_of_names(stems)) is not None:
+        found = [found[stems.index(stem)] for stem in known]
+    if not found:
+        hint = " Of sketches: kermix compare FOLDER." if list(folder.glob("*.sketch")) else ""
+        raise TableError(f"{folder}: there is no table in it ({', '.join(READABLE)}).{hint}")
+    return found
+
+
+def _labels(
+    frame: Frame, by: str, every: str | None
+) -> tuple[np.ndarray, list[str], str, list[str]]:
+    """The place of each row's period, -1 for none; names in order; what they are called; notes."""
+    from pyarrow import compute
+
+    column = frame.columns[by]
+    times = _times(column)
+    notes = []
+    noun = by.lower() if by.lower() in NOUNS else "period"
+    if every is not None and every not in EVERY:
+        raise OptionError(f"every={every!r}: one of {', '.join(EVERY)}.")
+    if times is not None:
+        if every is None:
+            every = _fitting(times)
+            notes.append(f"Dates of {by} are grouped by {every}; change this with --every.")
+        noun = every
+        column = compute.strftime(times, format=EVERY[every])
+    elif every is not None:
+        shown = column.drop_null().unique().slice(0, 2).to_pylist()
+        raise OptionError(
+            f"--every {every}: {by} holds no dates (but {', '.join(map(repr, shown))}); without "
+            "--every, each value is a period."
+        )
+    elif family(column.type) in ("numbers", "truth values", "times"):
+        values = column.drop_null().unique().sort()
+        if len(values) > MOST_PERIODS:
+            raise OptionError(
+                f"{by} has {len(values):,} different values; at most {MOST_PERIODS} periods are "
+                "supported. Choose a column such as a month or a year (--by)."
+            )
+    gaps = column.null_count
+    if gaps:
+        notes.append(f"{gaps:,} rows without a value in {by} are ignored.")
+    words = column.drop_null().unique()
+    ordered = _in_order(words.to_pylist(), frame.types[by].declared if times is None else None)
+    if ordered is None:
+        ordered = words.to_pylist()
+        notes.append(
+            f"The values of {by} have no recognizable order; the order of first appearance is "
+            f"used: {listed([str(v) for v in ordered])}. Use --reference to choose another "
+            "reference."
+        )
+    place = {value: k for k, value in enumerate(ordered)}
+    coded = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    coded = coded.dictionary_encode()
+    lookup = np.array([place[v] for v in coded.dictionary.to_pylist()] + [-1])
+    codes = coded.indices.fill_null(len(lookup) - 1).to_numpy(zero_copy_only=False)
+    names = [_shown(value, noun) for value in ordered]
+    return lookup[codes], names, noun, notes
+
+
+def _times(column: Any) -> Any | None:
+    """The column as times without a zone; None if it has none."""
+    from pyarrow import compute
+
+    types = load_pyarrow().types
+    if types.is_timestamp(column.type):
+        return column if column.type.tz is None else compute.local_timestamp(column)
+    if types.is_date(column.type):
+        return column.cast(load_pyarrow().timestamp("s"))
+    if family(column.type) != "text":
+        return None
+    words = column.cast("string")
+    form = text_format(words.drop_null().unique())
+    return None if form is None else parse_times(words, *form)
+
+
+def _fitting(times: Any) -> str:
+    from pyarrow import compute
+
+    ends = compute.min_max(times.cast(load_pyarrow().timestamp("s"), safe=False)).as_py()
+    days = (ends["max"] - ends["min"]).days
+    return "day" if days <= DAYS_UP_TO else "month" if days <= MONTHS_UP_TO else "year"
+
+
+def _in_order(values: list[Any], declared: Sequence[Any] | None) -> list[Any] | None:
+    """In the order of time, as far as anybody can tell; None if nobody can."""
+    if declared is not None:
+        known = [v for v in declared if v in set(values)]
+        return known + sorted(set(values) - set(known), key=str)
+    if not all(isinstance(v, str) for v in values):
+        return sorted(values)
+    return order_of_names(values)
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """Numbers inside text in their own order: part2 before part10."""
+    return [(0, int(p), "") if p.isdigit() else (1, 0, p)
+            for p in re.split(r"(\d+)", text.lower()) if p]  # fmt: skip
+
+
+def _shown(value: Any, noun: str) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and noun in NOUNS:
+        return str(value) if noun == "year" else f"{noun} {value}"
+    return str(value)
+
+
+def _without_clocks(periods: Periods) -> Periods:
+    """Without columns that only tell the period again: dates, or one value in each period."""
+    from pyarrow import compute
+
+    tables = periods.tables
+    gone = []
+    for name in tables[0].columns:
+        columns = [t.columns[name] for t in tables if name in t.columns]
+        if family(columns[0].type) == "text":
+            times = [_times(c) for c in columns]
+            columns = columns if None in times else times
+        ends = [compute.min_max(c).as_py() for c in columns if len(c) > c.null_count
+                and family(c.type) in ("numbers", "text", "times")]  # fmt: skip
+        if len(ends) < 2:
+            continue
+        spans = sorted((e["min"], e["max"]) for e in ends)
+        apart = all(a[1] < b[0] for a, b in pairwise(spans))
+        if apart and (family(columns[0].type) == "times" or all(a == b for a, b in spans)):
+            gone.append(name)
+    kept = [name for name in tables[0].columns if name not in gone]
+    if not gone or not kept:
+        return periods
+    tells = "it only tells" if len(gone) == 1 else "they only tell"
+    note = f"Left aside, because {tells} the period again: {listed(gone)}."
+    cut = tuple(
+        replace(t, columns={n: c for n, c in t.columns.items() if n not in gone},
+                types={n: k for n, k in t.types.items() if n not in gone})
+        for t in tables
+    )  # fmt: skip
+    return Periods(cut, periods.noun, [*periods.notes, note])

@@ -1,0 +1,1 @@
+"""Evaluating: real and generated data in, scores with error bars and copies out."""

@@ -1,0 +1,364 @@
+"""Judge a generator by its samples: one answer, and scores with error bars and certificates.
+
+Judge a generator by two sketches: the scores that moments know, with certificates.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.checks import check_count, check_option, check_seed
+from kermix.costs.functions import Kernel, svd_cost
+from kermix.data.dataset import column_names
+from kermix.data.readers.sniff import Reading
+from kermix.errors import OptionError, SampleError
+from kermix.evaluation.novelty import check_eta, ken
+from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refuse_beside_sketch
+from kermix.kernels.gaussian import GaussianKernel, bandwidth
+from kermix.kernels.others import AnyKernel
+from kermix.sketches.sketch import Sketch, check_comparable
+from kermix.tables.compare.column_changes import ComparedRows
+from kermix.tables.compare.sketch_comparison import is_sketch
+from kermix.tables.compare.verdict import JudgementTask, Verdict, judge_sketches
+from kermix.tables.evaluate.copies import Memorizing, memorizing
+from kermix.tables.evaluate.evaluation_result import Evaluation, Score, answer_of
+from kermix.tables.evaluate.judged_data import Embedding, JudgedData, needed_rows, read_judged
+from kermix.tables.evaluate.sample_scores import (
+    SPECTRAL_SCORES_READINGS,
+    SpectralScores,
+    distance_scores,
+    kernel_in_words,
+    neighbour_scores_of,
+    number_of,
+    ratio_bound,
+    spectral_scores,
+)
+from kermix.tables.evaluate.table_scores import TableScores, table_scores
+from kermix.two_sample.aggregate import permutations_for
+from kermix.two_sample.mean_test import mean_test
+
+__all__ = ["evaluate", "evaluate_sketches"]
+
+
+def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluation:
+    """Fidelity, diversity and novelty; sketches hold no rows for the other scores.
+
+    Args:
+        real: A sketch, or the name of its file.
+        fake: The other, made with the same feature map.
+        eta: How many times as frequent a novel mode is.
+        level: At which p-values sets are called different.
+    """
+    if not (is_sketch(real) and is_sketch(fake)):
+        raise OptionError(
+            "A sketch can only be compared with another sketch: sketch the other set first, "
+            "with --landmarks-from (landmarks_from) this one."
+        )
+    named = [Path(s).name if isinstance(s, str | Path) else k
+             for s, k in ((real, "real"), (fake, "fake"))]  # fmt: skip
+    x, y = (Sketch.load(s) if isinstance(s, str | Path) else s for s in (real, fake))
+    check_comparable(x, y)
+    names = (named[0], named[1]) if named[0] != named[1] else ("real", "fake")
+    verdict = judge_sketches(mean_test(x, y), names, (x.count, y.count), level).verdict
+    rows = min(x.count, y.count)
+    value, info = svd_cost.with_info(x, y, normalized=True)
+    bound = None if info.error_bound is None else float(info.error_bound)
+    scores = [Score("fidelity", "fidelity", "fidelity", float(value), None, bound, None,
+                    verdict.pvalue, rows, None, SPECTRAL_SCORES_READINGS["fidelity"])]  # fmt: skip
+    for name, title, order in (("vendi", "Vendi score", 1.0), ("rke", "RKE", 2.0)):
+        one, two = (number_of(s.moments, order) for s in (x, y))
+        for side, (number, sure) in (("real", one), ("fake", two)):
+            scores.append(
+                Score(f"{name}_{side}", f"{title}, {side}", "diversity", number, None, sure, None,
+                      None, rows, None, SPECTRAL_SCORES_READINGS[name])
+            )  # fmt: skip
+        scores.append(
+            Score(f"{name}_ratio", f"{title}, fake / real", "diversity", two[0] / one[0], None,
+                  ratio_bound(*two, *one), 1.0, None, rows, None, SPECTRAL_SCORES_READINGS[f"{name}_ratio"])
+        )  # fmt: skip
+    for name, sides in (("invented", (y, x)), ("missed", (x, y))):
+        score, told = ken.with_info(*sides, eta=eta)
+        wide = math.inf if told.error_bound is None else float(told.error_bound)
+        scores.append(
+            Score(name, f"{name} (KEN)", "novelty", float(score), None,
+                  wide if math.isfinite(wide) else None, None, None, rows, None, SPECTRAL_SCORES_READINGS[name])
+        )  # fmt: skip
+    answer, good = answer_of(verdict, {s.name: s for s in scores}, (), (), None)
+    notes = (
+        "Sketches hold no rows: no exemplars, neighbour scores, memorization, classifier or "
+        "columns. Certified errors are bounds, not standard errors.",
+    )
+    return Evaluation(
+        answer, good, tuple(scores), (), (), None, None, verdict,
+        kernel_in_words(x.feature_map.kernel, x.feature_map.rank), names, (x.count, y.count),
+        notes,
+    )  # fmt: skip
+
+
+RESIDUAL = 1e-3
+BROAD = 10.0  # times smaller than the variance of the median rule
+FEWEST_ROWS = 10
+COPIES = 0.2  # share of the level at which samples are called copies
+MANY_COLUMNS, COMPONENTS = 128, 64
+NEAREST_ROWS, AMONG = 5000, 50_000
+FOR_ONE_PERCENT_OF_COPIES = 1000  # ten copies among as many held-out rows
+
+Progress = Callable[[str, float], None]
+
+
+@torch.no_grad()
+def evaluate(
+    real: Any,
+    fake: Any,
+    v: Kernel | Literal["auto"] = "auto",
+    *,
+    kernel: AnyKernel | None = None,
+    held_out: Any = None,
+    embed: Embedding | None = None,
+    pictures: tuple[Any, Any] | None = None,
+    columns: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    kinds: Mapping[str, str] | None = None,
+    standardize: bool | None = None,
+    eta: float = 1.0,
+    neighbours: int = 5,
+    rank: int = 512,
+    modes: int = 10,
+    exemplars: int = 5,
+    level: float = 0.05,
+    permutations: int | None = None,
+    seed: int = 0,
+    reading: Reading | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Whether the samples of a generator are as good as real data, and if not, what is wrong.
+
+    Computes fidelity with a p-value, diversity (Vendi score and RKE of both), what the generator
+    invents and misses, with samples of each (KEN), precision, recall, density and coverage, kernel
+    and Frechet distance, memorization, a classifier's verdict and, for tables, the shape and trend
+    of columns. Each score has an error bar or a certificate, the number of rows it needs, and a
+    line on how to read it; the text of the result begins with the answer.
+
+    Args:
+        real: Real samples, the training data of the generator: a tensor, an array, a table, a file
+            (tables, .npy, .npz, .safetensors), a folder of images, or a sketch.
+        fake: Samples of the generator, in the same format. For two sketches, only the scores
+            available from sketches are computed.
+        v: Variance of the Gaussian kernel; "auto" is `kermix.stable_variance` of both for fidelity
+            and diversity, and for novelty at least a tenth of the median rule.
+        kernel: Kernel to use instead of the Gaussian, such as `kermix.CosineKernel`; then omit
+            `v`.
+        held_out: Real samples that the generator has not seen, to detect memorization.
+        embed: Function from a batch of rows, or of images of shape (B, C, H, W) with values from 0
+            to 1, to embeddings of shape (B, d), such as a network.
+        pictures: Folders with the images whose embeddings are the rows of real and fake, in the
+            order of their names, to show exemplars.
+        columns: Columns of tables to use; by default all.
+        exclude: Columns of tables to ignore.
+        kinds: Kinds of columns by name, to override the detected ones.
+        standardize: Whether to standardize columns; by default those of tables, if standard
+            deviations differ more than tenfold, but not embeddings.
+        eta: How many times more frequent than in the other set a mode must be to count as novel.
+        neighbours: The k of precision, recall, density and coverage.
+        rank: Maximum number of kernel features.
+        modes: Maximum number of novel modes in each set.
+        exemplars: Number of samples of each mode.
+        level: Maximum probability of rejecting samples that are as good as real data: four fifths
+            of it for the p-value of a difference, one fifth for that of copies.
+        permutations: Number of permutations for the p-value; None means 500, more for small
+            levels.
+        seed: Of all that is drawn.
+        reading: Options for reading text files.
+        progress: Called with the name of the next step and the share done so far.
+
+    Example:
+        >>> x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
+        >>> found = evaluate(x[:200], 0.5 * x[200:], permutations=50)
+        >>> found.good, found["vendi_ratio"] < 0.9, found["recall"] < found["precision"]
+        (False, True, True)
+    """
+    check_seed(seed)
+    for name, value in (("neighbours", neighbours), ("rank", rank), ("modes", modes)):
+        check_count(name, value)
+    check_count("exemplars", exemplars)
+    if not 0 < level < 1:
+        raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
+    of_difference = level if is_sketch(real) or is_sketch(fake) else (1 - COPIES) * level
+    if permutations is None:
+        permutations = permutations_for(of_difference)
+    check_count("permutations", permutations)
+    check_eta(eta)
+    if isinstance(v, str):
+        check_option("v", v, ("auto", *RULES))
+    automatic = isinstance(v, str) and v == "auto"
+    if is_sketch(real) or is_sketch(fake):
+        refuse_beside_sketch(v=None if automatic else v, kernel=kernel)
+        return evaluate_sketches(real, fake, eta, level)
+    say = progress or (lambda _name, _share: None)
+    say("reading", 0.0)
+    told = reading or Reading(
+        None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {})
+    )
+    data = read_judged(real, fake, held_out, told, embed, standardize, pictures)
+    if min(data.n, len(data.fake)) < FEWEST_ROWS:
+        raise SampleError(
+            f"{data.n} real and {len(data.fake)} fake samples: judging a generator needs at "
+            f"least {FEWEST_ROWS} of each."
+        )
+    say("test and classifier", 0.05)
+    verdict = _verdict(data, of_difference, permutations, seed)
+    say("features", 0.35)
+    given: Any = v if not automatic else "stable" if kernel is None else None
+    chosen = chosen_kernel(given, kernel, data.points)
+    sides = [data.real, data.fake]
+    features = feature_map_of(sides, chosen, rank, RESIDUAL, seed)
+    broad = _broad_kernel(data.points, chosen) if given == "stable" else None
+    coarse = None if broad is None else feature_map_of(sides, broad, rank, RESIDUAL, seed)
+    say("diversity and novelty", 0.4)
+    spectral = spectral_scores(data, features, coarse, eta, modes, exemplars, verdict, seed)
+    say("neighbours", 0.7)
+    near = neighbour_scores_of(data, neighbours, seed)
+    say("distances", 0.8)
+    distances = distance_scores(data, seed)
+    say("memorizing", 0.85)
+    found, memory = _memorizing(data, seed)
+    say("columns", 0.9)
+    tables, of_table = _table(data, seed)
+    scores = (
+        *spectral.fidelity, _classifier(verdict), *spectral.diversity, *spectral.novelty, *near,
+        *distances, *memory, *of_table,
+    )  # fmt: skip
+    say("done", 1.0)
+    return _result(
+        data, [s for s in scores if s is not None], spectral, found, tables, verdict,
+        COPIES * level,
+        kernel_in_words(chosen, features.rank)
+        + ("" if broad is None or coarse is None else
+           f"; of novelty v = {float(broad.v_p[0]):.4g}, {coarse.rank} features"),
+    )  # fmt: skip
+
+
+def _broad_kernel(points: Tensor, kernel: Any) -> GaussianKernel | None:
+    """The kernel of modes, if it is broader: exp(-5) for the median pair, which parts groups.
+
+    The finest kernel that rows can tell, which diversity is of, cuts a group into many parts.
+    """
+    broad = float(bandwidth(points)) / BROAD
+    return GaussianKernel(broad) if broad > float(kernel.v_p[0]) else None
+
+
+def _result(
+    data: JudgedData,
+    scores: list[Score],
+    spectral: SpectralScores,
+    memory: Memorizing,
+    tables: TableScores | None,
+    verdict: Verdict,
+    level_of_copies: float,
+    kernel: str,
+) -> Evaluation:
+    by_name = {s.name: s for s in scores}
+    answer, good = answer_of(
+        verdict, by_name, spectral.invented, spectral.missed, memory, level_of_copies, data.table
+    )
+    return Evaluation(
+        answer, good, tuple(scores), spectral.invented, spectral.missed, memory, tables, verdict,
+        kernel, data.names, (data.n, len(data.fake)), data.notes, data,
+    )  # fmt: skip
+
+
+def _verdict(data: JudgedData, level: float, permutations: int, seed: int) -> Verdict:
+    """The test; of very many nameless columns, of their principal components."""
+    rows = data.rows
+    if not data.table and data.points.shape[1] > MANY_COLUMNS:
+        # A function of the pooled rows, whatever their order: labels can still be exchanged.
+        centred = data.points - data.points.mean(0)
+        _, vectors = torch.linalg.eigh(centred.mT @ centred)
+        turned = centred @ vectors[:, -COMPONENTS:]
+        rows = ComparedRows(turned, data.n, tuple(column_names(COMPONENTS)))
+    return JudgementTask(rows, data.names, level, permutations, seed).find().verdict
+
+
+def _classifier(verdict: Verdict) -> Score | None:
+    if verdict.effect is None or verdict.interval is None:
+        return None
+    low, high = verdict.interval
+    error = (high - low) / 2 / 1.96
+    rows = min(verdict.rows)
+    return Score(
+        "classifier", "classifier (AUC)", "fidelity", verdict.effect, error, None, 0.5, None, rows,
+        needed_rows(rows, 0.01, error),
+        "how often a classifier scores a fake row above a real one, both unseen: 0.5 if it cannot "
+        "tell them apart, 1 if it always can",
+    )  # fmt: skip
+
+
+def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score]]:
+    def some(points: Tensor, most: int) -> tuple[Tensor, Tensor]:
+        order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
+        chosen = order[:most].sort().values
+        return points[chosen], chosen
+
+    real, at_real = some(data.real, AMONG)
+    fake, at_fake = some(data.fake, NEAREST_ROWS)
+    held = None if data.held_out is None else some(data.held_out, NEAREST_ROWS)[0]
+    found = memorizing(real, fake, held, _own_units(data)[at_real])
+    rows = tuple((int(at_fake[i]), int(at_real[k])) for i, k in found.rows)
+    found = replace(found, rows=rows)
+    than = "a held-out row is" if held is not None else "a training row is to the others"
+    share = max(found.memorized, 1 / len(fake))
+    error = (share * (1 - share) / len(fake)) ** 0.5
+    return found, [
+        Score(
+            "memorized", "memorized share", "memorizing", found.memorized, error, None, 0.0,
+            found.pvalue, len(fake), FOR_ONE_PERCENT_OF_COPIES,
+            "share of fake rows that are closer to a training row than any new row would be",
+        ),
+        Score(
+            "nearer", "nearer to training rows", "memorizing", found.nearer, found.error, None,
+            0.5, None, len(fake), needed_rows(len(fake), 0.01, found.error),
+            f"how often a fake row is closer to a training row than {than}: 0.5 for new rows, 1 "
+            "for copies",
+        ),
+    ]  # fmt: skip
+
+
+def _own_units(data: JudgedData) -> Tensor:  # (N, c)
+    """Numbers of real rows as the user gave them; of a table without any, the points."""
+    rows = data.rows
+    if rows.mixed is None:
+        return rows.pooled[: data.n]
+    every = torch.arange(data.n)
+    numbers = [c.numbers for c in (rows.column(n, every) for n in rows.names) if c.codes is None]
+    found = [torch.from_numpy(np.nan_to_num(n)) for n in numbers if n is not None]
+    return torch.stack(found, 1) if found else data.real
+
+
+def _table(data: JudgedData, seed: int) -> tuple[TableScores | None, list[Score]]:
+    if not data.table:
+        return None, []
+    found = table_scores(data.rows, seed)
+    rows = min(data.n, len(data.fake))
+
+    def score(name: str, value: float | None, error: float | None, text: str) -> list[Score]:
+        if value is None:
+            return []
+        # Distances of distributions from n rows are off by about 1 / sqrt(n).
+        return [Score(name, name, "table", value, error, None, 1.0, None, rows, 10_000, text)]
+
+    return found, [
+        *score("shape", found.shape, found.shape_error,
+               "mean over columns of 1 minus the distance between their distributions; 1 is "
+               "equal"),
+        *score("trend", found.trend, found.trend_error,
+               "mean over pairs of columns of 1 minus the difference of their relation; 1 is "
+               "equal"),
+        *score("detection", found.detection, None,
+               "1 if logistic regression cannot tell rows apart, 0 if it always can"),
+    ]  # fmt: skip

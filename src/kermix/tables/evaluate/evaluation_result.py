@@ -1,0 +1,247 @@
+"""What judging a generator found: an answer, and scores with error bars; it prints and is JSON.
+
+The answer in words: what is good about samples, and what is not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kermix.errors import OptionError
+from kermix.evaluation.novelty import NovelMode
+from kermix.tables.compare.result import aligned
+from kermix.tables.compare.verdict import SMALL, Verdict, auc_text
+from kermix.tables.evaluate.copies import Memorizing
+from kermix.tables.evaluate.judged_data import JudgedData
+from kermix.tables.evaluate.table_scores import TableScores
+
+__all__ = ["SCORE_HEADS", "Evaluation", "Score", "answer_of"]
+
+SCORE_HEADS = ("score", "value", "+-", "certified", "if same", "p", "rows", "rows needed")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number on the samples of a generator.
+
+    Attributes:
+        name: Its name for `Evaluation.score`.
+        title: Its title in tables.
+        group: "fidelity", "diversity", "novelty", "neighbours", "distances", "memorizing" or
+            "table".
+        value: The number.
+        error: One standard error, from samples left out; None if there is none.
+        certificate: Bound on the distance to the value without a sketch; None if nothing was
+            sketched.
+        if_same: Approximate value if both sets had the same distribution.
+        pvalue: P-value of the hypothesis that both sets have the same distribution.
+        rows: Number of samples of each set that were used.
+        needed: Number of samples needed for an accuracy of one percent.
+        reading: How to read it, in one line.
+    """
+
+    name: str
+    title: str
+    group: str
+    value: float
+    error: float | None = None
+    certificate: float | None = None
+    if_same: float | None = None
+    pvalue: float | None = None
+    rows: int | None = None
+    needed: int | None = None
+    reading: str = ""
+
+    def cells(self) -> list[str]:
+        """A line of a table."""
+        numbers = (self.value, self.error, self.certificate, self.if_same, self.pvalue)
+        shown = ["" if n is None else f"{n:.3g}" for n in numbers]
+        counts = ["" if n is None else f"{n:,}" for n in (self.rows, self.needed)]
+        return [self.title, *shown, *counts]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation; its text begins with the answer.
+
+    Attributes:
+        answer: The answer in one or two sentences.
+        good: Whether there is no evidence against the samples; None if there could be none,
+            because of too few rows or permutations, or sketches without a p-value.
+        scores: Each with its error bar, and how to read it.
+        invented: What the generator produces but real data lack, the largest first; exemplars are
+            rows of the fake set.
+        missed: What real data have but the generator does not produce; exemplars are real rows.
+        memorizing: Whether it copies its training rows; None for sketches.
+        tables: Scores of columns and pairs of columns; None if the data are not a table.
+        verdict: The test, the classifier and the columns behind the answer.
+        kernel: The kernel in words.
+        names: Of the real and the fake set.
+        sizes: Of both.
+        notes: What was assumed.
+        data: The samples; None for sketches.
+    """
+
+    answer: str
+    good: bool | None
+    scores: tuple[Score, ...]
+    invented: tuple[NovelMode, ...]
+    missed: tuple[NovelMode, ...]
+    memorizing: Memorizing | None
+    tables: TableScores | None
+    verdict: Verdict
+    kernel: str
+    names: tuple[str, str]
+    sizes: tuple[int, int]
+    notes: tuple[str, ...]
+    data: JudgedData | None = field(default=None, repr=False, compare=False)
+
+    def score(self, name: str) -> Score:
+        """One of the scores by its name, such as "vendi_ratio"."""
+        for found in self.scores:
+            if found.name == name:
+                return found
+        raise OptionError(
+            f"There is no score {name!r}; there are {', '.join(s.name for s in self.scores)}."
+        )
+
+    def __getitem__(self, name: str) -> float:
+        """The value of a score."""
+        return self.score(name).value
+
+    def table(self) -> list[list[str]]:
+        """The scores as text, one line each."""
+        return [score.cells() for score in self.scores]
+
+    def __str__(self) -> str:
+        lines = [self.answer, "", *aligned([list(SCORE_HEADS), *self.table()]), ""]
+        lines += [f"{s.title}: {s.reading}" for s in self.scores if s.reading]
+        return "\n".join([*lines, "", f"Kernel: {self.kernel}.", *self.notes])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "answer": self.answer,
+            "good": self.good,
+            "names": list(self.names),
+            "rows": list(self.sizes),
+            "kernel": self.kernel,
+            "scores": {s.name: _without_name(s) for s in self.scores},
+            "invented": [asdict(m) for m in self.invented],
+            "missed": [asdict(m) for m in self.missed],
+            "memorizing": None if self.memorizing is None else asdict(self.memorizing),
+            "tables": None if self.tables is None else asdict(self.tables),
+            "verdict": self.verdict.to_dict(),
+            "notes": list(self.notes),
+        }
+
+
+def _without_name(score: Score) -> dict[str, Any]:
+    found = asdict(score)
+    del found["name"]
+    return found
+
+
+SURE = 3.0  # standard errors
+WEAK = 0.6  # AUC above which rows are told apart by more than a little
+
+
+def answer_of(
+    verdict: Verdict,
+    scores: Mapping[str, Score],
+    invented: Sequence[NovelMode],
+    missed: Sequence[NovelMode],
+    memory: Memorizing | None,
+    level_of_copies: float = 0.0,
+    named: bool = False,
+) -> tuple[str, bool | None]:
+    """A few sentences, and whether nothing speaks against the samples; None: no test could say.
+
+    Args:
+        verdict: Of the test and the classifier.
+        scores: By name.
+        invented: Modes that real data have not.
+        missed: Modes that samples have not.
+        memory: What was found about copies.
+        level_of_copies: At which p-value of it samples are called copies.
+        named: Whether columns have names, so that those that differ are worth telling.
+    """
+    copied = memory is not None and memory.pvalue <= level_of_copies and memory.memorized > 0
+    against = _against(scores, invented, missed) if verdict.different else []
+    if copied:
+        assert memory is not None
+        against.append(f"{_percent(memory.memorized)} of the samples copy training rows")
+    parts = [_headline(verdict)]
+    if against:
+        parts.append(_sentence(against))
+    if named and verdict.different_columns:
+        parts.append(verdict.where())
+    told = verdict.pvalue is not None and not verdict.too_few()
+    if told and not against and not verdict.different and "vendi_ratio" in scores:
+        ratio = scores["vendi_ratio"]
+        parts.append(f"They are as diverse as real data (Vendi score {ratio.value:.2f} times).")
+    good = None if not told and not copied else not verdict.different and not copied
+    return " ".join(parts), good
+
+
+def _headline(verdict: Verdict) -> str:
+    if verdict.pvalue is None:
+        return f"No verdict, {verdict.method.removeprefix('none, ').rstrip('.')}."
+    p = f"p = {verdict.pvalue:.2g}" if verdict.pvalue >= SMALL else f"p < {SMALL:g}"
+    if told := verdict.too_few():
+        return told
+    if not verdict.different:
+        return f"The samples cannot be distinguished from real data ({p})."
+    if verdict.effect is None or verdict.interval is None:
+        return f"The samples differ from real data ({p})."
+    auc = auc_text(verdict.effect)
+    if verdict.interval[0] <= 0.5:
+        return (
+            f"The samples differ from real data ({p}), but it is not clear that a classifier can "
+            f"tell them apart (AUC {auc}, 0.5 is chance)."
+        )
+    how = "a little" if verdict.effect < WEAK else "clearly"
+    return (
+        f"The samples differ from real data, {how} ({p}; a classifier tells them apart with AUC "
+        f"{auc}, 0.5 is chance)."
+    )
+
+
+def _against(
+    scores: Mapping[str, Score], invented: Sequence[NovelMode], missed: Sequence[NovelMode]
+) -> list[str]:
+    found = []
+    if missed:
+        found.append(f"they lack {_modes(missed)} of real data")
+    if invented:
+        found.append(f"{_modes(invented)} of them is more than real data have")
+    ratio = scores.get("vendi_ratio")
+    if ratio is not None:
+        off = max(SURE * (ratio.error or 0.0), 0.02)
+        word = "less" if ratio.value < 1 - off else "more" if ratio.value > 1 + off else ""
+        if word:
+            found.append(f"they are {word} diverse (Vendi score {ratio.value:.2f} times)")
+        elif not found:
+            found.append("no mode stands out as missing or invented, and they are as diverse")
+    return found
+
+
+def _modes(modes: Sequence[NovelMode]) -> str:
+    count = f"{len(modes)} modes" if len(modes) > 1 else "one mode"
+    return f"{_percent(sum(m.excess for m in modes))} ({count})"
+
+
+def _percent(share: float) -> str:
+    """Two digits, as people write them.
+
+    Example:
+        >>> [_percent(share) for share in (1.0, 0.996, 0.0996, 0.034, 0.0004)]
+        ['100 %', '100 %', '10 %', '3.4 %', '0.04 %']
+    """
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.2g} %"
+
+
+def _sentence(parts: Sequence[str]) -> str:
+    text = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}, and {parts[-1]}"
+    return f"{text[0].upper()}{text[1:]}."

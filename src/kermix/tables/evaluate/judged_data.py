@@ -1,0 +1,388 @@
+"""Two sets of samples from wherever they are, as points that all scores can work on.
+
+Sums over parts of two sets: error bars by leaving parts out, and what equal sets would give.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.data.dataset import Dataset
+from kermix.data.loading import load
+from kermix.data.readers.numeric_table import Table, common_columns, read_table
+from kermix.data.readers.reading import read_alike
+from kermix.data.readers.sniff import Reading
+from kermix.data.schema.mixed_rows import MixedRows
+from kermix.data.sources import read_sources
+from kermix.errors import ImageError, MissingExtraError, SampleError, TableError
+from kermix.kernels.distances import Layout
+from kermix.sketches.accumulation import FeatureSums
+from kermix.sketches.features import FeatureMap
+from kermix.sketches.sketch import Moments, Sketch, moments_of_sums
+from kermix.tables.compare.column_changes import ComparedRows
+from kermix.tables.compare.cost_details import standardized
+
+__all__ = [
+    "Embedding",
+    "Jackknife",
+    "JudgedData",
+    "PartedPair",
+    "euclidean",
+    "jackknife",
+    "needed_rows",
+    "read_judged",
+]
+
+PARTS = 10
+MOST, MOST_ROWS = 1e9, 1e9  # a distance of zero is never known to a tenth of itself
+
+
+class Jackknife(NamedTuple):
+    """What values with one part left out tell of the value of all samples."""
+
+    error: float  # one standard error
+    bias: float  # how much infinitely many samples would change the value, to first order
+
+
+def jackknife(whole: float, without: list[float]) -> Jackknife:
+    """From the value of all samples and those without each part.
+
+    Example:
+        >>> jackknife(2.0, [1.5, 2.5]).error
+        0.5
+    """
+    values = torch.tensor(without, dtype=torch.float64)
+    parts = len(values)
+    error = ((parts - 1) / parts * (values - values.mean()).square().sum()).sqrt()
+    return Jackknife(float(error), float((parts - 1) * (values.mean() - whole)))
+
+
+def needed_rows(rows: int, wanted: float, error: float, bias: float = 0.0) -> int:
+    """Samples for which standard error and bias are both as small as wanted, to two digits.
+
+    Example:
+        >>> needed_rows(1000, 0.01, 0.02), needed_rows(1000, 0.01, 0.001, bias=0.03)
+        (4000, 3000)
+    """
+    if not wanted > 0:
+        return rows
+    times = max(min(error / wanted, MOST) ** 2, min(abs(bias) / wanted, MOST))
+    return int(float(f"{min(max(1.0, rows * times), MOST_ROWS):.2g}"))
+
+
+class PartedPair:
+    """Sums of features over ten random parts of each of two sets of samples.
+
+    Args:
+        features: The feature map.
+        x: Samples, shape (N, d).
+        y: Samples, shape (M, d).
+        seed: Of the parts.
+    """
+
+    def __init__(self, features: FeatureMap, x: Tensor, y: Tensor, seed: int) -> None:
+        self.features = features
+        generator = torch.Generator().manual_seed(seed)
+        self.parts = [_parted(features, s, generator) for s in (x, y)]
+        self._generator = generator
+
+    @property
+    def whole(self) -> tuple[Moments, Moments]:
+        """Moments of both sets."""
+        return self._moments(self.parts[0]), self._moments(self.parts[1])
+
+    def without_each(self) -> list[tuple[Moments, Moments]]:
+        """Moments of both sets without one part of each."""
+        fewest = min(len(p) for p in self.parts)
+        return [
+            (self._without(0, k), self._without(1, k)) for k in range(fewest)
+        ]  # fmt: skip
+
+    def mixed(self, times: int) -> list[tuple[Moments, Moments]]:
+        """Moments of two sets that have half of the parts of each: what equal sets would give.
+
+        Were parts drawn from both at random, a set with more parts of one would show a part of
+        the difference that there is.
+        """
+        found = []
+        for _ in range(times):
+            sides: tuple[list[Sketch], list[Sketch]] = [], []
+            for k, parts in enumerate(self.parts):
+                order = torch.randperm(len(parts), generator=self._generator).tolist()
+                half = (len(parts) + k) // 2  # of odd numbers, the larger half once on each side
+                sides[0].extend(parts[i] for i in order[:half])
+                sides[1].extend(parts[i] for i in order[half:])
+            found.append((self._moments(sides[0]), self._moments(sides[1])))
+        return found
+
+    def error_of(self, statistic: Callable[[Moments, Moments], float]) -> Jackknife:
+        """Standard error and bias of a function of both moments."""
+        return jackknife(
+            statistic(*self.whole), [statistic(*pair) for pair in self.without_each()]
+        )
+
+    def _without(self, side: int, left_out: int) -> Moments:
+        return self._moments([p for k, p in enumerate(self.parts[side]) if k != left_out])
+
+    def _moments(self, parts: list[Sketch]) -> Moments:
+        total: FeatureSums = parts[0].sums
+        for part in parts[1:]:
+            total = total.plus(part.sums)
+        return moments_of_sums(self.features, sum(p.count for p in parts), total)
+
+
+def _parted(features: FeatureMap, points: Tensor, generator: torch.Generator) -> list[Sketch]:
+    order = torch.randperm(len(points), generator=generator)
+    parts = min(PARTS, len(points))
+    return [Sketch(features).update(points[part]) for part in order.tensor_split(parts)]
+
+
+Embedding = Callable[[Tensor], Tensor]
+
+MOST_VALUES = 200  # of a category that have a column of their own
+BATCH = 256
+SAFE = ".safetensors"
+
+
+@dataclass(frozen=True)
+class JudgedData:
+    """Real and fake samples, and held-out real ones.
+
+    Attributes:
+        names: Of the real and the fake set.
+        points: Real points and then fake ones, (n + m, d): rows as they are or scaled, categories
+            as columns of zeros and ones, or embeddings.
+        n: How many are real.
+        held_out: Held-out real points, (k, d).
+        rows: The rows in the user's columns, of tables and arrays; None for pictures that are
+            embedded.
+        table: Whether columns have names of their own.
+        pictures: Real and fake pictures as bytes or numbers, (n, c, h, w) each.
+        notes: What was assumed.
+    """
+
+    names: tuple[str, str]
+    points: Tensor
+    n: int
+    held_out: Tensor | None
+    rows: ComparedRows
+    table: bool
+    pictures: tuple[Tensor, Tensor] | None
+    notes: tuple[str, ...]
+
+    @property
+    def real(self) -> Tensor:
+        """Real points."""
+        return self.points[: self.n]
+
+    @property
+    def fake(self) -> Tensor:
+        """Fake points."""
+        return self.points[self.n :]
+
+
+def read_judged(
+    real: Any,
+    fake: Any,
+    held_out: Any,
+    reading: Reading,
+    embed: Embedding | None,
+    standardize: bool | None,
+    shown: tuple[Any, Any] | None = None,
+) -> JudgedData:
+    """Read both sets, and held-out rows if there are any.
+
+    Args:
+        real: A tensor, an array, a table, a file of one, or a folder of pictures.
+        fake: The other.
+        held_out: Real samples that the generator has not seen, or None.
+        reading: How tables are read.
+        embed: From a batch of rows or pictures to embeddings.
+        standardize: Whether columns of numbers are divided by their spread; None: those of tables
+            are, if it differs tenfold.
+        shown: Folders of the pictures that real and fake rows are embeddings of.
+    """
+    given = [_opened(s) for s in (real, fake, held_out)]
+    pictures = _pictures(given)
+    if embed is not None:
+        given = [None if s is None else _embedded(s, embed, pictures is not None) for s in given]
+    elif pictures is not None:
+        given = [s.values if isinstance(s, Dataset) else s for s in given]
+    read = read_sources(given[:2], reading)
+    first, second = read.tables
+    names = _names((real, fake), (first.name, second.name))
+    rows = ComparedRows(
+        torch.cat([first.values, second.values]), len(first), tuple(first.columns), read.mixed
+    )
+    held = None if given[2] is None else _held_rows(given[2], first, read.mixed, reading)
+    table = _has_names(given[0]) and pictures is None and embed is None
+    notes = list(read.notes)
+    together = rows.pooled if held is None else torch.cat([rows.pooled, held.to(rows.pooled)])
+    if read.mixed is not None:
+        points = euclidean(together, read.mixed.layout)
+    else:
+        asked: Any = ("auto" if table else False) if standardize is None else standardize
+        _, scale = standardized(rows.pooled.double(), asked, notes)
+        points = together.double()
+        points = points if scale is None else (points - scale[0]) / scale[1]
+    both = len(rows.pooled)
+    if shown is not None:
+        pictures = _pictures_of(shown, (len(first), len(second)))
+    return JudgedData(
+        names, points[:both], len(first), points[both:] if held is not None else None, rows,
+        table, pictures, tuple(notes),
+    )  # fmt: skip
+
+
+def euclidean(rows: Tensor, layout: Layout) -> Tensor:  # (N, c + k) -> (N, d)
+    r"""Mixed rows as points whose distances are those of the kernel of mixed rows.
+
+    A code becomes columns of zeros and, for its value, $s / \sqrt 2$; all is scaled so that
+    squared distances divided by the dimension are those divided by the number of columns.
+
+    Example:
+        >>> rows = torch.tensor([[0.0, 3.0], [1.0, 3.0], [0.0, 4.0]])
+        >>> points = euclidean(rows, Layout(codes=1, mismatch=2.0, columns=2))
+        >>> torch.cdist(points, points).square()[0] / points.shape[1]
+        tensor([0.0000, 0.5000, 1.0000], dtype=torch.float64)
+    """
+    numbers = rows.shape[1] - layout.codes
+    parts = [rows[:, :numbers].double()]
+    for code in rows[:, numbers:].mT:
+        values, places, counts = code.unique(return_inverse=True, return_counts=True)
+        if len(values) > MOST_VALUES:
+            often = counts.argsort(descending=True, stable=True)[: MOST_VALUES - 1]
+            new = torch.full((len(values),), MOST_VALUES - 1)
+            new[often] = torch.arange(MOST_VALUES - 1)
+            places = new[places]
+        if len(values) > 1:
+            hot = torch.nn.functional.one_hot(places).double()
+            parts.append(hot * (layout.mismatch / 2) ** 0.5)
+    points = torch.cat(parts, 1)
+    return points * (points.shape[1] / layout.columns) ** 0.5
+
+
+def _opened(source: Any) -> Any:
+    """Folders of pictures and safetensors files are opened here; tables are read later."""
+    if not isinstance(source, str | Path):
+        if isinstance(source, Tensor) and source.ndim > 2:
+            return source.reshape(len(source), -1)
+        return source
+    path = Path(source)
+    if path.is_dir():
+        return load(str(path))
+    before, inside, tensor = str(path).rpartition(SAFE + ":")
+    if path.suffix == SAFE or inside:
+        return _safe_tensor(Path(before + SAFE) if inside else path, tensor if inside else None)
+    return source
+
+
+def _safe_tensor(path: Path, name: str | None) -> Tensor:
+    try:
+        from safetensors import safe_open
+    except ImportError:
+        raise MissingExtraError(
+            "Reading .safetensors needs safetensors: pip install 'kermix[sketch]'."
+        ) from None
+    if not path.is_file():
+        raise TableError(f"{path}: there is no such file.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            if name is None and len(names) == 1:
+                name = names[0]
+            found = file.get_tensor(name) if name in names else None
+    except Exception as error:  # noqa: BLE001
+        raise TableError(f"{path}: damaged, or not a safetensors file ({error}).") from None
+    if found is None:
+        asked = f"say which: {path}:{names[0]}" if name is None and names else f"not {name!r}"
+        raise TableError(f"{path} holds the tensors {', '.join(names) or 'none'}; {asked}.")
+    if found.ndim < 2:
+        raise TableError(f"{path}: {name} has shape {tuple(found.shape)}; rows of embeddings "
+                         "have shape (N, d).")  # fmt: skip
+    return found.reshape(len(found), -1).float() if found.dtype != torch.float64 else found
+
+
+def _pictures(given: list[Any]) -> tuple[Tensor, Tensor] | None:
+    """The pictures of both sets, if both are pictures of one shape."""
+    sets = [s.stored for s in given if isinstance(s, Dataset) and s.image is not None]
+    if not sets:
+        return None
+    if len(sets) != sum(s is not None for s in given):
+        raise ImageError("One of the sets is a folder of images, but another is not.")
+    found = [s.image for s in given if isinstance(s, Dataset) and s.image is not None]
+    shapes = set(found)
+    if len(shapes) > 1:
+        told = " and ".join("x".join(map(str, s)) for s in sorted(shapes))
+        raise ImageError(
+            f"The images have different shapes (channels, height, width): {told}; resize them to "
+            "one size."
+        )
+    one, two = (rows.reshape(len(rows), *found[0]) for rows in sets[:2])
+    return one, two
+
+
+def _pictures_of(folders: tuple[Any, Any], rows: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Pictures in folders, in the order of their names: one for each row."""
+    found = _pictures([_opened(folder) for folder in folders])
+    if found is None:
+        raise ImageError(f"pictures={folders}: give two folders of images.")
+    for folder, pictures, count in zip(folders, found, rows, strict=True):
+        if len(pictures) != count:
+            raise ImageError(f"{folder} holds {len(pictures)} images for {count} embeddings.")
+    return found
+
+
+def _embedded(source: Any, embed: Embedding, pictures: bool) -> Tensor:
+    """What a callable makes of rows, in batches."""
+    if isinstance(source, Dataset):
+        rows = source.stored
+        shape = source.image if pictures else None
+    else:
+        table = read_table(source)
+        rows, shape = table.values, None
+    found = []
+    with torch.no_grad():
+        for part in rows.split(BATCH):
+            values = part.float().div(255) if part.dtype == torch.uint8 else part
+            made = embed(values if shape is None else values.reshape(len(part), *shape))
+            if not isinstance(made, Tensor) or made.ndim != 2 or len(made) != len(part):
+                told = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+                raise SampleError(
+                    f"embed returned {told} for {len(part)} rows; it must return a tensor of "
+                    f"shape ({len(part)}, dimension)."
+                )
+            found.append(made.detach().cpu().float())
+    return torch.cat(found)
+
+
+def _held_rows(source: Any, first: Table, mixed: MixedRows | None, reading: Reading) -> Tensor:
+    """Held-out rows in the columns of the others."""
+    if mixed is None:
+        found = read_table(source, reading=reading) if not isinstance(source, Table) else source
+        if found.named and first.named:
+            found = found.select(first.columns)
+        return common_columns(first, found)[1].values
+    ((frame, _),) = read_alike([source], reading)
+    encoded = mixed.schema.encode(frame, unseen="unknown", name="held_out", extra=True)
+    return mixed(encoded)
+
+
+def _has_names(source: Any) -> bool:
+    """Whether a set has columns with names of their own."""
+    if isinstance(source, Tensor | np.ndarray | list):
+        return False
+    if isinstance(source, str | Path):
+        return Path(str(source).partition(".npz:")[0]).suffix.lower() not in (".npy", ".npz")
+    return True
+
+
+def _names(given: tuple[Any, Any], found: tuple[str, str]) -> tuple[str, str]:
+    named = [Path(g).name if isinstance(g, str | Path) else None for g in given]
+    names = [a or b for a, b in zip(named, found, strict=True)]
+    return ("real", "fake") if names[0] == names[1] else (names[0], names[1])

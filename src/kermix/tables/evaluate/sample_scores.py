@@ -1,0 +1,366 @@
+"""Fidelity, diversity and novelty of two sets from sums over their parts.
+
+Neighbours, kernel distance and Frechet distance of two sets, with error bars.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kermix.costs.moments import fidelity, svd_interval
+from kermix.evaluation.diversity import diversity_of
+from kermix.evaluation.neighbours import neighbour_scores
+from kermix.evaluation.novelty import NovelMode, modes_of, novelty_of, novelty_score
+from kermix.evaluation.sample_distances import frechet_of_moments, kernel_distance
+from kermix.evaluation.spectra import spectrum_of_moments
+from kermix.kernels.gaussian import GaussianKernel
+from kermix.kernels.others import PointKernel
+from kermix.sketches.features import FeatureMap
+from kermix.sketches.sketch import Moments
+from kermix.tables.compare.verdict import Verdict
+from kermix.tables.evaluate.evaluation_result import Score
+from kermix.tables.evaluate.judged_data import (
+    PARTS,
+    JudgedData,
+    PartedPair,
+    jackknife,
+    needed_rows,
+)
+
+__all__ = [
+    "SPECTRAL_SCORES_READINGS",
+    "SpectralScores",
+    "distance_scores",
+    "kernel_in_words",
+    "neighbour_scores_of",
+    "number_of",
+    "ratio_bound",
+    "spectral_scores",
+]
+
+NEIGHBOUR_ROWS = 5000
+FEW_DIMENSIONS, MOST_DIMENSIONS = 256, 2048  # of the Frechet distance: for error bars, and at all
+WANTED = 0.01
+
+READINGS = {
+    "precision": "share of fake rows that lie among real ones: quality; near 1 its error bar is "
+    "rough",
+    "recall": "share of real rows that lie among fake ones: variety; near 1 its error bar is "
+    "rough",
+    "density": "how densely real rows surround a fake one; 1 if equal, less if fake rows lie "
+    "outside the data",
+    "coverage": "share of real rows with a fake neighbour; low if modes are missing",
+    "kid": "squared distance of means with the cubic kernel, 0 if equal; unbiased, so it may be "
+    "negative",
+    "frechet": "distance of the Gaussians of both sets, 0 if equal; grows as rows become fewer",
+}
+
+
+def neighbour_scores_of(data: JudgedData, neighbours: int, seed: int) -> list[Score]:
+    """Precision, recall, density and coverage of as many rows of each set."""
+    rows = min(data.n, len(data.fake), NEIGHBOUR_ROWS)
+    if rows <= neighbours:
+        return []
+    real, fake = (_some(s, rows, seed) for s in (data.real, data.fake))
+    found = neighbour_scores(real, fake, neighbours, seed)
+    if_same = {"density": 1.0, "coverage": _coverage_if_same(rows, neighbours)}
+    return [
+        Score(name, name, "neighbours", value, error, None, if_same.get(name), None, rows,
+              max(1000, needed_rows(rows, WANTED, error)), READINGS[name])
+        for name, value, error in zip(found._fields[:4], found[:4], found.errors, strict=True)
+    ]  # fmt: skip
+
+
+def _coverage_if_same(rows: int, neighbours: int) -> float:
+    """The probability that not all k nearest of 2 n - 1 other rows are real (Naeem et al.)."""
+    none = 1.0
+    for i in range(neighbours):
+        none *= (rows - 1 - i) / (2 * rows - 1 - i)
+    return 1 - none
+
+
+def distance_scores(data: JudgedData, seed: int) -> list[Score]:
+    """Kernel distance, and the Frechet distance where there are not too many dimensions."""
+    rows = min(data.n, len(data.fake))
+    kid = kernel_distance(data.real, data.fake, seed=seed)
+    scale = max(abs(kid.value), kid.error, 1e-300)
+    found = [
+        Score("kid", "KID (cubic kernel)", "distances", kid.value, kid.error, None, 0.0, None,
+              rows, needed_rows(rows, 0.1 * scale, kid.error), READINGS["kid"])
+    ]  # fmt: skip
+    if data.points.shape[1] <= MOST_DIMENSIONS and rows >= 2 * PARTS:
+        found.append(_frechet(data, rows, seed))
+    return found
+
+
+def _frechet(data: JudgedData, rows: int, seed: int) -> Score:
+    parts = PARTS if data.points.shape[1] <= FEW_DIMENSIONS else 2
+    centre = data.real.mean(0)
+    sums = [_sums(_some(s, rows, seed) - centre, parts) for s in (data.real, data.fake)]
+
+    def value_of(left_out: int | None) -> float:
+        sides = [_moments([p for k, p in enumerate(s) if k != left_out]) for s in sums]
+        return frechet_of_moments(*sides[0], *sides[1])
+
+    value = value_of(None)
+    told = jackknife(value, [value_of(k) for k in range(parts)])
+    return Score(
+        "frechet", "Frechet distance", "distances", value, told.error, None,
+        max(0.0, -told.bias), None, rows,
+        needed_rows(rows, 0.1 * max(value, 1e-300), told.error, told.bias), READINGS["frechet"],
+    )  # fmt: skip
+
+
+def _sums(points: Tensor, parts: int) -> list[tuple[int, Tensor, Tensor]]:
+    return [(len(p), p.sum(0), p.mT @ p) for p in points.tensor_split(parts)]
+
+
+def _moments(sums: list[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    count = sum(n for n, *_ in sums)
+    mean = torch.stack([first for _, first, _ in sums]).sum(0) / count
+    second = torch.stack([second for *_, second in sums]).sum(0)
+    return mean, (second - count * torch.outer(mean, mean)) / (count - 1)
+
+
+def _some(points: Tensor, rows: int, seed: int) -> Tensor:
+    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
+    return points[order[:rows].to(points.device)]
+
+
+STRICT = 2.0  # times as frequent: modes that the other set hardly has
+SEARCHED = 20
+MARGIN = 1.15
+FEWEST_ROWS = 5  # of a mode
+MIXTURES = 19  # of parts, for what equal sets would give
+SPECTRAL_SCORES_WANTED = 0.01
+
+SPECTRAL_SCORES_READINGS = {
+    "fidelity": "overlap of both distributions in the kernel's feature space, from 0 to 1",
+    "vendi": "effective number of distinct samples, from 1 to the number of rows",
+    "rke": "effective number of modes, frequent ones counting more",
+    "vendi_ratio": "diversity of fake over real: below 1 modes are missing or narrow, above 1 "
+    "there is too much noise",
+    "rke_ratio": "number of modes, fake over real",
+    "invented": "mass and variety of what fake samples have more often than real ones; read it "
+    "against `if same`",
+    "missed": "mass and variety of what real samples have more often than fake ones",
+}
+
+
+@dataclass(frozen=True)
+class SpectralScores:
+    """What was found."""
+
+    fidelity: list[Score]
+    diversity: list[Score]
+    novelty: list[Score]
+    invented: tuple[NovelMode, ...]
+    missed: tuple[NovelMode, ...]
+
+
+def spectral_scores(
+    data: JudgedData,
+    features: FeatureMap,
+    coarse: FeatureMap | None,
+    eta: float,
+    modes: int,
+    exemplars: int,
+    verdict: Verdict,
+    seed: int,
+) -> SpectralScores:
+    """Scores of as many rows of each set as the smaller one has.
+
+    They depend on how many rows they are of, so those of sets of different sizes would differ
+    though the distributions do not.
+
+    Args:
+        data: Both sets.
+        features: The feature map.
+        coarse: That of novelty, if it has another kernel.
+        eta: How many times as frequent a novel mode is.
+        modes: How many of them at most.
+        exemplars: Samples of each.
+        verdict: Of the test.
+        seed: Of the parts.
+    """
+    rows = min(data.n, len(data.fake))
+    generator = torch.Generator().manual_seed(seed)
+    chosen = [
+        torch.randperm(len(s), generator=generator)[:rows].sort().values
+        for s in (data.real, data.fake)
+    ]
+    real, fake = data.real[chosen[0]], data.fake[chosen[1]]
+    pair = PartedPair(features, real, fake, seed)
+    x, y = pair.whole
+    fidelity_ = _fidelity(pair, x, y, pair.mixed(MIXTURES), verdict, rows)
+    diversity = _diversity(pair, x, y, rows)
+    if coarse is not None:
+        features, pair = coarse, PartedPair(coarse, real, fake, seed)
+        x, y = pair.whole
+    mixed = pair.mixed(MIXTURES)
+    etas = {
+        e: max(_largest_of_equal(mixed, e), FEWEST_ROWS / rows)
+        for e in sorted({eta, max(eta, STRICT)}, reverse=True)
+    }
+    more = _modes(y, x, features, fake, etas, exemplars)
+    less = _modes(x, y, features, real, etas, exemplars)
+    invented, missed = (
+        _unexplained(*sides, etas[eta])[:modes] for sides in ((more, less), (less, more))
+    )
+    return SpectralScores(
+        [fidelity_],
+        diversity,
+        [_novelty("invented", pair, mixed, eta, rows, True),
+         _novelty("missed", pair, mixed, eta, rows, False)],
+        tuple(_renumbered(m, chosen[1]) for m in invented),
+        tuple(_renumbered(m, chosen[0]) for m in missed),
+    )  # fmt: skip
+
+
+def _largest_of_equal(mixed: list[tuple[Moments, Moments]], eta: float) -> float:
+    """The largest mass that sets which are one have had, and a little more.
+
+    Both sets are looked through, each twice; with this margin one pair of equal sets in twenty or
+    so shows a mode.
+    """
+    return MARGIN * max(
+        float(torch.linalg.eigvalsh(novelty_of(*sides, eta))[-1])
+        for one, two in mixed
+        for sides in ((one, two), (two, one))
+    )
+
+
+def _modes(
+    x: Moments,
+    y: Moments,
+    features: FeatureMap,
+    rows: torch.Tensor,
+    etas: dict[float, float],
+    exemplars: int,
+) -> list[NovelMode]:
+    """Modes above chance: first those that the other set hardly has, then what is more frequent.
+
+    Chance differences of common modes hide rare ones, unless a mode must be twice as frequent.
+    """
+    found: list[NovelMode] = []
+    seen = torch.zeros(len(rows), dtype=torch.bool)
+    for eta, least in etas.items():
+        for mode, members in modes_of(x, y, features, rows, eta, SEARCHED, exemplars, least):
+            if not bool(seen[list(mode.exemplars)].any()):
+                found.append(mode)
+            seen |= members
+    return sorted(found, key=lambda m: -m.mass)
+
+
+def _unexplained(modes: list[NovelMode], others: list[NovelMode], least: float) -> list[NovelMode]:
+    """Modes that are more frequent by more than follows from what the other set alone has.
+
+    Where a tenth of real data is missing, all that is left is more frequent among samples. What
+    is beyond that must be above chance, `least`, again.
+    """
+    alone = sum(m.excess for m in others if m.share > STRICT * m.share_elsewhere)
+    times = 1 / max(0.05, 1 - alone)
+    return [
+        m
+        for m in modes
+        if m.share > STRICT * m.share_elsewhere or m.share - times * m.share_elsewhere > least
+    ]
+
+
+def _renumbered(mode: NovelMode, places: torch.Tensor) -> NovelMode:
+    """A mode with the rows of the whole set."""
+    return replace(mode, exemplars=tuple(int(places[k]) for k in mode.exemplars))
+
+
+def _fidelity(
+    pair: PartedPair,
+    x: Moments,
+    y: Moments,
+    mixed: list[tuple[Moments, Moments]],
+    verdict: Verdict,
+    rows: int,
+) -> Score:
+    def value_of(a: Moments, b: Moments) -> float:
+        return float(fidelity(a.plain_second, b.plain_second))
+
+    value = torch.tensor(value_of(x, y), dtype=torch.float64)
+    interval = svd_interval(x, y, value)
+    bound = None if interval is None else float(
+        max(interval.highest - value, value - interval.lowest)
+    )  # fmt: skip
+    found = pair.error_of(value_of)
+    if_same = sum(value_of(*sides) for sides in mixed) / len(mixed)
+    return Score(
+        "fidelity", "fidelity", "fidelity", float(value), found.error, bound, if_same,
+        verdict.pvalue, rows, needed_rows(rows, SPECTRAL_SCORES_WANTED, found.error, 1 - if_same),
+        SPECTRAL_SCORES_READINGS["fidelity"],
+    )  # fmt: skip
+
+
+def _diversity(pair: PartedPair, x: Moments, y: Moments, rows: int) -> list[Score]:
+    without = pair.without_each()
+    found = []
+    for name, title, order in (("vendi", "Vendi score", 1.0), ("rke", "RKE", 2.0)):
+        (real, real_bound), (fake, fake_bound) = (number_of(m, order) for m in (x, y))
+        left = [[number_of(sides[k], order)[0] for sides in without] for k in (0, 1)]
+        for k, (side, value, bound) in enumerate(
+            (("real", real, real_bound), ("fake", fake, fake_bound))
+        ):
+            told = jackknife(value, left[k])
+            found.append(
+                Score(f"{name}_{side}", f"{title}, {side}", "diversity", value, told.error, bound,
+                      None, None, rows, needed_rows(rows, SPECTRAL_SCORES_WANTED * value, *told), SPECTRAL_SCORES_READINGS[name])
+            )  # fmt: skip
+        told = jackknife(fake / real, [b / a for a, b in zip(*left, strict=True)])
+        sure = ratio_bound(fake, fake_bound, real, real_bound)
+        found.append(
+            Score(f"{name}_ratio", f"{title}, fake / real", "diversity", fake / real, told.error,
+                  sure, 1.0, None, rows, needed_rows(rows, SPECTRAL_SCORES_WANTED, *told),
+                  SPECTRAL_SCORES_READINGS[f"{name}_ratio"])
+        )  # fmt: skip
+    return found
+
+
+def number_of(moments: Moments, order: float) -> tuple[float, float | None]:
+    """An effective number and its certificate."""
+    value, bound = diversity_of(spectrum_of_moments(moments), order)
+    return float(value), None if bound is None else float(bound)
+
+
+def ratio_bound(a: float, a_bound: float | None, b: float, b_bound: float | None) -> float | None:
+    """How far `a / b` can be off; None where certificates do not tell."""
+    if a_bound is None or b_bound is None or b_bound >= b:
+        return None
+    return max((a + a_bound) / (b - b_bound) - a / b, a / b - (a - a_bound) / (b + b_bound))
+
+
+def _novelty(
+    name: str,
+    pair: PartedPair,
+    mixed: list[tuple[Moments, Moments]],
+    eta: float,
+    rows: int,
+    of_fake: bool,
+) -> Score:
+    def value_of(x: Moments, y: Moments) -> float:
+        difference = novelty_of(y, x, eta) if of_fake else novelty_of(x, y, eta)
+        return float(novelty_score(torch.linalg.eigvalsh(difference)))
+
+    value, told = value_of(*pair.whole), pair.error_of(value_of)
+    same = [value_of(*sides) for sides in mixed]
+    above = (1 + sum(s >= value for s in same)) / (1 + len(same))
+    return Score(
+        name, f"{name} (KEN)", "novelty", value, told.error, None, sum(same) / len(same), above,
+        rows, needed_rows(rows, 0.1, told.error, sum(same) / len(same)), SPECTRAL_SCORES_READINGS[name],
+    )  # fmt: skip
+
+
+def kernel_in_words(kernel: GaussianKernel | PointKernel, rank: int) -> str:
+    """The kernel that scores are of, written out."""
+    if isinstance(kernel, GaussianKernel) and len(kernel.v_p) == 1:
+        v = float(kernel.v_p[0])
+        told = f"k(a, b) = exp(-|a - b|^2 / (4 v d)) with v = {v:.4g} in d dimensions"
+    else:
+        told = f"{kernel}, normalized to k(x, x) = 1"
+    return f"{told}; {rank} features"

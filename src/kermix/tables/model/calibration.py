@@ -1,0 +1,198 @@
+"""Small tables: members of a network leave out different rows, which then judge them.
+
+Of a small table few rows can be held out: too few to say how wide mixtures have to be, and yet
+missed by every member. Instead, half of the rows are left out by two members each, and the others
+learn them. Together the members learn all rows, and half of the table says which step is kept and
+how wide mixtures are for rows that were not seen.
+
+Two members err more than all of them, so what two need is not what all need. Let a member err with
+the variance $b + v$, of which $v$ is what members differ by, and its Gaussians have the variance
+$s^2$. The mean of $n$ densities has the variance $s^2 + (1 - 1/n) v$, and errs with
+$b + v / n$: it is calibrated if $s^2 = b - v + 2 v / n$, which is a straight line in $1/n$. What
+one member needs and what two need are both found on the rows that they left out, and the line
+through them says what all need. It is drawn through logarithms, which cannot become negative, and
+where members differ much has widths rather above those of the line in variances.
+
+Calibration of a table network: how wide its mixtures should have been for rows it never saw.
+
+Networks are too sure of what they learned by heart. After the training, each column gets two
+numbers: a factor of the standard deviations of its Gaussians, and a temperature of the
+probabilities of its codes, which make held-out rows most likely. Both count in full if all other
+columns are seen, less if fewer are, and not at all if none is. The result is a density like any
+other: samples, quantiles and log-densities all come from it.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kermix.tables.model.network import ColumnParts, TableNetwork
+
+__all__ = ["FEWEST_MEMBERS", "Crossing", "calibrate", "for_all_members"]
+
+# Towards no change: both logarithms are normal, of deviation 1/2, before any row is seen.
+PULL = 2.0
+FARTHEST = 1.5  # a factor of 4.5
+STEPS = 18  # to within 3e-4 of the best logarithm
+GOLDEN = (5**0.5 - 1) / 2
+
+
+@torch.no_grad()
+def calibrate(
+    network: TableNetwork,
+    parts: ColumnParts,
+    codes: Tensor,  # (N, D)
+    values: Tensor,  # (N, Q)
+    known: Tensor,  # (N, D), bool
+    weights: Tensor,  # (N, 1) or (N, D)
+) -> None:
+    """Find the spread and the heat of each column, and give them to the network.
+
+    Args:
+        network: The network, which is changed.
+        parts: What it returned for held-out rows, without calibration.
+        codes: Codes of these rows.
+        values: Normal scores.
+        known: Cells that were seen, which do not count.
+        weights: Of the other cells, such that those of each column sum to the number of rows.
+    """
+
+    def losses() -> Tensor:  # (D,)
+        calibrated = network.calibrated(parts, known)
+        cells = network.column_log_likelihood(calibrated, codes, values, known)
+        return -(cells.masked_fill(known, 0.0).double() * weights).sum(0)
+
+    def of_spread(spread: Tensor) -> Tensor:
+        network.spread = spread
+        return PULL * spread.double().square() + losses()[network.numbers]
+
+    def of_heat(heat: Tensor) -> Tensor:
+        network.heat = heat
+        return PULL * heat.double().square() + losses()
+
+    # A spread changes the density of its own number alone, a heat the codes of its own column:
+    # all columns are searched side by side, each for one number at a time.
+    network.heat = torch.zeros_like(network.heat)
+    network.spread = _least(of_spread, torch.zeros_like(network.spread))
+    network.heat = _least(of_heat, torch.zeros_like(network.heat))
+
+
+def _least(losses: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """Where each of several functions of one number is least, by golden sections.
+
+    The start is kept where nothing that was found is better.
+    """
+    low, high = start - FARTHEST, start + FARTHEST
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left, at_right = losses(left), losses(right)
+    for _ in range(STEPS):
+        leftward = at_left < at_right
+        low, high = torch.where(leftward, low, left), torch.where(leftward, right, high)
+        kept, kept_at = torch.where(leftward, left, right), torch.minimum(at_left, at_right)
+        part = GOLDEN * (high - low)
+        new = torch.where(leftward, high - part, low + part)
+        new_at = losses(new)
+        left, right = torch.where(leftward, new, kept), torch.where(leftward, kept, new)
+        at_left, at_right = (
+            torch.where(leftward, new_at, kept_at),
+            torch.where(leftward, kept_at, new_at),
+        )
+    best = (low + high) / 2
+    return torch.where(losses(best) < losses(start), best, start)
+
+
+FEWEST_MEMBERS = 3
+SHARE = 0.5  # of the rows, which two members leave out
+MOST_LEFT_OUT = 0.25  # of the rows, by each member
+
+
+class Crossing:
+    """Which members leave out which rows.
+
+    Args:
+        rows: How many rows there are.
+        members: How many networks, at least three.
+        seed: Of the random order of the rows.
+
+    Attributes:
+        judging: Numbers of the rows that two members leave out.
+
+    Example:
+        >>> crossing = Crossing(800, members=4, seed=0)
+        >>> len(crossing.judging), crossing.left_out.sum(0).tolist()
+        (400, [201, 200, 200, 199])
+    """
+
+    def __init__(self, rows: int, members: int, seed: int) -> None:
+        pairs = torch.tensor([*itertools.combinations(range(members), 2)])
+        count = int(rows * min(SHARE, MOST_LEFT_OUT * members / 2))
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+        self.judging = order[:count]
+        self.left_out = torch.zeros(rows, members, dtype=torch.bool)
+        self.left_out[self.judging[:, None], pairs[torch.arange(count) % len(pairs)]] = True
+
+    def to(self, device: torch.device) -> None:
+        """Bring both lists to a device."""
+        self.judging, self.left_out = self.judging.to(device), self.left_out.to(device)
+
+    def factors(self, rows: Tensor) -> Tensor:  # (n,) -> (members, n)
+        """How much each row of a step counts for each member, 1 on average."""
+        learned = (~self.left_out[rows]).T.float()
+        return learned / learned.mean()
+
+    def log_likelihood(
+        self, network: TableNetwork, rows: Tensor, codes: Tensor, values: Tensor, known: Tensor
+    ) -> Tensor:  # (n, D)
+        """Log-likelihood of each cell by the two members that left out its row."""
+        parts = network(codes, values, known, apart=True)
+        told = (t.repeat(network.members, 1) for t in (codes, values, known))
+        found = network.column_log_likelihood(parts, *told).unflatten(0, (network.members, -1))
+        out = self.left_out[rows].T.to(found.device).unsqueeze(-1)
+        own = found.masked_fill(~out, -torch.inf)
+        return torch.logsumexp(own, 0) - out.sum(0).log()
+
+    def calibrate(
+        self,
+        network: TableNetwork,
+        rows: Tensor,
+        codes: Tensor,
+        values: Tensor,
+        known: Tensor,
+        weights: Tensor,
+    ) -> None:
+        """Find the spread and the heat of each column by members that left out the rows.
+
+        Args:
+            network: The network, which is changed.
+            rows: Numbers of some of the rows in `judging`.
+            codes: Their codes.
+            values: Their normal scores.
+            known: Cells that were seen, which do not count.
+            weights: Of the other cells, as for `kermix.tables.model.calibration.calibrate`.
+        """
+        found = network(codes, values, known, apart=True)
+        members = self.left_out[rows].to(codes.device).nonzero()[:, 1].view(-1, 2)
+        at = members * len(rows) + torch.arange(len(rows), device=codes.device).unsqueeze(1)
+        first, second = (ColumnParts(*(part[one] for part in found)) for one in at.T)
+        alone = ColumnParts(*(torch.cat(pair) for pair in zip(first, second, strict=True)))
+        twice = (t.repeat(2, 1) for t in (codes, values, known, weights / 2))
+        calibrate(network, alone, *twice)
+        of_one = network.spread, network.heat
+        calibrate(network, network.averaged([first, second]), codes, values, known, weights)
+        of_two = network.spread, network.heat
+        network.spread, network.heat = (
+            for_all_members(one, two, network.members)
+            for one, two in zip(of_one, of_two, strict=True)
+        )
+
+
+def for_all_members(one: Tensor, two: Tensor, members: int) -> Tensor:
+    """What the mean of all members needs, on the line in `1 / members` through one and two.
+
+    Example:
+        >>> for_all_members(torch.tensor(0.4), torch.tensor(0.3), 4)
+        tensor(0.2500)
+    """
+    return two + (2 / members - 1) * (one - two)

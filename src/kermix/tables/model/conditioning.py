@@ -1,0 +1,369 @@
+"""Cells that are given to a table model, as codes and numbers: some columns, checked by name.
+
+From the cells of a caller's table to what the network takes and draws, and back.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.data.readers.common import listed, load_pyarrow
+from kermix.data.readers.frames import Frame, arrow_type, as_frame, build_frame, typed_array
+from kermix.data.schema.columns import UNKNOWN, CategoryColumn, NumberColumn, family
+from kermix.data.schema.schema import EncodedTable, Schema, Unseen
+from kermix.errors import OptionError, SchemaError
+from kermix.tables.model.equal_columns import check_twins, copy_twins, same_cells
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.links import equalize, with_link_codes
+
+__all__ = [
+    "Cells",
+    "TableCells",
+    "check_seen_before",
+    "encode_some",
+    "given_cell",
+    "is_one_row",
+    "nearest",
+    "numbers_as_given",
+    "place_of",
+]
+
+MANY_DIGITS = re.compile(r"-?[0-9]{16,19}")  # whole numbers of which a float may lose some
+
+
+def encode_some(
+    schema: Schema,
+    table: Any,
+    unseen: Unseen = "error",
+    inside: bool = False,
+    without: Sequence[str] = (),
+) -> tuple[EncodedTable, Frame]:
+    """Codes and numbers of a table that has some of the columns (-1 elsewhere), and the table.
+
+    Args:
+        schema: Of the whole table.
+        table: Some of its columns.
+        unseen: As for `kermix.Schema.encode`.
+        inside: Whether numbers outside the range of their columns are refused.
+        without: Columns whose cells do not count, and are not looked at.
+    """
+    frame = as_frame(table, "given")
+    unknown = [n for n in frame.columns if n not in schema.names]
+    if unknown:
+        raise SchemaError(
+            f"given: there is no column {unknown[0]}{nearest(unknown[0], schema.names)}"
+        )
+    frame = replace(frame, columns={n: c for n, c in frame.columns.items() if n not in without})
+    known = np.array([c.name in frame.columns for c in schema.modelled])
+    if not known.any():
+        _check_constants(schema, frame)
+        codes = np.full((frame.rows, len(known)), UNKNOWN, np.int64)
+        return EncodedTable(codes, np.zeros((frame.rows, len(schema.numbers))), frame.kind), frame
+    part = Schema(tuple(c for c in schema.columns if c.name in frame.columns), schema.frame)
+    if unseen == "error":
+        _check_values(part, frame)
+    found = part.encode(frame, unseen=unseen, name="given")
+    _check_constants(schema, frame)
+    for column in part.numbers if inside else ():
+        _check_inside(column, frame)
+    codes = np.full((frame.rows, len(schema.modelled)), UNKNOWN, np.int64)
+    values = np.zeros((frame.rows, len(schema.numbers)))
+    codes[:, known] = found.codes
+    values[:, [c.name in frame.columns for c in schema.numbers]] = found.values
+    return EncodedTable(codes, values, found.frame), frame
+
+
+def given_cell(schema: Schema, name: str, text: str | None, where: str) -> Any:
+    """A value that was written as text, as an Arrow array of one cell; None is a gap.
+
+    Args:
+        schema: Of the whole table.
+        name: The column.
+        text: Its value.
+        where: How messages begin: where the value was written.
+
+    Example:
+        >>> schema = Schema.of({"sex": ["f", "m"] * 20, "age": [20.5, 31.5, 42.25, 18.0] * 10})
+        >>> given_cell(schema, "age", "31.5", "age=31.5").to_pylist()
+        [31.5]
+    """
+    arrow = load_pyarrow()
+    if name not in schema.names:
+        raise OptionError(f"{where}: there is no column {name}{nearest(name, schema.names)}")
+    column = schema[name]
+    if not isinstance(column, CategoryColumn | NumberColumn):
+        raise OptionError(f"{where}: {name} is a {column.kind}, which is not modelled.")
+    kind = _written_type(column)
+    try:
+        cell = arrow.array([text], arrow.string())
+        if kind == arrow.float64() and MANY_DIGITS.fullmatch(text or ""):
+            with suppress(arrow.ArrowInvalid):  # beyond them, a float loses little
+                return cell.cast(arrow.int64())
+        return cell.cast(kind)
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, UnicodeEncodeError):
+        raise OptionError(f"{where}: {text!r} is not a {column.kind} ({kind}).") from None
+
+
+def _written_type(column: CategoryColumn | NumberColumn) -> Any:
+    """What a value has to be for a column to take it."""
+    arrow = load_pyarrow()
+    if isinstance(column, CategoryColumn):
+        return arrow_type(column.value_type)
+    if column.text is not None:
+        return arrow.string()
+    return arrow_type(column.type.arrow) if column.time else arrow.float64()
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """The end of a sentence about a name that is not there: those most like it, or all.
+
+    Example:
+        >>> nearest("Femal", ["Female", "Male"]), nearest("x", ["Female", "Male"])
+        ('; did you mean Female or Male?', '; there are Female, Male')
+    """
+    lower = {n.lower(): n for n in names}
+    near = [lower[n] for n in get_close_matches(name.lower(), lower, 3, 0.6)]
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; there are {listed(names)}"
+
+
+def is_one_row(given: Any) -> bool:
+    """Whether what is given are values by name, the same for all rows."""
+    return isinstance(given, Mapping) and all(
+        isinstance(value, str) or not hasattr(value, "__len__") for value in given.values()
+    )
+
+
+def numbers_as_given(
+    schema: Schema,
+    given: Any,
+    arrays: Mapping[str, Any],
+    rows: int,
+    twins: Sequence[tuple[int, int]] = (),
+) -> dict[str, Any]:
+    """Columns of numbers of which some cells were given, with these cells to the last digit.
+
+    Args:
+        schema: Of the whole table.
+        given: Values of some columns by name, a table of them, or None.
+        arrays: Columns that were drawn.
+        rows: How many rows they have.
+        twins: Places of modelled columns that are equal in all rows.
+    """
+    from pyarrow import ArrowInvalid, compute
+
+    if given is None or (isinstance(given, Mapping) and not given):
+        return {}
+    one = is_one_row(given)
+    frame = as_frame({n: [v] for n, v in given.items()} if one else given, "given")
+    cells, names = dict(frame.columns), [column.name for column in schema.modelled]
+    for a, b in (*twins, *((b, a) for a, b in twins)):
+        if names[a] in cells:
+            cells.setdefault(names[b], cells[names[a]])
+    found = {}
+    for column in schema.numbers:
+        drawn, own = arrays[column.name], cells.get(column.name)
+        if own is None or {family(own.type), family(drawn.type)} != {"numbers"}:
+            continue
+        try:
+            whole = own.combine_chunks().cast(drawn.type)
+        except ArrowInvalid:
+            continue  # a number that the column cannot hold is rounded to one that it can
+        whole = whole.take([0] * rows) if len(whole) != rows else whole
+        found[column.name] = compute.if_else(whole.is_null(), drawn, whole)
+    return found
+
+
+def _check_values(schema: Schema, frame: Frame) -> None:
+    """Refuse values that a category never had, with those that they may stand for."""
+    from pyarrow import compute
+
+    for column in schema.modelled:
+        if not isinstance(column, CategoryColumn) or column.other:
+            continue
+        cells = frame.columns[column.name]
+        if cells.null_count == len(cells):
+            continue
+        try:
+            known = typed_array(list(column.values), cells.type)
+        except (TypeError, ValueError):
+            continue  # refused, with their types, where they are encoded
+        new = cells.filter(compute.invert(compute.is_in(cells, value_set=known))).drop_null()
+        if len(new):
+            raise SchemaError(
+                f"{frame.name}: {column.name} is never {new[0].as_py()!r} in the fitted "
+                f"table{nearest(str(new[0].as_py()), [str(v) for v in column.values])}"
+            )
+
+
+def _check_inside(column: NumberColumn, frame: Frame) -> None:
+    numbers = column.numbers(frame.columns[column.name], frame.name)
+    outside = (numbers < column.low) | (numbers > column.high)
+    if outside.any():
+        cells = frame.columns[column.name].drop_null()
+        raise OptionError(
+            f"{frame.name}: {column.name}={cells[int(outside.argmax())]} is outside the range of "
+            f"the fitted table ({column.details()}), in which all samples lie."
+        )
+
+
+def _check_constants(schema: Schema, frame: Frame) -> None:
+    from pyarrow import compute
+
+    for column in schema.left_out:
+        cells = frame.columns.get(column.name)
+        if column.what != "constant" or column.value is None or cells is None:
+            continue
+        always = typed_array([column.value], arrow_type(column.type.arrow))[0]
+        other = compute.not_equal(cells.cast(always.type, safe=False), always).fill_null(False)
+        if compute.any(other).as_py():
+            row = compute.index(other, True).as_py()
+            raise SchemaError(
+                f"{frame.name}, row {row + frame.first_row}, column {column.name}: the model has "
+                f"only seen {always.as_py()!r}, but this is {cells[row].as_py()!r}; its density "
+                "is zero."
+            )
+
+
+def check_seen_before(schema: Schema, frame: Frame, encoded: EncodedTable) -> None:
+    """Refuse values that a category or a constant never had: their density is zero."""
+    _check_constants(schema, frame)
+    for k, column in enumerate(schema.modelled):
+        unknown = encoded.codes[:, k] < 0
+        if not unknown.any():
+            continue
+        cells = frame.columns[column.name]
+        new = unknown & ~np.asarray(cells.is_null().to_numpy())
+        if new.any():
+            row = int(new.argmax())
+            raise SchemaError(
+                f"{frame.name}, row {row + frame.first_row}, column {column.name}: the model has "
+                f"never seen the value {cells[row].as_py()!r} "
+                f"({int(new.sum())} such cells); its density is zero."
+            )
+
+
+Cells = tuple[Tensor, Tensor, Tensor]  # codes, values, and which columns are seen
+
+
+def place_of(schema: Schema, name: str) -> int:
+    """The place of a column among those that are modelled."""
+    names = [column.name for column in schema.modelled]
+    if name not in names:
+        raise OptionError(f"Column {name!r} is not modelled; there are {', '.join(names)}.")
+    return names.index(name)
+
+
+@dataclass(frozen=True)
+class TableCells:
+    """Cells of tables that have the columns of a model.
+
+    Attributes:
+        schema: What the columns are.
+        layout: How the network holds them.
+        device: Where the network is.
+    """
+
+    schema: Schema
+    layout: TableLayout
+    device: torch.device
+
+    def tensors(self, frame: Frame, encoded: EncodedTable) -> Cells:
+        """Codes and numbers of a table, and which of them are known."""
+        linked = with_link_codes(self.schema, self.layout.links, frame, encoded)
+        codes, values = linked.tensors(self.device)
+        return codes.clamp(min=0), values, codes >= 0
+
+    def given(
+        self,
+        given: Any,
+        rows: int | None,
+        unseen: Unseen = "error",
+        inside: bool = False,
+        without: int | None = None,
+    ) -> Cells:
+        """What is given of each row.
+
+        Args:
+            given: Values of some columns by name, a table of them, or None.
+            rows: How many rows there are; None for as many as are given.
+            unseen: As for `kermix.Schema.encode`.
+            inside: Whether numbers outside the range of their columns are refused.
+            without: The place of a column whose values do not count, nor those of columns that
+                are equal to it in all rows.
+        """
+        if given is None or (isinstance(given, Mapping) and not given):
+            count = 1 if rows is None else rows
+            codes = torch.zeros(count, self.layout.columns, dtype=torch.long, device=self.device)
+            values = torch.zeros(count, len(self.layout.numbers), device=self.device)
+            return codes, values, torch.zeros_like(codes, dtype=torch.bool)
+        if is_one_row(given):
+            given = {name: [value] for name, value in given.items()}
+        # What is equal in all rows would be the answer itself.
+        open_ones = [] if without is None else self.layout.twins_of(without)
+        names = [self.schema.modelled[k].name for k in open_ones]
+        encoded, frame = encode_some(self.schema, given, unseen, inside, names)
+        check_twins(self.schema, self.layout.twins, frame, encoded)
+        if rows is not None and len(encoded) not in (1, rows):
+            raise OptionError(
+                f"given has {len(encoded)} rows for {rows} samples; give 1 or {rows}."
+            )
+        codes, values, seen = self.tensors(frame, encoded)
+        copy_twins(self.layout.twins, self.layout.number_of_column, codes, values, seen)
+        if rows is not None and len(codes) != rows:
+            codes, values, seen = (t.expand(rows, -1) for t in (codes, values, seen))
+        return codes.contiguous(), values.contiguous(), seen.clone()
+
+    def table(
+        self, codes: Tensor, values: Tensor, seen: Tensor, kind: str, given: Any = None
+    ) -> Any:
+        """Rows that were drawn, as a table of one of the kinds of `build_frame`.
+
+        Args:
+            codes: Codes of all columns.
+            values: Normal scores of the numbers.
+            seen: Which cells were given.
+            kind: The kind of table.
+            given: What was given of each row: numbers are written to the last digit as they were.
+        """
+        arrays = self.schema.decoded_columns(self.layout.encoded(codes, values, kind))
+        arrays |= numbers_as_given(self.schema, given, arrays, len(codes), self.layout.twins)
+        types = {c.name: c.type for c in self.schema.columns if c.name in arrays}
+        return build_frame(kind, self._equal(arrays, codes, seen), types, len(codes))
+
+    def as_written(self, codes: Tensor, values: Tensor, seen: Tensor) -> EncodedTable:
+        """Rows as a reader of the table finds them: rounded, and with equal columns equal."""
+        table = as_frame(self.table(codes, values, seen, "arrow"), "samples")
+        types = {c.name: c.type for c in self.schema.columns}
+        return self.schema.encode(replace(table, types=types), extra=True)
+
+    def filled(self, frame: Frame, seen: Tensor, codes: Tensor, values: Tensor) -> Any:
+        """The caller's table, of which the gaps alone are filled."""
+        from pyarrow import compute
+
+        encoded = self.layout.encoded(codes, values, "arrow")
+        columns, types = dict(frame.columns), dict(frame.types)
+        arrays = self.schema.decoded_columns(encoded)
+        for column in self.schema.modelled:
+            cells, found = columns[column.name], arrays[column.name]
+            if cells.null_count == len(cells):
+                columns[column.name], types[column.name] = found, column.type
+            elif cells.null_count:
+                whole = cells.combine_chunks()
+                wide = found.cast(whole.type, safe=False)
+                columns[column.name] = compute.if_else(whole.is_null(), wide, whole)
+        return build_frame(frame.kind, self._equal(columns, codes, seen), types, frame.rows)
+
+    def _equal(self, arrays: dict[str, Any], codes: Tensor, seen: Tensor) -> dict[str, Any]:
+        base = self.layout.table_columns
+        own, given = codes[:, base:].cpu().numpy(), seen[:, :base].cpu().numpy()
+        found = equalize(self.schema, self.layout.links, arrays, own, given)
+        return same_cells(self.schema, self.layout.twins, found, given)

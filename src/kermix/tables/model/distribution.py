@@ -1,0 +1,333 @@
+"""The distribution of one column, given others: probabilities, quantiles, draws."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.polynomial.hermite_e import hermegauss
+
+from kermix.data.readers.frames import build_frame
+from kermix.data.schema.columns import CategoryColumn, NumberColumn, rounded
+from kermix.data.schema.times import time_cells
+from kermix.errors import OptionError
+from kermix.tables.model.network import ColumnParts, TableNetwork, log_scales_of
+
+__all__ = ["ColumnDistribution", "column_distribution"]
+
+HALVINGS = 80
+NODES = 32  # of the quadrature of a Gaussian
+SECTIONS = 64  # that an interval is cut into, where there are few rows
+FEW_ROWS = 16
+NUMBERS_AT_ONCE = 10_000  # whose values are found together
+WIDE_RANGE = 2.0**40  # times what is between the scores -1 and 1
+FARTHEST_SCORE = 1e6
+REACH = 9.0  # deviations of a Gaussian, beyond which there is nothing
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnDistribution:
+    """The distribution of a column, row by row.
+
+    Attributes:
+        column: The column of the schema.
+        probabilities: Probabilities of its codes, (rows, codes), in the order of `names`. Code 0
+            of a number is its continuous part.
+        weights: Weights of the Gaussians of the continuous part, (rows, components), on the scale
+            of normal scores; None for a category.
+        means: Their means.
+        scales: Their standard deviations.
+    """
+
+    column: CategoryColumn | NumberColumn
+    probabilities: np.ndarray
+    weights: np.ndarray | None = None
+    means: np.ndarray | None = None
+    scales: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.probabilities)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each code."""
+        return self.column.code_names
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a number, which has quantiles."""
+        return isinstance(self.column, NumberColumn)
+
+    @cached_property
+    def filled(self) -> np.ndarray:
+        """Probabilities of the codes but "missing", which sum to one."""
+        found = self.probabilities
+        if self.column.has_missing:
+            found = found[:, :-1]
+        return np.asarray(found / found.sum(1, keepdims=True).clip(min=1e-300))
+
+    def repeated(self, times: int, whole: bool = False) -> "ColumnDistribution":
+        """The distribution of the first row, or of all rows in turn, repeated this many times."""
+        parts = (self.probabilities, self.weights, self.means, self.scales)
+        rows = len(self) if whole else 1
+        every = (None if part is None else np.tile(part[:rows], (times, 1)) for part in parts)
+        return ColumnDistribution(self.column, *every)  # type: ignore[arg-type]
+
+    def as_number(self, rows: np.ndarray) -> "ColumnDistribution":  # (rows,), bool
+        """The same, but in some rows known to be neither an atom nor missing."""
+        if not rows.any():
+            return self
+        number = np.zeros_like(self.probabilities)
+        number[:, 0] = 1.0
+        return replace(self, probabilities=np.where(rows[:, None], number, self.probabilities))
+
+    def cdf(self, values: Any) -> np.ndarray:  # (rows,)
+        """Probability of at most this value, if the cell is not missing; one value per row.
+
+        Args:
+            values: A number or a time, or one for each row.
+        """
+        column = self._numbers("cdf")
+        try:
+            wanted = np.broadcast_to(self._wanted(column, values), (len(self),))
+        except (TypeError, ValueError) as error:
+            raise OptionError(
+                f"cdf({values!r}): one {column.kind}, or {len(self)} of them, are asked for "
+                f"column {column.name} ({error})."
+            ) from None
+        if np.isnan(wanted).any():
+            raise OptionError(f"cdf({values!r}): a missing value has no order.")
+        upto = wanted
+        if column.decimals is not None:
+            # What lies within half a step of a value is rounded to it.
+            step = 10.0**-column.decimals
+            upto = np.floor(wanted / step * (1 + 1e-12) + 1e-9) * step + step / 2
+        found = self._cdf_of_scores(column.map(upto), wanted)
+        return np.where(wanted >= column.high, 1.0, np.where(wanted < column.low, 0.0, found))
+
+    def _wanted(self, column: NumberColumn, values: Any) -> np.ndarray:
+        """Values as the column looks at them: from its origin, in its steps."""
+        if column.time:
+            every = np.asarray(values)
+            if every.dtype.kind != "M":  # nanoseconds would become integers without a unit
+                every = np.asarray(values, dtype=object)
+            cells = time_cells(list(every.ravel()), column.time_type, column.text)
+            return column.numbers(cells, "cdf")
+        return np.asarray(values, dtype=np.float64) - column.origin
+
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:  # (rows,), (rows,)
+        """Between what a number lies, from its origin: its column's range, or of its Gaussians.
+
+        A column without a range has the tails of the Gaussians, which differ from row to row.
+        """
+        column = self._numbers("range")
+        weights, means, scales = self._gaussians()
+        counts, reach = weights > 0, REACH * scales
+        low = column.map.inverse(np.where(counts, means - reach, np.inf).min(1))
+        high = column.map.inverse(np.where(counts, means + reach, -np.inf).max(1))
+        return (low if np.isneginf(column.low) else np.full(len(self), column.low),
+                high if np.isposinf(column.high) else np.full(len(self), column.high))  # fmt: skip
+
+    def _cdf_of_scores(self, scores: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        column = self._numbers("cdf")
+        weights, means, scales = self._gaussians()
+        z = torch.from_numpy((scores[:, None] - means) / scales)
+        inside = (weights * torch.special.ndtr(z).numpy()).sum(1)
+        below = column.atoms[None, :] <= numbers[:, None]
+        filled = self.filled
+        return np.asarray(filled[:, 0] * inside + (filled[:, 1:] * below).sum(1))
+
+    def shares(self, edges: np.ndarray) -> np.ndarray:  # (E,) -> (rows, E - 1)
+        """Probabilities of the intervals between edges, if the cell is not missing.
+
+        Values beyond the first and the last edge count in the outermost intervals.
+
+        Args:
+            edges: Increasing, as the column looks at its numbers: from its origin, in its steps.
+        """
+        column = self._numbers("shares")
+        inner = np.asarray(edges, dtype=np.float64)[1:-1]
+        weights, means, scales = self._gaussians()
+        z = (column.map(inner)[None, :, None] - means[:, None]) / scales[:, None]
+        inside = (weights[:, None] * torch.special.ndtr(torch.from_numpy(z)).numpy()).sum(2)
+        below = self.filled[:, 1:] @ (column.atoms[:, None] <= inner)
+        upto = self.filled[:, :1] * inside + below
+        ends = np.zeros((len(self), 1)), np.ones((len(self), 1))
+        return np.diff(np.concatenate([ends[0], upto, ends[1]], 1), axis=1).clip(min=0)
+
+    def quantile(self, share: float) -> np.ndarray:  # (rows,)
+        """The value below which this share lies, in the column's units; for times, a time."""
+        column = self._numbers("quantile")
+        if column.time:
+            return np.asarray(self.quantile_cells(share).to_numpy(zero_copy_only=False))
+        return self._quantile(share) + column.origin
+
+    def _quantile(self, share: float | np.ndarray) -> np.ndarray:
+        """The quantile as the column looks at it: from its origin, in its steps."""
+        column = self._numbers("quantile")
+        if not np.all((np.asarray(share) > 0) & (np.asarray(share) < 1)):
+            raise OptionError(f"quantile({share}): must be between 0 and 1.")
+        low, high = self._narrowed(column, *self.ends(), share)
+        # Of few rows, several places are looked at together: a look at any takes as long.
+        parts = SECTIONS if len(self) <= FEW_ROWS else 2
+        every, rows = self.repeated(parts - 1, whole=True), np.arange(len(self))
+        inner = (np.arange(1, parts) / parts)[:, None]
+        # An atom is reached exactly, because it is where the probability jumps.
+        for _ in range(math.ceil(HALVINGS / math.log2(parts))):
+            places = np.concatenate([low[None], low + (high - low) * inner, high[None]])
+            looked = places[1:-1].ravel()
+            upto = every._cdf_of_scores(column.map(looked), looked).reshape(parts - 1, -1)
+            below = (upto < share).sum(0)
+            low, high = places[below, rows], places[below + 1, rows]
+        if len(column.atoms):
+            place = np.searchsorted(column.atoms, high).clip(0, len(column.atoms) - 1)
+            for k in (place, (place - 1).clip(min=0)):
+                near = np.abs(column.atoms[k] - high) <= 1e-9 * np.maximum(1, np.abs(high))
+                high = np.where(near, column.atoms[k], high)
+        if column.decimals is not None:
+            high = rounded(high, column.decimals)
+        return high
+
+    def _narrowed(
+        self, column: NumberColumn, low: np.ndarray, high: np.ndarray, share: float | np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Nearer ends for a quantile, by halving scores: for a range that is far wider than usual.
+
+        Halving the range would end long before numbers of usual size are told apart.
+        """
+        usual = float(np.diff(column.map.inverse(np.array([-1.0, 1.0])))[0])
+        if not (high / 2 - low / 2).max(initial=0.0) > WIDE_RANGE * usual:
+            return low, high
+        scores = [np.maximum(column.map(low), -FARTHEST_SCORE),
+                  np.minimum(column.map(high), FARTHEST_SCORE)]  # fmt: skip
+        for _ in range(HALVINGS):
+            middle = scores[0] / 2 + scores[1] / 2
+            looked = column.map.inverse(middle).clip(low, high)
+            below = self._cdf_of_scores(column.map(looked), looked) < share
+            low, high = np.where(below, looked, low), np.where(below, high, looked)
+            scores = [np.where(below, middle, scores[0]), np.where(below, scores[1], middle)]
+        return low, high
+
+    def interval(self, share: float) -> tuple[np.ndarray, np.ndarray]:
+        """The central interval with this share: its lower and upper ends."""
+        return self.quantile((1 - share) / 2), self.quantile((1 + share) / 2)
+
+    def log_density(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:  # (rows,)
+        """Log-density of encoded cells, in the user's units; codes count by counting measure."""
+        rows = np.arange(len(self))
+        found = np.log(self.probabilities[rows, codes].clip(min=1e-300))
+        if isinstance(self.column, NumberColumn):
+            weights, means, scales = (torch.from_numpy(t) for t in self._gaussians())
+            z = (torch.from_numpy(scores)[:, None] - means) / scales
+            logs = weights.clamp(min=1e-300).log() - scales.log() - 0.5 * z.square()
+            inside = torch.logsumexp(logs, 1).numpy() - 0.5 * np.log(2 * np.pi)
+            inside = inside + self.column.log_derivative(codes, scores)
+            found = found + np.where(codes == 0, inside, 0.0)
+        return np.asarray(found)
+
+    def most_likely(self) -> Any:
+        """The most likely value of a category, or the median of a number, as an Arrow array."""
+        if isinstance(self.column, NumberColumn):
+            return self.quantile_cells(0.5)
+        codes = self.filled.argmax(1)
+        return self.column.decode(codes)
+
+    def mean(self) -> np.ndarray:  # (rows,)
+        r"""The mean of the number, if the cell is not missing, in the column's units.
+
+        Values lie in the column's range, as samples do. The mean of each Gaussian's values,
+        `E g(m + s Z)` with the map's inverse `g`, is a Gauss-Hermite sum.
+        """
+        column = self._numbers("mean")
+        if column.time:
+            raise OptionError(f"Column {column.name} is a time: it has quantiles but no mean.")
+        return self._mean() + column.origin
+
+    def _mean(self) -> np.ndarray:
+        column = self._numbers("mean")
+        nodes, shares = hermegauss(NODES)
+        shares = shares / shares.sum()
+        weights, means, scales = self._gaussians()
+        inside = np.zeros(len(self))
+        at_once = max(1, NUMBERS_AT_ONCE // max(1, weights.size))
+        for start in range(0, NODES, at_once):
+            some = slice(start, start + at_once)
+            places = means + scales * nodes[some, None, None]
+            values = column.map.inverse(places).clip(column.low, column.high)
+            inside += np.einsum("n,rk,nrk->r", shares[some], weights, values)
+        return np.asarray(self.filled[:, 0] * inside + self.filled[:, 1:] @ column.atoms)
+
+    def most_likely_codes(self, median: bool = False) -> tuple[np.ndarray, np.ndarray | None]:
+        """The code of the most likely value, and the normal score of a number's mean, or median.
+
+        Args:
+            median: Which of the two; the median is a value that cells may have.
+        """
+        if isinstance(self.column, NumberColumn):
+            if median:
+                return self.coded(self._quantile(0.5))
+            found = self._mean().clip(self.column.low, self.column.high)
+            if self.column.decimals is not None:
+                found = rounded(found, self.column.decimals)
+            return self.coded(found)
+        return self.filled.argmax(1), None
+
+    def quantile_cells(self, share: float | np.ndarray) -> Any:
+        """`quantile` in the column's own type, as an Arrow array.
+
+        Args:
+            share: One for all rows, or one for each.
+        """
+        codes, scores = self.coded(self._quantile(share))
+        return self._numbers("quantile").decode(codes, scores)
+
+    def values(self) -> Any:
+        """`most_likely` as pandas values."""
+        frame = build_frame("pandas", {self.column.name: self.most_likely()},
+                            {self.column.name: self.column.type}, len(self))  # fmt: skip
+        return frame[self.column.name]
+
+    def coded(self, shifted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Codes and normal scores of numbers as the column looks at them."""
+        column = self._numbers("quantile")
+        codes = np.zeros(len(shifted), np.int64)
+        if len(column.atoms):
+            place = np.searchsorted(column.atoms, shifted).clip(max=len(column.atoms) - 1)
+            codes = np.where(column.atoms[place] == shifted, place + 1, 0)
+        return codes, np.where(codes == 0, column.map(shifted), 0.0)
+
+    def _gaussians(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        assert self.weights is not None
+        assert self.means is not None
+        assert self.scales is not None
+        return self.weights, self.means, self.scales
+
+    def _numbers(self, what: str) -> NumberColumn:
+        if not isinstance(self.column, NumberColumn):
+            raise OptionError(
+                f"Column {self.column.name} is a category: it has probabilities but no {what}."
+            )
+        return self.column
+
+
+def column_distribution(
+    network: TableNetwork, parts: ColumnParts, place: int, column: CategoryColumn | NumberColumn
+) -> ColumnDistribution:
+    """The distribution of the column at a place among those that are modelled."""
+    first = int(network.layout.offsets[place])
+    logits = parts.logits[:, first : first + network.layout.counts[place]]
+    probabilities = logits.double().softmax(1).cpu().numpy()
+    if place not in network.layout.numbers:
+        return ColumnDistribution(column, probabilities)
+    k = network.layout.numbers.index(place)
+    weights, means, scales = (
+        t.double().cpu().numpy()
+        for t in (
+            torch.softmax(parts.weights[:, k], -1),
+            parts.means[:, k],
+            log_scales_of(parts)[:, k].exp(),
+        )
+    )
+    return ColumnDistribution(column, probabilities, weights, means, scales)

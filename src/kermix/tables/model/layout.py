@@ -1,0 +1,238 @@
+"""How the codes and numbers of a table lie in the inputs and outputs of a network.
+
+Which numbers follow which others closely.
+
+A network knows a number that it sees only roughly, so it cannot put a narrow mixture where another
+column is almost the same: last month's bill and this month's. Means of mixtures may therefore move
+with some *anchors*, the numbers that a column is most correlated with, by factors that the network
+returns.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.data.schema.monotone import MonotoneMap
+from kermix.data.schema.schema import EncodedTable, Schema
+from kermix.tables.model.equal_columns import copy_twins, with_twins
+from kermix.tables.model.linear_relations import Lines, find_lines
+from kermix.tables.model.links import Link, implied, linked, transferred
+
+__all__ = ["ANCHORS", "TableLayout", "anchor_places", "find_anchors"]
+
+ANCHORS = 3
+LEAST_CORRELATION = 0.7
+LOOKED_AT = 20_000
+MOST_COLUMNS = 1000  # whose correlations are looked at
+
+
+def find_anchors(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, ...], ...]:
+    """Names of the numbers that each number follows most closely; none where all are loose.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> a = rng.normal(size=400)
+        >>> table = {"a": a, "b": a + 0.1 * rng.normal(size=400), "c": rng.normal(size=400)}
+        >>> schema = Schema.of(table)
+        >>> find_anchors(schema, schema.encode(table))
+        (('b',), ('a',), ())
+    """
+    names = [column.name for column in schema.numbers]
+    if not 2 <= len(names) <= MOST_COLUMNS or len(encoded) < 2:
+        return ((),) * len(names)
+    encoded = encoded[:: max(1, len(encoded) // LOOKED_AT)]
+    scores = schema.positions(encoded)
+    scores = scores - scores.mean(0)
+    sizes = np.sqrt(np.square(scores).sum(0))
+    sizes[sizes == 0] = np.inf
+    closeness = np.abs(scores.T @ scores / sizes[:, None] / sizes)
+    np.fill_diagonal(closeness, 0.0)
+    best = np.argsort(-closeness, axis=1, kind="stable")[:, :ANCHORS]
+    return tuple(
+        tuple(names[k] for k in row if closeness[j, k] >= LEAST_CORRELATION)
+        for j, row in enumerate(best)
+    )
+
+
+def anchor_places(schema: Schema, anchors: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], ...]:
+    """Anchors by their place among the numbers; -1 where there are fewer than there may be."""
+    names = [column.name for column in schema.numbers]
+    if not any(anchors):
+        return ()
+    return tuple(
+        tuple(names.index(row[k]) if k < len(row) else -1 for k in range(ANCHORS))
+        for row in anchors
+    )
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """Codes of all columns in one row, column after column.
+
+    Attributes:
+        counts: Codes of each column.
+        numbers: Which columns have a continuous part: code 0 says that the number counts.
+        positions: Where on the scale of normal scores each code lies, if anywhere, else 0.
+        links: Columns that are often equal. Whether they are is a column of two codes each, after
+            those of the table.
+        anchors: For each number, others that its mixture moves with, or -1; empty if there are
+            none at all.
+        in_order: Whether rows are drawn column after column, rather than each in an order of its
+            own.
+        twins: Columns that are equal in all rows: the first of some, and another one.
+        lines: What numbers tell about each other by straight lines, if it is much.
+        maps: The scale of normal scores of each number.
+        atoms: How many codes of each number, after the first, stand for values.
+        ends: Normal scores of the smallest and the largest value of each number; empty if any
+            value may be drawn.
+
+    Example:
+        >>> layout = TableLayout((2, 3), (1,), (0.0, 0.0, 0.0, -1.0, 1.0))
+        >>> layout.offsets.tolist(), layout.segments.tolist()
+        ([0, 2], [0, 0, 1, 1, 1])
+    """
+
+    counts: tuple[int, ...]
+    numbers: tuple[int, ...]
+    positions: tuple[float, ...]
+    links: tuple[Link, ...] = ()
+    anchors: tuple[tuple[int, ...], ...] = ()
+    in_order: bool = False
+    twins: tuple[tuple[int, int], ...] = ()
+    lines: Lines | None = None
+    maps: tuple[MonotoneMap, ...] = ()
+    atoms: tuple[int, ...] = ()
+    ends: tuple[tuple[float, float], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        schema: Schema,
+        equal: Sequence[tuple[str, str]] = (),
+        anchors: Sequence[Sequence[str]] = (),
+        in_order: bool = True,
+        same: Sequence[tuple[str, str]] = (),
+        lines: Lines | None = None,
+    ) -> "TableLayout":
+        """The layout of a schema's columns.
+
+        Args:
+            schema: What the columns are.
+            equal: Pairs that are often equal.
+            anchors: For each number, the names of those that it follows closely.
+            in_order: Whether rows are drawn column after column.
+            same: Pairs that are equal in all rows.
+            lines: What `kermix.tables.model.linear_relations.find_lines` found.
+        """
+        counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
+        places = []
+        for k, count in enumerate(counts):
+            found = np.zeros(count)
+            if k in numbers:
+                codes = np.arange(count)
+                found = schema.numbers[numbers.index(k)].positions(codes, np.zeros(count))
+            places.append(found)
+        links = linked(schema, equal)
+        places.append(np.zeros(2 * len(links)))
+        counts = (*counts, *(2,) * len(links))
+        positions = tuple(np.concatenate(places).tolist())
+        names = [column.name for column in schema.modelled]
+        twins = tuple((names.index(a), names.index(b)) for a, b in same)
+        closest = anchor_places(schema, anchors)
+        maps = tuple(column.map for column in schema.numbers)
+        atoms = tuple(len(column.atoms) for column in schema.numbers)
+        ends = tuple(tuple(c.map(np.array([c.low, c.high])).tolist()) for c in schema.numbers)
+        return cls(counts, numbers, positions, links, closest, in_order, twins, lines, maps,
+                   atoms, ends)  # fmt: skip
+
+    @classmethod
+    def found(
+        cls,
+        schema: Schema,
+        encoded: EncodedTable,
+        equal: Sequence[tuple[str, str]],
+        same: Sequence[tuple[str, str]],
+    ) -> "TableLayout":
+        """The layout of a table, with what its numbers tell about each other."""
+        anchors, lines = find_anchors(schema, encoded), find_lines(schema, encoded)
+        return cls.of(schema, equal, anchors, same=same, lines=lines)
+
+    def relations(self, schema: Schema) -> dict[str, Any]:
+        """What `with_relations` needs besides the schema, as plain names."""
+        columns = [column.name for column in schema.modelled]
+        numbers = [column.name for column in schema.numbers]
+        return {
+            "equal": [(columns[link.first], columns[link.second]) for link in self.links],
+            "anchors": [[numbers[k] for k in row if k >= 0] for row in self.anchors],
+            "in_order": self.in_order,
+            "same": [(columns[a], columns[b]) for a, b in self.twins],
+            "lines": None if self.lines is None else self.lines.to_dict(),
+        }
+
+    @classmethod
+    def with_relations(cls, schema: Schema, content: Mapping[str, Any]) -> "TableLayout":
+        """The layout of a model that was saved."""
+        lines = content["lines"]
+        return cls.of(
+            schema, content["equal"], content["anchors"],
+            content["in_order"], content["same"],
+            None if lines is None else Lines.from_dict(lines),
+        )  # fmt: skip
+
+    def implied(self, codes: Tensor, seen: Tensor) -> Tensor:  # (N, D)
+        """Cells that are known once some are seen, because columns are equal."""
+        return with_twins(self.twins, implied(self.links, codes, with_twins(self.twins, seen)))
+
+    def transferred(self, codes: Tensor, values: Tensor, seen: Tensor) -> None:
+        """Fill in such cells, in place."""
+        numbers = self.number_of_column.to(codes.device)
+        copy_twins(self.twins, self.number_of_column, codes, values, seen)
+        transferred(self.links, numbers, codes, values, seen)
+        copy_twins(self.twins, self.number_of_column, codes, values, seen)
+
+    def twins_of(self, place: int) -> list[int]:
+        """Columns that are equal to one in all rows, the column itself among them."""
+        first = next((a for a, b in self.twins if b == place), place)
+        return [first, *(b for a, b in self.twins if a == first)]
+
+    @property
+    def columns(self) -> int:
+        """Columns that the network models, links among them."""
+        return len(self.counts)
+
+    @property
+    def table_columns(self) -> int:
+        """Columns of the table."""
+        return len(self.counts) - len(self.links)
+
+    @property
+    def total(self) -> int:
+        """Codes of all columns together."""
+        return sum(self.counts)
+
+    @cached_property
+    def offsets(self) -> Tensor:  # (D,)
+        """Where the codes of each column begin."""
+        return torch.tensor([0, *self.counts[:-1]]).cumsum(0)
+
+    @cached_property
+    def segments(self) -> Tensor:  # (T,)
+        """The column of each code."""
+        return torch.repeat_interleave(torch.tensor(self.counts))
+
+    @cached_property
+    def number_of_column(self) -> Tensor:  # (D,)
+        """Which number a column has, or -1."""
+        found = torch.full((self.columns,), -1)
+        found[list(self.numbers)] = torch.arange(len(self.numbers))
+        return found
+
+    def encoded(self, codes: Tensor, values: Tensor, frame: str) -> EncodedTable:
+        """Tensors as a table that a schema decodes."""
+        own = codes[:, : self.table_columns]
+        return EncodedTable(own.cpu().numpy(), values.double().cpu().numpy(), frame)

@@ -1,0 +1,502 @@
+r"""What straight lines through the other numbers tell about a number.
+
+A sum, a mean or an excess of other columns is known to the last digit once these are, but only in
+their own units: on the scale of normal scores, on which the network works, it is a curve that a
+network knows roughly. So a number that such lines foretell well is looked at relative to them: the
+centre of its mixture is the score of the value $m$ that the best line through the numbers
+that are seen expects, the unit of its widths is that of the line's error $s$,
+
+$$m = \mu_j + C_{jS} C_{SS}^{-1} (x_S - \mu_S), \quad
+    s^2 = C_{jj} - C_{jS} C_{SS}^{-1} C_{Sj},$$
+
+with the covariance $C$ of the table, for whichever columns $S$ are seen. Where a table has several
+regimes with lines of their own, such as kinds of cells in a picture, they are the components of a
+Gaussian mixture, and $m$ and $s$ are mean and deviation of what that expects of the number:
+each regime counts by its probability given $x_S$.
+
+Which numbers straight lines foretell, and in how many regimes.
+
+Normal scores of several numbers at once.
+
+What boosted trees tell about a number from all others: a network learns as much by itself.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kermix.data.schema.monotone import LARGEST_WARPED, MonotoneMap
+from kermix.data.schema.schema import EncodedTable, Schema
+
+__all__ = [
+    "FINEST",
+    "RIDGE",
+    "Expected",
+    "Lines",
+    "SeveralMaps",
+    "StraightLines",
+    "find_lines",
+    "gains_by_trees",
+]
+
+
+class SeveralMaps(nn.Module):
+    """Several monotone maps at once, in each step of a training and on its device.
+
+    The formulas are those of `kermix.data.schema.monotone.MonotoneMap`.
+    """
+
+    middle: Tensor
+    scale: Tensor
+    knots: Tensor
+    scores: Tensor
+    slopes: Tensor
+    last: Tensor
+
+    def __init__(self, maps: tuple[MonotoneMap, ...]) -> None:
+        super().__init__()
+        most = max(len(own.knots) for own in maps)
+
+        def padded(name: str) -> Tensor:
+            return torch.from_numpy(np.stack([
+                np.pad(getattr(own, name), (0, most - len(own.knots)), mode="edge") for own in maps
+            ]))  # fmt: skip
+
+        for name, tensor in (
+            ("middle", torch.tensor([own.middle for own in maps], dtype=torch.float64)),
+            ("scale", torch.tensor([own.scale for own in maps], dtype=torch.float64)),
+            ("knots", padded("knots")),
+            ("scores", padded("scores")),
+            ("slopes", padded("slopes")),
+            ("last", torch.tensor([len(own.knots) - 2 for own in maps])),
+        ):
+            self.register_buffer(name, tensor, persistent=False)
+
+    def forward(self, values: Tensor) -> Tensor:  # (N, Q)
+        """Normal scores of values."""
+        u = torch.asinh((values - self.middle) / self.scale)
+        k, (width, height, secant, first, last) = self._pieces(u, self.knots)
+        t = ((u - self._at(self.knots, k)) / width).clamp(0, 1)
+        rest = t * (1 - t)
+        inside = self._at(self.scores, k) + height * (secant * t * t + first * rest) / (
+            secant + (first + last - 2 * secant) * rest
+        )
+        below = self.scores[:, 0] + self.slopes[:, 0] * (u - self.knots[:, 0])
+        above = self.scores[:, -1] + self.slopes[:, -1] * (u - self.knots[:, -1])
+        found = torch.where(u > self.knots[:, -1], above, inside)
+        return torch.where(u < self.knots[:, 0], below, found)
+
+    def inverse(self, scores: Tensor) -> Tensor:  # (N, Q)
+        """Values of normal scores."""
+        k, (width, height, secant, first, last) = self._pieces(scores, self.scores)
+        part = torch.minimum((scores - self._at(self.scores, k)).clamp(min=0), height)
+        bend = first + last - 2 * secant
+        a, b, c = (
+            height * (secant - first) + part * bend,
+            height * first - part * bend,
+            -secant * part,
+        )
+        t = 2 * c / (-b - (b * b - 4 * a * c).clamp(min=0).sqrt())
+        u = self._at(self.knots, k) + t * width
+        below = self.knots[:, 0] + (scores - self.scores[:, 0]) / self.slopes[:, 0]
+        above = self.knots[:, -1] + (scores - self.scores[:, -1]) / self.slopes[:, -1]
+        u = torch.where(scores > self.scores[:, -1], above, u)
+        u = torch.where(scores < self.scores[:, 0], below, u)
+        found = self.middle + self.scale * torch.sinh(u.clamp(-LARGEST_WARPED, LARGEST_WARPED))
+        largest = torch.finfo(found.dtype).max
+        return found.clamp(-largest, largest)
+
+    def _pieces(self, u: Tensor, borders: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        k = torch.searchsorted(borders, u.mT.contiguous(), right=True).mT - 1
+        k = torch.minimum(k.clamp(min=0), self.last)
+        low, high = (
+            self._at(part, k + 1) - self._at(part, k) for part in (self.knots, self.scores)
+        )
+        return k, (low, high, high / low, self._at(self.slopes, k), self._at(self.slopes, k + 1))
+
+    @staticmethod
+    def _at(table: Tensor, k: Tensor) -> Tensor:  # (Q, K), (N, Q) -> (N, Q)
+        return table.gather(1, k.mT).mT
+
+
+RIDGE = 1e-7
+FINEST, WIDEST = 1e-5, 3.0  # errors of lines, in normal scores
+FARTHEST = 1e100  # in deviations of a column: squares of what is farther are not finite
+SLIPS = 1e-5
+SOLVED_AT_ONCE = 2**22  # entries of matrices
+GROUPS, SMALLEST_GROUP = 16, 16  # of rows that have about as many numbers
+
+
+class Expected(NamedTuple):
+    """What lines tell about each number, on the scale of normal scores; 0 and 1 if nothing."""
+
+    centres: Tensor  # (N, Q)
+    scales: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """Means and covariances of numbers in each regime, and which of them lines foretell.
+
+    Attributes:
+        names: The numbers.
+        size: Their standard deviations in the table.
+        shares: Of rows that are in each regime.
+        centre: Means of the numbers in each regime.
+        correlation: Covariances in each regime, in units of `size`, with a small ridge.
+        followed: Whether each number is looked at relative to lines.
+        closely: Whether its mixture has no component that is not, but for slips.
+        slips: Share of rows that may be anywhere, whatever lines expect.
+    """
+
+    names: tuple[str, ...]
+    size: np.ndarray  # (Q,)
+    shares: np.ndarray  # (R,)
+    centre: np.ndarray  # (R, Q)
+    correlation: np.ndarray  # (R, Q, Q)
+    followed: np.ndarray  # (Q,), bool
+    closely: np.ndarray  # (Q,), bool
+    slips: float = SLIPS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, which keeps every digit."""
+        arrays = {n: getattr(self, n).tolist() for n in ARRAYS}
+        return {"names": list(self.names), "slips": self.slips, **arrays}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "Lines":
+        """The inverse of `to_dict`."""
+        numbers = len(saved["names"])
+        shapes = {"centre": (-1, numbers), "correlation": (-1, numbers, numbers)}
+        arrays = {n: np.array(saved[n]).reshape(shapes.get(n, -1)) for n in ARRAYS}
+        return cls(tuple(saved["names"]), **arrays, slips=saved["slips"])
+
+
+ARRAYS = ("size", "shares", "centre", "correlation", "followed", "closely")
+
+
+class StraightLines(nn.Module):
+    """Solves for the lines of each row.
+
+    Args:
+        lines: Means and covariances.
+        maps: The scale of normal scores of each number.
+    """
+
+    size: Tensor
+    shares: Tensor
+    centre: Tensor
+    correlation: Tensor
+    followed: Tensor
+    closely: Tensor
+
+    def __init__(self, lines: Lines, maps: tuple[MonotoneMap, ...]) -> None:
+        super().__init__()
+        self.maps = SeveralMaps(maps)
+        for name in ARRAYS:
+            tensor = torch.from_numpy(np.array(getattr(lines, name)))
+            self.register_buffer(name, tensor, persistent=False)
+        self.slips = lines.slips
+
+    @torch.no_grad()
+    def forward(self, scores: Tensor, seen: Tensor) -> Expected:  # (N, Q), (N, Q) bool
+        """What the numbers that are seen tell about each.
+
+        Args:
+            scores: Normal scores of the numbers; those that are not seen do not count.
+            seen: Which cells count.
+        """
+        with torch.autocast(scores.device.type, enabled=False):
+            values = self.maps.inverse(scores.double())
+            mean, variance = self._solved(values, seen)
+            error = variance.clamp(min=RIDGE / 10).sqrt()
+            centre = self.centre[0]
+            ends = [self.maps((mean + k * error) * self.size + centre) for k in (-1, 0, 1)]
+            scales = ((ends[2] - ends[0]) / 2).clamp(FINEST, WIDEST)
+            centres = torch.where(self.followed, ends[1], 0.0).clamp(-10, 10)
+            return Expected(centres.float(), torch.where(self.followed, scales, 1.0).float())
+
+    def _solved(self, values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and variances by the numbers that are seen, in units of each column.
+
+        Means are relative to the centre of the first regime.
+        """
+        if not len(values):
+            return values, values
+        if not self.training and bool((seen == seen[0]).all()):
+            return self._given(values, *self._factors(seen[:1]))
+        regimes, numbers = self.centre.shape
+        size = max(1, SOLVED_AT_ONCE // (regimes * numbers**2))
+        order = torch.arange(len(seen), device=seen.device)
+        if not seen.is_cuda:  # rows of as many numbers are solved together, without the others
+            order = seen.sum(1).argsort(stable=True)
+            size = min(size, max(SMALLEST_GROUP, -(-len(seen) // GROUPS)))
+        found = [
+            self._given(values[rows], *self._factors(seen[rows])) for rows in order.split(size)
+        ]
+        means, variances = zip(*found, strict=True)
+        back = order.argsort()
+        return torch.cat(means)[back], torch.cat(variances)[back]
+
+    def _factors(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The numbers that are seen, and what solves for the others given them, in each regime.
+
+        That is the Cholesky factor of their covariances, and its inverse times their covariances
+        with all numbers.
+        """
+        places, there = self._first(seen)  # (n, S)
+        counts = there.unsqueeze(1).to(self.correlation.dtype)  # (n, 1, S)
+        both = self.correlation[:, places].transpose(0, 1) * counts.unsqueeze(3)  # (n, R, S, Q)
+        among = both.gather(3, places[:, None, None, :].expand(-1, *both.shape[1:3], -1))
+        factor, _ = torch.linalg.cholesky_ex(
+            among * counts.unsqueeze(2) + torch.diag_embed(1 - counts)
+        )
+        return places, there, factor, torch.linalg.solve_triangular(factor, both, upper=False)
+
+    def _first(self, seen: Tensor) -> tuple[Tensor, Tensor]:  # (n, S) each
+        """Places of the numbers that are seen, then of some that are not, and which are which.
+
+        As many as the fullest row has; on a GPU, which would wait for that number, all.
+        """
+        if seen.is_cuda or len(seen) == 1:
+            every = torch.arange(seen.shape[1], device=seen.device)
+            return every.expand(len(seen), -1), seen
+        places = (~seen).to(torch.uint8).argsort(dim=1, stable=True)
+        places = places[:, : max(1, int(seen.sum(1).max()))]
+        return places, seen.gather(1, places)
+
+    def _given(
+        self, values: Tensor, places: Tensor, there: Tensor, factor: Tensor, known: Tensor
+    ) -> tuple[Tensor, Tensor]:  # (N, Q) each
+        x = ((values.unsqueeze(1) - self.centre) / self.size).clamp(-FARTHEST, FARTHEST)
+        x = x.gather(2, places.unsqueeze(1).expand(len(x), x.shape[1], -1))
+        x = x.masked_fill(~there.unsqueeze(1), 0.0)
+        if len(factor) == 1:  # the same for all rows, which are columns then
+            depth = torch.linalg.solve_triangular(factor[0], x.permute(1, 2, 0), upper=False)
+            means = (known[0].mT @ depth).permute(2, 0, 1)
+            depth = depth.permute(2, 0, 1)  # (N, R, S)
+        else:
+            depth = torch.linalg.solve_triangular(factor, x.unsqueeze(-1), upper=False)
+            means, depth = (known.mT @ depth).squeeze(-1), depth.squeeze(-1)
+        variances = self.correlation.diagonal(dim1=-2, dim2=-1) - known.square().sum(-2)
+        if len(self.shares) == 1:
+            return means[:, 0], variances[:, 0].expand(len(x), -1)
+        means = means + (self.centre - self.centre[0]) / self.size
+        logs = self.shares.log() - depth.square().sum(-1) / 2
+        logs = logs - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        chance = logs.softmax(-1).unsqueeze(-1)  # (N, R, 1)
+        mean = (chance * means).sum(1)
+        spread = (means - mean.unsqueeze(1)).square()
+        return mean, (chance * (variances + spread)).sum(1)
+
+
+LEARNED_FROM, FEWEST = 10_000, 20  # rows, up to twice as many of the first
+TREE_REFERENCE_FINEST = 1e-4  # errors in normal scores, below which they are not told apart
+LARGEST_ERROR = 10.0  # in units of its width, so that a few rows do not widen all
+
+
+def gains_by_trees(
+    scores: np.ndarray, own: np.ndarray, number: int, judged: np.ndarray, worst: float
+) -> float:
+    """Nats that trees gain for a number, against a normal distribution of its own.
+
+    Each half of the rows teaches a centre, and how far the other half is from it; both depend on
+    all other numbers. Rows that are judged teach nothing, and nothing is random.
+
+    Args:
+        scores: Normal scores of complete rows, (N, Q).
+        own: Rows in which the number is no atom, (N,).
+        number: Which one.
+        judged: Rows that judge.
+        worst: Nats of a row, at least.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(2000, 2))
+        >>> both = np.stack([x[:, 0], np.sin(2 * x[:, 0]) + 0.1 * x[:, 1]], 1)
+        >>> rows, judged = np.ones(2000, bool), np.arange(0, 2000, 4)
+        >>> round(gains_by_trees(both, rows, 1, judged, -10.0), 1)
+        2.0
+    """
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    inputs, wanted = np.delete(scores, number, 1), scores[:, number]
+    other = own.copy()
+    other[judged] = False
+    rows = np.flatnonzero(other)
+    rows, judged = rows[:: max(1, len(rows) // LEARNED_FROM)], judged[own[judged]]
+    if len(rows) < FEWEST:
+        return 0.0  # too few to teach anything
+
+    def trees(some: np.ndarray, values: np.ndarray, count: int) -> Callable[..., np.ndarray]:
+        model = HistGradientBoostingRegressor(
+            learning_rate=0.15, max_leaf_nodes=16, max_iter=count, early_stopping=False
+        )  # stopped early, it would draw rows at random
+        model.fit(inputs[some], values)
+        return lambda asked: model.predict(inputs[asked])
+
+    halves = rows[::2], rows[1::2]
+    first, second = (trees(half, wanted[half], 60) for half in halves)
+    errors = np.concatenate(
+        [wanted[halves[1]] - first(halves[1]), wanted[halves[0]] - second(halves[0])]
+    )
+    rows = np.concatenate(halves[::-1])
+    width = trees(rows, np.log(np.abs(errors) + TREE_REFERENCE_FINEST), 30)
+    size = np.sqrt(np.mean(np.minimum(np.abs(errors) / np.exp(width(rows)), LARGEST_ERROR) ** 2))
+    log_scales = np.log(size) + width(judged)
+    z = (wanted[judged] - (first(judged) + second(judged)) / 2) / np.exp(log_scales)
+    return float(np.maximum((wanted[judged] ** 2 - z**2) / 2 - log_scales, worst).mean())
+
+
+LOOKED_AT, SORTED, JUDGED = 20_000, 5000, 2000  # rows for lines, for regimes, for their gains
+MOST_NUMBERS, MOST_WORK = 64, 8 * 40**3  # work: regimes times the cube of numbers
+LEAST_FILLED = 0.5  # share of rows: columns with more gaps have no part in lines
+ROWS_OF_EACH = 10  # for each number, or a line follows the noise
+REGIMES = (2, 4, 8)  # that are tried
+ROWS_OF_REGIMES = 4  # for each number and regime: too many regimes are seen by the other rows
+LEAST_MORE = 0.5  # nats of a row that more regimes must tell
+LEAST_GAIN = 1.0  # nats: the error of a line is a third of the spread of the number
+CLOSE_GAIN = 4.0  # nats: the error is a fiftieth of the spread, as in sums with a few slips
+MORE_THAN_TREES = 1.0  # nats of a row: what trees know as well, a network learns without lines
+WORST = -10.0  # nats of a row: a mixture has room for a few that are off the line
+LEFT_OUT = 0.01  # share of rows that are farthest from the others
+
+
+def find_lines(schema: Schema, encoded: EncodedTable) -> Lines | None:
+    """Lines of a table, if some number is foretold much better by them than by its own column.
+
+    Half of the rows that have all numbers are for the lines, the others judge them; a number
+    follows lines if its log-density rises by a nat and by more than boosted trees can tell;
+    unless lines are close, all numbers together must rise by a nat more than that.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.exponential(size=(2, 400)) * 100
+        >>> table = {"a": a, "b": b, "total": a + b, "c": rng.normal(size=400)}
+        >>> schema = Schema.of(table)
+        >>> find_lines(schema, schema.encode(table)).followed
+        array([ True,  True,  True, False])
+    """
+    columns = schema.numbers
+    names = tuple(column.name for column in columns)
+    if not 2 <= len(names) <= MOST_NUMBERS:
+        return None
+    encoded = encoded[:: max(1, len(encoded) // LOOKED_AT)]
+    codes = encoded.codes[:, schema.number_columns]
+    known = (codes <= np.array([len(column.atoms) for column in columns])) & (codes >= 0)
+    filled = known.mean(0) >= LEAST_FILLED
+    some = known[:, filled].all(1)
+    codes, scores = codes[some], schema.positions(encoded)[some]
+    if len(scores) < 2 * ROWS_OF_EACH * len(names):
+        return None
+    maps = tuple(column.map for column in columns)
+    values = np.stack([own.inverse(scores[:, k]) for k, own in enumerate(maps)], 1)
+    values[:, ~filled] = 0.0  # no line goes through them
+    continuous = (codes == 0) & filled
+    others = slice(1, None, 2 * max(1, len(values) // (2 * JUDGED)))
+    best: tuple[int, Tensor] | None = None
+    for regimes in (1, *REGIMES):
+        few = len(values) // 2 < ROWS_OF_REGIMES * regimes * len(names)
+        if regimes > 1 and (few or regimes * len(names) ** 3 > MOST_WORK):
+            break
+        learned = lines_of(names, values[::2], regimes)
+        if learned is None:
+            break
+        gains = _mean_gains(learned, maps, scores[others], continuous[others])
+        if best is None or gains.clamp(min=0).sum() > best[1].clamp(min=0).sum() + LEAST_MORE:
+            best = regimes, gains
+    found = None if best is None else lines_of(names, values, best[0])
+    if best is None or found is None:
+        return None
+    told, enough = best[1].numpy(), continuous[others].sum(0) >= ROWS_OF_EACH
+    followed, closely = ((told > least) & enough for least in (LEAST_GAIN, CLOSE_GAIN))
+    judged, more = np.arange(len(values))[others], np.zeros(len(names))
+    for k in np.flatnonzero(followed & ~closely):
+        more[k] = told[k] - gains_by_trees(scores, continuous[:, k], int(k), judged, WORST)
+    worth = more.clip(min=0).sum() > MORE_THAN_TREES
+    followed = closely | ((more > 0) & worth)
+    if not followed.any():
+        return None
+    return replace(found, followed=followed, closely=closely)
+
+
+def lines_of(names: tuple[str, ...], rows: np.ndarray, regimes: int = 1) -> Lines | None:
+    """Those of complete rows; None where all columns are constant or not finite in them.
+
+    Rows that are far from the others, by mistake or in a long tail, would draw the lines to
+    them, so the farthest are left out, in two rounds.
+    """
+    found, near = lines_of_all(names, rows), rows
+    for _ in range(2):
+        if found is None:
+            return None
+        near = rows[_near(found, rows)]
+        found = lines_of_all(names, near)
+    return found if found is None or regimes == 1 else _in_regimes(found, near, regimes)
+
+
+def lines_of_all(names: tuple[str, ...], rows: np.ndarray) -> Lines | None:
+    """Lines of one regime, of all rows; columns without a spread, or too wide, are on none."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        centre, size = rows.mean(0), rows.std(0)
+    spread = np.isfinite(centre) & np.isfinite(size) & (size > 0)
+    if not spread.any():
+        return None
+    centre, size = np.where(spread, centre, 0.0), np.where(spread, size, 1.0)
+    scaled = np.where(spread, rows - centre, 0.0) / size
+    correlation = scaled.T @ scaled / len(rows) + np.diag(np.where(spread, RIDGE, 1.0))
+    every = np.ones(len(names), bool)
+    return Lines(names, size, np.ones(1), centre[None], correlation[None], every, every)
+
+
+def _near(lines: Lines, rows: np.ndarray) -> np.ndarray:  # (N,), bool
+    scaled = _scaled(lines, rows)
+    distance = (np.linalg.solve(lines.correlation[0], scaled.T).T * scaled).sum(1)
+    return distance <= np.quantile(distance, 1 - LEFT_OUT)
+
+
+def _scaled(lines: Lines, rows: np.ndarray) -> np.ndarray:  # (N, Q)
+    """In deviations from the mean; 0 in columns that no line goes through."""
+    linked = lines.correlation[0] - np.diag(np.diag(lines.correlation[0]))
+    return np.where(linked.any(0), rows - lines.centre[0], 0.0) / lines.size
+
+
+def _in_regimes(lines: Lines, rows: np.ndarray, regimes: int) -> Lines | None:
+    """Several regimes by expectation-maximization; None where one of them has no spread."""
+    try:
+        from sklearn.mixture import GaussianMixture
+    except ImportError:
+        return None
+    mixture = GaussianMixture(regimes, reg_covar=RIDGE, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # regimes need not be the best there are: rows judge them
+        try:
+            some = rows[:: max(1, len(rows) // SORTED)]
+            scaled = _scaled(lines, some)
+            mixture.fit(scaled)
+        except ValueError:
+            return None
+    centre = lines.centre[0] + mixture.means_ * lines.size
+    alone = np.diag(np.where(scaled.any(0), 0.0, 1.0))
+    correlation = mixture.covariances_ + alone
+    return replace(lines, shares=mixture.weights_, centre=centre, correlation=correlation)
+
+
+def _mean_gains(
+    lines: Lines, maps: tuple[MonotoneMap, ...], scores: np.ndarray, continuous: np.ndarray
+) -> Tensor:  # (Q,)
+    """Nats that each number gains from all others, against a normal distribution of its own."""
+    solver, places = StraightLines(lines, maps).eval(), torch.from_numpy(scores)
+    found = []
+    for k in range(places.shape[1]):
+        seen = torch.ones_like(places, dtype=torch.bool)
+        seen[:, k] = False
+        centres, scales = (part[:, k].double() for part in solver(places, seen))
+        z = (places[:, k] - centres) / scales
+        found.append((places[:, k].square() - z.square()) / 2 - scales.log())
+    gains, counted = torch.stack(found, 1).clamp(min=WORST), torch.from_numpy(continuous)
+    return (gains * counted).sum(0) / counted.sum(0).clamp(min=1)

@@ -1,0 +1,364 @@
+"""Rows drawn from a table network, densities of rows, and cells that are filled in.
+
+The most likely value of each cell that is not seen: its category, or its number's mean.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kermix.data.schema.schema import Schema
+from kermix.tables.model.distribution import column_distribution
+from kermix.tables.model.equal_columns import copy_twins
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.network import ColumnParts, TableNetwork, log_scales_of
+
+__all__ = [
+    "Rows",
+    "chain_log_density",
+    "complete",
+    "draw_cells",
+    "most_likely_cells",
+    "most_likely_rows",
+    "orders_of",
+    "rows_at_once",
+]
+
+Rows = tuple[Tensor, Tensor]  # codes (N, D), values (N, Q)
+LARGEST_BLOCK = 8192
+NUMBERS_AT_ONCE = 32_000_000
+TRIES = 20  # of rows whose sums would leave the range of a column
+
+
+def rows_at_once(network: TableNetwork) -> int:
+    """Rows whose outputs are held at a time: some 100 MB of them."""
+    wide = network.members * network.out.out_features + network.layout.total
+    return max(1, min(LARGEST_BLOCK, NUMBERS_AT_ONCE // max(1, wide)))
+
+
+@torch.no_grad()
+def complete(
+    network: TableNetwork,
+    codes: Tensor,  # (N, D)
+    values: Tensor,  # (N, Q)
+    seen: Tensor,  # (N, D), bool
+    generator: torch.Generator,
+    *,
+    excluded: Tensor | None = None,  # (T,), bool
+    on_rows: Callable[[int], None] | None = None,
+) -> Rows:
+    """Fill in the cells that are not seen, column after column.
+
+    Models that were trained in no order do so in one of its own for each row. Numbers stay within
+    the range of their column. Where that breaks a line which foretells one closely, such as a sum,
+    the row is drawn again.
+
+    Args:
+        network: The model.
+        codes: Codes of all columns; those that are not seen do not count.
+        values: Normal scores, likewise.
+        seen: Which cells are given.
+        generator: Source of random numbers, on the device of the rows.
+        excluded: Codes that are never drawn, such as "missing" when gaps are filled.
+        on_rows: Called with the number of rows that are done, block by block, and with 0 before
+            each column of a block: who raises in it stops the work.
+    """
+    parts = []
+    for rows in torch.arange(len(codes), device=codes.device).split(rows_at_once(network)):
+        block = codes[rows], values[rows], seen[rows]
+        *drawn, beyond = _completed(network, *block, generator, excluded, on_rows)
+        for _ in range(TRIES):
+            at = beyond.nonzero().flatten()
+            if not len(at):
+                break
+            some = block[0][at], block[1][at], block[2][at]
+            *again, beyond[at] = _completed(network, *some, generator, excluded, on_rows)
+            for whole, part in zip(drawn, again, strict=True):
+                whole[at] = part
+        parts.append(drawn)
+        if on_rows is not None:
+            on_rows(len(rows))
+    if not parts:
+        return codes.clone(), values.clone()
+    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+
+def _completed(
+    network: TableNetwork,
+    codes: Tensor,
+    values: Tensor,
+    seen: Tensor,
+    generator: torch.Generator,
+    excluded: Tensor | None,
+    on_rows: Callable[[int], None] | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, values, and whether a number that lines foretell closely was beyond its range."""
+    codes, values, seen = codes.clone(), values.clone(), seen.clone()
+    layout = network.layout
+    numbers = layout.number_of_column.to(codes.device)
+    layout.transferred(codes, values, seen)
+    # Links come first; seen columns come last, and are never reached.
+    if layout.in_order:
+        keys = (torch.arange(seen.shape[1], device=codes.device) / seen.shape[1]).repeat(
+            len(seen), 1
+        )
+    else:
+        keys = torch.rand(seen.shape, generator=generator, device=codes.device)
+    keys[:, : layout.table_columns] += 1
+    order = (keys + 2 * seen).argsort(1)
+    left = (~seen).sum(1)
+    beyond = torch.zeros(len(seen), dtype=torch.bool, device=codes.device)
+    ends = torch.tensor(layout.ends).to(values) if layout.ends else None
+    for step in range(int(left.max()) if len(left) else 0):
+        rows = ((left > step) & ~seen.gather(1, order[:, step : step + 1])[:, 0]).nonzero()[:, 0]
+        if not len(rows):
+            continue
+        if on_rows is not None:
+            on_rows(0)
+        at = order[rows, step]
+        parts = network(codes[rows], values[rows], seen[rows])
+        linked = network.linked_numbers(codes[rows], seen[rows])
+        certain = None if linked is None else linked.gather(1, at[:, None])
+        new_codes, new_values = draw_cells(network, parts, at, generator, excluded, certain)
+        codes[rows, at] = new_codes
+        number = numbers[at]
+        of_number = (number >= 0).nonzero().flatten()
+        number, drawn = number[of_number], new_values[of_number]
+        if ends is not None:
+            # What is drawn next must see what will be written.
+            continuous = new_codes[of_number] == 0
+            inside = torch.where(continuous, drawn.clamp(*ends[number].unbind(1)), drawn)
+            if network.lines is not None:
+                beyond[rows[of_number]] |= network.lines.closely[number] & (inside != drawn)
+            drawn = inside
+        values[rows[of_number], number] = drawn
+        seen[rows, at] = True
+        layout.transferred(codes, values, seen)
+    return codes, values, beyond
+
+
+def draw_cells(
+    network: TableNetwork,
+    parts: ColumnParts,
+    columns: Tensor,  # (N,)
+    generator: torch.Generator,
+    excluded: Tensor | None = None,
+    certain: Tensor | None = None,  # (N, 1), bool
+) -> tuple[Tensor, Tensor]:  # (N,), (N,)
+    """A code, and a number that counts where the code is 0, for one column of each row.
+
+    Args:
+        network: The model.
+        parts: What it returned for the rows.
+        columns: The column of each row.
+        generator: Source of random numbers.
+        excluded: Codes that are never drawn.
+        certain: Where a link says that the cell is a number.
+    """
+    closed = network.segments != columns.unsqueeze(1)
+    if excluded is not None:
+        closed = closed | excluded
+    if certain is not None:
+        others = torch.ones(len(network.segments), dtype=torch.bool, device=closed.device)
+        others[network.offsets] = False
+        closed = closed | (certain & others)
+    logits = parts.logits + _gumbel(parts.logits, generator)
+    codes = logits.masked_fill(closed, -torch.inf).argmax(1) - network.offsets[columns]
+    number = network.layout.number_of_column.to(columns.device)[columns].clamp(min=0)
+    if not len(network.layout.numbers):
+        return codes, torch.zeros(len(codes), device=codes.device)
+    rows = torch.arange(len(codes), device=codes.device)
+    weights, means = parts.weights[rows, number], parts.means[rows, number]
+    scales = log_scales_of(parts)[rows, number].exp()
+    chosen = (weights + _gumbel(weights, generator)).argmax(-1, keepdim=True)
+    noise = torch.randn(len(codes), generator=generator, device=codes.device)
+    values = (means.gather(1, chosen) + scales.gather(1, chosen) * noise[:, None]).squeeze(1)
+    return codes, torch.where(codes == 0, values, 0.0)
+
+
+def _gumbel(like: Tensor, generator: torch.Generator) -> Tensor:
+    uniform = torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+    return -(-uniform.clamp(min=1e-30).log()).log()
+
+
+def orders_of(layout: TableLayout, count: int, generator: torch.Generator) -> Tensor:  # (O, D)
+    """The order in which rows are drawn, if there is one, and random ones.
+
+    Each is followed by its reverse, so that two of them differ. Links come first: what is equal
+    has no density of its own.
+    """
+    keys = torch.rand((count + 1) // 2, layout.columns, generator=generator)
+    if layout.in_order:
+        keys[0] = torch.arange(layout.columns) / layout.columns
+    keys = torch.stack([keys, 1 - keys], 1).flatten(0, 1)[:count]
+    keys[:, : layout.table_columns] += 1
+    return keys.argsort(1)
+
+
+@torch.no_grad()
+def chain_log_density(
+    network: TableNetwork,
+    codes: Tensor,  # (N, D)
+    values: Tensor,  # (N, Q)
+    orders: Tensor,  # (O, D)
+    given: Tensor | None = None,  # (D,), bool
+    known: Tensor | None = None,  # (N, D), bool
+    derivatives: Tensor | None = None,  # (N, D)
+    on_rows: Callable[[int], None] | None = None,
+) -> Tensor:  # (O, N)
+    """Log-density of rows by the chain rule, in each of some orders.
+
+    The logarithm of the mean of their exponentials over orders is a density too.
+
+    Args:
+        network: The model.
+        codes: Codes of whole rows.
+        values: Normal scores of whole rows.
+        orders: Orders of the columns.
+        given: Columns that are a condition: the density is that of the others.
+        known: Cells that count; a row's density is then that of its known cells.
+        derivatives: What is added for each cell that is not implied by others: logarithms of the
+            derivatives of normal scores, for densities in the user's units.
+        on_rows: Called with the number of rows that are done, block by block.
+    """
+    found = []
+    size = rows_at_once(network)
+    known = torch.ones_like(codes, dtype=torch.bool) if known is None else known
+    if derivatives is None:
+        derivatives = torch.zeros(codes.shape, device=codes.device)
+    for rows, scores, counts, added in zip(codes.split(size), values.split(size),
+                                           known.split(size), derivatives.split(size),
+                                           strict=True):  # fmt: skip
+        sums = []
+        for order in orders.to(codes.device):
+            seen = torch.zeros_like(rows, dtype=torch.bool)
+            total = torch.zeros(len(rows), device=codes.device, dtype=torch.float64)
+            if given is not None:
+                seen |= given.to(codes.device)
+            for column in order.tolist():
+                if given is not None and bool(given[column]):
+                    continue
+                seen = network.layout.implied(rows, seen)
+                new = counts[:, column] & ~seen[:, column]
+                parts = network(rows, scores, seen)
+                here = network.column_log_likelihood(parts, rows, scores, seen)[:, column]
+                total += (here + added[:, column]).masked_fill(~new, 0.0)
+                seen[:, column] |= counts[:, column]
+            sums.append(total)
+        found.append(torch.stack(sums))
+        if on_rows is not None:
+            on_rows(len(rows))
+    empty = torch.zeros(len(orders), 0, dtype=torch.float64, device=codes.device)
+    return torch.cat(found, 1) if found else empty
+
+
+@torch.no_grad()
+def most_likely_cells(
+    network: TableNetwork,
+    schema: Schema,
+    codes: Tensor,  # (N, D)
+    values: Tensor,  # (N, Q)
+    seen: Tensor,  # (N, D), bool
+    on_rows: Callable[[int], None] | None = None,
+) -> Rows:
+    """Fill in the cells that are not seen, each given those that are.
+
+    A category gets its most likely value, which is wrong least often, and a number the mean of
+    its values, whose squared error is least; both without those that other gaps are filled with,
+    because these are no knowledge. Whether linked columns are equal is decided first.
+
+    Args:
+        network: The model.
+        schema: What its columns are.
+        codes: Codes of all columns; those that are not seen do not count.
+        values: Normal scores, likewise.
+        seen: Which cells are given.
+        on_rows: Called with the number of rows that are done, block by block.
+    """
+    codes, values, seen = codes.clone(), values.clone(), seen.clone()
+    for rows in torch.arange(len(codes), device=codes.device).split(rows_at_once(network)):
+        block = codes[rows], values[rows], seen[rows]
+        codes[rows], values[rows] = _filled(network, schema, *block)
+        if on_rows is not None:
+            on_rows(len(rows))
+    return codes, values
+
+
+def _filled(
+    network: TableNetwork, schema: Schema, codes: Tensor, values: Tensor, seen: Tensor
+) -> Rows:
+    layout, device = network.layout, codes.device
+    numbers = layout.number_of_column.to(device)
+    _decide_links(network, codes, values, seen)
+    gaps = ~seen[:, : layout.table_columns]
+    at = gaps.any(1).nonzero().flatten()
+    parts = network(codes[at], values[at], seen[at])
+    certain = network.linked_numbers(codes[at], seen[at])
+    for place, column in enumerate(schema.modelled):
+        own = gaps[at, place]
+        if not own.any():
+            continue
+        found = column_distribution(network, ColumnParts(*(p[own] for p in parts)), place, column)
+        if certain is not None:
+            found = found.as_number(certain[own, place].cpu().numpy())
+        new_codes, scores = found.most_likely_codes()
+        codes[at[own], place] = torch.from_numpy(new_codes).to(device)
+        if scores is not None:
+            values[at[own], numbers[place]] = torch.from_numpy(scores).to(values)
+    # Two gaps that are equal in all rows have one value: that of the first.
+    known = torch.ones_like(seen)
+    for _, second in layout.twins:
+        known[:, second] = seen[:, second]
+    copy_twins(layout.twins, layout.number_of_column, codes, values, known)
+    return codes, values
+
+
+@torch.no_grad()
+def most_likely_rows(
+    network: TableNetwork,
+    schema: Schema,
+    codes: Tensor,  # (N, D)
+    values: Tensor,  # (N, Q)
+    seen: Tensor,  # (N, D), bool
+) -> Rows:
+    """Fill in the cells that are not seen, one after the other, so that they fit together.
+
+    Each column in turn gets its most likely category, or the median of its number, given what is
+    seen and what was filled in before it: the greedy way to a likely row. (A cell by itself is
+    best guessed by `most_likely_cells`.)
+    """
+    codes, values, seen = codes.clone(), values.clone(), seen.clone()
+    layout, numbers = network.layout, network.layout.number_of_column.to(codes.device)
+    _decide_links(network, codes, values, seen)
+    for place in range(layout.table_columns):
+        at = (~seen[:, place]).nonzero().flatten()
+        if not len(at):
+            continue
+        parts = network(codes[at], values[at], seen[at])
+        found = column_distribution(network, parts, place, schema.modelled[place])
+        certain = network.linked_numbers(codes[at], seen[at])
+        if certain is not None:
+            found = found.as_number(certain[:, place].cpu().numpy())
+        new_codes, scores = found.most_likely_codes(median=True)
+        codes[at, place] = torch.from_numpy(new_codes).to(codes)
+        if scores is not None:
+            values[at, numbers[place]] = torch.from_numpy(scores).to(values)
+        seen[at, place] = True
+        layout.transferred(codes, values, seen)
+    return codes, values
+
+
+def _decide_links(network: TableNetwork, codes: Tensor, values: Tensor, seen: Tensor) -> None:
+    """Whether linked columns are equal, where that is not known, and what follows; in place."""
+    layout = network.layout
+    layout.transferred(codes, values, seen)
+    for place in range(layout.table_columns, layout.columns):
+        at = (~seen[:, place]).nonzero().flatten()
+        if not len(at):
+            continue
+        first = int(layout.offsets[place])
+        logits = network(codes[at], values[at], seen[at]).logits[:, first : first + 2]
+        codes[at, place] = logits.argmax(1)
+        seen[at, place] = True
+        layout.transferred(codes, values, seen)

@@ -1,0 +1,1 @@
+"""Runs on tables: a table in, a fitted model in its folder, answers, scores and a report out."""

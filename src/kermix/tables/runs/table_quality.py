@@ -1,0 +1,270 @@
+"""How good samples of a table are: densities, a classifier's verdict, pairs, privacy."""
+
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import logsumexp
+
+from kermix.data.schema.columns import CategoryColumn
+from kermix.data.schema.schema import EncodedTable, Schema
+from kermix.errors import MissingExtraError, SampleError
+from kermix.tables.model.closeness import closest_distances, copies
+from kermix.training.mixture_search import gaussian_log_densities
+
+__all__ = [
+    "Pair",
+    "Privacy",
+    "TableQuality",
+    "detection_score",
+    "grouped",
+    "judge_samples",
+    "tree_categories",
+    "tree_features",
+]
+
+GROUPS = 8  # of a column, where two are looked at together
+MOST_CLASSES = 255  # of a categorical feature, for scikit-learn's trees
+LEAST_CLASSIFIED = 30
+TREES = 100
+NEAREST_ROWS, AMONG = 500, 10_000
+CENTRES = 1000  # of the kernel density of one column
+SHOWN_PAIRS = 10
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two columns, and how different data and samples are in their joint distribution."""
+
+    first: str
+    second: str
+    difference: float  # total variation of the shares of at most 8 x 8 groups
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Distances to the closest training row: median and 5 % quantile, of samples and of new rows.
+
+    See `kermix.tables.model.closeness.closest_distances`.
+    """
+
+    samples: tuple[float, float]
+    held_out: tuple[float, float] | None
+    nearer_to_training: float | None  # than a held-out row is: how often; 1/2 if nothing is copied
+
+
+@dataclass(frozen=True)
+class TableQuality:
+    """What a report says of samples.
+
+    Attributes:
+        log_density: Mean of the model's log-densities, in the user's units.
+        density_name: Of which rows it is.
+        references: Simpler models' mean log-densities of the same rows, by name.
+        detection: 1 if a classifier cannot tell data and samples apart, 0 if it always can; None
+            for too few rows.
+        copies: Share of samples that equal a training row.
+        copies_held: Share of held-out rows that do.
+        privacy: Distances to training rows.
+        columns: Total variation between data and samples of each column.
+        pairs: The pairs that differ most.
+        pair_floor: What equal distributions would give for a pair, about.
+    """
+
+    log_density: float
+    density_name: str
+    references: tuple[tuple[str, float], ...]
+    detection: float | None
+    copies: float
+    copies_held: float
+    privacy: Privacy
+    columns: tuple[tuple[str, float], ...]
+    pairs: tuple[Pair, ...]
+    pair_floor: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+
+def judge_samples(
+    schema: Schema,
+    data: EncodedTable,
+    samples: EncodedTable,
+    train: np.ndarray,
+    held: np.ndarray,
+    log_density: np.ndarray,
+) -> TableQuality:
+    """Compare samples with the rows of a table.
+
+    Args:
+        schema: What the columns are.
+        data: All rows.
+        samples: Rows of a model, decoded and encoded again.
+        train: Which rows the model was trained with.
+        held: Which rows were held out; may be empty.
+        log_density: The model's log-density of the rows held out, or else of training rows.
+    """
+    fitted = data[train]
+    judged = data[np.sort(held) if len(held) else np.sort(train[: len(log_density)])]
+    own, drawn = grouped(schema, data, data), grouped(schema, data, samples)
+    names = [c.name for c in schema.modelled]
+    columns = tuple((name, _variation(own[:, [k]], drawn[:, [k]])) for k, name in enumerate(names))
+    pairs = [
+        Pair(names[a], names[b], _variation(own[:, [a, b]], drawn[:, [a, b]]))
+        for a, b in combinations(range(len(names)), 2)
+    ]
+    half = np.random.default_rng(0).permutation(len(own))
+    first = half[: len(half) // 2]
+    floor = [_variation(own[first][:, [a, b]], own[half[len(first) :]][:, [a, b]])
+             for a, b in list(combinations(range(len(names)), 2))[:SHOWN_PAIRS]]  # fmt: skip
+    return TableQuality(
+        log_density=float(log_density.mean()),
+        density_name="held-out log-density" if len(held) else "log-density of the rows fitted",
+        references=tuple(_references(schema, fitted, judged)),
+        detection=detection_score(schema, data, samples),
+        copies=float(copies(samples, fitted).mean()) if len(samples) else 0.0,
+        copies_held=float(copies(data[held], fitted).mean()) if len(held) else 0.0,
+        privacy=_privacy(schema, samples, fitted, data[held]),
+        columns=columns,
+        pairs=tuple(sorted(pairs, key=lambda p: -p.difference)[:SHOWN_PAIRS]),
+        pair_floor=float(np.mean(floor)) if floor else 0.0,
+    )
+
+
+def grouped(schema: Schema, data: EncodedTable, rows: EncodedTable) -> np.ndarray:  # (N, D)
+    """Each column in at most 8 groups: its most frequent codes, or eighths of its numbers."""
+    places, known = schema.positions(rows), schema.positions(data)
+    number = {column.name: k for k, column in enumerate(schema.numbers)}
+    found = np.empty(rows.codes.shape, np.int64)
+    for k, column in enumerate(schema.modelled):
+        codes = rows.codes[:, k]
+        if isinstance(column, CategoryColumn):
+            counts = np.bincount(data.codes[:, k], minlength=column.code_count)
+            group = np.full(column.code_count, GROUPS - 1)
+            often = counts.argsort(kind="stable")[::-1][: GROUPS - 1]
+            group[often] = np.arange(len(often))
+            found[:, k] = group[codes]
+            continue
+        q = number[column.name]
+        missing = column.missing_code
+        filled = known[data.codes[:, k] != missing, q] if missing is not None else known[:, q]
+        cuts = np.quantile(filled, np.arange(1, GROUPS - 1) / (GROUPS - 1)) if len(filled) else []
+        found[:, k] = np.searchsorted(np.unique(cuts), places[:, q])
+        if missing is not None:
+            found[codes == missing, k] = GROUPS - 1
+    return found
+
+
+def _variation(first: np.ndarray, second: np.ndarray) -> float:
+    """Half the sum of the differences of shares, over all combinations of groups."""
+    weights = GROUPS ** np.arange(first.shape[1])
+    size = GROUPS ** first.shape[1]
+    a, b = (np.bincount(t @ weights, minlength=size) / max(1, len(t)) for t in (first, second))
+    return float(np.abs(a - b).sum() / 2)
+
+
+def detection_score(schema: Schema, data: EncodedTable, samples: EncodedTable) -> float | None:
+    """`1 - (2 max(AUC, 1/2) - 1)` of gradient-boosted trees on three folds; None for few rows."""
+    try:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+        from sklearn.metrics import roc_auc_score
+        from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    except ImportError:
+        raise MissingExtraError(
+            "Judging samples needs scikit-learn: pip install 'kermix[fit]'."
+        ) from None
+    count = min(len(data), len(samples))
+    if count < LEAST_CLASSIFIED:
+        return None
+    chosen = np.random.default_rng(0).permutation(len(data))[:count]
+    features = np.concatenate(
+        [tree_features(schema, data[chosen]), tree_features(schema, samples[:count])]
+    )
+    labels = np.repeat([0, 1], count)
+    trees = HistGradientBoostingClassifier(
+        max_iter=TREES, categorical_features=tree_categories(schema), random_state=0
+    )
+    folds = StratifiedKFold(3, shuffle=True, random_state=0)
+    chances = cross_val_predict(trees, features, labels, cv=folds, method="predict_proba")
+    return float(1 - (2 * max(roc_auc_score(labels, chances[:, 1]), 0.5) - 1))
+
+
+def tree_categories(schema: Schema) -> list[bool]:
+    """Which modelled columns are categories to scikit-learn's trees."""
+    return [isinstance(c, CategoryColumn) and c.code_count <= MOST_CLASSES
+            for c in schema.modelled]  # fmt: skip
+
+
+def tree_features(schema: Schema, rows: EncodedTable) -> np.ndarray:  # (N, D)
+    """Rows as trees take them: codes of categories, places of numbers, gaps as NaN."""
+    found = rows.codes.astype(np.float64)
+    places = schema.positions(rows)
+    for q, k in enumerate(schema.number_columns):
+        found[:, k] = places[:, q]
+    for k, column in enumerate(schema.modelled):
+        if column.missing_code is not None:
+            found[rows.codes[:, k] == column.missing_code, k] = np.nan
+    return found
+
+
+def _references(
+    schema: Schema, fitted: EncodedTable, judged: EncodedTable
+) -> list[tuple[str, float]]:
+    found = [("independent columns", _independent(schema, fitted, judged))]
+    plain = all(not len(c.atoms) and not c.gaps for c in schema.numbers)
+    if len(schema.numbers) == len(schema.modelled) and plain and len(fitted) > len(schema.numbers):
+        found += _one_gaussian(schema, fitted, judged)
+    return found
+
+
+def _independent(schema: Schema, fitted: EncodedTable, judged: EncodedTable) -> float:
+    """Frequencies of codes times a kernel density of scores, column by column."""
+    total = schema.log_derivative(judged).sum(1)
+    for k, column in enumerate(schema.modelled):
+        counts = np.bincount(fitted.codes[:, k], minlength=column.code_count) + 0.5
+        total = total + np.log(counts / counts.sum())[judged.codes[:, k]]
+    for q, k in enumerate(schema.number_columns):
+        own = fitted.values[fitted.codes[:, k] == 0, q][:CENTRES]
+        at = judged.codes[:, k] == 0
+        if len(own) < 2:
+            own = np.array([-1.0, 0.0, 1.0])  # scores are about standard normal
+        width = 1.06 * max(own.std(), 1e-3) * len(own) ** -0.2  # Silverman's rule
+        z = (judged.values[at, q][:, None] - own) / width
+        logs = logsumexp(-0.5 * z**2, axis=1) - np.log(len(own) * width * np.sqrt(2 * np.pi))
+        total[at] += logs
+    return float(total.mean())
+
+
+def _one_gaussian(
+    schema: Schema, fitted: EncodedTable, judged: EncodedTable
+) -> list[tuple[str, float]]:
+    values, others = (
+        torch.from_numpy(
+            np.stack([c.map.inverse(t.values[:, q]) for q, c in enumerate(schema.numbers)], 1)
+        )
+        for t in (fitted, judged)
+    )
+    try:
+        return [("one Gaussian", float(gaussian_log_densities(values, others).mean()))]
+    except SampleError:
+        return []  # numbers too large or small to have variances
+
+
+def _privacy(
+    schema: Schema, samples: EncodedTable, fitted: EncodedTable, held: EncodedTable
+) -> Privacy:
+    few = samples[:NEAREST_ROWS]
+    to_training = closest_distances(schema, few, fitted[:AMONG])
+    if len(held) < 2:
+        return Privacy(_spread(to_training), None, None)
+    of_held = closest_distances(schema, held[:NEAREST_ROWS], fitted[:AMONG])
+    apart = to_training[:, None] - of_held
+    nearer = float(((apart < 0) + 0.5 * (apart == 0)).mean())
+    return Privacy(_spread(to_training), _spread(of_held), nearer)
+
+
+def _spread(distances: np.ndarray) -> tuple[float, float]:
+    return float(np.median(distances)), float(np.quantile(distances, 0.05))

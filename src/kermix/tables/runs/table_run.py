@@ -1,0 +1,339 @@
+"""Fits of the table model: run folders of `kermix fit TABLE` and `kermix.fit`.
+
+Beside what every run has: `schema.json` says what the columns are, `checkpoint/model.safetensors`
+holds the network, and `samples.csv` (or the input's format) are rows drawn from it.
+
+What a fit of the table model ends with: the better model, samples, numbers and the report.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kermix.data.readers.csv_form import CsvForm
+from kermix.data.readers.frames import Frame, as_frame, taken_rows
+from kermix.data.readers.reading import read_frame
+from kermix.data.readers.sniff import Reading
+from kermix.data.writing import table_writer
+from kermix.distributed.launch import check_ranks
+from kermix.distributed.loss import Strategy
+from kermix.errors import OptionError
+from kermix.runs.folder import TABLE, check_data
+from kermix.runs.provenance import write_json
+from kermix.runs.run import Numbers, Outcome, has_folder
+from kermix.tables.model.conditioning import place_of
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.table_settings import TableModelSettings, check_table_shares, table_split
+from kermix.tables.model.table_training import TableModelTask
+from kermix.tables.runs.answers import TrainedTable
+from kermix.tables.runs.table_mixture import TableMixture, rivals
+from kermix.tables.runs.table_page import conditionals_of, write_table_report
+from kermix.tables.runs.table_quality import TableQuality, judge_samples
+from kermix.tables.runs.training_data import TableData, kept_rows, rows_of, with_store
+from kermix.training.loop import Row, Trainer, make_fabric
+
+__all__ = ["TableRun", "write_results"]
+
+LEAST_JUDGED, MOST_JUDGED = 1000, 10_000  # rows that are drawn for the report
+KEPT_SAMPLES = 2500
+TABLE_MODEL = "table model"
+
+
+def write_results(run: TrainedTable, data: TableData, outcome: Outcome, form: CsvForm) -> Numbers:
+    """Write samples and report; returns the numbers to show.
+
+    Args:
+        run: The run, trained.
+        data: Its table.
+        outcome: How training ended.
+        form: How a text file of samples is written.
+    """
+    settings = run.settings
+    held, train = data.split(settings)
+    densities = _contest(run, data, train, np.sort(held)) if run.config.get("contest") else {}
+    model = run.model()
+    count = min(MOST_JUDGED, max(LEAST_JUDGED, len(data.encoded)))
+    drawn = model.sample(count, random_state=settings.seed + 1, frame="arrow")
+    path = run.folder / f"samples{run.config['form']}"
+    with table_writer(path, form=form) as writer:
+        writer.write(drawn.slice(0, KEPT_SAMPLES))
+    types = {c.name: c.type for c in data.schema.columns}
+    samples = data.schema.encode(replace(as_frame(drawn, "samples"), types=types), extra=True)
+    judged = np.sort(held if len(held) else train[:MOST_JUDGED])
+    log_density = model.score_samples(taken_rows(data.frame, judged))
+    quality = judge_samples(data.schema, data.encoded, samples, train, held, log_density)
+    copied = data.copied(samples)
+    if copied is not None:
+        quality = replace(quality, copies=copied)
+    name = model.name if isinstance(model, TableMixture) else TABLE_MODEL
+    others = [(n, d) for n, d in densities.items() if n != name]
+    named = {n for n, _ in others} | {name}
+    kept = [(n, d) for n, d in quality.references if n not in named]
+    quality = replace(quality, references=(*others, *kept))
+    chosen = {"model": name, "models": densities} if densities else {}
+    write_json(run.folder / "result.json", {**chosen, **quality.as_json()})
+    rows = _numbers(data, quality, outcome, model.n_iter_)
+    if len(densities) > 1:
+        rows.insert(0, ("model", f"{name}, chosen by the log-density of {len(held)} held-out "
+                        "rows"))  # fmt: skip
+    given = []
+    if not isinstance(model, TableMixture):
+        given = conditionals_of(model, data.schema, data.frame, data.encoded)
+    write_table_report(run, rows, data.schema, data.encoded, samples, quality,
+                       outcome.history, name, given)  # fmt: skip
+    return rows
+
+
+def _contest(
+    run: TrainedTable, data: TableData, train: np.ndarray, held: np.ndarray
+) -> dict[str, float]:
+    """Mean log-densities of the held-out rows by model; a mixture that is ahead is kept."""
+    own = run.table_model().score_samples(taken_rows(data.frame, held))
+    others = rivals(data.schema, data.frame, train, held, run.settings.seed)
+    path = run.mixture_file
+    path.unlink(missing_ok=True)
+    best = max(others, key=lambda rival: rival.log_density.mean(), default=None)
+    if best is not None and best.log_density.mean() > own.mean():
+        frame = run.config["frame"]
+        TableMixture(data.schema, best.mixture, frame, best.name).save(path)
+    return {TABLE_MODEL: float(own.mean()),
+            **{rival.name: float(rival.log_density.mean()) for rival in others}}  # fmt: skip
+
+
+def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int) -> Numbers:
+    schema = data.schema
+    kinds = [c.kind for c in schema.columns]
+    counted = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
+    told = "too few rows to tell"
+    if quality.detection is not None:
+        told = f"{quality.detection:.3f} (1: a classifier cannot, 0: it always can)"
+    against = "; ".join(f"{name}: {value:.3f}" for name, value in quality.references)
+    return [
+        (quality.density_name, f"{quality.log_density:.3f} nats a row ({against})"),
+        ("told apart from data", told),
+        ("exact copies", f"{quality.copies:.2%} of the samples ({quality.copies_held:.2%} of "
+         "held-out rows)"),
+        ("data", f"{data.frame.name}: {data.rows:,} rows, {len(schema)} columns "
+         f"({counted})"),
+        ("steps", f"{outcome.step}" + (f", of which step {kept} was kept" if kept else "")),
+    ]  # fmt: skip
+
+
+WITHOUT_OPTION = ("order_share", "target_share", "members", "calibrate", "crossed")  # of a command
+
+
+class TableRun(TrainedTable):
+    """A fit of the table model, with its folder."""
+
+    kind: ClassVar[str] = TABLE
+    facts: ClassVar[tuple[str, ...]] = (
+        "shape", "columns", "target", "frame", "equal", "anchors", "in_order", "same", "lines",
+    )  # fmt: skip
+    reported: ClassVar[tuple[str, ...]] = ("step", "loss", "metric")
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        source: str,
+        data: TableData,
+        settings: TableModelSettings,
+        *,
+        frame: str,
+        form: str,
+        target: str | None = None,
+        device: str = "auto",
+        precision: str = "32-true",
+        options: Mapping[str, Any] | None = None,
+        notes: tuple[str, ...] = (),
+        contest: bool = False,
+        quick: bool = False,
+        devices: int = 1,
+        nodes: int = 1,
+        strategy: Strategy = "auto",
+    ) -> "TableRun":
+        """Begin a run in a folder that must not exist.
+
+        Args:
+            folder: Where.
+            source: The path that the table is read from.
+            data: The table.
+            settings: What the user chose.
+            frame: The kind of table that samples are in Python.
+            form: How a file of samples ends by default.
+            target: The column that `predict` is about.
+            device: `"auto"`, `"cpu"`, `"cuda"`, ...
+            precision: A precision of Fabric's.
+            options: How the table is read.
+            notes: What was assumed when it was read.
+            contest: Whether a mixture takes the place of the table model where held-out rows
+                prefer it.
+            quick: Whether settings that were not given are those of a first look.
+            devices: Processes on each node, among which batches are shared.
+            nodes: Nodes. The folder is made on the first one alone.
+            strategy: Of costs over processes; the table model has none.
+        """
+        check_ranks(devices, nodes)
+        settings = settings.for_rows(data.rows)
+        if target is not None:
+            place_of(data.schema, target)
+        if devices * nodes == 1:
+            make_fabric(device, precision)  # refused, if it must be, before a folder is made
+        else:
+            _, train = table_split(data.rows, settings)
+            check_table_shares(settings, len(train), devices * nodes)
+        main = has_folder(devices, nodes)
+        run = cls.begin(
+            folder,
+            source,
+            (),
+            settings,
+            device=device,
+            precision=precision,
+            options=options or {},
+            facts={
+                "shape": [data.rows, len(data.schema)],
+                "stored": None if data.stored is None else data.stored.to_dict(),
+                "columns": list(data.schema.names),
+                "target": target,
+                "contest": contest,
+                "quick": quick,
+                "frame": frame,
+                "form": form,
+                "csv": None if data.frame.form is None else data.frame.form.to_dict(),
+                "fingerprint": data.fingerprint(),
+                **data.layout.relations(data.schema),
+                "notes": [
+                    *notes,
+                    *data.schema.notes(),
+                    *data.link_notes(),
+                    *_few_rows(data, settings),
+                ],
+                "ranks": {"devices": devices, "nodes": nodes, "strategy": strategy},
+            },
+            writes=main,
+        )
+        if main:
+            data.schema.save(folder / "schema.json")
+        # Processes on other nodes do not see the folder.
+        return replace(run, config={**run.config, "schema": data.schema.to_dict()})
+
+    @classmethod
+    def _read_settings(cls, content: dict[str, Any]) -> TableModelSettings:
+        return TableModelSettings.from_json(content)
+
+    def reading(self, said: Reading) -> Reading:
+        """How files of the run's kind are read: as its own, unless something else is said.
+
+        Kinds of columns are those of the run.
+        """
+        kinds = {column.name: column.kind for column in self.schema.columns}
+        for name, kind in said.kinds.items():
+            if kinds.get(name, kind) != kind:
+                raise OptionError(
+                    f"{name}={kind}: in the run {self.folder} it is a {kinds[name]}."
+                )
+        names = ("delimiter", "decimal", "encoding", "header")
+        own: dict[str, Any] = {name: self.options[name] for name in names if name in self.options}
+        return self.schema.reading(**{**own, **said.said()})
+
+    def csv_form(self, name: str) -> CsvForm:
+        """How a text file of samples is written: as the run's own, with names of columns."""
+        own = CsvForm.from_dict(self.config.get("csv"))
+        return replace(own, named=True).between(self.config["data"], name)
+
+    def frame(self) -> Frame:
+        """All rows of the run's table, read again."""
+        schema, options = self.schema, self.options
+        own: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v
+               for name, v in options.items() if name != "rows"}  # fmt: skip
+        frame, _ = read_frame(self.source, schema.reading(**own))
+        if self.source != self.config["data"] or self.folder in Path(self.source).parents:
+            # Rows that were in memory: Parquet does not say what they were there.
+            types = {c.name: c.type for c in schema.columns}
+            frame = replace(frame, types=types)
+        return rows_of(frame, options.get("rows"), self.settings.seed)
+
+    def _kept_rows(self) -> Frame:
+        return kept_rows(self.folder, self.schema, Path(self.config["data"]).name)
+
+    def dataset(self) -> TableData:
+        """The table of the run, read again; refused if it has changed."""
+        stored = self.config.get("stored")
+        frame = self.frame() if stored is None else self._kept_rows()
+        schema = self.schema
+        data = TableData.of(frame, schema, TableLayout.with_relations(schema, self.config))
+        if stored is not None:
+            data = with_store(data, self.folder, stored, self.settings)
+        check_data(self.folder, self.config, data.fingerprint())
+        return data
+
+    def trainer(self, data: TableData) -> Trainer[TableModelTask]:
+        """A trainer at the last checkpoint, or at the first step if there is none."""
+        task = TableModelTask(data.layout, data.to_train(), self.settings)
+        devices, nodes, _ = self.ranks
+        trainer = Trainer(
+            task, self.config["device"], self.config["precision"], devices=devices, nodes=nodes
+        )
+        if trainer.main_says(self.last.exists()):
+            trainer.load(self.last)
+        return trainer
+
+    def shown(self, row: Row) -> dict[str, str]:
+        """The loss of a batch, and that of held-out rows."""
+        return {"stage": f"loss {row['loss']:.3f}", "metric": f"held-out {row['metric']:.3f}"}
+
+    def finish(self, data: TableData, outcome: Outcome) -> Numbers:
+        """Write samples and report; returns the numbers to show."""
+        form = self.csv_form(f"samples{self.config['form']}")
+        return write_results(self, data, outcome, form)
+
+    def command(self) -> str:
+        """The command that repeats this run."""
+        parts = ["kermix", "fit", shlex.quote(self.config["data"])]
+        if not self.config.get("contest"):
+            parts += ["--model", "table"]
+        if self.config.get("stored"):
+            parts += ["--from-disk"]
+        if self.config["target"] is not None:
+            parts += ["--target", shlex.quote(self.config["target"])]
+        parts += self.reading_options()
+        usual = TableModelSettings()
+        if self.config.get("quick"):  # beside `--quick`, its settings are nobody's choice
+            usual, parts = usual.quick(), [*parts, "--quick"]
+        default = usual.for_rows(self.config["shape"][0]).as_json()
+        for name, value in self.settings.as_json().items():
+            if value != default[name] and name in WITHOUT_OPTION:
+                parts += ["--set", f"{name}={json.dumps(value)}"]
+            elif value != default[name]:
+                parts += [f"--{name.replace('_', '-')}", str(value)]
+        return " ".join([*parts, *self.placing_options()])
+
+    def reading_options(self) -> list[str]:
+        """The part of the command that says how the table is read."""
+        parts = []
+        for name, value in self.options.items():
+            if name == "kinds":
+                for column, kind in value.items():
+                    parts += ["--kind", shlex.quote(f"{column}={kind}")]
+            elif name == "header":
+                parts.append("--header" if value else "--no-header")
+            else:
+                text = ",".join(value) if isinstance(value, list | tuple) else str(value)
+                parts += [f"--{name}", shlex.quote(text)]
+        return parts
+
+
+def _few_rows(data: TableData, settings: TableModelSettings) -> list[str]:
+    held, _ = table_split(data.rows, settings)
+    if len(held):
+        return []
+    return [
+        f"{data.frame.name}: no rows are held out; metrics are for the training rows, not for "
+        "new ones."
+    ]

@@ -1,0 +1,511 @@
+"""Tables that are trained from a file of encoded rows, because memory does not hold them.
+
+One look through files of any size: how many rows they have, and rows to learn a schema from.
+
+The table of a run: read, looked at, kept beside the run, and recognized again.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.data.readers.batches import Files, open_files
+from kermix.data.readers.common import TEXT, kind_of_file, listed, load_pyarrow
+from kermix.data.readers.frames import Frame, as_frame, taken_rows
+from kermix.data.readers.reading import read_frame
+from kermix.data.readers.sniff import Reading
+from kermix.data.schema.columns import family
+from kermix.data.schema.schema import EncodedTable, Schema
+from kermix.data.writing import WRITABLE, table_writer
+from kermix.errors import SchemaError, TableError
+from kermix.tables.model.closeness import copies
+from kermix.tables.model.equal_columns import find_twins, twin_notes
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.links import find_links, link_notes, with_link_codes
+from kermix.tables.model.table_settings import TableModelSettings, table_split
+from kermix.tables.model.training_rows import RowStore, StoredRows, TableRows
+
+__all__ = [
+    "LargeTable",
+    "Look",
+    "TableData",
+    "fingerprint",
+    "form_of",
+    "frames_of",
+    "is_large",
+    "keep_frame",
+    "kept_rows",
+    "look_at_large",
+    "look_through",
+    "move_into",
+    "rows_of",
+    "stored_table",
+    "with_store",
+]
+
+SAMPLE = 100_000  # rows that a schema is learned from
+MOST_VALUES = 10_000  # of a column of text, beyond which it is no category
+MOST_NUMBERS = 50  # different ones, beyond which a column is no category
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look through files has found.
+
+    Attributes:
+        rows: How many there are.
+        sample: Some of them in their order, and those that a sample might miss: the least and
+            the largest number of each column, a gap, each value of a category.
+        counters: Columns of whole numbers that count all rows, whatever a sample of them does.
+    """
+
+    rows: int
+    sample: Frame
+    counters: tuple[str, ...] = ()
+
+
+@dataclass
+class _Seen:
+    """What was seen of a column."""
+
+    gap: bool = False
+    low: Any = None
+    high: Any = None
+    values: set[Any] | None = field(default_factory=set)  # None: too many
+
+
+def frames_of(files: Files) -> Any:
+    """All rows of files as frames, in their order, each with the number of its first row."""
+    arrow = load_pyarrow()
+    row = 0
+    for part in files.parts:
+        for table, _ in part.tables():
+            whole = table if isinstance(table, arrow.Table) else arrow.table(table)
+            frame = as_frame(whole.rename_columns(list(files.columns)), part.address)
+            yield replace(frame, first_row=row)
+            row += frame.rows
+
+
+def look_through(files: Files, seed: int, sample: int = SAMPLE) -> Look:
+    """Read all rows once; memory holds a sample of them and a block.
+
+    Args:
+        files: The files, with columns of all kinds.
+        seed: Of the sample.
+        sample: How many rows it has.
+    """
+    arrow = load_pyarrow()
+    generator = np.random.default_rng(seed)
+    seen = {name: _Seen() for name in files.columns}
+    keys, numbers, rows = np.empty(0), np.empty(0, np.int64), 0
+    kept: Any = None
+    rare: list[Any] = []
+    rare_numbers: list[int] = []
+    for frame in frames_of(files):
+        new = np.array(sorted({k for n, c in frame.columns.items() for k in _news(seen[n], c)}),
+                       np.int64)  # fmt: skip
+        table = arrow.table(frame.columns)
+        if len(new):
+            rare.append(table.take(arrow.array(new)))
+            rare_numbers += (new + rows).tolist()
+        own = generator.random(frame.rows)
+        # Rows that would be dropped at once are not copied.
+        worth = np.flatnonzero(own < (keys.max() if len(keys) >= sample else 1.0))
+        keys = np.concatenate([keys, own[worth]])
+        numbers = np.concatenate([numbers, worth + rows])
+        some = table.take(arrow.array(worth))
+        kept = some if kept is None else _joined([kept, some])
+        if len(keys) > sample:
+            chosen = np.sort(np.argsort(keys, kind="stable")[:sample])
+            keys, numbers = keys[chosen], numbers[chosen]
+            kept = kept.take(arrow.array(chosen)).combine_chunks()
+        rows += frame.rows
+    if rare:
+        missed = ~np.isin(rare_numbers, numbers)
+        whole = _joined(rare).take(arrow.array(np.flatnonzero(missed)))
+        numbers = np.concatenate([numbers, np.array(rare_numbers)[missed]])
+        order = np.argsort(numbers, kind="stable")
+        kept = _joined([kept, whole]).take(arrow.array(order))
+    found = as_frame(kept.combine_chunks(), files.addresses[0])
+    counters = tuple(n for n, s in seen.items() if _counts(s, rows, found.columns[n]))
+    return Look(rows, found, counters if rows > sample else ())
+
+
+def _news(seen: _Seen, column: Any) -> list[int]:
+    """Rows of a block with something that was not seen in the column before."""
+    from pyarrow import compute
+
+    found = []
+    if column.null_count and not seen.gap:
+        seen.gap = True
+        found.append(compute.index(column.is_null(), True).as_py())
+    if column.null_count == len(column):
+        return found
+    if family(column.type) in ("numbers", "times"):
+        ends = compute.min_max(column).as_py()
+        if seen.low is None or ends["min"] < seen.low:
+            seen.low = ends["min"]
+            found.append(_place(column, seen.low))
+        if seen.high is None or ends["max"] > seen.high:
+            seen.high = ends["max"]
+            found.append(_place(column, seen.high))
+    if seen.values is None:
+        return found
+    most = MOST_VALUES if family(column.type) == "text" else MOST_NUMBERS
+    different = compute.unique(column).drop_null()
+    if len(different) > most:
+        seen.values = None
+        return found
+    for value in different.to_pylist():
+        if value not in seen.values:
+            seen.values.add(value)
+            found.append(_place(column, value))
+    if len(seen.values) > most:
+        seen.values = None
+    return found
+
+
+def _place(column: Any, value: Any) -> int:
+    from pyarrow import compute
+
+    arrow = load_pyarrow()
+    return int(compute.index(column, arrow.scalar(value, column.type)).as_py())
+
+
+def _counts(seen: _Seen, rows: int, sample: Any) -> bool:
+    whole = isinstance(seen.low, int) or (isinstance(seen.low, float) and seen.low.is_integer())
+    if not whole or isinstance(seen.low, bool) or seen.gap or seen.high - seen.low != rows - 1:
+        return False
+    return len(sample.unique()) == len(sample)
+
+
+def _joined(tables: list[Any]) -> Any:
+    return load_pyarrow().concat_tables(tables, promote_options="permissive")
+
+
+class TableData(NamedTuple):
+    """A table, what its columns are, and its rows as codes and numbers.
+
+    Attributes:
+        frame: The table.
+        schema: What its columns are.
+        encoded: Its rows.
+        layout: How they lie in a network.
+        test: Rows of the same columns that are kept for a test, where a run has one.
+        stored: All rows, in a file, where memory does not hold them. The table above has some of
+            them then, those held out among them.
+        numbers: Which rows these are of those stored, or of the file where some were left out.
+    """
+
+    frame: Frame
+    schema: Schema
+    encoded: EncodedTable
+    layout: TableLayout
+    test: Frame | None = None
+    stored: RowStore | None = None
+    numbers: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        frame: Frame,
+        schema: Schema,
+        layout: TableLayout | None = None,
+        whole: bool = True,
+    ) -> "TableData":
+        """A table that matches a schema.
+
+        Args:
+            frame: The table.
+            schema: What its columns are.
+            layout: How columns lie in the network and depend on each other; looked for, if it is
+                not given.
+            whole: Whether the table has all rows, so that columns may be known to be equal in all.
+        """
+        encoded = schema.encode(frame, name=frame.name, extra=True)
+        if layout is None:
+            same = find_twins(schema, encoded) if whole else ()
+            equal = find_links(schema, frame, encoded.codes, [b for _, b in same])
+            layout = TableLayout.found(schema, encoded, equal, same)
+        return cls(frame, schema, encoded, layout)
+
+    @property
+    def rows(self) -> int:
+        """How many rows the whole table has."""
+        return len(self.encoded) if self.stored is None else self.stored.rows
+
+    def fingerprint(self) -> str:
+        """What tells whether the table has changed."""
+        return fingerprint(self.encoded) if self.stored is None else self.stored.fingerprint()
+
+    def to_train(self) -> TableRows | StoredRows:
+        """All rows, as a training takes them."""
+        if self.stored is not None:
+            return StoredRows(self.stored)
+        return TableRows(*self.linked.tensors())
+
+    def split(self, settings: TableModelSettings) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows of the table here are held out, and which are trained with."""
+        held, train = table_split(self.rows, settings)
+        if self.stored is None and isinstance(train, Tensor):
+            return held.numpy(), train.numpy()
+        here = np.arange(self.rows) if self.numbers is None else self.numbers
+        chosen = np.isin(here, held.numpy())
+        return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+
+    def copied(self, rows: EncodedTable) -> float | None:
+        """The share of rows that are copies of stored ones; None where all rows are here."""
+        if self.stored is None:
+            return None
+        # As they are stored: what is equal there has to be equal here.
+        short = replace(rows, values=rows.values.astype(np.float32).astype(np.float64))
+        found = np.zeros(len(rows), bool)
+        for block in self.stored.blocks():
+            own = replace(block, codes=block.codes[:, : self.layout.table_columns])
+            found |= copies(short, own)
+        return float(found.mean())
+
+    @property
+    def linked(self) -> EncodedTable:
+        """Rows with the codes of the links."""
+        return with_link_codes(self.schema, self.layout.links, self.frame, self.encoded)
+
+    def link_notes(self) -> list[str]:
+        """What is said about columns that are always or often equal."""
+        codes = self.linked.codes[:, self.layout.table_columns :]
+        return [*twin_notes(self.schema, self.layout.twins),
+                *link_notes(self.schema, self.layout.links, codes)]  # fmt: skip
+
+
+def form_of(source: str) -> str:
+    """How a file of samples ends: as the input does, where such a file can be written.
+
+    Example:
+        >>> form_of("orders.parquet"), form_of("orders.csv.gz"), form_of("orders.xlsx")
+        ('.parquet', '.csv.gz', '.csv')
+    """
+    ends = [end for end in WRITABLE if source.lower().endswith(end)]
+    return max(ends, key=len, default=".csv")
+
+
+def rows_of(frame: Frame, rows: int | None, seed: int) -> Frame:
+    """Some rows of a table, drawn at random, in their order."""
+    if rows is None or rows >= frame.rows:
+        return frame
+    order = torch.randperm(frame.rows, generator=torch.Generator().manual_seed(seed))
+    return taken_rows(frame, order[:rows].sort().values.numpy())
+
+
+def keep_frame(frame: Frame, path: Path) -> None:
+    """Write a table that was in memory beside its run, which reads it again when it goes on."""
+    arrow = load_pyarrow()
+    with table_writer(path) as writer:
+        writer.write(arrow.table(dict(frame.columns)))
+
+
+def fingerprint(encoded: EncodedTable) -> str:
+    """What tells whether a table has changed."""
+    digest = hashlib.sha256(str(encoded.codes.shape).encode())
+    for part in (encoded.codes, encoded.values):
+        digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()[:16]
+
+
+ROWS, SOME = "rows.bin", "some-rows.parquet"  # all rows, encoded, and those that are judged
+JUDGED = 20_000  # training rows of the report
+BYTES_OF_A_CELL = 48  # in memory: as read, as codes and scores, as tensors
+BYTES_OF_TEXT = 8  # in memory, for each byte of a text file
+PACKED = 4
+SHARE = 0.5  # of the free memory that a table may need
+
+
+class LargeTable(NamedTuple):
+    """Files of a table that is not held in memory, and what its columns are."""
+
+    source: str
+    files: Files
+    look: Look
+    schema: Schema
+    notes: tuple[str, ...]
+
+
+def free_memory() -> int:
+    """Bytes that may be used: of the machine, and of the container that this runs in."""
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        told = dict(line.split(":") for line in lines if ":" in line)
+        found.append(int(told["MemAvailable"].split()[0]) * 1024)
+    except (OSError, KeyError, ValueError, IndexError):
+        if hasattr(os, "sysconf"):
+            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    try:
+        most, used = (int(Path(f"/sys/fs/cgroup/memory.{n}").read_text())
+                      for n in ("max", "current"))  # fmt: skip
+        found.append(most - used)
+    except (OSError, ValueError):
+        pass  # no limit of its own
+    return max(0, min(found, default=2**62))
+
+
+def is_large(source: str | Path, reading: Reading) -> str | None:
+    """Why a table is trained from a file, as a sentence; None if memory holds it."""
+    try:
+        needed = _needed(str(source), reading)
+    except TableError:
+        return None  # refused where it is read
+    free = free_memory()
+    if needed <= SHARE * free:
+        return None
+    return (
+        f"{Path(source).name} is read in blocks and trained from disk: in memory it may need "
+        f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free (override with "
+        "--in-memory)."
+    )
+
+
+def _needed(source: str, reading: Reading) -> int:
+    from kermix.data.readers.addresses import expand, size_of
+
+    total = 0
+    for address in expand([source]):
+        suffix, packed = kind_of_file(address)
+        if suffix == ".parquet":
+            from pyarrow import parquet
+
+            told = parquet.read_metadata(address)
+            columns = len(reading.columns or ()) or told.num_columns
+            total += told.num_rows * columns * BYTES_OF_A_CELL
+        elif suffix in TEXT:
+            total += size_of(address) * BYTES_OF_TEXT * (PACKED if packed else 1)
+    return total
+
+
+def look_at_large(
+    source: str | Path, reading: Mapping[str, Any], seed: int, sample: int | None = None
+) -> LargeTable:
+    """Read a table once, in blocks, and find what its columns are.
+
+    Args:
+        source: A file, or a name with `*` for several.
+        reading: What was said about it.
+        seed: Of the rows that the schema is learned from.
+        sample: How many these are.
+    """
+    given = {name: value for name, value in reading.items() if value is not None}
+    said = Reading(**given)
+    files = open_files([str(source)], said.columns, True, said)
+    unknown = [n for n in (*said.exclude, *said.kinds) if n not in files.columns]
+    if unknown:
+        raise TableError(
+            f"{files.addresses[0]} has no column {unknown[0]}; it has {listed(files.columns)}."
+        )
+    kept = [n for n in files.columns if n not in said.exclude]
+    if not kept:
+        raise TableError(f"{files.addresses[0]}: no column is left.")
+    if said.exclude:
+        files = open_files([str(source)], kept, True, said)
+    look = look_through(files, seed) if sample is None else look_through(files, seed, sample)
+    kinds: dict[str, Any] = dict.fromkeys(look.counters, "key")
+    kinds.update(said.kinds)
+    schema = Schema.of(look.sample, kinds=kinds)
+    named = replace(look, sample=replace(look.sample, name=Path(source).name))
+    return LargeTable(str(source), files, named, schema, files.notes)
+
+
+@contextmanager
+def stored_table(
+    table: LargeTable, settings: TableModelSettings, beside: Path
+) -> Iterator[tuple[TableData, Path]]:
+    """All rows, encoded in a file of a folder that is gone afterwards, unless it is moved.
+
+    Args:
+        table: The table.
+        settings: Those of the training: which rows are held out depends on them.
+        beside: A folder that the file may be moved to without copying.
+    """
+    beside.mkdir(parents=True, exist_ok=True)
+    # What is equal in a sample need not be so in all rows.
+    some_rows = table.look.sample
+    sample = TableData.of(some_rows, table.schema, whole=some_rows.rows == table.look.rows)
+    numbers = _judged(table.look.rows, settings)
+    with tempfile.TemporaryDirectory(prefix=".rows-", dir=beside) as folder:
+        place = Path(folder)
+        layout = sample.layout
+        some = []
+        with RowStore.writing(place / ROWS, layout.counts, len(layout.numbers)) as writer:
+            for frame in _typed(table):
+                writer.write(_encoded(table, sample, frame))
+                first = frame.first_row
+                low, high = np.searchsorted(numbers, [first, first + frame.rows])
+                some.append(taken_rows(frame, numbers[low:high] - first).columns)
+        if writer.store.rows != table.look.rows:
+            raise TableError(f"{table.look.sample.name}: changed while it was read; start again.")
+        arrow = load_pyarrow()
+        whole = arrow.concat_tables([arrow.table(c) for c in some])
+        frame = replace(as_frame(whole, table.look.sample.name), form=_form(table.files),
+                        types={c.name: c.type for c in table.schema.columns})  # fmt: skip
+        keep_frame(frame, place / SOME)
+        data = TableData.of(frame, table.schema, layout)
+        yield data._replace(stored=writer.store, numbers=numbers), place
+
+
+def _judged(rows: int, settings: TableModelSettings) -> np.ndarray:
+    """Numbers of the rows held out and of some others, in their order."""
+    held, _ = table_split(rows, settings)
+    generator = np.random.default_rng(settings.seed)
+    others = generator.choice(rows, min(rows, JUDGED), replace=False)
+    return np.unique(np.concatenate([held.numpy(), others]))
+
+
+def _typed(table: LargeTable) -> Iterator[Frame]:
+    types = {c.name: c.type for c in table.schema.columns}
+    for frame in frames_of(table.files):
+        yield replace(frame, types=types, name=table.look.sample.name)
+
+
+def _encoded(table: LargeTable, sample: TableData, frame: Frame) -> Any:
+    try:
+        encoded = table.schema.encode(frame, extra=True)
+    except SchemaError as error:
+        raise SchemaError(
+            f"{error} The table is read in blocks, and a rare value was missed when the column "
+            "kinds were detected; exclude the column (--exclude), or give its kind (--kind)."
+        ) from None
+    return with_link_codes(table.schema, sample.layout.links, frame, encoded)
+
+
+def _form(files: Files) -> Any:
+    look = getattr(files.parts[0], "look", None)
+    return None if look is None else look.form
+
+
+def kept_rows(folder: Path, schema: Schema, name: str) -> Frame:
+    """The rows of a stored table that are judged; messages call it by this name."""
+    frame, _ = read_frame(folder / SOME, schema.reading())
+    return replace(frame, name=name, types={c.name: c.type for c in schema.columns})
+
+
+def with_store(
+    data: TableData, folder: Path, stored: Mapping[str, Any], settings: TableModelSettings
+) -> TableData:
+    """The data of a run that has its rows in a file."""
+    store = RowStore(folder / ROWS, **stored)
+    return data._replace(stored=store, numbers=_judged(store.rows, settings))
+
+
+def move_into(folder: Path, place: Path, data: TableData) -> TableData:
+    """Bring the files of a stored table into the folder of its run."""
+    for name in (ROWS, SOME):
+        (place / name).replace(folder / name)
+    assert data.stored is not None
+    return data._replace(stored=replace(data.stored, path=folder / ROWS))

@@ -1,0 +1,492 @@
+"""Sketches of files that are larger than memory, on one machine or many.
+
+Sketching on a Dask cluster: parts on workers, sums merged in a tree.
+
+Sums over the parts of files, wherever they are computed.
+"""
+
+import logging
+import pkgutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.checks import check_option
+from kermix.data.readers.batches import Files, open_files
+from kermix.data.readers.file_parts import Batch, Part
+from kermix.data.readers.sniff import Reading
+from kermix.data.schema.mixed_rows import MixedRows
+from kermix.environment import __version__
+from kermix.errors import (
+    ClusterError,
+    KermixError,
+    MissingExtraError,
+    OptionError,
+    SketchError,
+    TableError,
+)
+from kermix.kernels.distances import Layout
+from kermix.kernels.mixed import mixed_kernel
+from kermix.sketches.accumulation import FeatureSums, NystromSums, apart, no_sums
+from kermix.sketches.column_scale import ColumnScale
+from kermix.sketches.features import NystromFeatures, nystrom_features
+from kermix.sketches.landmarks import row_keys
+from kermix.sketches.sketch import Origin, Sketch, SketchedFile, both
+from kermix.tables.sketch_sampling import sampled, typed_sample
+
+__all__ = [
+    "Engine",
+    "PartSums",
+    "Tick",
+    "absolute",
+    "mixed_batches",
+    "sketch_files",
+    "sketch_on_cluster",
+    "sketch_part",
+]
+
+Tick: TypeAlias = Callable[[int], None]
+
+
+class PartSums(NamedTuple):
+    """What is known of one part, or of several."""
+
+    sums: FeatureSums
+    apart: FeatureSums | None  # over the rows that the map was chosen from
+    counts: dict[str, tuple[int, int]]  # rows and dropped rows by file
+
+    @property
+    def dropped(self) -> int:
+        """Rows with missing values, which were left out."""
+        return sum(dropped for _, dropped in self.counts.values())
+
+    def plus(self, other: "PartSums") -> "PartSums":
+        """Both together."""
+        counts = dict(self.counts)
+        for name, (rows, dropped) in other.counts.items():
+            before = counts.get(name, (0, 0))
+            counts[name] = (before[0] + rows, before[1] + dropped)
+        return PartSums(self.sums.plus(other.sums), both(self.apart, other.apart), counts)
+
+
+def sketch_part(
+    part: Part,
+    features: NystromFeatures,
+    tick: Tick = lambda size: None,
+    maker: MixedRows | None = None,
+) -> PartSums:
+    """Sums over the rows of one part of a file, which `maker` makes of a typed table."""
+    accumulate = NystromSums(features)
+    sums = no_sums(features)
+    held = None if features.chosen_from is None else sums
+    dropped = 0
+    for batch in part.batches() if maker is None else mixed_batches(part, maker):
+        rows = torch.from_numpy(np.ascontiguousarray(batch.values)).double()
+        sums = sums.plus(accumulate(rows))
+        held = both(held, apart(features, rows, None))
+        dropped += batch.dropped
+        tick(batch.size)
+    return PartSums(sums, held, {part.address: (int(sums.total), dropped)})
+
+
+def mixed_batches(part: Part, maker: MixedRows) -> Iterator[Batch]:
+    """Mixed rows of a part; a value that the schema does not know is "unknown", a code."""
+    for table, size in part.tables():
+        encoded = maker.schema.encode(table, unseen="unknown", name=part.address, extra=True)
+        yield Batch(maker(encoded).numpy(), 0, size)
+
+
+def absolute(part: Part) -> Part:
+    """The part with an address that other processes understand."""
+    if "://" in part.address:
+        return part
+    return replace(part, address=str(Path(part.address).absolute()))
+
+
+MERGED_AT_ONCE = 8
+SECONDS_TO_CONNECT = 10
+
+
+def sketch_on_cluster(
+    parts: Sequence[Part],
+    features: NystromFeatures,
+    scheduler: str | None,
+    workers: int | None,
+    tick: Callable[[int], None],
+    maker: MixedRows | None = None,
+) -> PartSums:
+    """Sums over all parts.
+
+    A task is a pure function of its part, so what a lost worker had done is done again by
+    another, and its result replaces the lost one: nothing is counted twice. Sums are merged in an
+    order that does not depend on which worker was faster.
+    """
+    distributed = _distributed()
+    with _client(scheduler, workers) as client:
+        _check_workers(client)
+        name = f"kermix-sketch-{uuid.uuid4().hex[:12]}"
+        # Computed by a task, not scattered: data that was scattered dies with its worker.
+        map_ = client.submit(
+            NystromFeatures,
+            features.landmarks,
+            features.kernel,
+            features.scale,
+            features.chosen_from,
+            key=f"{name}-map",
+        )
+        # On every worker: Dask likes to send tasks to the one that has what they need.
+        distributed.wait(map_)
+        client.replicate(map_)
+        where = scheduler is not None
+        level = [
+            client.submit(_task, absolute(part), map_, where, maker, key=f"{name}-part-{k}")
+            for k, part in enumerate(parts)
+        ]
+        places = dict(zip((f.key for f in level), parts, strict=True))
+        done = distributed.as_completed(level)
+        depth = 0
+        # At least once, also for a single part: parts are released below, sums are not.
+        while depth == 0 or len(level) > 1:
+            groups = [level[k : k + MERGED_AT_ONCE] for k in range(0, len(level), MERGED_AT_ONCE)]
+            level = [
+                client.submit(_merged, group, key=f"{name}-merge-{depth}-{k}")
+                for k, group in enumerate(groups)
+            ]
+            depth += 1
+        for future in done:
+            if future.status == "error":
+                raise _explained(future.exception(), places[future.key])
+            tick(places[future.key].size)
+            future.release()
+        try:
+            found: PartSums = level[0].result()
+        except Exception as error:
+            raise _explained(error, None) from error
+    names = {absolute(part).address: part.address for part in parts}
+    return found._replace(counts={names[n]: count for n, count in found.counts.items()})
+
+
+def _task(
+    part: Part, features: NystromFeatures, name_worker: bool, maker: MixedRows | None
+) -> PartSums:
+    try:
+        return sketch_part(part, features, maker=maker)
+    except KermixError as error:
+        if not name_worker:
+            raise
+        from distributed import get_worker
+
+        raise type(error)(f"{error} (on worker {get_worker().address})") from None
+
+
+def _merged(parts: list[PartSums]) -> PartSums:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total.plus(part)
+    return total
+
+
+def _explained(error: BaseException, part: Part | None) -> Exception:
+    if isinstance(error, KermixError):
+        return error
+    name = "the sums were merged" if part is None else f"{part.address} was read"
+    if type(error).__name__ == "KilledWorker":
+        return ClusterError(
+            f"Workers died again and again while {name}: {error}. They may have too little memory."
+        )
+    return ClusterError(f"A worker failed while {name}: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def _client(scheduler: str | None, workers: int | None) -> Iterator[Any]:
+    distributed = _distributed()
+    if scheduler is None:
+        with (
+            distributed.LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=":0",
+                silence_logs=logging.ERROR,
+            ) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            yield client
+        return
+    try:
+        client = distributed.Client(scheduler, timeout=SECONDS_TO_CONNECT)
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"The scheduler {scheduler} does not answer ({error}).") from None
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=SECONDS_TO_CONNECT)
+        except TimeoutError:
+            raise ClusterError(f"The scheduler {scheduler} has no workers.") from None
+        yield client
+
+
+def _check_workers(client: Any) -> None:
+    """Refuse to begin if a worker has no kermix, or another version of it."""
+    # A function of the standard library: ours could not be sent to a worker without kermix.
+    found = client.run(pkgutil.resolve_name, "kermix:__version__", on_error="return")
+    for worker, answer in found.items():
+        if isinstance(answer, Exception):
+            raise ClusterError(
+                f"The worker {worker} cannot import kermix ({type(answer).__name__}: {answer}); "
+                "install the same version of kermix there."
+            )
+        if answer != __version__:
+            raise ClusterError(
+                f"The worker {worker} has kermix {answer}, but this is {__version__}; sketches "
+                "can only be merged from equal versions."
+            )
+
+
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError:
+        raise MissingExtraError("Clusters need Dask: pip install 'kermix[dask]'.") from None
+    return distributed
+
+
+Engine: TypeAlias = Literal["local", "dask"]
+
+RANK = 256
+TOLERANCE = 1e-4
+STANDARDIZE_BEYOND = 10.0
+
+
+def sketch_files(
+    sources: str | Path | Sequence[str | Path],
+    *,
+    variance: float | Sequence[float] | Literal["auto"] = "auto",
+    rank: int | None = None,
+    tolerance: float | None = None,
+    columns: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    kinds: Mapping[str, str] | None = None,
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    header: bool | None = None,
+    standardize: bool | Literal["auto"] = "auto",
+    landmarks_from: Sketch | str | Path | None = None,
+    engine: Engine = "local",
+    scheduler: str | None = None,
+    workers: int | None = None,
+    seed: int = 0,
+    started: Callable[[Files, NystromFeatures], None] = lambda files, features: None,
+    tick: Tick = lambda size: None,
+) -> Sketch:
+    """Sketch the rows of many or large files, reading them once, batch by batch.
+
+    Memory does not depend on the number of rows. Landmarks, the variance and the scale of the
+    columns are found from a random sample of 20,000 rows (at most half of all, from 100 rows on),
+    or taken from another sketch; only sketches that share them can be compared or merged. Tests
+    leave out the rows of the sample. The scale is part of the sketch: rows added to it or compared
+    with it must be raw rows, in the units of the files.
+
+    Args:
+        sources: Files (.parquet, .csv, .tsv, also .gz, .zst or .bz2; .npy), globs, folders or
+            fsspec URLs. All must have the same columns. Files of other kinds (.feather, .jsonl,
+            .xlsx, .npz) are held in memory while they are read. If columns are not all numbers, or
+            values are missing, rows are mixed (`kermix.kernels.mixed`), with a schema learned from
+            the sample and stored with the sketch; no row is dropped. Files of numbers are read a
+            second time if there is a missing value in a column that had none in the sample. Rows
+            with missing values are dropped, and counted, only with `standardize=False`, or if the
+            sketch in `landmarks_from` has only numbers.
+        variance: Variance of the kernel, in the units of the points (see `standardize`): one,
+            several whose kernels are averaged, or `"auto"`, the median rule.
+        rank: Maximum number of landmarks; 256 by default.
+        tolerance: Fewer landmarks are used if their residual is below this; 1e-4 by default.
+        columns: Columns to use; by default all.
+        exclude: Columns to ignore.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
+        delimiter: Field delimiter of text files; detected by default.
+        decimal: Decimal mark of text files, "." or ","; detected by default.
+        encoding: Encoding of text files; by default UTF-8, or Latin-1 if that fails.
+        header: Whether the first line of text files holds column names; detected by default.
+        standardize: Whether columns are divided by their standard deviations; `"auto"` does so
+            when these differ more than tenfold.
+        landmarks_from: A sketch, or its file, whose landmarks, kernel, columns and scales are
+            used.
+        engine: `"local"`, this process, or `"dask"`, which needs `kermix[dask]`.
+        scheduler: Address of a Dask scheduler; by default a cluster on this machine is started.
+        workers: Number of processes of that cluster; by default one per core.
+        seed: Seed of the sample and the landmarks.
+        started: Called once when the files are known and reading begins.
+        tick: Called repeatedly with the number of bytes read.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> for day in range(2):
+        ...     rows = np.random.default_rng(day).normal(size=(500, 2))
+        ...     np.save(f"{folder.name}/{day}.npy", rows)
+        >>> first = sketch_files(f"{folder.name}/0.npy", rank=50)
+        >>> second = sketch_files(f"{folder.name}/1.npy", landmarks_from=first)
+        >>> first.count, km.svd_cost(first, second, normalized=True).item() > 0.98
+        (500, True)
+        >>> folder.cleanup()
+    """
+    check_option("engine", engine, ("local", "dask"))
+    if engine == "local" and (scheduler is not None or workers not in (None, 1)):
+        raise OptionError("scheduler and workers require engine='dask'.")
+    if workers is not None and workers < 1:
+        raise OptionError(f"workers={workers}: must be at least 1.")
+    named = [str(s) for s in ([sources] if isinstance(sources, str | Path) else sources)]
+    reading = Reading(
+        None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {}),
+        delimiter, decimal, encoding, header,
+    )  # fmt: skip
+    maker: MixedRows | None = None
+
+    def summed(files: Files, features: NystromFeatures) -> PartSums:
+        started(files, features)
+        if engine == "dask":
+            return sketch_on_cluster(files.parts, features, scheduler, workers, tick, maker)
+        return _one_by_one(files.parts, features, tick, maker)
+
+    if landmarks_from is not None:
+        if (variance, rank, tolerance, standardize) != ("auto", None, None, "auto"):
+            raise OptionError(
+                "variance, rank, tolerance and standardize come from the sketch given as "
+                "landmarks_from; omit them."
+            )
+        if exclude or kinds:
+            raise OptionError(
+                "exclude and kinds come from the sketch given as landmarks_from; omit them."
+            )
+        known = _known(landmarks_from)
+        saved = None if known.origin is None else known.origin.mixed
+        maker = None if saved is None else MixedRows.from_dict(saved)
+        if columns is None and known.origin is not None:
+            columns = _named_columns(known.origin)
+        files = open_files(named, columns, maker is not None, _with_kinds(reading, maker))
+        features = _features_of(known, files, maker)
+        found = summed(files, features)
+    else:
+        files, maker, sample = typed_sample(named, reading, standardize, seed)
+        if maker is None:
+            features = _chosen(files, variance, rank, tolerance, standardize, seed)
+            found = summed(files, features)
+            if found.dropped and standardize is not False and _of_one_kind(files):
+                # No gap was in the sample. That must not decide whether rows are left out.
+                files, maker, sample = typed_sample(named, reading, standardize, seed, gaps=True)
+        if maker is not None:
+            features = _features(sample, maker.layout, variance, rank, tolerance, seed)
+            features = replace(features, chosen_from=row_keys(sample).unique())
+            found = summed(files, features)
+    sketch = Sketch(features).add_sums(found.sums, int(found.sums.total), found.apart)
+    if sketch.count == 0:
+        raise TableError(f"{files.addresses[0]}: no row is complete, here or in any other file.")
+    sketch.origin = Origin(
+        files.columns if maker is None else maker.column_names,
+        tuple(SketchedFile(a, *found.counts.get(a, (0, 0))) for a in files.addresses),
+        None if maker is None else maker.to_dict(),
+    )
+    return sketch
+
+
+def _of_one_kind(files: Files) -> bool:
+    """Whether all files have names of columns, or none."""
+    return len({address.lower().endswith(".npy") for address in files.addresses}) == 1
+
+
+def _one_by_one(
+    parts: Sequence[Part], features: NystromFeatures, tick: Tick, maker: MixedRows | None
+) -> PartSums:
+    found = sketch_part(parts[0], features, tick, maker)
+    for part in parts[1:]:
+        found = found.plus(sketch_part(part, features, tick, maker))
+    return found
+
+
+def _known(source: Sketch | str | Path) -> Sketch:
+    sketch = source if isinstance(source, Sketch) else Sketch.load(source)
+    if not isinstance(sketch.feature_map, NystromFeatures):
+        raise SketchError(
+            f"landmarks_from: this sketch has {type(sketch.feature_map).__name__}, not landmarks."
+        )
+    return sketch
+
+
+def _named_columns(origin: Origin) -> Sequence[str] | None:
+    # Columns without names are matched by their number, whatever a file calls them.
+    unnamed = tuple(f"x{k}" for k in range(len(origin.columns)))
+    return None if origin.columns == unnamed else origin.columns
+
+
+def _with_kinds(reading: Reading, maker: MixedRows | None) -> Reading:
+    """The kinds of columns are those of the sketch that landmarks are from."""
+    return reading if maker is None else replace(reading, known_text=maker.schema.text_names)
+
+
+def _features_of(known: Sketch, files: Files, maker: MixedRows | None) -> NystromFeatures:
+    features = known.feature_map
+    assert isinstance(features, NystromFeatures)
+    if maker is None and features.dimension != len(files.columns):
+        raise SketchError(
+            f"landmarks_from: its points have {features.dimension} columns, but "
+            f"{files.addresses[0]} has {len(files.columns)}: {', '.join(files.columns)}."
+        )
+    return features
+
+
+def _chosen(
+    files: Files,
+    variance: float | Sequence[float] | Literal["auto"],
+    rank: int | None,
+    tolerance: float | None,
+    standardize: bool | Literal["auto"],
+    seed: int,
+) -> NystromFeatures:
+    """Scale, kernel and landmarks from a sample of the rows."""
+    sample = torch.from_numpy(_sample(files, np.random.default_rng(seed))).double()
+    spread, centre = sample.std(0, correction=0), sample.mean(0)
+    positive = spread[spread > 0]
+    if standardize == "auto":
+        standardize = len(positive) > 1 and bool(
+            positive.max() > STANDARDIZE_BEYOND * positive.min()
+        )
+    scale = ColumnScale(centre, torch.where(spread > 0, spread, 1.0)) if standardize else None
+    points = sample if scale is None else scale(sample)
+    features = _features(points, None, variance, rank, tolerance, seed)
+    return replace(features, scale=scale, chosen_from=row_keys(sample).unique())
+
+
+def _features(
+    points: Tensor,
+    layout: Layout | None,
+    variance: float | Sequence[float] | Literal["auto"],
+    rank: int | None,
+    tolerance: float | None,
+    seed: int,
+) -> NystromFeatures:
+    kernel = mixed_kernel(points, layout, None if isinstance(variance, str) else variance)
+    return nystrom_features(
+        points,
+        mixed_kernel(points, layout, [float(v) for v in kernel.v_p]),
+        rank=RANK if rank is None else rank,
+        tolerance=TOLERANCE if tolerance is None else tolerance,
+        seed=seed,
+    )
+
+
+def _sample(files: Files, generator: np.random.Generator) -> np.ndarray:
+    """Complete rows, drawn at random."""
+    return sampled(
+        files,
+        generator,
+        lambda part: (batch.values for batch in part.batches()),
+        np.concatenate,
+        lambda rows, places: rows[places],
+    )

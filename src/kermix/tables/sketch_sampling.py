@@ -1,0 +1,188 @@
+"""A sample of the rows of typed files: the schema and the scales of a sketch.
+
+A random sample of the rows of files: of everything if that is little, else of random pieces.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.data.readers.batches import Files, open_files
+from kermix.data.readers.common import load_pyarrow
+from kermix.data.readers.file_parts import Part
+from kermix.data.readers.sniff import Reading
+from kermix.data.schema.mixed_rows import MixedRows
+from kermix.data.schema.schema import Schema
+from kermix.errors import OptionError, SampleError, TableError
+
+__all__ = ["sampled", "typed_sample"]
+
+SAMPLE = 20_000
+PIECES = 32
+READ_WHOLE_BELOW = 2**25  # bytes of files of which a sample may be drawn by reading all of them
+FEW_ROWS = 100
+
+Rows = TypeVar("Rows")
+
+
+def sampled(
+    files: Files,
+    generator: np.random.Generator,
+    rows_of: Callable[[Part], Iterable[Rows]],
+    join: Callable[[list[Rows]], Rows],
+    take: Callable[[Rows, np.ndarray], Rows],
+) -> Rows:
+    """Rows drawn at random: at most half of all, unless these are few. Tests leave them out.
+
+    Args:
+        files: Where from.
+        generator: Of random numbers.
+        rows_of: Some rows of a part after the other.
+        join: Puts rows together.
+        take: Rows by their numbers.
+    """
+    if files.size <= READ_WHOLE_BELOW:
+        whole: Reservoir[Rows] = Reservoir(SAMPLE, generator, join, take)
+        for part in files.parts:
+            for rows in rows_of(part):
+                whole.add(rows)
+        found = [whole.drawn(few=FEW_ROWS)]
+        seen = whole.seen
+    else:
+        sizes = np.array([part.size for part in files.parts], dtype=float)
+        drawn = generator.choice(len(sizes), PIECES, p=sizes / sizes.sum())
+        # A part that cannot be divided, drawn several times, is read once.
+        pieces = Counter(files.parts[k].piece(generator) for k in drawn)
+        found, seen = [], 0
+        for piece, times in pieces.items():
+            some: Reservoir[Rows] = Reservoir(times * -(-SAMPLE // PIECES), generator, join, take)
+            for rows in rows_of(piece):
+                some.add(rows)
+            seen += some.seen
+            found.append(some.drawn())
+    kept = [rows for rows in found if rows is not None]
+    if not kept:
+        raise SampleError(f"{files.addresses[0]}: no complete row was found among {seen}.")
+    return join(kept)
+
+
+class Reservoir(Generic[Rows]):
+    """The rows with the smallest random keys among all that it has seen."""
+
+    def __init__(
+        self,
+        count: int,
+        generator: np.random.Generator,
+        join: Callable[[list[Rows]], Rows],
+        take: Callable[[Rows, np.ndarray], Rows],
+    ) -> None:
+        self.count, self.generator, self.join, self.take = count, generator, join, take
+        self.rows: Rows | None = None
+        self.keys = np.empty(0)
+        self.seen = 0
+
+    def add(self, rows: Rows) -> None:
+        """See some more rows."""
+        keys = self.generator.random(len(rows))  # type: ignore[arg-type]
+        self.seen += len(keys)
+        if not len(keys):
+            return
+        joined = rows if self.rows is None else self.join([self.rows, rows])
+        keys = np.concatenate([self.keys, keys])
+        order = keys.argsort()[: self.count]
+        self.rows, self.keys = self.take(joined, order), keys[order]
+
+    def drawn(self, few: int = 0) -> Rows | None:
+        """What was kept, in random order: all if few were seen, else at most half."""
+        if self.rows is None or self.seen < few:
+            return self.rows
+        return self.take(self.rows, np.arange(min(len(self.keys), max(1, self.seen // 2))))
+
+
+def typed_sample(
+    sources: Sequence[str],
+    reading: Reading,
+    standardize: bool | Literal["auto"],
+    seed: int,
+    gaps: bool = False,
+) -> tuple[Files, MixedRows | None, Tensor]:
+    """The files, how their mixed rows are made (None: all are numbers), and a sample of them.
+
+    Args:
+        sources: Paths, globs, folders or fsspec addresses.
+        reading: What was said about them.
+        standardize: Whether columns may be scaled, as mixed rows are.
+        seed: Of the sample.
+        gaps: Whether there are known to be missing values, which the sample may not have.
+    """
+    nothing = torch.empty(0, 0)
+    columns, exclude, kinds = reading.columns, reading.exclude, reading.kinds
+    typed = open_files(sources, columns, True, reading)
+    unknown = [n for n in (*exclude, *kinds) if n not in typed.columns]
+    if unknown:
+        raise TableError(
+            f"{typed.addresses[0]} has no column {unknown[0]}; it has {', '.join(typed.columns)}."
+        )
+    kept = [n for n in typed.columns if n not in exclude]
+    if not kept:
+        raise TableError(f"{typed.addresses[0]}: no column is left.")
+    if any(address.lower().endswith(".npy") for address in typed.addresses) and not gaps:
+        chosen = kept if columns or exclude else None
+        return open_files(sources, chosen, reading=reading), None, nothing
+    if exclude:
+        typed = open_files(sources, kept, True, reading)
+    generator = np.random.default_rng(seed)
+    table = _drawn(typed, generator)
+    if not (gaps or kinds or typed.others or _gaps(table)):
+        chosen = kept if columns or exclude else None
+        return open_files(sources, chosen, reading=reading), None, nothing
+    if standardize is False:
+        raise OptionError(
+            "standardize=False: numbers in tables with categories or missing values must be "
+            "scaled to be comparable with codes; remove it, or select only numeric columns."
+        )
+    given: dict[str, Any] = dict(kinds)
+    schema = Schema.of(table, kinds=given)
+    if not schema.modelled:
+        raise TableError(
+            f"{typed.addresses[0]}: no column is left; {', '.join(schema.names)} are constants, "
+            "keys or text."
+        )
+    encoded = schema.encode(table)
+    maker = MixedRows.of(schema, [encoded], mark_all=True)
+    files = open_files(sources, maker.column_names, True, reading)
+    again = ("read again: values are missing, and the sample missed none.",) if gaps else ()
+    notes = (*files.notes, *again, *schema.notes())
+    return replace(files, notes=notes), maker, maker(encoded)
+
+
+def _gaps(table: Any) -> bool:
+    from pyarrow import compute
+
+    types = load_pyarrow().types
+    return any(
+        c.null_count or (types.is_floating(c.type) and compute.any(compute.is_nan(c)).as_py())
+        for c in table.columns
+    )
+
+
+def _drawn(files: Files, generator: np.random.Generator) -> Any:
+    """Rows drawn at random, as an Arrow table."""
+    arrow = load_pyarrow()
+    return sampled(
+        files,
+        generator,
+        lambda part: (_as_table(table) for table, _ in part.tables()),
+        lambda tables: arrow.concat_tables(tables, promote_options="permissive"),
+        lambda table, places: table.take(arrow.array(places)),
+    )
+
+
+def _as_table(table: Any) -> Any:
+    arrow = load_pyarrow()
+    return table if isinstance(table, arrow.Table) else arrow.Table.from_batches([table])

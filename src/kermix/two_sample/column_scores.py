@@ -1,0 +1,377 @@
+"""Scores of single columns and of pairs: features whose means tell how a column differs.
+
+A number's scores are Legendre polynomials of its rank among the reference rows (Neyman's smooth
+test); those of a category, or of a column of few values, are indicators of its values divided by
+the roots of their shares, whose sum of squares is Pearson's statistic. A gap is a value like any
+other. Scores of a pair are products of both columns' first scores, less what the single columns'
+scores predict of them.
+
+Ranks of numbers among reference rows, of many columns together.
+
+Where encoded rows hold each of the user's columns.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kermix.data.schema.columns import NumberColumn
+from kermix.data.schema.mixed_rows import MixedRows
+
+__all__ = [
+    "COLUMNS_AT_ONCE",
+    "ORDER",
+    "ColumnPlace",
+    "ColumnScores",
+    "ColumnsScores",
+    "MiddleRanks",
+    "PairScores",
+    "legendre",
+    "nested_sums",
+    "places_of_columns",
+    "places_of_names",
+]
+
+
+class ColumnPlace(NamedTuple):
+    """Where encoded rows hold one of the user's columns.
+
+    A column with both is a number with gaps, whose code says whether it is missing.
+    """
+
+    name: str
+    numbers: int | None
+    codes: int | None
+
+
+def places_of_columns(maker: MixedRows) -> tuple[ColumnPlace, ...]:
+    """Where mixed rows hold each of the user's columns."""
+    count = len(maker.schema.numbers)
+    numbers = iter(range(count))
+    categories = iter(range(count, len(maker.schema.modelled)))
+    marks = iter(range(len(maker.schema.modelled), count + maker.layout.codes))
+    found = []
+    for column in maker.schema.modelled:
+        if isinstance(column, NumberColumn):
+            k = next(numbers)
+            gaps = next(marks) if maker.marked[k] else None
+            found.append(ColumnPlace(column.name, k, gaps))
+        else:
+            found.append(ColumnPlace(column.name, None, next(categories)))
+    return tuple(found)
+
+
+def places_of_names(names: Sequence[str], codes: int = 0) -> tuple[ColumnPlace, ...]:
+    """One place for each column of the rows, the last ones with codes.
+
+    Example:
+        >>> places_of_names(["height", "colour"], codes=1)[1]
+        ColumnPlace(name='colour', numbers=None, codes=1)
+    """
+    numbers = len(names) - codes
+    return tuple(
+        ColumnPlace(name, k, None) if k < numbers else ColumnPlace(name, None, k)
+        for k, name in enumerate(names)
+    )
+
+
+@dataclass(frozen=True)
+class MiddleRanks:
+    """Share of the reference below each number, half of what is equal to it included.
+
+    Attributes:
+        ordered: Columns of the reference in rising order.
+        below: Shares of the reference before each place.
+
+    Example:
+        >>> reference = torch.tensor([[1.0], [2.0], [2.0], [5.0]]).double()
+        >>> ranks = MiddleRanks.of(reference, torch.full((4,), 0.25).double())
+        >>> ranks(torch.tensor([[0.0], [2.0], [3.0], [9.0]]).double())[:, 0].tolist()
+        [0.0, 0.5, 0.75, 1.0]
+    """
+
+    ordered: Tensor  # (C, S)
+    below: Tensor  # (C, S + 1)
+
+    @classmethod
+    def of(cls, reference: Tensor, shares: Tensor) -> "MiddleRanks":  # (S, C), (S,)
+        """Ranks among reference rows with shares whose sum is 1."""
+        ordered, order = reference.mT.contiguous().sort(1)
+        return cls(ordered, torch.nn.functional.pad(shares[order].cumsum(1), (1, 0)))
+
+    @property
+    def values(self) -> Tensor:  # (C,)
+        """How many different numbers each column of the reference has."""
+        return 1 + (self.ordered[:, 1:] != self.ordered[:, :-1]).sum(1)
+
+    def some(self, columns: Tensor) -> "MiddleRanks":
+        """Those of some columns."""
+        return MiddleRanks(self.ordered[columns], self.below[columns])
+
+    def __call__(self, columns: Tensor) -> Tensor:  # (N, C) -> (N, C)
+        """Ranks of other rows."""
+        numbers = columns.mT.contiguous()
+        first = torch.searchsorted(self.ordered, numbers)
+        if self._tied:
+            last = torch.searchsorted(self.ordered, numbers, right=True)
+        else:  # a second search would take as long as the first
+            near = first.clamp(max=self.ordered.shape[1] - 1)
+            last = first + (self.ordered.gather(1, near) == numbers)
+        return ((self.below.gather(1, first) + self.below.gather(1, last)) / 2).mT
+
+    @cached_property
+    def _tied(self) -> bool:
+        return bool((self.values < self.ordered.shape[1]).any())
+
+
+NESTED = (1, 2, 4, 8)
+ORDER = NESTED[-1]
+FEW_VALUES = 8
+VALUES_OF_CATEGORIES = 64
+FIRST = 2  # scores of a column that products are made of
+MAIN = 4  # scores of a column that predict products
+SMALLEST = 1e-12
+COLUMNS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class ColumnScores:
+    """Scores of one column.
+
+    Attributes:
+        place: Of the column in the rows.
+        ranks: Of a number of many values; None for others.
+        values: Its values that have an indicator of their own, most common first.
+        roots: Roots of their shares.
+        gap: Root of the variance of its indicator of gaps; 0 if there is none.
+    """
+
+    place: ColumnPlace
+    ranks: MiddleRanks | None
+    values: Tensor
+    roots: Tensor
+    gap: float
+
+    @classmethod
+    def of(cls, place: ColumnPlace, reference: Tensor, shares: Tensor) -> "ColumnScores":
+        """Ranks and shares from the reference rows."""
+        gap = 0.0
+        known = torch.ones(len(reference), dtype=torch.bool)
+        if place.numbers is not None and place.codes is not None:
+            known = reference[:, place.codes] == 0
+            share = float(shares[~known].sum())
+            gap = math.sqrt(max(0.0, share * (1 - share)))
+        at = place.codes if place.numbers is None else place.numbers
+        assert at is not None
+        weights = shares[known] / shares[known].sum().clamp(min=SMALLEST)
+        if place.numbers is not None:
+            ranks = MiddleRanks.of(reference[known, at, None], weights)
+            if int(ranks.values) > FEW_VALUES:
+                return cls.of_ranks(place, ranks, gap)
+        values, index = torch.unique(reference[known, at], return_inverse=True)
+        weights = shares.new_zeros(len(values)).index_add_(0, index, weights)
+        # By share and then by value: the order of rows has no part in it.
+        order = torch.argsort(weights, descending=True, stable=True)[:VALUES_OF_CATEGORIES]
+        if len(values) < 2:
+            order = order[:0]
+        return cls(place, None, values[order], weights[order].sqrt(), gap)
+
+    @classmethod
+    def of_ranks(cls, place: ColumnPlace, ranks: MiddleRanks, gap: float = 0.0) -> "ColumnScores":
+        """Scores of a number of many values."""
+        empty = ranks.ordered.new_empty(0)
+        return cls(place, ranks, empty, empty, gap)
+
+    @property
+    def width(self) -> int:
+        """How many scores there are."""
+        return (ORDER if self.ranks is not None else len(self.values)) + (self.gap > 0)
+
+    @property
+    def informative(self) -> bool:
+        """Whether the column has more than one value."""
+        return self.ranks is not None or len(self.values) > 0 or self.gap > 0
+
+    def statistics(self, squares: Tensor) -> Tensor:  # (q, P) -> (k, P)
+        """Statistics from squared differences of mean scores.
+
+        Of a number: sums of the first 1, 2, 4 and all. Of a category: Pearson's, the sum of
+        squared differences of shares, and the largest of single values, each divided by its
+        variance, for a value that is new or gone. Of gaps: that of their share.
+        """
+        known = squares[:-1] if self.gap > 0 else squares
+        found = []
+        if self.ranks is not None:
+            found += [*nested_sums(known)]
+        elif len(self.values):
+            found.append(known.sum(0))
+            if len(self.values) > 2:
+                shares = self.roots.square()
+                found.append(shares @ known)
+                found.append((known / (1 - shares)[:, None]).amax(0))
+        if self.gap > 0:
+            found.append(squares[-1])
+        return torch.stack(found) if found else squares.new_zeros(1, squares.shape[1])
+
+    def __call__(self, rows: Tensor) -> Tensor:  # (N, d) -> (N, q)
+        """Scores of rows; the last one is of gaps, where there are any."""
+        found = self._known(rows)
+        place = self.place
+        if place.numbers is not None and place.codes is not None:
+            missing = (rows[:, place.codes] != 0)[:, None]
+            found = torch.where(missing, 0.0, found)
+            if self.gap > 0:
+                found = torch.cat([found, missing.to(found) / self.gap], 1)
+        return found
+
+    def first(self, rows: Tensor) -> Tensor:  # (N, d) -> (N,)
+        """The first score alone, whether or not a number is missing."""
+        found = self._known(rows, 1)
+        return found[:, 0] if found.shape[1] else rows.new_zeros(len(rows))
+
+    def _known(self, rows: Tensor, order: int = ORDER) -> Tensor:
+        place = self.place
+        at = place.codes if place.numbers is None else place.numbers
+        column = rows[:, at, None]
+        if self.ranks is None:
+            return (column == self.values).to(rows) / self.roots
+        return legendre(2 * self.ranks(column)[:, 0] - 1, order)
+
+
+def nested_sums(squares: Tensor) -> Tensor:  # (ORDER, ...) -> (len(NESTED), ...)
+    """Sums of the first 1, 2, 4 and all squares."""
+    return squares.cumsum(0)[[k - 1 for k in NESTED]]
+
+
+def legendre(places: Tensor, order: int) -> Tensor:  # (...) in [-1, 1] -> (..., order)
+    r"""Legendre polynomials of degree 1 to `order`, of mean square 1 on a uniform distribution.
+
+    Example:
+        >>> legendre(torch.tensor([-1.0, 0.0, 1.0]), 2)
+        tensor([[-1.7321,  2.2361],
+                [ 0.0000, -1.1180],
+                [ 1.7321,  2.2361]])
+    """
+    found = [torch.ones_like(places), places]
+    for k in range(1, order):
+        found.append(((2 * k + 1) * places * found[k] - k * found[k - 1]) / (k + 1))
+    return torch.stack([math.sqrt(2 * k + 1) * found[k] for k in range(1, order + 1)], -1)
+
+
+@dataclass(frozen=True)
+class RankedColumns:
+    """Numbers of many values and no gaps, whose scores are found together.
+
+    Attributes:
+        places: Of the columns, among all.
+        at: Where the rows hold them.
+        ranks: Of all of them.
+    """
+
+    places: list[int]
+    at: Tensor  # (C,)
+    ranks: MiddleRanks
+
+    def __call__(self, rows: Tensor, order: int = ORDER) -> Tensor:  # (N, d) -> (N, C * order)
+        """Scores of rows, those of one column side by side."""
+        return legendre(2 * self.ranks(rows[:, self.at]) - 1, order).flatten(1)
+
+
+class ColumnsScores(Sequence[ColumnScores]):
+    """Scores of each column; of the numbers of many values, together.
+
+    Args:
+        places: Where the rows hold the columns.
+        reference: Rows by which ranks and shares are found.
+        shares: Of these rows.
+    """
+
+    def __init__(self, places: Sequence[ColumnPlace], reference: Tensor, shares: Tensor) -> None:
+        self.places = places
+        self.together: list[RankedColumns] = []
+        self._known: dict[int, ColumnScores] = {}
+        self._ranked: dict[int, tuple[RankedColumns, int]] = {}
+        plain = [k for k, p in enumerate(places) if p.numbers is not None and p.codes is None]
+        for start in range(0, len(plain), COLUMNS_AT_ONCE):
+            some = plain[start : start + COLUMNS_AT_ONCE]
+            at = torch.tensor([places[k].numbers for k in some])
+            ranks = MiddleRanks.of(reference[:, at], shares)
+            many = ranks.values > FEW_VALUES
+            chosen = [k for k, yes in zip(some, many.tolist(), strict=True) if yes]
+            if not chosen:
+                continue
+            ranked = RankedColumns(chosen, at[many], ranks if many.all() else ranks.some(many))
+            self.together.append(ranked)
+            self._ranked |= {k: (ranked, i) for i, k in enumerate(chosen)}
+        for k, place in enumerate(places):
+            if k not in self._ranked:
+                self._known[k] = ColumnScores.of(place, reference, shares)
+
+    @property
+    def alone(self) -> dict[int, ColumnScores]:
+        """Columns that are not among those of many values."""
+        return {k: s for k, s in self._known.items() if k not in self._ranked}
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, k: Any) -> Any:
+        if k not in self._known:
+            ranked, i = self._ranked[k]
+            ranks = ranked.ranks.some(torch.tensor([i]))
+            self._known[k] = ColumnScores.of_ranks(self.places[k], ranks)
+        return self._known[k]
+
+
+@dataclass(frozen=True)
+class PairScores:
+    """Products of the first scores of pairs of columns, less what single columns predict."""
+
+    columns: Sequence[ColumnScores]
+    pairs: Sequence[tuple[int, int]]
+    width: int = FIRST * FIRST + 2 * MAIN
+
+    def __call__(self, rows: Tensor) -> Tensor:  # (N, d) -> (N, pairs * width)
+        """For each pair the products, and then the single columns' scores."""
+        used = sorted({k for pair in self.pairs for k in pair})
+        scores = {k: self.columns[k](rows) for k in used}
+        first = {k: _wide(s, FIRST) for k, s in scores.items()}
+        main = {k: _wide(s, MAIN) for k, s in scores.items()}
+        parts = []
+        for i, j in self.pairs:
+            products = (first[i][:, :, None] * first[j][:, None, :]).flatten(1)
+            parts.append(torch.cat([products, main[i], main[j]], 1))
+        return torch.stack(parts, 1).flatten(1)
+
+    def beyond(self, means: Tensor, known: Tensor, shares: Tensor) -> Tensor:
+        """What is left of mean products (R, pairs * width): (R, pairs, products), of variance 1.
+
+        The prediction is the linear regression among the reference rows, of which `known` are
+        the scores, (S, pairs * width).
+        """
+        shape = len(self.pairs), self.width
+        count = FIRST * FIRST
+        known = known.unflatten(1, shape)
+        centre = torch.einsum("s,spw->pw", shares, known)
+        known = ((known - centre) * shares.sqrt()[:, None, None]).transpose(0, 1)
+        product = known.mT @ known  # (pairs, width, width)
+        inner, across = product[:, count:, count:], product[:, count:, :count]
+        size = inner.diagonal(dim1=1, dim2=2).amax(1).clamp(min=SMALLEST)
+        inner = inner + 1e-8 * size[:, None, None] * torch.eye(inner.shape[-1]).to(inner)
+        slopes = torch.linalg.solve(inner, across)
+        left = (product[:, :count, :count] - across.mT @ slopes).diagonal(dim1=1, dim2=2)
+        whole = product[:, :count, :count].diagonal(dim1=1, dim2=2)
+        apart = means.unflatten(1, shape) - centre
+        residual = apart[..., :count] - torch.einsum("rpw,pwc->rpc", apart[..., count:], slopes)
+        there = left > 1e-6 * whole.clamp(min=SMALLEST)
+        return torch.where(there, residual / left.clamp(min=SMALLEST).sqrt(), 0.0)
+
+
+def _wide(scores: Tensor, width: int) -> Tensor:
+    """The first scores, with zeros where there are fewer."""
+    return torch.nn.functional.pad(scores[:, :width], (0, max(0, width - scores.shape[1])))

@@ -1,0 +1,447 @@
+"""Two-sample tests: are two sets of samples from one distribution?
+
+Statistics of all permutations come from one pooled Gram matrix and a few matrix products.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kermix.checks import check_option, check_pair, check_weights
+from kermix.errors import OptionError, ShapeError, WeightError
+from kermix.kernels.distances import Layout, squared_distances
+from kermix.kernels.gaussian import GaussianKernel, bandwidth
+from kermix.kernels.mixed import mixed_kernel
+from kermix.kernels.others import AnyKernel, PointKernel, as_point_kernel
+from kermix.kernels.subsets import distinct_rows, symmetric_subset
+from kermix.linalg.cholesky import checked_ridge, solve_dtype
+from kermix.two_sample.aggregate import AggregateTest, aggregate_rows
+from kermix.two_sample.permutation import combined, labellings, own_generator, pvalues, tied
+from kermix.two_sample.statistics import (
+    Ranking,
+    TestForm,
+    energy_ranking,
+    gram_blocks,
+    mmd_ranking,
+    moment_ranking,
+    pooled_features,
+    scalar_ranking,
+)
+
+__all__ = ["TestCost", "TwoSampleResult", "ranked", "two_sample_test", "variance_grid"]
+
+TestCost: TypeAlias = Literal["svd", "matrix", "vector", "scalar", "mmd", "energy"]
+Seed: TypeAlias = int | torch.Generator
+
+COSTS = ("svd", "matrix", "vector", "scalar", "mmd", "energy")
+GRID_POINTS = 1000
+PRECISION = 1e-12
+GAUSSIAN_RIDGE = 1e-4
+DIVIDED = 1e-6
+
+
+@dataclass(frozen=True)
+class TwoSampleResult:
+    """What a test found; `pvalue` is the number to look at.
+
+    `statistics` and `pvalues` belong to the single `variances`; a p-value among them is right by
+    itself, but picking the smallest is not: that is what `pvalue` accounts for.
+    """
+
+    statistic: float
+    pvalue: float
+    cost: str
+    variances: tuple[float, ...]
+    statistics: tuple[float, ...]
+    pvalues: tuple[float, ...]
+    permutations: int
+    n: int
+    m: int
+    method: str
+    null: Tensor = field(repr=False, compare=False)  # (permutations,)
+    kernels: tuple[str, ...] = ()  # in place of variances, if kernels were given
+    aggregate: AggregateTest | None = None  # what the test without a cost found
+
+
+@torch.no_grad()
+def two_sample_test(
+    x: Tensor | np.ndarray,  # (N, d)
+    y: Tensor | np.ndarray,  # (M, d)
+    cost: TestCost | None = None,
+    variances: Sequence[float] | float | Literal["auto"] = "auto",
+    permutations: int = 500,
+    *,
+    seed: Seed = 0,
+    groups: tuple[Tensor, Tensor] | None = None,
+    weights_x: Tensor | np.ndarray | None = None,  # (N,)
+    weights_y: Tensor | np.ndarray | None = None,  # (M,)
+    form: TestForm = "local",
+    ridge: float | Literal["auto"] | None = "auto",
+    kernel: AnyKernel | Sequence[AnyKernel] | None = None,
+    layout: Layout | None = None,
+) -> TwoSampleResult:
+    r"""Permutation test of whether `x` and `y` come from the same distribution.
+
+    Without a cost, an aggregate of many statistics (kernels of all columns at several bandwidths,
+    single columns, pairs of columns) gives one p-value; see
+    `kermix.two_sample.aggregate.aggregate_rows`, whose result is in `aggregate`. It has no
+    settings: with `variances`, a `kernel`, a `form` or a `ridge` but no cost, the cost is `"svd"`.
+
+    The p-value is $(1 + \#\{T_b \ge T\}) / (1 + B)$ over `B` random permutations of the labels, so
+    under the null hypothesis it is at most $\alpha$ with probability at most $\alpha$, whatever
+    the sample size. With several variances each labelling gets a p-value for each of them among
+    all labellings; these are combined (Cauchy) and the combination is ranked among the same
+    labellings, which keeps the level exactly.
+
+    Let $\phi$ be features of the pooled sample with $K = \phi \cdot \phi$,
+    $\lambda_i$ their second moments and `D` (or `m`) the difference of the two samples'
+    second (first) moments. Large statistics mean different samples:
+
+    | cost       | `form="local"`                          | `form="exact"`             |
+    | ---------- | --------------------------------------- | -------------------------- |
+    | `"svd"`    | $\sum D_{ij}^2 / (\lambda_i+\lambda_j)$ | one minus the fidelity     |
+    | `"matrix"` | $\sum D_{ij}^2$                         | minus the normalized trace |
+    | `"vector"` | $\sum m_i^2$                            | minus the normalized cost  |
+    | `"scalar"` | Cauchy-Schwarz divergence               | the same                   |
+    | `"mmd"`    | squared maximum mean discrepancy        | the same                   |
+    | `"energy"` | energy distance (no variance)           | the same                   |
+
+    The local form of the SVD cost is its second-order expansion where the samples agree (the Bures
+    metric): a fixed quadratic form, so a thousand permutations are one matrix product. `ridge`
+    whitens the features of the first three by $(\lambda_i + \epsilon)^{-1/2}$ first, as in the
+    matrix cost and Property 9: fine structure then counts as much as coarse, which gives them
+    power against differences in shape. With `ridge=None` the features are those of the kernel. For
+    a shift of the mean, heavy tails and small real tables, `"energy"` and `"mmd"` have far more
+    power than these three.
+
+    Whatever is chosen from the data (variances, landmarks, features) depends on the pooled rows of
+    both samples, and neither on their labels nor on their order; statistics that differ only by
+    rounding are ties, which count against a difference.
+
+    Args:
+        x: One sample, a tensor or an array of numbers.
+        y: The other.
+        cost: Which statistic; None for the aggregate.
+        variances: One or several variances, or `"auto"`: `variance_grid`.
+        permutations: Number of permutations.
+        seed: Seed of the permutations, or a generator.
+        groups: Group labels of the points of `x` and `y`; whole groups are permuted. For points
+            that are not independent, such as repeated measurements.
+        weights_x: Weights of `x`, only together with those of `y`. A point keeps its weight when
+            it is permuted: the test is whether points and their weights come from the same
+            distribution. Both must be on one scale, and not divided by their sums or means.
+        weights_y: Weights of `y`.
+        form: The local form or the cost itself (slower; its matrices are decomposed for each
+            permutation).
+        ridge: Ridge of the whitening, relative to the kernel's diagonal, or None for no whitening.
+            `"auto"`: 1e-4 for the Gaussian kernel, None for another `kernel`: in the feature space
+            of a rough kernel, such as the Laplace kernel, all points are nearly independent, and
+            whitening leaves no power.
+        kernel: Another kernel than the Gaussian, such as `kermix.LaplaceKernel`, or a function of
+            two sets of points that returns their Gram matrix; or several, which are combined like
+            variances. Then omit `variances`. Parameters that a kernel takes from the data come
+            from both samples together.
+        layout: Which columns are codes, if rows are mixed (`kermix.kernels.distances.Layout`).
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> x, y = torch.randn(2, 100, 2, generator=generator)
+        >>> two_sample_test(x, y + 1).pvalue < 0.01, two_sample_test(x, y).pvalue > 0.05
+        (True, True)
+    """
+    x, y = _as_numbers(x), _as_numbers(y)
+    weights_x = None if weights_x is None else _as_numbers(weights_x)
+    weights_y = None if weights_y is None else _as_numbers(weights_y)
+    asked = (isinstance(variances, str), kernel is None, form == "local", ridge == "auto")
+    if cost is None and all(asked):
+        return _aggregate(x, y, permutations, seed, groups, weights_x, weights_y, layout)
+    cost = "svd" if cost is None else cost
+    check_option("cost", cost, COSTS)
+    check_option("form", form, ("local", "exact"))
+    kernels = _given_kernels(kernel, cost, variances)
+    if ridge == "auto":
+        ridge = None if any(isinstance(k, PointKernel) for k in kernels) else GAUSSIAN_RIDGE
+    if ridge is not None:
+        checked_ridge(ridge)
+    _check_sets(x, y)
+    with torch.autocast(x.device.type, enabled=False):
+        generator = own_generator(seed)
+        labels = labellings(len(x), len(y), permutations, generator, groups).to(x.device)
+        weights = _pooled_weights(x, y, weights_x, weights_y)
+        pooled = _Pooled.of(x, y, labels, weights)
+        grid: tuple[float, ...] = ()
+        if cost != "energy" and not kernels:
+            grid = _grid(variances, pooled.rows, layout)
+        kernels = [k.fitted(pooled.rows) if isinstance(k, PointKernel) else k for k in kernels]
+        used: list[GaussianKernel | PointKernel] = kernels or [
+            mixed_kernel(pooled.points, layout, v) for v in grid
+        ]
+        rankings, method = _rankings(cost, form, ridge, pooled, used, generator, layout)
+        named = f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method
+        sizes = len(x), len(y)
+        values, noises, orders = zip(
+            *((r.values, r.noise, r.order) for r in rankings), strict=True
+        )
+        found = ranked(list(values), cost, grid, sizes, named, noises, orders)
+        return replace(found, kernels=tuple(str(k) for k in kernels))
+
+
+def _as_numbers(given: Any) -> Tensor:
+    """Arrays, and whole numbers, as tensors of real numbers; anything else as it is."""
+    if isinstance(given, np.ndarray) and given.dtype.kind in "fiub":
+        given = torch.from_numpy(np.ascontiguousarray(given))
+    if isinstance(given, Tensor) and not (given.is_floating_point() or given.is_complex()):
+        return given.double()
+    return given
+
+
+def _check_sets(x: Tensor, y: Tensor) -> None:
+    check_pair(x, y)
+    if x.ndim != 2 or y.ndim != 2:
+        raise ShapeError(
+            f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; a test compares two sets "
+            "of points, each of shape (points, dimension)."
+        )
+
+
+def _aggregate(
+    x: Tensor,
+    y: Tensor,
+    permutations: int,
+    seed: Seed,
+    groups: tuple[Tensor, Tensor] | None,
+    weights_x: Tensor | None,
+    weights_y: Tensor | None,
+    layout: Layout | None,
+) -> TwoSampleResult:
+    _check_sets(x, y)
+    found = aggregate_rows(
+        torch.cat([x.cpu().double(), y.cpu().double()]),
+        len(x),
+        layout=layout,
+        permutations=permutations,
+        seed=seed,
+        groups=groups,
+        weights=_pooled_weights(x, y, weights_x, weights_y),
+    )
+    return TwoSampleResult(
+        statistic=found.statistic,
+        pvalue=found.pvalue,
+        cost="aggregate",
+        variances=(),
+        statistics=tuple(s.statistic for s in found.statistics),
+        pvalues=tuple(s.pvalue for s in found.statistics),
+        permutations=found.permutations,
+        n=len(x),
+        m=len(y),
+        method=found.method,
+        null=found.null,
+        kernels=tuple(s.name for s in found.statistics),
+        aggregate=found,
+    )
+
+
+@dataclass(frozen=True)
+class _Pooled:
+    """Both samples as one: distinct rows in an order that depends on their values alone.
+
+    Whatever is computed from `points` is then the same for every labelling, to the last bit, and
+    labellings that exchange copies of a row are ties.
+    """
+
+    rows: Tensor  # (N, d), of x and then of y
+    points: Tensor  # (U, d)
+    shares: Tensor | None  # (U,), weights of the points; None if each is one row of weight 1
+    sides: tuple[Tensor, Tensor]  # (P, U) each: weights of the points on both sides
+    sizes: tuple[int, int]  # rows of x and of y
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, labels: Tensor, weights: Tensor | None) -> "_Pooled":
+        dtype = solve_dtype(x.device)
+        # Adding zero makes minus zero zero.
+        rows = torch.cat([x.to(dtype), y.to(dtype)]) + 0.0
+        kept, place = distinct_rows(rows)
+        share = rows.new_ones(len(rows)) if weights is None else weights.to(dtype)
+        sides = [
+            share.new_zeros(len(labels), len(kept)).index_add_(1, place, side * share)
+            for side in (labels, ~labels)
+        ]
+        tiny = torch.finfo(dtype).tiny
+        a, b = (side / side.sum(1, keepdim=True).clamp(min=tiny) for side in sides)
+        plain = weights is None and len(kept) == len(rows)
+        shares = None if plain else share.new_zeros(len(kept)).index_add_(0, place, share)
+        return cls(rows, rows[kept], shares, (a, b), (len(x), len(y)))
+
+
+def _rankings(
+    cost: TestCost,
+    form: TestForm,
+    ridge: float | None,
+    pooled: _Pooled,
+    kernels: Sequence[GaussianKernel | PointKernel],
+    generator: torch.Generator,
+    layout: Layout | None,
+) -> tuple[list[Ranking], str]:
+    """Statistics of all labellings for each kernel, and how they were found."""
+    points, sides = pooled.points, pooled.sides
+    if cost == "energy":
+        return [energy_ranking(points, *sides, layout)], "distances"
+    found, method = [], "gram matrix"
+    for kernel in kernels:
+        terms = (
+            kernel.cross_terms(points.shape[-1]) if isinstance(kernel, GaussianKernel) else kernel
+        )
+        if cost == "scalar":
+            found.append(scalar_ranking(points, terms, *sides))
+        elif cost == "mmd":
+            found.append(mmd_ranking(gram_blocks(points, terms), *sides))
+        else:
+            features, method = pooled_features(points, kernel, pooled.shares, generator)
+            if isinstance(kernel, PointKernel):
+                features = features.divided(_mean_diagonal(kernel, points))
+            features = features.whitened(ridge)
+            found.append(moment_ranking(cost, form, features, *sides, pooled.sizes))
+    return found, method
+
+
+def _mean_diagonal(kernel: PointKernel, points: Tensor) -> float:
+    """What a ridge is relative to."""
+    mean = float(kernel.diagonal(points).mean())
+    return mean if mean > 0 else 1.0
+
+
+def _given_kernels(
+    kernel: AnyKernel | Sequence[AnyKernel] | None, cost: str, variances: object
+) -> list[GaussianKernel | PointKernel]:
+    if kernel is None:
+        return []
+    if cost == "energy":
+        raise OptionError("kernel is given with cost='energy', which has no kernel; use 'mmd'.")
+    if not isinstance(variances, str):
+        raise OptionError("variances and kernel are both given; give only one.")
+    several = list(kernel) if isinstance(kernel, Sequence) else [kernel]
+    if not several:
+        raise OptionError("kernel is an empty list; give at least one kernel.")
+    return [k if isinstance(k, GaussianKernel) else as_point_kernel(k) for k in several]
+
+
+def ranked(
+    rows: list[Tensor],  # (permutations + 1,) each
+    cost: str,
+    grid: tuple[float, ...],
+    sizes: tuple[int, int],
+    method: str,
+    noises: Sequence[float] | None = None,
+    orders: Sequence[Tensor | None] | None = None,
+) -> TwoSampleResult:
+    """A result from statistics of all labellings, one row for each variance, the given first.
+
+    Statistics that are no further apart than their rounding error (`noises`, for each row; a
+    little above the precision of its largest number, if not given) are ties. Where a row cannot
+    hold the digits by which it differs, `orders` has what is ranked instead.
+    """
+    given = [float(row[0]) for row in rows]
+    noises = [PRECISION * _largest(row) for row in rows] if noises is None else noises
+    orders = [None] * len(rows) if orders is None else orders
+    table = torch.stack(
+        [
+            tied(row.double(), noise) if order is None else order.double()
+            for row, noise, order in zip(rows, noises, orders, strict=True)
+        ]
+    )
+    total = combined(table)
+    alone = len(rows) == 1
+    return TwoSampleResult(
+        statistic=given[0] if alone else float(total[0]),
+        pvalue=float(pvalues(total)[0]),
+        cost=cost,
+        variances=grid,
+        statistics=tuple(given),
+        pvalues=tuple(pvalues(table)[:, 0].tolist()),
+        permutations=len(total) - 1,
+        n=sizes[0],
+        m=sizes[1],
+        method=method,
+        null=(rows[0].double() if alone else total)[1:].cpu(),
+    )
+
+
+def _largest(row: Tensor) -> float:
+    """Of the numbers that do not stand for infinity."""
+    sizes = row.double().abs()
+    return float(sizes[sizes < torch.finfo(row.dtype).max / 2].amax()) if len(sizes) else 0.0
+
+
+def variance_grid(
+    points: Tensor,  # (N, d)
+    count: int = 6,
+    layout: Layout | None = None,
+) -> tuple[float, ...]:
+    r"""Variances from the fine to the coarse structure of data, evenly spaced in the logarithm.
+
+    From the median squared distance to the $\sqrt N$-th neighbour to half the median
+    squared distance, both divided by twice the dimension; at most 1000 points are looked at.
+
+    Example:
+        >>> [round(v, 3) for v in variance_grid(torch.linspace(0, 1, 101)[:, None], 3)]
+        [0.002, 0.006, 0.023]
+    """
+    coarse = float(bandwidth(points, layout=layout)) / 2
+    seen = points[symmetric_subset(points, GRID_POINTS)]
+    rank = math.ceil(math.sqrt(len(seen)))
+    squares = squared_distances(seen, seen, True, layout)
+    squares = squares.sort(1).values[:, min(rank, len(seen) - 1)]
+    d = points.shape[1] if layout is None else layout.columns
+    fine = float(squares[squares > 0].median()) / (2 * d) if squares.any() else 0.0
+    if not 0 < fine < coarse or count == 1:
+        return (coarse,)
+    ratio = (coarse / fine) ** (1 / (count - 1))
+    return tuple(fine * ratio**k for k in range(count))
+
+
+def _grid(
+    variances: Sequence[float] | float | Literal["auto"], pooled: Tensor, layout: Layout | None
+) -> tuple[float, ...]:
+    if isinstance(variances, str):
+        check_option("variances", variances, ("auto",))
+        return variance_grid(pooled, layout=layout)
+    return tuple(float(v) for v in GaussianKernel(variances).v_p)
+
+
+def _pooled_weights(
+    x: Tensor, y: Tensor, weights_x: Tensor | None, weights_y: Tensor | None
+) -> Tensor | None:
+    """Weights of all rows on one scale, so that a row and its weight can change sides."""
+    if weights_x is None and weights_y is None:
+        return None
+    if weights_x is None or weights_y is None:
+        given, missing = ("weights_x", "y") if weights_y is None else ("weights_y", "x")
+        raise WeightError(
+            f"{given} is given, but no weights of {missing}: a row keeps its weight when labels "
+            f"are exchanged, and rows of {missing} have none, so the p-value would be wrong. Give "
+            f"weights of both, on one scale; or draw rows of {given[-1]} in proportion to their "
+            "weights (torch.multinomial) and test these without weights."
+        )
+    sides = [("weights_x", weights_x, x), ("weights_y", weights_y, y)]
+    for name, weights, points in sides:
+        check_weights(name, weights, points)
+    parts = [weights.double() for _, weights, _ in sides]
+    if all(bool((p == p[0]).all()) for p in parts):
+        return None  # whatever their sums
+    for name, of in (("sum", torch.sum), ("mean", torch.mean)):
+        divided = [len(p) > 1 and abs(float(of(p)) - 1) < DIVIDED for p in parts]
+        if all(divided) or (name == "sum" and any(divided)):
+            names = " and ".join(n for (n, _, _), d in zip(sides, divided, strict=True) if d)
+            raise WeightError(
+                f"The {name} of {names} is 1: weights that were divided by their {name} no longer "
+                "belong to their rows alone, and a row keeps its weight when labels are "
+                "exchanged, so the p-value would be wrong. Give the weights of both as they were "
+                "before, on one scale."
+            )
+    weights = torch.cat(parts)
+    return weights / weights.max()
