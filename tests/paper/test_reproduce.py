@@ -25,12 +25,21 @@ from kermix.paper import (
     measure,
     prior,
     remarks,
+    toy,
 )
 from kermix.paper import singular_functions as functions
 from kermix.paper.artefact import read_record
 from kermix.paper.catalogue import ARTEFACTS, chosen, records_in, write_page
 
 SMALL = {
+    "fig-toy": (
+        toy,
+        {
+            "training": toy.ToyTraining(
+                seeds=2, steps=3, batch_size=16, width=8, samples=100, compared=60
+            )
+        },
+    ),
     "fig-generation": (
         generation,
         {

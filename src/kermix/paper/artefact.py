@@ -8,10 +8,10 @@ Statements of the paper that several of its figures bear on, so that each counts
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kermix.errors import RunError
 from kermix.files import whole_file
@@ -42,11 +42,11 @@ __all__ = [
     "Claim",
     "Record",
     "Rows",
+    "State",
     "Tick",
     "files_of",
     "ignore",
     "read_record",
-    "svd_is_best",
 ]
 
 NO_DIFFICULTIES = "No difficulties in fitting toy 2D data and images such as MNIST and CelebA."
@@ -66,6 +66,8 @@ CONSISTENT = "The shapes of left and right singular functions are consistent."
 ROOT_VECTORS = "For q = p, the eigenvectors are left singular vectors of C (Eq. 20)."
 NUCLEAR_BOUND = "The nuclear norm is bounded, and the bound is tight when q = p (Eq. 19)."
 SAMPLES_SVD = "The SVD of P_FG is the decomposition under p and q (Property 8, Eq. 16)."
+
+State: TypeAlias = Literal["judged", "tie", "not counted"]
 
 
 @dataclass(frozen=True)
@@ -93,16 +95,28 @@ class Claim:
     holds: bool
     ours: bool = False
     statement: str = ""
+    state: State = "judged"
+    why: str = ""
+    seeds: int = 0
+    intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
-        """`Confirmed` or `NOT confirmed`."""
+        """`Confirmed`, `NOT confirmed`, `Tie` or `Not counted`."""
+        if self.state != "judged":
+            return {"tie": "Tie", "not counted": "Not counted"}[self.state]
         return "Confirmed" if self.holds else "NOT confirmed"
 
     @property
     def evidence(self) -> str:
-        """The numbers as text."""
-        return ", ".join(f"{name} {value:.4g}" for name, value in self.numbers.items())
+        """The numbers as text, with their intervals, the seeds, and what was not counted."""
+        parts = [
+            f"{name} {value:.4g}"
+            + (" ({:.3g} to {:.3g})".format(*self.intervals[name]) if name in self.intervals else "")
+            for name, value in self.numbers.items()
+        ]
+        parts += [f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"] if self.seeds else []
+        return ", ".join(parts) + (f"; {self.why}" if self.why else "")
 
     def sentence(self) -> str:
         """The verdict, the claim, the rule and the numbers."""
@@ -111,22 +125,13 @@ class Claim:
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and text."""
         plain = {name: float(value) for name, value in self.numbers.items()}
-        return {**asdict(self), "numbers": plain, "holds": bool(self.holds)}
+        ends = {name: [float(end) for end in both] for name, both in self.intervals.items()}
+        return {**asdict(self), "numbers": plain, "holds": bool(self.holds), "intervals": ends}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Claim":
         """The inverse of `as_json`."""
         return cls(**content)
-
-
-def svd_is_best(found: Mapping[str, float], sign: int) -> bool:
-    """Whether the SVD cost has the most (sign 1) or the least (-1) of all costs.
-
-    Example:
-        >>> svd_is_best({"svd": 0.1, "scalar": 0.2}, -1)
-        True
-    """
-    return all(sign * found["svd"] > sign * found[name] for name in found if name != "svd")
 
 
 Rows: TypeAlias = list[dict[str, Any]]

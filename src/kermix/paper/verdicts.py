@@ -1,0 +1,182 @@
+"""Verdicts over seeds: what an interval says, and where it says nothing, a tie.
+
+Every number that depends on a seed is judged by the 95 % interval of its mean over seeds (Student's
+t), and two costs by the interval of their differences, seed by seed, since they share data, noise
+and initial weights. A claim is confirmed where the whole interval speaks for it, refuted where the
+whole interval speaks against it, and a tie otherwise.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import mean, stdev
+from typing import Any
+
+from kermix.paper.artefact import Claim
+
+__all__ = ["Spread", "best", "decided", "differences", "ratio_claim", "spread"]
+
+# Student's 0.975 quantiles for 1 to 30 degrees of freedom; a table, as SciPy is an extra.
+QUANTILES = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds and its 95 % interval; of one seed, the interval is the whole line."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and interval of numbers, one for each seed.
+
+    Example:
+        >>> found = spread([1.0, 2.0, 3.0])
+        >>> round(found.low, 3), found.mean, round(found.high, 3)
+        (-0.484, 2.0, 4.484)
+    """
+    middle, count = mean(values), len(values)
+    if count < 2:
+        return Spread(middle, -math.inf, math.inf, count)
+    half = QUANTILES[min(count - 1, len(QUANTILES)) - 1] * stdev(values) / math.sqrt(count)
+    return Spread(middle, middle - half, middle + half, count)
+
+
+def differences(better: Sequence[float], worse: Sequence[float]) -> Spread:
+    """The interval of paired differences."""
+    return spread([a - b for a, b in zip(better, worse, strict=True)])
+
+
+def decided(
+    text: str,
+    rule: str,
+    tests: Mapping[str, Spread],
+    *,
+    least: float = 0.0,
+    strict: bool = False,
+    numbers: Mapping[str, float] | None = None,
+    **how: Any,
+) -> Claim:
+    """A claim that holds if every test is at least `least`, or with `strict` above it.
+
+    Args:
+        text: The claim.
+        rule: In words.
+        tests: What has to be large, by name.
+        least: How large.
+        strict: Whether the level itself speaks for nothing.
+        numbers: To show besides.
+        how: Further fields of the claim.
+    """
+    holds = all(t.low > least if strict else t.low >= least for t in tests.values())
+    against = any(t.high < least for t in tests.values())
+    return Claim(
+        text,
+        rule,
+        {**(numbers or {}), **{name: t.mean for name, t in tests.items()}},
+        holds,
+        state="judged" if holds or against else "tie",
+        seeds=min(t.seeds for t in tests.values()),
+        intervals={name: (t.low, t.high) for name, t in tests.items() if t.seeds > 1},
+        **how,
+    )
+
+
+def ratio_claim(
+    text: str,
+    rule: str,
+    values: Mapping[str, Sequence[float]],
+    factor: float,
+    *,
+    floor: float = 0.0,
+    **how: Any,
+) -> Claim:
+    """A claim that positive numbers lie within a factor of each other, pair by pair.
+
+    Args:
+        text: The claim.
+        rule: In words.
+        values: By name, a number for each seed.
+        factor: The largest allowed.
+        floor: What is smaller counts as this.
+        how: Further fields of the claim.
+    """
+    logs = {name: [math.log(max(v, floor)) for v in own] for name, own in values.items()}
+    tests = {f"{a} / {b}": differences(logs[a], logs[b]) for a, b in combinations(values, 2)}
+    most = math.log(factor)
+    holds = all(-most <= t.low and t.high <= most for t in tests.values())
+    against = any(t.low > most or t.high < -most for t in tests.values())
+    return Claim(
+        text,
+        rule,
+        {name: mean(own) for name, own in values.items()}
+        | {name: math.exp(t.mean) for name, t in tests.items()},
+        holds,
+        state="judged" if holds or against else "tie",
+        seeds=min(t.seeds for t in tests.values()),
+        intervals={name: (math.exp(t.low), math.exp(t.high))
+                   for name, t in tests.items() if t.seeds > 1},
+        **how,
+    )  # fmt: skip
+
+
+def best(
+    text: str,
+    rule: str,
+    values: Mapping[str, Sequence[float]],
+    sign: int,
+    *,
+    data: Sequence[float] | None = None,
+    collapsed: Sequence[str] = (),
+    favourite: str = "svd",
+    **how: Any,
+) -> Claim:
+    """Whether one cost is better than every other, by paired differences over seeds.
+
+    Costs that collapsed are not compared with. Where real data are worse than a cost's samples, or
+    the favourite itself collapsed, the reading says nothing, and is not counted.
+
+    Args:
+        text: The claim.
+        rule: In words, what is better.
+        values: By cost, a number for each seed.
+        sign: 1 if much is better, -1 if little is.
+        data: The same of real data.
+        collapsed: Costs whose trainings failed.
+        favourite: Whose victory is claimed.
+        how: Further fields of the claim.
+    """
+    rest = [name for name in values if name != favourite and name not in collapsed]
+    numbers = {name: mean(own) for name, own in values.items()}
+    why = ""
+    if data is not None:
+        numbers["data"] = mean(data)
+        one = data if len(data) > 1 else [data[0]] * len(values[favourite])
+        won = [
+            name for name in (favourite, *rest)
+            if spread([sign * (v - d) for v, d in zip(values[name], one, strict=True)]).low > 0
+        ]  # fmt: skip
+        why = f"real data lose against {', '.join(won)}" if won else ""
+    if favourite in collapsed:
+        why = f"{favourite} collapsed" if rest else "all collapsed"
+    elif not rest:
+        why = "all others collapsed"
+    tests = {
+        f"{favourite} against {name}": differences(
+            [sign * v for v in values[favourite]], [sign * v for v in values[name]]
+        )
+        for name in rest
+    }
+    if why:
+        return Claim(text, rule, numbers, False, state="not counted", why=why,
+                     seeds=len(values[favourite]), **how)  # fmt: skip
+    left_out = f"{', '.join(collapsed)} collapsed, not compared with" if collapsed else ""
+    return decided(text, rule, tests, strict=True, numbers=numbers, why=left_out, **how)
