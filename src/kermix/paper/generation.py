@@ -46,7 +46,7 @@ from kermix.paper.artefact import (
     ignore,
 )
 from kermix.paper.plots import BLUE, COST_COLOURS, GREY, INK_COLOUR, ORANGE, bare, sheet
-from kermix.paper.verdicts import best, decided, differences, ratio_claim, spread
+from kermix.paper.verdicts import best, decided, ratio_claim, spread
 from kermix.training.loop import Forward, Task, Trainer
 from kermix.training.schedules import learning_rate
 
@@ -374,10 +374,12 @@ def claims(rows: Rows) -> list[Claim]:
                 text,
                 "energy distance at least five times that of the worst of the four costs, and at "
                 "most five modes",
-                {f"distance of {n} less five times the worst": differences(
-                    own, [5 * w for w in worst]) for n, own in distances.items()}
-                | {f"5 less modes of {n}": spread([5 - m for m in own])
-                   for n, own in covered.items()},
+                {f"distance of {n} over that of the worst": spread(
+                    [d / w for d, w in zip(own, worst, strict=True)]
+                ) for n, own in distances.items()}
+                | {f"modes of {n}": spread(own) for n, own in covered.items()},
+                least={f"distance of {n} over that of the worst": 5 for n in names},
+                most={f"modes of {n}": 5 for n in names},
                 statement=text,
             )
         )  # fmt: skip

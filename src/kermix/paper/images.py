@@ -252,14 +252,14 @@ def claims(name: str, variance: float, rows: Rows) -> list[Claim]:
         return {m: [row[key] for row in trained if row["method"] == m] for m in COSTS}
 
     energy, limit = values("energy"), OF_MEAN_IMAGE * data["energy of the mean image"]
-    tests = {f"{limit:.4g} less energy, {m}": spread([limit - e for e in own])
-             for m, own in energy.items()}  # fmt: skip
+    tests = {f"energy, {m}": spread(own) for m, own in energy.items()}
+    most, least = dict.fromkeys(tests, limit), {}
     collapsed = {m for m, own in energy.items() if mean(own) > 2 * limit}
     rule = "energy distance to test images at most a quarter of that of the mean image"
     if trained[0].get("least frequent class") is not None:
         rarest = values("least frequent class")
-        tests |= {f"rarest class, {m}, less {LEAST_SHARE:g}": spread([s - LEAST_SHARE for s in own])
-                  for m, own in rarest.items()}  # fmt: skip
+        shares = {f"rarest class, {m}": spread(own) for m, own in rarest.items()}
+        tests, least = tests | shares, dict.fromkeys(shares, LEAST_SHARE)
         collapsed |= {m for m, own in rarest.items() if max(own) == 0}
         rule += ", and at least 1 % of the samples in each class; for each cost"
     readings = (
@@ -270,7 +270,8 @@ def claims(name: str, variance: float, rows: Rows) -> list[Claim]:
     return [
         decided(
             f"There are no difficulties in fitting images with any of the four costs ({where}).",
-            rule, tests, statement=NO_DIFFICULTIES,
+            rule, tests, least=least, most=most, numbers={"limit": limit},
+            statement=NO_DIFFICULTIES,
         ),
         *(
             best(

@@ -10,7 +10,7 @@ Formulas are in `kermix.paper.formula_checks`.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from kermix.paper.artefact import Artefact, Claim, Rows, Tick, ignore
 from kermix.paper.formula_checks import SAMPLES, Numbers, V, formula_claims, formulas
 from kermix.paper.generation import (
     DEVIATION,
+    FLOOR,
     NOISE,
     STATES,
     GenerationTraining,
@@ -35,6 +36,7 @@ from kermix.paper.generation import (
     train,
 )
 from kermix.paper.plots import BLUE, GREY, INK_COLOUR, ORANGE, sheet
+from kermix.paper.verdicts import decided, differences, ratio_claim, spread
 from kermix.training.loop import Trainer
 
 if TYPE_CHECKING:
@@ -113,7 +115,7 @@ def run(
         },
         tables={"trainings": list(summary.values()), "seeds": rows, "largest entries": largest,
                 "formulas": [dict(found)]},
-        claims=claims(summary, largest, found),
+        claims=claims(rows, largest, found),
         notes=[
             "The optimality of Property 9 is read as: of all sums of products of the two sets of "
             "Gaussians, the least squared distance to the identity."
@@ -171,54 +173,70 @@ def _largest_entries(dimension: int) -> dict[str, float]:
     }
 
 
-def claims(
-    summary: Mapping[str, Numbers], largest: Sequence[Numbers], found: Numbers
-) -> list[Claim]:
+def claims(rows: Rows, largest: Sequence[Numbers], found: Numbers) -> list[Claim]:
     """Judge what the text says.
 
     Args:
-        summary: Means over seeds of each training.
+        rows: The numbers of each training and seed.
         largest: Largest entries of Gram matrices, by dimension.
         found: What `formulas` returns.
     """
-    return [*_training_claims(summary, largest), *formula_claims(found)]
+    return [*_training_claims(rows, largest), *formula_claims(found)]
 
 
 def judged(tables: Mapping[str, Rows]) -> list[Claim]:
     """The claims of recorded numbers, by the rules of today."""
-    summary = {row["training"]: row for row in tables["trainings"]}
-    return claims(summary, tables["largest entries"], tables["formulas"][0])
+    return claims(tables["seeds"], tables["largest entries"], tables["formulas"][0])
 
 
-def _training_claims(summary: Mapping[str, Numbers], largest: Sequence[Numbers]) -> list[Claim]:
-    excess = {form: summary[f"form {form}"]["excess nll"] for form in FORMS}
-    modes = {f"modes, {form}": summary[f"form {form}"]["modes"] for form in FORMS}
-    good = {f"v {v:g}": summary[f"v {v:g}"]["good samples"] for v in VARIANCES}
-    covered = {f"modes, v {v:g}": summary[f"v {v:g}"]["modes"] for v in VARIANCES}
-    shares, last = list(good.values()), largest[-1]
-    divided, undivided = (summary[k]["energy distance"] for k in ("divided", "undivided"))
+def _training_claims(rows: Rows, largest: Sequence[Numbers]) -> list[Claim]:
+    def values(key: str, name: str) -> list[float]:
+        return [row[key] for row in rows if row["training"] == name]
+
+    excess = {form: values("excess nll", f"form {form}") for form in FORMS}
+    modes = {f"modes, {form}": mean(values("modes", f"form {form}")) for form in FORMS}
+    good = [values("good samples", f"v {v:g}") for v in VARIANCES]
+    falls = {
+        f"v {a:g} against {b:g}": differences(x, y)
+        for (a, b), (x, y) in zip(
+            itertools.pairwise(VARIANCES), itertools.pairwise(good), strict=True
+        )
+    }
+    shares = {f"good samples, v {v:g}": mean(own) for v, own in zip(VARIANCES, good, strict=True)}
+    last = largest[-1]
+    ratio = [
+        b / a for a, b in zip(values("energy distance", "divided"),
+                              values("energy distance", "undivided"), strict=True)
+    ]  # fmt: skip
+    same = ratio_claim(
+        "Trace, log-determinant and data-fixed trace of the matrix-matrix cost are "
+        "interchangeable.",
+        "excess negative log-likelihoods within a factor of two of each other, and at least "
+        "nine modes each",
+        excess,
+        2,
+        floor=FLOOR,
+        statement=INTERCHANGEABLE,
+    )
+    found = min(modes.values()) >= 9
     return [
-        Claim(
-            "Trace, log-determinant and data-fixed trace of the matrix-matrix cost are "
-            "interchangeable.",
-            "excess negative log-likelihoods within a factor of two of each other, and at least "
-            "nine modes each",
-            excess | modes,
-            max(excess.values()) <= 2 * min(excess.values()) and min(modes.values()) >= 9,
-            statement=INTERCHANGEABLE,
-        ),
-        Claim(
+        replace(same, holds=same.holds and found, state=same.state if found else "judged",
+                numbers={**same.numbers, **modes}),
+        decided(
             "A small variance is a must (read as: each larger variance draws fewer good samples).",
-            "good samples fall with each variance",
-            good,
-            all(a > b for a, b in itertools.pairwise(shares)),
+            "good samples fall with each variance, by paired differences",
+            falls,
+            least=0,
+            strict=True,
+            numbers=shares,
             statement=SMALL,
         ),
-        Claim(
+        decided(
             "A small variance is a must (read as: with a large one the fit fails).",
             "with v = 1 at most half of the modes",
-            {**covered, "good samples, v 1": good["v 1"]},
-            covered["modes, v 1"] <= STATES / 2,
+            {"modes, v 1": spread(values("modes", "v 1"))},
+            most=STATES / 2,
+            numbers=shares,
             statement=SMALL,
         ),
         Claim(
@@ -230,16 +248,16 @@ def _training_claims(summary: Mapping[str, Numbers], largest: Sequence[Numbers])
             last["divided"] > 0.1 and last["undivided"] == 0,
             statement=DIVISION,
         ),
-        Claim(
+        decided(
             "Dividing distances by the dimension is crucial in high dimensions (read as: for "
             "training, the cost being computed in log space).",
             f"in 64 dimensions and for the same v = {V_WIDE}, at least twice the energy distance "
             "without",
-            {"divided": divided, "undivided": undivided},
-            undivided >= 2 * divided,
+            {"energy distance without over with": spread(ratio)},
+            least=2,
             statement=DIVISION,
         ),
-    ]
+    ]  # fmt: skip
 
 
 def _figure(summary: Mapping[str, Numbers], largest: Sequence[Numbers]) -> "Figure":

@@ -7,11 +7,11 @@ whole interval speaks against it, and a tie otherwise.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, TypeAlias
 
 from kermix.paper.artefact import Claim
 
@@ -55,39 +55,54 @@ def differences(better: Sequence[float], worse: Sequence[float]) -> Spread:
     return spread([a - b for a, b in zip(better, worse, strict=True)])
 
 
+Level: TypeAlias = float | Mapping[str, float]
+
+
 def decided(
     text: str,
     rule: str,
     tests: Mapping[str, Spread],
     *,
-    least: float = 0.0,
+    least: Level = -math.inf,
+    most: Level = math.inf,
     strict: bool = False,
     numbers: Mapping[str, float] | None = None,
     **how: Any,
 ) -> Claim:
-    """A claim that holds if every test is at least `least`, or with `strict` above it.
+    """A claim that holds if every number is at least `least` and at most `most`.
 
     Args:
         text: The claim.
         rule: In words.
-        tests: What has to be large, by name.
-        least: How large.
-        strict: Whether the level itself speaks for nothing.
+        tests: The numbers, by name.
+        least: The lower level, one for all or by name.
+        most: The upper level, likewise.
+        strict: Whether the lower level itself is too low.
         numbers: To show besides.
         how: Further fields of the claim.
     """
-    holds = all(t.low > least if strict else t.low >= least for t in tests.values())
-    against = any(t.high < least for t in tests.values())
+    low, high = (_levels(level, tests, side) for level, side in ((least, -1), (most, 1)))
+    holds = all(
+        (t.low > low[n] if strict else t.low >= low[n]) and t.high <= high[n]
+        for n, t in tests.items()
+    )
+    against = any(t.high < low[n] or t.low > high[n] for n, t in tests.items())
     return Claim(
         text,
         rule,
-        {**(numbers or {}), **{name: t.mean for name, t in tests.items()}},
+        {**{name: t.mean for name, t in tests.items()}, **(numbers or {})},
         holds,
         state="judged" if holds or against else "tie",
         seeds=min(t.seeds for t in tests.values()),
         intervals={name: (t.low, t.high) for name, t in tests.items() if t.seeds > 1},
         **how,
     )
+
+
+def _levels(level: Level, names: Iterable[str], side: int) -> dict[str, float]:
+    if isinstance(level, Mapping):
+        return {name: level.get(name, side * math.inf) for name in names}
+    return dict.fromkeys(names, level)
 
 
 def ratio_claim(
@@ -179,4 +194,4 @@ def best(
         return Claim(text, rule, numbers, False, state="not counted", why=why,
                      seeds=len(values[favourite]), **how)  # fmt: skip
     left_out = f"{', '.join(collapsed)} collapsed, not compared with" if collapsed else ""
-    return decided(text, rule, tests, strict=True, numbers=numbers, why=left_out, **how)
+    return decided(text, rule, tests, least=0, strict=True, numbers=numbers, why=left_out, **how)
