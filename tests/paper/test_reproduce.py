@@ -17,6 +17,7 @@ from kermix.data.images import labelled
 from kermix.errors import DownloadError, ImageError, KermixError, OptionError, RunError
 from kermix.paper import (
     artefact,
+    as_written,
     classification,
     generation,
     identity,
@@ -78,6 +79,10 @@ SMALL = {
         classification,
         {"quick": True, "seeds": 1, "epochs": 1, "width": 8, "depth": 1, "output_width": 8},
     ),
+    "table-as-written": (
+        as_written,
+        {"quick": True, "seeds": 1, "epochs": 1, "width": 8, "output_width": 8},
+    ),
 }
 CLAIMS = {
     "fig-generation": 7, "fig-measure": 7, "fig-identity": 9, "fig-singular-functions": 5,
@@ -90,6 +95,7 @@ def artefacts():
     """Each one computed at a size that takes a moment."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classification, "QUICK_IMAGES", 300)
+        patch.setattr(as_written, "QUICK_IMAGES", 300)
         patch.setattr("kermix.networks.scaled.CENTRES_OF_A_DENSITY", 200)
         return {name: module.run(**options) for name, (module, options) in SMALL.items()}
 

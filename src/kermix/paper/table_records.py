@@ -19,6 +19,7 @@ from kermix.data.images.labelled import LabelledImages
 from kermix.images.classifier_settings import ClassifierSettings, preset
 from kermix.images.classifier_training import ClassifierTask
 from kermix.paper.artefact import Claim
+from kermix.paper.verdicts import Spread, decided, differences, spread
 from kermix.runs.provenance import environment, write_json
 from kermix.training.loop import Trainer
 
@@ -169,9 +170,9 @@ def _key(record: dict[str, Any]) -> tuple[Any, ...]:
     return (*(record[name] for name in KEY), extent)
 
 
-Accuracies: TypeAlias = Mapping[str, float]  # by column: a patch size, or "CNN"
-# By kind of training, set and column: mean train and test accuracy.
-Recorded: TypeAlias = dict[str, dict[str, dict[str, tuple[float, float]]]]
+Accuracies: TypeAlias = Mapping[str, Sequence[float]]  # of each seed, by column: a patch size, or "CNN"
+# By kind of training, set and column: train and test accuracies, one of each for a seed.
+Recorded: TypeAlias = dict[str, dict[str, dict[str, tuple[list[float], list[float]]]]]
 
 COLUMNS = (*map(str, PATCHES), "CNN")
 PAPER: dict[str, dict[str, float]] = {
@@ -197,6 +198,7 @@ FILES = (Path("results/table1.json"), Path("results/table1-as-written.json"))
 # How far the best patch may stay behind the CNN: the paper's own gap, rounded up.
 GAPS = {"mnist": 0.005, "cifar10": 0.1, "digits": 0.05}
 NEAR = 0.01  # as accurate as the paper
+CHANCE, HIGH = 0.1, 0.9  # the paper calls its .974 and .600 of pixels high; nine tenths of that
 PIXELS = "High accuracy even with pixel-level feature projections."
 RISE = "Table 1: patches are more accurate than pixels."
 TEST = "Table 1: test accuracies of patches of 1, 3, 5 and 7."
@@ -206,10 +208,10 @@ GAP = "Table 1: the gap between the CNN and patches of 7."
 
 
 def recorded(files: Sequence[Path] | None = None) -> tuple[Recorded, list[str]]:
-    """Mean accuracies of recorded cells by kind of training, and the files that there were.
+    """Accuracies of recorded cells by kind of training, and the files that there were.
 
     Of several augmentations of one cell the one with the most seeds counts, and of these the most
-    accurate. The CNN, of which the equations say nothing, is with them the one that had no
+    accurate; of several sizes of a network, the largest. The CNN, of which the equations say nothing, is with them the one that had no
     augmentation.
     """
     checkout = Path(__file__).parents[3]
@@ -224,10 +226,11 @@ def recorded(files: Sequence[Path] | None = None) -> tuple[Recorded, list[str]]:
                 key = (kind, cell["dataset"], column, cell["augmentation"])
                 groups.setdefault(key, []).append(cell)
     found: Recorded = {}
+    largest = {key: _largest(cells) for key, cells in groups.items()}
     for (kind, dataset, column, _), cells in sorted(
-        groups.items(), key=lambda item: (len(item[1]), mean(c["test_accuracy"] for c in item[1]))
+        largest.items(), key=lambda item: (len(item[1]), mean(c["test_accuracy"] for c in item[1]))
     ):
-        train, test = (mean(c[f"{part}_accuracy"] for c in cells) for part in ("train", "test"))
+        train, test = ([c[f"{part}_accuracy"] for c in cells] for part in ("train", "test"))
         found.setdefault(kind, {}).setdefault(dataset, {})[column] = (train, test)
     for dataset, cells_of in found.get(PLAIN, {}).items():
         for kind in (ELEMENT, VECTOR):
@@ -235,6 +238,11 @@ def recorded(files: Sequence[Path] | None = None) -> tuple[Recorded, list[str]]:
                 found[kind][dataset]["CNN"] = cells_of["CNN"]
     ordered = {kind: found[kind] for kind in KINDS if kind in found}
     return ordered, [str(file) for file in FILES if any(p.name == file.name for p in read)]
+
+
+def _largest(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    most = max(cell.get("parameters", 0) for cell in cells)
+    return [cell for cell in cells if cell.get("parameters", 0) == most]
 
 
 def _kind(cell: Mapping[str, Any]) -> str | None:
@@ -252,93 +260,113 @@ def claims(
 
     Args:
         dataset: Its name; for MNIST and CIFAR-10 the paper's own numbers count too.
-        accuracy: Test accuracy by column.
+        accuracy: Test accuracies by column; the CNN may be missing.
         kind: How the networks were trained, if not in this run.
-        train: Training accuracy by column.
+        train: Training accuracies by column.
     """
     name = NAMES.get(dataset, dataset) + (f"; {kind}" if kind else "")
     patches = [c for c in COLUMNS[:-1] if c in accuracy]
-    best = max(accuracy[c] for c in patches)
-    numbers = {f"patch {c}": accuracy[c] for c in patches} | {"CNN": accuracy["CNN"]}
     gap = GAPS.get(dataset, 0.05)
+    paper = PAPER.get(dataset)
+    high = 0.8 if paper is None else CHANCE + HIGH * (paper["1"] - CHANCE)
     found = [
-        Claim(
+        decided(
             f"Accuracy is high even with pixel-level feature projections ({name}).",
-            "patch 1 reaches the paper's test accuracy" if dataset in PAPER
-            else "patch 1 is at least 0.8, where chance is 0.1",
-            {"patch 1": accuracy["1"]}
-            | ({"paper": PAPER[dataset]["1"]} if dataset in PAPER else {}),
-            accuracy["1"] >= (PAPER[dataset]["1"] if dataset in PAPER else 0.8),
+            "patch 1 is at least 0.8, where chance is 0.1" if paper is None
+            else "patch 1 has at least nine tenths of what the paper's test accuracy has above "
+            "chance",
+            {"patch 1": spread(accuracy["1"])},
+            least=high,
+            numbers={"level": high} | ({} if paper is None else {"paper": paper["1"]}),
             statement=PIXELS,
         ),
-        Claim(
+        decided(
             f"Patches are more accurate than pixels ({name}).",
             "every larger patch has a higher test accuracy than patch 1",
-            numbers,
-            all(accuracy[c] > accuracy["1"] for c in patches if c != "1"),
+            {f"patch {c} less patch 1": _less(accuracy[c], accuracy["1"])
+             for c in patches if c != "1"},
+            least=0,
+            strict=True,
+            numbers={f"patch {c}": mean(accuracy[c]) for c in patches},
             statement=RISE,
         ),
-        Claim(
-            f"With patches the network is competitive with a CNN ({name}).",
-            f"the best patch is at most {gap:g} below the CNN",
-            {"best patch": best, "CNN": accuracy["CNN"]},
-            best >= accuracy["CNN"] - gap,
-            ours=True,
-        ),
-    ]  # fmt: skip
-    if dataset in PAPER:
-        found += _table_claims(dataset, name, accuracy, train or {}, kind)
-    return found
+    ]
+    if "CNN" in accuracy:
+        best = max(patches, key=lambda c: mean(accuracy[c]))
+        found.append(
+            decided(
+                f"With patches the network is competitive with a CNN ({name}).",
+                f"the best patch is at most {gap:g} below the CNN",
+                {"best patch less CNN": _less(accuracy[best], accuracy["CNN"])},
+                least=-gap,
+                numbers={"best patch": mean(accuracy[best]), "CNN": mean(accuracy["CNN"])},
+                ours=True,
+            )
+        )
+    if paper is not None:
+        found += _table_claims(dataset, name, accuracy, train or {})
+    return found  # fmt: skip
+
+
+def _less(a: Sequence[float], b: Sequence[float]) -> Spread:
+    """The interval of differences of seeds; where there are fewer of one, of the first."""
+    count = min(len(a), len(b))
+    return differences(a[:count], b[:count])
 
 
 def _table_claims(
-    dataset: str, name: str, accuracy: Accuracies, train: Accuracies, kind: str
+    dataset: str, name: str, accuracy: Accuracies, train: Accuracies
 ) -> list[Claim]:
     paper, taught = PAPER[dataset], PAPER_TRAIN[dataset]
     patches = [c for c in COLUMNS[:-1] if c in accuracy]
     found = [
-        Claim(
+        decided(
             f"The table's test accuracies ({name}).",
             "each patch size reaches the paper's test accuracy, less 0.005",
-            {f"patch {c}": accuracy[c] for c in patches}
-            | {f"paper {c}": paper[c] for c in patches},
-            all(accuracy[c] >= paper[c] - 0.005 for c in patches),
+            {f"patch {c}": spread(accuracy[c]) for c in patches},
+            least={f"patch {c}": paper[c] - 0.005 for c in patches},
+            numbers={f"paper {c}": paper[c] for c in patches},
             statement=TEST,
         ),
     ]
     if all(c in train for c in patches):
         found.append(
-            Claim(
+            decided(
                 f"The table's training accuracies ({name}).",
-                f"each patch size is within {NEAR} of the paper's training accuracy",
-                {f"patch {c}": train[c] for c in patches}
-                | {f"paper {c}": taught[c] for c in patches},
-                all(abs(train[c] - taught[c]) <= NEAR for c in patches),
+                f"each patch size reaches the paper's training accuracy, less {NEAR}",
+                {f"patch {c}": spread(train[c]) for c in patches},
+                least={f"patch {c}": taught[c] - NEAR for c in patches},
+                numbers={f"paper {c}": taught[c] for c in patches},
                 statement=TRAIN,
             )
         )
-    if "CNN" in train and not kind.startswith(AS_WRITTEN):  # whose CNN is that of others
+    if "CNN" not in accuracy:
+        return found
+    if "CNN" in train:
+        cnn = {"train": (spread(train["CNN"]), taught["CNN"]),
+               "test": (spread(accuracy["CNN"]), paper["CNN"])}  # fmt: skip
         found.append(
-            Claim(
+            decided(
                 f"The CNN's accuracies ({name}).",
                 f"training and test accuracy within {NEAR} of the paper's",
-                {"train": train["CNN"], "test": accuracy["CNN"], "paper, train": taught["CNN"],
-                 "paper, test": paper["CNN"]},
-                max(abs(train["CNN"] - taught["CNN"]), abs(accuracy["CNN"] - paper["CNN"]))
-                <= NEAR,
+                {part: own for part, (own, _) in cnn.items()},
+                least={part: wanted - NEAR for part, (_, wanted) in cnn.items()},
+                most={part: wanted + NEAR for part, (_, wanted) in cnn.items()},
+                numbers={f"paper, {part}": wanted for part, (_, wanted) in cnn.items()},
                 statement=CNN,
             )
-        )  # fmt: skip
-    if "7" not in accuracy:
-        return found
-    own_gap, paper_gap = (table["CNN"] - table["7"] for table in (accuracy, paper))
-    found.append(
-        Claim(
-            f"The gap between the CNN and patches of 7 ({name}).",
-            f"CNN minus patch 7, in test accuracy, within {NEAR} of the paper's",
-            {"gap": own_gap, "paper's gap": paper_gap},
-            abs(own_gap - paper_gap) <= NEAR,
-            statement=GAP,
         )
-    )
+    if "7" in accuracy:
+        wanted = paper["CNN"] - paper["7"]
+        found.append(
+            decided(
+                f"The gap between the CNN and patches of 7 ({name}).",
+                f"CNN minus patch 7, in test accuracy, within {NEAR} of the paper's",
+                {"gap": _less(accuracy["CNN"], accuracy["7"])},
+                least=wanted - NEAR,
+                most=wanted + NEAR,
+                numbers={"paper's gap": wanted},
+                statement=GAP,
+            )
+        )
     return found
