@@ -107,6 +107,45 @@ def test_large_power_of_one_gaussian():
     assert float(p.log_lp_norm(n)) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("n", [0.3, 0.5, 1.5, 2.7])
+def test_lp_norm_of_one_gaussian_for_any_exponent(kind, dim, n):
+    p = make(kind, dim=dim, count=1, seed=3)
+    p_at = density(p)
+    if dim == 1:
+        power = quad(lambda x: float(p_at(np.array([x]))) ** n, -80, 80, points=(-2, 0, 2),
+                     limit=800, epsabs=1e-12, epsrel=1e-11)[0]  # fmt: skip
+    else:
+        axis = np.linspace(-40, 40, 2001)
+        grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1)
+        power = trapezoid(trapezoid(p_at(grid) ** n, axis), axis)
+    assert float(p.lp_norm(n)) == pytest.approx(power ** (1 / n), rel=1e-7)
+    # An integer given as a float is one.
+    assert float(p.lp_norm(3.0)) == float(p.lp_norm(3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [0.4, 1.5, 3.5])
+def test_lp_norm_of_a_mixture_is_estimated_with_its_error(kind, n):
+    p = make(kind, dim=1, seed=3)
+    p_at = density(p)
+    power = quad(lambda x: float(p_at(np.array([x]))) ** n, -80, 80, points=(-2, 0, 2),
+                 limit=800, epsabs=1e-12, epsrel=1e-11)[0]  # fmt: skip
+    misses = []
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        value, error = p.lp_norm_estimate(n, 4000, generator=generator)
+        assert 0 < float(error) < 0.05 * float(value)
+        misses.append((float(value) - power ** (1 / n)) / float(error))
+    assert max(map(abs, misses)) < 4
+    assert 0.3 < np.std(misses) < 2
+    one = make(kind, count=1, seed=3)
+    value, error = one.lp_norm_estimate(n, 50)
+    assert float(value) == pytest.approx(float(one.lp_norm(n)), rel=1e-9)
+    assert float(error) < 1e-9 * float(value)
+
+
 @pytest.mark.parametrize(("kind_p", "kind_q"), KIND_PAIRS)
 def test_cauchy_schwarz(kind_p, kind_q):
     p, q = make(kind_p, seed=1), make(kind_q, seed=2)

@@ -7,8 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from PIL import Image
+from typer.testing import CliRunner
+
+from kermix.cli.app import app
 from kermix.errors import ImageError, OptionError, RunError
 from kermix.paper import image_cells, images
+from kermix.paper.artefact import read_record
 from kermix.paper.image_cells import (
     COSTS,
     CellTraining,
@@ -20,7 +25,10 @@ from kermix.paper.image_cells import (
 
 SMALL = CellTraining(steps=2, batch_size=20, width=8, compared=30, judge_epochs=1, judge_width=8)
 SUMMARY = {
-    "data": {"energy of the mean image": 1.0},
+    "data": {
+        "energy of the mean image": 1.0, "energy": 0.01, "frechet in random features": 0.5,
+        "coverage": 0.99,
+    },
     **{
         cost: {
             "energy": 0.1 + 0.01 * i, "frechet in random features": 1.0 + i,
@@ -29,6 +37,15 @@ SUMMARY = {
         for i, cost in enumerate(COSTS)
     },
 }  # fmt: skip
+
+
+def rows_of(summary, name, seeds=4):
+    """Rows of several seeds, whose numbers are those of the summary."""
+    return [
+        {"set": name, "method": method, "variance": 0.01, "seed": seed, **numbers}
+        for method, numbers in summary.items()
+        for seed in range(1 if method == "data" else seeds)
+    ]
 
 
 def faces(folder, people=4, each=5):
@@ -44,6 +61,40 @@ def test_sets_are_those_whose_files_are_there(tmp_path):
     faces(tmp_path)
     (tmp_path / "celeba" / "img_align_celeba").mkdir(parents=True)
     assert sets_in(tmp_path) == ("mnist", "faces", "celeba")
+
+
+@pytest.mark.parametrize("official", [False, True])
+def test_the_command_runs_on_files_in_the_layout_of_celeba(tmp_path, monkeypatch, official):
+    """`kermix reproduce fig-images --data-root DATA`, as those who have CelebA would call it."""
+    root = tmp_path / "CelebA"
+    pictures = root / "Img" / "img_align_celeba" if official else root / "img_align_celeba"
+    lists = root / "Eval" if official else root
+    pictures.mkdir(parents=True)
+    lists.mkdir(exist_ok=True)
+    rows = np.random.default_rng(0)
+    names = [f"{i:06}.jpg" for i in range(1, 61)]
+    for name in names:
+        Image.fromarray(rows.integers(0, 255, (218, 178, 3), dtype=np.uint8)).save(pictures / name)
+    (lists / "list_eval_partition.txt").write_text(
+        "".join(f"{name} {0 if i < 40 else 2}\n" for i, name in enumerate(names))
+    )
+    monkeypatch.setenv("KERMIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(images, "QUICK", SMALL)
+    monkeypatch.setattr(images, "sets_in", lambda root: tuple(
+        name for name in sets_in(root) if name != "mnist"
+    ))  # fmt: skip
+    out = tmp_path / "out"
+    arguments = ["reproduce", "fig-images", "--quick", "--data-root", tmp_path, "--out", out]
+    result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    record = read_record(out / "fig-images.json")
+    assert {row["set"] for row in record["tables"]["seeds"]} == {"celeba"}
+    assert all("CelebA" in claim["text"] and not claim["ours"] for claim in record["claims"])
+
+
+def test_other_faces_do_not_count_as_celeba():
+    for name, ours in (("mnist", False), ("celeba", False), ("faces", True), ("digits", True)):
+        assert {claim.ours for claim in images.claims(name, 0.01, rows_of(SUMMARY, name))} == {ours}
 
 
 def test_faces_are_squares_with_two_of_each_person_held_out(tmp_path):
@@ -126,11 +177,32 @@ def test_seeds_that_are_not_whole_are_left_out(tmp_path, monkeypatch):
     ],
 )
 def test_claims_of_images_can_fail(cost, key, value, failing):
-    assert all(claim.holds for claim in images.claims("mnist", 0.01, SUMMARY))
+    assert all(claim.holds for claim in images.claims("mnist", 0.01, rows_of(SUMMARY, "mnist")))
     changed = copy.deepcopy(SUMMARY)
     changed[cost][key] = value
-    found = [claim.holds for claim in images.claims("mnist", 0.01, changed)]
-    assert [i for i, holds in enumerate(found) if not holds] == failing
+    found = images.claims("mnist", 0.01, rows_of(changed, "mnist"))
+    assert [i for i, claim in enumerate(found) if not claim.holds] == failing
+    assert all(claim.state == "judged" for claim in found)
+
+
+def test_what_says_nothing_of_images_is_not_counted():
+    worse_data = copy.deepcopy(SUMMARY)
+    worse_data["data"]["coverage"] = 0.5
+    found = images.claims("mnist", 0.01, rows_of(worse_data, "mnist"))
+    assert [claim.state for claim in found] == ["judged"] * 3 + ["not counted", "judged"]
+    assert "real data lose against svd" in found[3].why
+    gone = copy.deepcopy(SUMMARY)
+    for cost in COSTS:
+        gone[cost]["least frequent class"] = 0.0
+    found = images.claims("mnist", 0.01, rows_of(gone, "mnist"))
+    assert [claim.state for claim in found[1:4]] == ["not counted"] * 3
+    assert found[1].why == "all collapsed"
+    assert not found[0].holds
+    alone = copy.deepcopy(SUMMARY)
+    alone["scalar"]["least frequent class"] = 0.0
+    found = images.claims("mnist", 0.01, rows_of(alone, "mnist"))
+    assert found[1].holds
+    assert found[1].why == "scalar collapsed, not compared with"
 
 
 def test_the_command_trains_what_is_not_there(tmp_path, capsys):

@@ -53,6 +53,21 @@ def squares(tmp_path_factory):
     return write_squares(tmp_path_factory.mktemp("data") / "shapes")
 
 
+def test_the_papers_own_loss_can_be_asked_for(squares, tmp_path):
+    trained = {}
+    for given in ((), ("--no-debias",), ("--debias",)):
+        folder = tmp_path / "-".join(("run", *given))
+        result = kermix("fit", squares, "--size", 16, *SHORT, "--model", "codes", *given,
+                        "--out", folder)  # fmt: skip
+        assert result.exit_code == 0, result.output
+        run = open_run(folder)
+        assert ("--no-debias" in run.command()) == ("--no-debias" in given)
+        with np.load(folder / "samples.npz") as samples:
+            trained[given] = samples["images"]
+    np.testing.assert_array_equal(trained[()], trained["--debias",])
+    assert not np.array_equal(trained[()], trained["--no-debias",])
+
+
 @pytest.fixture(scope="module")
 def fitted(squares, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "shapes"

@@ -193,6 +193,14 @@ def fit(
         int | None,
         typer.Option(help="Images: number of images generated at once; fewer need less memory."),
     ] = None,
+    debias: Annotated[
+        bool | None,
+        typer.Option(
+            "--debias/--no-debias",
+            help="Images: whether the loss is freed from the bias of a batch; --no-debias is the "
+            "paper's own loss. By default debiased.",
+        ),
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(help="Table model: column that kermix predict predicts by default."),

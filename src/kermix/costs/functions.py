@@ -315,6 +315,10 @@ def matrix_cost(
     are weighted by $N a_n$. Without overlap the gradient of the logarithm acts on the nearest
     pairs.
 
+    The paper calls the trace that of the Schur complement. With whitened sets the Schur complement
+    of $R_F$ in the joint Gram matrix is $I - R_G^{-1/2} P^\top R_F^{-1} P R_G^{-1/2}$, what is
+    left unpredicted: the cost is `N` minus its trace.
+
     For mixtures the Gaussians are the components, each with unit norm, so that the bounds hold.
 
     Args:
@@ -372,7 +376,7 @@ def svd_cost(
     normalized: bool = False,
     log: bool = False,
 ) -> tuple[Tensor, Info]:  # (*B,)
-    r"""SVD cost $\|P\|_* = \sum_k \sigma_k(P)$, Proposition 7: the best of the four.
+    r"""SVD cost $\|P\|_* = \sum_k \sigma_k(P)$, Proposition 7, the nuclear norm.
 
     Bounded by $\sqrt{N K}$. With weights, the nuclear norm of
     $\mathrm{diag}(\sqrt b) P \, \mathrm{diag}(\sqrt a)$, bounded by 1. Normalized, it is the

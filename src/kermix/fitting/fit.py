@@ -73,7 +73,7 @@ def open_run(folder: Path | str) -> Run:
 
 
 SMALLEST_SIDE = 4
-OF_IMAGES = ("code", "spaces", "encoder_steps", "chunk")
+OF_IMAGES = ("code", "spaces", "encoder_steps", "chunk", "debias")
 SETTINGS = {field.name for field in fields(FitSettings)} | {*ASKED} | TABLE_SETTINGS
 OF_TABLES = TABLE_SETTINGS - {field.name for field in fields(FitSettings)} - {*ASKED}
 TO_BOTH = (TABLE_SETTINGS - OF_TABLES - {"components", "average"}) | {"model"}

@@ -42,7 +42,7 @@ HASHED_AT_ONCE = 4096
 ASKED = (
     "cost", "form", "model", "prior", "spaces", "code", "encoder_steps", "steps", "refine_steps",
     "batch_size", "components", "covariance_type", "chunk", "variance", "kernel_variance",
-    "variance_factors", "learning_rate", "seed",
+    "variance_factors", "debias", "learning_rate", "seed",
 )  # fmt: skip
 MODEL_OPTIONS = {"codes": "codes", "mixture": "code-mixture", "conv": "conv"}
 
@@ -266,9 +266,13 @@ class ImageRun(Run):
         before = default.as_json()
         for name, value in self.settings.as_json().items():
             if value != before[name] and name in ASKED:
+                option = name.replace("_", "-")
+                if isinstance(value, bool):
+                    parts.append(f"--{option}" if value else f"--no-{option}")
+                    continue
                 shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 shown = MODEL_OPTIONS.get(shown, shown) if name == "model" else shown
-                parts += [f"--{name.replace('_', '-')}", shlex.quote(shown)]
+                parts += [f"--{option}", shlex.quote(shown)]
         return " ".join([*parts, *self.placing_options()])
 
     def _save_samples(self, drawn: LabelledDraw) -> None:

@@ -338,8 +338,30 @@ def _check_power_size(components: Components, n: int, distinct: bool) -> int:
     return batch * elements[components.kind]
 
 
-def log_power_sum(components: Components, n: int, distinct: bool = False) -> Tensor:  # (*B)
-    """Return log int (sum_k w_k N_k)^n; `distinct` leaves out tuples that repeat a component."""
+def log_single_powers(components: Components, n: float) -> Tensor:  # (*B, K)
+    r"""Logarithms of $\int (w_k N_k)^n$ for any positive exponent.
+
+    $$\int \mathcal{N}(x; m, S)^n dx = |2 \pi S|^{(1 - n) / 2} n^{-d / 2}$$
+    """
+    dim = components.means.shape[-1]
+    if components.kind == "full":
+        factor = cholesky_or_nan(components.covariances)
+        log_volume = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    elif components.kind == "diagonal":
+        log_volume = components.covariances.log().sum(-1)
+    else:
+        log_volume = dim * components.covariances.log()
+    log_volume = log_volume + dim * math.log(2 * math.pi)
+    return n * components.weights.log() + (1 - n) / 2 * log_volume - dim / 2 * math.log(n)
+
+
+def log_power_sum(components: Components, n: float, distinct: bool = False) -> Tensor:  # (*B)
+    """Return log int (sum_k w_k N_k)^n; `distinct` leaves out tuples that repeat a component.
+
+    An n that is no integer is for one component alone.
+    """
+    if not isinstance(n, int):
+        return log_single_powers(components, n).squeeze(-1)
     if n == 2:
         return log_pair_sum(components, components, distinct)
     powers, factors = powers_and_factors(components.weights)
@@ -360,18 +382,26 @@ def log_power_sum(components: Components, n: int, distinct: bool = False) -> Ten
         return log_of_sums(map_blocks(block_sum, blocks, components.means))
 
 
-def check_power(n: int) -> int:
-    """Return n if it is a positive integer: other norms have no closed form."""
+def check_power(n: float, components: int) -> float:
+    """Return n, as an int if it is one: of several components, only these have a closed form."""
     try:
-        whole = operator.index(n)
+        whole = operator.index(n)  # type: ignore[arg-type]
     except TypeError:
         whole = 0
-    if isinstance(n, bool) or whole < 1:
+    if not isinstance(n, bool) and whole >= 1:
+        return whole
+    real = isinstance(n, float) and 0 < n < math.inf
+    if real and n == int(n):
+        return int(n)
+    if real and components == 1:
+        return n
+    if real:
         raise OptionError(
-            f"n = {n!r}: the norm has a closed form for positive integers n only. For another "
-            "exponent, estimate the mean of exp((n - 1) * p.log_prob(x)) over samples x of p."
+            f"n = {n!r}: the norm of a mixture of {components} Gaussians has a closed form for "
+            "positive integers n only. GaussianMixture.lp_norm_estimate(n) estimates it, with the "
+            "error of the estimate."
         )
-    return whole
+    raise OptionError(f"n = {n!r}: the exponent of a norm is a positive number.")
 
 
 def log_gram(p: Components, q: Components) -> Tensor:  # (*B, K, K')

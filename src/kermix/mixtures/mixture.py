@@ -16,6 +16,7 @@ Inner products of two densities, and the scalar cost, which is made of them.
 Densities of rows with missing cells: those of the cells that are there.
 """
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, Self
 
@@ -26,13 +27,20 @@ from torch.types import _size
 
 from kermix.checks import (
     broadcast_shape,
+    check_count,
     check_pair,
     check_samples,
     normalized_weights,
     working_dtype,
 )
 from kermix.errors import DeviceError, OptionError, ReparametrizationError, ShapeError
-from kermix.mixtures.closed_forms import check_power, log_density, log_pair_sum, log_power_sum
+from kermix.mixtures.closed_forms import (
+    check_power,
+    log_density,
+    log_pair_sum,
+    log_power_sum,
+    log_single_powers,
+)
 from kermix.mixtures.covariance import Components, CovarianceKind, cholesky_or_nan
 
 __all__ = [
@@ -108,7 +116,7 @@ class ClosedForms:
         """Which kind of covariance the components have: "isotropic", "diagonal" or "full"."""
         return self._components.kind
 
-    def _log_power(self, n: int, unbiased: bool) -> Tensor:
+    def _log_power(self, n: float, unbiased: bool) -> Tensor:
         raise NotImplementedError
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -178,24 +186,29 @@ class ClosedForms:
         r"""The squared $L_2$ norm $\langle p, p \rangle$, Property 2."""
         return self._log_power(2, False).exp().to(self._dtype)
 
-    def log_lp_norm(self, n: int) -> Tensor:
-        r"""$\log \|p\|_n$; see `lp_norm`."""
-        return (self._log_power(check_power(n), False) / n).to(self._dtype)
+    def _root_power(self, n: float, unbiased: bool = False) -> Tensor:
+        n = check_power(n, self._components.means.shape[-2])
+        return self._log_power(n, unbiased) / n
 
-    def lp_norm(self, n: int) -> Tensor:
+    def log_lp_norm(self, n: float) -> Tensor:
+        r"""$\log \|p\|_n$; see `lp_norm`."""
+        return self._root_power(n).to(self._dtype)
+
+    def lp_norm(self, n: float) -> Tensor:
         r"""The norm $\|p\|_n = (\int p(x)^n dx)^{1/n}$, from the corollary to Property 3.
 
         The power of the sum is a sum over multisets of n components, each the integral of a
         product of n Gaussians times the number of its orders. (The paper says any exponent; the
-        closed form exists for positive integers.)
+        closed form of a sum exists for positive integers.)
 
         Args:
-            n: A positive integer. `SizeError` if more than two million multisets are needed.
+            n: A positive integer; of one Gaussian, any positive number. `SizeError` if more than
+                two million multisets are needed.
 
         Returns:
             The batch shape.
         """
-        return (self._log_power(check_power(n), False) / n).exp().to(self._dtype)
+        return self._root_power(n).exp().to(self._dtype)
 
     def cauchy_schwarz(self, q: "ClosedForms") -> Tensor:
         r"""The divergence $-\log(\langle p,q\rangle^2 / (\langle p,p\rangle \langle q,q\rangle))$.
@@ -275,8 +288,32 @@ class GaussianMixture(ClosedForms, Distribution):
         # The arguments are checked above: torch's own checks would wait for the device.
         super().__init__(components.batch_shape, torch.Size([dim]), validate_args=False)
 
-    def _log_power(self, n: int, unbiased: bool) -> Tensor:
+    def _log_power(self, n: float, unbiased: bool) -> Tensor:
         return log_power_sum(self._components, n)  # exact: there is no bias to remove
+
+    def lp_norm_estimate(
+        self, n: float, draws: int = 100_000, *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        r"""The norm $\|p\|_n$ for any positive n, estimated, and the standard error of that.
+
+        Points are drawn from the mixture that has the powers $(w_k \mathcal{N}_k)^n$ as its
+        components: their sum times $p^n$ over itself is bounded, and exact for one Gaussian.
+
+        Returns:
+            Both of the batch shape, without gradient.
+        """
+        check_count("draws", draws)
+        with torch.no_grad():
+            c = self._components
+            logs = log_single_powers(c, check_power(float(n), 1))
+            drawn = GaussianMixture(logs.softmax(-1), c.means, c.covariances / n)
+            points = drawn.sample((draws,), generator=generator)
+            exact = GaussianMixture(c.weights, c.means, c.covariances)
+            ratios = (n * exact.log_prob(points) - drawn.log_prob(points)).exp()
+            power = ratios.mean(0)
+            norm = power ** (1 / n)
+            error = norm * ratios.std(0) / power / n / math.sqrt(draws)
+            return norm.to(self._dtype), error.to(self._dtype)
 
     def expand(self, batch_shape: _size, _instance: Distribution | None = None) -> Self:
         """The same mixture repeated, without copying, to a larger batch shape."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kermix.checks import check_samples, normalized_weights
 from kermix.errors import OptionError
-from kermix.mixtures.closed_forms import check_power, log_power_sum
+from kermix.mixtures.closed_forms import log_power_sum
 from kermix.mixtures.covariance import Components
 from kermix.mixtures.mixture import ClosedForms, log_scalar_cost
 
@@ -52,9 +52,9 @@ class SampledMixture(ClosedForms):
         self.weights, self.means, self.covariances = shown.weights, shown.means, shown.covariances
         self.batch_shape, self.event_shape = components.batch_shape, means.shape[-1:]
 
-    def _log_power(self, n: int, unbiased: bool) -> Tensor:
+    def _log_power(self, n: float, unbiased: bool) -> Tensor:
         samples = self.means.shape[-2]
-        if not unbiased:
+        if not (unbiased and isinstance(n, int)):  # no integer: there is one sample
             return log_power_sum(self._components, n)
         if n > samples:
             raise OptionError(
@@ -78,18 +78,18 @@ class SampledMixture(ClosedForms):
         """
         return self._log_power(2, unbiased).exp().to(self._dtype)
 
-    def log_lp_norm(self, n: int, unbiased: bool = False) -> Tensor:
+    def log_lp_norm(self, n: float, unbiased: bool = False) -> Tensor:
         r"""The log of `lp_norm`."""
-        return (self._log_power(check_power(n), unbiased) / n).to(self._dtype)
+        return self._root_power(n, unbiased).to(self._dtype)
 
-    def lp_norm(self, n: int, unbiased: bool = False) -> Tensor:
+    def lp_norm(self, n: float, unbiased: bool = False) -> Tensor:
         r"""The norm $\|p\|_n$, the n-th root of an average over n-tuples of samples.
 
         Args:
-            n: A positive integer.
+            n: A positive integer; of one sample, any positive number.
             unbiased: Average over tuples of different samples, which makes $\|p\|_n^n$ unbiased.
         """
-        return (self._log_power(check_power(n), unbiased) / n).exp().to(self._dtype)
+        return self._root_power(n, unbiased).exp().to(self._dtype)
 
     def cauchy_schwarz(self, q: ClosedForms, unbiased: bool = False) -> Tensor:
         r"""The Cauchy-Schwarz divergence; see `GaussianMixture.cauchy_schwarz`.

@@ -139,7 +139,9 @@ class GaussianOutput(nn.Module):
         width: Features of each position: the number of Gaussians.
         positions: Number of positions T.
         outputs: Numbers that come out, such as one score for each class.
-        alpha: `"one"`: alpha is 1, as the paper has it. `"each"`: a precision for each Gaussian is
+        alpha: `"one"`: the exponent is as the paper has it, (27). The others put a factor into the
+            exponent, which is ours: the paper's alpha is a factor of the sum (24), and part of
+            A_F. `"each"`: a precision for each Gaussian is
             learned. `"norm"`: the mean square is batch-normalized before the exponential; with
             the running statistics this is a precision for each Gaussian too, and a factor that
             A_F could carry. A mean over many positions varies little from sample to sample, so

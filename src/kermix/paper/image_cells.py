@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kermix.costs.baselines import energy_distance
+from kermix.data.images.image_sets import celeba_folder
 from kermix.data.images.labelled import load_labelled
 from kermix.data.loading import load
 from kermix.errors import ImageError, OptionError
@@ -56,7 +58,6 @@ Cell: TypeAlias = dict[str, Any]
 COSTS = ("svd", "scalar", "vector", "matrix")
 DATA = "data"  # the method that draws training images: what to expect at best
 FACES = Path("faces") / "orl-faces.npz"
-CELEBA = "img_align_celeba"
 SIDE = 32  # of faces
 PERSONS_HELD_OUT = 2  # pictures of each person
 SHOWN = 24
@@ -100,7 +101,8 @@ def sets_in(data_root: Path | None) -> tuple[str, ...]:
     found = ["mnist"]  # which is downloaded where it is not
     if (data_root / FACES).exists():
         found.append("faces")
-    if any((root / CELEBA).is_dir() for root in (data_root, *data_root.glob("[cC]eleb[aA]"))):
+    with suppress(ImageError):  # it is not there
+        celeba_folder(data_root)
         found.append("celeba")
     return tuple(found)
 

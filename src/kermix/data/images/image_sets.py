@@ -247,7 +247,7 @@ def read_celeba(
         raise OptionError(f"part is {part!r}; offered are {', '.join(PARTS)}.")
     if root is None:
         raise ImageError(f"celeba: give its folder as data_root. {BY_HAND}")
-    folder = _find_folder(root)
+    folder = celeba_folder(root)
     files, notes = _part(folder, part)
     form = Form(3, size, size, crop)
     found = prepare_files(f"celeba-{part}", folder, files, form=form, cache=cache, workers=workers)
@@ -256,7 +256,8 @@ def read_celeba(
     return Faces(found.images, names, table, notes)
 
 
-def _find_folder(root: Path) -> Path:
+def celeba_folder(root: Path) -> Path:
+    """Where the pictures are: in the folder of the set, or of one that holds it."""
     bases = [root, *(root / name for name in ("celeba", "CelebA"))]
     for base in bases:
         for folder in (base, base / "Img", base / "img"):
