@@ -26,8 +26,15 @@ def found():
     return formulas.formulas()
 
 
+def rows_of(summary, name, seeds=3):
+    """Rows of seeds that all have the numbers of the summary."""
+    return [{name: key, "seed": seed, **numbers}
+            for key, numbers in summary.items() for seed in range(seeds)]  # fmt: skip
+
+
 def verdicts(summary, largest, found):
-    return [claim.holds for claim in remarks.claims(summary, largest, found)]
+    rows = rows_of(summary, "training")
+    return [claim.holds for claim in remarks.claims(rows, largest, found)]
 
 
 @pytest.mark.parametrize(
@@ -85,8 +92,9 @@ def test_the_least_distance_to_the_identity_is_the_matrix_cost():
 
 PRIOR = {
     cost: {
-        "nll": -1.0 + 0.1 * i, "modes": 10, "nll of one Gaussian": 0.2, "norm": 1.0,
-        "norm of another draw": 1.02,
+        "nll": -1.0 + 0.1 * i, "nll with solved weights": -1.0 + 0.1 * i, "modes": 10,
+        "nll of one Gaussian": 0.2, "norm": 1.0, "norm of another draw": 1.02, "entropy": -2.0,
+        "gradient to w(c)": 1.0 if i < 2 else 1e-5,
     }
     for i, cost in enumerate(("svd", "scalar", "vector", "matrix"))
 }  # fmt: skip
@@ -98,12 +106,15 @@ PRIOR = {
         ("matrix", "modes", 8, [0]),
         ("vector", "nll", -0.2, [0]),
         ("scalar", "nll", -1.5, [1]),
-        ("scalar", "norm", 1.3, [2]),
+        ("scalar", "nll with solved weights", -1.5, [2]),
+        ("vector", "gradient to w(c)", 0.1, [3]),
+        ("svd", "gradient to w(c)", 0.001, [3]),
+        ("scalar", "norm", 1.6, [4]),
     ],
 )
 def test_claims_of_priors_can_fail(cost, key, value, failing):
-    assert all(claim.holds for claim in prior.claims(PRIOR))
+    assert all(claim.holds for claim in prior.claims(rows_of(PRIOR, "cost")))
     changed = copy.deepcopy(PRIOR)
     changed[cost][key] = value
-    found = [claim.holds for claim in prior.claims(changed)]
+    found = [claim.holds for claim in prior.claims(rows_of(changed, "cost"))]
     assert [i for i, holds in enumerate(found) if not holds] == failing

@@ -399,10 +399,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", default="42,43,44,45,46,47")
     parser.add_argument("--cells", type=Path, required=True)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--steps", type=int, default=ToyTraining.steps)
+    parser.add_argument("--quick", action="store_true", help="small networks, to try it")
     parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="SECONDS")
     given = parser.parse_args(arguments)
-    start, training = time.perf_counter(), ToyTraining(steps=given.steps)
+    start, training = time.perf_counter(), QUICK if given.quick else ToyTraining()
     for seed in map(int, given.seeds.split(",")):
         for cost in given.cost.split(","):
             path = _cell_file(given.cells, cost, seed)
