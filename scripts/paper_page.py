@@ -57,8 +57,8 @@ PRODUCT = "models/test_as_written.py"
 ERRATA = "paper/test_errata.py"
 CONTENTS = (
     Entry("Introduction", "the model q(X): an integral over a prior, with w(c), m(c), v(c)",
-          ("kermix.networks.mixture_networks.ContinuousMixtureNetwork",), ("models/test_continuous.py",),
-          (prior.FITS,), "`kermix fit --model continuous`"),
+          ("kermix.networks.mixture_networks.ContinuousMixtureNetwork",),
+          ("models/test_continuous.py",), (prior.FITS,), "`kermix fit --model continuous`"),
     Entry("Introduction", "residuals q_k with variances v_k of their own",
           ("kermix.GaussianMixture", "kermix.costs.pairs.MixturePair"), (MIXTURES,),
           found="every cost takes mixtures in place of points"),
@@ -71,21 +71,21 @@ CONTENTS = (
           "all pairs are a biased estimate; `unbiased=True` leaves out the diagonal"),
     Entry("Corollary 3.1", "closed form of the L_p norm, any exponent",
           ("kermix.GaussianMixture.lp_norm",), (CLOSED,),
-          found="of one Gaussian; of a mixture for positive integers, else `lp_norm_estimate` with "
-          "its error: erratum 2"),
-    Entry("Introduction", "KICA, HSIC and DCCA as ancestors: the same trace measures dependence", (),
-          (), found="cited, nothing is claimed of them"),
+          found="of one Gaussian; of a mixture for positive integers, else `lp_norm_estimate` "
+          "with its error: erratum 2"),
+    Entry("Introduction", "KICA, HSIC and DCCA as ancestors: the same trace measures dependence",
+          found="cited, nothing is claimed of them"),
     Entry("Proposition 4, Eqs. 6, 7", "scalar cost, its bound, tight when q = p",
           ("kermix.scalar_cost", "kermix.ScalarLoss"), (REFERENCE, LAWS), (formulas.BOUNDED,)),
     Entry("Proposition 5, Eq. 8", "vector-matrix cost and its bound",
           ("kermix.vector_cost", "kermix.vector_weights", "kermix.VectorLoss"),
           (REFERENCE, LAWS, MIXTURES), (formulas.BOUNDED,)),
-    Entry("Introduction, Section IV", "the optimal weights of the residuals, R^-1 P, and their error",
-          ("kermix.vector_weights",), (REFERENCE, ERRATA), found="the error is <p, p> - vc: erratum "
-          "14"),
-    Entry("Proposition 6", "the Schur complement, whose trace is maximized", ("kermix.matrix_cost",),
-          (ERRATA,), found="the trace of what it takes away: mc = N - tr of the whitened complement; "
-          "erratum 14"),
+    Entry("Section IV", "the optimal weights of the residuals, R^-1 P, and their error",
+          ("kermix.vector_weights",), (REFERENCE, ERRATA),
+          found="the error is <p, p> - vc: erratum 14"),
+    Entry("Proposition 6", "the Schur complement, whose trace is maximized",
+          ("kermix.matrix_cost",), (ERRATA,), found="the trace of what it takes away: mc = N - tr "
+          "of the whitened complement; erratum 14"),
     Entry("Proposition 6, Eqs. 9, 10", "matrix-matrix cost: trace, log-determinant, data fixed",
           ("kermix.matrix_cost", "kermix.MatrixLoss"), (REFERENCE, LAWS, MIXTURES),
           (remarks.INTERCHANGEABLE,), "`kermix fit --cost matrix --form ...`"),
@@ -146,13 +146,16 @@ CONTENTS = (
     Entry("Property 9, Eq. 23", "whitened functions: the best approximators, orthonormal",
           ("kermix.decompose",), (SPECTRUM,), (formulas.OPTIMAL,)),
     Entry("Property 10, Eq. 24", "product of functions of many variables; its Gaussian form",
-          ("kermix.networks.product_rows.GaussianProduct", "kermix.networks.product_layers.GaussianOutput"),
+          ("kermix.networks.product_rows.GaussianProduct",
+           "kermix.networks.product_layers.GaussianOutput"),
           ("models/test_gaussian_product.py", "models/test_gaussian_layers.py")),
     Entry("Eqs. 25, 26", "layers of a position: affine map, anchors W(t), BN",
-          ("kermix.networks.product_layers.GaussianLayer", "kermix.images.classifier_settings.as_written"), (PRODUCT,),
+          ("kermix.networks.product_layers.GaussianLayer",
+           "kermix.images.classifier_settings.as_written"), (PRODUCT,),
           found="two readings of the norm: erratum 11"),
-    Entry("Eq. 27", "positions meet in the last exponential", ("kermix.networks.product_layers.GaussianOutput",
-          "kermix.networks.product_images.GaussianProductClassifier"), (PRODUCT,)),
+    Entry("Eq. 27", "positions meet in the last exponential",
+          ("kermix.networks.product_layers.GaussianOutput",
+           "kermix.networks.product_images.GaussianProductClassifier"), (PRODUCT,)),
     Entry("Figure 1", "samples of networks trained with each cost, in the authors' setting",
           ("kermix.paper.toy.run",), ("paper/test_reproduce.py", "paper/test_toy.py"),
           (statements.NO_DIFFICULTIES, statements.BEST, statements.SIMILAR), figure="fig-toy"),
@@ -255,9 +258,9 @@ def _counts(claims: Claims) -> list[str]:
     left = len([c for g in by_statement(claims).values() for c in g]) - len(every)
     return [
         f"**Of {len(judged)} statements of the paper, {whole} were confirmed in every reading "
-        f"and case, {len(judged) - whole - none - ties} in some, {ties} ended in ties, {none} were "
-        f"refuted in all** (of {len(every)} readings and cases {seen} confirmed, {even} ties, "
-        f"{len(every) - seen - even} refuted; {left} more say nothing and are not counted).",
+        f"and case, {len(judged) - whole - none - ties} in some, {ties} ended in ties, {none} "
+        f"were refuted in all** (of {len(every)} readings and cases {seen} confirmed, {even} ties,"
+        f" {len(every) - seen - even} refuted; {left} more say nothing and are not counted).",
         "",
     ]
 

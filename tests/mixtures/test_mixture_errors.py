@@ -114,7 +114,7 @@ def test_bad_partners():
 def test_bad_powers(n):
     for p in (make("isotropic"), sampled("isotropic")):
         for norm in (p.lp_norm, p.log_lp_norm):
-            with pytest.raises(OptionError, match="positive (integers|number)"):
+            with pytest.raises(OptionError, match=r"positive (integers|number)"):
                 norm(n)
 
 

@@ -139,9 +139,7 @@ def test_without_a_smoother_nothing_overlaps():
 
 def test_norms_of_fractional_exponents_of_a_mixture_are_no_sums_of_pairs():
     """Of two equal halves far apart; the corollary holds for one Gaussian and for integers."""
-    apart = km.GaussianMixture(
-        torch.ones(2), tensor([[-20.0], [20.0]]), tensor([1.0, 1.0])
-    )
+    apart = km.GaussianMixture(torch.ones(2), tensor([[-20.0], [20.0]]), tensor([1.0, 1.0]))
     value, error = apart.lp_norm_estimate(1.5, 20_000)
     power = quad(lambda z: (norm.pdf(z) / 2) ** 1.5, -12, 12)[0] * 2
     assert float(value) == pytest.approx(power ** (1 / 1.5), abs=max(4 * float(error), 1e-9))

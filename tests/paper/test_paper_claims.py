@@ -99,7 +99,8 @@ BOUNDS = {"matrix cost": 0.2, "norm of p": 0.25, "min(N, K)": 200.0}
 
 def measure_rows(same, independent=None, seeds=3):
     sets = {measure.SAME: same, measure.INDEPENDENT: independent or same}
-    return [{"samples": kind, "cost": cost, "seed": seed, **numbers} for kind, found in sets.items()
+    return [{"samples": kind, "cost": cost, "seed": seed, **numbers}
+            for kind, found in sets.items()
             for cost, numbers in found.items() for seed in range(seeds)]  # fmt: skip
 
 

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 import torch
-
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -94,7 +93,9 @@ def test_the_command_runs_on_files_in_the_layout_of_celeba(tmp_path, monkeypatch
 
 def test_other_faces_do_not_count_as_celeba():
     for name, ours in (("mnist", False), ("celeba", False), ("faces", True), ("digits", True)):
-        assert {claim.ours for claim in images.claims(name, 0.01, rows_of(SUMMARY, name))} == {ours}
+        assert {claim.ours for claim in images.claims(name, 0.01, rows_of(SUMMARY, name))} == {
+            ours
+        }
 
 
 def test_faces_are_squares_with_two_of_each_person_held_out(tmp_path):

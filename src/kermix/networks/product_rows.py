@@ -1,7 +1,8 @@
 """A function of many variables as a sum of products, with no exchange between the variables.
 
-The paper's multivariate approximator (24) in its three forms, with the layers of Eqs. 25 to 27: each
-variable goes through a chain of Gaussian layers of its own and all meet only in the last step.
+The paper's multivariate approximator (24) in its three forms, with the layers of Eqs. 25 to 27:
+each variable goes through a chain of Gaussian layers of its own and all meet only in the last
+step.
 
 Batch normalization of exponents, of which an exponential is taken: nothing may be far out.
 """

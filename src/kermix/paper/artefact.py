@@ -112,7 +112,11 @@ class Claim:
         """The numbers as text, with their intervals, the seeds, and what was not counted."""
         parts = [
             f"{name} {value:.4g}"
-            + (" ({:.3g} to {:.3g})".format(*self.intervals[name]) if name in self.intervals else "")
+            + (
+                " ({:.3g} to {:.3g})".format(*self.intervals[name])
+                if name in self.intervals
+                else ""
+            )
             for name, value in self.numbers.items()
         ]
         parts += [f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"] if self.seeds else []

@@ -2,10 +2,10 @@
 
 No augmentation, no whitening, no normalization after positions meet; sizes such that the training
 accuracy of the paper's table is reached, which it gives instead of sizes, and as near as it was
-come where it is not. `kermix reproduce table-as-written --data-root DATA` trains everything; cells
-that the folder of `--cells` has in its `table1-as-written.json` are taken from there, which
-`python -m benchmarks.table1 --as-written element,vector` fills with several processes. Without data
-and cells, small networks are trained on scikit-learn's digits.
+come where it is not. `kermix reproduce table-as-written --data-root DATA` trains everything;
+cells that the folder of `--cells` has in its `table1-as-written.json` are taken from there, which
+`python -m benchmarks.table1 --as-written element,vector` fills with several processes. Without
+data and cells, small networks are trained on scikit-learn's digits.
 """
 
 import json
@@ -128,9 +128,7 @@ def _found(
     kept: Sequence[dict[str, Any]], dataset: str, settings: ClassifierSettings
 ) -> dict[str, Any] | None:
     wanted = {**settings.as_json(), "learning_rate": settings.peak_rate}
-    return next(
-        (c for c in kept if c["dataset"] == dataset and c["settings"] == wanted), None
-    )
+    return next((c for c in kept if c["dataset"] == dataset and c["settings"] == wanted), None)
 
 
 def _row(cell: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,9 +194,11 @@ def _figure(rows: Rows) -> "Figure":
         lines = [(reading, _values(rows, name, reading, "train_accuracy"),
                   _values(rows, name, reading, "test_accuracy"), colour)
                  for reading, colour in (("element", BLUE), ("vector", ORANGE))]  # fmt: skip
-        paper = tuple({str(p): [table[name][str(p)]] for p in PATCHES} if name in table else {}
-                      for table in (PAPER_TRAIN, PAPER))  # fmt: skip
-        for label, train, test, colour in [*lines, ("paper", *paper, GREEN)]:
+        taught, tested = (
+            {str(p): [table[name][str(p)]] for p in PATCHES} if name in table else {}
+            for table in (PAPER_TRAIN, PAPER)
+        )
+        for label, train, test, colour in [*lines, ("paper", taught, tested, GREEN)]:
             for values, fill, shown in ((train, "white", None), (test, colour, label)):
                 places = [(int(p), mean(own)) for p, own in values.items()]
                 if places:

@@ -4,7 +4,8 @@ With a folder of MNIST and CIFAR-10 the cells are trained as in `benchmarks.tabl
 for a GPU. Without one, small networks are trained on scikit-learn's digits, of which the paper
 says nothing: the claims are then judged on these, and it is said so. What `results/table1.json`
 and `results/table1-as-written.json` hold is shown beside, if there are such files, and what is in
-the first is judged, too; the equations as they are written are judged in `kermix.paper.as_written`.
+the first is judged, too; the equations as they are written are judged in
+`kermix.paper.as_written`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -115,7 +116,8 @@ def run(
         tables={"accuracy": _table(rows, sets, columns, beside), "cells": rows},
         claims=[c for name in sets for c in claims(name, found[name], train=taught[name])]
         + [c for kind, trained in beside.items() for name in PAPER
-           if not kind.startswith(AS_WRITTEN) and name not in sets and set(trained.get(name, {})) >= set(COLUMNS)
+           if not kind.startswith(AS_WRITTEN) and name not in sets
+           and set(trained.get(name, {})) >= set(COLUMNS)
            for c in claims(name, _part(trained[name], 1), kind, _part(trained[name], 0))],
         notes=[*notes, *_notes(sets == ["digits"], quick, beside, sources)],
     )  # fmt: skip

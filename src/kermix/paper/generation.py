@@ -2,10 +2,11 @@
 
 The first case, in the authors' own setting, is `kermix.paper.toy`. The paper's settings: ten
 states with means at random, 10-D uniform noise, v = 0.001, a new batch for each step. It does not
-give the spread of the states, the network, the optimiser, or the number of steps. Here data lie in the unit square, the network is an MLP with BatchNorm, ReLU and
-a sigmoid at the end, and Adam has betas (0.5, 0.9), as in its authors' notebooks for related
-work. Each seed has means, data, noise and weights of its own; the costs of one seed share them.
-Means are at least six deviations apart, so that there are ten modes to count.
+give the spread of the states, the network, the optimiser, or the number of steps. Here data lie
+in the unit square, the network is an MLP with BatchNorm, ReLU and a sigmoid at the end, and Adam
+has betas (0.5, 0.9), as in its authors' notebooks for related work. Each seed has means, data,
+noise and weights of its own; the costs of one seed share them. Means are at least six deviations
+apart, so that there are ten modes to count.
 
 The ablations, which the paper calls ineffective, are trained in the same way. Of the L2 distance
 matrix it is not said whether its nuclear norm is to be large or small: both are tried.
@@ -14,7 +15,7 @@ The paper's two ablations: numbers like the costs, but without what makes the co
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev

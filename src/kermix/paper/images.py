@@ -6,10 +6,10 @@ network turns 10-D uniform noise into pixels from 0 to 1, the cost acts between 
 variance that is fixed throughout, and every step has a new batch. There are two variances: that of
 the paper's toy figure, 0.001, and 0.01, the least at which images of a batch see each other.
 
-With a folder of data the sets are MNIST, the AT&T faces and CelebA, whichever are there. CelebA is
-not public without its terms, and the recorded numbers are of MNIST and of the AT&T faces, which are
-not what the paper speaks of: claims on them are ours, and do not count. Without
-one they are scikit-learn's digits, of which the paper says nothing, and it is said so.
+With a folder of data the sets are MNIST, the AT&T faces and CelebA, whichever are there. CelebA
+is not public without its terms, and the recorded numbers are of MNIST and of the AT&T faces,
+which are not what the paper speaks of: claims on them are ours, and do not count. Without one
+they are scikit-learn's digits, of which the paper says nothing, and it is said so.
 """
 
 import json
@@ -287,7 +287,8 @@ def claims(name: str, variance: float, rows: Rows) -> list[Claim]:
         ratio_claim(
             f"The scalar, vector-matrix and matrix-matrix costs perform similarly ({where}).",
             "their energy distances to test images are within a factor of two of each other",
-            {m: energy[m] for m in ("scalar", "vector", "matrix")}, 2, ours=ours, statement=SIMILAR,
+            {m: energy[m] for m in ("scalar", "vector", "matrix")}, 2, ours=ours,
+            statement=SIMILAR,
         ),
     ]  # fmt: skip
 

@@ -7,9 +7,10 @@ paper's experiments have no w(c) and v(c): this is what its introduction and Pro
 Data are a mixture of ten Gaussians (the set `mixture10`), noise is 10-D and uniform, v = 0.001 is
 fixed. The kernel smooths both sides of the cost, so v(c) comes out as the width of a mode.
 
-The vector-matrix and the matrix-matrix cost are made of the best weights for the components, whatever
-w(c) says, which therefore never learns: a factor of a component changes neither. Their models are
-judged with the weights that the costs themselves choose, `vector_weights` without negative ones.
+The vector-matrix and the matrix-matrix cost are made of the best weights for the components,
+whatever w(c) says, which therefore never learns: a factor of a component changes neither. Their
+models are judged with the weights that the costs themselves choose, `vector_weights` without
+negative ones.
 """
 
 import math
@@ -187,7 +188,9 @@ def _densities(
     rows = model.scaler.scaled(data).double()
     wide = widened(drawn, V * rows.shape[1])
     weights = vector_weights(rows, wide, V, nonnegative=True)
-    mixtures = [GaussianMixture(w, drawn.means, drawn.covariances) for w in (drawn.weights, weights)]
+    mixtures = [
+        GaussianMixture(w, drawn.means, drawn.covariances) for w in (drawn.weights, weights)
+    ]
     few = slice(0, GRADIENT_AT)
     logs = wide.weights[few].double().log().requires_grad_()
     mixture = GaussianMixture(logs.exp(), wide.means[few].double(), wide.covariances[few].double())
@@ -232,7 +235,9 @@ def claims(rows: Rows) -> list[Claim]:
         ("of the vector-matrix and matrix-matrix cost with the weights they choose", nll),
         ("each with the best weights for its components", solved),
     )
-    felt = {f"derivatives, {cost}": spread(own) for cost, own in values("gradient to w(c)").items()}
+    felt = {
+        f"derivatives, {cost}": spread(own) for cost, own in values("gradient to w(c)").items()
+    }
     blind = [f"derivatives, {cost}" for cost in CHOOSING]
     return [
         decided(

@@ -170,7 +170,9 @@ def _key(record: dict[str, Any]) -> tuple[Any, ...]:
     return (*(record[name] for name in KEY), extent)
 
 
-Accuracies: TypeAlias = Mapping[str, Sequence[float]]  # of each seed, by column: a patch size, or "CNN"
+Accuracies: TypeAlias = Mapping[
+    str, Sequence[float]
+]  # of each seed, by column: a patch size, or "CNN"
 # By kind of training, set and column: train and test accuracies, one of each for a seed.
 Recorded: TypeAlias = dict[str, dict[str, dict[str, tuple[list[float], list[float]]]]]
 
@@ -211,8 +213,8 @@ def recorded(files: Sequence[Path] | None = None) -> tuple[Recorded, list[str]]:
     """Accuracies of recorded cells by kind of training, and the files that there were.
 
     Of several augmentations of one cell the one with the most seeds counts, and of these the most
-    accurate; of several sizes of a network, the largest. The CNN, of which the equations say nothing, is with them the one that had no
-    augmentation.
+    accurate; of several sizes of a network, the largest. The CNN, of which the equations say
+    nothing, is with them the one that had no augmentation.
     """
     checkout = Path(__file__).parents[3]
     places = files or [p if p.is_file() else checkout / p for p in FILES]
@@ -272,7 +274,8 @@ def claims(
     found = [
         decided(
             f"Accuracy is high even with pixel-level feature projections ({name}).",
-            "patch 1 is at least 0.8, where chance is 0.1" if paper is None
+            "patch 1 is at least 0.8, where chance is 0.1"
+            if paper is None
             else "patch 1 has at least nine tenths of what the paper's test accuracy has above "
             "chance",
             {"patch 1": spread(accuracy["1"])},
@@ -283,8 +286,11 @@ def claims(
         decided(
             f"Patches are more accurate than pixels ({name}).",
             "every larger patch has a higher test accuracy than patch 1",
-            {f"patch {c} less patch 1": _less(accuracy[c], accuracy["1"])
-             for c in patches if c != "1"},
+            {
+                f"patch {c} less patch 1": _less(accuracy[c], accuracy["1"])
+                for c in patches
+                if c != "1"
+            },
             least=0,
             strict=True,
             numbers={f"patch {c}": mean(accuracy[c]) for c in patches},
@@ -314,9 +320,7 @@ def _less(a: Sequence[float], b: Sequence[float]) -> Spread:
     return differences(a[:count], b[:count])
 
 
-def _table_claims(
-    dataset: str, name: str, accuracy: Accuracies, train: Accuracies
-) -> list[Claim]:
+def _table_claims(dataset: str, name: str, accuracy: Accuracies, train: Accuracies) -> list[Claim]:
     paper, taught = PAPER[dataset], PAPER_TRAIN[dataset]
     patches = [c for c in COLUMNS[:-1] if c in accuracy]
     found = [

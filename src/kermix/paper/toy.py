@@ -2,11 +2,11 @@
 
 Data and networks are those of the notebooks at github.com/bohu615/kernelized-matrix-cost
 (`experiments_quantitative_analysis_compute_the_maximal_bound.ipynb` makes the mixture,
-`produce_comparison_figures_organized.ipynb` has the networks and the optimizer): ten Gaussians with
-weights, means and variances at random, 20,000 samples in the unit square; 10 uniform numbers through
-three layers of 2000 with ReLU and then batch normalization, and a sigmoid; Adam with 1e-4 and betas
-(0.5, 0.9). The costs are maximized as they are, without a logarithm. Every seed has data, noise and
-weights of its own, which the costs of a seed share; the first is the authors' 42.
+`produce_comparison_figures_organized.ipynb` has the networks and the optimizer): ten Gaussians
+with weights, means and variances at random, 20,000 samples in the unit square; 10 uniform numbers
+through three layers of 2000 with ReLU and then batch normalization, and a sigmoid; Adam with 1e-4
+and betas (0.5, 0.9). The costs are maximized as they are, without a logarithm. Every seed has
+data, noise and weights of its own, which the costs of a seed share; the first is the authors' 42.
 
 A training is a file, so that several processes can share them on one machine:
 `python -m kermix.paper.toy --seeds 42,43 --cost svd,scalar --cells FOLDER`, and at the end
@@ -33,7 +33,16 @@ from kermix.distributed.ranks import Ranks
 from kermix.errors import RunError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.generators import UniformPrior, reset_with
-from kermix.paper.artefact import BEST, NO_DIFFICULTIES, SIMILAR, Artefact, Claim, Rows, Tick, ignore
+from kermix.paper.artefact import (
+    BEST,
+    NO_DIFFICULTIES,
+    SIMILAR,
+    Artefact,
+    Claim,
+    Rows,
+    Tick,
+    ignore,
+)
 from kermix.paper.plots import BLUE, ORANGE, bare, sheet
 from kermix.paper.verdicts import best, decided, ratio_claim, spread
 from kermix.runs.provenance import environment, write_json
@@ -84,8 +93,8 @@ QUICK = ToyTraining(
 def authors_mixture(seed: int, count: int) -> tuple[Tensor, GaussianMixture]:
     """The authors' data, in the unit square, and the mixture that they are samples of.
 
-    One NumPy generator draws weights, means, variances, the components of the samples, and then the
-    samples of each component in turn.
+    One NumPy generator draws weights, means, variances, the components of the samples, and then
+    the samples of each component in turn.
 
     Example:
         >>> data, mixture = authors_mixture(42, 1000)
@@ -105,9 +114,10 @@ def authors_mixture(seed: int, count: int) -> tuple[Tensor, GaussianMixture]:
     low = rows.min()
     scale = (rows - low).max()
     mixture = GaussianMixture(
-        *(torch.from_numpy(part) for part in (weights, (means - low) / scale,
-                                              variances / scale**2))
-    )  # fmt: skip
+        torch.from_numpy(weights),
+        torch.from_numpy((means - low) / scale),
+        torch.from_numpy(variances / scale**2),
+    )
     return torch.from_numpy((rows - low) / scale), mixture
 
 
@@ -168,7 +178,9 @@ class ToyTask(Task):
         return f"The loss is not finite at step {step}; try a lower learning rate."
 
 
-def train_cell(cost: str, seed: int, training: ToyTraining, device: str = "auto") -> dict[str, Any]:
+def train_cell(
+    cost: str, seed: int, training: ToyTraining, device: str = "auto"
+) -> dict[str, Any]:
     """Train one network; returns its numbers, some samples, and how it was made."""
     data, mixture = authors_mixture(seed, training.samples)
     task = ToyTask(data, cost, seed, training)
@@ -281,9 +293,9 @@ def run(
         tables={"costs": _means(rows), "seeds": rows},
         claims=claims(rows),
         notes=[
-            "Data and networks: github.com/bohu615/kernelized-matrix-cost. The number of steps and "
-            "the size of a batch are ours. Samples are drawn as there, in batches like those of "
-            "training, which are normalized by their own statistics.",
+            "Data and networks: github.com/bohu615/kernelized-matrix-cost. The number of steps "
+            "and the size of a batch are ours. Samples are drawn as there, in batches like those "
+            "of training, which are normalized by their own statistics.",
             "Smoothed samples are a mixture of Gaussians at the samples with the variance that "
             f"the kernel gives them, {V} times the dimension in each coordinate. Data are judged "
             "as samples are, by as many fresh samples of the true mixture.",
@@ -316,7 +328,8 @@ def _cell_file(cells: Path, cost: str, seed: int) -> Path:
 def _means(rows: Rows) -> Rows:
     names = [name for name in rows[0] if name not in ("cost", "seed", "seconds")]
     return [
-        {"cost": cost, **{name: mean(r[name] for r in rows if r["cost"] == cost) for name in names},
+        {"cost": cost,
+         **{name: mean(r[name] for r in rows if r["cost"] == cost) for name in names},
          "excess nll": mean(r["nll"] - r["nll of data"] for r in rows if r["cost"] == cost)}
         for cost in COSTS
     ]  # fmt: skip
@@ -336,7 +349,12 @@ def claims(rows: Rows) -> list[Claim]:
     readings = (
         ("likelihood of held-out data", "nll", "least negative log-likelihood", -1),
         ("share of good samples", "good samples", "most samples within three deviations", 1),
-        ("shares of the modes", "error of mode shares", "least total variation from the true weights", -1),
+        (
+            "shares of the modes",
+            "error of mode shares",
+            "least total variation from the true weights",
+            -1,
+        ),
         ("energy distance", "energy distance", "least energy distance to held-out data", -1),
     )
     excess = {c: [v - d for v, d in zip(nll[c], of_data("nll"), strict=True)]
@@ -410,7 +428,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 continue
             cell = train_cell(cost, seed, training, given.device)
             write_json(path, cell)
-            sys.stdout.write(f"{path.name} {json.dumps(cell['numbers'])} {cell['seconds']:.0f} s\n")
+            sys.stdout.write(
+                f"{path.name} {json.dumps(cell['numbers'])} {cell['seconds']:.0f} s\n"
+            )
             sys.stdout.flush()
 
 
