@@ -143,7 +143,7 @@ class GenerationTraining:
     compared: int = 2500
 
 
-QUICK = GenerationTraining(seeds=3, steps=300, batch_size=200, width=128)
+QUICK = GenerationTraining(seeds=3, steps=200, batch_size=160, width=128)
 
 
 def run(
