@@ -74,7 +74,9 @@ CONTENTS = (
           found="of one Gaussian; of a mixture for positive integers, else `lp_norm_estimate` "
           "with its error: erratum 2"),
     Entry("Introduction", "KICA, HSIC and DCCA as ancestors: the same trace measures dependence",
-          found="cited, nothing is claimed of them"),
+          ("kermix.dependence",), ("comparison/test_dependence.py",),
+          found="cited, nothing is claimed of them; `km.dependence` has trace, log-determinant "
+          "and HSIC with an exact p-value"),
     Entry("Proposition 4, Eqs. 6, 7", "scalar cost, its bound, tight when q = p",
           ("kermix.scalar_cost", "kermix.ScalarLoss"), (REFERENCE, LAWS), (formulas.BOUNDED,)),
     Entry("Proposition 5, Eq. 8", "vector-matrix cost and its bound",

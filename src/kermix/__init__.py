@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from kermix.tables.model.table_estimator import TableModel
     from kermix.tables.sketch_files import sketch_files
     from kermix.two_sample.cost_test import two_sample_test
+    from kermix.two_sample.dependence import dependence
 
 __all__ = [
     "CosineKernel",
@@ -83,6 +84,7 @@ __all__ = [
     "decompose",
     "decompose_discrete",
     "decompose_grid",
+    "dependence",
     "discrete_cost",
     "drift_over_time",
     "errors",
@@ -137,6 +139,7 @@ _PUBLIC = {
     "kermix.tables.model.table_estimator": "TableModel",
     "kermix.tables.sketch_files": "sketch_files",
     "kermix.two_sample.cost_test": "two_sample_test",
+    "kermix.two_sample.dependence": "dependence",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 _ROOMS = (

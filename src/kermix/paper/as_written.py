@@ -27,6 +27,7 @@ from kermix.paper.table_records import (
     PAPER_TRAIN,
     PATCHES,
     claims,
+    largest_networks,
     train_cell,
 )
 
@@ -114,12 +115,7 @@ def _kept(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        cells = json.loads(path.read_text())
-        groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-        for cell in cells:
-            groups.setdefault((cell["dataset"], cell["variant"], cell["patch"]), []).append(cell)
-        most = {key: max(c["parameters"] for c in own) for key, own in groups.items()}
-        return [c for key, own in groups.items() for c in own if c["parameters"] == most[key]]
+        return largest_networks(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: not a record of benchmarks.table1 ({error}).") from None
 

@@ -37,6 +37,7 @@ __all__ = [
     "claims",
     "command_of",
     "hold_out",
+    "largest_networks",
     "merge",
     "recorded",
     "train_cell",
@@ -221,16 +222,15 @@ def recorded(files: Sequence[Path] | None = None) -> tuple[Recorded, list[str]]:
     groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
     read = [path for path in places if path.is_file()]
     for path in read:
-        for cell in json.loads(path.read_text()):
+        for cell in largest_networks(json.loads(path.read_text())):
             kind = _kind(cell)
             if kind is not None:
                 column = "CNN" if cell["model"] == "cnn" else str(cell["patch"])
                 key = (kind, cell["dataset"], column, cell["augmentation"])
                 groups.setdefault(key, []).append(cell)
     found: Recorded = {}
-    largest = {key: _largest(cells) for key, cells in groups.items()}
     for (kind, dataset, column, _), cells in sorted(
-        largest.items(), key=lambda item: (len(item[1]), mean(c["test_accuracy"] for c in item[1]))
+        groups.items(), key=lambda item: (len(item[1]), mean(c["test_accuracy"] for c in item[1]))
     ):
         train, test = ([c[f"{part}_accuracy"] for c in cells] for part in ("train", "test"))
         found.setdefault(kind, {}).setdefault(dataset, {})[column] = (train, test)
@@ -242,9 +242,14 @@ def recorded(files: Sequence[Path] | None = None) -> tuple[Recorded, list[str]]:
     return ordered, [str(file) for file in FILES if any(p.name == file.name for p in read)]
 
 
-def _largest(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    most = max(cell.get("parameters", 0) for cell in cells)
-    return [cell for cell in cells if cell.get("parameters", 0) == most]
+def largest_networks(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of cells that differ in nothing but the size of their networks, the largest."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for cell in cells:
+        key = tuple(cell[name] for name in KEY if name != "seed")
+        groups.setdefault(key, []).append(cell)
+    most = {key: max(c.get("parameters", 0) for c in own) for key, own in groups.items()}
+    return [c for key, own in groups.items() for c in own if c.get("parameters", 0) == most[key]]
 
 
 def _kind(cell: Mapping[str, Any]) -> str | None:

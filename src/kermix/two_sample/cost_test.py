@@ -33,7 +33,14 @@ from kermix.two_sample.statistics import (
     scalar_ranking,
 )
 
-__all__ = ["TestCost", "TwoSampleResult", "ranked", "two_sample_test", "variance_grid"]
+__all__ = [
+    "TestCost",
+    "TwoSampleResult",
+    "as_numbers",
+    "ranked",
+    "two_sample_test",
+    "variance_grid",
+]
 
 TestCost: TypeAlias = Literal["svd", "matrix", "vector", "scalar", "mmd", "energy"]
 Seed: TypeAlias = int | torch.Generator
@@ -154,9 +161,9 @@ def two_sample_test(
         >>> two_sample_test(x, y + 1).pvalue < 0.01, two_sample_test(x, y).pvalue > 0.05
         (True, True)
     """
-    x, y = _as_numbers(x), _as_numbers(y)
-    weights_x = None if weights_x is None else _as_numbers(weights_x)
-    weights_y = None if weights_y is None else _as_numbers(weights_y)
+    x, y = as_numbers(x), as_numbers(y)
+    weights_x = None if weights_x is None else as_numbers(weights_x)
+    weights_y = None if weights_y is None else as_numbers(weights_y)
     asked = (isinstance(variances, str), kernel is None, form == "local", ridge == "auto")
     if cost is None and all(asked):
         return _aggregate(x, y, permutations, seed, groups, weights_x, weights_y, layout)
@@ -191,7 +198,7 @@ def two_sample_test(
         return replace(found, kernels=tuple(str(k) for k in kernels))
 
 
-def _as_numbers(given: Any) -> Tensor:
+def as_numbers(given: Any) -> Tensor:
     """Arrays, and whole numbers, as tensors of real numbers; anything else as it is."""
     if isinstance(given, np.ndarray) and given.dtype.kind in "fiub":
         given = torch.from_numpy(np.ascontiguousarray(given))

@@ -24,6 +24,7 @@ __all__ = [
     "Units",
     "combined",
     "labellings",
+    "orders",
     "own_generator",
     "pvalues",
     "signed_weights",
@@ -66,6 +67,15 @@ def labellings(
     chosen[0, :given] = True
     chosen[1:].scatter_(1, shuffled[:, :given], True)
     return chosen[:, units]
+
+
+def orders(
+    count: int, permutations: int, generator: torch.Generator
+) -> Tensor:  # (permutations + 1, count)
+    """Orders of so many rows: as given in the first row, at random in the others."""
+    check_count("permutations", permutations)
+    shuffled = torch.rand(permutations, count, generator=generator, dtype=torch.float64).argsort(1)
+    return torch.cat([torch.arange(count)[None], shuffled])
 
 
 def _groups(groups: tuple[Tensor, Tensor], n: int, m: int) -> tuple[Tensor, int, int]:
