@@ -18,6 +18,11 @@ if compgen -G "$PART/results/cells/*.json" > /dev/null; then
     --overwrite ||
     echo "fig-images is left as it is"
 fi
+if compgen -G "$PART/results/toy/*.json" > /dev/null; then
+  mkdir -p build/toy
+  cp "$PART"/results/toy/*.json build/toy/
+  "$PYTHON" -m kermix reproduce fig-toy --cells build/toy --out results/paper --overwrite
+fi
 if compgen -G "$PART/results/paper/*.json" > /dev/null; then
   cp "$PART"/results/paper/fig-* results/paper/
 fi
@@ -25,6 +30,7 @@ if [ -e "$PART/results/table1-as-written.json" ]; then
   "$PYTHON" -m benchmarks.table1 --merge "$PART/results/table1-as-written.json" \
     --out results/table1-as-written.json
   "$PYTHON" -m benchmarks.table1 --page docs/classification.md
+  "$PYTHON" -m kermix reproduce table-as-written --cells results --out results/paper --overwrite
 fi
 for file in "$PART"/results/bench/images-*.json; do
   [ -e "$file" ] || continue
