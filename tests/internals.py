@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     import kermix.networks.product_functions as product_functions_module
     import kermix.networks.scaled as scaled_module
     import kermix.pages.figures as figures_module
-    import kermix.pages.fit_figures as fit_figures_module
     import kermix.pages.report as report_module
     import kermix.paper.artefact as artefact_module
+    import kermix.paper.as_written as as_written_module
     import kermix.paper.classification as classification_module
     import kermix.paper.formula_checks as formula_checks_module
     import kermix.paper.generation as generation_module
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     import kermix.paper.remarks as remarks_module
     import kermix.paper.singular_functions as singular_functions_module
     import kermix.paper.table_records as table_records_module
+    import kermix.paper.toy as toy_module
     import kermix.runs.folder as folder_module
     import kermix.runs.train as train_module
     import kermix.sketches.sketch as sketch_module
@@ -76,8 +77,6 @@ if TYPE_CHECKING:
     import kermix.tables.model.training_rows as training_rows_module
     import kermix.tables.runs.answers as answers_module
     import kermix.tables.runs.table_mixture as table_mixture_module
-    import kermix.tables.runs.table_quality as table_quality_module
-    import kermix.tables.runs.table_run as table_run_module
     import kermix.tables.runs.training_data as training_data_module
     import kermix.tables.sketch_files as sketch_files_module
     import kermix.tables.sketch_sampling as sketch_sampling_module
