@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import kermix.pages.figures as figures_module
     import kermix.pages.report as report_module
     import kermix.paper.artefact as artefact_module
+    import kermix.paper.as_written as as_written_module
     import kermix.paper.classification as classification_module
     import kermix.paper.formula_checks as formula_checks_module
     import kermix.paper.generation as generation_module
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     import kermix.paper.remarks as remarks_module
     import kermix.paper.singular_functions as singular_functions_module
     import kermix.paper.table_records as table_records_module
+    import kermix.paper.toy as toy_module
     import kermix.runs.folder as folder_module
     import kermix.runs.train as train_module
     import kermix.sketches.sketch as sketch_module

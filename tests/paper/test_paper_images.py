@@ -9,18 +9,11 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from kermix.cli.app import app
+from internals import CellTraining, app, cell_file, read_pictures, read_record, sets_in, shown_in
+from internals import image_cells_COSTS as COSTS
+from internals import image_cells_module as image_cells
+from internals import images_module as images
 from kermix.errors import ImageError, OptionError, RunError
-from kermix.paper import image_cells, images
-from kermix.paper.artefact import read_record
-from kermix.paper.image_cells import (
-    COSTS,
-    CellTraining,
-    cell_file,
-    read_pictures,
-    sets_in,
-    shown_in,
-)
 
 SMALL = CellTraining(steps=2, batch_size=20, width=8, compared=30, judge_epochs=1, judge_width=8)
 SUMMARY = {

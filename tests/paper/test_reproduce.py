@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from internals import ARTEFACTS, app, chosen, read_record, records_in, write_page
 from internals import artefact_module as artefact
+from internals import as_written_module as as_written
 from internals import classification_module as classification
 from internals import generation_module as generation
 from internals import identity_module as identity
@@ -24,23 +25,8 @@ from internals import measure_module as measure
 from internals import prior_module as prior
 from internals import remarks_module as remarks
 from internals import singular_functions_module as functions
+from internals import toy_module as toy
 from kermix.errors import DownloadError, ImageError, KermixError, OptionError, RunError
-from kermix.paper import (
-    artefact,
-    as_written,
-    classification,
-    generation,
-    identity,
-    image_cells,
-    images,
-    measure,
-    prior,
-    remarks,
-    toy,
-)
-from kermix.paper import singular_functions as functions
-from kermix.paper.artefact import read_record
-from kermix.paper.catalogue import ARTEFACTS, chosen, records_in, write_page
 
 SMALL = {
     "fig-toy": (
@@ -106,7 +92,7 @@ def artefacts():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classification, "QUICK_IMAGES", 300)
         patch.setattr(as_written, "QUICK_IMAGES", 300)
-        patch.setattr("kermix.networks.scaled.CENTRES_OF_A_DENSITY", 200)
+        patch.setattr("internals.scaled_module.CENTRES_OF_A_DENSITY", 200)
         return {name: module.run(**options) for name, (module, options) in SMALL.items()}
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from internals import toy_module as toy
 from kermix.errors import RunError
-from kermix.paper import toy
 
 SMALL = toy.ToyTraining(seeds=2, steps=2, batch_size=16, width=8, samples=100, compared=60)
 

@@ -24,7 +24,7 @@ from kermix.images.image_generator import ImageModel, LabelledDraw
 from kermix.images.image_pages import ImageFindings, write_image_report
 from kermix.pages.figures import save_png, sheet
 from kermix.runs.folder import IMAGES, check_data, check_trained
-from kermix.runs.run import Numbers, Outcome, Run, as_option
+from kermix.runs.run import Numbers, Outcome, Run
 from kermix.runs.train import stage_of
 from kermix.training.build import held_out_rows
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
