@@ -15,6 +15,7 @@ from kermix.cli.options import (
     reads_tables,
     set_options,
     train_and_finish,
+    typed_command,
     typed_options,
 )
 from kermix.cli.output import print_notes
@@ -266,7 +267,7 @@ def fit(
             typed[name] = _parts(name, typed[name], kind)
     typed |= set_options(typed.pop("setting", None) or [])
     typed = {n: v for n, v in typed.items() if n not in READING} | reading.said()
-    run, dataset = begin_fit(**typed)
+    run, dataset = begin_fit(**typed, command=typed_command(context))
     if speaks():
         print_notes([*_choice(run.kind, typed), *run.notes(dataset)])
     train_and_finish(run, dataset)

@@ -5,7 +5,7 @@ Which model a fit takes, and with which settings: of rows, of images, of a table
 Which kind of run a folder holds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from kermix.images.classifier_run import ClassifyRun
 from kermix.images.generator_run import ASKED, MODEL_OPTIONS, ImageRun, suits_images
 from kermix.images.generator_settings import ImageSettings
 from kermix.runs.folder import FIT, check_new_folder, kind_of_run, next_free_folder
-from kermix.runs.run import KEPT, Run
+from kermix.runs.run import KEPT, Run, Start, equivalent_command
 from kermix.runs.train import complete
 from kermix.tables.runs.table_fit import (
     READING,
@@ -186,6 +186,7 @@ def can_be_contested(found: TypedTable, settings: Mapping[str, Any]) -> bool:
     return not set(settings) - TO_BOTH and "model" not in settings and is_contested(found)
 
 
+STARTED = ("device", "precision", "devices", "nodes")
 STRATEGIES = ("auto", "gather", "shard", "moments")
 
 
@@ -290,26 +291,28 @@ def begin_fit(
     rows: int | None = None,
     data_root: str | Path | None = None,
     size: int | None = None,
-    device: str = "auto",
-    precision: str = "32-true",
-    devices: int | None = None,
-    nodes: int | None = None,
-    strategy: str | None = None,
     target: str | None = None,
     from_disk: bool | None = None,
+    command: Sequence[str] | None = None,
     **settings: Any,
 ) -> tuple[FitRun | ImageRun | TableRun, Any]:
-    """Make the run folder of a fit; see `fit`. Nothing is trained yet."""
+    """Make the run folder of a fit; see `fit`. Nothing is trained yet.
+
+    `command` are the words that were typed; by default those that do the same.
+    """
+    options = {"rows": rows, "data_root": data_root, "size": size, "target": target,
+               "from_disk": from_disk, "quick": quick}  # fmt: skip
+    command = command or _equivalent(data, options, settings)
+    strategy = settings.pop("strategy", None)
+    start = _started(command, strategy, {n: settings.pop(n) for n in STARTED if n in settings})
     if rows is not None and rows < 1:
         raise OptionError(f"rows={rows}: must be at least 1.")
     look = {name: settings.pop(name) for name in READING if name in settings}
     if settings.get("model") == "auto":
         del settings["model"]
     check_settings(settings)  # refused before any file is read
-    ranks = _ranks(devices, nodes, strategy)
-    alone = ranks["devices"] * ranks["nodes"] == 1
     folder = None if out is None else Path(out)
-    if folder is not None and alone:
+    if folder is not None and start.alone:
         check_new_folder(folder)  # of several processes, one makes it and the others find it
     reading = {"rows": rows, "data_root": data_root, "size": size}
     asked = settings.get("model") == "table"
@@ -320,8 +323,7 @@ def begin_fit(
         return begin_table_fit(
             look_at_large(data, look, settings.get("seed", 0)), folder=folder, quick=quick,
             settings={n: v for n, v in settings.items() if n != "model"}, target=target,
-            reading=look, rows=None, device=device, precision=precision, ranks=ranks,
-            why=why_large,
+            reading=look, rows=None, start=start, why=why_large,
         )  # fmt: skip
     said = asked or bool(look) or target is not None
     if said or is_pattern(data) or not set(settings) - TO_BOTH - OF_TABLES:
@@ -341,8 +343,7 @@ def begin_fit(
             return begin_table_fit(
                 found, folder=folder, quick=quick,
                 settings={n: v for n, v in settings.items() if n != "model"}, target=target,
-                reading=look, rows=rows, device=device, precision=precision, ranks=ranks,
-                why=why, contest=contest,
+                reading=look, rows=rows, start=start, why=why, contest=contest,
             )  # fmt: skip
         if target is not None:
             raise OptionError(f"target={target!r} is for the table model (model='table').")
@@ -350,9 +351,7 @@ def begin_fit(
             data = _numbers(found.frame)  # kept in the folder, because it is not the whole file
             reading = {"rows": None}
     if not isinstance(data, str | Path):
-        return _begin_rows_in_memory(
-            data, folder, quick, reading, settings, device, precision, ranks
-        )
+        return _begin_rows_in_memory(data, folder, quick, reading, settings, start)
     source = str(data)
     if data_root is not None and source.partition(":")[0] not in IMAGE_SETS:
         raise OptionError(f"data_root is for {', '.join(IMAGE_SETS)}; {source} does not use it.")
@@ -361,7 +360,7 @@ def begin_fit(
     if size is not None and (dataset.image is None or dataset.image[1:] != (size, size)):
         raise OptionError(f"size={size}: {source} cannot be resized.")
     if suits_image_models(dataset, settings):
-        if not alone or strategy is not None:
+        if not start.alone or strategy is not None:
             raise OptionError(
                 f"{source}: fits of images are trained by one process; leave out devices, nodes "
                 "and strategy."
@@ -369,12 +368,11 @@ def begin_fit(
         chosen = image_settings(dataset, settings, quick)
         folder = folder or next_free_folder(dataset.name.replace(":", "-"))
         return ImageRun.create(
-            folder, source, dataset, chosen, quick=quick, options=reading, device=device,
-            precision=precision,
-        ), dataset  # fmt: skip
+            folder, source, dataset, chosen, start, quick=quick, options=reading
+        ), dataset
     chosen_rows = row_settings(dataset, settings, quick)
     folder = folder or next_free_folder(dataset.name)
-    run = FitRun.create(folder, source, dataset, chosen_rows, device, precision, reading, **ranks)
+    run = FitRun.create(folder, source, dataset, chosen_rows, start, reading)
     return run, dataset
 
 
@@ -384,16 +382,14 @@ def _begin_rows_in_memory(
     quick: bool,
     reading: Mapping[str, Any],
     settings: dict[str, Any],
-    device: str,
-    precision: str,
-    ranks: dict[str, Any],
+    start: Start,
 ) -> tuple[FitRun, Dataset]:
     given = sorted(name for name, value in reading.items() if value is not None)
     if given:
         raise OptionError(
             f"{given[0]} is only for data read from files; select rows before the fit."
         )
-    if ranks["devices"] * ranks["nodes"] > 1:
+    if not start.alone:
         raise OptionError(
             "Several processes read their data from files: write the data to a file first."
         )
@@ -402,7 +398,7 @@ def _begin_rows_in_memory(
     chosen = row_settings(dataset, settings, quick)
     folder = folder or next_free_folder("table")
     source = str((folder / KEPT[table.named]).absolute())
-    run = FitRun.create(folder, source, dataset, chosen, device, precision, **ranks)
+    run = FitRun.create(folder, source, dataset, chosen, start)
     _keep(table, Path(source))
     return run, dataset
 
@@ -431,6 +427,24 @@ def _keep(table: Table, path: Path) -> None:
 def _numbers(frame: Frame) -> Table:
     columns = load_pyarrow().table(dict(frame.columns))
     return table_of_arrow(columns, frame.name, None)
+
+
+def _equivalent(
+    data: Source, options: Mapping[str, Any], settings: Mapping[str, Any]
+) -> list[str]:
+    """The command that does what a call of `fit` does; data in memory are found in the folder."""
+    source, given = str(data), {**options, **settings}
+    if not isinstance(data, str | Path):  # what is kept has been chosen from them
+        source, left = "", {"rows", *READING} - {"kinds"}
+        given = {name: value for name, value in given.items() if name not in left}
+    others = [n for n, value in settings.items() if n in OF_TABLES or value is None]
+    by_set = {name: given.pop(name) for name in others if name in SETTINGS}
+    return equivalent_command("fit", source, given, by_set)
+
+
+def _started(command: Sequence[str], strategy: str | None, where: Mapping[str, Any]) -> Start:
+    ranks = _ranks(where.get("devices"), where.get("nodes"), strategy)
+    return Start(command, **{**where, **ranks})
 
 
 def _ranks(devices: int | None, nodes: int | None, strategy: str | None) -> dict[str, Any]:

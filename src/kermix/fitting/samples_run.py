@@ -19,11 +19,10 @@ from torch import Tensor
 
 from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.data.dataset import Dataset
-from kermix.data.loading import BUILT_IN, is_table, load
+from kermix.data.loading import BUILT_IN, load
 from kermix.data.readers.common import listed
 from kermix.data.readers.numeric_table import Source, read_table
 from kermix.distributed.launch import check_ranks
-from kermix.distributed.loss import Strategy
 from kermix.errors import SampleError, ShapeError, TableError
 from kermix.files import whole_file, write_array
 from kermix.mixtures.mixture import GaussianMixture
@@ -31,12 +30,12 @@ from kermix.networks.scaled import ScaledModel, column_moments
 from kermix.pages.fit_figures import curves_figure, fit_figure
 from kermix.pages.report import DescribedRun, Report, add_machine, png_of
 from kermix.runs.folder import FIT, check_data, check_trained
-from kermix.runs.run import Numbers, Outcome, as_option, has_folder
+from kermix.runs.run import Numbers, Outcome, Start, has_folder
 from kermix.runs.run import Run as AnyRun
 from kermix.runs.train import stage_of
-from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
+from kermix.training.build import Split, build_model, build_trainer, split_rows
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
-from kermix.training.loop import Row, Trainer, load_model, make_fabric
+from kermix.training.loop import Row, Trainer, load_model
 from kermix.training.mixture_search import clearly_better, gaussian_log_densities
 from kermix.training.samples_task import RowTask, check_shares
 from kermix.training.settings import FitSettings
@@ -145,12 +144,8 @@ class FitRun(AnyRun):
         source: str,
         dataset: Dataset,
         settings: FitSettings,
-        device: str = "auto",
-        precision: str = "32-true",
+        start: Start,
         options: Mapping[str, Any] | None = None,
-        devices: int = 1,
-        nodes: int = 1,
-        strategy: Strategy = "auto",
     ) -> "FitRun":
         """Begin a run in a folder that must not exist.
 
@@ -159,28 +154,21 @@ class FitRun(AnyRun):
             source: What the data are loaded from: a name or a path.
             dataset: The data.
             settings: What the user chose.
-            device: `"auto"`, `"cpu"`, `"cuda"`, ...
-            precision: A precision of Fabric's.
+            start: How the training is started.
             options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
-            devices: Processes on each node.
-            nodes: Nodes. The folder is made on the first one alone.
-            strategy: How costs are computed over processes.
         """
-        check_ranks(devices, nodes)
+        check_ranks(start.devices, start.nodes)
         split = split_rows(dataset.values, settings.seed)
         settings = settings.for_data(len(split.train))
-        check_shares(settings, devices * nodes)
-        main = has_folder(devices, nodes)
+        check_shares(settings, start.devices * start.nodes)
         _, variances = build_model(split.train, settings, dataset.image)
-        if devices * nodes == 1:
-            make_fabric(device, precision)  # refused, if it must be, before a folder is made
+        start.check_device()
         return cls.begin(
             folder,
             source,
             BUILT_IN,
             settings,
-            device=device,
-            precision=precision,
+            start,
             options=options or {},
             facts={
                 "shape": list(dataset.values.shape),
@@ -189,9 +177,9 @@ class FitRun(AnyRun):
                 "notes": fit_notes(dataset, split),
                 "image": dataset.image,
                 "variance": {"start": variances.start, "end": variances.end},
-                "ranks": {"devices": devices, "nodes": nodes, "strategy": strategy},
+                "ranks": start.ranks,
             },
-            writes=main,
+            writes=has_folder(start.devices, start.nodes),
         )
 
     @classmethod
@@ -338,19 +326,6 @@ class FitRun(AnyRun):
         rows.append(("a sample is a", what))
         rows.append(("steps", f"{int(history[-1]['step'])}"))
         return rows
-
-    def command(self) -> str:
-        """The command that repeats this run."""
-        parts = ["kermix", "fit", shlex.quote(self.config["data"])]
-        parts += self.reading_options()
-        rows = self.config["shape"][0]
-        default = FitSettings().for_data(rows - held_out_rows(rows)).as_json()
-        if is_table(self.config["data"]):
-            default["model"] = None  # a table may be fitted by other models
-        for name, value in self.settings.as_json().items():
-            if value != default[name]:
-                parts += as_option(name, value)
-        return " ".join([*parts, *self.placing_options()])
 
 
 def _reference(split: Split, judged: Tensor, log_density: Tensor) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ import json
 import os
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,12 +26,22 @@ from kermix.environment import __version__, is_rank
 from kermix.runs.folder import begin_folder, lasting_source, locked_run, read_config, write_metrics
 from kermix.runs.provenance import environment, write_json
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
-from kermix.training.loop import Row, Trainer
+from kermix.training.loop import Row, Trainer, make_fabric
 
-__all__ = ["KEPT", "Numbers", "Outcome", "Run", "Shown", "as_option", "has_folder"]
+__all__ = [
+    "KEPT",
+    "Numbers",
+    "Outcome",
+    "Run",
+    "Shown",
+    "Start",
+    "equivalent_command",
+    "has_folder",
+]
 
 KEPT = {True: "data.parquet", False: "data.npy"}  # by whether columns have names
 READ = (
+    "command",
     "data",
     "options",
     "settings",
@@ -53,6 +63,43 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Start:
+    """How a training is started.
+
+    Attributes:
+        command: The words of the command that starts it, typed or equivalent to a call in Python;
+            an empty third word stands for data that were in memory, and are kept in the folder.
+        device: `"auto"`, `"cpu"`, `"cuda"`, ...
+        precision: A precision of Fabric's.
+        devices: Processes on each node.
+        nodes: Nodes. The folder is made on the first one alone.
+        strategy: How costs are computed over processes.
+    """
+
+    command: Sequence[str]
+    device: str = "auto"
+    precision: str = "32-true"
+    devices: int = 1
+    nodes: int = 1
+    strategy: Strategy = "auto"
+
+    @property
+    def alone(self) -> bool:
+        """Whether one process trains."""
+        return self.devices * self.nodes == 1
+
+    @property
+    def ranks(self) -> dict[str, Any]:
+        """The processes, as a run notes them."""
+        return {"devices": self.devices, "nodes": self.nodes, "strategy": self.strategy}
+
+    def check_device(self) -> None:
+        """Refuse a device or a precision that is not there, before a folder is made."""
+        if self.alone:
+            make_fabric(self.device, self.precision)
+
+
+@dataclass(frozen=True)
 class Run(ABC):
     """A run folder that exists.
 
@@ -66,9 +113,6 @@ class Run(ABC):
 
     kind: ClassVar[str]
     facts: ClassVar[tuple[str, ...]]  # what the config has of this kind of run, beside READ
-    usual: ClassVar[Mapping[str, Any]] = {
-        "device": "auto", "precision": "32-true", "devices": 1, "nodes": 1, "strategy": "auto",
-    }  # fmt: skip
     reported: ClassVar[tuple[str, ...]] = ("step", "loss", "variance", "metric")
 
     @classmethod
@@ -78,9 +122,8 @@ class Run(ABC):
         source: str,
         built_in: Collection[str],
         settings: Any,
+        start: Start,
         *,
-        device: str,
-        precision: str,
         options: Mapping[str, Any],
         facts: Mapping[str, Any],
         writes: bool = True,
@@ -92,17 +135,19 @@ class Run(ABC):
             source: What the data are loaded from: a name or a path.
             built_in: Names of sets that come before files of the same name.
             settings: What the user chose.
-            device: `"auto"`, `"cpu"`, `"cuda"`, ...
-            precision: A precision of Fabric's.
+            start: How the training is started.
             options: How the data are read: rows, data_root, size, where they are given.
             facts: What this kind of run notes of its data.
             writes: Whether this process writes; one of many does.
         """
         if writes:
             begin_folder(folder)
+        in_memory = tuple(start.command[2:3]) == ("",)
         config = {
             "kind": cls.kind,
             "kermix": __version__,
+            "command": [*start.command[:2], *([source] if in_memory else start.command[2:3]),
+                        *start.command[3:]],
             "data": lasting_source(source, built_in),
             "options": {
                 name: str(Path(value).resolve()) if name == "data_root" else value
@@ -111,10 +156,10 @@ class Run(ABC):
             },
             **facts,
             "settings": settings.as_json(),
-            "device": device,
-            "precision": precision,
-            "environment": environment(),
-        }
+            "device": start.device,
+            "precision": start.precision,
+            "environment": {**environment(), "directory": str(Path.cwd())},
+        }  # fmt: skip
         if writes:
             write_json(folder / "config.json", config)
         return cls(folder, config)
@@ -214,31 +259,9 @@ class Run(ABC):
         """A table that follows the numbers on a terminal, if a kind of run has one."""
         return None
 
-    @abstractmethod
     def command(self) -> str:
-        """The command that repeats this run."""
-
-    def reading_options(self) -> list[str]:
-        """The part of the command that says how the data are read."""
-        return [
-            text
-            for name, value in self.options.items()
-            for text in (f"--{name.replace('_', '-')}", shlex.quote(str(value)))
-        ]
-
-    def placing_options(self) -> list[str]:
-        """The part of the command that says where, and how precisely, it is trained."""
-        devices, nodes, strategy = self.ranks
-        chosen = {
-            "device": self.config["device"], "precision": self.config["precision"],
-            "devices": devices, "nodes": nodes, "strategy": strategy,
-        }  # fmt: skip
-        return [
-            text
-            for name, value in chosen.items()
-            if value != self.usual[name]
-            for text in (f"--{name}", str(value))
-        ]
+        """The command that started this run, to be typed again in the same directory."""
+        return shlex.join(self.config["command"])
 
     @abstractmethod
     def shown(self, row: Row) -> dict[str, str]:
@@ -266,18 +289,43 @@ class Run(ABC):
         return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)
 
 
-def as_option(name: str, value: Any, own: bool = True) -> list[str]:
-    """A setting as part of a command: an option of its own, or `--set` if it has none.
+SWITCHES = {
+    "quick": ("--quick", ""), "header": ("--header", "--no-header"),
+    "from_disk": ("--from-disk", "--in-memory"), "augment": ("--augment", "--no-augment"),
+}  # fmt: skip
+
+
+def equivalent_command(
+    name: str, source: str, options: Mapping[str, Any], settings: Mapping[str, Any]
+) -> list[str]:
+    """The words of the command that does what a call in Python did.
+
+    Args:
+        name: `"fit"` or `"classify"`.
+        source: The data.
+        options: What the command has options of its own for; what is None was not given.
+        settings: What is given by `--set`.
 
     Example:
-        >>> as_option("batch_size", 64), as_option("flip", False, own=False)
-        (['--batch-size', '64'], ['--set', 'flip=false'])
+        >>> options = {"steps": 9, "header": False, "kinds": {"zip code": "category"}}
+        >>> print(shlex.join(equivalent_command("fit", "a.csv", options, {"calibrate": None})))
+        kermix fit a.csv --steps 9 --no-header --kind 'zip code=category' --set calibrate=null
     """
-    if not own or value is None:
-        text = json.dumps(value, separators=(",", ":"))
-        return ["--set", shlex.quote(f"{name}={text}")]
-    shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return [f"--{name.replace('_', '-')}", shlex.quote(shown)]
+    words = ["kermix", name, source]
+    for option, value in options.items():
+        if option == "kinds":
+            for column, kind in (value or {}).items():
+                words += ["--kind", f"{column}={kind}"]
+        elif option in SWITCHES and value is not None:
+            words += [SWITCHES[option][not value]] if SWITCHES[option][not value] else []
+        elif value is not None:
+            several = isinstance(value, list | tuple)
+            shown = ",".join(map(str, value)) if several else str(value)
+            words += [f"--{option.replace('_', '-')}", shown]
+    for setting, value in settings.items():
+        shown = json.dumps(value, separators=(",", ":"), default=lambda number: number.item())
+        words += ["--set", f"{setting}={shown}"]
+    return words
 
 
 def has_folder(devices: int, nodes: int) -> bool:
