@@ -231,3 +231,20 @@ def test_one_function_completes_a_run_or_says_where_it_stopped(tmp_path, monkeyp
     monkeypatch.setattr(type(run), "train", lambda self, trainer, **_: False)
     with pytest.raises(Stopped, match=r"Stopped at step 0; saved.*km.resume"):
         complete(run, data)
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("kind", ["rows", "table"])
+def test_settings_schema_and_model_are_read_once_until_training_goes_on(kind, here, tmp_path):
+    data, options = (numbers(), SHORT) if kind == "rows" else (mixed(), TINY)
+    run = open_run(km.fit(data, out=tmp_path / "run", **options).folder)
+    ask = (lambda: run.score(data)) if kind == "rows" else (lambda: run.score(data, orders=1))
+    first = np.asarray(ask())
+    assert run.settings is run.settings
+    assert kind == "rows" or run.schema is run.schema
+    assert run.trained_model() is run.trained_model()
+    assert run.model() is not run.model(), "a copy is the caller's own"
+    other = km.fit(data, out=tmp_path / "other", **{**options, "seed": 5})
+    for path in other.checkpoints.glob("*.safetensors"):
+        path.replace(run.checkpoints / path.name)
+    assert (np.asarray(ask()) != first).any()

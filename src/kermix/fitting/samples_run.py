@@ -11,6 +11,7 @@ What a user should know about the data of a fit before believing its numbers.
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,7 +30,7 @@ from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.scaled import ScaledModel, column_moments
 from kermix.pages.fit_figures import curves_figure, fit_figure
 from kermix.pages.report import DescribedRun, Report, add_machine, png_of
-from kermix.runs.folder import FIT, check_data, check_trained
+from kermix.runs.folder import FIT, check_data
 from kermix.runs.run import Numbers, Outcome, Start, has_folder
 from kermix.runs.run import Run as AnyRun
 from kermix.runs.train import stage_of
@@ -233,9 +234,15 @@ class FitRun(AnyRun):
         return {**stage_of(settings, row), "metric": f"{self.metric} {row['metric']:.4f}"}
 
     def model(self) -> ScaledModel:
-        """The best model so far."""
+        """A copy of the best model so far."""
+        return deepcopy(self.trained_model())
+
+    def trained_model(self) -> ScaledModel:
+        """The model itself, loaded once: to be asked, not to be changed."""
         best = self.checkpoints / "best.safetensors"
-        check_trained(self.folder, best)
+        return self.loaded(best, lambda: self._read_model(best))
+
+    def _read_model(self, best: Path) -> ScaledModel:
         tensors, _ = load_checkpoint(best)
         # Any data of the right width will do: the scale comes from the checkpoint.
         with rebuilding(best, tensors):
@@ -248,7 +255,7 @@ class FitRun(AnyRun):
 
     def sample(self, n: int, seed: int) -> Tensor:  # (n, d)
         """Samples of the best model."""
-        return self.model().sample(n, torch.Generator().manual_seed(seed))
+        return self.trained_model().sample(n, torch.Generator().manual_seed(seed))
 
     def score(self, rows: Source, names: list[str] | None = None) -> Tensor:  # (n, d) -> (n,)
         """Log-density of rows under the best model; columns are matched by their names.
@@ -279,11 +286,11 @@ class FitRun(AnyRun):
                 f"The rows have the columns {', '.join(names[:12])} and the run in {self.folder} "
                 f"was fitted to {', '.join(columns[:12])}: the names must match, in any order."
             )
-        return self.model().log_prob(values)
+        return self.trained_model().log_prob(values)
 
     def finish(self, data: Dataset, outcome: Outcome) -> Numbers:
         """Write samples, figure and report of the best model."""
-        model, history = self.model(), outcome.history
+        model, history = self.trained_model(), outcome.history
         generator = torch.Generator().manual_seed(self.settings.seed + 1)
         samples = model.sample(SAMPLES, generator)
         write_array(self.folder / "samples.npy", samples.numpy())

@@ -7,6 +7,7 @@ of training, `samples.npz` samples of the last model as bytes with their classes
 import hashlib
 import shlex
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -22,7 +23,7 @@ from kermix.images.generator_training import ImageTask, build_image_model
 from kermix.images.image_generator import ImageModel, LabelledDraw
 from kermix.images.image_pages import ImageFindings, write_image_report
 from kermix.pages.figures import save_png, sheet
-from kermix.runs.folder import IMAGES, check_data, check_trained
+from kermix.runs.folder import IMAGES, check_data
 from kermix.runs.run import Numbers, Outcome, Run, Start
 from kermix.runs.train import stage_of
 from kermix.training.build import held_out_rows
@@ -182,8 +183,14 @@ class ImageRun(Run):
         save_png(sheet(images), path, zoom=1)
 
     def model(self) -> ImageModel:
-        """The last model, in evaluation mode."""
-        check_trained(self.folder, self.last)
+        """A copy of the last model, in evaluation mode."""
+        return deepcopy(self.trained_model())
+
+    def trained_model(self) -> ImageModel:
+        """The model itself, loaded once: to be asked, not to be changed."""
+        return self.loaded(self.last, self._read_model)
+
+    def _read_model(self) -> ImageModel:
         tensors, _ = load_checkpoint(self.last)
         with rebuilding(self.last, tensors):
             check_declared(self.settings, tensors)
@@ -195,7 +202,7 @@ class ImageRun(Run):
 
     def sample(self, n: int, seed: int, labels: torch.Tensor | None = None) -> LabelledDraw:
         """Images of the last model."""
-        return self.model().sample(n, torch.Generator().manual_seed(seed), labels)
+        return self.trained_model().sample(n, torch.Generator().manual_seed(seed), labels)
 
     def save_samples(self, path: Path, n: int, seed: int, label: str | None = None) -> None:
         """Write images: a sheet (.png), bytes (n, c, h, w) (.npy), or with their classes (.npz).

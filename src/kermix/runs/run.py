@@ -18,12 +18,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 from kermix.distributed.loss import Strategy
 from kermix.environment import __version__, is_rank
-from kermix.runs.folder import begin_folder, lasting_source, locked_run, read_config, write_metrics
+from kermix.runs.folder import (
+    begin_folder,
+    check_trained,
+    lasting_source,
+    locked_run,
+    read_config,
+    write_metrics,
+)
 from kermix.runs.provenance import environment, write_json
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
 from kermix.training.loop import Row, Trainer, make_fabric
@@ -49,6 +57,7 @@ READ = (
     "precision",
     "fingerprint",
 )  # of every kind of run
+T = TypeVar("T")
 Numbers = list[tuple[str, str]]  # what a run ends with, as (name, value) to show
 Shown = tuple[str, list[str], list[list[str]]]  # a table: its title, its columns, its rows
 
@@ -175,10 +184,29 @@ class Run(ABC):
     def _read_settings(cls, content: dict[str, Any]) -> Any:
         """Settings from `config.json`; names that are not known are an error."""
 
-    @property
+    @cached_property
     def settings(self) -> Any:
         """What the user chose."""
         return self._read_settings(self.config["settings"])
+
+    @cached_property
+    def _in_memory(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+        return {}
+
+    def loaded(self, path: Path, load: Callable[[], T]) -> T:
+        """What a file of the run holds, loaded once; again when training has written another."""
+        check_trained(self.folder, path)
+        found = path.stat()
+        mark = (found.st_ino, found.st_mtime_ns, found.st_size)
+        before, content = self._in_memory.get(path.name, ((), None))
+        if before != mark:
+            content = load()
+            self._in_memory[path.name] = (mark, content)
+        return cast(T, content)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A run is sent to other processes without what it has loaded."""
+        return {"folder": self.folder, "config": self.config}
 
     @property
     def source(self) -> str:

@@ -53,7 +53,7 @@ def write_results(run: TrainedTable, data: TableData, outcome: Outcome, form: Cs
     settings = run.settings
     held, train = data.split(settings)
     densities = _contest(run, data, train, np.sort(held)) if run.config.get("contest") else {}
-    model = run.model()
+    model = run.trained_model()
     count = min(MOST_JUDGED, max(LEAST_JUDGED, len(data.encoded)))
     drawn = model.sample(count, random_state=settings.seed + 1, frame="arrow")
     path = run.folder / f"samples{run.config['form']}"

@@ -144,7 +144,7 @@ class TargetRun(TableRun):
         return rows
 
     def _numbers_of(self, data: TableData, quality: TargetQuality, outcome: Outcome) -> Numbers:
-        target, kept = self.config["target"], self.model().n_iter_
+        target, kept = self.config["target"], self.table_model().n_iter_
         first, *rest = quality.references
         if isinstance(quality, ClassQuality):
             against = "; ".join(f"{name}: {value:.2%}" for name, value, _ in (first, *rest))
