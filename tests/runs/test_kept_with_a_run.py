@@ -248,3 +248,46 @@ def test_settings_schema_and_model_are_read_once_until_training_goes_on(kind, he
     for path in other.checkpoints.glob("*.safetensors"):
         path.replace(run.checkpoints / path.name)
     assert (np.asarray(ask()) != first).any()
+
+
+def homes(rows=120):
+    """Codes of places: padded numbers, of which many rows have a longer form."""
+    rng = np.random.default_rng(0)
+    codes = [f"{k}" for k in rng.integers(1, 30, rows)]
+    codes[::5] = ["98102-5783"] * len(codes[::5])
+    padded = [f"{k:03}" for k in rng.integers(0, 9, rows)]
+    return pd.DataFrame({"zip_code": codes, "padded": padded, "number": rng.integers(1, 9, rows),
+                         "price": rng.normal(size=rows).round(3)})  # fmt: skip
+
+
+KINDS = {"zip_code": "category", "padded": "category", "number": "category"}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_kinds_that_a_fit_was_told_hold_for_all_that_is_asked_of_it(tmp_path):
+    path, run = tmp_path / "homes.csv", tmp_path / "run"
+    homes().to_csv(path, index=False)
+    said = [word for name, kind in KINDS.items() for word in ("--kind", f"{name}={kind}")]
+    words = ["--width", 16, "--blocks", 1, "--steps", 20, "--device", "cpu", "--out"]
+    kermix("fit", path, *said, *words, run)
+    schema = open_run(run).schema
+    assert {name: schema[name].kind for name in KINDS} == KINDS
+    kermix("resume", run)
+    kermix("score", run, path, "-o", tmp_path / "s.npy")
+    kermix("impute", run, path, "-o", tmp_path / "i.csv")
+    kermix("predict", run, path, "--target", "zip_code", "-o", tmp_path / "p.csv")
+    kermix("sample", run, "-n", 30, "-o", tmp_path / "drawn.csv")
+    kermix("score", run, tmp_path / "drawn.csv", "-o", tmp_path / "d.npy")
+    drawn = pd.read_csv(tmp_path / "drawn.csv", dtype=str)
+    assert set(drawn["padded"]) <= set(homes()["padded"])
+    scores = np.load(tmp_path / "s.npy")
+    np.testing.assert_allclose(open_run(run).score(homes()), scores[:, 0], rtol=1e-6)
+    kermix("classify", path, "--target", "zip_code", *said, *("--set", "steps=20"), "--device",
+           "cpu", "--width", 16, "--out", tmp_path / "target")  # fmt: skip
+    kermix("resume", tmp_path / "target")
+    kermix("predict", tmp_path / "target", path, "-o", tmp_path / "t.csv")
+
+
+def test_kinds_that_a_model_was_told_hold_for_its_table():
+    model = km.TableModel(kinds=KINDS, width=16, blocks=1, steps=5, random_state=0, device="cpu")
+    assert model.fit(homes()).score_samples(homes()).shape == (120,)

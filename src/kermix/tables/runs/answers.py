@@ -221,7 +221,7 @@ class TrainedTable(Run):
             raise OptionError("Name the column to predict: target='...'.")
         model = self.trained_model()
         place_of(model.schema_, name)
-        frame, _ = read_frame(table)
+        frame, _ = read_frame(table, self.schema.reading())
         kept = [c.name for c in model.schema_.modelled if c.name in frame.columns and
                 c.name != name]  # fmt: skip
         if not kept:
