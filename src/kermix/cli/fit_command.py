@@ -1,6 +1,5 @@
 """`kermix fit` and `kermix resume`."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -269,19 +268,8 @@ def fit(
     typed = {n: v for n, v in typed.items() if n not in READING} | reading.said()
     run, dataset = begin_fit(**typed, command=typed_command(context))
     if speaks():
-        print_notes([*_choice(run.kind, typed), *run.notes(dataset)])
+        print_notes(run.notes(dataset))
     train_and_finish(run, dataset)
-
-
-def _choice(kind: str, typed: Mapping[str, Any]) -> list[str]:
-    """Why a table was fitted by a mixture, where nobody asked for one."""
-    path = Path(typed["data"])
-    named = {"model", "cost", "components"} & set(typed)
-    if kind != "fit" or named or not path.is_file() or path.suffix in (".npy", ".npz"):
-        return []
-    return [
-        "A mixture was chosen because all columns are plain numbers (override with --model table)."
-    ]
 
 
 def resume(

@@ -147,6 +147,7 @@ class FitRun(AnyRun):
         settings: FitSettings,
         start: Start,
         options: Mapping[str, Any] | None = None,
+        notes: Sequence[str] = (),
     ) -> "FitRun":
         """Begin a run in a folder that must not exist.
 
@@ -157,6 +158,7 @@ class FitRun(AnyRun):
             settings: What the user chose.
             start: How the training is started.
             options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
+            notes: What a user should know of the choice of the model.
         """
         check_ranks(start.devices, start.nodes)
         split = split_rows(dataset.values, settings.seed)
@@ -175,7 +177,7 @@ class FitRun(AnyRun):
                 "shape": list(dataset.values.shape),
                 "fingerprint": _fingerprint(dataset.values),
                 "columns": dataset.columns,
-                "notes": fit_notes(dataset, split),
+                "notes": [*notes, *fit_notes(dataset, split)],
                 "image": dataset.image,
                 "variance": {"start": variances.start, "end": variances.end},
                 "ranks": start.ranks,

@@ -35,6 +35,7 @@ from kermix.tables.runs.training_data import (
 )
 
 __all__ = [
+    "CONTEST",
     "READING",
     "TABLE_SETTINGS",
     "TypedTable",
@@ -142,10 +143,9 @@ def begin_table_fit(
     quick: bool,
     settings: Mapping[str, Any],
     target: str | None,
-    reading: Mapping[str, Any],
-    rows: int | None,
+    options: Mapping[str, Any],
     start: Start,
-    why: str | None = None,
+    reason: str | None = None,
     contest: bool = False,
 ) -> tuple[TableRun, TableData]:
     """Make the run folder of a fit of the table model; nothing is trained yet."""
@@ -165,11 +165,12 @@ def begin_table_fit(
         )
     chosen = TableModelSettings().quick() if quick else TableModelSettings()
     chosen = replace(chosen, **{n: v for n, v in settings.items() if v is not None})
-    options = {n: v for n, v in {**reading, "rows": rows}.items() if v not in (None, (), {})}
+    options = {n: v for n, v in options.items() if v not in (None, (), {})}
+    notes = (*([reason] if reason else []), *table.notes)
     if isinstance(table, LargeTable):
         return _begin_stored(
             table, chosen, folder, start, target=target, options=options,
-            notes=(*([why] if why else []), *table.notes), quick=quick,
+            notes=notes, quick=quick,
         )  # fmt: skip
     data = TableData.of(table.frame, table.schema)
     kept = table.source is None
@@ -179,8 +180,7 @@ def begin_table_fit(
     run = TableRun.create(
         folder, source, data, chosen, start, target=target,
         options={} if kept else options,
-        notes=(*([f"The table model was chosen because {why}."] if why else []),
-               *([CONTEST] if contest else []), *table.notes),
+        notes=notes,
         contest=contest, quick=quick,
         frame=table.frame.kind if kept else "pandas",
         form=".parquet" if kept else form_of(source),
