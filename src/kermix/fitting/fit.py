@@ -145,7 +145,7 @@ class Asked:
     settings: Mapping[str, Any]
     look: Mapping[str, Any]
     rows: int | None = None
-    data_root: Path | None = None
+    data_root: str | Path | None = None
     size: int | None = None
     target: str | None = None
     from_disk: bool | None = None
@@ -198,15 +198,7 @@ def choose_model(data: Source, asked: Asked) -> Choice:
         assert isinstance(data, str | Path)
         _check_not_of_images(data, asked.reading)
         return Choice("table", large, look_at_large(data, asked.look, asked.seed))
-    found, reason = None, None
-    if asked.needs_table or is_pattern(data) or not asked.foreign:
-        found = typed_table(data, asked.look, asked.rows, asked.seed, asked.model == "table")
-    if found is None and asked.needs_table:
-        what = "the table model, " if asked.model == "table" else ""
-        raise OptionError(
-            f"{what}{', '.join((*READING, 'target'))} are for tables with columns, which "
-            f"{data} is not."
-        )
+    found, reason = _found_table(data, asked), None
     if found is not None:
         chosen = _table_choice(found, asked)
         if chosen is not None:
@@ -217,15 +209,32 @@ def choose_model(data: Source, asked: Asked) -> Choice:
         reason = asked.reason_for_rows("all columns are plain numbers")
         if asked.look or not isinstance(data, str | Path) or is_pattern(data):
             return Choice("rows", reason, _numbers(found.frame))
-    elif asked.foreign and isinstance(data, str | Path) and is_table(data):
-        reason = asked.reason_for_rows(f"{min(asked.foreign)} is a setting of it")
     if not isinstance(data, str | Path):
         return Choice("rows", reason, data)
+    if asked.foreign and is_table(data):
+        reason = asked.reason_for_rows(f"{min(asked.foreign)} is a setting of it")
     dataset = _loaded(str(data), asked)
+    return Choice("rows" if _suits_rows(dataset, asked) else "images", reason, dataset)
+
+
+def _found_table(data: Source, asked: Asked) -> TypedTable | None:
+    """The table that data are; None if they are none, or settings do not ask what they are."""
+    found = None
+    if asked.needs_table or is_pattern(data) or not asked.foreign:
+        found = typed_table(data, asked.look, asked.rows, asked.seed, asked.model == "table")
+    if found is None and asked.needs_table:
+        what = "the table model, " if asked.model == "table" else ""
+        raise OptionError(
+            f"{what}{', '.join((*READING, 'target'))} are for tables with columns, which "
+            f"{data} is not."
+        )
+    return found
+
+
+def _suits_rows(dataset: Dataset, asked: Asked) -> bool:
+    """Whether data are no images, or a model of rows is asked for."""
     of_rows = asked.model is not None and asked.model not in MODEL_OPTIONS.values()
-    if of_rows or asked.settings.get("cost") == "likelihood" or not suits_images(dataset):
-        return Choice("rows", reason, dataset)
-    return Choice("images", None, dataset)
+    return of_rows or asked.settings.get("cost") == "likelihood" or not suits_images(dataset)
 
 
 def _table_choice(found: TypedTable, asked: Asked) -> Choice | None:
@@ -237,23 +246,21 @@ def _table_choice(found: TypedTable, asked: Asked) -> Choice | None:
     own = set(asked.settings) & OF_TABLES
     if asked.target is None and not own and is_contested(found):
         return Choice("contest", CONTEST, found)
-    why = None
+    why = _why_table(found)
+    if why is None and found.schema.modelled and (asked.target is not None or own):
+        why = f"{min(own)} is a setting of it" if asked.target is None else "a target is named"
+    reason = f"The table model was chosen because {why}."
+    return None if why is None else Choice("table", reason, found)
+
+
+def _why_table(found: TypedTable) -> str | None:
     if found.schema.modelled:
-        why = why_table_model(found.schema, found.frame.rows)
-        if why is None and asked.target is not None:
-            why = "a target is named"
-        if why is None and own:
-            why = f"{min(own)} is a setting of it"
-    else:  # numbers may be fitted as rows; what else is constant, may not
-        types = load_pyarrow().types
-        plain = all(types.is_integer(c.type) or types.is_floating(c.type)
-                    for c in found.frame.columns.values())  # fmt: skip
-        why = None if plain else "it has constants that are no numbers"
-    return (
-        None
-        if why is None
-        else Choice("table", f"The table model was chosen because {why}.", found)
-    )
+        return why_table_model(found.schema, found.frame.rows)
+    # Numbers may be fitted as rows; what else is constant, may not.
+    types = load_pyarrow().types
+    plain = all(types.is_integer(c.type) or types.is_floating(c.type)
+                for c in found.frame.columns.values())  # fmt: skip
+    return None if plain else "it has constants that are no numbers"
 
 
 def _reason_for_disk(data: Source, asked: Asked) -> str | None:
@@ -278,7 +285,8 @@ def _loaded(source: str, asked: Asked) -> Dataset:
     """Data that are no table with columns of its own."""
     if asked.data_root is not None and source.partition(":")[0] not in IMAGE_SETS:
         raise OptionError(f"data_root is for {', '.join(IMAGE_SETS)}; {source} does not use it.")
-    dataset = load(source, asked.seed, asked.rows, data_root=asked.data_root, size=asked.size)
+    root = None if asked.data_root is None else Path(asked.data_root)
+    dataset = load(source, asked.seed, asked.rows, data_root=root, size=asked.size)
     side = None if asked.size is None else (asked.size, asked.size)
     if side is not None and (dataset.image is None or dataset.image[1:] != side):
         raise OptionError(f"size={asked.size}: {source} cannot be resized.")
@@ -402,19 +410,18 @@ def begin_fit(
     options = {"rows": rows, "data_root": data_root, "size": size, "target": target,
                "from_disk": from_disk, "quick": quick}  # fmt: skip
     command = command or _equivalent(data, options, settings)
-    strategy = settings.pop("strategy", None)
-    start = _started(command, strategy, {n: settings.pop(n) for n in STARTED if n in settings})
     if rows is not None and rows < 1:
         raise OptionError(f"rows={rows}: must be at least 1.")
-    look = {name: settings.pop(name) for name in READING if name in settings}
+    strategy = settings.pop("strategy", None)
+    start = _started(command, strategy, _popped(settings, STARTED))
+    look = _popped(settings, READING)
     if settings.get("model") == "auto":
         del settings["model"]
     check_settings(settings)  # refused before any file is read
     folder = None if out is None else Path(out)
     if folder is not None and start.alone:
         check_new_folder(folder)  # of several processes, one makes it and the others find it
-    root = None if data_root is None else Path(data_root)
-    asked = Asked(settings, look, rows, root, size, target, from_disk, quick)
+    asked = Asked(settings, look, rows, data_root, size, target, from_disk, quick)
     choice = choose_model(data, asked)
     if choice.kind in ("table", "contest"):
         own = {name: value for name, value in settings.items() if name != "model"}
@@ -424,17 +431,24 @@ def begin_fit(
             start=start, reason=choice.reason, contest=choice.kind == "contest",
         )  # fmt: skip
     if choice.kind == "images":
-        if not start.alone or strategy is not None:
+        if strategy is not None or not start.alone:
             raise OptionError(
                 f"{data}: fits of images are trained by one process; leave out devices, nodes "
                 "and strategy."
             )
-        images = image_settings(choice.data, settings, quick)
-        folder = folder or next_free_folder(choice.data.name.replace(":", "-"))
-        return ImageRun.create(
-            folder, str(data), choice.data, images, start, quick=quick, options=asked.reading
-        ), choice.data
+        return _begin_images(str(data), choice.data, asked, folder, start)
     return _begin_rows(data, choice, asked, folder, start)
+
+
+def _begin_images(
+    source: str, dataset: Dataset, asked: Asked, folder: Path | None, start: Start
+) -> tuple[ImageRun, Dataset]:
+    chosen = image_settings(dataset, asked.settings, asked.quick)
+    folder = folder or next_free_folder(dataset.name.replace(":", "-"))
+    run = ImageRun.create(
+        folder, source, dataset, chosen, start, quick=asked.quick, options=asked.reading
+    )
+    return run, dataset
 
 
 def _begin_rows(
@@ -505,6 +519,11 @@ def _equivalent(
     others = [n for n, value in settings.items() if n in OF_TABLES or value is None]
     by_set = {name: given.pop(name) for name in others if name in SETTINGS}
     return equivalent_command("fit", source, given, by_set)
+
+
+def _popped(settings: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Those of the settings that have these names, which they leave."""
+    return {name: settings.pop(name) for name in names if name in settings}
 
 
 def _started(command: Sequence[str], strategy: str | None, where: Mapping[str, Any]) -> Start:

@@ -341,19 +341,20 @@ def equivalent_command(
     """
     words = ["kermix", name, source]
     for option, value in options.items():
-        if option == "kinds":
-            for column, kind in (value or {}).items():
-                words += ["--kind", f"{column}={kind}"]
-        elif option in SWITCHES and value is not None:
-            words += [SWITCHES[option][not value]] if SWITCHES[option][not value] else []
-        elif value is not None:
-            several = isinstance(value, list | tuple)
-            shown = ",".join(map(str, value)) if several else str(value)
-            words += [f"--{option.replace('_', '-')}", shown]
+        words += [] if value is None else _option_words(option, value)
     for setting, value in settings.items():
         shown = json.dumps(value, separators=(",", ":"), default=lambda number: number.item())
         words += ["--set", f"{setting}={shown}"]
     return words
+
+
+def _option_words(name: str, value: Any) -> list[str]:
+    if name == "kinds":
+        return [word for column, kind in value.items() for word in ("--kind", f"{column}={kind}")]
+    if name in SWITCHES:
+        return [word for word in (SWITCHES[name][not value],) if word]
+    shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return [f"--{name.replace('_', '-')}", shown]
 
 
 def has_folder(devices: int, nodes: int) -> bool:
