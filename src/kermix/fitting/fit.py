@@ -166,6 +166,16 @@ class Asked:
         """Settings that the table model does not have, or a mixture reads otherwise."""
         return set(self.settings) - TO_BOTH - OF_TABLES
 
+    @property
+    def own(self) -> set[str]:
+        """Settings that the table model alone has."""
+        return set(self.settings) & OF_TABLES
+
+    def check_no_target(self) -> None:
+        """Refuse a target, where another model than the table model was asked for."""
+        if self.target is not None:
+            raise OptionError(f"target={self.target!r} is for the table model (model='table').")
+
     def reason_for_rows(self, why: str) -> str | None:
         """What is said of a mixture, where none was asked for."""
         if {"model", "cost", "components"} & set(self.settings):
@@ -195,17 +205,15 @@ def choose_model(data: Source, asked: Asked) -> Choice:
     """Choose the model that suits data, from what was said and what the data are."""
     large = _reason_for_disk(data, asked)
     if large is not None:
-        assert isinstance(data, str | Path)
         _check_not_of_images(data, asked.reading)
-        return Choice("table", large, look_at_large(data, asked.look, asked.seed))
+        return Choice("table", large, look_at_large(str(data), asked.look, asked.seed))
     found, reason = _found_table(data, asked), None
     if found is not None:
         chosen = _table_choice(found, asked)
         if chosen is not None:
             _check_not_of_images(data, asked.reading)
             return chosen
-        if asked.target is not None:
-            raise OptionError(f"target={asked.target!r} is for the table model (model='table').")
+        asked.check_no_target()
         reason = asked.reason_for_rows("all columns are plain numbers")
         if asked.look or not isinstance(data, str | Path) or is_pattern(data):
             return Choice("rows", reason, _numbers(found.frame))
@@ -214,7 +222,7 @@ def choose_model(data: Source, asked: Asked) -> Choice:
     if asked.foreign and is_table(data):
         reason = asked.reason_for_rows(f"{min(asked.foreign)} is a setting of it")
     dataset = _loaded(str(data), asked)
-    return Choice("rows" if _suits_rows(dataset, asked) else "images", reason, dataset)
+    return Choice(_kind_of(dataset, asked), reason, dataset)
 
 
 def _found_table(data: Source, asked: Asked) -> TypedTable | None:
@@ -231,10 +239,11 @@ def _found_table(data: Source, asked: Asked) -> TypedTable | None:
     return found
 
 
-def _suits_rows(dataset: Dataset, asked: Asked) -> bool:
-    """Whether data are no images, or a model of rows is asked for."""
+def _kind_of(dataset: Dataset, asked: Asked) -> str:
+    """Images, unless a model of rows is asked for."""
     of_rows = asked.model is not None and asked.model not in MODEL_OPTIONS.values()
-    return of_rows or asked.settings.get("cost") == "likelihood" or not suits_images(dataset)
+    of_rows = of_rows or asked.settings.get("cost") == "likelihood"
+    return "rows" if of_rows or not suits_images(dataset) else "images"
 
 
 def _table_choice(found: TypedTable, asked: Asked) -> Choice | None:
@@ -243,19 +252,22 @@ def _table_choice(found: TypedTable, asked: Asked) -> Choice | None:
         return Choice("table", None, found)
     if asked.foreign or asked.model is not None:
         return None
-    own = set(asked.settings) & OF_TABLES
-    if asked.target is None and not own and is_contested(found):
+    if asked.target is None and not asked.own and is_contested(found):
         return Choice("contest", CONTEST, found)
-    why = _why_table(found)
-    if why is None and found.schema.modelled and (asked.target is not None or own):
-        why = f"{min(own)} is a setting of it" if asked.target is None else "a target is named"
-    reason = f"The table model was chosen because {why}."
-    return None if why is None else Choice("table", reason, found)
+    why = _why_table(found, asked)
+    if why is None:
+        return None
+    return Choice("table", f"The table model was chosen because {why}.", found)
 
 
-def _why_table(found: TypedTable) -> str | None:
+def _why_table(found: TypedTable, asked: Asked) -> str | None:
     if found.schema.modelled:
-        return why_table_model(found.schema, found.frame.rows)
+        why = why_table_model(found.schema, found.frame.rows)
+        if why is None and asked.target is not None:
+            return "a target is named"
+        if why is None and asked.own:
+            return f"{min(asked.own)} is a setting of it"
+        return why
     # Numbers may be fitted as rows; what else is constant, may not.
     types = load_pyarrow().types
     plain = all(types.is_integer(c.type) or types.is_floating(c.type)
