@@ -149,7 +149,7 @@ if TYPE_CHECKING:
     from kermix.explore.session import Explored, explorable, odd_rows
     from kermix.explore.watch import checked, group_names
     from kermix.files import read_sealed, whole_file, write_array, write_sealed
-    from kermix.fitting.fit import begin_fit, open_run
+    from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit, open_run
     from kermix.fitting.samples_run import FitRun
     from kermix.images.augmentation import Augmentation
     from kermix.images.classifier_run import ClassifyRun
@@ -260,7 +260,7 @@ if TYPE_CHECKING:
         write_metrics,
     )
     from kermix.runs.provenance import write_json
-    from kermix.runs.run import as_option
+    from kermix.runs.run import Start, equivalent_command
     from kermix.runs.train import Stopped, progress_bar
     from kermix.runs.train import complete as train_complete
     from kermix.runs.train import train as train_train
@@ -348,7 +348,7 @@ if TYPE_CHECKING:
     from kermix.tables.runs.table_mixture import TableMixture, has_densities
     from kermix.tables.runs.table_page import conditionals_figure, conditionals_of, strongest_pairs
     from kermix.tables.runs.table_quality import detection_score, grouped, judge_samples
-    from kermix.tables.runs.table_run import WITHOUT_OPTION, TableRun
+    from kermix.tables.runs.table_run import TableRun
     from kermix.tables.runs.target_run import TargetRun, begin_target_fit, split_for_target
     from kermix.tables.runs.training_data import TableData, form_of, look_at_large, look_through
     from kermix.tables.sketch_sampling import typed_sample

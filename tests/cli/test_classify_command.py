@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-import shlex
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typer.testing import CliRunner
 
 from internals import (
     ClassifyRun,
+    Start,
     app,
     load_checkpoint,
     load_labelled,
@@ -102,8 +102,8 @@ def test_run_folder_holds_everything(digits):
 def test_report_page(digits):
     page = (digits / "report.html").read_text()
     assert page.count("<img") == 5  # confusion, mistakes, filters, anchors, training
-    command = "kermix classify digits --width 32 --depth 2 --set output_width=96 --epochs 4 "
-    assert f"{command}--batch-size 96 --seed 1" in page
+    command = "kermix classify --quick --batch-size 96 --epochs 4 --seed 1 --out"
+    assert f"<pre>{command} {digits}</pre>" in page
     assert "Classes of digits" in page
 
 
@@ -191,20 +191,6 @@ def test_a_folder_that_is_called_like_a_set_does_not_hide_it(tmp_path, monkeypat
     assert kermix("resume", tmp_path / "run").exit_code == 0
 
 
-def test_the_command_of_a_run_has_its_device_and_precision(squares):
-    run = ClassifyRun.open(squares)
-    assert "--precision" not in run.command()
-    chosen = {**run.config, "device": "cpu", "precision": "bf16-mixed"}
-    assert (
-        run.command() + " --device cpu --precision bf16-mixed"
-        == ClassifyRun(squares, chosen).command()
-    )
-    without = {**run.config["settings"], "learning_rate": None}
-    mnist = ClassifyRun(squares, {**run.config, "data": "mnist", "settings": without})
-    assert "--set learning_rate=null" in mnist.command()
-    assert "None" not in mnist.command()
-
-
 def test_large_images_get_steps_that_fit_into_memory():
     small = suited_settings("folder", "gaussian-product", 3, 50_000, 32)
     assert (small.stride, small.batch_size) == (1, 512)
@@ -269,8 +255,9 @@ def test_sets_of_two_sizes_are_refused_before_a_folder_is_made(tmp_path):
     images = {split: load_labelled("digits", split) for split in ("train", "test")}
     images["test"] = replace(images["test"], images=images["test"].images[:, :, :6])
     settings = suited_settings("digits", "gaussian-product", 3, 1437, 8)
+    start = Start(["kermix", "classify", "digits"])
     with pytest.raises(ShapeError, match=r"held-out images \(1, 6, 8\)"):
-        ClassifyRun.create(tmp_path / "run", "digits", *images.values(), settings)
+        ClassifyRun.create(tmp_path / "run", "digits", *images.values(), settings, start)
     assert not (tmp_path / "run").exists()
 
 
@@ -321,16 +308,6 @@ def test_sets_of_the_table_have_its_settings(source, augment):
     found = suited_settings(source, "gaussian-product", 5, 60_000, 28, augment=augment)
     expected = preset(source, "gaussian-product", 5, augment)
     assert found == replace(expected, evaluate_every=1)
-    run = ClassifyRun(
-        Path("run"),
-        {"data": source, "options": {"data_root": "my data"}, "shape": [1, 28, 28],
-         "device": "auto", "precision": "auto",
-         "images": {"train": 60_000}, "settings": replace(found, whitening=None).as_json()},
-    )  # fmt: skip
-    words = shlex.split(run.command())
-    assert words[:7] == ["kermix", "classify", source, "--data-root", "my data", "--patch", "5"]
-    assert ("shift=0" in words) != augment
-    assert "whitening=null" in words
 
 
 @pytest.mark.parametrize("source", ["mnist", "cifar10"])

@@ -60,10 +60,7 @@ def test_run_folder_holds_everything(moons):
     config = json.loads((moons / "config.json").read_text())
     assert config["settings"]["steps"] == 10
     page = (moons / "report.html").read_text()
-    assert (
-        "kermix fit moons --rows 500 --components 8 --steps 10 --refine-steps 4 --batch-size 32"
-        in page
-    )
+    assert f"<pre>{' '.join(config['command'])}</pre>" in page
 
 
 def test_existing_folder_is_never_overwritten(moons):

@@ -81,7 +81,12 @@ def test_plain_numbers_go_to_a_mixture_and_that_is_said(tmp_path):
         tmp_path / "t.csv", index=False
     )
     result = kermix("fit", tmp_path / "t.csv", *QUICK_MIXTURE, "--out", tmp_path / "run")
+    assert "A mixture was chosen because refine_steps is a setting of it" in result.stdout
+    few = pd.read_csv(tmp_path / "t.csv").head(6)
+    few.to_csv(tmp_path / "few.csv", index=False)
+    result = kermix("fit", tmp_path / "few.csv", "--steps", 4, "--out", tmp_path / "few")
     assert "A mixture was chosen because all columns are plain numbers" in result.stdout
+    assert "because all columns are plain numbers" in (tmp_path / "few/report.html").read_text()
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config.get("kind") == "fit"
 

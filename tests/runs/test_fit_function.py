@@ -43,7 +43,7 @@ def test_same_run_as_the_command(tmp_path):
     shell = FitRun.open(tmp_path / "shell")
     for name, tensor in weights(shell).items():
         assert torch.equal(tensor, weights(run)[name]), name
-    ignored = {"environment"}
+    ignored = {"environment", "command"}
     python, typed = ({k: v for k, v in r.config.items() if k not in ignored} for r in (run, shell))
     assert json.loads(json.dumps(python)) == typed
     assert {p.name for p in run.folder.iterdir()} == {p.name for p in shell.folder.iterdir()}

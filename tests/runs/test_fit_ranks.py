@@ -20,7 +20,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import rank_checks
-from internals import FitRun, FitSettings, build_trainer, launch, load, load_checkpoint
+from internals import FitRun, FitSettings, Start, build_trainer, launch, load, load_checkpoint
 from internals import build_split_rows as split_rows
 from internals import train_train as train
 from kermix.errors import OptionError
@@ -167,7 +167,8 @@ def test_a_run_from_python(tmp_path):
     dataset = load("moons", 0, rows=200)
     settings = FitSettings(components=4, steps=4, refine_steps=0, batch_size=8)
     options = {"rows": 200}
-    run = FitRun.create(tmp_path / "run", "moons", dataset, settings, options=options, devices=2)
+    start = Start(["kermix", "fit", "moons"], devices=2)
+    run = FitRun.create(tmp_path / "run", "moons", dataset, settings, start, options)
     outcome = train(run, dataset)
     assert outcome.finished
     assert outcome.step == 4

@@ -11,7 +11,7 @@ from PIL import Image
 from test_celeba import write_faces
 from test_fit_command import kermix
 
-from internals import ImageRun, ImageSettings, load_checkpoint, open_run
+from internals import ImageRun, ImageSettings, Start, load_checkpoint, open_run
 from internals import generator_run_module as image_run
 from kermix.errors import OptionError, RunError
 
@@ -100,8 +100,8 @@ def test_report_of_images_shows_what_matters(fitted, squares):
         assert text in page, text
     assert page.count("data:image/png;base64,") >= 9
     assert re.search(r"src=\"http|href=\"http", page) is None
-    command = f"kermix fit {squares} --size 16 --quick --code 3 --encoder-steps 8 --steps 6"
-    assert f"{command} --batch-size 12" in page
+    command = f"kermix fit {squares} --size 16 --quick --encoder-steps 8 --steps 6"
+    assert f"<pre>{command} --batch-size 12 --code 3 --device cpu --out {fitted}</pre>" in page
 
 
 def test_samples_of_a_class_on_request(fitted, tmp_path):
@@ -187,7 +187,8 @@ def test_folder_of_mixed_sizes_and_modes(tmp_path):
 def test_stopped_run_of_images_goes_on_to_the_same_end(fitted, squares, tmp_path):
     run = ImageRun.create(
         tmp_path / "run", str(squares), ImageRun.open(fitted).dataset(),
-        ImageRun.open(fitted).settings, device="cpu", options={"size": 16},
+        ImageRun.open(fitted).settings, Start(["kermix", "fit"], device="cpu"),
+        options={"size": 16},
     )  # fmt: skip
     trainer = run.trainer(run.dataset())
     assert not run.train(trainer, should_stop=lambda: trainer.step == 11)

@@ -1,5 +1,6 @@
 """What a run keeps of how it was started: where its data are, its options, its command."""
 
+import html
 import inspect
 import json
 import shlex
@@ -12,7 +13,7 @@ from PIL import Image
 
 import kermix as km
 from commands import kermix
-from internals import Stopped, begin_fit, lasting_source, open_run
+from internals import Stopped, begin_fit, lasting_source, load_checkpoint, open_run
 from internals import train_complete as complete
 from kermix.errors import OptionError, RunError
 
@@ -29,6 +30,16 @@ def mixed(rows=60):
     return pd.DataFrame({"a": values[:, 0], "kind": np.where(values[:, 1] > 0, "x", "y")})
 
 
+def write_squares(folder):
+    """Two classes of small images."""
+    rng = np.random.default_rng(0)
+    for number, name in enumerate(("bright", "dark")):
+        (folder / name).mkdir(parents=True)
+        for k in range(12):
+            pixels = rng.integers(100 * number, 100 * number + 80, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{k:02}.png")
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A folder of data, given by relative names, and another one to go on from."""
@@ -39,6 +50,7 @@ def here(tmp_path, monkeypatch):
         mixed().to_parquet(data / f"mixed-{part}.parquet")
         pd.DataFrame(numbers(), columns=["u", "v"]).to_parquet(data / f"plain-{part}.parquet")
     monkeypatch.chdir(data)
+    monkeypatch.setenv("KERMIX_CACHE", str(tmp_path / "cache"))
     return data
 
 
@@ -65,19 +77,6 @@ def test_addresses_that_hold_from_any_folder(here):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_command_gives_the_same_kind_of_run(here, tmp_path):
-    path = here / "plain-1.parquet"
-    run = km.fit(path, out=tmp_path / "run", model="mixture", precision="bf16-mixed", **SHORT)
-    words = shlex.split(run.command())
-    assert words[words.index("--model") + 1] == "mixture"
-    assert words[words.index("--device") + 1] == "cpu"
-    assert words[words.index("--precision") + 1] == "bf16-mixed"
-    kermix(*words[1:], "--out", tmp_path / "again")
-    assert open_run(tmp_path / "again").kind == run.kind == "fit"
-    assert open_run(tmp_path / "again").config["settings"] == run.config["settings"]
-
-
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("settings", [{}, {"members": 2}, {"order_share": 0.5, "dropout": 0.2}])
 def test_the_command_of_a_quick_table_begins_the_same_run(settings, here, tmp_path):
     path = here / "plain-1.parquet"
@@ -94,24 +93,93 @@ def test_the_command_of_a_quick_table_begins_the_same_run(settings, here, tmp_pa
     assert again.config["contest"] == (not settings)
 
 
-def test_every_setting_of_the_table_model_can_be_given_to_the_command():
-    from dataclasses import fields
+def test_every_setting_of_rows_and_images_has_an_option():
+    from internals import OF_TABLES, SETTINGS, fit
 
-    from internals import TABLE_SETTINGS, WITHOUT_OPTION, TableModelSettings, fit
-
-    options = set(inspect.signature(fit).parameters)
-    assert TABLE_SETTINGS - set(WITHOUT_OPTION) <= options
-    assert {*WITHOUT_OPTION} <= {field.name for field in fields(TableModelSettings)} - options
+    assert set(inspect.signature(fit).parameters) >= SETTINGS - OF_TABLES
 
 
-def test_the_command_names_processes_and_only_what_is_unusual(tmp_path):
-    table, _ = begin_fit(mixed(), out=tmp_path / "table", **TINY)
-    assert table.command().endswith("--device cpu")
-    several = table.with_ranks(devices=2, strategy="shard").command()
-    assert several.endswith("--device cpu --devices 2 --strategy shard")
+def test_the_command_of_a_call_says_what_was_given(tmp_path):
+    table, _ = begin_fit(mixed(), out=tmp_path / "table", columns=["a", "kind"], rows=50, **TINY)
+    kept = tmp_path / "table" / "data.parquet"
+    settings = "--steps 20 --device cpu --set width=16 --set blocks=1"
+    assert table.command() == f"kermix fit {kept} {settings}"
+    assert open_run(table.folder).command() == table.command()
     rows, _ = begin_fit(numbers(), out=tmp_path / "rows", steps=5, strategy="shard")
     assert rows.ranks == (1, 1, "shard")
-    assert rows.command().endswith("--steps 5 --strategy shard")
+    assert rows.command().endswith("rows/data.npy --steps 5 --strategy shard")
+
+
+def weights(run):
+    names = [path.name for path in sorted(run.checkpoints.glob("*.safetensors"))]
+    return {(name, key): tensor for name in names
+            for key, tensor in load_checkpoint(run.checkpoints / name)[0].items()}  # fmt: skip
+
+
+def repeated(run, folder):
+    """The run that the printed command of a run gives, in another folder."""
+    kermix(*shlex.split(run.command())[1:], "--out", folder)
+    return open_run(folder)
+
+
+def check_repeats(run, folder):
+    again = repeated(run, folder)
+    assert again.kind == run.kind
+    assert again.config["settings"] == run.config["settings"]
+    first, second = weights(run), weights(again)
+    assert first
+    assert first.keys() == second.keys()
+    assert all(torch.equal(tensor, second[key]) for key, tensor in first.items())
+
+
+SQUARES = ["--quick", "--encoder-steps", 4, "--steps", 4, "--batch-size", 12, "--code", 3]
+SHORT_WORDS = ["--steps", 6, "--refine-steps", 4, "--components", 3]
+TYPED = {
+    "samples": ["fit", "plain-1.parquet", "--model", "mixture", *SHORT_WORDS],
+    "several files": ["fit", "plain-*.parquet", "--columns", "u", *SHORT_WORDS],
+    "a set": ["fit", "moons", "--rows", 90, *SHORT_WORDS],
+    "images": ["fit", "two kinds", "--size", 16, *SQUARES],
+    "a classifier": ["classify", "two kinds", "--patch", 1, "--width", 8, "--depth", 1,
+                     "--set", "output_width=8", "--epochs", 1],
+    "a table": ["fit", "mixed-1.parquet", "--set", "members=2", "--width", 16, "--blocks", 1,
+                "--steps", 12, "--target", "kind"],
+    "a contest": ["fit", "plain-1.parquet", "--width", 16, "--blocks", 1, "--steps", 12],
+    "a target": ["classify", "mixed-1.parquet", "--target", "kind", "--width", 16,
+                 "--set", "blocks=1", "--set", "steps=12", "--set", "calibrate=False"],
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("kind", TYPED)
+def test_the_command_is_printed_to_the_letter_and_gives_the_same_weights(kind, here, tmp_path):
+    write_squares(here / "two kinds")
+    words = [str(word) for word in [*TYPED[kind], "--device", "cpu", "--out", tmp_path / "it is"]]
+    kermix(*words)
+    run = open_run(tmp_path / "it is")
+    assert shlex.split(run.command()) == ["kermix", *words]
+    page = html.unescape((run.folder / "report.html").read_text())
+    assert f"<pre>{run.command()}</pre>" in page
+    check_repeats(run, tmp_path / "again")
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("kind", ["array", "frame", "numbers", "mixed", "file", "images"])
+def test_the_command_of_a_run_begun_in_python_gives_the_same_weights(kind, here, tmp_path):
+    if kind == "images":
+        write_squares(here / "two kinds")
+    frame = mixed().assign(size=np.arange(60) % 7 + 1, code=[f"{k % 5:02}" for k in range(60)])
+    data, options = {
+        "array": (numbers(), {**SHORT, "variance_factors": (1.0, 4.0)}),
+        "frame": (pd.DataFrame(numbers(), columns=["u", "v w"]),
+                  {**SHORT, "cost": "matrix", "form": "logdet"}),
+        "numbers": (pd.DataFrame(numbers(), columns=["u", "v w"]), {**TINY, "seed": 3}),
+        "mixed": (frame, {**TINY, "exclude": ["a"], "kinds": {"size": "category"}, "rows": 50}),
+        "file": (here / "mixed-1.parquet", {**TINY, "order_share": 0.5, "target": "kind"}),
+        "images": ("two kinds", {"quick": True, "size": 16, "code": 3, "steps": 4,
+                   "encoder_steps": 4, "batch_size": 12, "spaces": ("pixels", "codes")}),
+    }[kind]  # fmt: skip
+    run = km.fit(data, out=tmp_path / "run", **options)
+    check_repeats(run, tmp_path / "again")
 
 
 def test_options_that_do_not_apply_are_refused(here, tmp_path):
@@ -163,3 +231,63 @@ def test_one_function_completes_a_run_or_says_where_it_stopped(tmp_path, monkeyp
     monkeypatch.setattr(type(run), "train", lambda self, trainer, **_: False)
     with pytest.raises(Stopped, match=r"Stopped at step 0; saved.*km.resume"):
         complete(run, data)
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("kind", ["rows", "table"])
+def test_settings_schema_and_model_are_read_once_until_training_goes_on(kind, here, tmp_path):
+    data, options = (numbers(), SHORT) if kind == "rows" else (mixed(), TINY)
+    run = open_run(km.fit(data, out=tmp_path / "run", **options).folder)
+    ask = (lambda: run.score(data)) if kind == "rows" else (lambda: run.score(data, orders=1))
+    first = np.asarray(ask())
+    assert run.settings is run.settings
+    assert kind == "rows" or run.schema is run.schema
+    assert run.trained_model() is run.trained_model()
+    assert run.model() is not run.model(), "a copy is the caller's own"
+    other = km.fit(data, out=tmp_path / "other", **{**options, "seed": 5})
+    for path in other.checkpoints.glob("*.safetensors"):
+        path.replace(run.checkpoints / path.name)
+    assert (np.asarray(ask()) != first).any()
+
+
+def homes(rows=120):
+    """Codes of places: padded numbers, of which many rows have a longer form."""
+    rng = np.random.default_rng(0)
+    codes = [f"{k}" for k in rng.integers(1, 30, rows)]
+    codes[::5] = ["98102-5783"] * len(codes[::5])
+    padded = [f"{k:03}" for k in rng.integers(0, 9, rows)]
+    return pd.DataFrame({"zip_code": codes, "padded": padded, "number": rng.integers(1, 9, rows),
+                         "price": rng.normal(size=rows).round(3)})  # fmt: skip
+
+
+KINDS = {"zip_code": "category", "padded": "category", "number": "category"}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_kinds_that_a_fit_was_told_hold_for_all_that_is_asked_of_it(tmp_path):
+    path, run = tmp_path / "homes.csv", tmp_path / "run"
+    homes().to_csv(path, index=False)
+    said = [word for name, kind in KINDS.items() for word in ("--kind", f"{name}={kind}")]
+    words = ["--width", 16, "--blocks", 1, "--steps", 20, "--device", "cpu", "--out"]
+    kermix("fit", path, *said, *words, run)
+    schema = open_run(run).schema
+    assert {name: schema[name].kind for name in KINDS} == KINDS
+    kermix("resume", run)
+    kermix("score", run, path, "-o", tmp_path / "s.npy")
+    kermix("impute", run, path, "-o", tmp_path / "i.csv")
+    kermix("predict", run, path, "--target", "zip_code", "-o", tmp_path / "p.csv")
+    kermix("sample", run, "-n", 30, "-o", tmp_path / "drawn.csv")
+    kermix("score", run, tmp_path / "drawn.csv", "-o", tmp_path / "d.npy")
+    drawn = pd.read_csv(tmp_path / "drawn.csv", dtype=str)
+    assert set(drawn["padded"]) <= set(homes()["padded"])
+    scores = np.load(tmp_path / "s.npy")
+    np.testing.assert_allclose(open_run(run).score(homes()), scores[:, 0], rtol=1e-6)
+    kermix("classify", path, "--target", "zip_code", *said, *("--set", "steps=20"), "--device",
+           "cpu", "--width", 16, "--out", tmp_path / "target")  # fmt: skip
+    kermix("resume", tmp_path / "target")
+    kermix("predict", tmp_path / "target", path, "-o", tmp_path / "t.csv")
+
+
+def test_kinds_that_a_model_was_told_hold_for_its_table():
+    model = km.TableModel(kinds=KINDS, width=16, blocks=1, steps=5, random_state=0, device="cpu")
+    assert model.fit(homes()).score_samples(homes()).shape == (120,)

@@ -7,10 +7,10 @@ import threading
 import time
 
 import pytest
+from filelock import FileLock
 from typer.testing import CliRunner
 
 from internals import app, is_held, locked_run
-from internals import folder_module as lock
 from kermix.errors import KermixError, RunError
 from processes import Process, command
 
@@ -81,11 +81,11 @@ def test_a_look_neither_takes_the_lock_nor_gives_it_back(holder, tmp_path):
 
 def test_a_look_of_another_process_does_not_refuse_a_training(tmp_path):
     (tmp_path / "lock").touch()
-    with (tmp_path / "lock").open("r+b") as looking:
-        lock._lock(looking)
-        threading.Timer(0.06, looking.close).start()
-        with locked_run(tmp_path):
-            assert is_held(tmp_path)
+    looking = FileLock(tmp_path / "lock", thread_local=False)
+    looking.acquire()
+    threading.Timer(0.06, looking.release).start()
+    with locked_run(tmp_path):
+        assert is_held(tmp_path)
 
 
 def test_one_that_is_half_written_is_still_a_lock(holder, tmp_path):
@@ -98,7 +98,7 @@ def test_where_files_cannot_be_locked_runs_go_on(tmp_path, monkeypatch):
     def refuse(*arguments):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr("internals.folder_module._lock", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     with locked_run(tmp_path):
         pass
 

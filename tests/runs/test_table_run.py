@@ -60,7 +60,7 @@ def test_a_table_with_categories_goes_to_the_table_model(run):
         "Left out as keys: order.",
     ]
     assert isinstance(open_run(run.folder), TableRun)
-    assert "--width 16 --blocks 1 --steps 40" in run.command()
+    assert "--set width=16 --set blocks=1" in run.command()
     lines = (run.folder / "metrics.csv").read_text().splitlines()
     assert lines[0] == "step,loss,metric"
     assert int(lines[-1].partition(",")[0]) <= 40

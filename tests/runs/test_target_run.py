@@ -11,6 +11,7 @@ from scipy.integrate import trapezoid
 import kermix as km
 from commands import kermix
 from internals import (
+    Start,
     TargetRun,
     as_frame,
     begin_target_fit,
@@ -186,7 +187,8 @@ def test_nothing_of_the_test_rows_is_in_the_schema(folder, tmp_path):
     table.loc[row, "length"] = 99.0
     table.to_csv(tmp_path / "t.csv", index=False)
     run, data = begin_target_fit(
-        tmp_path / "t.csv", "kind", folder=tmp_path / "run", quick=True, device="cpu",
+        tmp_path / "t.csv", "kind", folder=tmp_path / "run", quick=True,
+        start=Start(["kermix", "classify"], "cpu"),
         settings={"steps": 8, "width": 16, "blocks": 1},
     )  # fmt: skip
     assert run.schema["length"].high < 30
@@ -201,7 +203,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(folder, tmp_path):
     weights = []
     for name, stops in (("whole", False), ("parts", True)):
         run, data = begin_target_fit(
-            folder / "plants.csv", "kind", folder=tmp_path / name, quick=True, device="cpu",
+            folder / "plants.csv", "kind", folder=tmp_path / name, quick=True,
+        start=Start(["kermix", "classify"], "cpu"),
             settings={"steps": 16, "width": 16, "blocks": 1},
         )  # fmt: skip
         if stops:

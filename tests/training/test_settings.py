@@ -18,7 +18,7 @@ from internals import (
     ImageSettings,
     TableModelSettings,
     TableSettings,
-    as_option,
+    equivalent_command,
     set_options,
 )
 from kermix.errors import OptionError
@@ -58,7 +58,8 @@ def is_no_json(text):
 def test_what_a_command_says_of_a_setting_is_read_as_it_was(data):
     _, name, kind = data.draw(st.sampled_from(FIELDS))
     value = data.draw(st.one_of([values(one) for one in kinds_of(kind)]))
-    option, text = shlex.split(" ".join(as_option(name, value, own=False)))
+    words = equivalent_command("fit", "moons", {}, {name: value})
+    *_, option, text = shlex.split(shlex.join(words))
     assert option == "--set"
     found = set_options([text])[name]
     assert found == value

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import rich
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from kermix.cli import classify_command as classify
 from kermix.cli import compare_command as compare
@@ -25,14 +26,25 @@ from kermix.cli import score_command as scoring
 from kermix.cli import sketch_command as sketch
 from kermix.cli import spectrum_command as spectrum
 from kermix.cli import tables_command as tables
+from kermix.cli.options import WORDS
 from kermix.cli.output import INTERRUPTED, plain, print_notes
 from kermix.environment import __version__
 from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError
 
 __all__ = ["app", "run"]
 
+
+class _Commands(TyperGroup):
+    """The commands, which can ask for the words that were typed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     name="kermix",
+    cls=_Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

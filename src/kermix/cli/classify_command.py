@@ -15,6 +15,7 @@ from kermix.cli.options import (
     reads_tables,
     set_options,
     train_and_finish,
+    typed_command,
     typed_options,
 )
 from kermix.cli.output import check_output, print_lines, print_notes
@@ -28,7 +29,7 @@ from kermix.runs.folder import check_run
 __all__ = ["classify", "predict"]
 
 if TYPE_CHECKING:
-    pass
+    from kermix.runs.run import Start
 
 OF_IMAGES = ("model", "patch", "epochs", "depth", "augment", "data_root", "size")
 
@@ -122,6 +123,7 @@ def classify(
     check_there(data)
     from kermix.fitting.fit import open_run
     from kermix.images.classifier_run import ClassifyRun, begin_classify
+    from kermix.runs.run import Start
     from kermix.tables.runs.target_run import TargetRun
 
     if resume is not None:
@@ -136,10 +138,11 @@ def classify(
         own = {"width": width, "batch_size": batch_size, "learning_rate": learning_rate}
         sizes = {name: value for name, value in own.items() if value is not None}
         assert target is not None
-        _classify_table(
-            data, target, {**sizes, "seed": seed, **set_options(setting or [])}, reading, out,
-            quick, device, precision,
-        )  # fmt: skip
+        start = Start(
+            typed_command(context), device, "32-true" if precision == "auto" else precision
+        )
+        settings = {**sizes, "seed": seed, **set_options(setting or [])}
+        _classify_table(data, target, settings, reading, out, quick, start)
         return
     chosen: dict[str, Any] = {
         "epochs": epochs, "width": width, "depth": depth, "batch_size": batch_size,
@@ -149,7 +152,7 @@ def classify(
     given |= {"model": model, "patch": patch, "seed": seed, **set_options(setting or [])}
     run, images = begin_classify(
         data, given, folder=out, augment=augment, quick=quick, data_root=data_root, size=size,
-        device=device, precision=precision,
+        start=Start(typed_command(context), device, precision),
     )  # fmt: skip
     print_notes(run.config["notes"])
     train_and_finish(run, images)
@@ -180,8 +183,7 @@ def _classify_table(
     reading: Reading,
     out: Path | None,
     quick: bool,
-    device: str,
-    precision: str,
+    start: "Start",
 ) -> None:
     from kermix.runs.folder import check_new_folder
     from kermix.tables.runs.target_run import begin_target_fit
@@ -190,7 +192,7 @@ def _classify_table(
         check_new_folder(out)
     run, table = begin_target_fit(
         data, target, folder=out, quick=quick, settings=settings, reading=reading.said(),
-        device=device, precision="32-true" if precision == "auto" else precision,
+        start=start,
     )  # fmt: skip
     print_notes(run.notes(table))
     train_and_finish(run, table)

@@ -1,6 +1,5 @@
 """`kermix fit` and `kermix resume`."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ from kermix.cli.options import (
     reads_tables,
     set_options,
     train_and_finish,
+    typed_command,
     typed_options,
 )
 from kermix.cli.output import print_notes
@@ -274,21 +274,10 @@ def fit(
             typed[name] = _parts(name, typed[name], kind)
     typed |= set_options(typed.pop("setting", None) or [])
     typed = {n: v for n, v in typed.items() if n not in READING} | reading.said()
-    run, dataset = begin_fit(**typed)
+    run, dataset = begin_fit(**typed, command=typed_command(context))
     if speaks():
-        print_notes([*_choice(run.kind, typed), *run.notes(dataset)])
+        print_notes(run.notes(dataset))
     train_and_finish(run, dataset)
-
-
-def _choice(kind: str, typed: Mapping[str, Any]) -> list[str]:
-    """Why a table was fitted by a mixture, where nobody asked for one."""
-    path = Path(typed["data"])
-    named = {"model", "cost", "components"} & set(typed)
-    if kind != "fit" or named or not path.is_file() or path.suffix in (".npy", ".npz"):
-        return []
-    return [
-        "A mixture was chosen because all columns are plain numbers (override with --model table)."
-    ]
 
 
 def resume(

@@ -24,10 +24,12 @@ __all__ = [
     "READING",
     "STRICT",
     "TABLES",
+    "WORDS",
     "check_there",
     "reads_tables",
     "set_options",
     "train_and_finish",
+    "typed_command",
     "typed_options",
 ]
 
@@ -140,6 +142,7 @@ def reads_tables(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
+WORDS = "kermix.words"  # where the context of a command has the words that were typed
 PYTHONS = {"True": True, "False": False, "None": None}  # JSON has other words for them
 
 
@@ -162,6 +165,11 @@ def typed_options(context: typer.Context) -> dict[str, Any]:
     sources = {name: context.get_parameter_source(name) for name in context.params}
     typed = [n for n, source in sources.items() if source and source.name == "COMMANDLINE"]
     return {name: context.params[name] for name in typed}
+
+
+def typed_command(context: typer.Context) -> list[str]:
+    """The words of the command that the user typed."""
+    return ["kermix", *context.meta[WORDS]]
 
 
 def set_options(texts: list[str]) -> dict[str, Any]:

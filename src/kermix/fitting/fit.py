@@ -4,10 +4,10 @@ Here is decided which model a fit takes (of rows, of images, of a table) and wit
 and which kind of run a folder holds.
 """
 
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kermix.checks import check_option
 from kermix.data.dataset import Dataset
@@ -26,9 +26,10 @@ from kermix.images.classifier_run import ClassifyRun
 from kermix.images.generator_run import ASKED, MODEL_OPTIONS, ImageRun, suits_images
 from kermix.images.generator_settings import ImageSettings
 from kermix.runs.folder import FIT, check_new_folder, kind_of_run, next_free_folder
-from kermix.runs.run import KEPT, Run
+from kermix.runs.run import KEPT, Run, Start, equivalent_command
 from kermix.runs.train import complete
 from kermix.tables.runs.table_fit import (
+    CONTEST,
     READING,
     TABLE_SETTINGS,
     TypedTable,
@@ -39,26 +40,21 @@ from kermix.tables.runs.table_fit import (
 )
 from kermix.tables.runs.table_run import TableRun
 from kermix.tables.runs.target_run import TargetRun
-from kermix.tables.runs.training_data import is_large, look_at_large
+from kermix.tables.runs.training_data import LargeTable, is_large, look_at_large
 from kermix.training.loop import gradients_on
 from kermix.training.settings import FitSettings
 
 __all__ = [
     "OF_TABLES",
     "SETTINGS",
-    "TO_BOTH",
+    "Asked",
+    "Choice",
     "begin_fit",
-    "can_be_contested",
-    "check_settings",
+    "choose_model",
     "fit",
-    "image_settings",
     "open_run",
-    "reason_for_disk",
-    "reason_for_table_model",
     "reopen",
     "resume",
-    "row_settings",
-    "suits_image_models",
 ]
 
 RUNS: tuple[type[Run], ...] = (FitRun, ImageRun, ClassifyRun, TableRun, TargetRun)
@@ -91,14 +87,6 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if settings.get("model") not in ("codes", "code-mixture", "table"):
         left = {*OF_IMAGES, *OF_TABLES}
         FitSettings(**{k: v for k, v in settings.items() if k not in left and v is not None})
-
-
-def suits_image_models(dataset: Dataset, settings: Mapping[str, Any]) -> bool:
-    """Whether data are fitted as images: they are some, and no model of rows is asked for."""
-    model = settings.get("model")
-    if model is not None and model not in MODEL_OPTIONS.values():
-        return False
-    return suits_images(dataset) and settings.get("cost") != "likelihood"
 
 
 def row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> FitSettings:
@@ -138,53 +126,185 @@ def image_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -
     return replace(base.quick() if quick else base, **chosen)
 
 
-def reason_for_table_model(
-    found: TypedTable, settings: Mapping[str, Any], target: str | None
-) -> str | None:
-    """Why a table is for the table model; None if it is not, or another model was asked for."""
-    if set(settings) - TO_BOTH - OF_TABLES or "model" in settings:
+@dataclass(frozen=True)
+class Asked:
+    """What a user said of a fit, beside the data.
+
+    Attributes:
+        settings: Settings of models, by name; an unnamed model is not among them.
+        look: How a table is read, and what its columns are.
+        rows: How many rows to take.
+        data_root: Where the files of a set of images are.
+        size: Side of the images in pixels.
+        target: The column that `predict` is about.
+        from_disk: Whether a table is trained from disk.
+        quick: Whether settings that were not given are those of a first look.
+    """
+
+    settings: Mapping[str, Any]
+    look: Mapping[str, Any]
+    rows: int | None = None
+    data_root: str | Path | None = None
+    size: int | None = None
+    target: str | None = None
+    from_disk: bool | None = None
+    quick: bool = False
+
+    @property
+    def model(self) -> str | None:
+        """The model that is asked for."""
+        return self.settings.get("model")
+
+    @property
+    def seed(self) -> int:
+        """Of rows that are drawn."""
+        return self.settings.get("seed", 0)
+
+    @property
+    def foreign(self) -> set[str]:
+        """Settings that the table model does not have, or a mixture reads otherwise."""
+        return set(self.settings) - TO_BOTH - OF_TABLES
+
+    @property
+    def own(self) -> set[str]:
+        """Settings that the table model alone has."""
+        return set(self.settings) & OF_TABLES
+
+    def check_no_target(self) -> None:
+        """Refuse a target, where another model than the table model was asked for."""
+        if self.target is not None:
+            raise OptionError(f"target={self.target!r} is for the table model (model='table').")
+
+    def reason_for_rows(self, why: str) -> str | None:
+        """What is said of a mixture, where none was asked for."""
+        if {"model", "cost", "components"} & set(self.settings):
+            return None
+        return f"A mixture was chosen because {why} (override with --model table)."
+
+    @property
+    def needs_table(self) -> bool:
+        """Whether only a table with columns can be meant."""
+        return self.model == "table" or bool(self.look) or self.target is not None
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How data that are no table are loaded."""
+        return {"rows": self.rows, "data_root": self.data_root, "size": self.size}
+
+
+class Choice(NamedTuple):
+    """The model that a fit takes, and why."""
+
+    kind: str  # "table", "contest" (of the table model and mixtures), "rows" or "images"
+    reason: str | None  # a sentence, where nobody asked for it
+    data: Any  # as it was read for the choice
+
+
+def choose_model(data: Source, asked: Asked) -> Choice:
+    """Choose the model that suits data, from what was said and what the data are."""
+    large = _reason_for_disk(data, asked)
+    if large is not None:
+        _check_not_of_images(data, asked.reading)
+        return Choice("table", large, look_at_large(str(data), asked.look, asked.seed))
+    found, reason = _found_table(data, asked), None
+    if found is not None:
+        chosen = _table_choice(found, asked)
+        if chosen is not None:
+            _check_not_of_images(data, asked.reading)
+            return chosen
+        asked.check_no_target()
+        reason = asked.reason_for_rows("all columns are plain numbers")
+        if asked.look or not isinstance(data, str | Path) or is_pattern(data):
+            return Choice("rows", reason, _numbers(found.frame))
+    if not isinstance(data, str | Path):
+        return Choice("rows", reason, data)
+    if asked.foreign and is_table(data):
+        reason = asked.reason_for_rows(f"{min(asked.foreign)} is a setting of it")
+    dataset = _loaded(str(data), asked)
+    return Choice(_kind_of(dataset, asked), reason, dataset)
+
+
+def _found_table(data: Source, asked: Asked) -> TypedTable | None:
+    """The table that data are; None if they are none, or settings do not ask what they are."""
+    found = None
+    if asked.needs_table or is_pattern(data) or not asked.foreign:
+        found = typed_table(data, asked.look, asked.rows, asked.seed, asked.model == "table")
+    if found is None and asked.needs_table:
+        what = "the table model, " if asked.model == "table" else ""
+        raise OptionError(
+            f"{what}{', '.join((*READING, 'target'))} are for tables with columns, which "
+            f"{data} is not."
+        )
+    return found
+
+
+def _kind_of(dataset: Dataset, asked: Asked) -> str:
+    """Images, unless a model of rows is asked for."""
+    of_rows = asked.model is not None and asked.model not in MODEL_OPTIONS.values()
+    of_rows = of_rows or asked.settings.get("cost") == "likelihood"
+    return "rows" if of_rows or not suits_images(dataset) else "images"
+
+
+def _table_choice(found: TypedTable, asked: Asked) -> Choice | None:
+    """The table model, alone or against mixtures; None if rows of numbers are to be fitted."""
+    if asked.model == "table":
+        return Choice("table", None, found)
+    if asked.foreign or asked.model is not None:
         return None
-    if not found.schema.modelled:  # numbers may be fitted as rows; what else is constant, may not
-        types = load_pyarrow().types
-        plain = all(types.is_integer(c.type) or types.is_floating(c.type)
-                    for c in found.frame.columns.values())  # fmt: skip
-        return None if plain else "it has constants that are no numbers"
-    why = why_table_model(found.schema, found.frame.rows)
-    if why is None and target is not None:
-        return "a target is named"
-    if why is None and set(settings) & OF_TABLES:
-        return f"{min(set(settings) & OF_TABLES)} is a setting of it"
-    return why
+    if asked.target is None and not asked.own and is_contested(found):
+        return Choice("contest", CONTEST, found)
+    why = _why_table(found, asked)
+    if why is None:
+        return None
+    return Choice("table", f"The table model was chosen because {why}.", found)
 
 
-def reason_for_disk(
-    data: Source,
-    look: Mapping[str, Any],
-    rows: int | None,
-    settings: Mapping[str, Any],
-    from_disk: bool | None,
-) -> str | None:
+def _why_table(found: TypedTable, asked: Asked) -> str | None:
+    if found.schema.modelled:
+        why = why_table_model(found.schema, found.frame.rows)
+        if why is None and asked.target is not None:
+            return "a target is named"
+        if why is None and asked.own:
+            return f"{min(asked.own)} is a setting of it"
+        return why
+    # Numbers may be fitted as rows; what else is constant, may not.
+    types = load_pyarrow().types
+    plain = all(types.is_integer(c.type) or types.is_floating(c.type)
+                for c in found.frame.columns.values())  # fmt: skip
+    return None if plain else "it has constants that are no numbers"
+
+
+def _reason_for_disk(data: Source, asked: Asked) -> str | None:
     """Why a table is trained from disk, as a sentence; None if it is not."""
-    other = bool(set(settings) - TO_BOTH - OF_TABLES) or settings.get("model", "table") != "table"
-    table = isinstance(data, str | Path) and is_table(data) and rows is None and not other
-    if from_disk and not table:
+    table = isinstance(data, str | Path) and is_table(data) and asked.rows is None
+    table = table and not asked.foreign and asked.model in (None, "table")
+    if asked.from_disk and not table:
         raise OptionError(
             f"from_disk: {data if isinstance(data, str | Path) else 'what is in memory'} cannot "
             "be trained from disk, which is only for all rows of a file with the table model."
         )
-    if from_disk is False or not table:
+    if asked.from_disk is False or not table:
         return None
     assert isinstance(data, str | Path)
-    if from_disk:
+    if asked.from_disk:
         return f"{Path(data).name} is read in blocks and trained from disk."
-    return is_large(data, Reading(**{n: v for n, v in look.items() if v is not None}))
+    look = {name: value for name, value in asked.look.items() if value is not None}
+    return is_large(data, Reading(**look))
 
 
-def can_be_contested(found: TypedTable, settings: Mapping[str, Any]) -> bool:
-    """Whether nobody has said which model is to be fitted, and held-out rows can decide."""
-    return not set(settings) - TO_BOTH and "model" not in settings and is_contested(found)
+def _loaded(source: str, asked: Asked) -> Dataset:
+    """Data that are no table with columns of its own."""
+    if asked.data_root is not None and source.partition(":")[0] not in IMAGE_SETS:
+        raise OptionError(f"data_root is for {', '.join(IMAGE_SETS)}; {source} does not use it.")
+    root = None if asked.data_root is None else Path(asked.data_root)
+    dataset = load(source, asked.seed, asked.rows, data_root=root, size=asked.size)
+    side = None if asked.size is None else (asked.size, asked.size)
+    if side is not None and (dataset.image is None or dataset.image[1:] != side):
+        raise OptionError(f"size={asked.size}: {source} cannot be resized.")
+    return dataset
 
 
+STARTED = ("device", "precision", "devices", "nodes")
 STRATEGIES = ("auto", "gather", "shard", "moments")
 
 
@@ -289,119 +409,86 @@ def begin_fit(
     rows: int | None = None,
     data_root: str | Path | None = None,
     size: int | None = None,
-    device: str = "auto",
-    precision: str = "32-true",
-    devices: int | None = None,
-    nodes: int | None = None,
-    strategy: str | None = None,
     target: str | None = None,
     from_disk: bool | None = None,
+    command: Sequence[str] | None = None,
     **settings: Any,
 ) -> tuple[FitRun | ImageRun | TableRun, Any]:
-    """Make the run folder of a fit; see `fit`. Nothing is trained yet."""
+    """Make the run folder of a fit; see `fit`. Nothing is trained yet.
+
+    `command` are the words that were typed; by default those that do the same.
+    """
+    options = {"rows": rows, "data_root": data_root, "size": size, "target": target,
+               "from_disk": from_disk, "quick": quick}  # fmt: skip
+    command = command or _equivalent(data, options, settings)
     if rows is not None and rows < 1:
         raise OptionError(f"rows={rows}: must be at least 1.")
-    look = {name: settings.pop(name) for name in READING if name in settings}
+    strategy = settings.pop("strategy", None)
+    start = _started(command, strategy, _popped(settings, STARTED))
+    look = _popped(settings, READING)
     if settings.get("model") == "auto":
         del settings["model"]
     check_settings(settings)  # refused before any file is read
-    ranks = _ranks(devices, nodes, strategy)
-    alone = ranks["devices"] * ranks["nodes"] == 1
     folder = None if out is None else Path(out)
-    if folder is not None and alone:
+    if folder is not None and start.alone:
         check_new_folder(folder)  # of several processes, one makes it and the others find it
-    reading = {"rows": rows, "data_root": data_root, "size": size}
-    asked = settings.get("model") == "table"
-    why_large = reason_for_disk(data, look, rows, settings, from_disk)
-    if why_large is not None:
-        assert isinstance(data, str | Path)
-        _check_not_of_images(data, reading)
+    asked = Asked(settings, look, rows, data_root, size, target, from_disk, quick)
+    choice = choose_model(data, asked)
+    if choice.kind in ("table", "contest"):
+        own = {name: value for name, value in settings.items() if name != "model"}
+        options = look if isinstance(choice.data, LargeTable) else {**look, "rows": rows}
         return begin_table_fit(
-            look_at_large(data, look, settings.get("seed", 0)), folder=folder, quick=quick,
-            settings={n: v for n, v in settings.items() if n != "model"}, target=target,
-            reading=look, rows=None, device=device, precision=precision, ranks=ranks,
-            why=why_large,
+            choice.data, folder=folder, quick=quick, settings=own, target=target, options=options,
+            start=start, reason=choice.reason, contest=choice.kind == "contest",
         )  # fmt: skip
-    said = asked or bool(look) or target is not None
-    if said or is_pattern(data) or not set(settings) - TO_BOTH - OF_TABLES:
-        found = typed_table(data, look, rows, settings.get("seed", 0), asked)
-        if found is None and said:
-            what = "the table model, " if asked else ""
+    if choice.kind == "images":
+        if strategy is not None or not start.alone:
             raise OptionError(
-                f"{what}{', '.join((*READING, 'target'))} are for tables with columns, which "
-                f"{data} is not."
-            )
-        contest = found is not None and target is None and can_be_contested(found, settings)
-        why = None
-        if found is not None and not asked and not contest:
-            why = reason_for_table_model(found, settings, target)
-        if found is not None and (asked or why is not None or contest):
-            _check_not_of_images(data, reading)
-            return begin_table_fit(
-                found, folder=folder, quick=quick,
-                settings={n: v for n, v in settings.items() if n != "model"}, target=target,
-                reading=look, rows=rows, device=device, precision=precision, ranks=ranks,
-                why=why, contest=contest,
-            )  # fmt: skip
-        if target is not None:
-            raise OptionError(f"target={target!r} is for the table model (model='table').")
-        if found is not None and (look or not isinstance(data, str | Path) or is_pattern(data)):
-            data = _numbers(found.frame)  # kept in the folder, because it is not the whole file
-            reading = {"rows": None}
-    if not isinstance(data, str | Path):
-        return _begin_rows_in_memory(
-            data, folder, quick, reading, settings, device, precision, ranks
-        )
-    source = str(data)
-    if data_root is not None and source.partition(":")[0] not in IMAGE_SETS:
-        raise OptionError(f"data_root is for {', '.join(IMAGE_SETS)}; {source} does not use it.")
-    root = None if data_root is None else Path(data_root)
-    dataset = load(source, settings.get("seed", 0), rows, data_root=root, size=size)
-    if size is not None and (dataset.image is None or dataset.image[1:] != (size, size)):
-        raise OptionError(f"size={size}: {source} cannot be resized.")
-    if suits_image_models(dataset, settings):
-        if not alone or strategy is not None:
-            raise OptionError(
-                f"{source}: fits of images are trained by one process; leave out devices, nodes "
+                f"{data}: fits of images are trained by one process; leave out devices, nodes "
                 "and strategy."
             )
-        chosen = image_settings(dataset, settings, quick)
-        folder = folder or next_free_folder(dataset.name.replace(":", "-"))
-        return ImageRun.create(
-            folder, source, dataset, chosen, quick=quick, options=reading, device=device,
-            precision=precision,
-        ), dataset  # fmt: skip
-    chosen_rows = row_settings(dataset, settings, quick)
-    folder = folder or next_free_folder(dataset.name)
-    run = FitRun.create(folder, source, dataset, chosen_rows, device, precision, reading, **ranks)
+        return _begin_images(str(data), choice.data, asked, folder, start)
+    return _begin_rows(data, choice, asked, folder, start)
+
+
+def _begin_images(
+    source: str, dataset: Dataset, asked: Asked, folder: Path | None, start: Start
+) -> tuple[ImageRun, Dataset]:
+    chosen = image_settings(dataset, asked.settings, asked.quick)
+    folder = folder or next_free_folder(dataset.name.replace(":", "-"))
+    run = ImageRun.create(
+        folder, source, dataset, chosen, start, quick=asked.quick, options=asked.reading
+    )
     return run, dataset
 
 
-def _begin_rows_in_memory(
-    data: Source,
-    folder: Path | None,
-    quick: bool,
-    reading: Mapping[str, Any],
-    settings: dict[str, Any],
-    device: str,
-    precision: str,
-    ranks: dict[str, Any],
+def _begin_rows(
+    data: Source, choice: Choice, asked: Asked, folder: Path | None, start: Start
 ) -> tuple[FitRun, Dataset]:
-    given = sorted(name for name, value in reading.items() if value is not None)
-    if given:
+    notes = (choice.reason,) if choice.reason else ()
+    if isinstance(choice.data, Dataset):
+        dataset = choice.data
+        chosen = row_settings(dataset, asked.settings, asked.quick)
+        folder = folder or next_free_folder(dataset.name)
+        options = asked.reading
+        run = FitRun.create(folder, str(data), dataset, chosen, start, options, notes)
+        return run, dataset
+    # Rows that were in memory, or are not the whole file, are kept in the folder.
+    given = sorted(name for name, value in asked.reading.items() if value is not None)
+    if given and choice.data is data:
         raise OptionError(
             f"{given[0]} is only for data read from files; select rows before the fit."
         )
-    if ranks["devices"] * ranks["nodes"] > 1:
+    if not start.alone:
         raise OptionError(
             "Several processes read their data from files: write the data to a file first."
         )
-    table = read_table(data)
+    table = read_table(choice.data)
     dataset = Dataset("table", table.values, table.columns, notes=tuple(table.notes()))
-    chosen = row_settings(dataset, settings, quick)
+    chosen = row_settings(dataset, asked.settings, asked.quick)
     folder = folder or next_free_folder("table")
     source = str((folder / KEPT[table.named]).absolute())
-    run = FitRun.create(folder, source, dataset, chosen, device, precision, **ranks)
+    run = FitRun.create(folder, source, dataset, chosen, start, notes=notes)
     _keep(table, Path(source))
     return run, dataset
 
@@ -430,6 +517,29 @@ def _keep(table: Table, path: Path) -> None:
 def _numbers(frame: Frame) -> Table:
     columns = load_pyarrow().table(dict(frame.columns))
     return table_of_arrow(columns, frame.name, None)
+
+
+def _equivalent(
+    data: Source, options: Mapping[str, Any], settings: Mapping[str, Any]
+) -> list[str]:
+    """The command that does what a call of `fit` does; data in memory are found in the folder."""
+    source, given = str(data), {**options, **settings}
+    if not isinstance(data, str | Path):  # what is kept has been chosen from them
+        source, left = "", {"rows", *READING} - {"kinds"}
+        given = {name: value for name, value in given.items() if name not in left}
+    others = [n for n, value in settings.items() if n in OF_TABLES or value is None]
+    by_set = {name: given.pop(name) for name in others if name in SETTINGS}
+    return equivalent_command("fit", source, given, by_set)
+
+
+def _popped(settings: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Those of the settings that have these names, which they leave."""
+    return {name: settings.pop(name) for name in names if name in settings}
+
+
+def _started(command: Sequence[str], strategy: str | None, where: Mapping[str, Any]) -> Start:
+    ranks = _ranks(where.get("devices"), where.get("nodes"), strategy)
+    return Start(command, **{**where, **ranks})
 
 
 def _ranks(devices: int | None, nodes: int | None, strategy: str | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ the data before believing its numbers.
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,24 +17,23 @@ from torch import Tensor
 
 from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.data.dataset import Dataset
-from kermix.data.loading import BUILT_IN, is_table, load
+from kermix.data.loading import BUILT_IN, load
 from kermix.data.readers.common import counted, listed
 from kermix.data.readers.numeric_table import Source, read_table
 from kermix.distributed.launch import check_ranks
-from kermix.distributed.loss import Strategy
 from kermix.errors import SampleError, ShapeError, TableError
 from kermix.files import whole_file, write_array
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.scaled import ScaledModel, column_moments
 from kermix.pages.fit_figures import curves_figure, fit_figure
 from kermix.pages.report import DescribedRun, Report, add_machine, png_of
-from kermix.runs.folder import FIT, check_data, check_trained
-from kermix.runs.run import Numbers, Outcome, as_option, has_folder
+from kermix.runs.folder import FIT, check_data
+from kermix.runs.run import Numbers, Outcome, Start, has_folder
 from kermix.runs.run import Run as AnyRun
 from kermix.runs.train import stage_of
-from kermix.training.build import Split, build_model, build_trainer, held_out_rows, split_rows
+from kermix.training.build import Split, build_model, build_trainer, split_rows
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
-from kermix.training.loop import Row, Trainer, load_model, make_fabric
+from kermix.training.loop import Row, Trainer, load_model
 from kermix.training.mixture_search import clearly_better, gaussian_log_densities
 from kermix.training.samples_task import RowTask, check_shares
 from kermix.training.settings import FitSettings
@@ -142,12 +142,9 @@ class FitRun(AnyRun):
         source: str,
         dataset: Dataset,
         settings: FitSettings,
-        device: str = "auto",
-        precision: str = "32-true",
+        start: Start,
         options: Mapping[str, Any] | None = None,
-        devices: int = 1,
-        nodes: int = 1,
-        strategy: Strategy = "auto",
+        notes: Sequence[str] = (),
     ) -> "FitRun":
         """Begin a run in a folder that must not exist.
 
@@ -156,39 +153,33 @@ class FitRun(AnyRun):
             source: What the data are loaded from: a name or a path.
             dataset: The data.
             settings: What the user chose.
-            device: `"auto"`, `"cpu"`, `"cuda"`, ...
-            precision: A precision of Fabric's.
+            start: How the training is started.
             options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
-            devices: Processes on each node.
-            nodes: Nodes. The folder is made on the first one alone.
-            strategy: How costs are computed over processes.
+            notes: What a user should know of the choice of the model.
         """
-        check_ranks(devices, nodes)
+        check_ranks(start.devices, start.nodes)
         split = split_rows(dataset.values, settings.seed)
         settings = settings.for_data(len(split.train))
-        check_shares(settings, devices * nodes)
-        main = has_folder(devices, nodes)
+        check_shares(settings, start.devices * start.nodes)
         _, variances = build_model(split.train, settings, dataset.image)
-        if devices * nodes == 1:
-            make_fabric(device, precision)  # refused, if it must be, before a folder is made
+        start.check_device()
         return cls.begin(
             folder,
             source,
             BUILT_IN,
             settings,
-            device=device,
-            precision=precision,
+            start,
             options=options or {},
             facts={
                 "shape": list(dataset.values.shape),
                 "fingerprint": _fingerprint(dataset.values),
                 "columns": dataset.columns,
-                "notes": fit_notes(dataset, split),
+                "notes": [*notes, *fit_notes(dataset, split)],
                 "image": dataset.image,
                 "variance": {"start": variances.start, "end": variances.end},
-                "ranks": {"devices": devices, "nodes": nodes, "strategy": strategy},
+                "ranks": start.ranks,
             },
-            writes=main,
+            writes=has_folder(start.devices, start.nodes),
         )
 
     @classmethod
@@ -242,9 +233,15 @@ class FitRun(AnyRun):
         return {**stage_of(settings, row), "metric": f"{self.metric} {row['metric']:.4f}"}
 
     def model(self) -> ScaledModel:
-        """The best model so far."""
+        """A copy of the best model so far."""
+        return deepcopy(self.trained_model())
+
+    def trained_model(self) -> ScaledModel:
+        """The model itself, loaded once: to be asked, not to be changed."""
         best = self.checkpoints / "best.safetensors"
-        check_trained(self.folder, best)
+        return self.loaded(best, lambda: self._read_model(best))
+
+    def _read_model(self, best: Path) -> ScaledModel:
         tensors, _ = load_checkpoint(best)
         # Any data of the right width will do: the scale comes from the checkpoint.
         with rebuilding(best, tensors):
@@ -257,7 +254,7 @@ class FitRun(AnyRun):
 
     def sample(self, n: int, seed: int) -> Tensor:  # (n, d)
         """Samples of the best model."""
-        return self.model().sample(n, torch.Generator().manual_seed(seed))
+        return self.trained_model().sample(n, torch.Generator().manual_seed(seed))
 
     def score(self, rows: Source, names: list[str] | None = None) -> Tensor:  # (n, d) -> (n,)
         """Log-density of rows under the best model; columns are matched by their names.
@@ -289,11 +286,11 @@ class FitRun(AnyRun):
                 f"The rows have the columns {', '.join(names[:12])} and the run in {self.folder} "
                 f"was fitted to {', '.join(columns[:12])}: the names must match, in any order."
             )
-        return self.model().log_prob(values)
+        return self.trained_model().log_prob(values)
 
     def finish(self, data: Dataset, outcome: Outcome) -> Numbers:
         """Write samples, figure and report of the best model."""
-        model, history = self.model(), outcome.history
+        model, history = self.trained_model(), outcome.history
         generator = torch.Generator().manual_seed(self.settings.seed + 1)
         samples = model.sample(SAMPLES, generator)
         write_array(self.folder / "samples.npy", samples.numpy())
@@ -336,19 +333,6 @@ class FitRun(AnyRun):
         rows.append(("a sample is a", what))
         rows.append(("steps", f"{int(history[-1]['step'])}"))
         return rows
-
-    def command(self) -> str:
-        """The command that repeats this run."""
-        parts = ["kermix", "fit", shlex.quote(self.config["data"])]
-        parts += self.reading_options()
-        rows = self.config["shape"][0]
-        default = FitSettings().for_data(rows - held_out_rows(rows)).as_json()
-        if is_table(self.config["data"]):
-            default["model"] = None  # a table may be fitted by other models
-        for name, value in self.settings.as_json().items():
-            if value != default[name]:
-                parts += as_option(name, value)
-        return " ".join([*parts, *self.placing_options()])
 
 
 def _reference(split: Split, judged: Tensor, log_density: Tensor) -> list[tuple[str, str]]:

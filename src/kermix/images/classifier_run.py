@@ -5,7 +5,6 @@ confusion matrix, time and size.
 """
 
 import hashlib
-import shlex
 import statistics
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -39,15 +38,12 @@ from kermix.runs.folder import (
     next_free_folder,
 )
 from kermix.runs.provenance import write_json
-from kermix.runs.run import Numbers, Outcome, Run, as_option
-from kermix.training.loop import Row, Trainer, make_fabric
+from kermix.runs.run import Numbers, Outcome, Run, Start, equivalent_command
+from kermix.training.loop import Row, Trainer
 
 __all__ = ["ClassifyRun", "begin_classify"]
 
 Images: TypeAlias = tuple[LabelledImages, LabelledImages]  # to train with, and held out
-
-# Of the command; all others are given by --set.
-OPTIONS = ("model", "patch", "epochs", "width", "depth", "batch_size", "learning_rate", "seed")
 
 
 class ClassifyRun(Run):
@@ -55,7 +51,6 @@ class ClassifyRun(Run):
 
     kind: ClassVar[str] = CLASSIFY
     facts: ClassVar[tuple[str, ...]] = ("shape", "images", "classes")
-    usual: ClassVar[Mapping[str, Any]] = {**Run.usual, "precision": "auto"}
     reported: ClassVar[tuple[str, ...]] = (
         "epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds",
     )  # fmt: skip
@@ -68,9 +63,8 @@ class ClassifyRun(Run):
         train: LabelledImages,
         test: LabelledImages,
         settings: ClassifierSettings,
+        start: Start,
         *,
-        device: str = "auto",
-        precision: str = "auto",
         options: Mapping[str, Any] | None = None,
     ) -> "ClassifyRun":
         """Begin a run in a folder that must not exist.
@@ -81,21 +75,19 @@ class ClassifyRun(Run):
             train: Images to learn from.
             test: Images to report on.
             settings: What the user chose.
-            device: `"auto"`, `"cpu"`, `"cuda"`, ...
-            precision: A precision of Fabric's, or `"auto"`.
+            start: How the training is started.
             options: Further arguments of `kermix.data.images.labelled.load_labelled`:
                 data_root, size.
         """
         # Refused, if it must be, before a folder is made.
         check_same_shape(train, test)
-        make_fabric(device, precision)
+        start.check_device()
         return cls.begin(
             folder,
             source,
             LABELLED_SETS,
             settings,
-            device=device,
-            precision=precision,
+            start,
             options=options or {},
             facts={
                 "shape": [int(n) for n in train.images.shape[1:]],
@@ -192,19 +184,6 @@ class ClassifyRun(Run):
              f"{trainer.task.used_device}"),
         ]  # fmt: skip
 
-    def command(self) -> str:
-        """The command that repeats this run."""
-        settings = self.settings
-        parts = ["kermix", "classify", shlex.quote(self.config["data"])]
-        parts += self.reading_options()
-        given = (settings.model, settings.patch, self.config["images"]["train"])
-        default = suited_settings(self.config["data"], *given, min(self.shape[1:])).as_json()
-        default |= {"model": "gaussian-product", "patch": 3}
-        for name, value in settings.as_json().items():
-            if value != default[name]:
-                parts += as_option(name, value, name in OPTIONS)
-        return " ".join([*parts, *self.placing_options()])
-
 
 def _pixels(images: LabelledImages, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(images.images)).to(device)
@@ -232,8 +211,7 @@ def begin_classify(
     quick: bool = False,
     data_root: Path | None = None,
     size: int | None = None,
-    device: str = "auto",
-    precision: str = "auto",
+    start: Start | None = None,
 ) -> tuple[ClassifyRun, tuple[LabelledImages, LabelledImages]]:
     """Make the run folder of a classifier of images; nothing is trained yet.
 
@@ -246,8 +224,7 @@ def begin_classify(
         quick: Whether to train a small network, for a first look.
         data_root: Where the files of a set are.
         size: Side of the images in pixels.
-        device: `"auto"`, `"cpu"`, `"cuda"`, ...
-        precision: A precision of Fabric's.
+        start: How the training is started; by default anywhere, in the usual precision.
 
     Returns:
         The run, and its training and test images.
@@ -262,10 +239,12 @@ def begin_classify(
     chosen = _chosen(data, settings, augment, quick, len(train), min(height, width))
     build_classifier(chosen, (channels, height, width), len(train.classes))  # or it is refused
     folder = folder or next_free_folder(f"{train.name}-{chosen.model}")
-    run = ClassifyRun.create(
-        folder, data, train, test, chosen, device=device, precision=precision,
-        options={"data_root": data_root, "size": size},
-    )  # fmt: skip
+    options = {"data_root": data_root, "size": size}
+    if start is None:
+        switches = {"augment": None if augment else False, "quick": quick}
+        words = equivalent_command("classify", data, {**options, **switches}, settings)
+        start = Start(words, precision="auto")
+    run = ClassifyRun.create(folder, data, train, test, chosen, start, options=options)
     return run, (train, test)
 
 

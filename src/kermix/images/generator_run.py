@@ -7,6 +7,7 @@ of training, `samples.npz` samples of the last model as bytes with their classes
 import hashlib
 import shlex
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -23,12 +24,12 @@ from kermix.images.generator_training import ImageTask, build_image_model
 from kermix.images.image_generator import ImageModel, LabelledDraw
 from kermix.images.image_pages import ImageFindings, write_image_report
 from kermix.pages.figures import save_png, sheet
-from kermix.runs.folder import IMAGES, check_data, check_trained
-from kermix.runs.run import Numbers, Outcome, Run
+from kermix.runs.folder import IMAGES, check_data
+from kermix.runs.run import Numbers, Outcome, Run, Start
 from kermix.runs.train import stage_of
 from kermix.training.build import held_out_rows
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
-from kermix.training.loop import Row, Trainer, load_model, make_fabric
+from kermix.training.loop import Row, Trainer, load_model
 
 __all__ = ["ASKED", "MODEL_OPTIONS", "ImageRun", "suits_images"]
 
@@ -70,9 +71,8 @@ class ImageRun(Run):
         source: str,
         dataset: Dataset,
         settings: ImageSettings,
+        start: Start,
         *,
-        device: str = "auto",
-        precision: str = "32-true",
         options: Mapping[str, Any] | None = None,
         quick: bool = False,
     ) -> "ImageRun":
@@ -83,8 +83,7 @@ class ImageRun(Run):
             source: What the data are loaded from: a name or a path.
             dataset: The data.
             settings: What the user chose.
-            device: `"auto"`, `"cpu"`, `"cuda"`, ...
-            precision: A precision of Fabric's.
+            start: How the training is started.
             options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
             quick: Whether the settings are those of a quick look.
         """
@@ -93,15 +92,14 @@ class ImageRun(Run):
                 f"{dataset.name}: fitting images needs square images of bytes, at least "
                 f"{SMALLEST_SIDE} pixels wide; use --size to resize them."
             )
-        make_fabric(device, precision)  # refused, if it must be, before a folder is made
+        start.check_device()
         labelled = dataset.labels is not None and _large_classes(dataset)
         return cls.begin(
             folder,
             source,
             BUILT_IN,
             settings,
-            device=device,
-            precision=precision,
+            start,
             options=options or {},
             facts={
                 "name": dataset.name,
@@ -185,8 +183,14 @@ class ImageRun(Run):
         save_png(sheet(images), path, zoom=1)
 
     def model(self) -> ImageModel:
-        """The last model, in evaluation mode."""
-        check_trained(self.folder, self.last)
+        """A copy of the last model, in evaluation mode."""
+        return deepcopy(self.trained_model())
+
+    def trained_model(self) -> ImageModel:
+        """The model itself, loaded once: to be asked, not to be changed."""
+        return self.loaded(self.last, self._read_model)
+
+    def _read_model(self) -> ImageModel:
         tensors, _ = load_checkpoint(self.last)
         with rebuilding(self.last, tensors):
             check_declared(self.settings, tensors)
@@ -198,7 +202,7 @@ class ImageRun(Run):
 
     def sample(self, n: int, seed: int, labels: torch.Tensor | None = None) -> LabelledDraw:
         """Images of the last model."""
-        return self.model().sample(n, torch.Generator().manual_seed(seed), labels)
+        return self.trained_model().sample(n, torch.Generator().manual_seed(seed), labels)
 
     def save_samples(self, path: Path, n: int, seed: int, label: str | None = None) -> None:
         """Write images: a sheet (.png), bytes (n, c, h, w) (.npy), or with their classes (.npz).
@@ -258,25 +262,6 @@ class ImageRun(Run):
             f"{self.config['name']}: {len(data.stored)} images are too few to hold some out; "
             "metrics are for the training images, not for new ones.",
         ]
-
-    def command(self) -> str:
-        """The command that repeats this run."""
-        parts = ["kermix", "fit", shlex.quote(self.config["data"])]
-        parts += self.reading_options()
-        default = ImageSettings.for_images(self.config["name"], self.shape)
-        if self.config["quick"]:
-            default, parts = default.quick(), [*parts, "--quick"]
-        before = default.as_json()
-        for name, value in self.settings.as_json().items():
-            if value != before[name] and name in ASKED:
-                option = name.replace("_", "-")
-                if isinstance(value, bool):
-                    parts.append(f"--{option}" if value else f"--no-{option}")
-                    continue
-                shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-                shown = MODEL_OPTIONS.get(shown, shown) if name == "model" else shown
-                parts += [f"--{option}", shlex.quote(shown)]
-        return " ".join([*parts, *self.placing_options()])
 
     def _save_samples(self, drawn: LabelledDraw) -> None:
         path, labels = self.folder / "samples.npz", drawn.labels.cpu().numpy()

@@ -205,6 +205,7 @@ def add_machine(page: Report, run: DescribedRun) -> None:
         [
             ("machine", found["machine"]["gpu"] or found["machine"]["cpu"]),
             ("commit", found["commit"]),
+            ("directory", found["directory"]),
             *found["versions"].items(),
         ],
     )

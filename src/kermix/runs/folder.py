@@ -5,16 +5,18 @@ any way, `kill -9` included, so that no lock outlives its holder; the file says 
 """
 
 import csv
+import errno
 import json
 import os
 import shlex
 import socket
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from kermix.data.readers.addresses import is_pattern, is_remote
 from kermix.errors import OptionError, RunError
@@ -189,8 +191,8 @@ def write_metrics(
             writer.writerow({k: int(v) if k in WHOLE else v for k, v in row.items()})
 
 
-FAR = 2**30  # Windows keeps others from reading the bytes that are locked
-LOOKS, PAUSE = 4, 0.05  # a process that looks whether a run is held has it for a moment
+PATIENCE = 0.2  # seconds: a process that looks whether a run is held has it for a moment
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some file systems
 
 
 @contextmanager
@@ -206,17 +208,25 @@ def locked_run(folder: Path) -> Iterator[None]:
         >>> folder.cleanup()
     """
     path = folder / "lock"
-    with _held(path) as file:
+    lock = FileLock(path, timeout=PATIENCE, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunError(_held_by(path)) from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
+        yield  # a run without a lock is better than none
+        return
+    try:
         who = {"process": os.getpid(), "host": socket.gethostname(), "since": _now()}
-        file.truncate(0)
-        file.seek(0)
-        file.write(json.dumps(who).encode())
-        file.flush()
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # Windows keeps a file that is open
-                path.unlink()
+        with suppress(OSError):  # Windows keeps a file that is locked
+            path.write_text(json.dumps(who))
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        lock.release()
 
 
 def is_held(folder: Path) -> bool:
@@ -233,41 +243,16 @@ def is_held(folder: Path) -> bool:
         True
         >>> folder.cleanup()
     """
+    path = folder / "lock"
+    if not path.exists():
+        return False
     try:
-        file = (folder / "lock").open("r+b")
+        with FileLock(path, timeout=0, fallback_to_soft=False):
+            return False
+    except Timeout:
+        return True
     except OSError as error:
-        return not isinstance(error, FileNotFoundError)  # somebody else's is taken for held
-    with file:
-        try:
-            _lock(file)
-        except OSError:
-            return True
-    return False
-
-
-def _held(path: Path) -> IO[bytes]:
-    """The lock's file, open and locked; it is released when it is closed."""
-    looks = LOOKS
-    while True:
-        try:
-            file = path.open("a+b")
-        except OSError as error:
-            raise RunError(f"{path}: cannot be written ({error.strerror}).") from None
-        try:
-            _lock(file)
-        except (BlockingIOError, PermissionError):
-            file.close()
-            looks -= 1
-            if looks:
-                time.sleep(PAUSE)
-                continue
-            raise RunError(_held_by(path)) from None
-        except OSError:
-            return file  # a file system without locks; a run there is better than none
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        file.close()  # its holder ended, and removed it, between the two
+        return error.errno not in NO_LOCKS  # somebody else's is taken for held
 
 
 def _held_by(path: Path) -> str:
@@ -284,16 +269,3 @@ def _held_by(path: Path) -> str:
 
 def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-def _lock(file: IO[bytes]) -> None:
-    """Lock an open file; BlockingIOError or PermissionError if somebody else has."""
-    try:
-        import fcntl
-    except ImportError:
-        import msvcrt
-
-        file.seek(FAR)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
-    else:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

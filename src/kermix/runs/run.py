@@ -15,23 +15,41 @@ import json
 import os
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 from kermix.distributed.loss import Strategy
 from kermix.environment import __version__, is_rank
-from kermix.runs.folder import begin_folder, lasting_source, locked_run, read_config, write_metrics
+from kermix.runs.folder import (
+    begin_folder,
+    check_trained,
+    lasting_source,
+    locked_run,
+    read_config,
+    write_metrics,
+)
 from kermix.runs.provenance import environment, write_json
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
-from kermix.training.loop import Row, Trainer
+from kermix.training.loop import Row, Trainer, make_fabric
 
-__all__ = ["KEPT", "Numbers", "Outcome", "Run", "Shown", "as_option", "has_folder"]
+__all__ = [
+    "KEPT",
+    "Numbers",
+    "Outcome",
+    "Run",
+    "Shown",
+    "Start",
+    "equivalent_command",
+    "has_folder",
+]
 
 KEPT = {True: "data.parquet", False: "data.npy"}  # by whether columns have names
 READ = (
+    "command",
     "data",
     "options",
     "settings",
@@ -39,6 +57,7 @@ READ = (
     "precision",
     "fingerprint",
 )  # of every kind of run
+T = TypeVar("T")
 Numbers = list[tuple[str, str]]  # what a run ends with, as (name, value) to show
 Shown = tuple[str, list[str], list[list[str]]]  # a table: its title, its columns, its rows
 
@@ -50,6 +69,43 @@ class Outcome(NamedTuple):
     step: int
     history: list[Row]
     trainer: Trainer[Any] | None = None  # None where other processes have trained
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a training is started.
+
+    Attributes:
+        command: The words of the command that starts it, typed or equivalent to a call in Python;
+            an empty third word stands for data that were in memory, and are kept in the folder.
+        device: `"auto"`, `"cpu"`, `"cuda"`, ...
+        precision: A precision of Fabric's.
+        devices: Processes on each node.
+        nodes: Nodes. The folder is made on the first one alone.
+        strategy: How costs are computed over processes.
+    """
+
+    command: Sequence[str]
+    device: str = "auto"
+    precision: str = "32-true"
+    devices: int = 1
+    nodes: int = 1
+    strategy: Strategy = "auto"
+
+    @property
+    def alone(self) -> bool:
+        """Whether one process trains."""
+        return self.devices * self.nodes == 1
+
+    @property
+    def ranks(self) -> dict[str, Any]:
+        """The processes, as a run notes them."""
+        return {"devices": self.devices, "nodes": self.nodes, "strategy": self.strategy}
+
+    def check_device(self) -> None:
+        """Refuse a device or a precision that is not there, before a folder is made."""
+        if self.alone:
+            make_fabric(self.device, self.precision)
 
 
 @dataclass(frozen=True)
@@ -66,9 +122,6 @@ class Run(ABC):
 
     kind: ClassVar[str]
     facts: ClassVar[tuple[str, ...]]  # what the config has of this kind of run, beside READ
-    usual: ClassVar[Mapping[str, Any]] = {
-        "device": "auto", "precision": "32-true", "devices": 1, "nodes": 1, "strategy": "auto",
-    }  # fmt: skip
     reported: ClassVar[tuple[str, ...]] = ("step", "loss", "variance", "metric")
 
     @classmethod
@@ -78,9 +131,8 @@ class Run(ABC):
         source: str,
         built_in: Collection[str],
         settings: Any,
+        start: Start,
         *,
-        device: str,
-        precision: str,
         options: Mapping[str, Any],
         facts: Mapping[str, Any],
         writes: bool = True,
@@ -92,17 +144,19 @@ class Run(ABC):
             source: What the data are loaded from: a name or a path.
             built_in: Names of sets that come before files of the same name.
             settings: What the user chose.
-            device: `"auto"`, `"cpu"`, `"cuda"`, ...
-            precision: A precision of Fabric's.
+            start: How the training is started.
             options: How the data are read: rows, data_root, size, where they are given.
             facts: What this kind of run notes of its data.
             writes: Whether this process writes; one of many does.
         """
         if writes:
             begin_folder(folder)
+        in_memory = tuple(start.command[2:3]) == ("",)
         config = {
             "kind": cls.kind,
             "kermix": __version__,
+            "command": [*start.command[:2], *([source] if in_memory else start.command[2:3]),
+                        *start.command[3:]],
             "data": lasting_source(source, built_in),
             "options": {
                 name: str(Path(value).resolve()) if name == "data_root" else value
@@ -111,10 +165,10 @@ class Run(ABC):
             },
             **facts,
             "settings": settings.as_json(),
-            "device": device,
-            "precision": precision,
-            "environment": environment(),
-        }
+            "device": start.device,
+            "precision": start.precision,
+            "environment": {**environment(), "directory": str(Path.cwd())},
+        }  # fmt: skip
         if writes:
             write_json(folder / "config.json", config)
         return cls(folder, config)
@@ -130,10 +184,29 @@ class Run(ABC):
     def _read_settings(cls, content: dict[str, Any]) -> Any:
         """Settings from `config.json`; names that are not known are an error."""
 
-    @property
+    @cached_property
     def settings(self) -> Any:
         """What the user chose."""
         return self._read_settings(self.config["settings"])
+
+    @cached_property
+    def _in_memory(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+        return {}
+
+    def loaded(self, path: Path, load: Callable[[], T]) -> T:
+        """What a file of the run holds, loaded once; again when training has written another."""
+        check_trained(self.folder, path)
+        found = path.stat()
+        mark = (found.st_ino, found.st_mtime_ns, found.st_size)
+        before, content = self._in_memory.get(path.name, ((), None))
+        if before != mark:
+            content = load()
+            self._in_memory[path.name] = (mark, content)
+        return cast(T, content)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A run is sent to other processes without what it has loaded."""
+        return {"folder": self.folder, "config": self.config}
 
     @property
     def source(self) -> str:
@@ -214,31 +287,9 @@ class Run(ABC):
         """A table that follows the numbers on a terminal, if a kind of run has one."""
         return None
 
-    @abstractmethod
     def command(self) -> str:
-        """The command that repeats this run."""
-
-    def reading_options(self) -> list[str]:
-        """The part of the command that says how the data are read."""
-        return [
-            text
-            for name, value in self.options.items()
-            for text in (f"--{name.replace('_', '-')}", shlex.quote(str(value)))
-        ]
-
-    def placing_options(self) -> list[str]:
-        """The part of the command that says where, and how precisely, it is trained."""
-        devices, nodes, strategy = self.ranks
-        chosen = {
-            "device": self.config["device"], "precision": self.config["precision"],
-            "devices": devices, "nodes": nodes, "strategy": strategy,
-        }  # fmt: skip
-        return [
-            text
-            for name, value in chosen.items()
-            if value != self.usual[name]
-            for text in (f"--{name}", str(value))
-        ]
+        """The command that started this run, to be typed again in the same directory."""
+        return shlex.join(self.config["command"])
 
     @abstractmethod
     def shown(self, row: Row) -> dict[str, str]:
@@ -266,18 +317,45 @@ class Run(ABC):
         return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)
 
 
-def as_option(name: str, value: Any, own: bool = True) -> list[str]:
-    """A setting as part of a command: an option of its own, or `--set` if it has none.
+SWITCHES = {
+    "quick": ("--quick", ""), "header": ("--header", "--no-header"),
+    "from_disk": ("--from-disk", "--in-memory"), "augment": ("--augment", "--no-augment"),
+    "debias": ("--debias", "--no-debias"),
+}  # fmt: skip
+
+
+def equivalent_command(
+    name: str, source: str, options: Mapping[str, Any], settings: Mapping[str, Any]
+) -> list[str]:
+    """The words of the command that does what a call in Python did.
+
+    Args:
+        name: `"fit"` or `"classify"`.
+        source: The data.
+        options: What the command has options of its own for; what is None was not given.
+        settings: What is given by `--set`.
 
     Example:
-        >>> as_option("batch_size", 64), as_option("flip", False, own=False)
-        (['--batch-size', '64'], ['--set', 'flip=false'])
+        >>> options = {"steps": 9, "header": False, "kinds": {"zip code": "category"}}
+        >>> print(shlex.join(equivalent_command("fit", "a.csv", options, {"calibrate": None})))
+        kermix fit a.csv --steps 9 --no-header --kind 'zip code=category' --set calibrate=null
     """
-    if not own or value is None:
-        text = json.dumps(value, separators=(",", ":"))
-        return ["--set", shlex.quote(f"{name}={text}")]
+    words = ["kermix", name, source]
+    for option, value in options.items():
+        words += [] if value is None else _option_words(option, value)
+    for setting, value in settings.items():
+        shown = json.dumps(value, separators=(",", ":"), default=lambda number: number.item())
+        words += ["--set", f"{setting}={shown}"]
+    return words
+
+
+def _option_words(name: str, value: Any) -> list[str]:
+    if name == "kinds":
+        return [word for column, kind in value.items() for word in ("--kind", f"{column}={kind}")]
+    if name in SWITCHES:
+        return [word for word in (SWITCHES[name][not value],) if word]
     shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return [f"--{name.replace('_', '-')}", shlex.quote(shown)]
+    return [f"--{name.replace('_', '-')}", shown]
 
 
 def has_folder(devices: int, nodes: int) -> bool:

@@ -187,9 +187,8 @@ class Schema:
 
     def reading(self, **said: Any) -> Reading:
         """Options to read a file with these columns, in addition to the user's."""
-        numbers = tuple(
-            c.name for c in self.columns if family(arrow_type(c.type.arrow)) == "numbers"
-        )
+        written = [c for c in self.columns if not (isinstance(c, LeftOutColumn) and c.reason)]
+        numbers = tuple(c.name for c in written if family(arrow_type(c.type.arrow)) == "numbers")
         return Reading(**{**said, "known_text": self.text_names, "known_numbers": numbers})
 
     @cached_property

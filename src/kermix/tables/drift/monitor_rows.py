@@ -183,8 +183,7 @@ class RowReader:
                 )
             return rows
         schema = self.mixed.schema
-        known = schema.reading() if isinstance(batch, str) or hasattr(batch, "suffix") else None
-        frame, _ = read_frame(batch, known)
+        frame, _ = read_frame(batch, schema.reading())
         return self.mixed(schema.encode(frame, unseen="unknown", name=frame.name, extra=True))
 
     def compared(self, reference: Tensor, batch: Tensor) -> ComparedRows:

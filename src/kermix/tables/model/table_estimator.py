@@ -81,10 +81,6 @@ class TableAnswers:
             return random_state
         return torch.Generator(self._cells.device).manual_seed(seed_from(random_state))
 
-    def _reading(self, X: Any) -> Reading | None:
-        """Files are read as the columns were found: codes with leading zeros are text again."""
-        return self.schema_.reading() if isinstance(X, str | Path) else None
-
     def _check_whole(self, what: str) -> None:
         """Refuse what needs the distributions of all columns, if one alone was learned."""
         check_is_fitted(self, "network_")
@@ -175,7 +171,7 @@ class TableAnswers:
         count = self.orders if orders is None else orders
         check_count("orders", count, 1)
         self._check_whole("score rows")
-        frame = read_frame(X, self._reading(X))[0]
+        frame = read_frame(X, self.schema_.reading())[0]
         encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
         check_seen_before(self.schema_, frame, encoded)
         layout = self.network_.layout
@@ -306,7 +302,7 @@ class TableAnswers:
             check_count("draws", draws, 1)
         self._check_whole("fill gaps")
         chosen = self._to_fill(columns)
-        frame = read_frame(X, self._reading(X))[0]
+        frame = read_frame(X, self.schema_.reading())[0]
         cells = self._cells
         gaps = Gaps(cells, frame, () if fill_all else self.network_.layout.absences)
         if draws is None:
@@ -507,7 +503,8 @@ class TableModel(TableAnswers, BaseEstimator):
             y: Not used.
             sample_weight: A weight for each row; rows with weight 0 are ignored.
         """
-        frame, weights = _weighted(read_frame(X)[0], sample_weight)
+        said = Reading(kinds=dict(self.kinds or {}))
+        frame, weights = _weighted(read_frame(X, said)[0], sample_weight)
         schema = Schema.of(frame, kinds=self.kinds)
         if not schema.modelled:
             raise SchemaError(
@@ -541,7 +538,7 @@ class TableModel(TableAnswers, BaseEstimator):
         """
         if not hasattr(self, "network_"):
             return self.fit(X, y, sample_weight)
-        frame, weights = _weighted(read_frame(X, self._reading(X))[0], sample_weight)
+        frame, weights = _weighted(read_frame(X, self.schema_.reading())[0], sample_weight)
         encoded = self.schema_.encode(frame, extra=True)
         if not len(encoded):
             raise TableError(f"{frame.name}: there are no rows to train on.")

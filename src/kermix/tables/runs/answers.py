@@ -1,6 +1,8 @@
 """What the folder of a trained table model answers: samples, densities, fillings, predictions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +39,7 @@ OnRows = Callable[[int], None]
 class TrainedTable(Run):
     """The part of `kermix.tables.runs.table_run.TableRun` that asks the trained model."""
 
-    @property
+    @cached_property
     def schema(self) -> Schema:
         """What the columns are."""
         if "schema" in self.config:
@@ -50,15 +52,23 @@ class TrainedTable(Run):
         return self.checkpoints / "mixture.safetensors"
 
     def model(self) -> "TableModel | TableMixture":
-        """The trained model, as an estimator; the mixture that was better, if one was."""
-        if self.config.get("contest") and self.mixture_file.exists():
-            return TableMixture.load(self.mixture_file, self.schema, self.config["frame"])
+        """A copy of the trained model, an estimator; of the mixture that was better, if any."""
+        return deepcopy(self.trained_model())
+
+    def trained_model(self) -> "TableModel | TableMixture":
+        """The trained model itself, loaded once: to be asked, not to be changed."""
+        path = self.mixture_file
+        if self.config.get("contest") and path.exists():
+            frame = self.config["frame"]
+            return self.loaded(path, lambda: TableMixture.load(path, self.schema, frame))
         return self.table_model()
 
     def table_model(self) -> "TableModel":
         """The table model as an estimator, also where a mixture was better."""
         path = self.checkpoints / "model.safetensors"
-        check_trained(self.folder, path)
+        return self.loaded(path, lambda: self._read_table_model(path))
+
+    def _read_table_model(self, path: Path) -> "TableModel":
         place = make_fabric(self.config["device"], "32-true").device
         tensors, content = load_checkpoint(path)
         with rebuilding(path, tensors):
@@ -121,7 +131,7 @@ class TrainedTable(Run):
             deduplicate: Whether rows that equal a row of the run's table are drawn again.
             min_distance: Rows nearer than this to a row of the run's table are drawn again.
         """
-        model = self.model()
+        model = self.trained_model()
         away = self._away(deduplicate, min_distance)
         return model.sample(n, given=given, random_state=generator_of(model, seed), **away)
 
@@ -148,7 +158,7 @@ class TrainedTable(Run):
         min_distance: float | None = None,
     ) -> Iterator[Any]:
         """The same rows as Arrow tables, some ten thousand at a time."""
-        model = self.model()
+        model = self.trained_model()
         away = self._away(deduplicate, min_distance)
         yield from drawn_parts(model, n, seed, BLOCKS_AT_ONCE, given=given, **away)
 
@@ -156,7 +166,7 @@ class TrainedTable(Run):
         self, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
     ) -> Any:  # (N,)
         """Log-density of each row, in the order of the table; of a pandas table with its index."""
-        values = self.model().score_samples(table, orders=orders, on_rows=on_rows)
+        values = self.trained_model().score_samples(table, orders=orders, on_rows=on_rows)
         if not hasattr(table, "iloc"):
             return values
         import pandas
@@ -174,7 +184,7 @@ class TrainedTable(Run):
         on_rows: OnRows | None = None,
     ) -> Any:
         """The table with its gaps filled; see `kermix.TableModel.impute`."""
-        return self.model().impute(
+        return self.trained_model().impute(
             table, columns=columns, fill_all=fill_all, draws=draws, random_state=seed,
             on_rows=on_rows,
         )  # fmt: skip
@@ -209,9 +219,9 @@ class TrainedTable(Run):
         name = self.config["target"] if target is None else target
         if name is None:
             raise OptionError("Name the column to predict: target='...'.")
-        model = self.model()
+        model = self.trained_model()
         place_of(model.schema_, name)
-        frame, _ = read_frame(table)
+        frame, _ = read_frame(table, self.schema.reading())
         kept = [c.name for c in model.schema_.modelled if c.name in frame.columns and
                 c.name != name]  # fmt: skip
         if not kept:

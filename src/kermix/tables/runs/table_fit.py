@@ -20,7 +20,7 @@ from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.environment import is_rank
 from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
-from kermix.runs.run import KEPT
+from kermix.runs.run import KEPT, Start
 from kermix.tables.model.table_settings import TableModelSettings, table_split
 from kermix.tables.runs.table_mixture import has_densities
 from kermix.tables.runs.table_run import TableRun
@@ -35,6 +35,7 @@ from kermix.tables.runs.training_data import (
 )
 
 __all__ = [
+    "CONTEST",
     "READING",
     "TABLE_SETTINGS",
     "TypedTable",
@@ -142,16 +143,13 @@ def begin_table_fit(
     quick: bool,
     settings: Mapping[str, Any],
     target: str | None,
-    reading: Mapping[str, Any],
-    rows: int | None,
-    device: str,
-    precision: str,
-    ranks: Mapping[str, Any],
-    why: str | None = None,
+    options: Mapping[str, Any],
+    start: Start,
+    reason: str | None = None,
     contest: bool = False,
 ) -> tuple[TableRun, TableData]:
     """Make the run folder of a fit of the table model; nothing is trained yet."""
-    if ranks["nodes"] > 1 and isinstance(table, TypedTable) and table.source is None:
+    if start.nodes > 1 and isinstance(table, TypedTable) and table.source is None:
         raise OptionError(
             "Several nodes read their data from files: write the data to a file first."
         )
@@ -167,12 +165,12 @@ def begin_table_fit(
         )
     chosen = TableModelSettings().quick() if quick else TableModelSettings()
     chosen = replace(chosen, **{n: v for n, v in settings.items() if v is not None})
-    options = {n: v for n, v in {**reading, "rows": rows}.items() if v not in (None, (), {})}
+    options = {n: v for n, v in options.items() if v not in (None, (), {})}
+    notes = (*([reason] if reason else []), *table.notes)
     if isinstance(table, LargeTable):
         return _begin_stored(
-            table, chosen, folder, target=target, options=options, device=device,
-            precision=precision, notes=(*([why] if why else []), *table.notes), quick=quick,
-            **ranks,
+            table, chosen, folder, start, target=target, options=options,
+            notes=notes, quick=quick,
         )  # fmt: skip
     data = TableData.of(table.frame, table.schema)
     kept = table.source is None
@@ -180,11 +178,10 @@ def begin_table_fit(
     folder = folder or next_free_folder(name)
     source = table.source or str((folder / KEPT[True]).absolute())
     run = TableRun.create(
-        folder, source, data, chosen, target=target, device=device, precision=precision,
+        folder, source, data, chosen, start, target=target,
         options={} if kept else options,
-        notes=(*([f"The table model was chosen because {why}."] if why else []),
-               *([CONTEST] if contest else []), *table.notes),
-        contest=contest, quick=quick, **ranks,
+        notes=notes,
+        contest=contest, quick=quick,
         frame=table.frame.kind if kept else "pandas",
         form=".parquet" if kept else form_of(source),
     )  # fmt: skip
@@ -198,10 +195,14 @@ def _frame(table: TypedTable | LargeTable) -> Frame:
 
 
 def _begin_stored(
-    table: LargeTable, settings: TableModelSettings, folder: Path | None, **given: Any
+    table: LargeTable,
+    settings: TableModelSettings,
+    folder: Path | None,
+    start: Start,
+    **given: Any,
 ) -> tuple[TableRun, TableData]:
     """Begin a run whose rows are in a file of its folder."""
-    if given["nodes"] > 1 or is_rank():
+    if start.nodes > 1 or is_rank():
         raise OptionError(
             "A table trained from disk is encoded in its run folder, which other nodes cannot "
             "see: use --devices on one machine, or --in-memory."
@@ -209,7 +210,7 @@ def _begin_stored(
     folder = folder or next_free_folder(Path(table.source).name.partition(".")[0])
     with stored_table(table, settings, folder.absolute().parent) as (data, place):
         run = TableRun.create(
-            folder, table.source, data, settings, frame="pandas", form=form_of(table.source),
-            **given,
+            folder, table.source, data, settings, start, frame="pandas",
+            form=form_of(table.source), **given,
         )  # fmt: skip
         return run, move_into(folder, place, data)

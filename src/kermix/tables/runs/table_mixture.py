@@ -215,7 +215,7 @@ class TableMixture:
         self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None
     ) -> np.ndarray:  # (N,)
         """Log-density of each row; a mixture has no orders of columns to average over."""
-        rows = _matrix(self.schema_, read_frame(X)[0])
+        rows = _matrix(self.schema_, read_frame(X, self.schema_.reading())[0])
         if self._shared:
             logs = _log_density(self.schema_, self.mixture_, rows)
         else:

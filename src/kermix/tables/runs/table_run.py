@@ -5,7 +5,6 @@ holds the network, and `samples.csv` (or the input's format) are rows drawn from
 with the better model, samples, numbers and the report.
 """
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,10 @@ from kermix.data.readers.reading import read_frame
 from kermix.data.readers.sniff import Reading
 from kermix.data.writing import table_writer
 from kermix.distributed.launch import check_ranks
-from kermix.distributed.loss import Strategy
 from kermix.errors import OptionError
 from kermix.runs.folder import TABLE, check_data
 from kermix.runs.provenance import write_json
-from kermix.runs.run import Numbers, Outcome, as_option, has_folder
+from kermix.runs.run import Numbers, Outcome, Start, has_folder
 from kermix.tables.model.conditioning import place_of
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.table_settings import TableModelSettings, check_table_shares, table_split
@@ -34,7 +32,7 @@ from kermix.tables.runs.table_mixture import TableMixture, rivals
 from kermix.tables.runs.table_page import conditionals_of, write_table_report
 from kermix.tables.runs.table_quality import TableQuality, judge_samples
 from kermix.tables.runs.training_data import TableData, kept_rows, rows_of, with_store
-from kermix.training.loop import Row, Trainer, make_fabric
+from kermix.training.loop import Row, Trainer
 
 __all__ = ["TableRun", "write_results"]
 
@@ -55,7 +53,7 @@ def write_results(run: TrainedTable, data: TableData, outcome: Outcome, form: Cs
     settings = run.settings
     held, train = data.split(settings)
     densities = _contest(run, data, train, np.sort(held)) if run.config.get("contest") else {}
-    model = run.model()
+    model = run.trained_model()
     count = min(MOST_JUDGED, max(LEAST_JUDGED, len(data.encoded)))
     drawn = model.sample(count, random_state=settings.seed + 1, frame="arrow")
     path = run.folder / f"samples{run.config['form']}"
@@ -124,9 +122,6 @@ def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int
     ]  # fmt: skip
 
 
-WITHOUT_OPTION = ("order_share", "target_share", "members", "calibrate", "crossed")  # of a command
-
-
 class TableRun(TrainedTable):
     """A fit of the table model, with its folder."""
 
@@ -143,19 +138,15 @@ class TableRun(TrainedTable):
         source: str,
         data: TableData,
         settings: TableModelSettings,
+        start: Start,
         *,
         frame: str,
         form: str,
         target: str | None = None,
-        device: str = "auto",
-        precision: str = "32-true",
         options: Mapping[str, Any] | None = None,
         notes: tuple[str, ...] = (),
         contest: bool = False,
         quick: bool = False,
-        devices: int = 1,
-        nodes: int = 1,
-        strategy: Strategy = "auto",
     ) -> "TableRun":
         """Begin a run in a folder that must not exist.
 
@@ -164,37 +155,31 @@ class TableRun(TrainedTable):
             source: The path that the table is read from.
             data: The table.
             settings: What the user chose.
+            start: How the training is started; batches are shared by its processes.
             frame: The kind of table that samples are in Python.
             form: How a file of samples ends by default.
             target: The column that `predict` is about.
-            device: `"auto"`, `"cpu"`, `"cuda"`, ...
-            precision: A precision of Fabric's.
             options: How the table is read.
             notes: What was assumed when it was read.
             contest: Whether a mixture takes the place of the table model where held-out rows
                 prefer it.
             quick: Whether settings that were not given are those of a first look.
-            devices: Processes on each node, among which batches are shared.
-            nodes: Nodes. The folder is made on the first one alone.
-            strategy: Of costs over processes; the table model has none.
         """
-        check_ranks(devices, nodes)
+        check_ranks(start.devices, start.nodes)
         settings = settings.for_rows(data.rows)
         if target is not None:
             place_of(data.schema, target)
-        if devices * nodes == 1:
-            make_fabric(device, precision)  # refused, if it must be, before a folder is made
-        else:
+        start.check_device()
+        if not start.alone:
             _, train = table_split(data.rows, settings)
-            check_table_shares(settings, len(train), devices * nodes)
-        main = has_folder(devices, nodes)
+            check_table_shares(settings, len(train), start.devices * start.nodes)
+        main = has_folder(start.devices, start.nodes)
         run = cls.begin(
             folder,
             source,
             (),
             settings,
-            device=device,
-            precision=precision,
+            start,
             options=options or {},
             facts={
                 "shape": [data.rows, len(data.schema)],
@@ -214,7 +199,7 @@ class TableRun(TrainedTable):
                     *data.link_notes(),
                     *_few_rows(data, settings),
                 ],
-                "ranks": {"devices": devices, "nodes": nodes, "strategy": strategy},
+                "ranks": start.ranks,
             },
             writes=main,
         )
@@ -293,39 +278,6 @@ class TableRun(TrainedTable):
         """Write samples and report; returns the numbers to show."""
         form = self.csv_form(f"samples{self.config['form']}")
         return write_results(self, data, outcome, form)
-
-    def command(self) -> str:
-        """The command that repeats this run."""
-        parts = ["kermix", "fit", shlex.quote(self.config["data"])]
-        if not self.config.get("contest"):
-            parts += ["--model", "table"]
-        if self.config.get("stored"):
-            parts += ["--from-disk"]
-        if self.config["target"] is not None:
-            parts += ["--target", shlex.quote(self.config["target"])]
-        parts += self.reading_options()
-        usual = TableModelSettings()
-        if self.config.get("quick"):  # beside `--quick`, its settings are nobody's choice
-            usual, parts = usual.quick(), [*parts, "--quick"]
-        default = usual.for_rows(self.config["shape"][0]).as_json()
-        for name, value in self.settings.as_json().items():
-            if value != default[name]:
-                parts += as_option(name, value, name not in WITHOUT_OPTION)
-        return " ".join([*parts, *self.placing_options()])
-
-    def reading_options(self) -> list[str]:
-        """The part of the command that says how the table is read."""
-        parts = []
-        for name, value in self.options.items():
-            if name == "kinds":
-                for column, kind in value.items():
-                    parts += ["--kind", shlex.quote(f"{column}={kind}")]
-            elif name == "header":
-                parts.append("--header" if value else "--no-header")
-            else:
-                text = ",".join(value) if isinstance(value, list | tuple) else str(value)
-                parts += [f"--{name}", shlex.quote(text)]
-        return parts
 
 
 def _few_rows(data: TableData, settings: TableModelSettings) -> list[str]:

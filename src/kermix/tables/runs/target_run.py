@@ -23,7 +23,7 @@ from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import OptionError, RunError, SchemaError, TableError
 from kermix.runs.folder import TARGET, check_data, next_free_folder
 from kermix.runs.provenance import write_json
-from kermix.runs.run import Numbers, Outcome, Shown, as_option
+from kermix.runs.run import Numbers, Outcome, Shown, Start, equivalent_command
 from kermix.tables.model.conditioning import check_seen_before, nearest
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.table_settings import TableModelSettings
@@ -39,7 +39,6 @@ __all__ = ["DEFAULTS", "TargetRun", "begin_target_fit", "split_for_target"]
 # As benchmarks/conditional.py has them; all columns but the target are seen in every step.
 DEFAULTS: dict[str, Any] = {"width": 128, "steps": 1000, "target_share": 1.0, "crossed": True}
 TEST_EVERY = 5  # rows of a class, of which one is kept for the test
-OPTIONS = ("width", "batch_size", "learning_rate", "seed")  # of the command; others are --set
 SHOWN_CLASSES = 12
 
 
@@ -144,7 +143,7 @@ class TargetRun(TableRun):
         return rows
 
     def _numbers_of(self, data: TableData, quality: TargetQuality, outcome: Outcome) -> Numbers:
-        target, kept = self.config["target"], self.model().n_iter_
+        target, kept = self.config["target"], self.table_model().n_iter_
         tested = counted(quality.rows, "test row")
         first, *rest = quality.references
         if isinstance(quality, ClassQuality):
@@ -188,17 +187,6 @@ class TargetRun(TableRun):
                 for name, row in zip(names, counts, strict=True)]  # fmt: skip
         return "", ["test rows, found as", *names], rows
 
-    def command(self) -> str:
-        """The command that repeats this run."""
-        target = shlex.quote(self.config["target"])
-        parts = ["kermix", "classify", shlex.quote(self.config["data"]), "--target", target]
-        parts += self.reading_options()
-        usual = TableModelSettings(target=0, **DEFAULTS).for_rows(self.config["shape"][0])
-        for name, value in self.settings.as_json().items():
-            if name != "target" and value != getattr(usual, name):
-                parts += as_option(name, value, name in OPTIONS)
-        return " ".join([*parts, *self.placing_options()])
-
 
 def split_for_target(frame: Frame, column: Any, seed: int) -> tuple[Frame, Frame]:
     """Rows to train with, and a fifth for the test, of those that have the target.
@@ -236,8 +224,7 @@ def begin_target_fit(
     quick: bool = False,
     settings: Mapping[str, Any] | None = None,
     reading: Mapping[str, Any] | None = None,
-    device: str = "auto",
-    precision: str = "32-true",
+    start: Start | None = None,
 ) -> tuple[TargetRun, TableData]:
     """Make the run folder of a model of one column; nothing is trained yet.
 
@@ -248,8 +235,7 @@ def begin_target_fit(
         quick: Whether to train a small network, for a first look.
         settings: Settings of `kermix.tables.model.table_settings.TableModelSettings`.
         reading: What was said about the file.
-        device: `"auto"`, `"cpu"`, `"cuda"`, ...
-        precision: A precision of Fabric's.
+        start: How the training is started; by default anywhere, in the usual precision.
     """
     given = dict(settings or {})
     known = TABLE_SETTINGS - {"target", "target_share"} | {"crossed"}
@@ -280,10 +266,12 @@ def begin_target_fit(
         )
     table = TableData.of(train, schema)._replace(test=test)
     place = [c.name for c in schema.modelled].index(target)
+    options = {"target": target, **said, "quick": quick}
+    words = equivalent_command("classify", str(data), options, settings or {})
     run = TargetRun.create(
         folder or next_free_folder(f"{Path(data).name.partition('.')[0]}-{target}"),
-        str(data), table, replace(chosen, target=place), frame="pandas", form=form_of(str(data)),
-        target=target, device=device, precision=precision, options=said,
+        str(data), table, replace(chosen, target=place), start or Start(words), frame="pandas",
+        form=form_of(str(data)), target=target, options=said,
         notes=(*_told(column), *notes,
                *([f"Ignored: {counted(gaps, 'row')} without a {target}."] if gaps else [])),
     )  # fmt: skip
