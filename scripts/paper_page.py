@@ -53,12 +53,12 @@ REFERENCE = "costs/test_costs_reference.py"
 LAWS = "costs/test_cost_laws.py"
 MIXTURES = "costs/test_mixture_costs.py"
 SPECTRUM = "spectrum/test_spectrum.py"
-PRODUCT = "models/test_as_written.py"
+PRODUCT = "networks/test_as_written.py"
 ERRATA = "paper/test_errata.py"
 CONTENTS = (
     Entry("Introduction", "the model q(X): an integral over a prior, with w(c), m(c), v(c)",
           ("kermix.networks.mixture_networks.ContinuousMixtureNetwork",),
-          ("models/test_continuous.py",), (prior.FITS,), "`kermix fit --model continuous`"),
+          ("networks/test_continuous.py",), (prior.FITS,), "`kermix fit --model continuous`"),
     Entry("Introduction", "residuals q_k with variances v_k of their own",
           ("kermix.GaussianMixture", "kermix.costs.pairs.MixturePair"), (MIXTURES,),
           found="every cost takes mixtures in place of points"),
@@ -74,7 +74,7 @@ CONTENTS = (
           found="of one Gaussian; of a mixture for positive integers, else `lp_norm_estimate` "
           "with its error: erratum 2"),
     Entry("Introduction", "KICA, HSIC and DCCA as ancestors: the same trace measures dependence",
-          ("kermix.dependence",), ("comparison/test_dependence.py",),
+          ("kermix.dependence",), ("tables/test_dependence.py",),
           found="cited, nothing is claimed of them; `km.dependence` has trace, log-determinant "
           "and HSIC with an exact p-value"),
     Entry("Proposition 4, Eqs. 6, 7", "scalar cost, its bound, tight when q = p",
@@ -102,7 +102,7 @@ CONTENTS = (
     Entry("Section III", "noise from a uniform, Gaussian or hybrid prior",
           ("kermix.networks.generators.UniformPrior", "kermix.networks.generators.GaussianPrior",
            "kermix.networks.generators.HybridPrior"),
-          ("models/test_models.py", "training/test_paper_settings.py"),
+          ("networks/test_models.py", "images/test_paper_settings.py"),
           found="what hybrid is, is not said: erratum 10"),
     Entry("Eq. 12", "densities of a batch and of a draw", ("kermix.costs.pairs.SamplePair",),
           (REFERENCE,)),
@@ -150,7 +150,7 @@ CONTENTS = (
     Entry("Property 10, Eq. 24", "product of functions of many variables; its Gaussian form",
           ("kermix.networks.product_rows.GaussianProduct",
            "kermix.networks.product_layers.GaussianOutput"),
-          ("models/test_gaussian_product.py", "models/test_gaussian_layers.py")),
+          ("networks/test_gaussian_product.py", "networks/test_gaussian_layers.py")),
     Entry("Eqs. 25, 26", "layers of a position: affine map, anchors W(t), BN",
           ("kermix.networks.product_layers.GaussianLayer",
            "kermix.images.classifier_settings.as_written"), (PRODUCT,),
@@ -168,7 +168,7 @@ CONTENTS = (
           ("kermix.data.dataset.toy",), ("data/test_toys.py",), found="`kermix fit mixture10`, "
           "`kermix fit moons`"),
     Entry("Section VI", "images such as MNIST and CelebA", ("kermix.paper.images.run",),
-          ("paper/test_paper_images.py", "training/test_image_fit.py"),
+          ("paper/test_paper_images.py", "images/test_image_fit.py"),
           (statements.NO_DIFFICULTIES, statements.BEST), "MNIST was run; CelebA was not, for want "
           "of a copy: `kermix reproduce fig-images --data-root DATA` runs it on its files, in the "
           "layout that tests write; the AT&T faces beside do not count; [Images](images.md)",
@@ -190,7 +190,7 @@ CONTENTS = (
            table_records.CNN, table_records.GAP), "[Classification](classification.md)",
           "table-classification"),
     Entry("Table 1", "the same with Eqs. 25 to 27 to the letter", ("kermix.paper.as_written.run",),
-          ("models/test_as_written.py", "paper/test_paper_claims.py"),
+          ("networks/test_as_written.py", "paper/test_paper_claims.py"),
           (table_records.PIXELS, table_records.RISE, table_records.TEST, table_records.TRAIN),
           "both readings of the norm, no augmentation, no whitening", "table-as-written"),
 )  # fmt: skip
