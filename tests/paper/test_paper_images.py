@@ -55,6 +55,7 @@ def test_sets_are_those_whose_files_are_there(tmp_path):
     assert sets_in(tmp_path) == ("mnist", "faces", "celeba")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("official", [False, True])
 def test_the_command_runs_on_files_in_the_layout_of_celeba(tmp_path, monkeypatch, official):
     """`kermix reproduce fig-images --data-root DATA`, as those who have CelebA would call it."""

@@ -48,7 +48,7 @@ class CsvForm:
     line_end: str = "\n"
     named: bool = True
     truths: tuple[str, str] = TRUTHS
-    ways: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ways: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.delimiter == self.decimal:
