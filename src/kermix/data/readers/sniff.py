@@ -85,7 +85,9 @@ class CsvLook:
     line_end: str = "\n"
     mark: bool = False  # whether the file begins with the mark of UTF-8
     truths: tuple[str, str] = TRUTHS  # how no and yes are written
-    ways: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of cells, by column
+    ways: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict, hash=False
+    )  # of cells, by column
 
     def with_ways(self, ways: Mapping[str, Mapping[str, Any]]) -> "CsvLook":
         """The same, with how cells of columns are written."""
