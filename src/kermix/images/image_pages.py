@@ -20,14 +20,14 @@ from kermix.images.generator_training import ImageTask
 from kermix.images.image_generator import ImageModel, LabelledDraw
 from kermix.images.image_quality import nearest
 from kermix.networks.product_images import GaussianProductClassifier
-from kermix.pages.classifier_figures import (
+from kermix.pages.figures import png_bytes, sheet
+from kermix.pages.fit_figures import (
     accuracy_figure,
     class_rows,
     confusion_figure,
     mistakes_figure,
     sheet_figure,
 )
-from kermix.pages.figures import png_bytes, sheet
 from kermix.pages.report import DescribedRun, Report, add_machine
 from kermix.training.loop import Row, Trainer
 

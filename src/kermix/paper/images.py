@@ -22,16 +22,13 @@ from kermix.errors import RunError
 from kermix.pages.figures import sheet as image_sheet
 from kermix.paper.artefact import (
     BEST,
-    INK_COLOUR,
     NO_DIFFICULTIES,
     SIMILAR,
     Artefact,
     Claim,
     Rows,
     Tick,
-    bare,
     ignore,
-    sheet,
 )
 from kermix.paper.image_cells import (
     COSTS,
@@ -47,6 +44,7 @@ from kermix.paper.image_cells import (
     shown_in,
     train_image_cell,
 )
+from kermix.paper.plots import INK_COLOUR, bare, sheet
 from kermix.paper.verdicts import best, decided, ratio_claim, spread
 from kermix.runs.provenance import write_json
 

@@ -23,18 +23,7 @@ from kermix.costs.losses import MatrixLoss, SVDLoss
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.generators import MLPGenerator
-from kermix.paper.artefact import (
-    BLUE,
-    GREY,
-    INK_COLOUR,
-    ORANGE,
-    Artefact,
-    Claim,
-    Rows,
-    Tick,
-    ignore,
-    sheet,
-)
+from kermix.paper.artefact import Artefact, Claim, Rows, Tick, ignore
 from kermix.paper.formula_checks import SAMPLES, Numbers, V, formula_claims, formulas
 from kermix.paper.generation import (
     DEVIATION,
@@ -46,6 +35,7 @@ from kermix.paper.generation import (
     SampleTask,
     train,
 )
+from kermix.paper.plots import BLUE, GREY, INK_COLOUR, ORANGE, sheet
 from kermix.paper.verdicts import decided, differences, ratio_claim, spread
 from kermix.training.loop import Trainer
 

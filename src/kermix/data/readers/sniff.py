@@ -85,9 +85,8 @@ class CsvLook:
     line_end: str = "\n"
     mark: bool = False  # whether the file begins with the mark of UTF-8
     truths: tuple[str, str] = TRUTHS  # how no and yes are written
-    ways: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict, hash=False
-    )  # of cells, by column
+    # Of cells, by column.
+    ways: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def with_ways(self, ways: Mapping[str, Mapping[str, Any]]) -> "CsvLook":
         """The same, with how cells of columns are written."""

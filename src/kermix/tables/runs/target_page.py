@@ -9,8 +9,15 @@ import numpy as np
 import torch
 
 from kermix.data.schema.schema import Schema
-from kermix.pages.classifier_figures import class_rows, confusion_figure
-from kermix.pages.fit_figures import BLUE, GREY, ORANGE, blank_figure, plain_axes
+from kermix.pages.fit_figures import (
+    BLUE,
+    GREY,
+    ORANGE,
+    blank_figure,
+    class_rows,
+    confusion_figure,
+    plain_axes,
+)
 from kermix.pages.report import DescribedRun, Report, add_schema, add_settings
 from kermix.tables.runs.table_figures import curve_figure
 from kermix.tables.runs.target_quality import ClassQuality, NumberQuality, Predicted, TargetQuality
