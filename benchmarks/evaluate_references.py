@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import kermix as km
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading
 from kermix.data.sources import read_sources
 from kermix.evaluation.neighbours import neighbour_scores
 from kermix.evaluation.sample_distances import frechet_distance, kernel_distance

@@ -20,7 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from benchmarks.permutation import four_gaussians
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading
 from kermix.data.sources import read_sources
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import mismatch_of

@@ -23,12 +23,9 @@ if TYPE_CHECKING:
     import kermix.costs.losses as losses_module
     import kermix.data.images.image_cache as image_cache_module
     import kermix.data.images.labelled as labelled_module
-    import kermix.data.readers.addresses as addresses_module
-    import kermix.data.readers.batches as batches_module
-    import kermix.data.readers.csv_files as csv_files_module
-    import kermix.data.readers.csv_form as csv_form_module
-    import kermix.data.readers.file_parts as file_parts_module
-    import kermix.data.readers.reading as reading_module
+    import kermix.data.readers.delimited as delimited_module
+    import kermix.data.readers.formats as formats_module
+    import kermix.data.writing as writing_module
     import kermix.distributed.launch as launch_module
     import kermix.estimators.product as product_module
     import kermix.evaluation.neighbours as neighbours_module
@@ -111,15 +108,11 @@ if TYPE_CHECKING:
     from kermix.data.images.image_rows import read_idx, read_image_folder, stacked_mnist
     from kermix.data.images.image_sets import CLASSES, is_idx, read_celeba
     from kermix.data.images.labelled import LabelledImages, load_labelled
-    from kermix.data.loading import BUILT_IN, load
-    from kermix.data.readers.batches import open_files
-    from kermix.data.readers.common import GAPS
-    from kermix.data.readers.csv_form import CsvForm, csv_lines, truth_words
+    from kermix.data.readers.common import GAPS, CsvForm, Reading
+    from kermix.data.readers.delimited import look_at_csv
     from kermix.data.readers.frames import as_frame
-    from kermix.data.readers.numeric_table import common_columns, read_table
-    from kermix.data.readers.reading import read_alike, read_frame
-    from kermix.data.readers.sniff import Reading, look_at_csv
-    from kermix.data.readers.text_numbers import has_padded_cells
+    from kermix.data.readers.reading import open_files, read_alike, read_frame
+    from kermix.data.readers.text_columns import truth_words
     from kermix.data.schema.columns import (
         CategoryColumn,
         NumberColumn,
@@ -131,8 +124,15 @@ if TYPE_CHECKING:
     from kermix.data.schema.monotone import MonotoneMap
     from kermix.data.schema.times import text_format
     from kermix.data.schema.unmodelled import LeftOutColumn
-    from kermix.data.sources import read_sources, with_same_times
-    from kermix.data.writing import filled_text, spreadsheet_safe, table_writer
+    from kermix.data.sources import (
+        BUILT_IN,
+        common_columns,
+        load,
+        read_sources,
+        read_table,
+        with_same_times,
+    )
+    from kermix.data.writing import csv_lines, filled_text, spreadsheet_safe, table_writer
     from kermix.distributed.launch import launch
     from kermix.distributed.loss import DistributedLoss
     from kermix.distributed.ranks import Ranks, shares, slice_of

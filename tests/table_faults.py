@@ -14,8 +14,8 @@ def write(path, content, encoding="utf-8"):
 
 
 FAULTS = {
-    "short row": ("t.csv", "a,b\n1,2\n3\n", "row 3: Expected 2 columns, got 1"),
-    "long row": ("t.csv", "a,b\n1,2\n3,4,5\n", "row 3: Expected 2 columns, got 3"),
+    "short row": ("t.csv", "a,b\n1,2\n3\n", "line 3: 1 cell, and there are 2 columns"),
+    "long row": ("t.csv", "a,b\n1,2\n3,4,5\n", "line 3: 3 cells, and there are 2 columns"),
     "names twice": ("t.csv", "a,a\n1,2\n", "twice: a"),
     "names twice but for blanks": ("t.csv", "a, a\n1,2\n", "twice: a"),
     "empty": ("t.csv", "", "the file is empty"),

@@ -70,7 +70,7 @@ def test_a_file_of_another_machine_is_called_that(command, address, tmp_path, mo
     def nowhere(*_):
         raise MissingExtraError(f"{address}: Install a thing.")
 
-    monkeypatch.setattr("internals.addresses_module._filesystem", nowhere)
+    monkeypatch.setattr("internals.common_module._filesystem", nowhere)
     with pytest.raises(KermixError) as raised:
         kermix(*COMMANDS[command](address, tmp_path))
     said = str(raised.value)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from internals import CsvForm, csv_lines, filled_text, read_frame, table_writer
-from internals import csv_files_module as csv_files
-from internals import csv_form_module as csv_form
+from internals import delimited_module as delimited
+from internals import writing_module as writing
 from kermix.errors import TableError
 
 GAPS = ("", "NA")
@@ -82,8 +82,8 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
 def test_filled_cells_stay_as_they_are_written(name, ending, block, tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_files, "TEXT_BLOCK", block)
-    monkeypatch.setattr(csv_form, "ROWS", 50)
+    monkeypatch.setattr(delimited, "BLOCK", block)
+    monkeypatch.setattr(writing, "ROWS", 50)
     form = FORMS[name]
     path = write(tmp_path / f"t{ending}", form)
     frame, _ = read_frame(path)

@@ -14,7 +14,7 @@ import pytest
 
 import kermix as km
 from internals import Reading, look_at_csv, open_files, read_frame
-from internals import reading_module as reading_room
+from internals import formats_module as formats
 from kermix.errors import KermixError, OptionError, SchemaError, SizeError, TableError
 from table_faults import FAULTS, PLAIN, write
 
@@ -48,7 +48,7 @@ HEADERS = {
 def test_headers_are_judged(case):
     text, named, said = HEADERS[case]
     look = look_at_csv(text.encode(), "t.csv")
-    assert look.named == named
+    assert look.form.named == named
     told = [note for note in look.notes if "first line" in note]
     assert bool(told) == said
     if said:
@@ -57,7 +57,7 @@ def test_headers_are_judged(case):
         asked = look_at_csv(text.encode(), "t.csv", Reading(header=given)) if (
             case != "twice the same" or not given) else None  # fmt: skip
         assert asked is None or (
-            asked.named == given and not any("first" in n for n in asked.notes)
+            asked.form.named == given and not any("first" in n for n in asked.notes)
         )
 
 
@@ -86,7 +86,7 @@ def test_decimal_commas_are_recognized_and_said(tmp_path):
 
 def test_a_comma_file_of_decimal_commas_without_header_is_split_at_semicolons():
     look = look_at_csv(b"1,5;2,5\n3,5;4,5\n", "t.csv")
-    assert (look.delimiter, look.decimal, look.named) == (";", ",", False)
+    assert (look.form.delimiter, look.form.decimal, look.form.named) == (";", ",", False)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -294,7 +294,7 @@ def test_a_bomb_of_equal_cells(tmp_path, monkeypatch):
     pyarrow.parquet.write_table(table, path)
     assert path.stat().st_size < 2**14
     assert read_frame(path)[0].rows == 2**20
-    monkeypatch.setattr(reading_room, "SMALL_PARQUET", 2**23)
+    monkeypatch.setattr(formats, "SMALL_PARQUET", 2**23)
     with pytest.raises(SizeError, match=r"1048576 rows, at least 12 MiB.*kermix sketch"):
         read_frame(path)
 

@@ -85,7 +85,7 @@ def test_truth_values_are_written_as_they_were(words, tmp_path):
     (tmp_path / "t.csv").write_text(text)
     frame, _ = read_frame(tmp_path / "t.csv")
     again = CsvForm.from_dict(json.loads(json.dumps(frame.form.to_dict())))
-    assert again == frame.form == open_files([str(tmp_path / "t.csv")]).parts[0].look.form
+    assert again == frame.form == open_files([str(tmp_path / "t.csv")]).parts[0].form
     with table_writer(tmp_path / "out.csv", form=again) as writer:
         writer.write(pa.table(frame.columns))
     assert (tmp_path / "out.csv").read_text() == text

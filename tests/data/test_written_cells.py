@@ -6,8 +6,8 @@ import json
 import pytest
 
 import kermix as km
-from internals import GAPS, Reading, has_padded_cells, open_files, read_alike, read_frame
-from internals import csv_files_module as csv_files
+from internals import GAPS, Reading, open_files, read_alike, read_frame
+from internals import delimited_module as delimited
 
 ROWS = 60
 
@@ -69,12 +69,14 @@ def test_numbers_stay_numbers(case, tmp_path):
 
 def test_a_zero_may_come_late(tmp_path, monkeypatch):
     """The first leading zero is in another block than the first rows."""
-    monkeypatch.setattr(csv_files, "TEXT_BLOCK", 64)
+    monkeypatch.setattr(delimited, "BLOCK", 64)
     cells = [*(["12345"] * ROWS), "01067"]
     path = column(tmp_path / "t.csv", cells)
-    assert len(list(csv_files.text_batches(
-        lambda: path, csv_files.look_at_csv(path.read_bytes(), "t"), ["c"]))) > 2  # fmt: skip
     assert read_frame(path)[0].columns["c"].to_pylist() == cells
+    files = open_files([str(path)], typed=True)
+    tables = [t for part in files.parts for t, _ in part.tables()]
+    assert len(tables) > 2
+    assert [c for t in tables for c in t.column("c").to_pylist()] == cells
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1"])
@@ -85,13 +87,6 @@ def test_codes_are_found_however_they_are_written(encoding, around, tmp_path):
     path.write_bytes(f"n;c;e\r\n{text}".encode(encoding))
     found = read_frame(path)[0].columns["c"].to_pylist()
     assert [c.strip() for c in found] == repeated("7", "07")
-
-
-@pytest.mark.parametrize("cut", range(1, 9))
-def test_padded_cells_are_found_across_blocks(cut):
-    content = b"1,2,07,3"
-    assert has_padded_cells([content[:cut], content[cut:]], ",")
-    assert not has_padded_cells([content[:cut], content[cut:]], ";")
 
 
 def test_what_is_said_counts(tmp_path):

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import kermix as km
 from internals import NystromSums, app, feature_sums
-from internals import batches_module as csv_parts
-from internals import file_parts_module as parts
+from internals import delimited_module as csv_parts
+from internals import formats_module as parts
 from kermix.errors import ClusterError, KermixError, OptionError, RunError, SketchError, TableError
 from processes import PRELOADED
 from sketch_cases import assert_same

@@ -20,8 +20,7 @@ from kermix.cli.options import (
 )
 from kermix.cli.output import check_output, print_lines, print_notes
 from kermix.cli.tables_command import predict_table, table_run
-from kermix.data.readers.common import counted
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading, counted
 from kermix.errors import OptionError
 from kermix.files import whole_file
 from kermix.runs.folder import check_run
@@ -160,7 +159,7 @@ def classify(
 
 def _is_table(data: str, target: str | None, reading: Reading) -> bool:
     """Whether a table is meant; then there must be a target, and else there must be none."""
-    from kermix.data.loading import is_table
+    from kermix.data.sources import is_table
 
     table = is_table(data, arrays=True)
     if table and target is None:

@@ -15,7 +15,7 @@ from kermix.cli.output import (
     print_table,
     saved_page,
 )
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading
 from kermix.errors import OptionError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from kermix.cli.output import (
     print_table,
     saved_page,
 )
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading
 
 __all__ = ["command"]
 

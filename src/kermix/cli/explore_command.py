@@ -9,7 +9,7 @@ from rich.console import Console
 
 from kermix.cli.options import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.cli.output import print_notes
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading
 from kermix.errors import OptionError
 from kermix.runs.folder import check_run
 

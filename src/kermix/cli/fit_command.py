@@ -18,7 +18,7 @@ from kermix.cli.options import (
     typed_options,
 )
 from kermix.cli.output import print_notes
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading
 from kermix.environment import speaks
 from kermix.errors import OptionError
 from kermix.runs.folder import check_run

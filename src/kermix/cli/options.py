@@ -11,9 +11,15 @@ import typer
 from rich.console import Console
 
 from kermix.cli.output import end_stopped_run, show_run, split_names
-from kermix.data.readers.addresses import check_file, is_pattern, is_remote
-from kermix.data.readers.common import KINDS, PACKED, READABLE
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import (
+    KINDS,
+    PACKED,
+    READABLE,
+    Reading,
+    check_file,
+    is_pattern,
+    is_remote,
+)
 from kermix.errors import OptionError
 
 if TYPE_CHECKING:

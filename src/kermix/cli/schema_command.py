@@ -8,8 +8,7 @@ from rich.console import Console
 
 from kermix.cli.options import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.cli.output import check_output, print_json, print_notes, print_table
-from kermix.data.readers.common import counted
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading, counted
 
 __all__ = ["command"]
 

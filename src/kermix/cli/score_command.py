@@ -18,8 +18,7 @@ from kermix.cli.tables_command import (
     table_run,
     write_tables,
 )
-from kermix.data.readers.common import counted
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading, counted
 from kermix.errors import OptionError, RunError
 from kermix.runs.folder import check_run
 
@@ -111,9 +110,8 @@ def _by_mixture(
     from pyarrow import array
     from pyarrow import table as arrow_table
 
-    from kermix.data.loading import is_table, load
-    from kermix.data.readers.numeric_table import read_table, table_of_arrow
     from kermix.data.readers.reading import read_frame
+    from kermix.data.sources import is_table, load, read_table, table_of_arrow
     from kermix.fitting.samples_run import FitRun
 
     run = FitRun.open(folder)

@@ -16,8 +16,7 @@ from rich.progress import (
 
 from kermix.cli.options import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.cli.output import check_output, parse_variances, plain, print_notes
-from kermix.data.readers.common import PACKED, READABLE, counted, listed
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import PACKED, READABLE, Reading, counted, listed
 from kermix.errors import OptionError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import typer
 
 from kermix.cli.options import AS_FOUND, TABLES, check_there, reads_tables
 from kermix.cli.output import check_output, parse_variances, print_json, print_table, saved_page
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading
 from kermix.errors import OptionError
 
 __all__ = ["command"]

@@ -11,13 +11,12 @@ from rich.console import Console
 
 from kermix.cli.options import AS_FOUND, check_there, reads_tables
 from kermix.cli.output import check_output, plain, print_lines, print_notes, split_names
-from kermix.data.readers.common import counted, listed
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading, counted, listed
 from kermix.errors import OptionError, TableError
 from kermix.runs.folder import TARGET, check_run
 
 if TYPE_CHECKING:
-    from kermix.data.readers.csv_form import CsvForm
+    from kermix.data.readers.common import CsvForm
     from kermix.data.readers.frames import Frame
     from kermix.data.schema.schema import Schema
     from kermix.tables.model.distribution import ColumnDistribution

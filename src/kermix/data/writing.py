@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kermix.data.readers.common import load_pyarrow
-from kermix.data.readers.csv_files import text_of_file, whole_text
-from kermix.data.readers.csv_form import (
-    CsvForm,
-    as_cells,
-    csv_lines,
-    name_line,
-    quoted,
-    truth_words,
-)
+from kermix.data.readers.common import CsvForm, load_pyarrow
+from kermix.data.readers.delimited import text_of_file, whole_text
 from kermix.data.readers.frames import Frame
+from kermix.data.readers.text_columns import truth_words
 from kermix.data.schema.columns import family
 from kermix.errors import OptionError, TableError
 from kermix.files import whole_file
@@ -31,6 +24,7 @@ __all__ = [
     "WRITABLE",
     "CsvText",
     "TableWriter",
+    "csv_lines",
     "filled_lines",
     "filled_text",
     "is_text",
@@ -39,6 +33,7 @@ __all__ = [
 ]
 
 WRITABLE = (".csv", ".tsv", ".parquet", ".feather", ".jsonl", ".npy", ".csv.gz", ".csv.zst")
+ROWS = 65_536  # that are made into text at once: convention
 FORMULAS = "=+-@\t\r"  # what a spreadsheet takes for the beginning of a formula
 
 
@@ -117,6 +112,107 @@ def spreadsheet_safe(table: Any) -> Any:
         columns.append(column)
     names = ["'" + n if n[:1] in FORMULAS and n else n for n in table.column_names]
     return arrow.table(columns, names=names)
+
+
+def csv_lines(table: Any, form: CsvForm) -> Iterator[str]:
+    r"""The rows of an Arrow table as text, many at a time, without names.
+
+    Example:
+        >>> import pyarrow
+        >>> table = pyarrow.table({"a": [1.5, None], "b": ["x;y", "z"]})
+        >>> list(csv_lines(table, CsvForm(";", ",")))
+        ['1,5;"x;y"\n;z\n']
+    """
+    from pyarrow import compute
+
+    alone = table.num_columns == 1  # an empty line would be no row
+    for start in range(0, table.num_rows, ROWS):
+        part = table.slice(start, ROWS)
+        named = zip(part.column_names, part.columns, strict=True)
+        cells = [quoted(as_cells(column, form, name), form) for name, column in named]
+        if alone:
+            rows = cells[0].fill_null('""')
+        else:
+            rows = compute.binary_join_element_wise(
+                *cells, form.delimiter, null_handling="replace", null_replacement=""
+            )
+        yield form.line_end.join([*rows.to_pylist(), ""])
+
+
+def as_cells(column: Any, form: CsvForm, name: str | None = None) -> Any:
+    """A column as text, as one of its name is written; numbers have the form's decimal mark."""
+    from pyarrow import compute
+
+    arrow = load_pyarrow()
+    types = arrow.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    way = form.ways.get(name, {}) if name is not None else {}
+    if types.is_boolean(column.type):
+        no, yes = way.get("truths", form.truths)
+        return compute.if_else(column, yes, no)
+    if types.is_timestamp(column.type) and "between" in way:
+        return _written_times(column, way)
+    text = column.cast(arrow.string())
+    if types.is_floating(column.type) or types.is_decimal(column.type):
+        if types.is_floating(column.type):
+            text = _with_decimals(text, way.get("decimals", 0))
+        if form.decimal != ".":
+            text = compute.replace_substring(text, ".", form.decimal)
+    return text
+
+
+def _with_decimals(text: Any, decimals: int) -> Any:
+    """Numbers with at least so many digits after the point; those with an exponent as they are."""
+    from pyarrow import compute
+
+    for k in range(decimals):
+        point, zeros = ("", ".") if k == 0 else (rf"\.\d{{{k}}}", ""), "0" * (decimals - k)
+        text = compute.replace_substring_regex(text, rf"^(-?\d+{point[0]})$",
+                                               rf"\1{point[1]}{zeros}")  # fmt: skip
+    return text
+
+
+def _written_times(column: Any, way: Mapping[str, Any]) -> Any:
+    from pyarrow import compute
+
+    arrow, kind = load_pyarrow(), column.type
+    zone = way.get("zone")
+    if zone is None or kind.tz is None:
+        text = column.cast(arrow.string())
+        return compute.replace_substring(text, " ", way["between"])
+    column = column.cast(arrow.timestamp(kind.unit, zone))
+    text = compute.local_timestamp(column).cast(arrow.string())
+    offset: Any = way["offset"]
+    if offset != "Z":
+        offset = compute.strftime(column, format="%z", locale="C").cast(arrow.string())
+        ends = {"+00:00": r"\1:\2", "+00": r"\1"}.get(way["offset"])
+        if ends is not None:
+            offset = compute.replace_substring_regex(offset, r"^([+-]\d\d)(\d\d)$", ends)
+    text = compute.replace_substring(text, " ", way["between"])
+    return compute.binary_join_element_wise(text, offset, "")
+
+
+def quoted(cells: Any, form: CsvForm) -> Any:
+    """Text with quotation marks around what would otherwise not be read as one cell."""
+    from pyarrow import compute
+
+    special = compute.match_substring_regex(cells, f'["\\r\\n{_escaped(form.delimiter)}]|^$')
+    if not compute.any(special).as_py():
+        return cells
+    doubled = compute.replace_substring(cells, '"', '""')
+    around = compute.binary_join_element_wise('"', doubled, '"', "")
+    return compute.if_else(special, around, cells)
+
+
+def name_line(names: Sequence[str], form: CsvForm) -> str:
+    """The first line."""
+    cells = quoted(load_pyarrow().array(list(names)), form).to_pylist()
+    return form.delimiter.join(cells) + form.line_end
+
+
+def _escaped(character: str) -> str:
+    return f"\\x{{{ord(character):x}}}"
 
 
 class CsvText:
@@ -285,7 +381,7 @@ def filled_lines(path: Path, frame: Frame, found: Any) -> Iterator[str] | None:
         text = whole_text(path, frame.form)
     except UnicodeDecodeError:
         return None
-    lines = _Lines(text, frame.form.delimiter)
+    lines = _RawRows(text, frame.form.delimiter)
     rows = [span for span in lines.spans() if span[0] < span[1]]  # an empty line is no row
     if frame.form.named:
         rows = rows[1:]
@@ -296,7 +392,7 @@ def filled_lines(path: Path, frame: Frame, found: Any) -> Iterator[str] | None:
 
 
 def _with_new_cells(
-    path: Path, frame: Frame, found: Any, text: str, lines: "_Lines", rows: list[tuple[int, int]]
+    path: Path, frame: Frame, found: Any, text: str, lines: "_RawRows", rows: list[tuple[int, int]]
 ) -> Iterator[str]:
     done = start = 0
     for batch, new in _new_cells(path, frame, found):
@@ -319,8 +415,13 @@ def _with_new_cells(
     yield text[done:]
 
 
-class _Lines:
-    """Where the rows of a text begin and end, and what their cells are, marks and all."""
+class _RawRows:
+    """Where the rows of a text begin and end, and what their cells are, marks and all.
+
+    Args:
+        text: The rows.
+        delimiter: Between cells.
+    """
 
     def __init__(self, text: str, delimiter: str) -> None:
         self._text, self.delimiter = text, delimiter

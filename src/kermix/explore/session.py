@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from kermix.data.dataset import Dataset
-from kermix.data.readers.csv_form import CsvForm
+from kermix.data.readers.common import CsvForm
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.schema.columns import NumberColumn
 from kermix.data.schema.schema import Schema

@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from kermix.data.readers.addresses import is_pattern, is_remote
+from kermix.data.readers.common import is_pattern, is_remote
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_option
-from kermix.data.readers.batches import Files, open_files
-from kermix.data.readers.file_parts import Batch, Part
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading
+from kermix.data.readers.formats import Batch, Part
+from kermix.data.readers.reading import Files, open_files
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.environment import __version__
 from kermix.errors import (

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.readers.batches import Files, open_files
-from kermix.data.readers.common import load_pyarrow
-from kermix.data.readers.file_parts import Part
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading, load_pyarrow
+from kermix.data.readers.formats import Part
+from kermix.data.readers.reading import Files, open_files
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
 from kermix.errors import OptionError, SampleError, TableError

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_count
-from kermix.data.readers.numeric_table import Source
-from kermix.data.readers.sniff import Reading
-from kermix.data.sources import read_sources
+from kermix.data.readers.common import Reading
+from kermix.data.sources import Source, read_sources
 from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
 from kermix.two_sample.column_scores import (

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from kermix.data.readers.common import listed, load_pyarrow
-from kermix.data.readers.csv_form import CsvForm
-from kermix.errors import MissingExtraError, SchemaError
+from kermix.data.readers.common import CsvForm, listed, load_pyarrow
+from kermix.errors import MissingExtraError, SchemaError, TableError
 
 __all__ = [
     "FRAME_KINDS",
@@ -22,12 +21,14 @@ __all__ = [
     "arrow_type",
     "as_frame",
     "build_frame",
+    "column_numbers",
+    "complete_rows",
     "declared_array",
     "taken_rows",
     "typed_array",
+    "without_missing",
 ]
 
-FRAMES = ("pandas", "polars", "arrow", "dict", "array")
 SCALARS: dict[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,
@@ -70,7 +71,7 @@ class ColumnType:
 class Frame:
     """Arrow columns by name, and what each of them was."""
 
-    kind: str  # one of FRAMES
+    kind: str  # one of FRAME_KINDS
     name: str
     columns: dict[str, Any]  # ChunkedArray
     types: dict[str, ColumnType]
@@ -451,3 +452,63 @@ def _to_objects(array: Any, kind: ColumnType, pandas: Any) -> Any:
     filled = np.empty(len(cells), dtype=object)
     filled[:] = [gap if c is None else c for c in cells]
     return pandas.Series(filled, dtype=object)
+
+
+def without_missing(table: Any, missing: Sequence[str]) -> Any:
+    """An Arrow table with nulls for cells that are one of these words, or the number of one."""
+    from pyarrow import compute
+
+    arrow = load_pyarrow()
+    for k, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+        values = [v for v in (_as_type(word, column.type) for word in missing) if v is not None]
+        if values:
+            known = compute.is_in(column, value_set=arrow.array(values, column.type))
+            empty = arrow.scalar(None, column.type)
+            table = table.set_column(k, name, compute.if_else(known, empty, column))
+    return table
+
+
+def _as_type(word: str, kind: Any) -> Any:
+    arrow = load_pyarrow()
+    numbers = arrow.types.is_integer(kind) or arrow.types.is_floating(kind)
+    if not numbers and not arrow.types.is_string(kind):
+        return None
+    try:
+        return arrow.array([word], arrow.string()).cast(kind)[0].as_py()
+    except arrow.ArrowInvalid:
+        return None
+
+
+def column_numbers(column: Any) -> np.ndarray | None:
+    """The column as floats, NaN where a value is missing; None if it holds no numbers."""
+    arrow = load_pyarrow()
+    types = arrow.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if types.is_null(kind):
+        return np.full(len(column), np.nan)
+    if types.is_floating(kind) and kind.bit_width == 32:
+        return np.asarray(column.to_numpy(), dtype=np.float32)
+    if types.is_boolean(kind):
+        column = column.cast(arrow.int8())
+    elif not any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal)):
+        return None
+    return np.asarray(column.cast(arrow.float64(), safe=False).to_numpy(), dtype=np.float64)
+
+
+def complete_rows(
+    values: np.ndarray, columns: Sequence[str], name: str, place: Callable[[int], str]
+) -> np.ndarray:
+    """The rows without missing values; an infinite one is an error that names its cell."""
+    finite = np.isfinite(values)
+    if finite.all():
+        return values
+    infinite = np.isinf(values)
+    if infinite.any():
+        row, column = (int(i) for i in np.argwhere(infinite)[0])
+        raise TableError(
+            f"{name}, {place(row)}, column {columns[column]}: the value is infinite "
+            f"({int(infinite.sum())} such cells); remove or replace it."
+        )
+    return values[finite.all(1)]

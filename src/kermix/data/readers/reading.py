@@ -1,44 +1,38 @@
-"""Files of every kind as Arrow columns, whole: the one reader of typed tables."""
+"""The one reader of typed tables: files of every kind, whole or in parts, and tables in memory."""
 
-import io
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from kermix.data.readers.addresses import check_file, expand, is_pattern
 from kermix.data.readers.common import (
-    JSON,
     TEXT,
-    is_index,
+    Reading,
+    check_file,
+    expand,
     is_number,
+    is_pattern,
     kind_of_file,
     listed,
     load_pyarrow,
+    split_part,
 )
-from kermix.data.readers.csv_files import read_csv, unpacked
-from kermix.data.readers.frames import Frame, as_frame
-from kermix.data.readers.numpy_files import check_declared_size, load_numpy, most_bytes
-from kermix.data.readers.sniff import Reading
-from kermix.data.readers.text_numbers import are_codes, is_code_text
-from kermix.errors import MissingExtraError, SchemaError, SizeError, TableError
+from kermix.data.readers.delimited import CsvPart, csv_file, numeric_names, read_csv
+from kermix.data.readers.formats import FileLook, Part, look_at_file, numbers_of, read_whole
+from kermix.data.readers.frames import Frame, as_frame, without_missing
+from kermix.data.readers.text_columns import CellType, alike, are_codes, is_code_text
+from kermix.errors import SchemaError, TableError
 
-__all__ = ["parquet_errors", "read_alike", "read_frame", "read_whole"]
-
-SMALL_PARQUET = 2**30  # Parquet is good at packing equal cells
+__all__ = ["Files", "open_files", "read_alike", "read_frame"]
 
 
 def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list[str]]:
     """The columns of a file or of a table in memory, and notes on what was assumed.
 
     Args:
-        source: A path (.csv, .tsv, also .gz, .zst or .bz2; .parquet, .feather, .jsonl, .xlsx,
-            .npy, .npz), a name with `*` for several, several paths, a pandas, Polars or Arrow
-            table, a dictionary of columns, an array or a tensor.
+        source: A path (of `READABLE`, text also packed), a name with `*` for several, several
+            paths, a table of a database (`shop.duckdb:orders`), a pandas, Polars or Arrow table or
+            another with `__arrow_c_stream__`, a dictionary of columns, an array or a tensor.
         reading: The user's reading options.
 
     Example:
@@ -59,6 +53,8 @@ def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list
         frame, notes = _file(Path(source), reading)
     else:
         frame, notes = as_frame(source, _name(source)), []
+        if reading.missing:
+            frame = _with_gaps(frame, reading.missing)
     return _checked(_chosen(frame, reading), reading), notes
 
 
@@ -109,129 +105,23 @@ def _several(paths: list[Path], reading: Reading) -> tuple[Frame, list[str]]:
 
 
 def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
-    before, inside, array = str(path).rpartition(".npz:")
-    if inside and not path.exists():
-        return as_frame(_numpy(Path(before + ".npz"), array), path.name), []
-    check_file(path)
-    suffix, packed = kind_of_file(path)
+    file, part = split_part(path)
+    check_file(file)
+    suffix, packed = kind_of_file(file)
     if suffix in TEXT:
-        return _csv(path, reading, packed)
+        table, look = read_csv(str(path), reading, packed)
+        frame = as_frame(table, path.name)
+        return replace(frame, first_row=1 + look.form.named, form=look.form), list(look.notes)
     if suffix in (".npy", ".npz"):
-        return as_frame(_numpy(path, None), path.name), []
-    return as_frame(read_whole(path, suffix), path.name), []
-
-
-def read_whole(path: Path, suffix: str) -> Any:
-    """A file that is neither text nor of NumPy, as an Arrow or pandas table."""
-    readers: dict[str, Callable[[Path], Any]] = {
-        ".parquet": _parquet,
-        ".feather": _feather,
-        ".arrow": _feather,
-        ".xlsx": _excel,
-        **dict.fromkeys(JSON, _json),
-    }
-    return readers[suffix](path)
-
-
-def _csv(path: Path, reading: Reading, packed: str | None) -> tuple[Frame, list[str]]:
-    table, look = read_csv(path, reading, packed)
+        return as_frame(numbers_of(file, part), path.name), []
+    table, notes = read_whole(file, part, reading)
     frame = as_frame(table, path.name)
-    return replace(frame, first_row=1 + look.named, form=look.form), list(look.notes)
+    return (replace(frame, first_row=2) if suffix == ".xlsx" else frame), notes
 
 
-@contextmanager
-def parquet_errors(address: str | Path) -> Iterator[None]:
-    """Name the Parquet file that cannot be read."""
-    arrow = load_pyarrow()
-    try:
-        yield
-    except (arrow.ArrowException, OSError) as error:
-        # Arrow reports damaged pages as an OSError without an error number.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise TableError(f"{address}: cannot be read ({error.strerror}).") from None
-        raise TableError(f"{address}: not a readable Parquet file ({_line(error)}).") from None
-
-
-def _parquet(path: Path) -> Any:
-    with parquet_errors(path):
-        from pyarrow import parquet
-
-        file = parquet.ParquetFile(path)
-        _check_announced(path, file)
-        return without_index(file.read())
-
-
-def without_index(table: Any) -> Any:
-    """The table without the numbers of rows that pandas wrote beside it."""
-    return table.select([name for name in table.column_names if not is_index(name)])
-
-
-def _check_announced(path: Path, file: Any) -> None:
-    """Refuse a Parquet file of few bytes that stand for very many equal cells."""
-    rows = file.metadata.num_rows
-    total = sum(rows * _bytes_of(field.type) for field in file.schema_arrow)
-    limit = most_bytes(path.stat().st_size, SMALL_PARQUET)
-    if total > limit:
-        raise SizeError(
-            f"{path}: announces {rows} rows, at least {total >> 20} MiB, more than {limit >> 20} "
-            "MiB; it is not read at once. Use kermix sketch, which reads it in parts."
-        )
-
-
-def _bytes_of(kind: Any) -> int:
-    try:
-        return int(kind.bit_width + 7) // 8
-    except ValueError:
-        return 4  # an offset of a text
-
-
-def _feather(path: Path) -> Any:
-    arrow = load_pyarrow()
-    from pyarrow import feather
-
-    try:
-        return without_index(feather.read_table(path))
-    except (arrow.ArrowException, OSError) as error:
-        raise TableError(f"{path}: not a readable Feather file ({_line(error)}).") from None
-
-
-def _json(path: Path) -> Any:
-    arrow = load_pyarrow()
-    from pyarrow import json
-
-    _, packed = kind_of_file(path)
-    content = io.BytesIO(unpacked(path, packed)) if packed else path
-    try:
-        return json.read_json(content)
-    except (arrow.ArrowException, OSError) as error:
-        raise TableError(f"{path}: not readable as JSON lines ({_line(error)}).") from None
-
-
-def _excel(path: Path) -> Any:
-    check_declared_size(path)
-    try:
-        import pandas
-
-        return pandas.read_excel(path)
-    except ImportError:
-        raise MissingExtraError(
-            f"{path}: Excel files need pandas and openpyxl: pip install pandas openpyxl."
-        ) from None
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
-        raise TableError(f"{path}: not a readable Excel file ({_line(error)}).") from None
-
-
-def _numpy(path: Path, array: str | None) -> np.ndarray:
-    found = load_numpy(path, array)
-    if found.ndim == 0 or found.size == 0 or found.dtype.kind not in "fiub":
-        raise TableError(
-            f"{path}: rows of real numbers are needed, not {found.dtype} of shape {found.shape}."
-        )
-    return found.reshape(len(found), -1)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+def _with_gaps(frame: Frame, missing: Sequence[str]) -> Frame:
+    table = without_missing(load_pyarrow().table(frame.columns), missing)
+    return replace(frame, columns=dict(zip(table.column_names, table.columns, strict=True)))
 
 
 def _chosen(frame: Frame, reading: Reading) -> Frame:
@@ -275,3 +165,133 @@ def _checked(frame: Frame, reading: Reading) -> Frame:
             f"{name}=category."
         )
     return frame
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of the same columns, and the parts that they are read in."""
+
+    looks: tuple[FileLook, ...]
+    columns: tuple[str, ...]
+    parts: tuple[Part, ...]
+    ignored: tuple[str, ...]  # columns that are left out because they hold no numbers
+    notes: tuple[str, ...] = ()  # what was assumed
+    others: tuple[str, ...] = ()  # columns without numbers that are used
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the files are."""
+        return tuple(look.address for look in self.looks)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+    def chosen(self, columns: Sequence[str] | None = None, typed: bool = False) -> "Files":
+        """The same files with other columns.
+
+        Args:
+            columns: Which; by default all that hold numbers.
+            typed: Whether columns of all kinds count.
+        """
+        return replace(_chosen_columns(self.looks, columns, typed), notes=self.notes)
+
+
+def open_files(
+    sources: Sequence[str],
+    columns: Sequence[str] | None = None,
+    typed: bool = False,
+    reading: Reading | None = None,
+) -> Files:
+    """Look at all files, and refuse those whose columns are not those of the first.
+
+    Args:
+        sources: Paths, globs, folders or fsspec addresses.
+        columns: Which columns to use; by default all that hold numbers.
+        typed: Whether columns of all kinds count.
+        reading: How text files are written, where that is known, and kinds of columns.
+    """
+    looks = [_looked_at(address, reading or Reading()) for address in expand(sources)]
+    return _chosen_columns(_alike(looks), columns, typed)
+
+
+def _alike(looks: list[FileLook]) -> tuple[FileLook, ...]:
+    """Text files whose columns have one type in all of them."""
+    text = [look.parts[0] for look in looks if look.parts and isinstance(look.parts[0], CsvPart)]
+    types: list[dict[str, CellType]] = [dict(part.types) for part in text]
+    for name in {n for own in types for n in own} if len(text) > 1 else ():
+        having = [own for own in types if name in own]
+        for own, kind in zip(having, alike([own[name] for own in having]), strict=True):
+            own[name] = kind
+    known = {part.address: own for part, own in zip(text, types, strict=True)}
+    found = []
+    for look in looks:
+        if look.address in known:
+            same = known[look.address]
+            parts = tuple(replace(p, types=same) for p in look.parts)  # type: ignore[call-arg]
+            look = replace(look, parts=parts, columns=numeric_names(same))
+        found.append(look)
+    return tuple(found)
+
+
+def _chosen_columns(
+    looks: tuple[FileLook, ...], columns: Sequence[str] | None, typed: bool
+) -> Files:
+    first = looks[0]
+    others = tuple(c for c in first.all_columns if c not in first.columns)
+    shown = looks
+    if typed:
+        shown = tuple(replace(look, columns=look.all_columns) for look in looks)
+    wanted = tuple(shown[0].columns if columns is None else columns)
+    if not wanted:
+        raise TableError(
+            f"{first.address}: no column holds numbers; it has {', '.join(first.all_columns)}."
+        )
+    parts: list[Part] = []
+    for look in shown:
+        names = _matched(look, shown[0], wanted, strict=columns is None)
+        parts += [replace(part, columns=names) for part in look.parts]
+    if not parts:
+        raise TableError(f"{first.address}: there are no rows in it, nor in any other file.")
+    notes = tuple(dict.fromkeys(note for look in looks for note in look.notes))
+    if typed:
+        return Files(
+            looks, wanted, tuple(parts), (), notes, tuple(c for c in others if c in wanted)
+        )
+    return Files(looks, wanted, tuple(parts), () if columns else others, notes)
+
+
+def _matched(
+    file: FileLook, first: FileLook, wanted: tuple[str, ...], strict: bool
+) -> tuple[str, ...]:
+    """The names that the wanted columns have in a file."""
+    if not (file.named and first.named) and strict:
+        if len(file.columns) != len(wanted):
+            raise TableError(
+                f"{file.address}: {len(file.columns)} columns of numbers, but {first.address} "
+                f"has {len(wanted)}."
+            )
+        return file.columns
+    for name in wanted:
+        if name not in file.columns:
+            raise TableError(f"{file.address}: {_why_not(name, file, first)}.")
+    extra = [c for c in file.columns if c not in wanted]
+    if strict and extra:
+        raise TableError(
+            f"{file.address}: column {extra[0]} is not in {first.address}. Name the columns to "
+            f"use: {','.join(wanted)}."
+        )
+    return wanted
+
+
+def _why_not(name: str, file: FileLook, first: FileLook) -> str:
+    if name in file.all_columns:
+        return f"column {name} holds no numbers"
+    other = "it" if file is first else f"{first.address} has it, and this file"
+    return f"there is no column {name}; {other} has {', '.join(file.all_columns)}"
+
+
+def _looked_at(address: str, reading: Reading) -> FileLook:
+    suffix, packed = kind_of_file(address)
+    return csv_file(address, reading, packed) if suffix in TEXT else look_at_file(address, reading)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option
-from kermix.data.readers.common import KINDS, listed
+from kermix.data.readers.common import KINDS, Reading, listed
 from kermix.data.readers.frames import (
     FRAME_KINDS,
     ColumnType,
@@ -26,7 +26,6 @@ from kermix.data.readers.frames import (
     typed_array,
 )
 from kermix.data.readers.reading import read_alike, read_frame
-from kermix.data.readers.sniff import Reading
 from kermix.data.schema.columns import UNKNOWN, CategoryColumn, Column, NumberColumn, family
 from kermix.data.schema.kinds import Judge, check_same_names, chosen_columns, pooled_column
 from kermix.data.schema.monotone import MonotoneMap

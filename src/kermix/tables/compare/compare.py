@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option
-from kermix.data.readers.numeric_table import Source, Table
-from kermix.data.readers.sniff import Reading
-from kermix.data.sources import read_sources
+from kermix.data.readers.common import Reading
+from kermix.data.sources import Source, Table, read_sources
 from kermix.errors import OptionError, TableError
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.tables.compare.coincidence import repeats_beyond_coincidence

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_number
-from kermix.data.readers.numeric_table import Source
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading
 from kermix.data.schema.mixed_rows import MixedRows
+from kermix.data.sources import Source
 from kermix.errors import OptionError, RunError, SampleError
 from kermix.files import whole_file
 from kermix.tables.compare.column_changes import change_of

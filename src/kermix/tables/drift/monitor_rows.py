@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_samples
-from kermix.data.readers.common import listed
+from kermix.data.readers.common import Reading, listed
 from kermix.data.readers.reading import read_frame
-from kermix.data.readers.sniff import Reading
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
 from kermix.errors import SampleError, SchemaError, ShapeError

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kermix.data.readers.common import listed
-from kermix.data.readers.numeric_table import Source
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading, listed
+from kermix.data.sources import Source
 from kermix.errors import OptionError
 from kermix.tables.compare.compare import COUNTED_ONCE, compare
 from kermix.tables.compare.verdict import ColumnVerdict

@@ -16,7 +16,7 @@ from torch import Tensor
 from kermix.checks import check_count, check_option, check_seed
 from kermix.costs.functions import Kernel, svd_cost
 from kermix.data.dataset import column_names
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.common import Reading
 from kermix.errors import OptionError, SampleError
 from kermix.evaluation.novelty import check_eta, ken
 from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refuse_beside_sketch

@@ -15,10 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from kermix.checks import check_count, check_option
-from kermix.data.readers.common import listed
+from kermix.data.readers.common import Reading, listed
 from kermix.data.readers.frames import FRAME_KINDS, Frame, build_frame
 from kermix.data.readers.reading import read_frame
-from kermix.data.readers.sniff import Reading
 from kermix.data.schema.columns import CategoryColumn
 from kermix.data.schema.keys import key_seed
 from kermix.data.schema.schema import EncodedTable, Schema, Unseen

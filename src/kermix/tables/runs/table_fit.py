@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from kermix.data.loading import is_table
-from kermix.data.readers.common import listed
+from kermix.data.readers.common import Reading, listed
 from kermix.data.readers.frames import Frame
-from kermix.data.readers.numeric_table import Table
 from kermix.data.readers.reading import read_frame
-from kermix.data.readers.sniff import Reading
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
+from kermix.data.sources import Table, is_table
 from kermix.environment import is_rank
 from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
@@ -72,7 +70,7 @@ def typed_table(
 
     Args:
         data: A path, or a table in memory.
-        reading: What was said about it; see `kermix.data.readers.sniff.Reading`.
+        reading: What was said about it; see `kermix.data.readers.common.Reading`.
         rows: How many rows to take.
         seed: For drawing them.
         asked: Whether the table model was asked for, also for arrays of numbers.

@@ -12,11 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kermix.data.readers.common import counted
-from kermix.data.readers.csv_form import CsvForm
+from kermix.data.readers.common import CsvForm, Reading, counted
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.readers.reading import read_frame
-from kermix.data.readers.sniff import Reading
 from kermix.data.writing import table_writer
 from kermix.distributed.launch import check_ranks
 from kermix.errors import OptionError

@@ -13,10 +13,9 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from kermix.data.readers.common import counted
+from kermix.data.readers.common import Reading, counted
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.readers.reading import read_frame
-from kermix.data.readers.sniff import Reading
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.schema.unmodelled import LeftOutColumn

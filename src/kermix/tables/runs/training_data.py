@@ -17,11 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.readers.batches import Files, open_files
-from kermix.data.readers.common import TEXT, kind_of_file, listed, load_pyarrow
+from kermix.data.readers.common import (
+    TEXT,
+    Reading,
+    expand,
+    kind_of_file,
+    listed,
+    load_pyarrow,
+    size_of,
+)
+from kermix.data.readers.formats import parquet_errors
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
-from kermix.data.readers.reading import parquet_errors, read_frame
-from kermix.data.readers.sniff import Reading
+from kermix.data.readers.reading import Files, open_files, read_frame
 from kermix.data.schema.columns import family
 from kermix.data.schema.key_text import key_texts
 from kermix.data.schema.keys import KeyPattern
@@ -384,8 +391,6 @@ def is_large(source: str | Path, reading: Reading) -> str | None:
 
 
 def _needed(source: str, reading: Reading) -> int:
-    from kermix.data.readers.addresses import expand, size_of
-
     total = 0
     for address in expand([source]):
         suffix, packed = kind_of_file(address)
@@ -507,8 +512,7 @@ def _encoded(table: LargeTable, sample: TableData, frame: Frame) -> Any:
 
 
 def _form(files: Files) -> Any:
-    look = getattr(files.parts[0], "look", None)
-    return None if look is None else look.form
+    return getattr(files.parts[0], "form", None)
 
 
 def kept_rows(folder: Path, schema: Schema, name: str) -> Frame:

@@ -1,0 +1,619 @@
+"""Delimited text: how a file is written, its cells as text, and its rows with their types.
+
+How a file is written is judged by its beginning: encoding, delimiter, names and decimal mark. One
+engine (Arrow's) then gives all cells as text, in blocks; they are looked at once to find the type
+of each column, whether the blocks are kept or a large file is read again.
+"""
+
+import codecs
+import csv
+import io
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from kermix.data.readers.common import (
+    GAPS,
+    CsvForm,
+    Reading,
+    counted,
+    is_number,
+    kind_of_file,
+    listed,
+    load_pyarrow,
+    opened,
+    size_of,
+)
+from kermix.data.readers.formats import (
+    PART_BYTES,
+    FileLook,
+    Part,
+    check_expanded,
+    most_bytes,
+    unpacking,
+)
+from kermix.data.readers.text_columns import (
+    CellType,
+    ColumnJudge,
+    cell_ways,
+    decide,
+    null_words,
+)
+from kermix.errors import TableError
+
+__all__ = [
+    "CsvLook",
+    "CsvPart",
+    "csv_file",
+    "look_at_csv",
+    "numeric_names",
+    "read_csv",
+    "text_of_file",
+    "whole_text",
+]
+
+DELIMITERS = ",;\t|"
+DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][-+]?\d+)?")
+WITHOUT_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+)")
+DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+# Conventions: lines that are looked at, what may be a year, and from how many columns on a header
+# of numbers is judged by their scale.
+LINES, YEARS, FEW = 50, range(1700, 2301), 3
+HEADS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
+PIECE_BYTES = 2**18  # of a random piece: convention
+HEAD = 2**16  # bytes that are looked at, and more while they have no two lines
+BLOCK = 2**22  # bytes that are parsed at once; a row has to fit in
+ONE_BYTE = ("utf-8", "ascii", "iso8859", "cp125")  # encodings in which lines end as in ASCII
+
+
+@dataclass(frozen=True)
+class CsvLook:
+    """How a text file is written, and what was assumed, in words."""
+
+    names: tuple[str, ...]
+    form: CsvForm
+    notes: tuple[str, ...] = ()
+
+
+def look_at_csv(
+    head: bytes, name: str, reading: Reading | None = None, whole: bool = True
+) -> CsvLook:
+    r"""Judge the first lines of a file.
+
+    Args:
+        head: Its first bytes.
+        name: For messages.
+        reading: What the user said.
+        whole: Whether these are all its bytes; else the last line may be cut.
+
+    Example:
+        >>> look_at_csv(b"2011;2012;2013\n1,5;2,5;3,5\n", "t.csv").names
+        ('2011', '2012', '2013')
+    """
+    reading = Reading() if reading is None else reading
+    text, encoding, notes = _decoded(head, name, reading.encoding)
+    _check_text(text, name)
+    lines = re.split("\r\n|\n|\r", text)
+    if not whole and len(lines) > 1:
+        lines.pop()
+    beginning = "\n".join(line for line in lines[: LINES + 1] if line)
+    delimiter = reading.delimiter or _delimiter(beginning)
+    rows = _rows(beginning, delimiter)
+    decimal = reading.decimal or "."
+    if reading.decimal is None and delimiter != "," and _has_decimal_commas(rows[1:] or rows):
+        decimal = ","
+        notes.append(f"{name}: numbers have a decimal comma; if not, use --decimal '.'.")
+    named = reading.header
+    if named is None:
+        named, doubt = _is_header(rows, decimal)
+        if doubt:
+            what = "column names; if it is data, use --no-header" if named else (
+                "data; if it holds column names, use --header")  # fmt: skip
+            notes.append(f"{name}: the first line, {_shown(rows[0])}, is taken for {what}.")
+    names = _names(text, rows[0], delimiter, name) if named else tuple(
+        f"x{i}" for i in range(len(rows[0])))  # fmt: skip
+    line_end = next((end for end in ("\r\n", "\n", "\r") if end in text), "\n")
+    marked = encoding == "utf-8" and head.startswith(codecs.BOM_UTF8)
+    form = CsvForm(delimiter, decimal, "utf-8-sig" if marked else encoding, line_end, named)
+    return CsvLook(names, form, tuple(notes))
+
+
+def _check_text(text: str, name: str) -> None:
+    if not text:
+        raise TableError(f"{name}: the file is empty.")
+    if not re.split("[\r\n]", text, maxsplit=1)[0].strip():
+        raise TableError(f"{name}: the first line is empty; a table begins there.")
+    if "\0" in text:
+        raise TableError(f"{name}: not a text file in UTF-8; save it as one (CSV UTF-8).")
+
+
+def _decoded(head: bytes, name: str, asked: str | None) -> tuple[str, str, list[str]]:
+    """The beginning as text, its encoding, and what is said of it."""
+    if asked is not None:
+        try:
+            return head.decode(asked).removeprefix("\ufeff"), asked, []
+        except UnicodeDecodeError as error:
+            if error.start < len(head) - 4:
+                raise TableError(
+                    f"{name}: not in {asked} ({error.reason} at byte {error.start})."
+                ) from None
+            return head[: error.start].decode(asked), asked, []
+    for mark, encoding in HEADS.items():
+        if head.startswith(mark):
+            return head.decode(encoding, errors="replace"), encoding.removesuffix("-sig"), []
+    try:
+        return head.decode("utf-8"), "utf-8", []
+    except UnicodeDecodeError as error:
+        if error.start >= len(head) - 4:  # a character that is cut in two
+            return head[: error.start].decode("utf-8"), "utf-8", []
+    if b"\0" in head:
+        raise TableError(f"{name}: not a text file in UTF-8; save it as one (CSV UTF-8).")
+    return head.decode("latin-1"), "latin-1", [_latin_note(name)]
+
+
+def _latin_note(name: str) -> str:
+    return f"{name}: not in UTF-8, read as Latin-1; if that is wrong, use --encoding."
+
+
+def _rows(text: str, delimiter: str) -> list[list[str]]:
+    try:
+        return [r for r in csv.reader(io.StringIO(text), delimiter=delimiter) if r] or [[""]]
+    except csv.Error:
+        return [line.split(delimiter) for line in text.split("\n")]
+
+
+def _delimiter(text: str) -> str:
+    """What most often divides the first line, if another does not divide all lines alike."""
+    first = re.sub('"[^"]*"', "", text.partition("\n")[0])
+    by_count = sorted(DELIMITERS, key=first.count, reverse=True)
+    best, *others = by_count
+    rows = {d: _rows(text, d) for d in by_count}
+    alike = {d for d in by_count if len(rows[d][0]) > 1 and len({*map(len, rows[d])}) == 1}
+    for other in others:
+        if other in alike and (
+            best not in alike or (best == "," and _has_decimal_commas(rows[other]))
+        ):
+            return other
+    return best
+
+
+def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether there is a column of numbers of which some have a comma, and none a point.
+
+    Points between thousands are no decimal points.
+    """
+    for column in zip(*rows, strict=False):
+        filled = [c for c in map(str.strip, column) if c not in GAPS]
+        if any(DECIMAL_COMMA.fullmatch(c) for c in filled) and all(
+            DECIMAL_COMMA.fullmatch(c) or WITHOUT_COMMA.fullmatch(c) for c in filled
+        ):
+            return True
+    return False
+
+
+def _names(text: str, first: Sequence[str], delimiter: str, name: str) -> tuple[str, ...]:
+    """The names in the first line, each once; none may go over several lines, as cells may."""
+    try:
+        cells = next(csv.reader(io.StringIO(text), delimiter=delimiter))
+    except csv.Error:
+        cells = []
+    for place, cell in enumerate(cells, 1):
+        # In quotes that never end it would be the whole file.
+        if ("\n" in cell or "\r" in cell) and f'{cell}"' in text.replace('""', '"'):
+            raise TableError(
+                f"{name}: the name of column {place}, {cell[:40]!r}, spans several lines; names "
+                "must be on the first line, so rename it there."
+            )
+    names = tuple(cell.strip() for cell in first)
+    if twice := sorted({c for c in names if names.count(c) > 1}):
+        raise TableError(f"{name}: column names appear twice: {listed(twice)}.")
+    return names
+
+
+def _is_header(rows: Sequence[Sequence[str]], decimal: str) -> tuple[bool, bool]:
+    """Whether the first line holds names, and whether that can be doubted."""
+    cells = [c.strip() for c in rows[0]]
+    below = [r for r in rows[1:] if len(r) == len(cells)]
+    columns = [[c.strip() for c in column if c.strip()] for column in zip(*below, strict=False)]
+    if not all(is_number(c, decimal) or not c for c in cells):
+        dated = any(c and DATE.fullmatch(cell) and all(map(DATE.fullmatch, c))
+                    for cell, c in zip(cells, columns, strict=False))  # fmt: skip
+        return not dated, dated
+    filled = [_number(c) for c in cells if c]
+    whole = len(filled) == len(cells) and all(v.is_integer() for v in filled)
+    if not whole or len(set(filled)) < len(filled) or not below:
+        return False, False
+    if any(c and not all(is_number(v, decimal) for v in c) for c in columns):
+        return True, True  # numbers above text
+    return _are_names(filled, [[_number(v) for v in c] for c in columns])
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", "."))
+
+
+def _are_names(filled: list[float], below: list[list[float]]) -> tuple[bool, bool]:
+    """Whether different whole numbers above columns of numbers are names, and a doubt."""
+    fractions = any(not v.is_integer() for c in below for v in c)
+    outside = sum(bool(c) and not min(c) <= v <= max(c)
+                  for v, c in zip(filled, below, strict=False))  # fmt: skip
+    if filled == list(range(len(filled))):
+        return fractions or (len(filled) >= FEW and outside > 0), True
+    if len(filled) > 1 and all(int(v) in YEARS for v in filled) and filled == sorted(filled):
+        return not all(v in YEARS for c in below for v in c), True
+    names = len(filled) >= FEW and outside == len(filled) and fractions
+    return names, names
+
+
+def _shown(cells: Sequence[str]) -> str:
+    return ", ".join(cells[:4]) + (", ..." if len(cells) > 4 else "")
+
+
+WHOLE = 2**62  # no end that is known
+
+
+class _Lines(io.RawIOBase):
+    """Bytes of the lines that begin after byte `start` and not after `stop`, as they are read.
+
+    What goes through is counted: bytes, quotation marks, and ends of lines.
+    """
+
+    def __init__(self, file: Any, start: int, stop: int, name: str, most: int | None) -> None:
+        self._file, self._name, self._most = file, name, most
+        self.bytes = self.quotes = self.ends = 0
+        self._left = WHOLE
+        if stop < WHOLE:
+            begin, end = (_line_after(file, place) for place in (start, stop))
+            self._left = end - begin
+            file.seek(begin)
+
+    def readable(self) -> bool:
+        """As it is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with what comes next."""
+        with unpacking(self._name):
+            content: bytes = self._file.read(min(len(buffer), self._left))
+        buffer[: len(content)] = content
+        self._left -= len(content)
+        self.bytes += len(content)
+        self.quotes += content.count(b'"')
+        self.ends += content.count(b"\n")
+        if self._most is not None:
+            check_expanded(self._name, self.bytes, self._most)
+        return len(content)
+
+
+def _line_after(file: Any, place: int) -> int:
+    """Where the first line begins that begins after a place; the first of all at its beginning."""
+    file.seek(place)
+    if place:
+        file.readline()
+    return int(file.tell())
+
+
+@dataclass(frozen=True)
+class CsvPart(Part):
+    """Lines of a text file that begin in a range of bytes."""
+
+    names: tuple[str, ...] = ()  # of all columns
+    form: CsvForm = field(default_factory=CsvForm)
+    types: Mapping[str, CellType] = field(default_factory=dict, hash=False)
+    missing: tuple[str, ...] = ()
+    packed: str | None = None
+    divisible: bool = True
+    most: int | None = None  # bytes that a packed file may become
+
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """Its rows, some megabytes at a time, and how many bytes they take in the file."""
+        arrow = load_pyarrow()
+        for text, size in self.text(self.columns):
+            try:
+                cells = [self.types[n].read(text.column(n)) for n in self.columns]
+            except arrow.ArrowInvalid as error:
+                raise TableError(f"{self.address}: changed while it was read ({error}).") from None
+            yield arrow.table(cells, names=list(self.columns)), size
+
+    def piece(self, generator: np.random.Generator) -> "CsvPart":
+        """Some lines at a random place; all of a file that cannot be divided."""
+        if self.stop - self.start <= PIECE_BYTES or not self.divisible:
+            return self
+        start = int(generator.integers(self.start, self.stop - PIECE_BYTES))
+        return replace(self, start=start, stop=start + PIECE_BYTES, size=PIECE_BYTES)
+
+    @property
+    def codec(self) -> str:
+        """The encoding, a mark at the beginning aside."""
+        return self.form.encoding.removesuffix("-sig")
+
+    def place(self, row: int) -> str:
+        """The line of one of its rows, as an editor counts them."""
+        before = 0
+        if self.start:
+            with replace(self, start=0, stop=self.start).lines() as (lines, _):
+                while lines.read(BLOCK):
+                    pass
+                before = lines.ends
+        first = int(self.form.named and not self.start)
+        line, _, _ = next(itertools.islice(self.rows(), row + first, None))
+        return f"line {before + line}"
+
+    @contextmanager
+    def lines(self) -> Iterator[tuple[_Lines, BinaryIO]]:
+        """Its bytes, unpacked, and the file as it is."""
+        arrow = load_pyarrow()
+        with opened(self.address) as file:
+            stream: Any = file
+            if self.packed:
+                stream = arrow.CompressedInputStream(arrow.PythonFile(file), self.packed)
+            yield _Lines(stream, self.start, self.stop, self.address, self.most), file
+
+    def text(self, columns: Sequence[str], gaps: bool = True) -> Iterator[tuple[Any, int]]:
+        """Columns as text, some megabytes at a time, and how many bytes they take in the file.
+
+        Args:
+            columns: Which.
+            gaps: Whether words that stand for a gap in any column are one.
+        """
+        with self.lines() as (lines, file):
+            yield from self.parsed(lines, file, columns, gaps)
+
+    def parsed(
+        self, lines: _Lines, file: BinaryIO, columns: Sequence[str], gaps: bool = True
+    ) -> Iterator[tuple[Any, int]]:
+        """The same of lines that are open."""
+        arrow = load_pyarrow()
+        from pyarrow import csv as arrow_csv
+
+        before = 0
+        try:
+            with arrow_csv.open_csv(
+                arrow.PythonFile(lines, "r"),
+                arrow_csv.ReadOptions(
+                    column_names=list(self.names),
+                    skip_rows=int(self.form.named and not self.start),
+                    encoding=self.codec,
+                    block_size=BLOCK,
+                ),
+                arrow_csv.ParseOptions(delimiter=self.form.delimiter, newlines_in_values=True),
+                arrow_csv.ConvertOptions(
+                    strings_can_be_null=gaps,
+                    null_values=null_words(self.missing) if gaps else [],
+                    include_columns=list(columns),
+                    column_types={n: arrow.string() for n in columns},
+                ),
+            ) as reader:
+                for batch in reader:
+                    place = file.tell() if self.packed else lines.bytes
+                    yield arrow.Table.from_batches([batch]), place - before
+                    before = place
+        except arrow.ArrowInvalid as error:
+            if "Empty CSV file" in str(error):
+                return
+            if "UTF8" in str(error):
+                raise _WrongEncodingError from None
+            raise TableError(self.explained(str(error))) from None
+        except UnicodeDecodeError as error:
+            raise TableError(
+                f"{self.address}: not in {self.form.encoding} ({error.reason}); use --encoding."
+            ) from None
+
+    def explained(self, message: str) -> str:
+        """What is wrong with the first row that has too many cells or too few."""
+        width = len(self.names)
+        for line, last, cells in self.rows():
+            if len(cells) == width:
+                continue
+            where = f"{self.address}, line {line}"
+            if last > line:
+                return (
+                    f"{where}: a quotation mark that is opened there is closed on line {last} or "
+                    f"later, and the row has not {width} cells; close it, or double it if it "
+                    "belongs to the text."
+                )
+            mark = "tab" if self.form.delimiter == "\t" else repr(self.form.delimiter)
+            advice = (
+                f"complete it, or use --delimiter if {mark} does not separate cells"
+                if len(cells) < width
+                else f"remove what is too much, or put cells that contain {mark} in quotation "
+                "marks"
+            )
+            return (
+                f"{where}: {counted(len(cells), 'cell')}, and there are {width} columns; {advice}."
+            )
+        if "straddling" in message:
+            return (
+                f"{self.address}: a row of more than {BLOCK >> 20} MiB; a quotation mark may be "
+                "missing, or it is not a table."
+            )
+        return f"{self.address}: {message}."
+
+    def rows(self) -> Iterator[tuple[int, int, list[str]]]:
+        """The first and the last line of each row, as an editor counts them, and its cells."""
+        with self.lines() as (lines, _):
+            text = io.TextIOWrapper(io.BufferedReader(lines), self.codec, "replace", newline="")
+            reader = csv.reader(text, delimiter=self.form.delimiter)
+            before = 0
+            try:
+                for cells in reader:
+                    if cells:
+                        yield before + 1, reader.line_num, cells
+                    before = reader.line_num
+            except csv.Error:  # a cell without end
+                yield before + 1, reader.line_num, []
+
+
+class _WrongEncodingError(Exception):
+    """The bytes are no UTF-8."""
+
+
+def _look_at(part: CsvPart, reading: Reading) -> CsvLook:
+    """Judge the beginning of a file: two lines of it at least."""
+    with part.lines() as (lines, _):
+        head = lines.read(HEAD) or b""
+        while max(head.count(b"\n"), head.count(b"\r")) < 2 and len(head) < BLOCK:
+            more = lines.read(HEAD)
+            if not more:
+                break
+            head += more
+        whole = not lines.read(1)
+    return look_at_csv(head, part.address, reading, whole)
+
+
+class Scan:
+    """One reading of all lines of a text file, which finds the types of its columns.
+
+    Args:
+        address: The file.
+        reading: What the user said.
+        packed: How it is packed.
+        keep: Whether its text is kept.
+        most: Bytes that a packed file may become.
+    """
+
+    def __init__(
+        self, address: str, reading: Reading, packed: str | None, keep: bool, most: int | None
+    ) -> None:
+        self.keep, self.reading = keep, reading
+        size = size_of(address)
+        whole = CsvPart(
+            address, (), 0, WHOLE, size, missing=reading.missing, packed=packed, most=most
+        )
+        self.look = _look_at(whole, reading)
+        names = self.look.names
+        self.part = replace(whole, columns=names, names=names, form=self.look.form)
+        try:
+            self._read()
+        except _WrongEncodingError:
+            if reading.encoding is not None or self.look.form.encoding != "utf-8":
+                raise TableError(
+                    f"{address}: not in {self.look.form.encoding}; use --encoding."
+                ) from None
+            # A letter of Latin-1 may be anywhere.
+            form = replace(self.look.form, encoding="latin-1")
+            self.look = replace(
+                self.look, form=form, notes=(*self.look.notes, _latin_note(address))
+            )
+            self.part = replace(self.part, form=form)
+            self._read()
+        self._finish()
+
+    def _read(self) -> None:
+        reading, form = self.reading, self.look.form
+        self.judges = {n: ColumnJudge(form.decimal, _asked(n, reading)) for n in self.look.names}
+        self.blocks: list[Any] = []
+        self.rows = 0
+        with self.part.lines() as (lines, file):
+            for block, _ in self.part.parsed(lines, file, self.look.names):
+                for name, judge in self.judges.items():
+                    judge.look(block.column(name))
+                if self.keep or not self.blocks:
+                    self.blocks.append(block)
+                self.rows += block.num_rows
+                last = block
+        if self.rows and lines.quotes % 2 and _has_line_end(last):
+            raise TableError(self._unclosed())
+        self.quoted = lines.quotes > 0
+
+    def _unclosed(self) -> str:
+        *_, (line, _, _) = self.part.rows()
+        return (
+            f"{self.part.address}, line {line}: a quotation mark that begins there is never "
+            "closed; close it, or double it if it belongs to the text."
+        )
+
+    def _finish(self) -> None:
+        some = self.blocks[0] if self.blocks else _no_rows(self.look.names)
+        types, notes = decide(self.judges, self.reading, self.part.address, some)
+        typed = load_pyarrow().table(
+            [types[n].read(some.column(n)) for n in self.look.names], names=list(self.look.names)
+        )
+        form = self.look.form.with_ways(cell_ways(typed, some))
+        self.look = replace(self.look, form=form, notes=(*self.look.notes, *notes))
+        self.part = replace(self.part, types=types, form=form)
+
+    def table(self) -> Any:
+        """All rows, of text that was kept."""
+        arrow = load_pyarrow()
+        text = arrow.concat_tables(self.blocks or [_no_rows(self.look.names)])
+        self.blocks = []
+        for k, name in enumerate(self.look.names):
+            text = text.set_column(k, name, self.part.types[name].read(text.column(k)))
+        return text
+
+
+def _no_rows(names: Sequence[str]) -> Any:
+    arrow = load_pyarrow()
+    return arrow.table({n: arrow.array([], arrow.string()) for n in names})
+
+
+def _has_line_end(block: Any) -> bool:
+    last = block.slice(block.num_rows - 1).to_pylist()[0]
+    return any("\n" in cell for cell in last.values() if cell is not None)
+
+
+def _asked(name: str, reading: Reading) -> str | None:
+    if name in reading.known_text:
+        return "text"
+    return reading.kinds.get(name, "number" if name in reading.known_numbers else None)
+
+
+def read_csv(address: str, reading: Reading, packed: str | None) -> tuple[Any, CsvLook]:
+    """A text file as an Arrow table, and how it is written."""
+    most = most_bytes(size_of(address)) if packed else None
+    scan = Scan(address, reading, packed, True, most)
+    return scan.table(), scan.look
+
+
+def text_of_file(path: Path, form: CsvForm, names: Sequence[str]) -> Iterator[Any]:
+    """Columns of a text file as they are written, gaps too, some rows at a time."""
+    part = _part_of(path, form)
+    said = Reading(
+        delimiter=form.delimiter, decimal=form.decimal, encoding=part.codec, header=form.named
+    )
+    part = replace(part, names=_look_at(part, said).names)
+    for block, _ in part.text(names, gaps=False):
+        yield block
+
+
+def _part_of(path: Path, form: CsvForm) -> CsvPart:
+    _, packed = kind_of_file(path)
+    return CsvPart(str(path), (), 0, WHOLE, 0, form=form, packed=packed)
+
+
+def whole_text(path: Path, form: CsvForm) -> str:
+    """All of a text file, letter by letter, without a mark of its encoding."""
+    with _part_of(path, form).lines() as (lines, _):
+        return lines.readall().decode(form.encoding)
+
+
+def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileLook:
+    """Read a text file once, find the types of its columns, and divide it if that is possible."""
+    scan = Scan(address, reading, packed, False, None)
+    whole, size = scan.part, size_of(address)
+    # Inside quotation marks a line may not be a row, so the file is then read from its beginning.
+    if not scan.rows:
+        parts: tuple[CsvPart, ...] = ()
+    elif scan.quoted or packed or not _is_one_byte(whole.codec):
+        parts = (replace(whole, divisible=False),)
+    else:
+        ends = [(at, min(at + PART_BYTES, size)) for at in range(0, size, PART_BYTES)]
+        parts = tuple(replace(whole, start=a, stop=b, size=b - a) for a, b in ends)
+    numbers = numeric_names(whole.types)
+    return FileLook(address, numbers, scan.look.names, whole.form.named, parts, scan.look.notes)
+
+
+def numeric_names(types: Mapping[str, CellType]) -> tuple[str, ...]:
+    """The columns that hold numbers."""
+    return tuple(n for n, t in types.items() if t.arrow in ("int64", "double", "bool", "null"))
+
+
+def _is_one_byte(encoding: str) -> bool:
+    return codecs.lookup(encoding).name.startswith(ONE_BYTE)

@@ -1,0 +1,727 @@
+"""Files that are no text: Parquet, Feather, JSON lines, Excel, NumPy and databases, in parts.
+
+What packed files announce is checked before memory is taken.
+"""
+
+import io
+import sqlite3
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from kermix.data.readers.common import (
+    DATABASES,
+    GAPS,
+    JSON,
+    Reading,
+    is_index,
+    is_remote,
+    kind_of_file,
+    listed,
+    load_pyarrow,
+    opened,
+    size_of,
+    split_part,
+)
+from kermix.data.readers.frames import column_numbers, complete_rows, without_missing
+from kermix.data.readers.text_columns import read_words
+from kermix.errors import MissingExtraError, SizeError, TableError
+
+__all__ = [
+    "PART_BYTES",
+    "Batch",
+    "FileLook",
+    "Part",
+    "check_expanded",
+    "look_at_file",
+    "most_bytes",
+    "numbers_of",
+    "numeric_columns",
+    "parquet_errors",
+    "read_whole",
+    "unpacking",
+]
+
+ROWS = 65_536  # of a batch: convention
+PART_BYTES = 2**24  # of a file, that are a part: convention
+LARGEST = 2**34  # bytes that a packed file may become: convention
+RATIO = 200  # and how many times its own size: what is packed in earnest has less, bombs have 1000
+SMALL, SMALL_PARQUET = 2**26, 2**30  # but this much in any case; Parquet is good at equal cells
+
+
+def most_bytes(size: int, small: int = SMALL) -> int:
+    """Bytes that a packed file of this size may become."""
+    return min(LARGEST, max(RATIO * size, small))
+
+
+@contextmanager
+def unpacking(address: str | Path) -> Iterator[None]:
+    """Name the packed file that cannot be unpacked."""
+    try:
+        yield
+    except (load_pyarrow().ArrowException, EOFError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise TableError(f"{address}: cannot be unpacked ({_line(error)}).") from None
+
+
+def check_expanded(address: str | Path, total: int, most: int) -> None:
+    """Refuse to unpack more than so many bytes of a file."""
+    if total > most:
+        raise SizeError(
+            f"{address}: would expand from {size_of(str(address))} bytes to more than "
+            f"{most >> 20} MiB; unpack it yourself if that is right."
+        )
+
+
+class Batch(NamedTuple):
+    """Complete rows, and what was read for them."""
+
+    values: np.ndarray  # (n, d), n may be 0
+    dropped: int
+    size: int  # bytes, about
+
+
+@dataclass(frozen=True)
+class Part(ABC):
+    """A piece of a file that can be read by itself, on any machine that sees the file."""
+
+    address: str
+    columns: tuple[str, ...]
+    start: int
+    stop: int
+    size: int  # bytes
+
+    @abstractmethod
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """Arrow tables of its rows, some at a time, and about how many bytes each has."""
+
+    @abstractmethod
+    def piece(self, generator: np.random.Generator) -> "Part":
+        """A random piece of it, small where that is possible: for a look at the data."""
+
+    def place(self, row: int) -> str:
+        """What to call one of its rows in a message."""
+        return f"row {self.start + row}"
+
+    def batches(self) -> Iterator[Batch]:
+        """Its rows as numbers, without those that have a gap."""
+        row = 0
+        for values, size in self.values():
+            place = partial(self._place_after, row)
+            kept = complete_rows(values, self.columns, self.address, place)
+            yield Batch(kept, len(values) - len(kept), size)
+            row += len(values)
+
+    def _place_after(self, rows: int, row: int) -> str:
+        return self.place(rows + row)
+
+    def values(self) -> Iterator[tuple[np.ndarray, int]]:
+        """Its rows as numbers, NaN where there is a gap."""
+        for table, size in self.tables():
+            columns = [column_numbers(table.column(c)) for c in self.columns]
+            text = next((n for n, c in zip(self.columns, columns, strict=True) if c is None), None)
+            if text is not None:
+                raise TableError(f"{self.address}, column {text}: holds no numbers.")
+            yield np.stack(columns, axis=1), size  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class FileLook:
+    """What a look at a file tells."""
+
+    address: str
+    columns: tuple[str, ...]  # with numbers
+    all_columns: tuple[str, ...]
+    named: bool
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...] = ()  # what was assumed
+
+
+def numeric_columns(schema: Any) -> tuple[str, ...]:
+    """The columns that hold numbers."""
+    types = load_pyarrow().types
+    tests = (
+        types.is_integer,
+        types.is_floating,
+        types.is_decimal,
+        types.is_boolean,
+        types.is_null,
+    )
+    return tuple(f.name for f in schema
+                 if any(test(f.type) for test in tests) and not is_index(f.name))  # fmt: skip
+
+
+def look_at_file(address: str, reading: Reading) -> FileLook:
+    """Look at a file that is no text."""
+    looks = {".parquet": _parquet_file, ".npy": _npy_file}
+    suffix, _ = kind_of_file(address)
+    return looks[suffix](address) if suffix in looks else _whole_file(address, reading)
+
+
+def read_whole(path: Path, part: str | None, reading: Reading) -> tuple[Any, list[str]]:
+    """A file that is neither text nor of NumPy as an Arrow table, and what was assumed."""
+    arrow = load_pyarrow()
+    suffix, _ = kind_of_file(path)
+    if suffix == ".parquet":
+        return _parquet(path), []
+    notes: list[str] = []
+    tables = list(_streamed(path, part, reading, notes))
+    whole = arrow.concat_tables(tables, promote_options="permissive")
+    return without_missing(without_index(whole), reading.missing), notes
+
+
+def _streamed(path: Path, part: str | None, reading: Reading, notes: list[str]) -> Iterator[Any]:
+    """The rows of a file in blocks, where its format has them; else all at once."""
+    suffix, _ = kind_of_file(path)
+    if suffix in DATABASES:
+        yield from _database(path, part)
+    elif suffix == ".xlsx":
+        yield _excel(path, reading.sheet, notes)
+    elif suffix in JSON:
+        yield _json(path)
+    else:
+        yield from _feather(path)
+
+
+def without_index(table: Any) -> Any:
+    """The table without the numbers of rows that pandas wrote beside it."""
+    return table.select([name for name in table.column_names if not is_index(name)])
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+# --- Parquet.
+
+
+@contextmanager
+def parquet_errors(address: str | Path) -> Iterator[None]:
+    """Name the Parquet file that cannot be read."""
+    arrow = load_pyarrow()
+    try:
+        yield
+    except (arrow.ArrowException, OSError) as error:
+        # Arrow reports damaged pages as an OSError without an error number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise TableError(f"{address}: cannot be read ({error.strerror}).") from None
+        raise TableError(f"{address}: not a readable Parquet file ({_line(error)}).") from None
+
+
+def _parquet(path: Path) -> Any:
+    with parquet_errors(path):
+        from pyarrow import parquet
+
+        file = parquet.ParquetFile(path)
+        _check_announced(path, file)
+        return without_index(file.read())
+
+
+def _check_announced(path: Path, file: Any) -> None:
+    """Refuse a Parquet file of few bytes that stand for very many equal cells."""
+    rows = file.metadata.num_rows
+    total = sum(rows * _bytes_of(field.type) for field in file.schema_arrow)
+    limit = most_bytes(path.stat().st_size, SMALL_PARQUET)
+    if total > limit:
+        raise SizeError(
+            f"{path}: announces {rows} rows, at least {total >> 20} MiB, more than {limit >> 20} "
+            "MiB; it is not read at once. Use kermix sketch, which reads it in parts."
+        )
+
+
+def _bytes_of(kind: Any) -> int:
+    try:
+        return int(kind.bit_width + 7) // 8
+    except ValueError:
+        return 4  # an offset of a text
+
+
+@dataclass(frozen=True)
+class ParquetPart(Part):
+    """Row groups of a Parquet file."""
+
+    first_row: int = 0
+
+    def piece(self, generator: np.random.Generator) -> "ParquetPart":
+        """One of its row groups."""
+        group = int(generator.integers(self.start, self.stop))
+        size = self.size // (self.stop - self.start)
+        return replace(self, start=group, stop=group + 1, size=size)
+
+    def place(self, row: int) -> str:
+        """What to call one of its rows."""
+        return f"row {self.first_row + row}"
+
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """Rows of the row groups, decoded a batch at a time."""
+        arrow = load_pyarrow()
+        with opened(self.address) as file, parquet_errors(self.address):
+            reader = _open_parquet(file)
+            groups = list(range(self.start, self.stop))
+            rows = sum(reader.metadata.row_group(g).num_rows for g in groups)
+            for batch in reader.iter_batches(
+                ROWS, row_groups=groups, columns=list(self.columns), use_threads=False
+            ):
+                table = arrow.Table.from_batches([batch])
+                yield table, self.size * len(batch) // max(1, rows)
+
+
+def _open_parquet(file: BinaryIO) -> Any:
+    from pyarrow import parquet
+
+    # Streams of columns instead of whole column chunks: memory stays small with large row groups.
+    return parquet.ParquetFile(file, buffer_size=2**20, pre_buffer=False)
+
+
+def _parquet_file(address: str) -> FileLook:
+    """Look at the footer of a Parquet file."""
+    with opened(address) as file, parquet_errors(address):
+        reader = _open_parquet(file)
+        schema, metadata = reader.schema_arrow, reader.metadata
+        sizes = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+    numbers = numeric_columns(schema)
+    total, size = sum(sizes), size_of(address)
+    parts, start, row = [], 0, 0
+    target = max(ROWS, PART_BYTES * total // max(1, size))
+    while start < len(sizes):
+        stop, rows = start, 0
+        while stop < len(sizes) and (stop == start or rows + sizes[stop] <= target):
+            rows += sizes[stop]
+            stop += 1
+        if rows:
+            share = size * rows // total
+            parts.append(ParquetPart(address, numbers, start, stop, share, row))
+        start, row = stop, row + rows
+    names = tuple(name for name in schema.names if not is_index(name))
+    return FileLook(address, numbers, names, True, tuple(parts))
+
+
+# --- Files that are read whole, or from their beginning.
+
+
+@dataclass(frozen=True)
+class WholePart(Part):
+    """A file that is only read from its beginning."""
+
+    reading: Reading = field(default_factory=Reading, hash=False)
+
+    def piece(self, generator: np.random.Generator) -> "WholePart":
+        """All of it."""
+        return self
+
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """Its rows, some at a time."""
+        for table in _blocks(self.address, self.reading):
+            for start in range(0, len(table), ROWS):
+                rows = table.slice(start, ROWS).select(list(self.columns))
+                yield rows, self.size * len(rows) // max(1, self.stop)
+
+
+def _blocks(address: str, reading: Reading) -> Iterator[Any]:
+    path, part = split_part(address)
+    if path.suffix.lower() == ".npz":
+        array = numbers_of(path, part)
+        names = [f"x{k}" for k in range(array.shape[1])]
+        yield load_pyarrow().table([*array.T], names=names)
+        return
+    for table in _streamed(path, part, reading, []):
+        yield without_missing(without_index(table), reading.missing)
+
+
+def _whole_file(address: str, reading: Reading) -> FileLook:
+    if is_remote(address):
+        raise TableError(
+            f"{address}: a file of this kind is only read from this machine; copy it, or use "
+            ".parquet, .csv or .npy."
+        )
+    rows, schema = 0, None
+    for table in _blocks(address, reading):
+        rows, schema = rows + len(table), table.schema
+    names = () if schema is None else tuple(schema.names)
+    numbers = () if schema is None else numeric_columns(schema)
+    part = WholePart(address, numbers, 0, rows, size_of(str(split_part(address)[0])), reading)
+    return FileLook(address, numbers, names, not address.lower().endswith(".npz"), (part,))
+
+
+def _feather(path: Path) -> Iterator[Any]:
+    arrow = load_pyarrow()
+    from pyarrow import feather
+
+    try:
+        with arrow.memory_map(str(path)) as file:
+            try:
+                reader = arrow.ipc.open_file(file)
+            except arrow.ArrowInvalid:  # Feather's first version
+                yield feather.read_table(path)
+                return
+            batches = (reader.get_batch(k) for k in range(reader.num_record_batches))
+            yield arrow.Table.from_batches([], reader.schema)
+            for batch in batches:
+                yield arrow.Table.from_batches([batch])
+    except (arrow.ArrowException, OSError) as error:
+        raise TableError(f"{path}: not a readable Feather file ({_line(error)}).") from None
+
+
+def _json(path: Path) -> Any:
+    arrow = load_pyarrow()
+    from pyarrow import json
+
+    _, packed = kind_of_file(path)
+    content = io.BytesIO(_unpacked(path, packed)) if packed else path
+    try:
+        return json.read_json(content)
+    except (arrow.ArrowException, OSError) as error:
+        raise TableError(f"{path}: not readable as JSON lines ({_line(error)}).") from None
+
+
+def _unpacked(path: Path, packed: str) -> bytes:
+    """The content of a packed file, unpacked no further than a limit."""
+    most = most_bytes(path.stat().st_size)
+    content = io.BytesIO()
+    with unpacking(path), load_pyarrow().input_stream(path, compression=packed) as stream:
+        while part := stream.read(PART_BYTES):
+            content.write(part)
+            check_expanded(path, content.tell(), most)
+    return content.getvalue()
+
+
+# --- Excel, and other cells that are Python's objects.
+
+
+def _excel(path: Path, sheet: str | None, notes: list[str]) -> Any:
+    """A sheet; by default the one with most cells."""
+    check_declared_size(path)
+    try:
+        import openpyxl
+    except ImportError:
+        raise MissingExtraError(
+            f"{path}: Excel files need openpyxl: pip install openpyxl."
+        ) from None
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        with closing(book):
+            names = [s.title for s in book.worksheets]
+            if sheet is not None and sheet not in names:
+                raise TableError(f"{path}: has no sheet {sheet!r}; it has {listed(names)}.")
+            asked = names if sheet is None else [sheet]
+            found = {name: _rows_of(book[name]) for name in asked}
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+        raise TableError(f"{path}: not a readable Excel file ({_line(error)}).") from None
+    filled = {name: sum(map(_filled, rows)) for name, rows in found.items()}
+    best = max(filled, key=filled.__getitem__)
+    if sum(count > 0 for count in filled.values()) > 1:
+        notes.append(
+            f"{path.name}: sheet {best!r} is read, which has most cells of "
+            f"{listed(map(repr, names))}; for another, use --sheet."
+        )
+    return _table_of(found[best], f"{path}, sheet {best!r}")
+
+
+def _rows_of(sheet: Any) -> list[tuple[Any, ...]]:
+    return [row for row in sheet.iter_rows(values_only=True) if _filled(row)]
+
+
+def _filled(row: Sequence[Any]) -> int:
+    return sum(cell is not None and cell != "" for cell in row)
+
+
+def _table_of(rows: list[tuple[Any, ...]], name: str) -> Any:
+    """Rows of objects, of which the first are the names."""
+    if not rows:
+        raise TableError(f"{name}: there are no rows in it.")
+    columns = [list(cells) for cells in zip(*rows, strict=True)]
+    columns = [cells for cells in columns if _filled(cells)]
+    named = {}
+    for place, (first, *cells) in enumerate(columns):
+        label = f"Unnamed: {place}" if first in (None, "") else str(first).strip()
+        if label in named:
+            raise TableError(f"{name}: column names appear twice: {label}.")
+        named[label] = of_objects(cells)
+    return load_pyarrow().table(named)
+
+
+def of_objects(cells: list[Any]) -> Any:
+    """Python's objects as an Arrow array: of several types, as text."""
+    arrow = load_pyarrow()
+    words = {c.strip() for c in cells if isinstance(c, str)}
+    if words and all(isinstance(c, str) or c is None for c in cells):
+        return read_words(arrow.array(cells, arrow.string()))
+    if words <= GAPS:
+        cells = [None if isinstance(c, str) else c for c in cells]
+    try:
+        return arrow.array(cells)
+    except (arrow.ArrowException, TypeError, ValueError, OverflowError):
+        return arrow.array([None if c is None else str(c) for c in cells], arrow.string())
+
+
+# --- Databases: a table of a file that DuckDB or SQLite has written.
+
+
+def _database(path: Path, table: str | None) -> Iterator[Any]:
+    with opened(str(path)) as file:
+        light = file.read(16).startswith(b"SQLite format 3")
+    yield from (_sqlite if light else _duckdb)(path, table)
+
+
+def _chosen_table(path: Path, names: Sequence[str], table: str | None) -> str:
+    """The name of a table, quoted; the only one if none is named."""
+    if table is None and len(names) == 1:
+        table = names[0]
+    if table is None or table not in names:
+        asked = f"say which: {path}:{names[0]}" if names else "there is none"
+        raise TableError(
+            f"{path} holds the tables {listed(names) if names else '(none)'}; "
+            f"{asked if table is None else f'{table!r} is not among them'}."
+        )
+    return _quoted(table)
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _duckdb(path: Path, table: str | None) -> Iterator[Any]:
+    try:
+        import duckdb
+    except ImportError:
+        raise MissingExtraError(
+            f"{path}: files of DuckDB need it: pip install 'kermix[duckdb]'."
+        ) from None
+    try:
+        with duckdb.connect(str(path), read_only=True) as base:
+            names = [row[0] for row in base.execute("SHOW TABLES").fetchall()]
+            chosen = _chosen_table(path, names, table)
+            reader: Any = base.execute(f"SELECT * FROM {chosen}").to_arrow_reader(ROWS)
+            yield reader.schema.empty_table()
+            for batch in reader:
+                yield load_pyarrow().Table.from_batches([batch])
+    except duckdb.Error as error:
+        raise TableError(f"{path}: not a readable file of DuckDB ({_line(error)}).") from None
+
+
+SQLITE = {"integer": "int64", "real": "float64", "text": "string"}
+
+
+def _sqlite(path: Path, table: str | None) -> Iterator[Any]:
+    """Columns of SQLite have no types of their own: those of their cells count, of all of them."""
+    arrow = load_pyarrow()
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as base:
+            found = base.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+            names = [row[0] for row in found if not row[0].startswith("sqlite_")]
+            chosen = _chosen_table(path, names, table)
+            columns = [row[1] for row in base.execute(f"PRAGMA table_info({chosen})")]
+            types = [_sqlite_type(base, chosen, name) for name in columns]
+            schema = arrow.schema(list(zip(columns, types, strict=True)))
+            yield schema.empty_table()
+            cells = ", ".join(
+                f"CAST({_quoted(n)} AS TEXT)" if t == arrow.string() else _quoted(n)
+                for n, t in zip(columns, types, strict=True)
+            )
+            rows = base.execute(f"SELECT {cells} FROM {chosen}")
+            while block := rows.fetchmany(ROWS):
+                arrays = [
+                    arrow.array(c, t) for c, t in zip(zip(*block, strict=True), types, strict=True)
+                ]
+                yield arrow.table(arrays, schema=schema)
+    except sqlite3.Error as error:
+        raise TableError(f"{path}: not a readable file of SQLite ({_line(error)}).") from None
+
+
+def _sqlite_type(base: sqlite3.Connection, table: str, column: str) -> Any:
+    arrow = load_pyarrow()
+    found = base.execute(f"SELECT DISTINCT typeof({_quoted(column)}) FROM {table}").fetchall()
+    kinds = {row[0] for row in found} - {"null"}
+    if kinds == {"integer", "real"}:
+        return arrow.float64()
+    kind = kinds.pop() if len(kinds) == 1 else "text"
+    return getattr(arrow, SQLITE.get(kind, "string"))()
+
+
+# --- NumPy.
+
+
+def _load_numpy(path: Path, array: str | None) -> np.ndarray:
+    """The array of a .npy file, or one array of a .npz file."""
+    if path.suffix.lower() == ".npz":
+        check_declared_size(path)
+    elif path.suffix.lower() == ".npy":
+        _check_header(path)
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        reason = str(error).partition(". ")[0]
+        if "allow_pickle" in str(error):  # how to load it unsafely is no advice of ours
+            reason = "it holds Python objects, or was not written by NumPy"
+        raise TableError(f"{path}: not a readable NumPy file of numbers ({reason}).") from None
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    with loaded:
+        if array is None and len(loaded.files) == 1:
+            array = loaded.files[0]
+        if array not in loaded.files:
+            asked = f"say which: {path}:{loaded.files[0]}" if loaded.files else "there is none"
+            asked = asked if array is None else f"{array!r} is not among them"
+            raise TableError(f"{path} holds the arrays {listed(loaded.files)}; {asked}.")
+        try:
+            return loaded[array]
+        except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+            raise TableError(f"{path}, array {array}: {error}.") from None
+
+
+def numbers_of(path: Path, array: str | None = None) -> np.ndarray:
+    """The rows of a .npy file, or of one array of a .npz file."""
+    found = _load_numpy(path, array)
+    if found.ndim == 0 or found.size == 0 or found.dtype.kind not in "fiub":
+        raise TableError(
+            f"{path}: rows of real numbers are needed, not {found.dtype} of shape {found.shape}."
+        )
+    return found.reshape(len(found), -1)
+
+
+def check_declared_size(path: Path) -> None:
+    """Refuse a zip file whose parts announce to become very large, before any of it is read.
+
+    Parts of a .npz file are looked into: what the header of an array announces counts too.
+    """
+    size = path.stat().st_size
+    limit = most_bytes(size)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            total = sum(i.file_size for i in archive.infolist())
+            for part in archive.infolist():
+                if part.filename.endswith(".npy"):
+                    with archive.open(part) as file:
+                        total = max(total, _announced(file))
+    except (zipfile.BadZipFile, OSError, ValueError, EOFError, NotImplementedError) as error:
+        raise TableError(f"{path}: not a readable file ({error}).") from None
+    if total > limit:
+        raise SizeError(
+            f"{path}: announces {total >> 20} MiB in a file of {size} bytes, more than "
+            f"{limit >> 20} MiB; it is not read. Unpack it yourself if that is right."
+        )
+
+
+def _check_header(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            announced = _announced(file)
+    except (OSError, ValueError, EOFError):
+        return  # NumPy says better what is wrong
+    size = path.stat().st_size
+    if announced > size:
+        raise TableError(
+            f"{path}: not a readable NumPy file of numbers (its header announces {announced} "
+            f"bytes of numbers, and the file has {size})."
+        )
+
+
+def _announced(file: object) -> int:
+    """Bytes of the array that a header announces."""
+    formats = np.lib.format
+    version = formats.read_magic(file)  # type: ignore[arg-type]
+    read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
+    shape, _, dtype = read(file)  # type: ignore[arg-type]
+    count = 1
+    for length in shape:
+        count *= int(length)
+    return 0 if dtype.hasobject else count * dtype.itemsize
+
+
+@dataclass(frozen=True)
+class NpyPart(Part):
+    """Rows of a NumPy file."""
+
+    def piece(self, generator: np.random.Generator) -> "NpyPart":
+        """As many of its rows as a batch has, at a random place."""
+        rows = self.stop - self.start
+        if rows <= ROWS:
+            return self
+        start = int(generator.integers(self.start, self.stop - ROWS))
+        return replace(self, start=start, stop=start + ROWS, size=self.size * ROWS // rows)
+
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """Arrow tables; what is no number is a gap."""
+        arrow = load_pyarrow()
+        for values, size in self.values():
+            cells = [arrow.array(column, from_pandas=True) for column in values.T]
+            yield arrow.table(cells, names=list(self.columns)), size
+
+    def values(self) -> Iterator[tuple[np.ndarray, int]]:
+        """Rows, read or mapped without the rest of the file."""
+        with opened(self.address) as file:
+            shape, by_columns, dtype = _npy_header(file, self.address)
+            width = int(np.prod(shape[1:], dtype=np.int64))
+            keep = [int(c[1:]) for c in self.columns]
+            mapped = None
+            if by_columns:
+                mapped = np.load(self.address, mmap_mode="r").reshape(shape[0], -1, order="F")
+            else:
+                file.seek(self.start * width * dtype.itemsize, 1)
+            for row in range(self.start, self.stop, ROWS):
+                count = min(ROWS, self.stop - row)
+                size = count * width * dtype.itemsize
+                if mapped is not None:
+                    values = np.ascontiguousarray(mapped[row : row + count])
+                else:
+                    content = bytearray(size)
+                    if file.readinto(content) < size:  # type: ignore[attr-defined]
+                        raise TableError(f"{self.address}: truncated at row {row}.")
+                    values = np.frombuffer(content, dtype).reshape(count, width)
+                wide = np.float32 if dtype.itemsize <= 4 and dtype.kind == "f" else np.float64
+                if keep != list(range(width)):
+                    values = values[:, keep]
+                yield values.astype(wide, copy=False), size
+
+
+def _npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    formats = np.lib.format
+    try:
+        version = formats.read_magic(file)
+        read = (
+            formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
+        )
+        shape, by_columns, dtype = read(file)
+    except ValueError as error:
+        raise TableError(f"{address}: not a readable NumPy file ({error}).") from None
+    if dtype.kind not in "fiub" or not shape:
+        raise TableError(
+            f"{address}: holds {dtype} of shape {shape}; rows of real numbers are needed."
+        )
+    if len(shape) == 1:
+        shape = (shape[0], 1)
+    if by_columns and (len(shape) > 2 or "://" in address):
+        raise TableError(
+            f"{address}: stored column by column; write it with np.ascontiguousarray first."
+        )
+    return shape, by_columns and shape[1] > 1, dtype
+
+
+def _npy_file(address: str) -> FileLook:
+    """Look at the header of a NumPy file."""
+    with opened(address) as file:
+        shape, _, dtype = _npy_header(file, address)
+        begin = file.tell()
+    width = int(np.prod(shape[1:], dtype=np.int64))
+    line = width * dtype.itemsize
+    if begin + shape[0] * line > size_of(address):
+        raise TableError(
+            f"{address}: truncated; its header announces {shape[0]} rows of {line} bytes."
+        )
+    step = max(ROWS, PART_BYTES // line // ROWS * ROWS)
+    names = tuple(f"x{k}" for k in range(width))
+    parts = tuple(
+        NpyPart(address, names, row, min(row + step, shape[0]),
+                line * (min(row + step, shape[0]) - row))
+        for row in range(0, shape[0], step)
+    )  # fmt: skip
+    return FileLook(address, names, names, False, parts)

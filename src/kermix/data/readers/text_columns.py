@@ -1,0 +1,474 @@
+"""Columns of text files: what type their cells have, and the cells as that type.
+
+`01067` is no 1067, and `-` among numbers is a gap. Numbers with anything around them stay text.
+Cells are looked at in blocks, so that a file has the same types whether memory holds it or not.
+"""
+
+import re
+import zoneinfo
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kermix.data.readers.common import GAPS, MARKS, NULLS, TRUTHS, Reading, listed, load_pyarrow
+from kermix.data.readers.frames import arrow_type
+
+__all__ = [
+    "CellType",
+    "ColumnJudge",
+    "alike",
+    "are_codes",
+    "cell_ways",
+    "decide",
+    "is_code_text",
+    "null_words",
+    "read_words",
+    "truth_words",
+]
+
+WHOLE = r"^\+?[0-9]+$"
+PADDED = r"^\+?0[0-9]"
+HEXADECIMAL = r"^0[xX]"
+PHONE = r"^\+[0-9]{7,}$"
+WORDS_OF_TRUTH = r"^(?:true|True|TRUE|false|False|FALSE)$"
+CLOCK = r"^\d\d:\d\d(?::\d\d)?$"
+TWO_LETTERS = r"^[A-Z]{2}$"
+SPELLED_NA = "NA"
+CODES = 3  # with so many others of two letters, NA is one of them; a convention
+FIRST = 16  # cells that are tried before all: a convention
+# Digits with which 64 bits may not hold a whole number.
+LONG = 19
+GROUPED = {
+    d: rf"^[-+]?(?:(?:\d+{m}?\d*|{m}\d+)(?:[eE][-+]?\d+)?|\d{{1,3}}(?:{t}\d{{3}})+(?:{m}\d+)?)$"
+    for d, m, t in ((".", r"\.", ","), (",", ",", r"\."))
+}  # numbers by decimal mark, with or without marks between thousands
+THOUSANDS = {".": ",", ",": "."}
+TIMES = ("timestamp[s]", "timestamp[ns]")
+INSTANTS = ("timestamp[s, tz=UTC]", "timestamp[ns, tz=UTC]")
+# Types that cells may have, by the one that those before had: the next that fits is it.
+LADDER = {
+    "null": ("int64", "bool", "date32[day]", "time32[s]", *TIMES, *INSTANTS, "double"),
+    "int64": ("int64", "double"),
+    "double": ("double",),
+    "bool": ("bool",),
+    "date32[day]": ("date32[day]", *TIMES),
+    "time32[s]": ("time32[s]",),
+    "timestamp[s]": TIMES,
+    "timestamp[ns]": TIMES[1:],
+    "timestamp[s, tz=UTC]": INSTANTS,
+    "timestamp[ns, tz=UTC]": INSTANTS[1:],
+}
+NUMBERS = ("int64", "double")
+NONE = frozenset[str]()
+
+
+def null_words(missing: Sequence[str]) -> list[str]:
+    """Cells that are a gap in every column, before anything is known of it."""
+    return [*(word for word in NULLS if word != SPELLED_NA), *missing]
+
+
+@dataclass(frozen=True)
+class CellType:
+    """How the text of a column is read.
+
+    Attributes:
+        arrow: The Arrow type of its cells.
+        decimal: "." or ",".
+        gaps: Words that stand for a gap in it.
+        trimmed: Whether blanks around cells are left out.
+        code: Whether its digits are no number.
+        grouped: Whether there may be marks between thousands.
+    """
+
+    arrow: str
+    decimal: str = "."
+    gaps: frozenset[str] = NONE
+    trimmed: bool = False
+    code: bool = False
+    grouped: bool = False
+
+    def read(self, text: Any) -> Any:
+        """Text as cells of this type.
+
+        Example:
+            >>> import pyarrow
+            >>> cells = pyarrow.array(["7,5", "-"])
+            >>> CellType("double", ",", frozenset("-")).read(cells).to_pylist()
+            [7.5, None]
+        """
+        from pyarrow import compute
+
+        arrow = load_pyarrow()
+        if self.arrow == "null":
+            return arrow.nulls(len(text))
+        if self.trimmed:
+            text = compute.utf8_trim_whitespace(text)
+        if self.gaps:
+            known = compute.is_in(text, value_set=arrow.array(sorted(self.gaps), arrow.string()))
+            text = compute.if_else(known, arrow.scalar(None, arrow.string()), text)
+        found = text if self.arrow == "string" else self.cast(text)
+        if found is None:
+            raise arrow.ArrowInvalid(f"cells are no {self.arrow} any more")
+        return found
+
+    def cast(self, text: Any) -> Any:
+        """Cells without gaps as this type; None if they are of another."""
+        from pyarrow import compute
+
+        arrow = load_pyarrow()
+        if self.arrow == "bool" and not _all(text, WORDS_OF_TRUTH):
+            return None
+        if self.arrow == "time32[s]":
+            if not _all(text, CLOCK):
+                return None
+            text = compute.binary_join_element_wise("1970-01-01", text, " ")
+        if self.arrow in NUMBERS and (self.grouped or self.decimal != "."):
+            if not _all(text, GROUPED[self.decimal] if self.grouped else r"^[^.]*$"):
+                return None
+            text = compute.replace_substring(text, THOUSANDS[self.decimal], "")
+            text = compute.replace_substring(text, self.decimal, ".")
+        try:
+            if self.arrow == "time32[s]":
+                text = text.cast(arrow.timestamp("s"))
+            return text.cast(arrow_type(self.arrow))
+        except arrow.ArrowInvalid:
+            return None
+
+
+class ColumnJudge:
+    """What was seen of a column of text so far, and what type it has by that.
+
+    Args:
+        decimal: The decimal mark of the file.
+        asked: Its kind, if the user said so: "text" stays as it is, a "number" is never a code,
+            and of another kind unusual numbers are left alone.
+    """
+
+    def __init__(self, decimal: str, asked: str | None = None) -> None:
+        self.asked, self.decimal = asked, decimal
+        self.kind = "string" if asked == "text" else "null"
+        self.grouped: str | None = None  # a number with marks between thousands
+        self.gaps: set[str] = set()
+        self.has_nulls = self.trimmed = False
+        self._digits, self._padded, self._phones = True, False, True
+        self._lengths: set[int] = set()
+        self._codes: set[str] | None = set()  # words of two letters; None: there are others
+        self.has_na = False
+
+    def look(self, text: Any) -> None:
+        """Look at more cells."""
+        from pyarrow import compute
+
+        cells = text.drop_null()
+        self.has_nulls = self.has_nulls or len(cells) < len(text)
+        if not len(cells):
+            return
+        if self.kind == "string":
+            self._look_at_words(cells)
+        elif not self._fits(cells):
+            plain = compute.utf8_trim_whitespace(cells)
+            gaps = compute.is_in(plain, value_set=load_pyarrow().array(sorted(self._gaps())))
+            rest = plain.filter(compute.invert(gaps))
+            if len(rest) and not self._fits(rest):
+                self.kind = "string" if self.kind == "null" else self._no_number()
+                self._look_at_words(cells)
+                return
+            self.trimmed = True
+            self.gaps |= {*plain.filter(gaps).unique().to_pylist()}
+
+    def _gaps(self) -> frozenset[str]:
+        return GAPS if self.asked in (None, "number") else frozenset(NULLS)
+
+    def _no_number(self) -> str:
+        self._codes = None  # the cells before were of another type
+        return "string"
+
+    def _fits(self, cells: Any) -> bool:
+        """Whether cells are of the type that those before had, or one that both have."""
+        some = cells.slice(0, FIRST)  # to fail at all cells takes long
+        plain = [CellType(kind, self.decimal, grouped=bool(self.grouped))
+                 for kind in LADDER[self.kind]]  # fmt: skip
+        grouped = [replace(t, grouped=True) for t in plain if t.arrow in NUMBERS]
+        usual = self.asked in (None, "number") and not self.grouped
+        for tried in [*plain, *(grouped if usual else ())]:
+            typed = None if tried.cast(some) is None else tried.cast(cells)
+            if typed is not None:
+                if tried.grouped and not self.grouped:
+                    self.grouped = _first_with(cells, THOUSANDS[self.decimal])
+                return self._see(tried.arrow, cells, typed)
+        return False
+
+    def _see(self, kind: str, cells: Any, typed: Any) -> bool:
+        if kind in NUMBERS and self._digits:
+            from pyarrow import compute
+
+            if kind == "int64":
+                if _any(cells, HEXADECIMAL):
+                    return False
+                self._digits, self._phones = compute.min(typed).as_py() >= 0, False
+            else:
+                self._digits = _all(cells, WHOLE)
+                self._phones = self._phones and self._digits and _all(cells, PHONE)
+            self._padded = self._padded or (self._digits and _any(cells, PADDED))
+            ends = compute.min_max(compute.binary_length(cells)).as_py()
+            self._lengths |= {ends["min"], ends["max"]}
+        self.kind = kind
+        return True
+
+    def _look_at_words(self, cells: Any) -> None:
+        from pyarrow import compute
+
+        self.has_na = self.has_na or bool(compute.any(compute.equal(cells, SPELLED_NA)).as_py())
+        if self._codes is not None:
+            if not _all(cells, TWO_LETTERS):
+                self._codes = None
+            else:
+                self._codes |= {*cells.unique().to_pylist()}
+
+    @property
+    def is_code(self) -> bool:
+        """Whether its digits are no number: padded, of telephones, or longer than numbers are."""
+        if self.kind not in NUMBERS or self.asked == "number" or not self._digits:
+            return False
+        long = self.kind == "double" and len(self._lengths) == 1 and min(self._lengths) >= LONG
+        return self._padded or self._phones or long
+
+    @property
+    def may_have_na(self) -> bool:
+        """Whether NA may be one of its codes, as of countries, and nothing that is missing."""
+        others = (self._codes or set()) - {SPELLED_NA}
+        return (
+            self.kind == "string" and self.has_na and not self.has_nulls and len(others) >= CODES
+        )
+
+    def type(self, na_is_code: bool = False) -> CellType:
+        """The type of all cells seen."""
+        words = frozenset() if na_is_code else frozenset((SPELLED_NA,))
+        if self.kind == "string" or self.is_code or (self.kind == "null" and self.gaps - {*NULLS}):
+            return CellType("string", self.decimal, words, code=self.is_code)
+        grouped = bool(self.grouped)
+        return CellType(
+            self.kind, self.decimal, frozenset(self.gaps), self.trimmed, grouped=grouped
+        )
+
+
+def decide(
+    judges: Mapping[str, ColumnJudge], reading: Reading, name: str, some: Any
+) -> tuple[dict[str, CellType], list[str]]:
+    """The types of all columns, and what to say of those that look like another.
+
+    Args:
+        judges: What was seen of each column.
+        reading: What the user said.
+        name: Of the file.
+        some: Some of its rows as text, an Arrow table.
+    """
+    spelled = any(
+        SPELLED_NA in j.gaps or (j.has_na and not j.may_have_na) for j in judges.values()
+    )
+    codes = [n for n, j in judges.items() if j.may_have_na and not spelled]
+    types = {n: judge.type(n in codes) for n, judge in judges.items()}
+    used = [n for n in judges if n in (reading.columns or judges) and n not in reading.exclude]
+    digits = [n for n in used if judges[n].is_code and n not in reading.kinds]
+    notes = _code_notes(name, [n for n in digits if _repeats(some.column(n))])
+    typed = [n for n in used if types[n].arrow != "string"]
+    marks = {n: types[n].gaps & {*MARKS} for n in typed if types[n].gaps & {*MARKS}}
+    if marks:
+        shown = listed(repr(m) for m in sorted({m for own in marks.values() for m in own}))
+        notes.append(
+            f"{name}: {shown} in {listed(marks)} means missing; if it is a value, use --kind "
+            f"{next(iter(marks))}=category."
+        )
+    grouped = [n for n in typed if judges[n].grouped]
+    if grouped:
+        notes.append(
+            f"{name}: {listed(grouped)} has thousands separators, as in "
+            f"{judges[grouped[0]].grouped!r}; if these are not numbers, use --kind "
+            f"{grouped[0]}=category."
+        )
+    if kept := [n for n in codes if n in used]:
+        notes.append(
+            f"{name}: {SPELLED_NA} in {listed(kept)} is a code like the others; if it means "
+            f"missing, use --missing {SPELLED_NA}."
+        )
+    return types, notes
+
+
+def alike(types: Sequence[CellType]) -> list[CellType]:
+    """The types of a column in several files, so that rows of all are of one type.
+
+    Example:
+        >>> [t.arrow for t in alike([CellType("int64"), CellType("double"), CellType("null")])]
+        ['double', 'double', 'double']
+        >>> [t.arrow for t in alike([CellType("string", code=True), CellType("int64")])]
+        ['string', 'string']
+    """
+    kinds = {t.arrow for t in types} - {"null"}
+    if any(t.code for t in types) and kinds <= {"string", *NUMBERS}:
+        return [replace(t, arrow="string", gaps=frozenset((SPELLED_NA,))) for t in types]
+    for family in (NUMBERS, ("date32[day]", *TIMES), INSTANTS):
+        if kinds <= {*family} and kinds:
+            widest = max(kinds, key=family.index)
+            return [replace(t, arrow=widest) for t in types]
+    return [replace(t, arrow=next(iter(kinds))) if len(kinds) == 1 else t for t in types]
+
+
+def is_code_text(column: Any) -> bool:
+    """Whether a column is text of digits alone, which in another file might look like numbers."""
+    types = load_pyarrow().types
+    return types.is_string(column.type) and column.null_count < len(column) and _all(column, WHOLE)
+
+
+def are_codes(words: Sequence[str]) -> bool:
+    """Whether all words are codes, or gaps."""
+    judge = ColumnJudge(".")
+    judge.look(load_pyarrow().array([w for w in words if w not in GAPS], "string"))
+    return judge.is_code
+
+
+def read_words(text: Any) -> Any:
+    """Text with nulls for what stands for a gap in every column."""
+    from pyarrow import compute
+
+    nulls = load_pyarrow().array(null_words(()), "string")
+    text = compute.if_else(compute.is_in(text, value_set=nulls), None, text)
+    judge = ColumnJudge(".", "text")
+    judge.look(text)
+    return judge.type(judge.may_have_na).read(text)
+
+
+def _code_notes(name: str, used: Sequence[str]) -> list[str]:
+    return [
+        f"{name}: digits of {listed(used)} are text, because of leading zeros or signs; for "
+        f"numbers, use --kind {used[0]}=number."
+    ] if used else []  # fmt: skip
+
+
+def _repeats(column: Any) -> bool:
+    """Whether a column does not tell rows apart: of one that does, nobody wants to hear."""
+    cells = column.drop_null()
+    return len(cells) < 2 or len(cells.unique()) < len(cells)
+
+
+def _all(cells: Any, pattern: str) -> bool:
+    from pyarrow import compute
+
+    return bool(compute.all(compute.match_substring_regex(cells, pattern)).as_py())
+
+
+def _first_with(cells: Any, mark: str) -> str:
+    from pyarrow import compute
+
+    found: str = cells.filter(compute.match_substring(cells, mark))[0].as_py()
+    return found
+
+
+def _any(cells: Any, pattern: str) -> bool:
+    from pyarrow import compute
+
+    return bool(compute.any(compute.match_substring_regex(cells, pattern)).as_py())
+
+
+INSTANT = re.compile(r"\d{4}-\d\d-\d\d([ T])[\d:.,]+(Z|[+-]\d\d(?::?\d\d)?)")
+# That tell the time zone: two a day of a year, nearly.
+SHOWN_INSTANTS = 500
+
+
+def cell_ways(read: Any, text: Any) -> dict[str, dict[str, Any]]:
+    """How cells are written, of columns that have another way than the usual one.
+
+    Truth values have their words, times what is between day and hour, and their zone, numbers so
+    many decimals as all have, or one if even whole numbers have that.
+
+    Args:
+        read: Some rows as they are read, an Arrow table.
+        text: The same rows as they are written.
+    """
+    types = load_pyarrow().types
+    ways: dict[str, dict[str, Any]] = {}
+    for name in text.column_names:
+        cells, words = read.column(name), text.column(name)
+        known = cells.is_valid()
+        cells, words = cells.filter(known), words.filter(known)
+        if not len(cells):
+            continue
+        if types.is_boolean(cells.type):
+            ways[name] = {"truths": list(truth_words(cells, words))}
+        elif types.is_timestamp(cells.type):
+            shown = words.slice(0, SHOWN_INSTANTS).to_pylist()
+            ways[name] = _way_of_times(cells.slice(0, SHOWN_INSTANTS), shown)
+        elif types.is_floating(cells.type):
+            ways[name] = _way_of_numbers(words)
+    return {name: way for name, way in ways.items() if way}
+
+
+def _way_of_numbers(words: Any) -> dict[str, Any]:
+    from pyarrow import compute
+
+    found = compute.extract_regex(words, r"^-?\d+(?:[.,](?P<after>\d+))?$")
+    if found.null_count:
+        return {}
+    digits = compute.min_max(compute.utf8_length(compute.struct_field(found, "after"))).as_py()
+    least = min(1, digits["min"]) if digits["min"] < digits["max"] else digits["min"]
+    return {"decimals": least} if least else {}
+
+
+def _way_of_times(cells: Any, words: list[str]) -> dict[str, Any]:
+    if cells.type.tz is None:
+        return {"between": "T"} if all("T" in word for word in words) else {}
+    found = [INSTANT.fullmatch(word) for word in words]
+    between = {match[1] for match in found if match is not None}
+    offsets = [match[2] for match in found if match is not None]
+    if len(offsets) < len(words) or len(between) > 1:
+        return {}
+    way = {"between": between.pop()}
+    if set(offsets) == {"Z"}:
+        return {**way, "zone": "UTC", "offset": "Z"}
+    shape = {6: "+00:00", 5: "+0000"}.get(max(map(len, offsets)), "+00")
+    return {**way, "zone": _zone(cells, offsets), "offset": shape}
+
+
+def _zone(cells: Any, offsets: list[str]) -> str:
+    """A time zone whose clocks are so far from universal time at these instants."""
+    from pyarrow import compute
+
+    arrow = load_pyarrow()
+    plain = [f"{offset.replace(':', '').replace('Z', '+00'):0<5}" for offset in offsets]
+    (usual, _), *others = Counter(plain).most_common()
+    fixed = f"{usual[:3]}:{usual[3:]}"
+    if not others:
+        return fixed
+    # With the usual names first; any that fits tells the same.
+    for zone in sorted(zoneinfo.available_timezones(), key=lambda z: (z[:7] != "Europe/", z)):
+        try:
+            moved = cells[:2].cast(arrow.timestamp(cells.type.unit, zone))
+            compute.strftime(moved, format="%z", locale="C")
+        except arrow.ArrowInvalid:  # a zone that Arrow does not have
+            continue
+        own = compute.strftime(cells.cast(moved.type), format="%z", locale="C")
+        if own.to_pylist() == plain:
+            return zone
+    return fixed
+
+
+def truth_words(read: Any, text: Any) -> tuple[str, str]:
+    """How no and yes are written in a column; of a word that is not there, as the other one is.
+
+    Args:
+        read: Truth values.
+        text: The same cells as they are written.
+
+    Example:
+        >>> import pyarrow
+        >>> truth_words(pyarrow.array([None, True]), pyarrow.array(["", "TRUE"]))
+        ('FALSE', 'TRUE')
+    """
+    from pyarrow import compute
+
+    places = [compute.index(read, value).as_py() for value in (False, True)]
+    words = [text[place].as_py() if place >= 0 else None for place in places]
+    known = next((word for word in words if word is not None), TRUTHS[0])
+    cased = str.upper if known.isupper() else str.title if known.istitle() else str.lower
+    no, yes = (word or cased(usual) for word, usual in zip(words, TRUTHS, strict=True))
+    return no, yes
