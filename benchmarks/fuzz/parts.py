@@ -98,7 +98,7 @@ def nuclear_norm(case: Case) -> None:
         matrix = matrix * 10 ** rng.uniform(-12, 0, (n, 1))
     given = torch.tensor(matrix * 10 ** rng.uniform(-12, 12)).to(dtype).requires_grad_()
     case.setting |= {"shape": matrix.shape, "style": style, "method": method, "dtype": str(dtype)}
-    value, info = km.nuclear_norm.with_info(given, method=method)
+    value, info = km.nuclear_norm(given, method=method, return_info=True)
     want = np.linalg.svd(given.detach().double().numpy(), compute_uv=False).sum()
     relative = RELATIVE[dtype] + (1e-4 if info.method == "polar" else 0)
     case.finite(value)

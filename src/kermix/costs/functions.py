@@ -166,6 +166,7 @@ def scalar_cost(
         normalized: Whether to return the form in [0, 1].
         log: Whether to return the natural logarithm.
         chunk: Side of the tiles in which the kernel is evaluated; smaller tiles need less memory.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -222,6 +223,7 @@ def vector_cost(
         log: Whether to return the natural logarithm.
         chunk: Side of the tiles in which the cross kernel is evaluated; smaller tiles need less
             memory.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
@@ -336,6 +338,7 @@ def matrix_cost(
             float64 for all.
         normalized: Whether to divide by the bound; not for `"logdet"`, which has none.
         log: Whether to return the natural logarithm; for `"logdet"`, of the negative value.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
@@ -409,6 +412,7 @@ def svd_cost(
         rank: Number of features for `"sketch"`; by default as many as the tolerance requires.
         normalized: Whether to return the form in [0, 1].
         log: Whether to return the natural logarithm.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])

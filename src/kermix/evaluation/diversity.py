@@ -57,7 +57,7 @@ def vendi(
 
     Up to 2000 samples the kernel matrix is decomposed, and the score is differentiable. For more
     samples, and for sketches, the score lies in a certified interval (see the page Mathematics);
-    the value is the geometric mean of its ends, and `vendi.with_info` returns the error bound and
+    the value is the geometric mean of its ends, and `return_info=True` adds the error bound and
     the rank. Memory and time are linear in N. Sketches with Fourier features have no bound.
 
     Args:
@@ -72,6 +72,7 @@ def vendi(
             default 1 % is aimed for, with at most 1024 features.
         rank: Number of features, instead.
         seed: Of the landmarks.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
         >>> x = torch.tensor([[0.0], [0.0], [9.0], [9.0]])
@@ -103,8 +104,16 @@ def rke(
         >>> rke(torch.tensor([[0.0], [0.0], [9.0], [9.0]]), 0.1)
         tensor(2.)
     """
-    return vendi.with_info(
-        x, v, kernel=kernel, weights=weights, order=2.0, tolerance=tolerance, rank=rank, seed=seed
+    return vendi(
+        x,
+        v,
+        kernel=kernel,
+        weights=weights,
+        order=2.0,
+        tolerance=tolerance,
+        rank=rank,
+        seed=seed,
+        return_info=True,
     )
 
 

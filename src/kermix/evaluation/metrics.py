@@ -169,7 +169,7 @@ class Vendi(_Sketched):
         self.error_bound: Tensor | None = None
 
     def _value(self, sketch: Sketch) -> Tensor:
-        value, info = vendi.with_info(sketch, order=self.order)
+        value, info = vendi(sketch, order=self.order, return_info=True)
         self.error_bound = info.error_bound
         return value
 

@@ -61,7 +61,7 @@ def ken(
 
     Up to 2000 samples in total, the eigenvalues are exact. For more, and for sketches, the score
     is an estimate: the residual of a difference of operators has no definite sign, so
-    `ken.with_info` returns only the square-root bound, which is wide; see the page Mathematics.
+    `return_info=True` adds only the square-root bound, which is wide; see the page Mathematics.
 
     Args:
         x: Samples that may have something new, or a sketch of them.
@@ -72,6 +72,7 @@ def ken(
             least 1; larger values find only what is strongly novel.
         rank: Number of features; by default as many as a residual of 0.001 requires, up to 512.
         seed: Random seed of the landmarks.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
         >>> x = torch.tensor([[0.0], [5.0], [9.0], [9.0]])

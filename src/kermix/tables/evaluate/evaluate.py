@@ -74,7 +74,7 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
     names = (named[0], named[1]) if named[0] != named[1] else ("real", "fake")
     verdict = judge_sketches(mean_test(x, y), names, (x.count, y.count), level).verdict
     rows = min(x.count, y.count)
-    value, info = svd_cost.with_info(x, y, normalized=True)
+    value, info = svd_cost(x, y, normalized=True, return_info=True)
     bound = None if info.error_bound is None else float(info.error_bound)
     scores = [Score("fidelity", "fidelity", "fidelity", float(value), None, bound, None,
                     verdict.pvalue, rows, None, SPECTRAL_READINGS["fidelity"])]  # fmt: skip
@@ -91,7 +91,7 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
                   SPECTRAL_READINGS[f"{name}_ratio"])
         )  # fmt: skip
     for name, sides in (("invented", (y, x)), ("missed", (x, y))):
-        score, told = ken.with_info(*sides, eta=eta)
+        score, told = ken(*sides, eta=eta, return_info=True)
         wide = math.inf if told.error_bound is None else float(told.error_bound)
         scores.append(
             Score(name, f"{name} (KEN)", "novelty", float(score), None,
