@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+import kermix as km
 import tolerances
 from cases import COSTS, DTYPES, RIDGED, normal, outputs, samples, uniform
 
