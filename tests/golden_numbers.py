@@ -326,7 +326,7 @@ def kernels(folder):
     found = {"gram": matrix, "gram of several": km.gram(x, y, [0.2, 2.0])}
     for rule in ("median", "silverman"):
         for divided in (True, False):
-            found[f"{rule}, {divided}"] = km.bandwidth(x, rule, divided)
+            found[f"{rule}, {divided}"] = km.choose_variance(x, rule, divided)
     for method in ("svd", "auto"):
         found[f"nuclear norm, {method}"] = slopes(
             lambda m, how=method: km.nuclear_norm(m, how), matrix

@@ -20,7 +20,7 @@ from kermix.data.readers.sniff import Reading
 from kermix.errors import OptionError, SampleError
 from kermix.evaluation.novelty import check_eta, ken
 from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refuse_beside_sketch
-from kermix.kernels.gaussian import GaussianKernel, bandwidth
+from kermix.kernels.gaussian import GaussianKernel, choose_variance
 from kermix.kernels.others import AnyKernel
 from kermix.sketches.sketch import Sketch, check_comparable
 from kermix.tables.compare.column_changes import ComparedRows
@@ -265,7 +265,7 @@ def _broad_kernel(points: Tensor, kernel: Any) -> GaussianKernel | None:
 
     The finest kernel that rows can tell, which diversity is of, cuts a group into many parts.
     """
-    broad = float(bandwidth(points)) / BROAD
+    broad = float(choose_variance(points)) / BROAD
     return GaussianKernel(broad) if broad > float(kernel.v_p[0]) else None
 
 
