@@ -16,17 +16,17 @@ from kermix.kernels.distances import Layout, squared_distances
 from kermix.kernels.subsets import symmetric_subset
 
 __all__ = [
-    "BandwidthRule",
     "GaussianKernel",
     "KernelTerms",
     "Numbers",
     "Variance",
+    "VarianceRule",
     "as_kernel",
-    "bandwidth",
+    "choose_variance",
     "variance_grid",
 ]
 
-BandwidthRule: TypeAlias = Literal["median", "silverman"]
+VarianceRule: TypeAlias = Literal["median", "silverman"]
 Scalar: TypeAlias = float | Tensor
 Numbers: TypeAlias = tuple[float, ...] | Tensor
 Variance: TypeAlias = float | Sequence[float] | Tensor
@@ -174,7 +174,7 @@ class GaussianKernel:
         )
 
 
-def as_kernel(v: "GaussianKernel | Variance | BandwidthRule", x: Tensor) -> GaussianKernel:
+def as_kernel(v: "GaussianKernel | Variance | VarianceRule", x: Tensor) -> GaussianKernel:
     """Turn what a user may give as `v` into a kernel; a rule's name is applied to the data `x`.
 
     A tensor of several variances is refused: it could be meant for the points one by one.
@@ -189,13 +189,13 @@ def as_kernel(v: "GaussianKernel | Variance | BandwidthRule", x: Tensor) -> Gaus
                 "or one variance for each point. For the average use km.GaussianKernel(v), or a "
                 "list of numbers; Gaussians of different variances are a km.GaussianMixture."
             )
-    return GaussianKernel(bandwidth(x, v) if isinstance(v, str) else v)
+    return GaussianKernel(choose_variance(x, v) if isinstance(v, str) else v)
 
 
 @torch.no_grad()
-def bandwidth(
+def choose_variance(
     x: Tensor,  # (*B, N, d)
-    rule: BandwidthRule = "median",
+    rule: VarianceRule = "median",
     per_dimension: bool = True,
     layout: Layout | None = None,
 ) -> Tensor:  # ()
@@ -210,7 +210,7 @@ def bandwidth(
     `kermix.errors.DegenerateDataWarning`.
 
     Example:
-        >>> bandwidth(torch.tensor([[0.0], [1.0], [2.0], [2.0]]))
+        >>> choose_variance(torch.tensor([[0.0], [1.0], [2.0], [2.0]]))
         tensor(0.5000)
     """
     check_option("rule", rule, ("median", "silverman"))
@@ -256,7 +256,7 @@ def variance_grid(
         >>> [round(v, 3) for v in variance_grid(torch.linspace(0, 1, 101)[:, None], 3)]
         [0.002, 0.006, 0.023]
     """
-    coarse = float(bandwidth(points, layout=layout)) / 2
+    coarse = float(choose_variance(points, layout=layout)) / 2
     seen = points[symmetric_subset(points, BANDWIDTH_SUBSAMPLE)]
     rank = math.ceil(math.sqrt(len(seen)))
     squares = squared_distances(seen, seen, True, layout)
