@@ -307,8 +307,8 @@ def large_costs(folder):
         found[f"svd, {method}"] = slopes(
             lambda x, y, m=method: km.svd_cost(x, y, 0.3, method=m), x, y
         )
-    value, info = km.svd_cost.with_info(
-        normal(5000, 2, seed=3), normal(4500, 2, seed=4), 1.0, normalized=True
+    value, info = km.svd_cost(
+        normal(5000, 2, seed=3), normal(4500, 2, seed=4), 1.0, normalized=True, return_info=True
     )
     found["svd of many"] = {"value": value, "method": info.method}
     return found
@@ -336,7 +336,7 @@ def kernels(folder):
     found = {"gram": matrix, "gram of several": km.gram(x, y, [0.2, 2.0])}
     for rule in ("median", "silverman"):
         for divided in (True, False):
-            found[f"{rule}, {divided}"] = km.bandwidth(x, rule, divided)
+            found[f"{rule}, {divided}"] = km.choose_variance(x, rule, divided)
     for method in ("svd", "auto"):
         found[f"nuclear norm, {method}"] = slopes(
             lambda m, how=method: km.nuclear_norm(m, how), matrix
@@ -414,7 +414,7 @@ def sketches(folder):
             numbers[f"{cost_name} to points"] = slopes(
                 lambda y, c=cost, s=first: c(s, y, log=True, normalized=True), other[:40]
             )
-        _, info = km.svd_cost.with_info(first, second, normalized=True)
+        _, info = km.svd_cost(first, second, normalized=True, return_info=True)
         numbers["bound"] = info.error_bound
         found[name] = numbers
     return found

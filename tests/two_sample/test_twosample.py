@@ -73,7 +73,7 @@ def test_power_where_the_median_heuristic_has_none():
         generator = torch.Generator().manual_seed(seed)
         x, y = four_gaussians(300, 1.0, generator), four_gaussians(300, 0.5, generator)
         svd += km.two_sample_test(x, y, "svd", permutations=39).pvalue <= 0.05
-        v = float(km.bandwidth(torch.cat([x, y])))
+        v = float(km.choose_variance(torch.cat([x, y])))
         median += km.two_sample_test(x, y, "mmd", v, permutations=39).pvalue <= 0.05
     assert svd >= 3
     assert median <= 1

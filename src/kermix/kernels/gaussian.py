@@ -16,16 +16,16 @@ from kermix.kernels.distances import Layout, squared_distances
 from kermix.kernels.subsets import symmetric_subset
 
 __all__ = [
-    "BandwidthRule",
     "GaussianKernel",
     "KernelTerms",
     "Numbers",
     "Variance",
+    "VarianceRule",
     "as_kernel",
-    "bandwidth",
+    "choose_variance",
 ]
 
-BandwidthRule: TypeAlias = Literal["median", "silverman"]
+VarianceRule: TypeAlias = Literal["median", "silverman"]
 Scalar: TypeAlias = float | Tensor
 Numbers: TypeAlias = tuple[float, ...] | Tensor
 Variance: TypeAlias = float | Sequence[float] | Tensor
@@ -173,7 +173,7 @@ class GaussianKernel:
         )
 
 
-def as_kernel(v: "GaussianKernel | Variance | BandwidthRule", x: Tensor) -> GaussianKernel:
+def as_kernel(v: "GaussianKernel | Variance | VarianceRule", x: Tensor) -> GaussianKernel:
     """Turn what a user may give as `v` into a kernel; a rule's name is applied to the data `x`.
 
     A tensor of several variances is refused: it could be meant for the points one by one.
@@ -188,13 +188,13 @@ def as_kernel(v: "GaussianKernel | Variance | BandwidthRule", x: Tensor) -> Gaus
                 "or one variance for each point. For the average use km.GaussianKernel(v), or a "
                 "list of numbers; Gaussians of different variances are a km.GaussianMixture."
             )
-    return GaussianKernel(bandwidth(x, v) if isinstance(v, str) else v)
+    return GaussianKernel(choose_variance(x, v) if isinstance(v, str) else v)
 
 
 @torch.no_grad()
-def bandwidth(
+def choose_variance(
     x: Tensor,  # (*B, N, d)
-    rule: BandwidthRule = "median",
+    rule: VarianceRule = "median",
     per_dimension: bool = True,
     layout: Layout | None = None,
 ) -> Tensor:  # ()
@@ -209,7 +209,7 @@ def bandwidth(
     `kermix.errors.DegenerateDataWarning`.
 
     Example:
-        >>> bandwidth(torch.tensor([[0.0], [1.0], [2.0], [2.0]]))
+        >>> choose_variance(torch.tensor([[0.0], [1.0], [2.0], [2.0]]))
         tensor(0.5000)
     """
     check_option("rule", rule, ("median", "silverman"))

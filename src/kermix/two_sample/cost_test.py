@@ -15,7 +15,7 @@ from torch import Tensor
 from kermix.checks import check_option, check_pair, check_weights
 from kermix.errors import OptionError, ShapeError, WeightError
 from kermix.kernels.distances import Layout, squared_distances
-from kermix.kernels.gaussian import GaussianKernel, bandwidth
+from kermix.kernels.gaussian import GaussianKernel, choose_variance
 from kermix.kernels.mixed import mixed_kernel
 from kermix.kernels.others import AnyKernel, PointKernel, as_point_kernel
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
@@ -399,7 +399,7 @@ def variance_grid(
         >>> [round(v, 3) for v in variance_grid(torch.linspace(0, 1, 101)[:, None], 3)]
         [0.002, 0.006, 0.023]
     """
-    coarse = float(bandwidth(points, layout=layout)) / 2
+    coarse = float(choose_variance(points, layout=layout)) / 2
     seen = points[symmetric_subset(points, GRID_POINTS)]
     rank = math.ceil(math.sqrt(len(seen)))
     squares = squared_distances(seen, seen, True, layout)

@@ -91,7 +91,7 @@ def compare_sketches(x: Any, y: Any, level: float = 0.05) -> Comparison:
     }
     for name, cost in costs.items():
         value = float(cost(x, y, None))
-        normalized, info = cost.with_info(x, y, None, normalized=True)
+        normalized, info = cost(x, y, None, normalized=True, return_info=True)
         bound = getattr(info, "error_bound", None)
         error = None if bound is None else float(bound)
         if error is not None and not 2 * error <= max(1 - float(normalized), WIDEST):
@@ -174,7 +174,7 @@ def drift(sketches: Sequence[Sketch], names: Sequence[str]) -> Drift:
 
 
 def _step(sketch: Sketch, earlier: Sketch, name: str) -> tuple[DriftStep, str | None]:
-    value, info = svd_cost.with_info(sketch, earlier, None, normalized=True)
+    value, info = svd_cost(sketch, earlier, None, normalized=True, return_info=True)
     bound = None if info.error_bound is None else float(info.error_bound)
     test = mean_test(sketch, earlier)
     bures = _bures(sketch, earlier)
