@@ -349,7 +349,7 @@ if TYPE_CHECKING:
     from kermix.tables.runs.table_page import conditionals_figure, conditionals_of, strongest_pairs
     from kermix.tables.runs.table_quality import detection_score, grouped, judge_samples
     from kermix.tables.runs.table_run import TableRun
-    from kermix.tables.runs.target_run import TargetRun, begin_target_fit, split_for_target
+    from kermix.tables.runs.target_fit import split_for_target
     from kermix.tables.runs.training_data import TableData, form_of, look_at_large, look_through
     from kermix.tables.sketch_sampling import typed_sample
     from kermix.training.build import Split, build_model, build_trainer
