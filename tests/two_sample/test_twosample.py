@@ -159,7 +159,7 @@ def test_features_of_many_points_are_those_of_sketches(kernel):
     if isinstance(kernel, GaussianKernel):
         whole = NystromFeatures(pooled.anchors, GaussianKernel(0.3))(points)
         leading = torch.linalg.eigvalsh(whole.T @ whole / len(points))[-len(pooled.moments) :]
-        assert_close(pooled.moments, leading, rtol=1e-9, atol=1e-12)
+        assert_close(pooled.moments, leading, rtol=1e-6, atol=1e-10)
 
 
 def test_the_bures_form_is_its_sum_over_pairs_of_features():

@@ -13,8 +13,8 @@ from kermix.errors import OptionError
 from kermix.tables.compare.compare import COUNTED_ONCE, compare
 from kermix.tables.compare.verdict import ColumnVerdict
 from kermix.tables.drift.periods import Periods, read_periods
-from kermix.two_sample.aggregate import permutations_for, shift_found
-from kermix.two_sample.permutation import smallest_pvalue
+from kermix.two_sample.aggregate import shift_found
+from kermix.two_sample.permutation import permutations_for, smallest_pvalue
 
 __all__ = ["PERIOD_HEADS", "PeriodDrift", "PeriodVerdict", "drift_over_time", "holm"]
 
