@@ -43,7 +43,19 @@ class Column:
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file, how it is written, and what is in it; None if it has to be refused."""
+    """A file, how it is written, and what is in it.
+
+    Attributes:
+        name: Of the file.
+        content: Its bytes.
+        delimiter: Between cells.
+        encoding: As Python calls it.
+        trait: Its fault or peculiarity, or "plain".
+        names: Of its columns.
+        columns: What is in it; None if it has to be refused.
+        cells: Its rows as they are written.
+        options: Those that a reader is given.
+    """
 
     name: str
     content: bytes
@@ -52,6 +64,7 @@ class TextFile:
     trait: str
     names: list[str]
     columns: list[Column] | None
+    cells: list[list[str]]
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -329,7 +342,9 @@ def _file(rng: np.random.Generator, k: int, trait: str) -> TextFile:
     packers = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}
     ending = ".tsv" if delimiter == "\t" and rng.random() < 0.5 else ".csv"
     name = f"{k:04d}{ending}{packed}"
-    return TextFile(name, packers[packed](content), delimiter, encoding, trait, names, wanted)
+    return TextFile(
+        name, packers[packed](content), delimiter, encoding, trait, names, wanted, rows
+    )
 
 
 def _without_na(column: Column) -> Column:

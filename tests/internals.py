@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import kermix.costs.losses as losses_module
     import kermix.data.images.image_cache as image_cache_module
     import kermix.data.images.labelled as labelled_module
+    import kermix.data.readers.common as common_module
     import kermix.data.readers.delimited as delimited_module
     import kermix.data.readers.formats as formats_module
     import kermix.data.writing as writing_module

@@ -247,7 +247,7 @@ def test_errors_on_workers_name_the_file_and_the_worker(cluster, monkeypatch, tm
         (tmp_path / f"{k}.csv").write_text("a,b\n" + "1.0,2.5\n2.0,3.5\n" * 50)
     sketch = km.sketch_files(tmp_path / "0.csv", rank=2, variance=1.0)
     (tmp_path / "3.csv").write_text("a,b\n" + "1.0,2.5\n" * 50 + "1.0,inf\n")
-    with pytest.raises(TableError, match=r"3\.csv, row 52, column b: .*on worker tcp://"):
+    with pytest.raises(TableError, match=r"3\.csv, line 52, column b: .*on worker tcp://"):
         km.sketch_files(
             tmp_path, landmarks_from=sketch, engine="dask", scheduler=cluster.scheduler_address
         )
