@@ -15,10 +15,10 @@ from cases import COSTS, RIDGED, normal, uniform
 from internals import (
     MatrixStatistics,
     MomentStatistics,
+    Numerics,
+    PointStatistics,
     Ranks,
     RankStatistics,
-    SamplePair,
-    SampleStatistics,
     ScaledGram,
     WeightedInnerProducts,
     WeightedMoments,
@@ -74,7 +74,7 @@ def test_residuals_mixed_by_an_invertible_matrix(form, mixed, n, k, seed):
 
 
 def dense(x, y, a, b, ridge):
-    return SampleStatistics(SamplePair(x, y, V, a, b), torch.float64, ridge)
+    return PointStatistics(x, y, V, (a, b), Numerics(ridge=ridge))
 
 
 def matrices(x, y, a, b, ridge):
