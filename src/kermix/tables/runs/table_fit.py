@@ -21,7 +21,8 @@ from kermix.environment import is_rank
 from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
 from kermix.runs.run import KEPT, Start
-from kermix.tables.model.table_settings import TableModelSettings, table_split
+from kermix.tables.model.table_settings import TableModelSettings
+from kermix.tables.model.training_rows import table_split
 from kermix.tables.runs.table_mixture import has_densities
 from kermix.tables.runs.table_run import TableRun
 from kermix.tables.runs.training_data import (

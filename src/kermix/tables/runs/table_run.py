@@ -25,8 +25,9 @@ from kermix.runs.provenance import write_json
 from kermix.runs.run import Numbers, Outcome, Start, has_folder
 from kermix.tables.model.conditioning import place_of
 from kermix.tables.model.layout import TableLayout
-from kermix.tables.model.table_settings import TableModelSettings, check_table_shares, table_split
+from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
+from kermix.tables.model.training_rows import table_split
 from kermix.tables.runs.answers import TrainedTable
 from kermix.tables.runs.table_mixture import TableMixture, rivals
 from kermix.tables.runs.table_page import conditionals_of, write_table_report
@@ -172,7 +173,7 @@ class TableRun(TrainedTable):
         start.check_device()
         if not start.alone:
             _, train = table_split(data.rows, settings)
-            check_table_shares(settings, len(train), start.devices * start.nodes)
+            settings.check_shares(len(train), start.devices * start.nodes)
         main = has_folder(start.devices, start.nodes)
         run = cls.begin(
             folder,
