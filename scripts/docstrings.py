@@ -11,7 +11,7 @@ from kermix.settings import Settings
 
 
 class Docstrings(griffe.Extension):
-    """Examples are code, and a cost returns its value alone; `with_info` returns more."""
+    """Examples are code, and a cost takes `return_info` beside what its definition shows."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Adapt one object."""
@@ -25,7 +25,15 @@ class Docstrings(griffe.Extension):
         if isinstance(obj, griffe.Function) and any(
             d.callable_path.endswith("informative") for d in obj.decorators
         ):
-            obj.returns = "Tensor"
+            obj.returns = "Tensor | tuple[Tensor, Info]"
+            obj.parameters.add(
+                griffe.Parameter(
+                    "return_info",
+                    annotation="bool",
+                    kind=griffe.ParameterKind.keyword_only,
+                    default="False",
+                )
+            )
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Take types without what is said of them, before signatures are made of them."""
