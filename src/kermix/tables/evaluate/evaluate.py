@@ -47,8 +47,8 @@ from kermix.tables.evaluate.sample_scores import (
     spectral_scores,
 )
 from kermix.tables.evaluate.table_scores import TableScores, table_scores
-from kermix.two_sample.aggregate import permutations_for
 from kermix.two_sample.mean_test import mean_test
+from kermix.two_sample.permutation import permutations_for
 
 __all__ = ["evaluate", "evaluate_sketches"]
 
