@@ -76,7 +76,7 @@ def verdicts(case: CertificateCase) -> Iterator[Verdict]:
         for normalized in (True, False):
             if name == "svd" and not normalized and reference.weighted:
                 continue
-            value, info = cost.with_info(*sides, normalized=normalized, **options[name])
+            value, info = cost(*sides, normalized=normalized, **options[name], return_info=True)
             assert info.error_bound is not None
             ridge = 0.0 if info.ridge is None else float(info.ridge)
             truth = reference.cost(name, normalized, ridge)
@@ -89,8 +89,8 @@ def _polar(case: CertificateCase, reference: "_Reference") -> Iterator[Verdict]:
     """The nuclear norm of a matrix, by matrix products alone."""
     matrix = torch.from_numpy(reference.cross.astype(np.float64)).to(case.x.dtype)
     tolerance = max(case.tolerance, 1e-6) if matrix.dtype == torch.float32 else case.tolerance**2
-    value, info = km.nuclear_norm.with_info(
-        matrix, method="polar", tolerance=max(tolerance, 1e-13)
+    value, info = km.nuclear_norm(
+        matrix, method="polar", tolerance=max(tolerance, 1e-13), return_info=True
     )
     truth = float(np.linalg.svd(matrix.double().numpy(), compute_uv=False).sum())
     assert info.error_bound is not None

@@ -73,7 +73,7 @@ def _million(quick: bool) -> list[dict[str, Any]]:
     rows = 20_000 if quick else 1_000_000
     x = clusters(rows, CLUSTERS, DIMENSION, 0, dtype=torch.float32)
     used, start = _processor_seconds(), time.perf_counter()
-    value, info = km.vendi.with_info(x, MILLION_VARIANCE, rank=MILLION_RANK)
+    value, info = km.vendi(x, MILLION_VARIANCE, rank=MILLION_RANK, return_info=True)
     seconds, used = time.perf_counter() - start, _processor_seconds() - used
     assert info.error_bound is not None
     return [{
@@ -109,7 +109,7 @@ def _rank_needed(quick: bool) -> list[dict[str, Any]]:
 
 
 def _relative_error(x: Tensor, rank: int) -> float:
-    value, info = km.vendi.with_info(x, MILLION_VARIANCE, rank=rank)
+    value, info = km.vendi(x, MILLION_VARIANCE, rank=rank, return_info=True)
     assert info.error_bound is not None
     return float(info.error_bound / value)
 
@@ -171,9 +171,9 @@ def _bounds(quick: bool) -> list[dict[str, Any]]:
         exact = dict(zip(("vendi", "rke"), _exact(x, v), strict=True))
         exact["fidelity"] = _exact_fidelity(x, y, v)
         for name, (value, info) in (
-            ("vendi", km.vendi.with_info(one)),
-            ("rke", km.rke.with_info(one)),
-            ("fidelity", km.svd_cost.with_info(one, two, normalized=True)),
+            ("vendi", km.vendi(one, return_info=True)),
+            ("rke", km.rke(one, return_info=True)),
+            ("fidelity", km.svd_cost(one, two, normalized=True, return_info=True)),
         ):
             error, bound = abs(float(value) - exact[name]), float(info.error_bound)  # type: ignore[arg-type]
             broken[name] += bool(error > bound * (1 + 1e-9) + 1e-12)

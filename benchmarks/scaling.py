@@ -95,7 +95,7 @@ def _step(ranks: Ranks, problem: Problem, strategy: str, repeats: int) -> dict[s
     def step() -> None:
         nonlocal sent
         centres.grad = None
-        value, info = loss.with_info(mine, centres)
+        value, info = loss(mine, centres, return_info=True)
         value.backward()
         sent = info.ranks.payload
 

@@ -122,7 +122,7 @@ batches.
 from kermix.distributed.loss import DistributedLoss
 
 loss = DistributedLoss(km.SVDLoss(0.01))  # strategy="auto", "gather", "shard" or "moments"
-value, info = loss.with_info(x, y)  # rows of this rank; info.strategy: what was chosen
+value, info = loss(x, y, return_info=True)  # rows of this rank; info.strategy: what was chosen
 ```
 
 After the backward pass the *mean over ranks* of the gradients, which DistributedDataParallel

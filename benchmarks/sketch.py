@@ -46,7 +46,7 @@ def _row(n: int, dense: bool) -> dict[str, Any]:
         features = km.nystrom_features(pooled, V, rank=RANK, tolerance=1e-6)
         a, b = km.Sketch(features).update(x), km.Sketch(features).update(y)
         for name, cost in COSTS.items():
-            value, info = cost.with_info(a, b, normalized=True)
+            value, info = cost(a, b, normalized=True, return_info=True)
             results[name] = float(value)
             if info.error_bound is not None:
                 results[f"{name}_bound"] = float(info.error_bound)

@@ -117,7 +117,7 @@ def _plane(folder: Path, size: int, say: Say) -> list[dict[str, Any]]:
             f"{row[f'{name}_all_processes_mb']:.0f} MB")  # fmt: skip
     started = time.perf_counter()
     for name, cost in COSTS.items():
-        value, info = cost.with_info(*sketches, normalized=True)
+        value, info = cost(*sketches, normalized=True, return_info=True)
         row[name] = float(value)
         if info.error_bound is not None:
             row[f"{name}_bound"] = float(info.error_bound)

@@ -139,7 +139,7 @@ def _svd_cost(n: int, kind: str) -> dict[str, Any]:
     row: dict[str, Any] = {"what": f"N = {n}, {kind}", "v": V}
     for name, tolerance in (("", 1e-4), ("_training", TRAINING_TOLERANCE)):
         loss = km.SVDLoss(V, log=False, tolerance=tolerance)
-        value, info = km.svd_cost.with_info(x, y.detach(), V, tolerance=tolerance)
+        value, info = km.svd_cost(x, y.detach(), V, tolerance=tolerance, return_info=True)
         timing = timed(of(loss), repeats=many, warmup=6 if y.is_cuda else 1)
         row |= {
             f"ours{name}_s": timing.seconds,

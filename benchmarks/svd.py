@@ -55,7 +55,7 @@ def _value_and_gradient(n: int, d: int) -> dict[str, Any]:
     exact = km.svd_cost(
         x.double(), y.detach().double(), V, method="svd" if n <= 1000 else "polar", tolerance=1e-9
     )
-    value, info = km.svd_cost.with_info(x, y.detach(), V)
+    value, info = km.svd_cost(x, y.detach(), V, return_info=True)
     row: dict[str, Any] = {
         "N": n,
         "d": d,

@@ -40,7 +40,7 @@ for sketch in days[1:7]:
 
 distances, bounds = [], []
 for sketch in days:
-    fidelity, info = km.svd_cost.with_info(first_week, sketch, normalized=True)
+    fidelity, info = km.svd_cost(first_week, sketch, normalized=True, return_info=True)
     distances.append((2 - 2 * fidelity).clamp(min=0).sqrt().item())
     bounds.append(info.error_bound.item())
 print(f"error bound of a fidelity: {max(bounds):.1e}")

@@ -89,7 +89,9 @@ def added() -> bool:
 
 def certified() -> bool:
     """An approximate value says how wrong it can be, and is not."""
-    value, info = km.svd_cost.with_info(x, y, 0.1, method="sketch", rank=10, normalized=True)
+    value, info = km.svd_cost(
+        x, y, 0.1, method="sketch", rank=10, normalized=True, return_info=True
+    )
     return abs(value - km.svd_cost(x, y, 0.1, normalized=True)) <= info.error_bound
 
 

@@ -7,7 +7,7 @@ import griffe
 
 
 class Docstrings(griffe.Extension):
-    """Examples are code, and a cost returns its value alone; `with_info` returns more."""
+    """Examples are code, and a cost takes `return_info` beside what its definition shows."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Adapt one object."""
@@ -18,4 +18,12 @@ class Docstrings(griffe.Extension):
         if isinstance(obj, griffe.Function) and any(
             d.callable_path.endswith("informative") for d in obj.decorators
         ):
-            obj.returns = "Tensor"
+            obj.returns = "Tensor | tuple[Tensor, Info]"
+            obj.parameters.add(
+                griffe.Parameter(
+                    "return_info",
+                    annotation="bool",
+                    kind=griffe.ParameterKind.keyword_only,
+                    default="False",
+                )
+            )

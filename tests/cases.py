@@ -39,14 +39,6 @@ def ridged(name, ridge):
     return {"ridge": ridge} if name in RIDGED else {}
 
 
-def with_info(name, *args, **keywords):
-    """A cost and how it was computed: the one place that knows how to ask."""
-    cost = COSTS[name]
-    if isinstance(cost, partial):
-        return cost.func.with_info(*args, **cost.keywords, **keywords)
-    return cost.with_info(*args, **keywords)
-
-
 def outputs(name):
     """The keywords that ask for each number a cost can give."""
     plain = [{}, {"log": True}]

@@ -168,7 +168,18 @@ def machine():
         "numpy": np.__version__,
         "machine": platform.machine(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "processor": _processor(),
     }
+
+
+def _processor():
+    """Vendor, family and model: with the same instructions, MKL takes another way on each."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    pairs = [re.split(r"\s*:\s*", line, maxsplit=1) for line in lines if ":" in line]
+    facts = dict(reversed(pairs))  # of the first core
+    known = [facts[name] for name in ("vendor_id", "cpu family", "model") if name in facts]
+    return " ".join(known) or platform.processor()
 
 
 # ---- Inputs -----------------------------------------------------------------------------------
@@ -297,8 +308,8 @@ def large_costs(folder):
         found[f"svd, {method}"] = slopes(
             lambda x, y, m=method: km.svd_cost(x, y, 0.3, method=m), x, y
         )
-    value, info = km.svd_cost.with_info(
-        normal(5000, 2, seed=3), normal(4500, 2, seed=4), 1.0, normalized=True
+    value, info = km.svd_cost(
+        normal(5000, 2, seed=3), normal(4500, 2, seed=4), 1.0, normalized=True, return_info=True
     )
     found["svd of many"] = {"value": value, "method": info.method}
     return found
@@ -326,7 +337,7 @@ def kernels(folder):
     found = {"gram": matrix, "gram of several": km.gram(x, y, [0.2, 2.0])}
     for rule in ("median", "silverman"):
         for divided in (True, False):
-            found[f"{rule}, {divided}"] = km.bandwidth(x, rule, divided)
+            found[f"{rule}, {divided}"] = km.choose_variance(x, rule, divided)
     for method in ("svd", "auto"):
         found[f"nuclear norm, {method}"] = slopes(
             lambda m, how=method: km.nuclear_norm(m, how), matrix
@@ -404,7 +415,7 @@ def sketches(folder):
             numbers[f"{cost_name} to points"] = slopes(
                 lambda y, c=cost, s=first: c(s, y, log=True, normalized=True), other[:40]
             )
-        _, info = km.svd_cost.with_info(first, second, normalized=True)
+        _, info = km.svd_cost(first, second, normalized=True, return_info=True)
         numbers["bound"] = info.error_bound
         found[name] = numbers
     return found

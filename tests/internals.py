@@ -187,7 +187,7 @@ if TYPE_CHECKING:
         train_on_synthetic,
     )
     from kermix.kernels.distances import Layout, attraction, squared_distances
-    from kermix.kernels.gaussian import as_kernel
+    from kermix.kernels.gaussian import as_kernel, variance_grid
     from kermix.kernels.gram import ScaledGram, scaled_gram
     from kermix.kernels.means import log_kernel_means
     from kermix.kernels.mixed import MixedKernel, mismatch_of, mixed_kernel
@@ -351,7 +351,7 @@ if TYPE_CHECKING:
     from kermix.tables.runs.table_page import conditionals_figure, conditionals_of, strongest_pairs
     from kermix.tables.runs.table_quality import detection_score, grouped, judge_samples
     from kermix.tables.runs.table_run import TableRun
-    from kermix.tables.runs.target_run import TargetRun, begin_target_fit, split_for_target
+    from kermix.tables.runs.target_fit import split_for_target
     from kermix.tables.runs.training_data import TableData, form_of, look_at_large, look_through
     from kermix.tables.sketch_sampling import typed_sample
     from kermix.training.build import Split, build_model, build_trainer
@@ -387,7 +387,7 @@ if TYPE_CHECKING:
     from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
     from kermix.training.settings import FitSettings
     from kermix.two_sample.aggregate import aggregate_rows, aggregate_test
-    from kermix.two_sample.blocks import Blocks, energy_of_blocks, line_energy, random_directions
+    from kermix.two_sample.blocks import energy_of_blocks, line_energy, random_directions
     from kermix.two_sample.classifier_test import auc, tell_apart
     from kermix.two_sample.column_scores import (
         ColumnPlace,
@@ -399,7 +399,6 @@ if TYPE_CHECKING:
         places_of_names,
     )
     from kermix.two_sample.cost_test import COSTS as cost_test_COSTS
-    from kermix.two_sample.cost_test import GRID_POINTS, variance_grid
     from kermix.two_sample.error_bars import (
         groups,
         halves,
@@ -410,24 +409,26 @@ if TYPE_CHECKING:
     from kermix.two_sample.evidence import (
         _in_own_margins,
         column_evidence,
-        corrected_pvalues,
-        evidence,
-        mean_evidence,
         pairs_to_look_at,
-        ranked_rows,
-        settled,
     )
     from kermix.two_sample.kernel_family import Kernels, kernel_members
     from kermix.two_sample.mean_test import FEWEST_ROWS, mean_test
     from kermix.two_sample.permutation import (
-        Units,
-        labellings,
+        Blocks,
+        ExchangeableUnits,
+        cauchy_combination,
+        corrected_pvalues,
+        evidence,
+        labelings,
+        mean_evidence,
         own_generator,
         pvalues,
+        random_labelings,
+        ranked_rows,
+        round_to_significant,
         smallest_pvalue,
         tied,
     )
-    from kermix.two_sample.permutation import combined as permutation_combined
     from kermix.two_sample.statistics import EXACT_UP_TO as statistics_EXACT_UP_TO
     from kermix.two_sample.statistics import (
         TILE,

@@ -119,7 +119,7 @@ def gradients():
                     parts = [None if t is None else t[s]
                              for t, s in zip(whole, (a, b, a, b), strict=True)]  # fmt: skip
                     mine = _leaves(parts)
-                    value, info = many.with_info(*mine)
+                    value, info = many(*mine, return_info=True)
                     value.backward()
                     assert info.strategy == strategy
                     assert info.rows_x == rows_x
@@ -182,7 +182,7 @@ def polar():
         rows = shares(n, ranks.size), shares(k, ranks.size)
         parts = [slice_of(r, ranks.rank) for r in rows]
         mine = _leaves([x[parts[0]], y[parts[1]]])
-        value, info = many.with_info(*mine)
+        value, info = many(*mine, return_info=True)
         value.backward()
         assert float(info.error_bound) < 1e-10
         found = [t.grad / ranks.size for t in mine]
@@ -241,7 +241,7 @@ def traffic():
                 x, y = normal(size, 3, seed=1), normal(size // 2, 3, seed=2)
                 parts = [slice_of(shares(len(s), ranks.size), ranks.rank) for s in (x, y)]
                 mine = y[parts[1]].clone().requires_grad_()
-                value, info = many.with_info(x[parts[0]], mine)
+                value, info = many(x[parts[0]], mine, return_info=True)
                 value.backward()
                 sent.append(info.ranks.payload)
             counted[f"{cost} {strategy}"] = sent
@@ -253,16 +253,18 @@ def automatic():
     ranks, chosen = Ranks(), {}
     few, many = normal(20, 2, seed=1), normal(3000 // ranks.size, 2, seed=ranks.rank)
     loss = DistributedLoss(km.SVDLoss(0.3))
-    chosen["few"] = loss.with_info(few, few)[1].strategy
-    chosen["many"] = loss.with_info(many, many[:200])[1].strategy
+    chosen["few"] = loss(few, few, return_info=True)[1].strategy
+    chosen["many"] = loss(many, many[:200], return_info=True)[1].strategy
     features = km.nystrom_features(few, 0.3, rank=8)
     sketch = km.Sketch(features).update(few)
-    value, info = DistributedLoss(km.SVDLoss()).with_info(sketch, few)
+    value, info = DistributedLoss(km.SVDLoss())(sketch, few, return_info=True)
     chosen["sketch"] = info.strategy
     everybody = torch.cat([few] * ranks.size)
     chosen["sketch error"] = float((value - km.SVDLoss()(sketch, everybody)).abs())
     # Landmarks are chosen among the points of all ranks; the bound holds.
-    value, info = DistributedLoss(km.SVDLoss(0.3, log=False), "moments").with_info(few, few + 0.2)
+    value, info = DistributedLoss(km.SVDLoss(0.3, log=False), "moments")(
+        few, few + 0.2, return_info=True
+    )
     exact = km.SVDLoss(0.3, log=False)(everybody, everybody + 0.2)
     chosen["bound holds"] = bool((value - exact).abs() <= info.error_bound)
     return chosen

@@ -65,7 +65,7 @@ def sketch(case: Case) -> None:
         residual = float(left_out)
         case.holds(residual >= 0, "wrong value", f"residual {residual}")
     other = km.Sketch(features).update(pair.y) if side == "sketch" else pair.y
-    value, info = function.with_info(first, other, normalized=True)
+    value, info = function(first, other, normalized=True, return_info=True)
     case.finite(value)
     if not fourier:
         case.unit(value)
@@ -131,8 +131,14 @@ def large_sketch(case: Case) -> None:
     if forced and case.chance(0.5):
         options["rank"] = int(case.rng.integers(1, 200))
     try:
-        value, info = km.svd_cost.with_info(
-            pair.x, pair.y, pair.kernel.argument, normalized=True, **options, **pair.weights()
+        value, info = km.svd_cost(
+            pair.x,
+            pair.y,
+            pair.kernel.argument,
+            normalized=True,
+            **options,
+            **pair.weights(),
+            return_info=True,
         )
     except km.errors.OptionError:
         return  # a sketch that does not reach the tolerance says so

@@ -12,7 +12,7 @@ from benchmarks.fuzz.inputs import draw_pair
 from benchmarks.fuzz.references import log_kernel, squared_distances
 from kermix.paper import generation as ablations
 
-__all__ = ["bandwidth", "best_weights", "decompose", "gram", "nuclear_norm"]
+__all__ = ["best_weights", "choose_variance", "decompose", "gram", "nuclear_norm"]
 
 
 def gram(case: Case) -> None:
@@ -49,13 +49,13 @@ def gram(case: Case) -> None:
     case.holds((same.diagonal() == 1).all(), "wrong value", "the diagonal is not 1")
 
 
-def bandwidth(case: Case) -> None:
+def choose_variance(case: Case) -> None:
     """Both rules, also for data without a scale."""
-    case.function = "bandwidth"
+    case.function = "choose_variance"
     pair = draw_pair(case, weighted=False, batches=False)
     rule, per_dimension = case.pick("median", "silverman"), case.chance(0.5)
     case.setting |= {"rule": rule, "per_dimension": per_dimension}
-    got = km.bandwidth(pair.x, rule, per_dimension)
+    got = km.choose_variance(pair.x, rule, per_dimension)
     x = array(pair.x)
     n, d = x.shape
     divisor = d if per_dimension else 1
@@ -98,7 +98,7 @@ def nuclear_norm(case: Case) -> None:
         matrix = matrix * 10 ** rng.uniform(-12, 0, (n, 1))
     given = torch.tensor(matrix * 10 ** rng.uniform(-12, 12)).to(dtype).requires_grad_()
     case.setting |= {"shape": matrix.shape, "style": style, "method": method, "dtype": str(dtype)}
-    value, info = km.nuclear_norm.with_info(given, method=method)
+    value, info = km.nuclear_norm(given, method=method, return_info=True)
     want = np.linalg.svd(given.detach().double().numpy(), compute_uv=False).sum()
     relative = RELATIVE[dtype] + (1e-4 if info.method == "polar" else 0)
     case.finite(value)

@@ -1,8 +1,9 @@
 """Functions that return a value and can also tell how they found it."""
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, Protocol, cast
+from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, cast, overload
 
 from torch import Tensor
 
@@ -12,7 +13,7 @@ Arguments = ParamSpec("Arguments")
 
 
 class Info(NamedTuple):
-    """How a value was computed: what `function.with_info(...)` returns beside it."""
+    """How a value was computed: what a function returns beside it with `return_info=True`."""
 
     method: str
     ridge: Tensor | None = None  # (*B,)
@@ -21,22 +22,34 @@ class Info(NamedTuple):
 
 
 class Informative(Protocol[Arguments]):
-    """A function of tensors: called, it gives its value; `with_info` takes the same arguments."""
+    """A function of tensors that takes `return_info` beside its own arguments."""
 
-    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
-        """The value, of the batch shape of the arguments."""
+    @overload
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor: ...
 
-    def with_info(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> tuple[Tensor, Info]:
-        """The value, and how it was computed."""
+    @overload
+    def __call__(
+        self, *args: Any, return_info: Literal[True], **kwargs: Any
+    ) -> tuple[Tensor, Info]: ...
 
 
 def informative(compute: Callable[Arguments, tuple[Tensor, Info]]) -> Informative[Arguments]:
-    """Make a function that returns value and info into one that returns the value."""
+    """Let a function that finds value and info return the value, or both with `return_info`."""
 
     @functools.wraps(compute)
-    def value(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
-        return compute(*args, **kwargs)[0]
+    def value(*args: Any, return_info: bool = False, **kwargs: Any) -> Any:
+        found = compute(*args, **kwargs)
+        return found if return_info else found[0]
 
-    value.__annotations__ = {**compute.__annotations__, "return": Tensor}
-    value.with_info = compute  # type: ignore[attr-defined]
+    signature = inspect.signature(compute)
+    asked = inspect.Parameter(
+        "return_info", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
+    )
+    value.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), asked],
+        return_annotation=Tensor | tuple[Tensor, Info],
+    )
+    value.__annotations__ = {
+        **compute.__annotations__, "return_info": bool, "return": Tensor | tuple[Tensor, Info]
+    }  # fmt: skip
     return cast("Informative[Arguments]", value)

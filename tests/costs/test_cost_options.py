@@ -1,11 +1,14 @@
 """Precision, ridge, method and memory: how a cost is computed must not change what it is."""
 
+import inspect
+
 import pytest
 import torch
 from torch.testing import assert_close
 
+import kermix as km
 import tolerances
-from cases import COSTS, DTYPES, RIDGED, normal, outputs, samples, uniform, with_info
+from cases import COSTS, DTYPES, RIDGED, normal, outputs, samples, uniform
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -32,14 +35,14 @@ def test_autocast_is_switched_off_inside(name):
 @pytest.mark.parametrize("name", COSTS)
 def test_info(name, dtype):
     x, y = normal(2, 6, 3, seed=1, dtype=dtype), normal(2, 4, 3, seed=2, dtype=dtype)
-    value, info = with_info(name, x, y, 1.0)
+    value, info = COSTS[name](x, y, 1.0, return_info=True)
     assert_close(value, COSTS[name](x, y, 1.0), rtol=0, atol=0)
     if name not in RIDGED:
         assert info.ridge is None
         return
     assert info.ridge.shape == (2,)
     assert (info.ridge > 0).all()
-    _, info = with_info(name, x, y, 1.0, ridge=0.01)
+    _, info = COSTS[name](x, y, 1.0, ridge=0.01, return_info=True)
     assert_close(
         info.ridge.double(), torch.full((2,), 0.01, dtype=torch.float64), rtol=1e-6, atol=0
     )
@@ -50,7 +53,7 @@ def test_info(name, dtype):
 def test_ridge_is_raised_only_where_it_has_to_be(name, dtype):
     x = 10 * normal(5, 2, seed=1, dtype=dtype)
     y = torch.stack([x[:4] + 0.1, torch.ones(4, 2, dtype=dtype)])
-    value, info = with_info(name, x, y, 0.1, ridge=0.0)
+    value, info = COSTS[name](x, y, 0.1, ridge=0.0, return_info=True)
     assert info.ridge[0] == 0
     assert info.ridge[1] > 0
     assert torch.isfinite(value).all()
@@ -59,9 +62,9 @@ def test_ridge_is_raised_only_where_it_has_to_be(name, dtype):
 
 def test_method_can_be_asked_for():
     x, y = samples("near", 7, 5, 2, 1.0)
-    value, info = with_info("svd", x, y, 1.0, method="svd")
+    value, info = COSTS["svd"](x, y, 1.0, method="svd", return_info=True)
     assert info.method == "svd"
-    auto, info = with_info("svd", x, y, 1.0, method="auto")
+    auto, info = COSTS["svd"](x, y, 1.0, method="auto", return_info=True)
     assert info.method != "auto"
     assert_close(auto, value, **tolerances.value(torch.float64))
 
@@ -77,3 +80,12 @@ def test_chunks(name, chunk):
         results.append([value, *torch.autograd.grad(value.sum(), inputs)])
     for whole, tiled in zip(*results, strict=True):
         assert_close(tiled, whole, **tolerances.same(torch.float64))
+
+
+@pytest.mark.parametrize(
+    "function", [km.svd_cost, km.nuclear_norm, km.vendi], ids=lambda f: f.__name__
+)
+def test_return_info_is_an_argument_that_help_shows(function):
+    assert inspect.signature(function).parameters["return_info"].default is False
+    with pytest.raises(TypeError, match="return_information"):
+        function(torch.ones(2, 2), return_information=True)

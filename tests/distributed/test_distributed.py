@@ -89,12 +89,12 @@ def test_one_rank_that_fails_ends_all_within_seconds(how, error, text):
 def test_many_points_take_moments_if_these_are_certified(monkeypatch):
     monkeypatch.setitem(costs.SKETCH_ABOVE, "cpu", 50)
     x, y = normal(90, 2, seed=1), normal(80, 2, seed=2) + 0.2
-    value, info = DistributedLoss(km.SVDLoss(1.0)).with_info(x, y)
+    value, info = DistributedLoss(km.SVDLoss(1.0))(x, y, return_info=True)
     assert info.strategy == "moments"
     assert info.rank < 80
     exact = km.SVDLoss(1.0, method="svd")(x, y)
     assert abs(float(value - exact)) < 1e-4
-    value, info = DistributedLoss(km.SVDLoss(1e-4), rank=16).with_info(x, y)
+    value, info = DistributedLoss(km.SVDLoss(1e-4), rank=16)(x, y, return_info=True)
     assert info.strategy == "shard"
     torch.testing.assert_close(value, km.SVDLoss(1e-4, method="svd")(x, y))
 
@@ -105,7 +105,7 @@ def test_any_module_can_be_gathered_for_but_not_sharded():
             return energy_distance(x, y, weights_y=weights_y)
 
     x, y = normal(9, 2, seed=1), normal(8, 2, seed=2)
-    value, info = DistributedLoss(Distance()).with_info(x, y)
+    value, info = DistributedLoss(Distance())(x, y, return_info=True)
     assert info.strategy == "gather"
     assert value == energy_distance(x, y)
     with pytest.raises(OptionError, match="needs a kermix loss"):

@@ -80,7 +80,7 @@ def test_bounds_hold_in_random_cases():
         points = torch.from_numpy(x)
         sketch = km.Sketch(km.nystrom_features(points, v, rank, seed=seed)).update(points)
         for score, order in ((km.vendi, 1.0), (km.rke, 2.0)):
-            value, info = score.with_info(sketch)
+            value, info = score(sketch, return_info=True)
             gap = abs(float(value) - vendi_of(matrix, order))
             assert gap <= float(info.error_bound) * (1 + 1e-9) + 1e-9, (seed, order)
             wide += float(info.error_bound) > 0.5 * float(value)
@@ -94,8 +94,13 @@ def test_bounds_hold_for_other_orders_and_weights():
         roots = np.sqrt(weights / weights.sum())
         matrix = gaussian(x, x, v) * roots[:, None] * roots
         for order in (0.5, 1.0, 4.0, math.inf):
-            value, info = km.vendi.with_info(
-                torch.from_numpy(x), v, weights=torch.from_numpy(weights), order=order, rank=rank
+            value, info = km.vendi(
+                torch.from_numpy(x),
+                v,
+                weights=torch.from_numpy(weights),
+                order=order,
+                rank=rank,
+                return_info=True,
             )
             gap = abs(float(value) - vendi_of(matrix, order))
             assert gap <= float(info.error_bound) * (1 + 1e-9) + 1e-9, (seed, order)
@@ -128,11 +133,11 @@ def test_many_samples_are_within_the_tolerance_that_was_asked_for():
     x = torch.randn(EXACT_UP_TO + 1, 2, generator=torch.Generator().manual_seed(1)).double()
     # The matrix of all is decomposed once, by NumPy.
     exact = vendi_of(gaussian(x.numpy(), x.numpy(), 0.4))
-    value, info = km.vendi.with_info(x, 0.4, tolerance=1e-3)
+    value, info = km.vendi(x, 0.4, tolerance=1e-3, return_info=True)
     assert info.method == "sketch"
     assert float(info.error_bound) <= 1e-3 * float(value)
     assert abs(float(value) - exact) <= float(info.error_bound)
-    dense, _ = km.vendi.with_info(x[:EXACT_UP_TO], 0.4)
+    dense, _ = km.vendi(x[:EXACT_UP_TO], 0.4, return_info=True)
     assert float(dense) == pytest.approx(exact, rel=0.01)
 
 
@@ -160,7 +165,7 @@ def test_other_kernels_are_normalized_and_can_be_sketched(kernel, gram):
     points = torch.from_numpy(x)
     assert float(km.vendi(points, kernel=kernel)) == pytest.approx(exact, rel=1e-9)
     for rank in (3, 4, 30):
-        value, info = km.vendi.with_info(points, kernel=kernel, rank=rank)
+        value, info = km.vendi(points, kernel=kernel, rank=rank, return_info=True)
         assert abs(float(value) - exact) <= float(info.error_bound) + 1e-9
     sketch = km.Sketch(km.kernel_features(points, kernel, rank=60)).update(points)
     assert float(km.vendi(sketch)) == pytest.approx(exact, rel=1e-5)
@@ -182,7 +187,7 @@ def test_sketches_with_the_cosine_kernel_are_exact_and_can_be_kept(tmp_path):
 def test_fourier_features_have_no_bound():
     x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     sketch = km.Sketch(km.fourier_features(2, 0.5, rank=2000)).update(x)
-    value, info = km.vendi.with_info(sketch)
+    value, info = km.vendi(sketch, return_info=True)
     assert info.error_bound is None
     assert float(value) == pytest.approx(float(km.vendi(x, 0.5)), rel=0.05)
 
@@ -218,7 +223,7 @@ def test_the_dtype_is_that_of_the_samples(dtype):
     assert float(found) == pytest.approx(float(km.vendi(x.double(), 0.5)), rel=2e-3)
     for score in (km.vendi, km.rke, km.ken):
         samples = (x, x[:9]) if score is km.ken else (x,)
-        value, info = score.with_info(*samples, 0.5)
+        value, info = score(*samples, 0.5, return_info=True)
         exact = float(score(*(s.double() for s in samples), 0.5))
         assert abs(float(value) - exact) <= float(info.error_bound)
 
@@ -250,6 +255,6 @@ def test_bad_input_is_refused_by_name():
 
 def test_one_sample_and_equal_samples_have_the_score_one():
     assert float(km.vendi(torch.ones(1, 2), 0.5)) == pytest.approx(1)
-    value, info = km.vendi.with_info(torch.ones(9, 2), 0.5, rank=3)
+    value, info = km.vendi(torch.ones(9, 2), 0.5, rank=3, return_info=True)
     assert float(value) == pytest.approx(1, rel=1e-6)
     assert float(info.error_bound) < 1e-6

@@ -50,8 +50,13 @@ def test_sketches_are_within_the_square_root_bound_of_the_exact_score():
         n, m, d = rng.integers(5, 60), rng.integers(5, 60), rng.integers(1, 4)
         x, y = rng.normal(size=(n, d)), rng.normal(size=(m, d)) + rng.uniform(0, 2)
         v, eta = float(10 ** rng.uniform(-1, 1)), float(rng.uniform(0.5, 2))
-        value, info = km.ken.with_info(
-            torch.from_numpy(x), torch.from_numpy(y), v, eta=eta, rank=int(rng.integers(2, n + m))
+        value, info = km.ken(
+            torch.from_numpy(x),
+            torch.from_numpy(y),
+            v,
+            eta=eta,
+            rank=int(rng.integers(2, n + m)),
+            return_info=True,
         )
         assert abs(float(value) - published(x, y, v, eta)) <= float(info.error_bound) + 1e-9
         finite += math.isfinite(float(info.error_bound))
@@ -80,7 +85,7 @@ def test_modes_of_equal_mass_are_told_apart():
 
 def test_nothing_is_new_in_the_same_sample():
     x, _ = draw([0.1] * 10, 500, 0)
-    value, info = km.ken.with_info(x, x, 1.0)
+    value, info = km.ken(x, x, 1.0, return_info=True)
     assert float(value) <= float(info.error_bound) < 1e-5
     assert km.novel_modes(x, x, 1.0) == ()
 

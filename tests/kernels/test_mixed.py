@@ -103,7 +103,7 @@ def test_sketches_hold_their_certificate_and_merge(numbers, tmp_path):
     halves = km.Sketch(features).update(x[:123]) + km.Sketch(features).update(x[123:])
     other = km.Sketch(features).update(y)
     assert torch.allclose(whole.sums.second, halves.sums.second, atol=1e-9)
-    found, info = km.svd_cost.with_info(whole, other, None, normalized=True)
+    found, info = km.svd_cost(whole, other, None, normalized=True, return_info=True)
     exact = km.svd_cost(x, y, kernel, normalized=True)
     assert abs(float(found - exact)) <= float(info.error_bound)
     assert float(info.error_bound) < 0.8

@@ -82,7 +82,9 @@ def test_polar_is_a_lower_bound_within_its_tolerance(dtype, tolerance):
     for seed in range(100):
         matrix = random_matrix(seed).to(dtype)
         truth = singular_sum(matrix)
-        value, info = km.nuclear_norm.with_info(matrix, method="polar", tolerance=tolerance)
+        value, info = km.nuclear_norm(
+            matrix, method="polar", tolerance=tolerance, return_info=True
+        )
         slack = rounding(matrix) * truth
         assert value.dtype == dtype
         assert info.error_bound.shape == value.shape
@@ -117,7 +119,7 @@ def test_known_values(method):
 @pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 5), (2, 3, 4)])
 def test_zero_matrix(shape, method, dtype):
     matrix = torch.zeros(shape, dtype=dtype, requires_grad=True)
-    value, info = km.nuclear_norm.with_info(matrix, method=method)
+    value, info = km.nuclear_norm(matrix, method=method, return_info=True)
     assert (value == 0).all()
     assert info.error_bound is None or (info.error_bound == 0).all()
     (gradient,) = grad(value.sum(), matrix)
@@ -145,7 +147,7 @@ def test_entries_at_the_ends_of_the_range(method, dtype):
     finfo = torch.finfo(dtype)
     matrix = uniform(54, 37, seed=1, dtype=dtype) + 0.2
     truth = singular_sum(matrix)
-    _, info = km.nuclear_norm.with_info(matrix, method=method, tolerance=1e-5)
+    _, info = km.nuclear_norm(matrix, method=method, tolerance=1e-5, return_info=True)
     bound = 2e-6 * truth if info.error_bound is None else info.error_bound.double()
     for unit in (2 * finfo.tiny, 64 * finfo.tiny, 2.0**-100, 2.0**100, finfo.max / 2**12):
         work = (matrix * unit).requires_grad_()
@@ -166,7 +168,9 @@ def test_where_subnormal_numbers_are_flushed_to_zero(method, dtype):
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor keeps them")
     try:
-        value, info = km.nuclear_norm.with_info(matrix * unit, method=method, tolerance=1e-2)
+        value, info = km.nuclear_norm(
+            matrix * unit, method=method, tolerance=1e-2, return_info=True
+        )
         value = (value.double() / unit).item()
         bound = 2e-6 * truth if method == "svd" else (info.error_bound.double() / unit).item()
     finally:
@@ -198,13 +202,13 @@ def test_batch_items_are_independent(dtype, method):
         ]
     ).reshape(2, 2, 6, 8)
     matrices = matrices.to(dtype).requires_grad_()
-    values, info = km.nuclear_norm.with_info(matrices, method=method, tolerance=1e-6)
+    values, info = km.nuclear_norm(matrices, method=method, tolerance=1e-6, return_info=True)
     (gradients,) = grad(values.sum(), matrices)
     assert values.shape == (2, 2)
     for i in (0, 1):
         for j in (0, 1):
             item = matrices[i, j].detach().requires_grad_()
-            alone, _ = km.nuclear_norm.with_info(item, method=method, tolerance=1e-6)
+            alone, _ = km.nuclear_norm(item, method=method, tolerance=1e-6, return_info=True)
             assert_close(values[i, j], alone, rtol=3e-6, atol=0)
             if method == "polar":
                 assert info.error_bound[i, j] <= 2e-6 * alone
@@ -328,11 +332,11 @@ def test_method():
     with pytest.raises(errors.OptionError, match=r"method.*polar"):
         km.nuclear_norm(matrix, method="newton")
     for method in METHODS:
-        value, info = km.nuclear_norm.with_info(matrix, method=method)
+        value, info = km.nuclear_norm(matrix, method=method, return_info=True)
         assert info.method == method
         assert (info.error_bound is None) == (method == "svd")
         assert value == km.nuclear_norm(matrix, method=method)
-    assert km.nuclear_norm.with_info(matrix)[1].method == chosen_method(matrix)
+    assert km.nuclear_norm(matrix, return_info=True)[1].method == chosen_method(matrix)
 
 
 def test_auto():

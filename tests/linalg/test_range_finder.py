@@ -70,7 +70,7 @@ def test_value_and_gradient_are_those_of_an_svd_in_double_precision(rows, column
     generator = torch.Generator().manual_seed(1)
     x, y = (torch.rand(n, 2, generator=generator) for n in (columns, rows))
     fast, exact = y.clone().requires_grad_(), y.double().requires_grad_()
-    value, info = km.svd_cost.with_info(x, fast, variance)
+    value, info = km.svd_cost(x, fast, variance, return_info=True)
     truth = km.svd_cost(x.double(), exact, variance, method="svd")
     assert info.method == "range"
     assert info.rank < 0.65 * min(rows, columns)
@@ -90,7 +90,7 @@ def test_single_rows_that_no_sum_had_are_found(tolerance):
     y = 0.5 + 0.07 * torch.randn(800, 2, generator=generator)
     y[::40] = torch.rand(20, 2, generator=generator)
     for centres, data in ((y, x), (x, y)):
-        value, info = km.svd_cost.with_info(data, centres, 1e-3, tolerance=tolerance)
+        value, info = km.svd_cost(data, centres, 1e-3, tolerance=tolerance, return_info=True)
         truth = km.svd_cost(data.double(), centres.double(), 1e-3, method="svd")
         assert info.method == "range"
         assert info.rank < 200
@@ -142,7 +142,7 @@ def test_the_answer_does_not_depend_on_the_unit(matrices, kind):
     found = {}
     for unit in (1.0, 2.0**-66, 2.0**-90, 2.0**-118, 2.0**66, 2.0**110):
         matrix = (matrices[kind].float() * unit).requires_grad_()
-        value, info = km.nuclear_norm.with_info(matrix)
+        value, info = km.nuclear_norm(matrix, return_info=True)
         (gradient,) = torch.autograd.grad(value, matrix)
         bound = 0.0 if info.error_bound is None else float(info.error_bound)
         found[unit] = (
@@ -172,10 +172,10 @@ def test_views_have_the_answer_of_what_they_show(matrices, unit):
     view = large[::2, 10:620][:600]
     whole = view.contiguous()
     assert not view.is_contiguous()
-    expected, info = km.nuclear_norm.with_info(whole)
+    expected, info = km.nuclear_norm(whole, return_info=True)
     assert info.method == "range"
     for matrix in (view, whole.mT, whole.mT.contiguous(), -whole, whole.flip(0)):
-        value, info = km.nuclear_norm.with_info(matrix)
+        value, info = km.nuclear_norm(matrix, return_info=True)
         assert info.method == "range"
         assert abs(float(value) - float(expected)) <= 1e-4 * float(expected)
 
@@ -199,7 +199,7 @@ def test_the_bound_holds_at_the_smallest_sizes_in_any_unit(shape, unit):
     generator = torch.Generator().manual_seed(rows + columns)
     x, y = (torch.rand(n, 2, generator=generator, dtype=torch.float64) for n in (rows, columns))
     matrix = (km.gram(x, y, 0.05) * unit).float()
-    value, info = km.nuclear_norm.with_info(matrix)
+    value, info = km.nuclear_norm(matrix, return_info=True)
     truth = float(torch.linalg.svdvals(matrix.double() / unit).sum())
     assert info.method == ("svd" if min(shape) < 200 else "range")
     bound = 3e-6 * truth if info.error_bound is None else float(info.error_bound) / unit
@@ -313,7 +313,7 @@ def test_what_is_beside_a_basis_has_nothing_of_it():
 )
 def test_other_matrices_have_an_svd(matrix, why):
     assert min(matrix.shape[-2:]) >= SMALLEST_SKETCHED["cpu"] - 1
-    value, info = km.nuclear_norm.with_info(matrix)
+    value, info = km.nuclear_norm(matrix, return_info=True)
     assert info.method == "svd", why
     exact = torch.linalg.svdvals(matrix.double()).sum(-1)
     torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=1e-4)
@@ -322,7 +322,9 @@ def test_other_matrices_have_an_svd(matrix, why):
 def test_a_method_that_is_named_is_the_one_that_is_used():
     points = torch.rand(600, 1, generator=torch.Generator().manual_seed(3))
     for method in ("svd", "polar"):
-        assert km.svd_cost.with_info(points, points, 0.1, method=method)[1].method == method
+        assert (
+            km.svd_cost(points, points, 0.1, method=method, return_info=True)[1].method == method
+        )
 
 
 def test_the_same_matrix_has_the_same_answer():

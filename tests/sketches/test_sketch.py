@@ -10,7 +10,7 @@ from torch.autograd import grad
 from torch.testing import assert_close
 
 import kermix as km
-from cases import BOUNDED, COSTS, normal, outputs, ridged, uniform, with_info
+from cases import BOUNDED, COSTS, normal, outputs, ridged, uniform
 from internals import NystromFeatures
 from internals import functions_module as costs
 from kermix import errors
@@ -132,7 +132,7 @@ def test_error_is_within_its_bound(name):
             if name == "svd" and weights and not normalized:
                 continue
             truth = COSTS[name](x, y, v, normalized=normalized, **ridge, **weights)
-            value, info = with_info(name, s, t, normalized=normalized, **ridge)
+            value, info = COSTS[name](s, t, normalized=normalized, **ridge, return_info=True)
             error = (value - truth).abs()
             slack = 1e-12 * max(1.0, float(truth))
             assert error <= info.error_bound + slack, f"seed {seed}, normalized={normalized}"
@@ -146,7 +146,7 @@ def test_error_is_within_its_bound_where_features_are_exact():
     x, y = normal(69, 4, seed=3), 0.8 * normal(54, 4, seed=4) + 0.2
     features = exact_map(km.GaussianKernel(1.0), x, y)
     s, t = km.Sketch(features).update(x), km.Sketch(features).update(y)
-    value, info = km.svd_cost.with_info(s, t, normalized=True)
+    value, info = km.svd_cost(s, t, normalized=True, return_info=True)
     truth = km.svd_cost(x, y, 1.0, normalized=True)
     assert (value - truth).abs() <= info.error_bound + 1e-12
 
@@ -155,7 +155,7 @@ def test_error_is_within_its_bound_where_features_are_exact():
 def test_no_bound_where_none_is_known(name):
     x, y, _, _ = points()
     sketch = km.Sketch(exact_map(KERNELS["one"], x, y)).update(x)
-    assert with_info(name, sketch, y)[1].error_bound is None
+    assert COSTS[name](sketch, y, return_info=True)[1].error_bound is None
 
 
 def test_fourier_features_have_no_bound_but_the_right_value():
@@ -163,7 +163,7 @@ def test_fourier_features_have_no_bound_but_the_right_value():
     features = km.fourier_features(D, 0.1, rank=1000)
     s, t = km.Sketch(features).update(x), km.Sketch(features).update(y)
     assert s.mean_residual is None
-    value, info = km.scalar_cost.with_info(s, t)
+    value, info = km.scalar_cost(s, t, return_info=True)
     assert info.error_bound is None
     assert_close(value, km.scalar_cost(x, y, 0.1), rtol=0.2, atol=0)
 
@@ -229,7 +229,7 @@ def test_mean_residual_and_repr():
 def test_svd_cost_by_a_sketch(dtype):
     x, y = normal(300, 2, seed=1, dtype=dtype), 1.1 * normal(200, 2, seed=2, dtype=dtype)
     for keywords in ({"rank": 25}, {"tolerance": 1e-2}, {"tolerance": 1e-4}):
-        value, info = km.svd_cost.with_info(x, y, 0.5, method="sketch", **keywords)
+        value, info = km.svd_cost(x, y, 0.5, method="sketch", **keywords, return_info=True)
         truth = km.svd_cost(x.double(), y.double(), 0.5)
         assert value.dtype == dtype
         assert info.method == "sketch"
@@ -249,18 +249,18 @@ def test_svd_cost_by_a_sketch(dtype):
 def test_auto_takes_the_sketch_for_many_smooth_points(monkeypatch):
     x, y = normal(200, 2, seed=1), normal(150, 2, seed=2)
     assert costs.SKETCH_ABOVE["cpu"] == 4096
-    assert km.svd_cost.with_info(x, y, 3.0)[1].method == "svd"
+    assert km.svd_cost(x, y, 3.0, return_info=True)[1].method == "svd"
     monkeypatch.setitem(costs.SKETCH_ABOVE, "cpu", 149)
-    value, info = km.svd_cost.with_info(x, y, 3.0)
+    value, info = km.svd_cost(x, y, 3.0, return_info=True)
     assert info.method == "sketch"
     assert_close(value, km.svd_cost(x, y, 3.0, method="svd"), rtol=1e-4, atol=0)
-    assert km.svd_cost.with_info(x, y, 0.001)[1].method == "svd", "rough"
-    assert km.svd_cost.with_info(x[None], y[None], 3.0)[1].method == "svd", "a batch"
-    assert km.svd_cost.with_info(x, y, 3.0, method="polar")[1].method == "polar", "named"
+    assert km.svd_cost(x, y, 0.001, return_info=True)[1].method == "svd", "rough"
+    assert km.svd_cost(x[None], y[None], 3.0, return_info=True)[1].method == "svd", "a batch"
+    assert km.svd_cost(x, y, 3.0, method="polar", return_info=True)[1].method == "polar", "named"
     mapped = torch.func.vmap(lambda x, y: km.svd_cost(x, y, 3.0))(x[None], y[None])
     assert_close(mapped[0], value, rtol=1e-4, atol=0)
     monkeypatch.setitem(costs.SKETCH_ABOVE, "cpu", 150)
-    assert km.svd_cost.with_info(x, y, 3.0)[1].method == "svd", "one set is small"
+    assert km.svd_cost(x, y, 3.0, return_info=True)[1].method == "svd", "one set is small"
 
 
 def test_sketch_of_batches_is_refused():
@@ -291,7 +291,9 @@ def test_a_named_method_does_not_become_another(method):
 
 def test_the_error_bound_is_a_number_without_a_graph():
     features = km.nystrom_features(X, 0.5, rank=20)
-    value, info = km.svd_cost.with_info(km.Sketch(features).update(X), Y.clone().requires_grad_())
+    value, info = km.svd_cost(
+        km.Sketch(features).update(X), Y.clone().requires_grad_(), return_info=True
+    )
     assert value.requires_grad
     assert not info.error_bound.requires_grad
 

@@ -43,7 +43,7 @@ def test_raw_rows_beside_a_sketch_of_files(files):
     first = km.sketch_files(files / "0.npy", rank=60)
     rows = raw(400, seed=0)
     for pair in ((first, rows), (rows, first), (first, km.Sketch(first.feature_map).update(rows))):
-        value, info = km.svd_cost.with_info(*pair, normalized=True)
+        value, info = km.svd_cost(*pair, normalized=True, return_info=True)
         assert value > 1 - first.mean_residual - 1e-6
         assert (value - 1).abs() <= info.error_bound
     other = km.sketch_files(files / "1.npy", landmarks_from=first)

@@ -19,7 +19,7 @@ from kermix.costs.pairs import Mixture, MixturePair, SamplePair, is_mixture
 from kermix.costs.sketched import SketchPair
 from kermix.errors import KernelError, MissingExtraError, OptionError
 from kermix.info import Info, informative
-from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, Variance
+from kermix.kernels.gaussian import GaussianKernel, Variance, VarianceRule
 from kermix.kernels.others import AnyKernel, as_point_kernel
 from kermix.linalg.cholesky import Cholesky, solve_dtype
 from kermix.sketches.sketch import Sketch
@@ -45,7 +45,7 @@ Pair: TypeAlias = SamplePair | MixturePair | KernelPair
 def pair_of(
     x: Tensor | Mixture,
     y: Tensor | Mixture,
-    v: GaussianKernel | Variance | BandwidthRule | None,
+    v: GaussianKernel | Variance | VarianceRule | None,
     weights_x: Tensor | None,
     weights_y: Tensor | None,
     kernel: AnyKernel | None,
@@ -119,7 +119,7 @@ def needs_gaussian(what: str, pair: Pair) -> KernelError:
     return KernelError(f"{what} needs points and the Gaussian kernel, and {found} is given.")
 
 
-Kernel: TypeAlias = GaussianKernel | Variance | BandwidthRule
+Kernel: TypeAlias = GaussianKernel | Variance | VarianceRule
 SVDMethod: TypeAlias = Literal["auto", "svd", "polar", "sketch"]
 
 SKETCH_ABOVE = {"cpu": 4096, "cuda": 20_000}
@@ -166,6 +166,7 @@ def scalar_cost(
         normalized: Whether to return the form in [0, 1].
         log: Whether to return the natural logarithm.
         chunk: Side of the tiles in which the kernel is evaluated; smaller tiles need less memory.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -222,6 +223,7 @@ def vector_cost(
         log: Whether to return the natural logarithm.
         chunk: Side of the tiles in which the cross kernel is evaluated; smaller tiles need less
             memory.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
@@ -336,6 +338,7 @@ def matrix_cost(
             float64 for all.
         normalized: Whether to divide by the bound; not for `"logdet"`, which has none.
         log: Whether to return the natural logarithm; for `"logdet"`, of the negative value.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
@@ -409,6 +412,7 @@ def svd_cost(
         rank: Number of features for `"sketch"`; by default as many as the tolerance requires.
         normalized: Whether to return the form in [0, 1].
         log: Whether to return the natural logarithm.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0]])

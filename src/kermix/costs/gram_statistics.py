@@ -37,7 +37,7 @@ def predicted_by(projection: Tensor, log_scale: Tensor, centres: Cholesky) -> Sc
 
 def nuclear_of(cross: ScaledGram, method: NuclearMethod, tolerance: float) -> Scaled:
     """The nuclear norm of a cross Gram matrix."""
-    norm, info = nuclear_norm.with_info(cross.matrix, method=method, tolerance=tolerance)
+    norm, info = nuclear_norm(cross.matrix, method=method, tolerance=tolerance, return_info=True)
     return Scaled(norm, cross.log_scale, info)
 
 

@@ -175,7 +175,7 @@ class DistributedLoss(nn.Module):
       Approximate, with the error bound of sketches, unless a side is a sketch.
     - `"auto"`: `"moments"` if a side is a sketch or `features` are given, or for an SVD loss of
       very many points, if its error bound is within the loss's tolerance; else `"gather"` or
-      `"shard"`, by the size of the Gram matrix. `with_info` tells what was chosen.
+      `"shard"`, by the size of the Gram matrix. `return_info=True` tells what was chosen.
 
     Args:
         loss: One of the losses of kermix; any other module of `(x, y, weights_x, weights_y)` can
@@ -189,7 +189,7 @@ class DistributedLoss(nn.Module):
     Example:
         >>> x = torch.linspace(0, 1, 50)[:, None]
         >>> loss = DistributedLoss(km.SVDLoss(0.01), strategy="shard")
-        >>> value, info = loss.with_info(x, x + 0.1)
+        >>> value, info = loss(x, x + 0.1, return_info=True)
         >>> value, km.SVDLoss(0.01)(x, x + 0.1), info.strategy
         (tensor(0.0326), tensor(0.0326), 'shard')
     """
@@ -229,7 +229,8 @@ class DistributedLoss(nn.Module):
         weights_y: Tensor | None = None,  # (*B, k)
         rows_x: Sequence[int] | None = None,
         rows_y: Sequence[int] | None = None,
-    ) -> Tensor:  # (*B,)
+        return_info: bool = False,
+    ) -> Tensor | tuple[Tensor, RankInfo]:  # (*B,)
         """The loss between the data and the centres of all ranks.
 
         Args:
@@ -240,21 +241,20 @@ class DistributedLoss(nn.Module):
             rows_x: How many data each rank has, if that is known: it saves an exchange, for which
                 the host has to wait for the device, and the checks that ranks agree.
             rows_y: How many centres each rank has.
+            return_info: Whether to return also how the loss was computed.
         """
-        return self.with_info(x, y, weights_x, weights_y, rows_x, rows_y)[0]
+        value, info = self._computed(x, y, (weights_x, weights_y), (rows_x, rows_y))
+        return (value, info) if return_info else value
 
-    def with_info(
+    def _computed(
         self,
         x: Tensor | Sketch,
         y: Tensor | Sketch,
-        weights_x: Tensor | None = None,
-        weights_y: Tensor | None = None,
-        rows_x: Sequence[int] | None = None,
-        rows_y: Sequence[int] | None = None,
+        weights: tuple[Tensor | None, Tensor | None],
+        rows: tuple[Sequence[int] | None, Sequence[int] | None],
     ) -> tuple[Tensor, RankInfo]:
-        """The loss, and how it was computed."""
         ranks = Ranks(self.group)
-        sides = [side_of("x", x, weights_x, rows_x), side_of("y", y, weights_y, rows_y)]
+        sides = [side_of("x", x, weights[0], rows[0]), side_of("y", y, weights[1], rows[1])]
         tensors = [side for side in sides if isinstance(side, BatchSide)]
         if not tensors or any(side.counts == [] for side in tensors):
             agree(ranks, tensors)

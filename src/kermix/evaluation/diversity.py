@@ -11,7 +11,7 @@ from kermix.errors import OptionError, WeightError
 from kermix.evaluation.spectra import (
     EXACT_UP_TO,
     Spectrum,
-    VarianceRule,
+    StableRule,
     checked_points,
     checked_tolerance,
     chosen_kernel,
@@ -38,7 +38,7 @@ DEFAULT_ERROR = 0.01  # relative, that landmarks are chosen for
 @informative
 def vendi(
     x: Tensor | Sketch,  # (N, d)
-    v: Kernel | VarianceRule | None = None,
+    v: Kernel | StableRule | None = None,
     *,
     kernel: AnyKernel | None = None,
     weights: Tensor | None = None,  # (N,)
@@ -57,7 +57,7 @@ def vendi(
 
     Up to 2000 samples the kernel matrix is decomposed, and the score is differentiable. For more
     samples, and for sketches, the score lies in a certified interval (see the page Mathematics);
-    the value is the geometric mean of its ends, and `vendi.with_info` returns the error bound and
+    the value is the geometric mean of its ends, and `return_info=True` adds the error bound and
     the rank. Memory and time are linear in N. Sketches with Fourier features have no bound.
 
     Args:
@@ -72,6 +72,7 @@ def vendi(
             default 1 % is aimed for, with at most 1024 features.
         rank: Number of features, instead.
         seed: Of the landmarks.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
         >>> x = torch.tensor([[0.0], [0.0], [9.0], [9.0]])
@@ -86,7 +87,7 @@ def vendi(
 @informative
 def rke(
     x: Tensor | Sketch,  # (N, d)
-    v: Kernel | VarianceRule | None = None,
+    v: Kernel | StableRule | None = None,
     *,
     kernel: AnyKernel | None = None,
     weights: Tensor | None = None,  # (N,)
@@ -103,8 +104,16 @@ def rke(
         >>> rke(torch.tensor([[0.0], [0.0], [9.0], [9.0]]), 0.1)
         tensor(2.)
     """
-    return vendi.with_info(
-        x, v, kernel=kernel, weights=weights, order=2.0, tolerance=tolerance, rank=rank, seed=seed
+    return vendi(
+        x,
+        v,
+        kernel=kernel,
+        weights=weights,
+        order=2.0,
+        tolerance=tolerance,
+        rank=rank,
+        seed=seed,
+        return_info=True,
     )
 
 
@@ -124,7 +133,7 @@ def diversity_of(spectrum: Spectrum, order: float = 1.0) -> tuple[Tensor, Tensor
 
 def _spectrum(
     x: Tensor | Sketch,
-    v: Kernel | VarianceRule | None,
+    v: Kernel | StableRule | None,
     kernel: AnyKernel | None,
     weights: Tensor | None,
     order: float,

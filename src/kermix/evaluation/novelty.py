@@ -16,7 +16,7 @@ from kermix.costs.functions import Kernel
 from kermix.errors import OptionError
 from kermix.evaluation.spectra import (
     EXACT_UP_TO,
-    VarianceRule,
+    StableRule,
     checked_points,
     chosen_kernel,
     fine_sketches,
@@ -43,7 +43,7 @@ NEAR = 4.0  # times: eigenvalues so near to each other have eigenvectors that mi
 def ken(
     x: Tensor | Sketch,  # (N, d)
     y: Tensor | Sketch,  # (M, d)
-    v: Kernel | VarianceRule | None = None,
+    v: Kernel | StableRule | None = None,
     *,
     kernel: AnyKernel | None = None,
     eta: float = 1.0,
@@ -61,7 +61,7 @@ def ken(
 
     Up to 2000 samples in total, the eigenvalues are exact. For more, and for sketches, the score
     is an estimate: the residual of a difference of operators has no definite sign, so
-    `ken.with_info` returns only the square-root bound, which is wide; see the page Mathematics.
+    `return_info=True` adds only the square-root bound, which is wide; see the page Mathematics.
 
     Args:
         x: Samples that may have something new, or a sketch of them.
@@ -72,6 +72,7 @@ def ken(
             least 1; larger values find only what is strongly novel.
         rank: Number of features; by default as many as a residual of 0.001 requires, up to 512.
         seed: Random seed of the landmarks.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
         >>> x = torch.tensor([[0.0], [5.0], [9.0], [9.0]])
@@ -129,7 +130,7 @@ class NovelMode:
 def novel_modes(
     x: Tensor,  # (N, d)
     y: Tensor | Sketch,  # (M, d)
-    v: Kernel | VarianceRule | None = None,
+    v: Kernel | StableRule | None = None,
     *,
     kernel: AnyKernel | None = None,
     eta: float = 1.0,
@@ -222,7 +223,7 @@ def modes_of(
 def novelty_sketches(
     x: Tensor | Sketch,
     y: Tensor | Sketch,
-    v: Kernel | VarianceRule | None,
+    v: Kernel | StableRule | None,
     *,
     kernel: AnyKernel | None,
     rank: int | None,

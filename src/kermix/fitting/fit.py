@@ -32,14 +32,14 @@ from kermix.tables.runs.table_fit import (
     CONTEST,
     READING,
     TABLE_SETTINGS,
+    TableFit,
     TypedTable,
-    begin_table_fit,
     is_contested,
+    table_settings,
     typed_table,
     why_table_model,
 )
 from kermix.tables.runs.table_run import TableRun
-from kermix.tables.runs.target_run import TargetRun
 from kermix.tables.runs.training_data import LargeTable, is_large, look_at_large
 from kermix.training.loop import gradients_on
 from kermix.training.settings import FitSettings
@@ -57,7 +57,7 @@ __all__ = [
     "resume",
 ]
 
-RUNS: tuple[type[Run], ...] = (FitRun, ImageRun, ClassifyRun, TableRun, TargetRun)
+RUNS: tuple[type[Run], ...] = (FitRun, ImageRun, ClassifyRun, TableRun)
 KINDS = {run.kind: run for run in RUNS}
 
 
@@ -74,8 +74,8 @@ OF_TABLES = TABLE_SETTINGS - {field.name for field in fields(FitSettings)} - {*A
 TO_BOTH = (TABLE_SETTINGS - OF_TABLES - {"components", "average"}) | {"model"}
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse names that neither a fit of rows nor one of images has, and bad values of rows."""
+def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
+    """Refuse names that no fit has, and values that the model that is asked for cannot have."""
     unknown = sorted(set(settings) - SETTINGS)
     if unknown:
         raise OptionError(
@@ -84,6 +84,9 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     mixed = sorted(set(settings) & OF_TABLES)
     if mixed and settings.get("model") not in (None, "table"):
         raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
+    if mixed:
+        own = {name: value for name, value in settings.items() if name in TABLE_SETTINGS}
+        table_settings(own, quick=False, target=None if target is None else 0)
     if settings.get("model") not in ("codes", "code-mixture", "table"):
         left = {*OF_IMAGES, *OF_TABLES}
         FitSettings(**{k: v for k, v in settings.items() if k not in left and v is not None})
@@ -428,7 +431,7 @@ def begin_fit(
     look = _popped(settings, READING)
     if settings.get("model") == "auto":
         del settings["model"]
-    check_settings(settings)  # refused before any file is read
+    check_settings(settings, target)  # refused before any file is read
     folder = None if out is None else Path(out)
     if folder is not None and start.alone:
         check_new_folder(folder)  # of several processes, one makes it and the others find it
@@ -437,10 +440,9 @@ def begin_fit(
     if choice.kind in ("table", "contest"):
         own = {name: value for name, value in settings.items() if name != "model"}
         options = look if isinstance(choice.data, LargeTable) else {**look, "rows": rows}
-        return begin_table_fit(
-            choice.data, folder=folder, quick=quick, settings=own, target=target, options=options,
-            start=start, reason=choice.reason, contest=choice.kind == "contest",
-        )  # fmt: skip
+        contest = choice.kind == "contest"
+        begun = TableFit(choice.data, own, start, options, target, quick, choice.reason, contest)
+        return begun.begin(folder)
     if choice.kind == "images":
         if strategy is not None or not start.alone:
             raise OptionError(

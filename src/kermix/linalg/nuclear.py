@@ -302,9 +302,10 @@ def nuclear_norm(
         matrix: Any real matrices.
         method: How to compute it.
         tolerance: Relative error allowed for `"polar"` and `"auto"`.
+        return_info: Whether to return also how the value was computed, a `kermix.info.Info`.
 
     Example:
-        >>> value, info = nuclear_norm.with_info(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))
+        >>> value, info = nuclear_norm(torch.tensor([[3.0, 0.0], [0.0, -4.0]]), return_info=True)
         >>> value, info.method
         (tensor(7.), 'svd')
     """

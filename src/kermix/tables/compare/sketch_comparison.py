@@ -91,7 +91,7 @@ def compare_sketches(x: Any, y: Any, level: float = 0.05) -> Comparison:
     }
     for name, cost in costs.items():
         value = float(cost(x, y, None))
-        normalized, info = cost.with_info(x, y, None, normalized=True)
+        normalized, info = cost(x, y, None, normalized=True, return_info=True)
         bound = getattr(info, "error_bound", None)
         error = None if bound is None else float(bound)
         if error is not None and not 2 * error <= max(1 - float(normalized), WIDEST):
@@ -143,7 +143,8 @@ def drift(sketches: Sequence[Sketch], names: Sequence[str]) -> Drift:
         [False, True]
     """
     if len(sketches) < 2:
-        raise SketchError(f"A series needs at least two sketches, but there are {len(sketches)}.")
+        there = "is one" if sketches else "are none"
+        raise SketchError(f"A series needs at least two sketches, but there {there}.")
     for name, sketch in zip(names[1:], sketches[1:], strict=True):
         try:
             check_comparable(sketches[0], sketch)
@@ -174,7 +175,7 @@ def drift(sketches: Sequence[Sketch], names: Sequence[str]) -> Drift:
 
 
 def _step(sketch: Sketch, earlier: Sketch, name: str) -> tuple[DriftStep, str | None]:
-    value, info = svd_cost.with_info(sketch, earlier, None, normalized=True)
+    value, info = svd_cost(sketch, earlier, None, normalized=True, return_info=True)
     bound = None if info.error_bound is None else float(info.error_bound)
     test = mean_test(sketch, earlier)
     bures = _bures(sketch, earlier)

@@ -20,7 +20,7 @@ from kermix.data.readers.sniff import Reading
 from kermix.errors import OptionError, SampleError
 from kermix.evaluation.novelty import check_eta, ken
 from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refuse_beside_sketch
-from kermix.kernels.gaussian import GaussianKernel, bandwidth
+from kermix.kernels.gaussian import GaussianKernel, choose_variance
 from kermix.kernels.others import AnyKernel
 from kermix.sketches.sketch import Sketch, check_comparable
 from kermix.tables.compare.column_changes import ComparedRows
@@ -47,8 +47,8 @@ from kermix.tables.evaluate.sample_scores import (
     spectral_scores,
 )
 from kermix.tables.evaluate.table_scores import TableScores, table_scores
-from kermix.two_sample.aggregate import permutations_for
 from kermix.two_sample.mean_test import mean_test
+from kermix.two_sample.permutation import permutations_for
 
 __all__ = ["evaluate", "evaluate_sketches"]
 
@@ -74,7 +74,7 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
     names = (named[0], named[1]) if named[0] != named[1] else ("real", "fake")
     verdict = judge_sketches(mean_test(x, y), names, (x.count, y.count), level).verdict
     rows = min(x.count, y.count)
-    value, info = svd_cost.with_info(x, y, normalized=True)
+    value, info = svd_cost(x, y, normalized=True, return_info=True)
     bound = None if info.error_bound is None else float(info.error_bound)
     scores = [Score("fidelity", "fidelity", "fidelity", float(value), None, bound, None,
                     verdict.pvalue, rows, None, SPECTRAL_READINGS["fidelity"])]  # fmt: skip
@@ -91,7 +91,7 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
                   SPECTRAL_READINGS[f"{name}_ratio"])
         )  # fmt: skip
     for name, sides in (("invented", (y, x)), ("missed", (x, y))):
-        score, told = ken.with_info(*sides, eta=eta)
+        score, told = ken(*sides, eta=eta, return_info=True)
         wide = math.inf if told.error_bound is None else float(told.error_bound)
         scores.append(
             Score(name, f"{name} (KEN)", "novelty", float(score), None,
@@ -265,7 +265,7 @@ def _broad_kernel(points: Tensor, kernel: Any) -> GaussianKernel | None:
 
     The finest kernel that rows can tell, which diversity is of, cuts a group into many parts.
     """
-    broad = float(bandwidth(points)) / BROAD
+    broad = float(choose_variance(points)) / BROAD
     return GaussianKernel(broad) if broad > float(kernel.v_p[0]) else None
 
 

@@ -107,8 +107,20 @@ class TableModelSettings:
         """For tables of few rows, a batch is an eighth of them, and no less than 32."""
         return replace(self, batch_size=min(self.batch_size, max(32, rows // 8)))
 
+    @property
+    def learns_target_alone(self) -> bool:
+        """Whether all columns but the target are seen in every step: nothing else is learned."""
+        return self.target_share == 1
+
+    @classmethod
+    def for_target(cls, target: int) -> "TableModelSettings":
+        """Settings of a model of one column given all others, as benchmarks/conditional.py has."""
+        return cls(target=target, target_share=1.0, width=128, steps=1000, crossed=True)
+
     def quick(self) -> "TableModelSettings":
         """Settings for a first look: a small network, few steps."""
+        if self.learns_target_alone:
+            return replace(self, width=64, blocks=2, steps=200)
         return replace(self, width=128, blocks=2, steps=300)
 
     def as_json(self) -> dict[str, Any]:
