@@ -111,7 +111,7 @@ def memorizing(
     is divided by that to the second nearest: near 0 for a copy, whatever the local scale. If
     samples were new rows, these ratios would be distributed like those of held-out rows, so equal
     shares of both should be below any level; the p-value is exact for that (hypergeometric, for
-    the smallest ratios and three more levels), and twice as many samples must be below it. The same
+    the smallest ratios and three more levels); twice as many samples must be below it. The same
     must hold against the distances of training rows to the other ones, because held-out rows may
     be further away for reasons of their own, such as a later year. There, two rows that are close
     to each other both have a small ratio, so they count half.
