@@ -113,10 +113,9 @@ if TYPE_CHECKING:
     from kermix.data.images.labelled import LabelledImages, load_labelled
     from kermix.data.loading import BUILT_IN, load
     from kermix.data.readers.batches import open_files
-    from kermix.data.readers.cell_types import ColumnLook, cell_notes, typed_column
     from kermix.data.readers.common import GAPS
     from kermix.data.readers.csv_form import CsvForm, csv_lines, truth_words
-    from kermix.data.readers.frames import arrow_type, as_frame
+    from kermix.data.readers.frames import as_frame
     from kermix.data.readers.number_forms import NumberForm, look_at_numbers
     from kermix.data.readers.numeric_table import common_columns, read_table
     from kermix.data.readers.reading import read_alike, read_frame
