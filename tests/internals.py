@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from kermix.data.readers.common import GAPS
     from kermix.data.readers.csv_form import CsvForm, csv_lines, truth_words
     from kermix.data.readers.frames import as_frame
+    from kermix.data.readers.number_forms import NumberForm, look_at_numbers
     from kermix.data.readers.numeric_table import common_columns, read_table
     from kermix.data.readers.reading import read_alike, read_frame
     from kermix.data.readers.sniff import Reading, look_at_csv
