@@ -3,7 +3,7 @@
 `python -m benchmarks equal-time`: 8 modes on a ring and 25 on a grid, standardized; a network of
 10-128-128-2 that maps uniform noise to points; 1000 new data and 1000 new samples a step; Adam, at
 the same learning rate, which falls with the share of the time that is over. The SVD cost has the
-schedule of variances that `kermix fit` starts with, from the data's bandwidth to 1e-3 by
+schedule of variances that `kermix fit` starts with, from that of the data to 1e-3 by
 themselves and ten and a hundred times that, and the tolerance of training. Sinkhorn divergences
 are geomloss's, with its default blur of 0.05 and with 0.01. Then 2,500 samples: modes that are
 reached, the share within three deviations of one, and the energy distance to 10,000 held-out
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import kermix as km
 from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.data.dataset import toy
-from kermix.kernels.gaussian import bandwidth
+from kermix.kernels.gaussian import choose_variance
 from kermix.training.schedules import VarianceSchedule, learning_rate
 
 __all__ = ["run"]
@@ -60,7 +60,7 @@ def _means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _losses(data: Tensor) -> dict[str, Loss]:
-    schedule = VarianceSchedule(float(bandwidth(data[:N])), NARROWEST, until=0.7)
+    schedule = VarianceSchedule(float(choose_variance(data[:N])), NARROWEST, until=0.7)
     found: dict[str, Loss] = {
         OURS: lambda x, y, share: km.SVDLoss(schedule.at(share), tolerance=TOLERANCE)(x, y)
     }

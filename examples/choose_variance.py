@@ -24,7 +24,7 @@ variances = torch.logspace(-5, 2, 8 if quick else 36).tolist()
 same, different = (
     [km.svd_cost(x, y, v, normalized=True).item() for v in variances] for y in (again, other)
 )
-rules = {rule: km.bandwidth(x, rule).item() for rule in ("silverman", "median")}
+rules = {rule: km.choose_variance(x, rule).item() for rule in ("silverman", "median")}
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
 axes[0].scatter(*x.T, s=3, color="#0072B2")

@@ -159,8 +159,8 @@ def variances() -> list[dict[str, float]]:
         gaps = [a - b for a, b in zip(same, different, strict=True)]
         best = max(range(len(grid)), key=gaps.__getitem__)
         rows.append({"N": n, "widest_gap_at": grid[best], "same": same[best],
-                     "different": different[best], "median": float(km.bandwidth(x)),
-                     "silverman": float(km.bandwidth(x, "silverman"))})  # fmt: skip
+                     "different": different[best], "median": float(km.choose_variance(x)),
+                     "silverman": float(km.choose_variance(x, "silverman"))})  # fmt: skip
     ax.set(xlabel="variance", ylabel="fidelity (normalized SVD cost)")
     ax.legend(fontsize=6)
     figure.savefig(PICTURES / "variance.png", dpi=110)

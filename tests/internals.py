@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from kermix.data.readers.common import GAPS
     from kermix.data.readers.csv_form import CsvForm, csv_lines, truth_words
     from kermix.data.readers.frames import as_frame
+    from kermix.data.readers.number_forms import NumberForm, look_at_numbers
     from kermix.data.readers.numeric_table import common_columns, read_table
     from kermix.data.readers.reading import read_alike, read_frame
     from kermix.data.readers.sniff import Reading, look_at_csv
@@ -156,13 +157,13 @@ if TYPE_CHECKING:
     from kermix.images.classifier_settings import (
         ClassifierSettings,
         as_written,
-        build_classifier,
         preset,
         suited_settings,
     )
     from kermix.images.classifier_training import (
         ClassifierTask,
         Muon,
+        build_classifier,
         load_classifier,
         orthogonal_factor,
     )
@@ -185,7 +186,7 @@ if TYPE_CHECKING:
         train_on_synthetic,
     )
     from kermix.kernels.distances import Layout, attraction, squared_distances
-    from kermix.kernels.gaussian import as_kernel
+    from kermix.kernels.gaussian import as_kernel, variance_grid
     from kermix.kernels.gram import ScaledGram, scaled_gram
     from kermix.kernels.means import log_kernel_means
     from kermix.kernels.mixed import MixedKernel, mismatch_of, mixed_kernel
@@ -334,14 +335,14 @@ if TYPE_CHECKING:
     from kermix.tables.model.network import ColumnParts, TableNetwork
     from kermix.tables.model.sampling import chain_log_density, draw_cells, orders_of
     from kermix.tables.model.sampling import complete as sampling_complete
-    from kermix.tables.model.table_settings import TableModelSettings, table_split
+    from kermix.tables.model.table_settings import TableModelSettings
     from kermix.tables.model.table_training import (
         MaskBatch,
         TableModelTask,
         ordered_questions,
         random_questions,
     )
-    from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows
+    from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
     from kermix.tables.runs.answers import drawn_parts
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
@@ -349,7 +350,7 @@ if TYPE_CHECKING:
     from kermix.tables.runs.table_page import conditionals_figure, conditionals_of, strongest_pairs
     from kermix.tables.runs.table_quality import detection_score, grouped, judge_samples
     from kermix.tables.runs.table_run import TableRun
-    from kermix.tables.runs.target_run import TargetRun, begin_target_fit, split_for_target
+    from kermix.tables.runs.target_fit import split_for_target
     from kermix.tables.runs.training_data import TableData, form_of, look_at_large, look_through
     from kermix.tables.sketch_sampling import typed_sample
     from kermix.training.build import Split, build_model, build_trainer
@@ -362,6 +363,7 @@ if TYPE_CHECKING:
         load_conditional,
         spherical_loss,
     )
+    from kermix.training.fit_settings import FitSettings
     from kermix.training.graphs import unchanged
     from kermix.training.loop import Task, Trainer, make_fabric
     from kermix.training.mixture_em import (
@@ -383,9 +385,8 @@ if TYPE_CHECKING:
     from kermix.training.product_training import TableSettings, TableTask, fit_table
     from kermix.training.samples_task import RowTask
     from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
-    from kermix.training.settings import FitSettings
     from kermix.two_sample.aggregate import aggregate_rows, aggregate_test
-    from kermix.two_sample.blocks import Blocks, energy_of_blocks, line_energy, random_directions
+    from kermix.two_sample.blocks import energy_of_blocks, line_energy, random_directions
     from kermix.two_sample.classifier_test import auc, tell_apart
     from kermix.two_sample.column_scores import (
         ColumnPlace,
@@ -397,7 +398,6 @@ if TYPE_CHECKING:
         places_of_names,
     )
     from kermix.two_sample.cost_test import COSTS as cost_test_COSTS
-    from kermix.two_sample.cost_test import GRID_POINTS, variance_grid
     from kermix.two_sample.error_bars import (
         groups,
         halves,
@@ -408,24 +408,26 @@ if TYPE_CHECKING:
     from kermix.two_sample.evidence import (
         _in_own_margins,
         column_evidence,
-        corrected_pvalues,
-        evidence,
-        mean_evidence,
         pairs_to_look_at,
-        ranked_rows,
-        settled,
     )
     from kermix.two_sample.kernel_family import Kernels, kernel_members
     from kermix.two_sample.mean_test import FEWEST_ROWS, mean_test
     from kermix.two_sample.permutation import (
-        Units,
-        labellings,
+        Blocks,
+        ExchangeableUnits,
+        cauchy_combination,
+        corrected_pvalues,
+        evidence,
+        labelings,
+        mean_evidence,
         own_generator,
         pvalues,
+        random_labelings,
+        ranked_rows,
+        round_to_significant,
         smallest_pvalue,
         tied,
     )
-    from kermix.two_sample.permutation import combined as permutation_combined
     from kermix.two_sample.statistics import EXACT_UP_TO as statistics_EXACT_UP_TO
     from kermix.two_sample.statistics import (
         TILE,

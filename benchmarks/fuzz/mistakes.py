@@ -144,9 +144,9 @@ def _others(case: Case) -> tuple[str, Callable[[], Any]]:
     nan = torch.full_like(x, math.nan)
     features = km.nystrom_features(x, 0.1, rank=3)
     calls: list[tuple[str, Callable[[], Any]]] = [
-        ("bandwidth", lambda: km.bandwidth(x, "mean")),  # type: ignore[arg-type]
-        ("bandwidth", lambda: km.bandwidth(nan)),
-        ("bandwidth", lambda: km.bandwidth(x[:0])),
+        ("choose_variance", lambda: km.choose_variance(x, "mean")),  # type: ignore[arg-type]
+        ("choose_variance", lambda: km.choose_variance(nan)),
+        ("choose_variance", lambda: km.choose_variance(x[:0])),
         ("decompose", lambda: km.decompose(x, nan, 0.1)),
         ("decompose", lambda: km.decompose(x, x, 0.1, rank=0)),
         ("decompose", lambda: km.decompose(x, x, 0.1, method="fast")),  # type: ignore[arg-type]

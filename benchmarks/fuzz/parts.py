@@ -12,7 +12,7 @@ from benchmarks.fuzz.inputs import draw_pair
 from benchmarks.fuzz.references import log_kernel, squared_distances
 from kermix.paper import generation as ablations
 
-__all__ = ["bandwidth", "best_weights", "decompose", "gram", "nuclear_norm"]
+__all__ = ["best_weights", "choose_variance", "decompose", "gram", "nuclear_norm"]
 
 
 def gram(case: Case) -> None:
@@ -49,13 +49,13 @@ def gram(case: Case) -> None:
     case.holds((same.diagonal() == 1).all(), "wrong value", "the diagonal is not 1")
 
 
-def bandwidth(case: Case) -> None:
+def choose_variance(case: Case) -> None:
     """Both rules, also for data without a scale."""
-    case.function = "bandwidth"
+    case.function = "choose_variance"
     pair = draw_pair(case, weighted=False, batches=False)
     rule, per_dimension = case.pick("median", "silverman"), case.chance(0.5)
     case.setting |= {"rule": rule, "per_dimension": per_dimension}
-    got = km.bandwidth(pair.x, rule, per_dimension)
+    got = km.choose_variance(pair.x, rule, per_dimension)
     x = array(pair.x)
     n, d = x.shape
     divisor = d if per_dimension else 1

@@ -37,7 +37,7 @@ KINDS = {
     "loss": Kind(costs.loss_of, 7),
     "debiased loss": Kind(costs.debiased_loss, 1.5),
     "gram": Kind(parts.gram, 6),
-    "bandwidth": Kind(parts.bandwidth, 4),
+    "choose_variance": Kind(parts.choose_variance, 4),
     "nuclear norm": Kind(parts.nuclear_norm, 4),
     "vector weights": Kind(parts.best_weights, 3),
     "decomposition": Kind(parts.decompose, 4),

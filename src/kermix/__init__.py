@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kermix.evaluation.novelty import ken, novel_modes
     from kermix.evaluation.spectra import stable_variance
     from kermix.fitting.fit import fit, resume
-    from kermix.kernels.gaussian import GaussianKernel, bandwidth
+    from kermix.kernels.gaussian import GaussianKernel, choose_variance
     from kermix.kernels.gram import gram
     from kermix.kernels.others import (
         CosineKernel,
@@ -79,7 +79,7 @@ __all__ = [
     "TableModel",
     "VectorLoss",
     "__version__",
-    "bandwidth",
+    "choose_variance",
     "compare",
     "decompose",
     "decompose_discrete",
@@ -122,7 +122,7 @@ _PUBLIC = {
     "kermix.evaluation.novelty": "ken novel_modes",
     "kermix.evaluation.spectra": "stable_variance",
     "kermix.fitting.fit": "fit resume",
-    "kermix.kernels.gaussian": "GaussianKernel bandwidth",
+    "kermix.kernels.gaussian": "GaussianKernel choose_variance",
     "kermix.kernels.gram": "gram",
     "kermix.kernels.others": "CosineKernel FunctionKernel LaplaceKernel PolynomialKernel "
     "RationalQuadraticKernel",

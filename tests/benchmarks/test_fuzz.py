@@ -69,7 +69,7 @@ def test_a_cost_that_is_right_passes(name, tame):
         (lambda v: 1 + v.abs(), "outside [0, 1]"),
         (lambda v: torch.linalg.cholesky(-v[None, None]), "unnamed error"),
         (lambda v: warnings.warn("odd", RuntimeWarning, stacklevel=1) or v, "unnamed warning"),
-        (lambda v: km.bandwidth(v * torch.nan), "refused"),
+        (lambda v: km.choose_variance(v * torch.nan), "refused"),
     ],
 )
 def test_a_broken_cost_is_found(name, broken, category, tame, monkeypatch):

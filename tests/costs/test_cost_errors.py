@@ -190,13 +190,13 @@ def test_options():
     with pytest.raises(errors.OptionError, match=r"method.*svd"):
         km.nuclear_norm(GOOD_X, method="guess")
     with pytest.raises(errors.OptionError, match=r"rule.*median"):
-        km.bandwidth(GOOD_X, rule="guess")
+        km.choose_variance(GOOD_X, rule="guess")
 
 
 @pytest.mark.parametrize(("bad", "error"), SAMPLES)
 def test_bandwidth(bad, error):
     with pytest.raises(error, match=r"\bx\b"):
-        km.bandwidth(bad)
+        km.choose_variance(bad)
 
 
 def test_nuclear_norm_of_a_vector():

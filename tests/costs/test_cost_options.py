@@ -86,6 +86,6 @@ def test_chunks(name, chunk):
     "function", [km.svd_cost, km.nuclear_norm, km.vendi], ids=lambda f: f.__name__
 )
 def test_return_info_is_an_argument_that_help_shows(function):
-    assert not inspect.signature(function).parameters["return_info"].default
+    assert inspect.signature(function).parameters["return_info"].default is False
     with pytest.raises(TypeError, match="return_information"):
         function(torch.ones(2, 2), return_information=True)

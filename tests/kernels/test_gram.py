@@ -78,7 +78,7 @@ def test_no_subnormal_numbers_of_any_type(dtype):
 @pytest.mark.parametrize(("n", "d"), [(2, 3), (6, 1), (7, 20), (30, 2)])
 def test_median_bandwidth(n, d, per_dimension, dtype):
     x = normal(n, d, seed=n, dtype=dtype)
-    found = km.bandwidth(x, rule="median", per_dimension=per_dimension)
+    found = km.choose_variance(x, rule="median", per_dimension=per_dimension)
     truth = reference.median_bandwidth(x.double().numpy(), per_dimension)
     assert found.shape == ()
     assert_close(found.item(), truth, **tolerances.value(dtype))
@@ -86,20 +86,20 @@ def test_median_bandwidth(n, d, per_dimension, dtype):
 
 def test_median_bandwidth_leaves_out_zeros():
     x = torch.tensor([[0.0], [0.0], [0.0], [0.0], [3.0]])
-    assert_close(km.bandwidth(x).item(), 4.5)
+    assert_close(km.choose_variance(x).item(), 4.5)
 
 
 def test_median_bandwidth_of_many_points_is_that_of_a_subsample():
     x = normal(50_000, 2, seed=1)
     # The squared distance of two standard normal points in the plane has median 4 log 2.
-    assert_close(km.bandwidth(x).item(), np.log(2), rtol=0.15, atol=0)
+    assert_close(km.choose_variance(x).item(), np.log(2), rtol=0.15, atol=0)
 
 
 @pytest.mark.parametrize("per_dimension", [True, False])
 @pytest.mark.parametrize(("n", "d"), [(20, 1), (50, 7)])
 def test_silverman_bandwidth(n, d, per_dimension):
     x = 3 * normal(n, d, seed=n)
-    found = km.bandwidth(x, rule="silverman", per_dimension=per_dimension).item()
+    found = km.choose_variance(x, rule="silverman", per_dimension=per_dimension).item()
     # Both usual estimates of the variance are accepted.
     truths = [reference.silverman_bandwidth(x.numpy(), per_dimension, ddof) for ddof in (0, 1)]
     assert min(abs(found / truth - 1) for truth in truths) < 1e-9
@@ -112,7 +112,7 @@ def test_silverman_bandwidth_of_far_points(n, d, dtype):
     steps = normal(n, d, seed=n, dtype=dtype)
     x = 2 * (steps.round() - 1.25e7) if dtype == torch.float32 else steps - 1e8
     truth = reference.silverman_bandwidth((x.double() - x[0].double()).numpy())
-    found = km.bandwidth(x, rule="silverman").item()
+    found = km.choose_variance(x, rule="silverman").item()
     assert_close(found, truth, **tolerances.value(dtype))
 
 
@@ -120,9 +120,9 @@ def test_silverman_bandwidth_of_far_points(n, d, dtype):
 @pytest.mark.parametrize("n", [1, 5])
 def test_bandwidth_of_equal_points(n, rule):
     with pytest.warns(km.errors.DegenerateDataWarning):
-        assert km.bandwidth(torch.full((n, 3), 2.5), rule=rule) == 1
+        assert km.choose_variance(torch.full((n, 3), 2.5), rule=rule) == 1
 
 
 def test_bandwidth_is_a_variance_for_the_costs():
     x, y = normal(20, 3, seed=1), normal(15, 3, seed=2)
-    assert 0 < km.svd_cost(x, y, km.bandwidth(x), normalized=True) < 1
+    assert 0 < km.svd_cost(x, y, km.choose_variance(x), normalized=True) < 1

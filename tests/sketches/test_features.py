@@ -227,7 +227,7 @@ def test_fingerprint_tells_maps_apart():
 def test_a_rule_gives_the_variance():
     x = 3 * uniform(50, 2, seed=1)
     found = km.nystrom_features(x, "median", rank=5).kernel
-    assert float(found.v_p[0]) == pytest.approx(km.bandwidth(x).item())
+    assert float(found.v_p[0]) == pytest.approx(km.choose_variance(x).item())
 
 
 X = normal(10, 2, seed=1)

@@ -13,7 +13,7 @@ from kermix.checks import check_pair, normalized_weights
 from kermix.costs.pairs import SamplePair
 from kermix.errors import MissingExtraError
 from kermix.kernels.distances import squared_distances
-from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, Variance
+from kermix.kernels.gaussian import GaussianKernel, Variance, VarianceRule
 
 __all__ = ["ModeCoverage", "energy_distance", "mmd_squared", "mode_coverage", "wasserstein2"]
 
@@ -88,7 +88,7 @@ def energy_distance(
 def mmd_squared(
     x: Tensor,  # (*B, N, d)
     y: Tensor,  # (*B, K, d)
-    v: GaussianKernel | Variance | BandwidthRule,
+    v: GaussianKernel | Variance | VarianceRule,
     *,
     weights_y: Tensor | None = None,  # (*B, K)
 ) -> Tensor:  # (*B,)

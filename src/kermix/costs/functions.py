@@ -13,15 +13,15 @@ from torch import Tensor
 
 from kermix.checks import check_number, check_option, is_traced
 from kermix.costs import formulas
-from kermix.costs.formulas import MatrixForm
 from kermix.costs.gram_statistics import KernelPair, KernelStatistics, SampleStatistics
 from kermix.costs.pairs import Mixture, MixturePair, SamplePair, is_mixture
 from kermix.costs.sketched import SketchPair
 from kermix.errors import KernelError, MissingExtraError, OptionError
 from kermix.info import Info, informative
-from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, Variance
+from kermix.kernels.gaussian import GaussianKernel, Variance, VarianceRule
 from kermix.kernels.others import AnyKernel, as_point_kernel
 from kermix.linalg.cholesky import Cholesky, solve_dtype
+from kermix.settings import MatrixForm
 from kermix.sketches.sketch import Sketch
 
 __all__ = [
@@ -45,7 +45,7 @@ Pair: TypeAlias = SamplePair | MixturePair | KernelPair
 def pair_of(
     x: Tensor | Mixture,
     y: Tensor | Mixture,
-    v: GaussianKernel | Variance | BandwidthRule | None,
+    v: GaussianKernel | Variance | VarianceRule | None,
     weights_x: Tensor | None,
     weights_y: Tensor | None,
     kernel: AnyKernel | None,
@@ -119,7 +119,7 @@ def needs_gaussian(what: str, pair: Pair) -> KernelError:
     return KernelError(f"{what} needs points and the Gaussian kernel, and {found} is given.")
 
 
-Kernel: TypeAlias = GaussianKernel | Variance | BandwidthRule
+Kernel: TypeAlias = GaussianKernel | Variance | VarianceRule
 SVDMethod: TypeAlias = Literal["auto", "svd", "polar", "sketch"]
 
 SKETCH_ABOVE = {"cpu": 4096, "cuda": 20_000}

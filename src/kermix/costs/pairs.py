@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kermix.checks import broadcast_shape, check_pair, finite_in, normalized_weights, working_dtype
 from kermix.errors import OptionError, VarianceError
-from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
+from kermix.kernels.gaussian import GaussianKernel, KernelTerms, Variance, VarianceRule, as_kernel
 from kermix.kernels.gram import LARGEST_EXPONENT, ScaledGram, gram_matrix, scaled_gram
 from kermix.kernels.means import log_kernel_means
 from kermix.linalg.cholesky import Cholesky, cholesky, default_ridge, solve_dtype, sqrt_or_zero
@@ -175,7 +175,7 @@ class SamplePair(WeightedPair):
         self,
         x: Tensor,
         y: Tensor,
-        v: GaussianKernel | Variance | BandwidthRule | None,
+        v: GaussianKernel | Variance | VarianceRule | None,
         weights_x: Tensor | None = None,
         weights_y: Tensor | None = None,
         unit_norm: bool = False,
@@ -282,7 +282,7 @@ class MixturePair(WeightedPair):
         self,
         x: Tensor | Mixture,
         y: Tensor | Mixture,
-        v: GaussianKernel | Variance | BandwidthRule | None = None,
+        v: GaussianKernel | Variance | VarianceRule | None = None,
         weights_x: Tensor | None = None,
         weights_y: Tensor | None = None,
     ) -> None:

@@ -11,7 +11,7 @@ from kermix.errors import OptionError, WeightError
 from kermix.evaluation.spectra import (
     EXACT_UP_TO,
     Spectrum,
-    VarianceRule,
+    StableRule,
     checked_points,
     checked_tolerance,
     chosen_kernel,
@@ -38,7 +38,7 @@ DEFAULT_ERROR = 0.01  # relative, that landmarks are chosen for
 @informative
 def vendi(
     x: Tensor | Sketch,  # (N, d)
-    v: Kernel | VarianceRule | None = None,
+    v: Kernel | StableRule | None = None,
     *,
     kernel: AnyKernel | None = None,
     weights: Tensor | None = None,  # (N,)
@@ -87,7 +87,7 @@ def vendi(
 @informative
 def rke(
     x: Tensor | Sketch,  # (N, d)
-    v: Kernel | VarianceRule | None = None,
+    v: Kernel | StableRule | None = None,
     *,
     kernel: AnyKernel | None = None,
     weights: Tensor | None = None,  # (N,)
@@ -133,7 +133,7 @@ def diversity_of(spectrum: Spectrum, order: float = 1.0) -> tuple[Tensor, Tensor
 
 def _spectrum(
     x: Tensor | Sketch,
-    v: Kernel | VarianceRule | None,
+    v: Kernel | StableRule | None,
     kernel: AnyKernel | None,
     weights: Tensor | None,
     order: float,

@@ -19,7 +19,7 @@ from kermix.errors import MissingExtraError, OptionError, RankError, SampleError
 from kermix.evaluation.diversity import vendi
 from kermix.evaluation.novelty import ken
 from kermix.evaluation.sample_distances import frechet_of_moments
-from kermix.evaluation.spectra import VarianceRule, checked_points, chosen_kernel, feature_map_of
+from kermix.evaluation.spectra import StableRule, checked_points, chosen_kernel, feature_map_of
 from kermix.kernels.others import AnyKernel
 from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.features import FeatureMap, fingerprint
@@ -81,7 +81,7 @@ class _Sketched(SampleMetric):
     def __init__(
         self,
         real: Tensor | FeatureMap,
-        v: Kernel | VarianceRule | None = None,
+        v: Kernel | StableRule | None = None,
         *,
         kernel: AnyKernel | None = None,
         rank: int = RANK,

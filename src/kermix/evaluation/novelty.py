@@ -16,7 +16,7 @@ from kermix.costs.functions import Kernel
 from kermix.errors import OptionError
 from kermix.evaluation.spectra import (
     EXACT_UP_TO,
-    VarianceRule,
+    StableRule,
     checked_points,
     chosen_kernel,
     fine_sketches,
@@ -43,7 +43,7 @@ NEAR = 4.0  # times: eigenvalues so near to each other have eigenvectors that mi
 def ken(
     x: Tensor | Sketch,  # (N, d)
     y: Tensor | Sketch,  # (M, d)
-    v: Kernel | VarianceRule | None = None,
+    v: Kernel | StableRule | None = None,
     *,
     kernel: AnyKernel | None = None,
     eta: float = 1.0,
@@ -130,7 +130,7 @@ class NovelMode:
 def novel_modes(
     x: Tensor,  # (N, d)
     y: Tensor | Sketch,  # (M, d)
-    v: Kernel | VarianceRule | None = None,
+    v: Kernel | StableRule | None = None,
     *,
     kernel: AnyKernel | None = None,
     eta: float = 1.0,
@@ -223,7 +223,7 @@ def modes_of(
 def novelty_sketches(
     x: Tensor | Sketch,
     y: Tensor | Sketch,
-    v: Kernel | VarianceRule | None,
+    v: Kernel | StableRule | None,
     *,
     kernel: AnyKernel | None,
     rank: int | None,

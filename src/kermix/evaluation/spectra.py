@@ -30,7 +30,7 @@ from kermix.checks import (
 from kermix.costs.functions import Kernel
 from kermix.costs.moments import Interval
 from kermix.errors import OptionError, ShapeError
-from kermix.kernels.gaussian import GaussianKernel, as_kernel, bandwidth
+from kermix.kernels.gaussian import GaussianKernel, as_kernel, choose_variance
 from kermix.kernels.gram import gram_matrix
 from kermix.kernels.others import AnyKernel, PointKernel, kernel_matrix
 from kermix.sketches.features import FeatureMap, nystrom_features
@@ -41,7 +41,7 @@ __all__ = [
     "CANDIDATES",
     "EXACT_UP_TO",
     "Spectrum",
-    "VarianceRule",
+    "StableRule",
     "checked_points",
     "chosen_kernel",
     "effective_number",
@@ -205,7 +205,7 @@ def stable_variance(x: Tensor, change: float = 0.05) -> float:  # (N, d)
     order = _order_of_values(points)
     drawn = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))[:SEEN]
     points = points[order[drawn.to(order.device)]]
-    middle = float(bandwidth(points))
+    middle = float(choose_variance(points))
     if len(points) < 4 or bool((points == points[0]).all()):
         return middle
     low, high = FINEST * middle, COARSEST * middle
@@ -240,7 +240,7 @@ def _is_stable(points: Tensor, v: float, change: float) -> bool:
     return bool(whole <= (1 + change) * (one * other).sqrt())
 
 
-VarianceRule: TypeAlias = Literal["stable"]
+StableRule: TypeAlias = Literal["stable"]
 RULES = ("median", "silverman", "stable")
 
 # Reasoned, no record.
@@ -260,7 +260,7 @@ def checked_points(name: str, x: Any) -> Tensor:
 
 
 def chosen_kernel(
-    v: Kernel | VarianceRule | None, kernel: AnyKernel | None, points: Tensor
+    v: Kernel | StableRule | None, kernel: AnyKernel | None, points: Tensor
 ) -> GaussianKernel | PointKernel:
     """The kernel that `v` or `kernel` means, with ones on its diagonal.
 

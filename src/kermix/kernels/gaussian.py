@@ -16,16 +16,17 @@ from kermix.kernels.distances import Layout, squared_distances
 from kermix.kernels.subsets import symmetric_subset
 
 __all__ = [
-    "BandwidthRule",
     "GaussianKernel",
     "KernelTerms",
     "Numbers",
     "Variance",
+    "VarianceRule",
     "as_kernel",
-    "bandwidth",
+    "choose_variance",
+    "variance_grid",
 ]
 
-BandwidthRule: TypeAlias = Literal["median", "silverman"]
+VarianceRule: TypeAlias = Literal["median", "silverman"]
 Scalar: TypeAlias = float | Tensor
 Numbers: TypeAlias = tuple[float, ...] | Tensor
 Variance: TypeAlias = float | Sequence[float] | Tensor
@@ -173,7 +174,7 @@ class GaussianKernel:
         )
 
 
-def as_kernel(v: "GaussianKernel | Variance | BandwidthRule", x: Tensor) -> GaussianKernel:
+def as_kernel(v: "GaussianKernel | Variance | VarianceRule", x: Tensor) -> GaussianKernel:
     """Turn what a user may give as `v` into a kernel; a rule's name is applied to the data `x`.
 
     A tensor of several variances is refused: it could be meant for the points one by one.
@@ -188,13 +189,13 @@ def as_kernel(v: "GaussianKernel | Variance | BandwidthRule", x: Tensor) -> Gaus
                 "or one variance for each point. For the average use km.GaussianKernel(v), or a "
                 "list of numbers; Gaussians of different variances are a km.GaussianMixture."
             )
-    return GaussianKernel(bandwidth(x, v) if isinstance(v, str) else v)
+    return GaussianKernel(choose_variance(x, v) if isinstance(v, str) else v)
 
 
 @torch.no_grad()
-def bandwidth(
+def choose_variance(
     x: Tensor,  # (*B, N, d)
-    rule: BandwidthRule = "median",
+    rule: VarianceRule = "median",
     per_dimension: bool = True,
     layout: Layout | None = None,
 ) -> Tensor:  # ()
@@ -209,7 +210,7 @@ def bandwidth(
     `kermix.errors.DegenerateDataWarning`.
 
     Example:
-        >>> bandwidth(torch.tensor([[0.0], [1.0], [2.0], [2.0]]))
+        >>> choose_variance(torch.tensor([[0.0], [1.0], [2.0], [2.0]]))
         tensor(0.5000)
     """
     check_option("rule", rule, ("median", "silverman"))
@@ -239,6 +240,33 @@ def bandwidth(
         )
         return torch.ones_like(v)
     return v
+
+
+def variance_grid(
+    points: Tensor,  # (N, d)
+    count: int = 6,
+    layout: Layout | None = None,
+) -> tuple[float, ...]:
+    r"""Variances from the fine to the coarse structure of data, evenly spaced in the logarithm.
+
+    From the median squared distance to the $\sqrt N$-th neighbour to half the median
+    squared distance, both divided by twice the dimension; at most 1000 points are looked at.
+
+    Example:
+        >>> [round(v, 3) for v in variance_grid(torch.linspace(0, 1, 101)[:, None], 3)]
+        [0.002, 0.006, 0.023]
+    """
+    coarse = float(choose_variance(points, layout=layout)) / 2
+    seen = points[symmetric_subset(points, BANDWIDTH_SUBSAMPLE)]
+    rank = math.ceil(math.sqrt(len(seen)))
+    squares = squared_distances(seen, seen, True, layout)
+    squares = squares.sort(1).values[:, min(rank, len(seen) - 1)]
+    d = points.shape[1] if layout is None else layout.columns
+    fine = float(squares[squares > 0].median()) / (2 * d) if squares.any() else 0.0
+    if not 0 < fine < coarse or count == 1:
+        return (coarse,)
+    ratio = (coarse / fine) ** (1 / (count - 1))
+    return tuple(fine * ratio**k for k in range(count))
 
 
 def _log(value: Scalar) -> Scalar:

@@ -10,11 +10,11 @@ from torch import Tensor
 from kermix.checks import broadcast_shape, check_pair, working_dtype
 from kermix.kernels.distances import DIRECT_PULLS_UP_TO, Layout, attraction, squared_distances
 from kermix.kernels.gaussian import (
-    BandwidthRule,
     GaussianKernel,
     KernelTerms,
     Numbers,
     Variance,
+    VarianceRule,
     as_kernel,
 )
 
@@ -48,7 +48,7 @@ class ScaledGram:
 def gram(
     a: Tensor,  # (*B, M, d)
     b: Tensor,  # (*B, N, d)
-    v: GaussianKernel | Variance | BandwidthRule,
+    v: GaussianKernel | Variance | VarianceRule,
 ) -> Tensor:  # (*B, M, N)
     r"""Gaussian Gram matrix $\exp(-\|a_i - b_j\|^2 / (2 d (v_p + v_q)))$, Eq. (14).
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kermix.errors import ShapeError, VarianceError
 from kermix.kernels.distances import Layout
-from kermix.kernels.gaussian import GaussianKernel, KernelTerms, Scalar, Variance, bandwidth
+from kermix.kernels.gaussian import GaussianKernel, KernelTerms, Scalar, Variance, choose_variance
 
 __all__ = ["MixedKernel", "mismatch_of", "mixed_kernel"]
 
@@ -99,7 +99,7 @@ def mixed_kernel(
     points: Tensor, layout: Layout | None, v: Variance | None = None
 ) -> GaussianKernel:
     """The kernel of rows with a layout; without a variance, that of the median rule."""
-    variance = bandwidth(points, layout=layout) if v is None else v
+    variance = choose_variance(points, layout=layout) if v is None else v
     if isinstance(variance, Tensor):
         variance = float(variance)
     return GaussianKernel(variance) if layout is None else MixedKernel(variance, layout)

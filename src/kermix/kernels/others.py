@@ -16,7 +16,7 @@ from torch import Tensor
 from kermix.checks import broadcast_shape, check_count, check_number, values_are_readable
 from kermix.errors import KernelError
 from kermix.kernels.distances import squared_distances
-from kermix.kernels.gaussian import GaussianKernel, KernelTerms, bandwidth
+from kermix.kernels.gaussian import GaussianKernel, KernelTerms, choose_variance
 from kermix.kernels.gram import LARGEST_EXPONENT, ScaledGram, aligned, gram_matrix
 
 __all__ = [
@@ -81,7 +81,7 @@ class _Stationary(PointKernel):
         """With the median distance as the scale, if that is left to the data."""
         if self.scale != "median":
             return self
-        half = bandwidth(x, "median", self.per_dimension)
+        half = choose_variance(x, "median", self.per_dimension)
         return replace(self, scale=float(2 * half) ** 0.5)  # type: ignore[type-var]
 
     def _squares(self, a: Tensor, b: Tensor) -> Tensor:

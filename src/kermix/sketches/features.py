@@ -19,7 +19,7 @@ from kermix.checks import (
 )
 from kermix.errors import OptionError, ShapeError, VarianceError
 from kermix.kernels.distances import CLOSE, DIRECT_DIFFERENCES_UP_TO, mismatches, numbers_of
-from kermix.kernels.gaussian import BandwidthRule, GaussianKernel, KernelTerms, Variance, as_kernel
+from kermix.kernels.gaussian import GaussianKernel, KernelTerms, Variance, VarianceRule, as_kernel
 from kermix.kernels.gram import kernels_at, numbers_like, scaled_gram
 from kermix.kernels.others import PointKernel
 from kermix.linalg.cholesky import solve_dtype
@@ -267,7 +267,7 @@ class FourierFeatures(NeverSmall):
 
 def nystrom_features(
     x: Tensor,  # (N, d)
-    v: GaussianKernel | Variance | BandwidthRule,
+    v: GaussianKernel | Variance | VarianceRule,
     rank: int | None = None,
     tolerance: float | None = None,
     landmarks: LandmarkRule = "pivoted",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kermix.errors import VarianceError
 from kermix.kernels.distances import squared_distances
-from kermix.kernels.gaussian import bandwidth
+from kermix.kernels.gaussian import choose_variance
 
 __all__ = ["VarianceSchedule", "automatic_variance", "learning_rate"]
 
@@ -80,7 +80,7 @@ def automatic_variance(scaled: Tensor, generator: torch.Generator) -> tuple[floa
     points = scaled[rows[:NEIGHBOURS_AMONG]]
     if len(points) < 2 or not bool((points != points[0]).any()):
         return 0.5, SMALLEST_AUTOMATIC
-    start = float(bandwidth(points))
+    start = float(choose_variance(points))
     distances = squared_distances(points, points, same=True) / points.shape[1]
     distances.fill_diagonal_(math.inf)
     end = max(SMALLEST_AUTOMATIC, 0.5 * float(distances.amin(1).median()))

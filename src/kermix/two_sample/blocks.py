@@ -1,10 +1,4 @@
-"""Two large samples as blocks of rows: all rows count, and labels of blocks are exchanged.
-
-Rows are put into blocks of equal size at random, within their own sample. Blocks of independent
-rows from one source are exchangeable, so a permutation test that exchanges blocks is as exact as
-one that exchanges rows; and statistics of blocks are sums that are computed once, whatever the
-number of permutations.
-"""
+"""Statistics of two large samples whose blocks of rows change sides, from sums of blocks."""
 
 import math
 from collections.abc import Iterator
@@ -17,13 +11,11 @@ from kermix.kernels.distances import Layout, numbers_of
 from kermix.mixtures.mixture import log_scalar_cost
 from kermix.sketches.accumulation import NystromSums
 from kermix.sketches.features import NystromFeatures
+from kermix.two_sample.permutation import Blocks
 from kermix.two_sample.weightings import ROUNDING, WeightedInnerProducts
 
 __all__ = [
-    "BLOCKS",
     "DIRECTIONS",
-    "FEWEST_ON_A_SIDE",
-    "Blocks",
     "FeatureBlocks",
     "block_statistics",
     "energy_of_blocks",
@@ -34,50 +26,10 @@ __all__ = [
 ]
 
 # Reasoned, no record.
-BLOCKS = 400
-FEWEST_ON_A_SIDE = 32
-MOST = 1000
 LEADING = 100
 SMALLEST_MOMENT = 1e-5
 GRID = 512
 DIRECTIONS = 32
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The rows of the blocks of both samples; those of `x` come first."""
-
-    rows: Tensor  # (B, s), indices of pooled rows
-    of_x: int
-    rest: Tensor  # (n + m - B s,), rows in no block
-    n: int  # pooled rows below this are of x
-
-    @classmethod
-    def of(
-        cls,
-        n: int,
-        m: int,
-        generator: torch.Generator,
-        blocks: int = BLOCKS,
-        fewest_on_a_side: int = FEWEST_ON_A_SIDE,
-    ) -> "Blocks":
-        """Some four hundred blocks, with at least thirty on the smaller side."""
-        size = max(1, min((n + m) // blocks, min(n, m) // fewest_on_a_side))
-        parts, rest = [], []
-        for count, offset in ((n, 0), (m, n)):
-            order = torch.randperm(count, generator=generator) + offset
-            used = min(count // size, MOST)
-            parts.append(order[: used * size].reshape(used, size))
-            rest.append(order[used * size :])
-        return cls(torch.cat(parts), len(parts[0]), torch.cat(rest), n)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def size(self) -> int:
-        """Rows of a block."""
-        return self.rows.shape[1]
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from kermix.kernels.distances import Layout
+from kermix.kernels.gaussian import variance_grid
 from kermix.kernels.mixed import mixed_kernel
 from kermix.kernels.subsets import distinct_rows
 from kermix.sketches.features import nystrom_features
 from kermix.two_sample.column_scores import FEWEST_ROWS, ColumnPlace, ColumnScores
-from kermix.two_sample.cost_test import variance_grid
 
 __all__ = ["ToldApart", "auc", "tell_apart"]
 

@@ -3,7 +3,6 @@
 Statistics of all permutations come from one pooled Gram matrix and a few matrix products.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -14,14 +13,18 @@ from torch import Tensor
 
 from kermix.checks import check_option, check_pair, check_weights
 from kermix.errors import OptionError, ShapeError, WeightError
-from kermix.kernels.distances import Layout, squared_distances
-from kermix.kernels.gaussian import GaussianKernel, bandwidth
+from kermix.kernels.distances import Layout
+from kermix.kernels.gaussian import GaussianKernel, variance_grid
 from kermix.kernels.mixed import mixed_kernel
 from kermix.kernels.others import AnyKernel, PointKernel, as_point_kernel
-from kermix.kernels.subsets import distinct_rows, symmetric_subset
 from kermix.linalg.cholesky import checked_ridge, solve_dtype
 from kermix.two_sample.aggregate import AggregateTest, aggregate_rows
-from kermix.two_sample.permutation import combined, labellings, own_generator, pvalues, tied
+from kermix.two_sample.permutation import (
+    ExchangeableUnits,
+    StatisticValues,
+    own_generator,
+    permutation_test,
+)
 from kermix.two_sample.statistics import (
     COST_RIDGE,
     Ranking,
@@ -40,7 +43,6 @@ __all__ = [
     "as_numbers",
     "ranked",
     "two_sample_test",
-    "variance_grid",
 ]
 
 TestCost: TypeAlias = Literal["svd", "matrix", "vector", "scalar", "mmd", "energy"]
@@ -48,8 +50,6 @@ Seed: TypeAlias = int | torch.Generator
 
 COSTS = ("svd", "matrix", "vector", "scalar", "mmd", "energy")
 # Reasoned, no record.
-GRID_POINTS = 1000
-PRECISION = 1e-12
 DIVIDED = 1e-6
 
 
@@ -136,7 +136,7 @@ def two_sample_test(
         y: The other.
         cost: Which statistic; None for the aggregate.
         variances: One or several variances, or `"auto"`: `variance_grid`.
-        permutations: Number of permutations.
+        permutations: Number of random permutations; all of them, if there are fewer.
         seed: Seed of the permutations, or a generator.
         groups: Group labels of the points of `x` and `y`; whole groups are permuted. For points
             that are not independent, such as repeated measurements.
@@ -179,17 +179,19 @@ def two_sample_test(
     _check_sets(x, y)
     with torch.autocast(x.device.type, enabled=False):
         generator = own_generator(seed)
-        labels = labellings(len(x), len(y), permutations, generator, groups).to(x.device)
         weights = _pooled_weights(x, y, weights_x, weights_y)
-        pooled = _Pooled.of(x, y, labels, weights)
+        pooled = torch.cat([x, y]).to(solve_dtype(x.device))
+        units = ExchangeableUnits.of(
+            pooled, len(x), permutations, generator, groups=groups, weights=weights
+        )
         grid: tuple[float, ...] = ()
         if cost != "energy" and not kernels:
-            grid = _grid(variances, pooled.rows, layout)
-        kernels = [k.fitted(pooled.rows) if isinstance(k, PointKernel) else k for k in kernels]
+            grid = _grid(variances, pooled, layout)
+        kernels = [k.fitted(pooled) if isinstance(k, PointKernel) else k for k in kernels]
         used: list[GaussianKernel | PointKernel] = kernels or [
-            mixed_kernel(pooled.points, layout, v) for v in grid
+            mixed_kernel(units.rows, layout, v) for v in grid
         ]
-        rankings, method = _rankings(cost, form, ridge, pooled, used, generator, layout)
+        rankings, method = _rankings(cost, form, ridge, units, used, generator, layout)
         named = f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method
         sizes = len(x), len(y)
         values, noises, orders = zip(
@@ -254,49 +256,17 @@ def _aggregate(
     )
 
 
-@dataclass(frozen=True)
-class _Pooled:
-    """Both samples as one: distinct rows in an order that depends on their values alone.
-
-    Whatever is computed from `points` is then the same for every labelling, to the last bit, and
-    labellings that exchange copies of a row are ties.
-    """
-
-    rows: Tensor  # (N, d), of x and then of y
-    points: Tensor  # (U, d)
-    shares: Tensor | None  # (U,), weights of the points; None if each is one row of weight 1
-    sides: tuple[Tensor, Tensor]  # (P, U) each: weights of the points on both sides
-    sizes: tuple[int, int]  # rows of x and of y
-
-    @classmethod
-    def of(cls, x: Tensor, y: Tensor, labels: Tensor, weights: Tensor | None) -> "_Pooled":
-        dtype = solve_dtype(x.device)
-        # Adding zero makes minus zero zero.
-        rows = torch.cat([x.to(dtype), y.to(dtype)]) + 0.0
-        kept, place = distinct_rows(rows)
-        share = rows.new_ones(len(rows)) if weights is None else weights.to(dtype)
-        sides = [
-            share.new_zeros(len(labels), len(kept)).index_add_(1, place, side * share)
-            for side in (labels, ~labels)
-        ]
-        tiny = torch.finfo(dtype).tiny
-        a, b = (side / side.sum(1, keepdim=True).clamp(min=tiny) for side in sides)
-        plain = weights is None and len(kept) == len(rows)
-        shares = None if plain else share.new_zeros(len(kept)).index_add_(0, place, share)
-        return cls(rows, rows[kept], shares, (a, b), (len(x), len(y)))
-
-
 def _rankings(
     cost: TestCost,
     form: TestForm,
     ridge: float | None,
-    pooled: _Pooled,
+    units: ExchangeableUnits,
     kernels: Sequence[GaussianKernel | PointKernel],
     generator: torch.Generator,
     layout: Layout | None,
 ) -> tuple[list[Ranking], str]:
     """Statistics of all labellings for each kernel, and how they were found."""
-    points, sides = pooled.points, pooled.sides
+    points, sides = units.rows, units.sides
     if cost == "energy":
         return [energy_ranking(points, *sides, layout)], "distances"
     found, method = [], "gram matrix"
@@ -309,11 +279,11 @@ def _rankings(
         elif cost == "mmd":
             found.append(mmd_ranking(gram_blocks(points, terms), *sides))
         else:
-            features, method = pooled_features(points, kernel, pooled.shares, generator)
+            features, method = pooled_features(points, kernel, units.shares, generator)
             if isinstance(kernel, PointKernel):
                 features = features.divided(_mean_diagonal(kernel, points))
             features = features.whitened(ridge)
-            found.append(moment_ranking(cost, form, features, *sides, pooled.sizes))
+            found.append(moment_ranking(cost, form, features, *sides, units.used))
     return found, method
 
 
@@ -344,7 +314,7 @@ def ranked(
     grid: tuple[float, ...],
     sizes: tuple[int, int],
     method: str,
-    noises: Sequence[float] | None = None,
+    noises: Sequence[float | None] | None = None,
     orders: Sequence[Tensor | None] | None = None,
 ) -> TwoSampleResult:
     """A result from statistics of all labellings, one row for each variance, the given first.
@@ -353,63 +323,22 @@ def ranked(
     little above the precision of its largest number, if not given) are ties. Where a row cannot
     hold the digits by which it differs, `orders` has what is ranked instead.
     """
-    given = [float(row[0]) for row in rows]
-    noises = [PRECISION * _largest(row) for row in rows] if noises is None else noises
+    noises = [None] * len(rows) if noises is None else noises
     orders = [None] * len(rows) if orders is None else orders
-    table = torch.stack(
-        [
-            tied(row.double(), noise) if order is None else order.double()
-            for row, noise, order in zip(rows, noises, orders, strict=True)
-        ]
-    )
-    total = combined(table)
-    alone = len(rows) == 1
+    test = permutation_test(map(StatisticValues, [cost] * len(rows), rows, noises, orders))
     return TwoSampleResult(
-        statistic=given[0] if alone else float(total[0]),
-        pvalue=float(pvalues(total)[0]),
+        statistic=test.statistic,
+        pvalue=test.pvalue,
         cost=cost,
         variances=grid,
-        statistics=tuple(given),
-        pvalues=tuple(pvalues(table)[:, 0].tolist()),
-        permutations=len(total) - 1,
+        statistics=tuple(float(row[0]) for row in rows),
+        pvalues=test.single_pvalues,
+        permutations=len(test.total) - 1,
         n=sizes[0],
         m=sizes[1],
         method=method,
-        null=(rows[0].double() if alone else total)[1:].cpu(),
+        null=test.null,
     )
-
-
-def _largest(row: Tensor) -> float:
-    """Of the numbers that do not stand for infinity."""
-    sizes = row.double().abs()
-    return float(sizes[sizes < torch.finfo(row.dtype).max / 2].amax()) if len(sizes) else 0.0
-
-
-def variance_grid(
-    points: Tensor,  # (N, d)
-    count: int = 6,
-    layout: Layout | None = None,
-) -> tuple[float, ...]:
-    r"""Variances from the fine to the coarse structure of data, evenly spaced in the logarithm.
-
-    From the median squared distance to the $\sqrt N$-th neighbour to half the median
-    squared distance, both divided by twice the dimension; at most 1000 points are looked at.
-
-    Example:
-        >>> [round(v, 3) for v in variance_grid(torch.linspace(0, 1, 101)[:, None], 3)]
-        [0.002, 0.006, 0.023]
-    """
-    coarse = float(bandwidth(points, layout=layout)) / 2
-    seen = points[symmetric_subset(points, GRID_POINTS)]
-    rank = math.ceil(math.sqrt(len(seen)))
-    squares = squared_distances(seen, seen, True, layout)
-    squares = squares.sort(1).values[:, min(rank, len(seen) - 1)]
-    d = points.shape[1] if layout is None else layout.columns
-    fine = float(squares[squares > 0].median()) / (2 * d) if squares.any() else 0.0
-    if not 0 < fine < coarse or count == 1:
-        return (coarse,)
-    ratio = (coarse / fine) ** (1 / (count - 1))
-    return tuple(fine * ratio**k for k in range(count))
 
 
 def _grid(

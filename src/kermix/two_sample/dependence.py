@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kermix.checks import check_count, check_option, check_samples
 from kermix.errors import OptionError, ShapeError
-from kermix.kernels.gaussian import bandwidth
+from kermix.kernels.gaussian import choose_variance
 from kermix.kernels.gram import gram
 from kermix.two_sample.cost_test import as_numbers
 from kermix.two_sample.permutation import orders, own_generator, pvalues, tied
@@ -104,7 +104,7 @@ def dependence(
         raise OptionError(
             f"{count} rows: dependence takes 3 to {ROWS_UP_TO}; of more, take a random subset."
         )
-    chosen = [float(bandwidth(side)) for side in sides] if v is None else [*v]
+    chosen = [float(choose_variance(side)) for side in sides] if v is None else [*v]
     if len(chosen) != 2 or not all(0 < one < float("inf") for one in chosen):
         raise OptionError(f"v={v!r} must be two positive numbers: the variances of x and of y.")
     left, right = (

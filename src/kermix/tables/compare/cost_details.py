@@ -20,10 +20,7 @@ from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.dense_details import dense_measures, mixed_column_differences
 from kermix.tables.compare.result import TITLES, ColumnDifference, Details
 from kermix.two_sample.blocks import (
-    BLOCKS,
     DIRECTIONS,
-    FEWEST_ON_A_SIDE,
-    Blocks,
     block_statistics,
     energy_of_blocks,
     feature_blocks,
@@ -33,7 +30,14 @@ from kermix.two_sample.blocks import (
 )
 from kermix.two_sample.cost_test import COSTS, TestCost, TwoSampleResult, ranked, two_sample_test
 from kermix.two_sample.error_bars import Measure, exchanges, groups, halves, mean_measures
-from kermix.two_sample.permutation import labellings, own_generator, signed_weights
+from kermix.two_sample.permutation import (
+    BLOCKS,
+    FEWEST_ON_A_SIDE,
+    Blocks,
+    own_generator,
+    random_labelings,
+    signed_weights,
+)
 from kermix.two_sample.statistics import COST_RIDGE, TOLERANCE
 
 __all__ = ["BlockTests", "DetailsTask", "standardized"]
@@ -97,7 +101,7 @@ class BlockTests:
             return cls({}, column_differences(raw, n, columns, None, None, mixed), ())
         exchanged = Blocks.of(n, m, generator, blocks, fewest_on_a_side)
         sides = exchanged.of_x, len(exchanged) - exchanged.of_x
-        labels = signed_weights(labellings(*sides, permutations, generator), None)
+        labels = signed_weights(random_labelings(*sides, permutations, generator), None)
         # Of the rows as they were given, because scaled ones are rounded.
         chosen = pooled[symmetric_subset(raw, candidates)]
         rows: dict[str, list[Tensor]] = {}
@@ -254,8 +258,8 @@ def _mixed_differences(
     if not permutations:
         return mixed_column_differences(raw, n, mixed, None, None)
     generator = own_generator(seed)
-    blocks = Blocks(torch.arange(len(raw))[:, None], n, torch.arange(0), n)
-    labels = signed_weights(labellings(n, len(raw) - n, permutations, generator), None)
+    blocks = Blocks(torch.arange(len(raw))[:, None], n, torch.arange(0))
+    labels = signed_weights(random_labelings(n, len(raw) - n, permutations, generator), None)
     return mixed_column_differences(raw, n, mixed, blocks, labels)
 
 
@@ -285,7 +289,7 @@ def _measures(
 
 
 def _exchanged(x: Tensor, y: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    return labellings(len(x), len(y), max(1, count), generator)[1 : 1 + count]
+    return random_labelings(len(x), len(y), max(1, count), generator)[1 : 1 + count]
 
 
 def _pvalue(measure: Measure, tests: dict[str, TwoSampleResult]) -> float | None:

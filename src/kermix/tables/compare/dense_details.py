@@ -23,7 +23,7 @@ from kermix.kernels.mixed import mixed_kernel
 from kermix.linalg.cholesky import Cholesky, cholesky
 from kermix.tables.compare.column_changes import change_of_counts
 from kermix.tables.compare.result import ColumnDifference
-from kermix.two_sample.blocks import Blocks, line_energy, line_energy_of_rows
+from kermix.two_sample.blocks import line_energy, line_energy_of_rows
 from kermix.two_sample.column_scores import places_of_columns
 from kermix.two_sample.cost_test import ranked
 from kermix.two_sample.error_bars import (
@@ -34,6 +34,7 @@ from kermix.two_sample.error_bars import (
     error_of_root,
     jackknife_error,
 )
+from kermix.two_sample.permutation import Blocks
 from kermix.two_sample.weightings import ROUNDING
 
 __all__ = ["dense_measures", "mixed_column_differences"]

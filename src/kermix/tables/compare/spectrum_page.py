@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kermix.data.sources import Sources
 from kermix.errors import OptionError
-from kermix.kernels.gaussian import bandwidth
+from kermix.kernels.gaussian import choose_variance
 from kermix.kernels.mixed import mixed_kernel
 from kermix.pages.charts import heat
 from kermix.pages.page import Card, Page
@@ -71,7 +71,7 @@ def decompose_tables(
             )
         sets.append(values)
     if variance is None:
-        variance = float(bandwidth(torch.cat(sets), layout=layout)) / SHARE_OF_MEDIAN
+        variance = float(choose_variance(torch.cat(sets), layout=layout)) / SHARE_OF_MEDIAN
         notes.append(f"Variance {variance:.4g}: a tenth of the median heuristic.")
     kernel = mixed_kernel(sets[0], layout, variance)
     other = sets[1] if len(sets) > 1 else None

@@ -20,11 +20,11 @@ from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
 from kermix.errors import SampleError, SchemaError, ShapeError
 from kermix.kernels.distances import Layout
+from kermix.kernels.gaussian import variance_grid
 from kermix.kernels.mixed import mixed_kernel
 from kermix.sketches.features import NystromFeatures, nystrom_features
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.two_sample.column_scores import ColumnPlace, ColumnScores, MiddleRanks
-from kermix.two_sample.cost_test import variance_grid
 
 __all__ = ["MonitorFeatures", "RowReader", "read_reference"]
 

@@ -20,7 +20,7 @@ from kermix.data.readers.sniff import Reading
 from kermix.errors import OptionError, SampleError
 from kermix.evaluation.novelty import check_eta, ken
 from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refuse_beside_sketch
-from kermix.kernels.gaussian import GaussianKernel, bandwidth
+from kermix.kernels.gaussian import GaussianKernel, choose_variance
 from kermix.kernels.others import AnyKernel
 from kermix.sketches.sketch import Sketch, check_comparable
 from kermix.tables.compare.column_changes import ComparedRows
@@ -47,8 +47,8 @@ from kermix.tables.evaluate.sample_scores import (
     spectral_scores,
 )
 from kermix.tables.evaluate.table_scores import TableScores, table_scores
-from kermix.two_sample.aggregate import permutations_for
 from kermix.two_sample.mean_test import mean_test
+from kermix.two_sample.permutation import permutations_for
 
 __all__ = ["evaluate", "evaluate_sketches"]
 
@@ -265,7 +265,7 @@ def _broad_kernel(points: Tensor, kernel: Any) -> GaussianKernel | None:
 
     The finest kernel that rows can tell, which diversity is of, cuts a group into many parts.
     """
-    broad = float(bandwidth(points)) / BROAD
+    broad = float(choose_variance(points)) / BROAD
     return GaussianKernel(broad) if broad > float(kernel.v_p[0]) else None
 
 
@@ -338,7 +338,7 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], l
         data.real[at_real], data.fake[at_fake], held, _own_units(data)[at_real], within
     )
     rows = tuple((int(at_fake[i]), int(at_real[k])) for i, k in found.rows)
-    found = replace(found, rows=rows)
+    found = replace(found, rows=rows, entity=() if panel is None else panel.entity)
     m = len(at_fake)
     than = "held-out rows" if held is not None else "real rows that equal another one"
     exact = Score(
