@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from kermix.data.readers.common import GAPS
     from kermix.data.readers.csv_form import CsvForm, csv_lines, truth_words
     from kermix.data.readers.frames import as_frame
+    from kermix.data.readers.number_forms import NumberForm, look_at_numbers
     from kermix.data.readers.numeric_table import common_columns, read_table
     from kermix.data.readers.reading import read_alike, read_frame
     from kermix.data.readers.sniff import Reading, look_at_csv
@@ -155,13 +156,13 @@ if TYPE_CHECKING:
     from kermix.images.classifier_settings import (
         ClassifierSettings,
         as_written,
-        build_classifier,
         preset,
         suited_settings,
     )
     from kermix.images.classifier_training import (
         ClassifierTask,
         Muon,
+        build_classifier,
         load_classifier,
         orthogonal_factor,
     )
@@ -333,14 +334,14 @@ if TYPE_CHECKING:
     from kermix.tables.model.network import ColumnParts, TableNetwork
     from kermix.tables.model.sampling import chain_log_density, draw_cells, orders_of
     from kermix.tables.model.sampling import complete as sampling_complete
-    from kermix.tables.model.table_settings import TableModelSettings, table_split
+    from kermix.tables.model.table_settings import TableModelSettings
     from kermix.tables.model.table_training import (
         MaskBatch,
         TableModelTask,
         ordered_questions,
         random_questions,
     )
-    from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows
+    from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
     from kermix.tables.runs.answers import drawn_parts
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
@@ -361,6 +362,7 @@ if TYPE_CHECKING:
         load_conditional,
         spherical_loss,
     )
+    from kermix.training.fit_settings import FitSettings
     from kermix.training.graphs import unchanged
     from kermix.training.loop import Task, Trainer, make_fabric
     from kermix.training.mixture_em import (
@@ -382,7 +384,6 @@ if TYPE_CHECKING:
     from kermix.training.product_training import TableSettings, TableTask, fit_table
     from kermix.training.samples_task import RowTask
     from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
-    from kermix.training.settings import FitSettings
     from kermix.two_sample.aggregate import aggregate_rows, aggregate_test
     from kermix.two_sample.classifier_test import auc, tell_apart
     from kermix.two_sample.column_scores import (

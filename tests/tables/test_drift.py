@@ -96,7 +96,7 @@ def test_what_cannot_be_compared(folder):
         km.compare(folder / "day0.sketch", normal(10, 2))
     for path in folder.glob("day[1-9].sketch"):
         path.unlink()
-    assert "1 sketches" in str(invoke("compare", folder).exception)
+    assert "1 sketch;" in str(invoke("compare", folder).exception)
     assert "two files" in str(invoke("compare", folder / "day0.sketch").exception)
     with pytest.raises(SketchError, match="at least two"):
         drift([sketch(normal(9, 2))], ["one"])

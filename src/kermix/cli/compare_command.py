@@ -15,6 +15,7 @@ from kermix.cli.output import (
     print_table,
     saved_page,
 )
+from kermix.data.readers.common import counted
 from kermix.data.readers.sniff import Reading
 from kermix.errors import OptionError
 
@@ -152,7 +153,7 @@ def _print(result: "Comparison", whole: bool) -> None:
         print_sentence(verdict.headline(), f"{verdict.where()}{verdict.note}")
         if rows := result.column_rows(MOST_COLUMNS):
             more = len(result.verdict.columns) - len(rows)
-            notes = [f"... and {more} more columns: --json, --report"] * (more > 0)
+            notes = [f"... and {counted(more, 'more column')}: --json, --report"] * (more > 0)
             print_sentence()
             print_table("", COLUMN_HEADS, rows, notes)
             print_sentence()
@@ -176,8 +177,9 @@ def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
         raise OptionError(f"{folder} is a single file: name two files, or a folder of sketches.")
     paths = sorted(folder.glob("*.sketch"))
     if len(paths) < 2:
+        there = f"{len(paths)} sketch{'' if len(paths) == 1 else 'es'}"
         raise OptionError(
-            f"{folder} holds {len(paths)} sketches; a series needs at least two. Make them with: "
+            f"{folder} holds {there}; a series needs at least two. Make them with: "
             "kermix sketch DATA -o FILE.sketch --landmarks-from FIRST.sketch"
         )
     from kermix.sketches.sketch import Sketch

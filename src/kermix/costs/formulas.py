@@ -21,17 +21,17 @@ logarithm, and that a gradient, where the cost itself underflows.
 """
 
 import math
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from kermix.info import Info
 from kermix.mixtures.mixture import Densities, at_most_one, log_scalar_cost
+from kermix.settings import MatrixForm
 
 __all__ = [
     "Correlations",
-    "MatrixForm",
     "Scaled",
     "Statistics",
     "log_matrix_cost",
@@ -39,8 +39,6 @@ __all__ = [
     "log_svd_cost",
     "log_vector_cost",
 ]
-
-MatrixForm: TypeAlias = Literal["trace", "data_fixed", "logdet"]
 
 SMALL_TRACE = 1e-5
 

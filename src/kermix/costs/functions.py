@@ -13,7 +13,6 @@ from torch import Tensor
 
 from kermix.checks import check_number, check_option, is_traced
 from kermix.costs import formulas
-from kermix.costs.formulas import MatrixForm
 from kermix.costs.gram_statistics import KernelPair, KernelStatistics, SampleStatistics
 from kermix.costs.pairs import Mixture, MixturePair, SamplePair, is_mixture
 from kermix.costs.sketched import SketchPair
@@ -22,6 +21,7 @@ from kermix.info import Info, informative
 from kermix.kernels.gaussian import GaussianKernel, Variance, VarianceRule
 from kermix.kernels.others import AnyKernel, as_point_kernel
 from kermix.linalg.cholesky import Cholesky, solve_dtype
+from kermix.settings import MatrixForm
 from kermix.sketches.sketch import Sketch
 
 __all__ = [

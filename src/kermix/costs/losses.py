@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from kermix.checks import check_pair, is_traced
 from kermix.costs.formulas import (
-    MatrixForm,
     Statistics,
     log_matrix_cost,
     log_svd_cost,
@@ -37,6 +36,7 @@ from kermix.info import Info, Informative
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.others import AnyKernel, as_point_kernel
 from kermix.mixtures.mixture import log_scalar_cost
+from kermix.settings import MatrixForm
 from kermix.sketches.sketch import Sketch
 
 __all__ = [

@@ -8,12 +8,12 @@ from torch import Tensor
 from kermix.checks import check_samples, finite_in, normalized_weights
 from kermix.costs import formulas
 from kermix.costs import moments as primal
-from kermix.costs.formulas import MatrixForm
 from kermix.costs.moments import Interval, MomentStatistics
 from kermix.costs.pairs import SamplePair
 from kermix.errors import DeviceError, OptionError, ShapeError
 from kermix.info import Info
 from kermix.linalg.cholesky import checked_ridge, default_ridge
+from kermix.settings import MatrixForm
 from kermix.sketches.features import FeatureMap, nystrom_features
 from kermix.sketches.sketch import (
     Moments,

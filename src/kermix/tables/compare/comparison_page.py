@@ -425,7 +425,7 @@ def _verdict(page: Report, verdict: Verdict) -> None:
         kind, answer = "same", "No difference found"
     if any(verdict.repeated):
         answer = f"Apart from repeated rows: {answer[0].lower()}{answer[1:]}"
-    if any(verdict.unexplained):
+    if verdict.perhaps_copies:
         answer += ", perhaps only by repeated rows"
     shown = [f'<p class="answer">{answer}</p>', f"<p>{html.escape(verdict.headline())}</p>"]
     if verdict.effect is not None and verdict.interval is not None and verdict.different:

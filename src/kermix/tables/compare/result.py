@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from kermix.data.readers.common import counted
 from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import mixed_kernel
@@ -188,7 +189,7 @@ class Comparison:
         if rows := self.column_rows(SHOWN_COLUMNS):
             lines += ["", *aligned((COLUMN_HEADS, *rows))]
             more = len(self.verdict.columns) - len(rows)
-            lines += [f"... and {more} more columns, in .verdict.columns"] * (more > 0)
+            lines += [f"... and {counted(more, 'more column')}, in .verdict.columns"] * (more > 0)
         return "\n".join([*lines, "", *self.reading_notes, "Every cost: .details()"])
 
     __repr__ = __str__
