@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     import kermix.tables.sketch_files as sketch_files_module
     import kermix.tables.sketch_sampling as sketch_sampling_module
     import kermix.training.loop as loop_module
-    import kermix.two_sample.cost_test as cost_test_module
     import kermix.two_sample.error_bars as error_bars_module
     from kermix.checks import check_sizes
     from kermix.cli import SPINS, WAITING, main, spin_briefly
@@ -269,6 +268,7 @@ if TYPE_CHECKING:
     from kermix.sketches.column_scale import ColumnScale
     from kermix.sketches.features import NystromFeatures, fingerprint
     from kermix.sketches.landmarks import BLOCK, random_pivots, recognized, row_keys
+    from kermix.sketches.principal import EXACT_UP_TO, PrincipalFeatures, principal_features
     from kermix.sketches.sketch import sample_moments
     from kermix.spectrum.decomposition import unit_gaussians
     from kermix.tables.compare.coincidence import chance_of_equal_rows
@@ -286,7 +286,6 @@ if TYPE_CHECKING:
         pair_chart,
         typical_rows,
     )
-    from kermix.tables.compare.cost_details import BlockTests
     from kermix.tables.compare.dense_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
     from kermix.tables.compare.sketch_comparison import drift
@@ -386,7 +385,6 @@ if TYPE_CHECKING:
     from kermix.training.samples_task import RowTask
     from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
     from kermix.two_sample.aggregate import aggregate_rows, aggregate_test
-    from kermix.two_sample.blocks import energy_of_blocks, line_energy, random_directions
     from kermix.two_sample.classifier_test import auc, tell_apart
     from kermix.two_sample.column_scores import (
         ColumnPlace,
@@ -397,7 +395,16 @@ if TYPE_CHECKING:
         legendre,
         places_of_names,
     )
+    from kermix.two_sample.cost_statistics import (
+        COST_RIDGE,
+        TILE,
+        CostStatistics,
+        WeightedMoments,
+        bures_form,
+    )
     from kermix.two_sample.cost_test import COSTS as cost_test_COSTS
+    from kermix.two_sample.cost_test import cost_tests
+    from kermix.two_sample.energy import EnergyStatistic, line_energy
     from kermix.two_sample.error_bars import (
         groups,
         halves,
@@ -415,12 +422,14 @@ if TYPE_CHECKING:
     from kermix.two_sample.permutation import (
         Blocks,
         ExchangeableUnits,
+        StatisticValues,
         cauchy_combination,
         corrected_pvalues,
         evidence,
         labelings,
         mean_evidence,
         own_generator,
+        permutation_test,
         pvalues,
         random_labelings,
         ranked_rows,
@@ -428,17 +437,6 @@ if TYPE_CHECKING:
         smallest_pvalue,
         tied,
     )
-    from kermix.two_sample.statistics import EXACT_UP_TO as statistics_EXACT_UP_TO
-    from kermix.two_sample.statistics import (
-        TILE,
-        PooledFeatures,
-        bures_form,
-        energy_ranking,
-        gram_blocks,
-        mmd_ranking,
-        pooled_features,
-    )
-    from kermix.two_sample.weightings import WeightedInnerProducts, WeightedMoments
 
 
 @functools.cache

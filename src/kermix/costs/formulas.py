@@ -15,7 +15,7 @@ $R_F$, the cross Gram matrix `P` and $P_1 = P a$:
 The scalar cost's is in `kermix.mixtures.mixture`, because mixtures need it too. Who knows
 the samples provides the statistics: `kermix.costs.gram_statistics` from Gram matrices,
 `kermix.costs.moments` from moments of features, `kermix.distributed.sharded` from rows
-spread over processes, `kermix.two_sample.statistics` for many weightings of one pooled
+spread over processes, `kermix.two_sample.cost_statistics` for many weightings of one pooled
 sample. All are logarithms, or come with the logarithm of their scale, so that a cost has a
 logarithm, and that a gradient, where the cost itself underflows.
 """
