@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.quality import default_path, write_record
+from kermix.kernels.gaussian import variance_grid
 from kermix.tables.compare.compare import compare
-from kermix.two_sample.cost_test import variance_grid
 
 __all__ = ["SETTINGS", "Setting", "calibration", "measured", "rows", "run"]
 

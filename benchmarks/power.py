@@ -27,11 +27,11 @@ from torch import Tensor
 from benchmarks.power_development import development_problems
 from benchmarks.power_problems import PUBLISHED, Problem, problems
 from kermix.kernels.distances import Layout, numbers_of
-from kermix.kernels.gaussian import choose_variance
+from kermix.kernels.gaussian import choose_variance, variance_grid
 from kermix.kernels.others import LaplaceKernel
 from kermix.runs.provenance import environment, machine_name, write_json
 from kermix.two_sample.aggregate import aggregate_rows
-from kermix.two_sample.cost_test import two_sample_test, variance_grid
+from kermix.two_sample.cost_test import two_sample_test
 
 __all__ = ["CASES", "METHODS", "begun_rows", "merged", "rejection_rates", "run"]
 

@@ -168,7 +168,18 @@ def machine():
         "numpy": np.__version__,
         "machine": platform.machine(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "processor": _processor(),
     }
+
+
+def _processor():
+    """Vendor, family and model: with the same instructions, MKL takes another way on each."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    pairs = [re.split(r"\s*:\s*", line, maxsplit=1) for line in lines if ":" in line]
+    facts = dict(reversed(pairs))  # of the first core
+    known = [facts[name] for name in ("vendor_id", "cpu family", "model") if name in facts]
+    return " ".join(known) or platform.processor()
 
 
 # ---- Inputs -----------------------------------------------------------------------------------

@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     import kermix.tables.sketch_files as sketch_files_module
     import kermix.tables.sketch_sampling as sketch_sampling_module
     import kermix.training.loop as loop_module
-    import kermix.two_sample.cost_test as cost_test_module
     import kermix.two_sample.error_bars as error_bars_module
     from kermix.checks import check_sizes
     from kermix.cli import SPINS, WAITING, main, spin_briefly
@@ -114,6 +113,7 @@ if TYPE_CHECKING:
     from kermix.data.readers.common import GAPS
     from kermix.data.readers.csv_form import CsvForm, csv_lines, truth_words
     from kermix.data.readers.frames import as_frame
+    from kermix.data.readers.number_forms import NumberForm, look_at_numbers
     from kermix.data.readers.numeric_table import common_columns, read_table
     from kermix.data.readers.reading import read_alike, read_frame
     from kermix.data.readers.sniff import Reading, look_at_csv
@@ -154,13 +154,13 @@ if TYPE_CHECKING:
     from kermix.images.classifier_settings import (
         ClassifierSettings,
         as_written,
-        build_classifier,
         preset,
         suited_settings,
     )
     from kermix.images.classifier_training import (
         ClassifierTask,
         Muon,
+        build_classifier,
         load_classifier,
         orthogonal_factor,
     )
@@ -183,7 +183,7 @@ if TYPE_CHECKING:
         train_on_synthetic,
     )
     from kermix.kernels.distances import Layout, attraction, squared_distances
-    from kermix.kernels.gaussian import as_kernel
+    from kermix.kernels.gaussian import as_kernel, variance_grid
     from kermix.kernels.gram import ScaledGram, scaled_gram
     from kermix.kernels.means import log_kernel_means
     from kermix.kernels.mixed import MixedKernel, mismatch_of, mixed_kernel
@@ -266,6 +266,7 @@ if TYPE_CHECKING:
     from kermix.sketches.column_scale import ColumnScale
     from kermix.sketches.features import NystromFeatures, fingerprint
     from kermix.sketches.landmarks import BLOCK, random_pivots, recognized, row_keys
+    from kermix.sketches.principal import EXACT_UP_TO, PrincipalFeatures, principal_features
     from kermix.sketches.sketch import sample_moments
     from kermix.spectrum.decomposition import unit_gaussians
     from kermix.tables.compare.coincidence import chance_of_equal_rows
@@ -283,7 +284,6 @@ if TYPE_CHECKING:
         pair_chart,
         typical_rows,
     )
-    from kermix.tables.compare.cost_details import BlockTests
     from kermix.tables.compare.dense_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
     from kermix.tables.compare.sketch_comparison import drift
@@ -332,14 +332,14 @@ if TYPE_CHECKING:
     from kermix.tables.model.network import ColumnParts, TableNetwork
     from kermix.tables.model.sampling import chain_log_density, draw_cells, orders_of
     from kermix.tables.model.sampling import complete as sampling_complete
-    from kermix.tables.model.table_settings import TableModelSettings, table_split
+    from kermix.tables.model.table_settings import TableModelSettings
     from kermix.tables.model.table_training import (
         MaskBatch,
         TableModelTask,
         ordered_questions,
         random_questions,
     )
-    from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows
+    from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
     from kermix.tables.runs.answers import drawn_parts
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
@@ -347,7 +347,7 @@ if TYPE_CHECKING:
     from kermix.tables.runs.table_page import conditionals_figure, conditionals_of, strongest_pairs
     from kermix.tables.runs.table_quality import detection_score, grouped, judge_samples
     from kermix.tables.runs.table_run import TableRun
-    from kermix.tables.runs.target_run import TargetRun, begin_target_fit, split_for_target
+    from kermix.tables.runs.target_fit import split_for_target
     from kermix.tables.runs.training_data import TableData, form_of, look_at_large, look_through
     from kermix.tables.sketch_sampling import typed_sample
     from kermix.training.build import Split, build_model, build_trainer
@@ -360,6 +360,7 @@ if TYPE_CHECKING:
         load_conditional,
         spherical_loss,
     )
+    from kermix.training.fit_settings import FitSettings
     from kermix.training.graphs import unchanged
     from kermix.training.loop import Task, Trainer, make_fabric
     from kermix.training.mixture_em import (
@@ -381,9 +382,7 @@ if TYPE_CHECKING:
     from kermix.training.product_training import TableSettings, TableTask, fit_table
     from kermix.training.samples_task import RowTask
     from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
-    from kermix.training.settings import FitSettings
     from kermix.two_sample.aggregate import aggregate_rows, aggregate_test
-    from kermix.two_sample.blocks import Blocks, energy_of_blocks, line_energy, random_directions
     from kermix.two_sample.classifier_test import auc, tell_apart
     from kermix.two_sample.column_scores import (
         ColumnPlace,
@@ -394,8 +393,16 @@ if TYPE_CHECKING:
         legendre,
         places_of_names,
     )
+    from kermix.two_sample.cost_statistics import (
+        COST_RIDGE,
+        TILE,
+        CostStatistics,
+        WeightedMoments,
+        bures_form,
+    )
     from kermix.two_sample.cost_test import COSTS as cost_test_COSTS
-    from kermix.two_sample.cost_test import GRID_POINTS, variance_grid
+    from kermix.two_sample.cost_test import cost_tests
+    from kermix.two_sample.energy import EnergyStatistic, line_energy
     from kermix.two_sample.error_bars import (
         groups,
         halves,
@@ -406,35 +413,28 @@ if TYPE_CHECKING:
     from kermix.two_sample.evidence import (
         _in_own_margins,
         column_evidence,
-        corrected_pvalues,
-        evidence,
-        mean_evidence,
         pairs_to_look_at,
-        ranked_rows,
-        settled,
     )
     from kermix.two_sample.kernel_family import Kernels, kernel_members
     from kermix.two_sample.mean_test import FEWEST_ROWS, mean_test
     from kermix.two_sample.permutation import (
-        Units,
-        labellings,
+        Blocks,
+        ExchangeableUnits,
+        StatisticValues,
+        cauchy_combination,
+        corrected_pvalues,
+        evidence,
+        labelings,
+        mean_evidence,
         own_generator,
+        permutation_test,
         pvalues,
+        random_labelings,
+        ranked_rows,
+        round_to_significant,
         smallest_pvalue,
         tied,
     )
-    from kermix.two_sample.permutation import combined as permutation_combined
-    from kermix.two_sample.statistics import EXACT_UP_TO as statistics_EXACT_UP_TO
-    from kermix.two_sample.statistics import (
-        TILE,
-        PooledFeatures,
-        bures_form,
-        energy_ranking,
-        gram_blocks,
-        mmd_ranking,
-        pooled_features,
-    )
-    from kermix.two_sample.weightings import WeightedInnerProducts, WeightedMoments
 
 
 @functools.cache

@@ -27,4 +27,4 @@ def logarithm(dtype: torch.dtype) -> dict[str, float]:
 
 def same(dtype: torch.dtype) -> dict[str, float]:
     """For the same number computed twice."""
-    return {"rtol": SAME[dtype], "atol": SAME[dtype] * 1e-2}
+    return {"rtol": SAME[dtype], "atol": SAME[dtype] * 0.1}

@@ -234,3 +234,53 @@ def test_rows_without_copies_are_not_said_to_be_repeated():
         verdict = km.compare(visits(rng, 900), visits(rng, 900, 7), permutations=39).verdict
         assert verdict.different
         assert verdict.headline().startswith("They differ")
+
+
+def dice(rng, rows):
+    """A table of 144 possible rows."""
+    return pd.DataFrame({
+        "sex": rng.choice(["m", "f"], rows), "town": rng.choice(list("ABCDEF"), rows),
+        "size": rng.choice(["s", "m", "l"], rows), "kids": rng.choice(list("0123"), rows),
+    })  # fmt: skip
+
+
+def test_copies_that_cannot_be_told_from_equal_rows_are_spoken_of_before_a_difference():
+    differ = 0
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        first, second = dice(rng, 900), dice(rng, 700)
+        again = second.sample(200, random_state=seed)
+        verdict = km.compare(first, pd.concat([second, again]), permutations=39).verdict
+        differ += verdict.different
+        if verdict.different and not any(verdict.unexplained):
+            assert verdict.coinciding == (pytest.approx(756, abs=10), pytest.approx(756, abs=10))
+            told = rf"Many rows equal earlier ones \({verdict.coinciding[0]} of 900 rows in data"
+            assert re.match(told, verdict.sentence())
+            assert "copies cannot be told from them" in verdict.headline()
+        assert verdict.different or verdict.coinciding == (0, 0)
+    assert differ
+    # Copies do not make a difference of this size.
+    rng = np.random.default_rng(0)
+    other = dice(rng, 900).assign(town=rng.choice(list("ABCDEF"), 900, p=[0.95] + [0.01] * 5))
+    assert km.compare(dice(rng, 900), other, permutations=39).verdict.coinciding == (0, 0)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_single_rows_of_very_many_copies_are_spoken_of_first(rows):
+    rng = np.random.default_rng(0)
+    first, second = (
+        pd.DataFrame({"x": rng.normal(size=400), "y": rng.lognormal(size=400).round(2),
+                      "c": rng.choice(list("abc"), 400)}) for _ in range(2)
+    )  # fmt: skip
+    second = pd.concat([second, *[second.iloc[:rows]] * (99 // rows)])
+    verdict = km.compare(first, second, permutations=39).verdict
+    assert verdict.repeated == (0, 0)
+    assert verdict.different
+    one = "One row stands 100 times in data frame (2) and never in data frame (1), "
+    several = "3 rows stand 102 times in data frame (2) and 0 in data frame (1), "
+    assert verdict.sentence().startswith(one if rows == 1 else several)
+    assert "Many rows equal" not in verdict.sentence()
+    # The same from the other side, and without the copies.
+    told = km.compare(second, first, permutations=39).verdict.headline()
+    assert "times in data frame (1) and" in told
+    assert km.compare(first, second[:400], permutations=39).verdict.frequent is None

@@ -101,7 +101,7 @@ def test_samples_of_the_mixture_keep_away_from_the_data(gaussian):
 
 
 def test_what_the_mixture_does_not_do_is_refused_by_name(gaussian):
-    with pytest.raises(errors.OptionError, match="--model table"):
+    with pytest.raises(errors.RunError, match="--model table"):
         gaussian.impute(normal(5))
     with pytest.raises(errors.OptionError, match="given has 2 rows"):
         gaussian.sample(2, given={"a": [1.0, 2.0]})

@@ -11,10 +11,9 @@ from scipy.integrate import trapezoid
 import kermix as km
 from commands import kermix
 from internals import (
-    Start,
-    TargetRun,
+    TableRun,
     as_frame,
-    begin_target_fit,
+    begin_fit,
     load_checkpoint,
     open_run,
     split_for_target,
@@ -61,7 +60,8 @@ def numbers(folder):
 
 def test_the_first_line_of_a_classification_is_its_accuracy(classes):
     run, shown = classes
-    assert isinstance(run, TargetRun)
+    assert isinstance(run, TableRun)
+    assert run.target_alone
     result = json.loads((run.folder / "result.json").read_text())
     first = next(line for line in shown.splitlines() if "test rows" in line)
     assert first.startswith("accuracy")
@@ -186,10 +186,9 @@ def test_nothing_of_the_test_rows_is_in_the_schema(folder, tmp_path):
     table.loc[row, "place"] = "roof"  # a value that training never sees
     table.loc[row, "length"] = 99.0
     table.to_csv(tmp_path / "t.csv", index=False)
-    run, data = begin_target_fit(
-        tmp_path / "t.csv", "kind", folder=tmp_path / "run", quick=True,
-        start=Start(["kermix", "classify"], "cpu"),
-        settings={"steps": 8, "width": 16, "blocks": 1},
+    run, data = begin_fit(
+        tmp_path / "t.csv", out=tmp_path / "run", quick=True, target="kind", target_share=1,
+        device="cpu", steps=8, width=16, blocks=1,
     )  # fmt: skip
     assert run.schema["length"].high < 30
     assert "roof" not in run.schema["place"].values
@@ -202,10 +201,9 @@ def test_nothing_of_the_test_rows_is_in_the_schema(folder, tmp_path):
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(folder, tmp_path):
     weights = []
     for name, stops in (("whole", False), ("parts", True)):
-        run, data = begin_target_fit(
-            folder / "plants.csv", "kind", folder=tmp_path / name, quick=True,
-        start=Start(["kermix", "classify"], "cpu"),
-            settings={"steps": 16, "width": 16, "blocks": 1},
+        run, data = begin_fit(
+            folder / "plants.csv", out=tmp_path / name, quick=True, target="kind",
+            target_share=1, device="cpu", steps=16, width=16, blocks=1,
         )  # fmt: skip
         if stops:
             trainer = run.trainer(data)
@@ -228,6 +226,52 @@ def test_what_a_model_of_one_column_cannot_do_is_said(classes, folder, tmp_path)
     assert "--set steps=120" in run.command()
 
 
+@pytest.mark.parametrize("command", ["sample", "impute"])
+def test_it_is_said_before_a_file_is_read(command, classes, tmp_path):
+    run, _ = classes
+    (tmp_path / "broken.csv").write_text('a,b\n1,2\n"3')
+    data = [tmp_path / "broken.csv"] if command == "impute" else []
+    with pytest.raises(errors.RunError, match="learns both"):
+        kermix(command, run.folder, *data, "-o", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_target_alone_is_an_option_of_a_fit_of_any_table(tmp_path):
+    table = plants(120)
+    table.loc[::10, "kind"] = None
+    small = {"width": 16, "blocks": 1, "steps": 20, "device": "cpu"}
+    run = km.fit(table, out=tmp_path / "run", target="kind", target_share=1, **small)
+    data = run.dataset()
+    assert (data.frame.rows, data.test.rows) == (88, 20)
+    assert "Ignored: 12 rows without a kind." in run.notes(data)
+    assert json.loads((run.folder / "result.json").read_text())["rows"] == 20
+    assert set(run.predict(table.drop(columns="kind"))) <= {"tall", "low", "odd"}
+    again = open_run(run.folder)
+    assert again.settings == run.settings
+    assert again.settings.crossed
+    assert "--target kind" in run.command()
+    assert "--set target_share=1" in run.command()
+    some = km.fit(table, out=tmp_path / "some", target="kind", target_share=0.5, **small)
+    assert not some.target_alone
+    assert len(some.sample(3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target_share": 1}, "target_share=1 needs a target"),
+        ({"target": "kind", "target_share": 1, "from_disk": True}, "tables in memory .*not from"),
+        ({"target": "kind", "crossed": True}, r"crossed=True is for a target alone"),
+        ({"target": "place", "target_share": 2}, "target_share=2 must be a number, at least 0"),
+    ],
+)
+def test_options_of_targets_that_do_not_fit_are_refused(options, message, folder, tmp_path):
+    with pytest.raises(errors.OptionError, match=message):
+        begin_fit(folder / "plants.csv", out=tmp_path / "no", **options)
+    assert not (tmp_path / "no").exists()
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"calibrate": False}, {"calibrate": True}, {"crossed": False}, {"order_share": 0.25},
@@ -235,13 +279,13 @@ def test_what_a_model_of_one_column_cannot_do_is_said(classes, folder, tmp_path)
     ids=str,
 )  # fmt: skip
 def test_the_command_of_the_report_begins_the_same_run(settings, folder, tmp_path):
-    run, _ = begin_target_fit(
-        str(folder / "plants.csv"), "kind", folder=tmp_path / "first", settings=settings
+    run, _ = begin_fit(
+        folder / "plants.csv", out=tmp_path / "first", target="kind", target_share=1, **settings
     )
     begun = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "internals.classify_command_module.train_and_finish", lambda r, _: begun.update(run=r)
+            "internals.fit_command_module.train_and_finish", lambda r, _: begun.update(run=r)
         )
         kermix(*shlex.split(run.command())[1:], "--out", tmp_path / "again")
     assert begun["run"].config["settings"] == run.config["settings"]
@@ -260,7 +304,7 @@ def test_a_setting_that_does_not_fit_is_refused_by_the_command(folder, tmp_path)
         (("--target", "knd"), "there is no column 'knd' to predict; did you mean kind"),
         ((), "name the column to predict with --target COLUMN"),
         (("--target", "kind", "--patch", "5"), "--patch is only for images"),
-        (("--target", "kind", "--set", "rotation=3"), "rotation does not apply to a table"),
+        (("--target", "kind", "--set", "rotation=3"), "no setting 'rotation'"),
         (("--target", "kind", "--kind", "kind=key"), "kind is a key"),
     ],
 )

@@ -437,3 +437,59 @@ def test_no_column_differs_where_the_sets_do_not():
         assert min(part.pvalue for part in parts) >= verdict.pvalue
         own += min(column.corrected for column in test.columns) < test.pvalue
     assert own > 1  # so that it makes a difference
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        ([(510, 49.0), (490, 99.0)], "mean 50 -> 73.5"),
+        ([(510, 49.0), (489, 99.0), (1, -1e6)], "lower quartile 25 -> 49"),
+        ([(250, 24.9), (250, 49.9), (250, 74.9), (249, 100.0), (1, -1e6)],
+         "in 62.4 % of pairs of rows"),
+    ],
+)  # fmt: skip
+def test_no_word_contradicts_the_number_beside_it(second, told):
+    """More pairs of rows grow than fall while the median, or all that is shown, falls."""
+    rng = np.random.default_rng(0)
+    first = np.linspace(0, 100, 1001)
+    other = np.concatenate([np.full(k, at) + 1e-4 * rng.random(k) for k, at in second])
+    found = change_of(ColumnValues("x", "number", np.concatenate([first, other])), len(first))
+    assert np.median(other) < 50
+    assert found == ("higher" if "->" in told else "mostly higher", told)
+    turned = change_of(ColumnValues("x", "number", np.concatenate([-first, -other])), len(first))
+    assert turned.short == found.short.replace("higher", "lower")
+
+
+def test_columns_that_are_named_are_not_counted_again():
+    x, y = normal(300, 5, seed=0), normal(300, 5, seed=1)
+    y[:, :4] += 0.8
+    x[:, 4] = 0.9 * x[:, 3] + (1 - 0.81) ** 0.5 * x[:, 4]
+    verdict = km.compare(x, y, permutations=99).verdict
+    assert {c.column for c in verdict.different_columns} >= {"x0", "x1", "x2", "x3"}
+    assert set(verdict.different_pairs[0].columns) == {"x3", "x4"}
+    named = [f"x{k}" for k in range(5) if f"x{k} " in verdict.where()]
+    more = len({c.column for c in verdict.different_columns} - set(named))
+    assert ("more column" in verdict.where()) is (more > 0)
+
+
+def test_sets_that_differ_by_little_are_not_left_there():
+    """The sentence says whether it matters, and which column is nearest to being clear."""
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        x, y = rng.normal(size=(2, 500, 12))
+        y += 0.09 * rng.choice([-1, 1], 12)
+        verdict = km.compare(x, y, permutations=99).verdict
+        alone = verdict.different_columns or verdict.different_pairs
+        if verdict.different and not alone and verdict.interval[0] <= 0.5:
+            break
+    nearest = verdict.columns[0]
+    assert verdict.interval[1] <= 0.6
+    assert "but by little: a classifier hardly tells their rows apart, with AUC" in str(verdict)
+    assert verdict.where() == (
+        "No column or pair of columns is clearly different by itself; nearest is "
+        f"{nearest.column} ({nearest.short}, p = {nearest.pvalue:.2g})."
+    )
+    few = km.compare(normal(14, 2, seed=0), normal(14, 2, seed=1) + 0.7, permutations=99)
+    assert few.verdict.different
+    assert few.verdict.interval[0] <= 0.5
+    assert "but rows are too few to say by how much" in few.verdict.headline()

@@ -16,11 +16,11 @@ from internals import (
     ColumnPlace,
     ColumnScores,
     ColumnsScores,
+    ExchangeableUnits,
     Kernels,
     Layout,
     MiddleRanks,
     PairScores,
-    Units,
     _in_own_margins,
     aggregate_rows,
     aggregate_test,
@@ -33,7 +33,7 @@ from internals import (
     pairs_to_look_at,
     places_of_names,
     ranked_rows,
-    settled,
+    round_to_significant,
     smallest_pvalue,
 )
 from kermix.errors import OptionError, SampleError
@@ -45,7 +45,7 @@ def sides_of(pooled, chosen):
 
 
 @pytest.mark.parametrize("kind", ["numbers", "ties", "mixed"])
-def test_the_level_is_exact_over_all_labellings(kind):
+def test_the_level_is_exact_over_all_labelings(kind):
     pooled = normal(6, 2, seed=3)
     layout = None
     if kind == "ties":
@@ -289,13 +289,13 @@ def test_scores_of_many_columns_are_those_of_each():
     rows[:, 66] = 2.0
     rows[:, 68:] = rows[:, 68:].abs().round()
     places = places_of_names([f"x{k}" for k in range(70)], codes=2)
-    units = Units.of(rows, 25, 30, torch.Generator().manual_seed(0))
-    scores = ColumnsScores(places, units.reference, units.shares)
+    units = ExchangeableUnits.of(rows, 25, 30, torch.Generator().manual_seed(0))
+    scores = ColumnsScores(places, units.reference, units.reference_shares)
     single = column_evidence(units, scores)
     assert sorted(scores.alone) == [5, 66, 68, 69]
     assert scores[7] is scores[7]
     for k, place in enumerate(places):
-        column = ColumnScores.of(place, units.reference, units.shares)
+        column = ColumnScores.of(place, units.reference, units.reference_shares)
         assert_close(scores[k](rows), column(rows))
         squares = (units.signed @ column(units.rows)).square().mT
         wanted = mean_evidence(evidence(column.statistics(squares)))
@@ -318,7 +318,7 @@ def test_products_beyond_single_columns():
 
 def test_kernel_statistics_by_dense_algebra():
     rows, n, ridge = normal(30, 2, seed=9), 12, 0.02
-    units = Units.of(rows, n, 20, torch.Generator().manual_seed(0))
+    units = ExchangeableUnits.of(rows, n, 20, torch.Generator().manual_seed(0))
     family = [Kernels("Gaussian", "as given", 3)]
     members = list(kernel_members(units, family, [ridge], leading=[5]))
     points = units.rows.numpy()
@@ -391,7 +391,9 @@ def test_evidence_is_on_one_scale():
     far = scores.quantile(0.99, 1)
     assert ((far - stats.norm.ppf(0.99)).abs() < 0.25).all()
     assert evidence(torch.ones(1, 9)).abs().max() == 0
-    assert settled(torch.tensor([1.0, 1.0 + 1e-13, 2.0]).double()).unique().numel() == 2
+    assert (
+        round_to_significant(torch.tensor([1.0, 1.0 + 1e-13, 2.0]).double()).unique().numel() == 2
+    )
 
 
 def test_a_pair_is_not_named_where_each_column_has_only_moved():

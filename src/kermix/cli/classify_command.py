@@ -3,7 +3,7 @@
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,9 +27,6 @@ from kermix.files import whole_file
 from kermix.runs.folder import check_run
 
 __all__ = ["classify", "predict"]
-
-if TYPE_CHECKING:
-    from kermix.runs.run import Start
 
 OF_IMAGES = ("model", "patch", "epochs", "depth", "augment", "data_root", "size")
 
@@ -121,28 +118,27 @@ def classify(
     Ctrl-C at any time: nothing is lost, and the command to continue is printed.
     """
     check_there(data)
-    from kermix.fitting.fit import open_run
-    from kermix.images.classifier_run import ClassifyRun, begin_classify
+    from kermix.fitting.fit import begin_fit, reopen
+    from kermix.images.classifier_run import begin_classify
     from kermix.runs.run import Start
-    from kermix.tables.runs.target_run import TargetRun
 
     if resume is not None:
-        begun = open_run(resume)
-        if not isinstance(begun, TargetRun):
-            begun = ClassifyRun.open(resume)
+        begun = reopen(resume)
         train_and_finish(begun, begun.dataset())
         return
     if _is_table(data, target, reading):
         typed = typed_options(context)
         _check_of_tables(data, [name for name in OF_IMAGES if name in typed])
         own = {"width": width, "batch_size": batch_size, "learning_rate": learning_rate}
-        sizes = {name: value for name, value in own.items() if value is not None}
-        assert target is not None
-        start = Start(
-            typed_command(context), device, "32-true" if precision == "auto" else precision
-        )
-        settings = {**sizes, "seed": seed, **set_options(setting or [])}
-        _classify_table(data, target, settings, reading, out, quick, start)
+        settings: dict[str, Any] = {n: value for n, value in own.items() if value is not None}
+        settings |= {"seed": seed, "target_share": 1.0, **set_options(setting or [])}
+        fit, table = begin_fit(
+            data, out=out, quick=quick, target=target, from_disk=False, model="table",
+            device=device, precision="32-true" if precision == "auto" else precision,
+            command=typed_command(context), **reading.said(), **settings,
+        )  # fmt: skip
+        print_notes(fit.notes(table))
+        train_and_finish(fit, table)
         return
     chosen: dict[str, Any] = {
         "epochs": epochs, "width": width, "depth": depth, "batch_size": batch_size,
@@ -174,28 +170,6 @@ def _check_of_tables(data: str, unused: list[str]) -> None:
     if unused:
         option = f"--{unused[0].replace('_', '-')}"
         raise OptionError(f"{data} is a table; {option} is only for images.")
-
-
-def _classify_table(
-    data: str,
-    target: str,
-    settings: dict[str, Any],
-    reading: Reading,
-    out: Path | None,
-    quick: bool,
-    start: "Start",
-) -> None:
-    from kermix.runs.folder import check_new_folder
-    from kermix.tables.runs.target_run import begin_target_fit
-
-    if out is not None:
-        check_new_folder(out)
-    run, table = begin_target_fit(
-        data, target, folder=out, quick=quick, settings=settings, reading=reading.said(),
-        start=start,
-    )  # fmt: skip
-    print_notes(run.notes(table))
-    train_and_finish(run, table)
 
 
 @reads_tables
@@ -249,9 +223,9 @@ def predict(
     check_there(data)
     from kermix.images.classifier_run import ClassifyRun
     from kermix.images.predictions import predictions
-    from kermix.runs.folder import TABLE, TARGET, kind_of_run
+    from kermix.runs.folder import TABLE, kind_of_run
 
-    if kind_of_run(run) in (TABLE, TARGET):
+    if kind_of_run(run) == TABLE:
         asked = table_run(run) if device is None else table_run(run).on_device(device)
         predict_table(asked, data, out, target, reading, every=chances, id_column=id_column)
         return

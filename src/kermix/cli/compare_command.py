@@ -15,6 +15,7 @@ from kermix.cli.output import (
     print_table,
     saved_page,
 )
+from kermix.data.readers.common import counted
 from kermix.data.readers.sniff import Reading
 from kermix.errors import OptionError
 
@@ -28,6 +29,7 @@ MOST_COLUMNS, MOST_DETAILS = 10, 20  # that are printed; the report has all
 
 @reads_tables
 def command(
+    context: typer.Context,
     first: Annotated[
         str,
         typer.Argument(
@@ -109,7 +111,7 @@ def command(
                 f"{', '.join(reading.said())}: these options are for tables; {first} is a folder "
                 "of sketches, or a second file is missing."
             )
-        _series(Path(first), report_path, as_json)
+        _series(context, Path(first), report_path, as_json)
         return
     check_there(first, second)
     from kermix.tables.compare.compare import compare
@@ -131,7 +133,9 @@ def command(
     if fail_if_different and not result.has_verdict:
         raise OptionError("--fail-if-different needs a verdict: remove --permutations 0.")
     whole = details or not result.has_verdict or result.compared is None
-    with saved_page(lambda: comparison_report(result, costs=whole), report_path, quiet=as_json):
+    with saved_page(
+        context, lambda: comparison_report(result, costs=whole), report_path, quiet=as_json
+    ):
         if as_json:
             print_json(result.to_dict(details=whole))
         else:
@@ -152,7 +156,7 @@ def _print(result: "Comparison", whole: bool) -> None:
         print_sentence(verdict.headline(), f"{verdict.where()}{verdict.note}")
         if rows := result.column_rows(MOST_COLUMNS):
             more = len(result.verdict.columns) - len(rows)
-            notes = [f"... and {more} more columns: --json, --report"] * (more > 0)
+            notes = [f"... and {counted(more, 'more column')}: --json, --report"] * (more > 0)
             print_sentence()
             print_table("", COLUMN_HEADS, rows, notes)
             print_sentence()
@@ -171,13 +175,14 @@ def _print(result: "Comparison", whole: bool) -> None:
         print_table("\nEnergy distances of columns", heads, shown)
 
 
-def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
+def _series(context: typer.Context, folder: Path, report_path: Path | None, as_json: bool) -> None:
     if not folder.is_dir():
         raise OptionError(f"{folder} is a single file: name two files, or a folder of sketches.")
     paths = sorted(folder.glob("*.sketch"))
     if len(paths) < 2:
+        there = f"{len(paths)} sketch{'' if len(paths) == 1 else 'es'}"
         raise OptionError(
-            f"{folder} holds {len(paths)} sketches; a series needs at least two. Make them with: "
+            f"{folder} holds {there}; a series needs at least two. Make them with: "
             "kermix sketch DATA -o FILE.sketch --landmarks-from FIRST.sketch"
         )
     from kermix.sketches.sketch import Sketch
@@ -186,7 +191,7 @@ def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
 
     found = drift([Sketch.load(path) for path in paths], [path.stem for path in paths])
     title = f"Drift in {folder}"
-    with saved_page(lambda: drift_report(title, found), report_path, quiet=as_json):
+    with saved_page(context, lambda: drift_report(title, found), report_path, quiet=as_json):
         if as_json:
             print_json(found.to_dict())
         else:

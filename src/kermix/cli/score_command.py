@@ -61,14 +61,14 @@ def score(
     import numpy as np
     from pyarrow import array, table
 
-    from kermix.runs.folder import IMAGES, TABLE, TARGET, kind_of_run
+    from kermix.runs.folder import IMAGES, TABLE, kind_of_run
 
     kind = kind_of_run(run)
     if kind == IMAGES:
         raise RunError(f"{run}: a model of images has no density to score with.")
     if out is not None:
         check_writable(out)
-    if kind in (TABLE, TARGET):
+    if kind == TABLE:
         named, ids, values = _by_table_model(run, data, reading, id_column, orders)
     else:
         if orders is not None:

@@ -14,7 +14,7 @@ from kermix.cli.output import check_output, plain, print_lines, print_notes, spl
 from kermix.data.readers.common import counted, listed
 from kermix.data.readers.sniff import Reading
 from kermix.errors import OptionError, TableError
-from kermix.runs.folder import TARGET, check_run
+from kermix.runs.folder import check_run
 
 if TYPE_CHECKING:
     from kermix.data.readers.csv_form import CsvForm
@@ -76,6 +76,7 @@ def impute(
     check_run(run)
     check_there(data)
     opened = table_run(run)
+    opened.check_can("impute")
     path = written_path(out, opened)
     paths = [path] if draws is None else [_numbered(path, k + 1) for k in range(draws)]
     for each in paths:
@@ -155,6 +156,7 @@ def sample_table(
     min_distance: float | None = None,
 ) -> Path:
     """Write rows of the model, part by part; returns where they are."""
+    run.check_can("sample")
     path = written_path(out, run)
     check_writable(path)
     known = parse_given(given, run.schema)
@@ -185,7 +187,7 @@ def predict_table(
     frame = read_rows(run, data, reading, id_column)
     named, ids = ids_of(frame, id_column)
     tables, start, absent, column = [], 0, 0, target or ""
-    gappy = run.kind != TARGET  # rows without the target are left out of a model of it alone
+    gappy = not run.target_alone  # rows without the target are left out of a model of it alone
     with counting("predict", frame.rows) as on_rows:
         for found in run.conditionals(frame, target):
             rows = ids.slice(start, len(found))
@@ -246,11 +248,9 @@ def _predicted(found: "ColumnDistribution", every: bool, gappy: bool) -> dict[st
 
 def table_run(folder: Path) -> "TableRun":
     """The run in a folder, which must be one of the table model, of all columns or of one."""
-    from kermix.runs.folder import TARGET, kind_of_run
     from kermix.tables.runs.table_run import TableRun
-    from kermix.tables.runs.target_run import TargetRun
 
-    return (TargetRun if kind_of_run(folder) == TARGET else TableRun).open(folder)
+    return TableRun.open(folder)
 
 
 def read_rows(

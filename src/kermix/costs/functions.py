@@ -14,7 +14,6 @@ from torch import Tensor
 from kermix.checks import check_number, check_option, is_traced
 from kermix.costs import formulas
 from kermix.costs.components import ComponentStatistics
-from kermix.costs.formulas import MatrixForm
 from kermix.costs.moments import MomentStatistics
 from kermix.costs.points import (
     DEFAULTS,
@@ -32,6 +31,7 @@ from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.others import AnyKernel, as_point_kernel
 from kermix.linalg.cholesky import Cholesky
 from kermix.mixtures.sampled_mixture import Mixture
+from kermix.settings import MatrixForm
 from kermix.sketches.sketch import Sketch
 
 __all__ = [

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from kermix.checks import check_pair, is_traced
 from kermix.costs.formulas import (
-    CostName,
-    MatrixForm,
+    FormulaName,
     Statistics,
     log_matrix_cost,
     log_svd_cost,
@@ -37,6 +36,7 @@ from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.others import AnyKernel, as_point_kernel
 from kermix.mixtures.mixture import log_scalar_cost
 from kermix.mixtures.sampled_mixture import Mixture
+from kermix.settings import MatrixForm
 from kermix.sketches.sketch import Sketch
 
 __all__ = [
@@ -177,7 +177,7 @@ class KernelLoss(nn.Module):
     """Minus the logarithm of a normalized cost, or one minus the cost."""
 
     cost: ClassVar[Informative[...]]
-    cost_name: ClassVar[CostName]
+    cost_name: ClassVar[FormulaName]
     ridge: float | None = None
 
     def __init__(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_samples, finite_in, normalized_weights
-from kermix.costs.formulas import Correlations, CostName, Scaled, log_svd_cost
+from kermix.costs.formulas import Correlations, FormulaName, Scaled, log_svd_cost
 from kermix.costs.points import PointStatistics, Weights
 from kermix.errors import DeviceError, OptionError, ShapeError
 from kermix.info import Info
@@ -180,7 +180,7 @@ class MomentStatistics:
         return finite_in(value, self.dtype)
 
     def answer(
-        self, cost: CostName, found: tuple[Tensor, Info], normalized: bool, log: bool
+        self, cost: FormulaName, found: tuple[Tensor, Info], normalized: bool, log: bool
     ) -> tuple[Tensor, Info]:
         """A cost, or its logarithm, and the bound of its error.
 
@@ -209,7 +209,7 @@ class MomentStatistics:
             return math.inf if info.error_bound is None else float(info.error_bound / value)
 
     def _interval(
-        self, cost: CostName, log_cost: Tensor, info: Info, normalized: bool
+        self, cost: FormulaName, log_cost: Tensor, info: Info, normalized: bool
     ) -> "Interval | None":
         x, y = self.x, self.y
         if cost == "matrix":

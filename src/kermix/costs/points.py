@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_pair, finite_in, normalized_weights, working_dtype
-from kermix.costs.formulas import Correlations, CostName, Scaled
+from kermix.costs.formulas import Correlations, FormulaName, Scaled
 from kermix.errors import OptionError
 from kermix.info import Info
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms, Variance, VarianceRule, as_kernel
@@ -302,7 +302,7 @@ class SetStatistics(GramStatistics):
         return finite_in(value, self.callers_dtype)
 
     def answer(
-        self, cost: CostName, found: tuple[Tensor, Info], normalized: bool, log: bool
+        self, cost: FormulaName, found: tuple[Tensor, Info], normalized: bool, log: bool
     ) -> tuple[Tensor, Info]:
         """A cost, or its logarithm, and how it was computed.
 

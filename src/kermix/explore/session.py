@@ -28,7 +28,6 @@ from kermix.runs.folder import is_held
 from kermix.runs.run import Run
 from kermix.tables.runs.table_mixture import TableMixture
 from kermix.tables.runs.table_run import TableRun
-from kermix.tables.runs.target_run import TargetRun
 from kermix.tables.runs.training_data import TableData
 from kermix.training.build import split_rows
 
@@ -109,7 +108,7 @@ DRAWS = "draws.csv"
 def explorable(run: Run) -> TableRun | FitRun:
     """The run, if it is one of a table that can be asked; refused otherwise, with what to do."""
     told = "explore needs a fit of a table (kermix fit TABLE)"
-    if isinstance(run, TargetRun):
+    if isinstance(run, TableRun) and run.target_alone:
         raise OptionError(
             f"{run.folder}: a model of one column given all others; {told}, which has them all."
         )

@@ -7,7 +7,7 @@ and which kind of run a folder holds.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from kermix.checks import check_option
 from kermix.data.dataset import Dataset
@@ -23,8 +23,8 @@ from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
 from kermix.fitting.samples_run import FitRun
 from kermix.images.classifier_run import ClassifyRun
-from kermix.images.generator_run import ASKED, MODEL_OPTIONS, ImageRun, suits_images
-from kermix.images.generator_settings import ImageSettings
+from kermix.images.generator_run import ASKED, ImageRun, suits_images
+from kermix.images.generator_settings import ImageModelName, ImageSettings
 from kermix.runs.folder import FIT, check_new_folder, kind_of_run, next_free_folder
 from kermix.runs.run import KEPT, Run, Start, equivalent_command
 from kermix.runs.train import complete
@@ -32,17 +32,17 @@ from kermix.tables.runs.table_fit import (
     CONTEST,
     READING,
     TABLE_SETTINGS,
+    TableFit,
     TypedTable,
-    begin_table_fit,
     is_contested,
+    table_settings,
     typed_table,
     why_table_model,
 )
 from kermix.tables.runs.table_run import TableRun
-from kermix.tables.runs.target_run import TargetRun
 from kermix.tables.runs.training_data import LargeTable, is_large, look_at_large
+from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import gradients_on
-from kermix.training.settings import FitSettings
 
 __all__ = [
     "OF_TABLES",
@@ -57,7 +57,7 @@ __all__ = [
     "resume",
 ]
 
-RUNS: tuple[type[Run], ...] = (FitRun, ImageRun, ClassifyRun, TableRun, TargetRun)
+RUNS: tuple[type[Run], ...] = (FitRun, ImageRun, ClassifyRun, TableRun)
 KINDS = {run.kind: run for run in RUNS}
 
 
@@ -74,8 +74,8 @@ OF_TABLES = TABLE_SETTINGS - {field.name for field in fields(FitSettings)} - {*A
 TO_BOTH = (TABLE_SETTINGS - OF_TABLES - {"components", "average"}) | {"model"}
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse names that neither a fit of rows nor one of images has, and bad values of rows."""
+def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
+    """Refuse names that no fit has, and values that the model that is asked for cannot have."""
     unknown = sorted(set(settings) - SETTINGS)
     if unknown:
         raise OptionError(
@@ -84,6 +84,9 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     mixed = sorted(set(settings) & OF_TABLES)
     if mixed and settings.get("model") not in (None, "table"):
         raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
+    if mixed:
+        own = {name: value for name, value in settings.items() if name in TABLE_SETTINGS}
+        table_settings(own, quick=False, target=None if target is None else 0)
     if settings.get("model") not in ("codes", "code-mixture", "table"):
         left = {*OF_IMAGES, *OF_TABLES}
         FitSettings(**{k: v for k, v in settings.items() if k not in left and v is not None})
@@ -117,12 +120,10 @@ def image_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -
         raise OptionError(
             f"{unused[0]} does not apply to a fit of images; these take {', '.join(ASKED)}."
         )
-    if "model" in chosen:
-        chosen["model"] = {v: k for k, v in MODEL_OPTIONS.items()}[chosen["model"]]
     assert dataset.image is not None
     base = ImageSettings.for_images(dataset.name, dataset.image)
-    if chosen.get("model") == "mixture":
-        base = replace(base, spaces=("codes",), model="mixture", refine_steps=25)
+    if chosen.get("model") == "code-mixture":
+        base = replace(base, spaces=("codes",), model="code-mixture", refine_steps=25)
     return replace(base.quick() if quick else base, **chosen)
 
 
@@ -240,7 +241,7 @@ def _found_table(data: Source, asked: Asked) -> TypedTable | None:
 
 def _kind_of(dataset: Dataset, asked: Asked) -> str:
     """Images, unless a model of rows is asked for."""
-    of_rows = asked.model is not None and asked.model not in MODEL_OPTIONS.values()
+    of_rows = asked.model is not None and asked.model not in get_args(ImageModelName)
     of_rows = of_rows or asked.settings.get("cost") == "likelihood"
     return "rows" if of_rows or not suits_images(dataset) else "images"
 
@@ -335,7 +336,7 @@ def fit(
             `exclude`, `kinds`, `delimiter`, `decimal`, `encoding`, `header`, `target` and
             `from_disk` (train from rows encoded in the run folder; by default if they do not fit
             in half of the free memory); `device`, `precision`, `devices`, `nodes` and `strategy`;
-            and every setting of `kermix.training.settings.FitSettings` (of
+            and every setting of `kermix.training.fit_settings.FitSettings` (of
             `kermix.images.generator_settings.ImageSettings` for images, of
             `kermix.tables.model.table_settings.TableModelSettings` for the table model).
 
@@ -428,7 +429,7 @@ def begin_fit(
     look = _popped(settings, READING)
     if settings.get("model") == "auto":
         del settings["model"]
-    check_settings(settings)  # refused before any file is read
+    check_settings(settings, target)  # refused before any file is read
     folder = None if out is None else Path(out)
     if folder is not None and start.alone:
         check_new_folder(folder)  # of several processes, one makes it and the others find it
@@ -437,10 +438,9 @@ def begin_fit(
     if choice.kind in ("table", "contest"):
         own = {name: value for name, value in settings.items() if name != "model"}
         options = look if isinstance(choice.data, LargeTable) else {**look, "rows": rows}
-        return begin_table_fit(
-            choice.data, folder=folder, quick=quick, settings=own, target=target, options=options,
-            start=start, reason=choice.reason, contest=choice.kind == "contest",
-        )  # fmt: skip
+        contest = choice.kind == "contest"
+        begun = TableFit(choice.data, own, start, options, target, quick, choice.reason, contest)
+        return begun.begin(folder)
     if choice.kind == "images":
         if strategy is not None or not start.alone:
             raise OptionError(

@@ -23,6 +23,7 @@ __all__ = [
     "VarianceRule",
     "as_kernel",
     "choose_variance",
+    "variance_grid",
 ]
 
 VarianceRule: TypeAlias = Literal["median", "silverman"]
@@ -239,6 +240,33 @@ def choose_variance(
         )
         return torch.ones_like(v)
     return v
+
+
+def variance_grid(
+    points: Tensor,  # (N, d)
+    count: int = 6,
+    layout: Layout | None = None,
+) -> tuple[float, ...]:
+    r"""Variances from the fine to the coarse structure of data, evenly spaced in the logarithm.
+
+    From the median squared distance to the $\sqrt N$-th neighbour to half the median
+    squared distance, both divided by twice the dimension; at most 1000 points are looked at.
+
+    Example:
+        >>> [round(v, 3) for v in variance_grid(torch.linspace(0, 1, 101)[:, None], 3)]
+        [0.002, 0.006, 0.023]
+    """
+    coarse = float(choose_variance(points, layout=layout)) / 2
+    seen = points[symmetric_subset(points, BANDWIDTH_SUBSAMPLE)]
+    rank = math.ceil(math.sqrt(len(seen)))
+    squares = squared_distances(seen, seen, True, layout)
+    squares = squares.sort(1).values[:, min(rank, len(seen) - 1)]
+    d = points.shape[1] if layout is None else layout.columns
+    fine = float(squares[squares > 0].median()) / (2 * d) if squares.any() else 0.0
+    if not 0 < fine < coarse or count == 1:
+        return (coarse,)
+    ratio = (coarse / fine) ** (1 / (count - 1))
+    return tuple(fine * ratio**k for k in range(count))
 
 
 def _log(value: Scalar) -> Scalar:

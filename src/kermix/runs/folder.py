@@ -40,13 +40,12 @@ __all__ = [
 
 WHOLE = ("epoch", "step")
 FIT = "fit"  # the kind of a run whose config does not name one
-IMAGES, CLASSIFY, TABLE, TARGET = "images", "classify", "table", "target"
+IMAGES, CLASSIFY, TABLE = "images", "classify", "table"
 KINDS = {
     FIT: "a fit of rows (kermix fit)",
     IMAGES: "a fit of images (kermix fit)",
     CLASSIFY: "a classifier (kermix classify)",
     TABLE: "a fit of the table model (kermix fit)",
-    TARGET: "a model of one column of a table (kermix classify --target)",
 }
 
 
@@ -112,7 +111,7 @@ def check_run(folder: Path) -> None:
 
 
 def kind_of_run(folder: Path) -> str | None:
-    """One of `"fit"`, `"table"`, `"target"`, `"images"`, `"classify"`; None if it is no run."""
+    """One of `"fit"`, `"table"`, `"images"`, `"classify"`; None if it is no run."""
     try:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):

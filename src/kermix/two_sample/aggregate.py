@@ -27,17 +27,23 @@ from kermix.two_sample.column_scores import (
 )
 from kermix.two_sample.evidence import (
     column_evidence,
-    corrected_pvalues,
     dependence_pvalues,
-    evidence,
-    mean_evidence,
     pair_evidence,
     pairs_to_look_at,
-    ranked_rows,
-    settled,
 )
 from kermix.two_sample.kernel_family import Kernels, kernel_members
-from kermix.two_sample.permutation import Units, own_generator, pvalues, smallest_pvalue
+from kermix.two_sample.permutation import (
+    PERMUTATIONS,
+    ExchangeableUnits,
+    corrected_pvalues,
+    evidence,
+    mean_evidence,
+    own_generator,
+    pvalues,
+    ranked_rows,
+    round_to_significant,
+    smallest_pvalue,
+)
 
 __all__ = [
     "AggregateTest",
@@ -46,7 +52,6 @@ __all__ = [
     "PairTest",
     "aggregate_rows",
     "aggregate_test",
-    "permutations_for",
     "shift_found",
 ]
 
@@ -144,7 +149,8 @@ class AggregateTest:
 
 
 # Reasoned, no record.
-PERMUTATIONS, MOST_PERMUTATIONS = 500, 10_000
+ROWS_UP_TO = 4000  # of both sides; of more, blocks change sides
+ROWS_WITH_GROUPS_UP_TO = 20_000
 FAMILY: tuple[Kernels, ...] = (
     Kernels("Gaussian", "as given", 5),
     Kernels("Gaussian", "standardized", 5),
@@ -237,8 +243,17 @@ def aggregate_rows(
         names = [f"x{k}" for k in range(pooled.shape[1])]
         places = places_of_names(names, 0 if layout is None else layout.codes)
     generator = own_generator(seed)
-    units = Units.of(pooled.double(), n, permutations, generator, groups=groups, weights=weights)
-    scores = ColumnsScores(places, units.reference, units.shares)
+    if (groups is not None or weights is not None) and len(pooled) > ROWS_WITH_GROUPS_UP_TO:
+        raise OptionError(
+            f"{len(pooled)} rows with {'weights' if groups is None else 'groups'}: the "
+            f"aggregate test takes up to {ROWS_WITH_GROUPS_UP_TO} of these; use a subset of "
+            "the rows, or name a cost."
+        )
+    units = ExchangeableUnits.of(
+        pooled.double(), n, permutations, generator, groups=groups, weights=weights,
+        rows_up_to=ROWS_UP_TO,
+    )  # fmt: skip
+    scores = ColumnsScores(places, units.reference, units.reference_shares)
     single = column_evidence(units, scores)
     pairs = pairs_to_look_at(units, scores)
     double = pair_evidence(units, scores, pairs)
@@ -254,7 +269,7 @@ def aggregate_rows(
     ]
     of_columns = [single, double]
     shares = OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS
-    total = settled(
+    total = round_to_significant(
         torch.stack(
             [
                 math.log(share) + mean_evidence(part)
@@ -267,7 +282,7 @@ def aggregate_rows(
     names += ["single columns", *(["pairs of columns"] if pairs else [])]
     table = torch.cat([*of_kernels, *(mean_evidence(p)[None] for p in of_columns if len(p))])
     sizes = n, len(pooled) - n
-    own, corrected = pvalues(settled(table))[:, 0], corrected_pvalues(table)
+    own, corrected = pvalues(round_to_significant(table))[:, 0], corrected_pvalues(table)
     rank = corrected.add(own * 1e-6).argsort(stable=True).tolist()
     names_of = [p.name for p in places]
     of_pairs = ranked_rows(double)
@@ -295,35 +310,25 @@ def aggregate_rows(
         ),
         permutations=len(total) - 1,
         rows_used=units.used,
-        smallest_pvalue=_smallest(sizes, permutations, groups),
-        smallest_of_rows=_smallest(sizes, None, groups),
+        smallest_pvalue=smallest_pvalue(*sizes, permutations, groups),
+        smallest_of_rows=smallest_pvalue(*sizes, None, groups),
         detectable_shift=shift_found(units.used, level, len(places)),
-        method=units.told,
+        method=units.description,
         statistic=float(total[0]),
         null=total[1:],
     )  # fmt: skip
 
 
-def permutations_for(level: float, tests: int = 1) -> int:
-    """How many permutations to draw: 500, or twice as many as so many tests at a level need.
-
-    Example:
-        >>> permutations_for(0.05), permutations_for(0.001), permutations_for(0.001, 12)
-        (500, 2000, 10000)
-    """
-    return min(MOST_PERMUTATIONS, max(PERMUTATIONS, math.ceil(2 * tests / level)))
-
-
-def _family(units: Units) -> tuple[Kernels, ...]:
+def _family(units: ExchangeableUnits) -> tuple[Kernels, ...]:
     """Kernels of numbers, and no more of them than the pooled rows call for.
 
     Where all columns are on one scale, that they are given on is left out; where none has heavy
     tails, normal scores.
     """
-    apart = units.reference - units.shares @ units.reference
+    apart = units.reference - units.reference_shares @ units.reference
     largest = apart.abs().amax(0).clamp(min=torch.finfo(apart.dtype).tiny)
     squares = (apart / largest).square()  # a fourth power of far values would be infinite
-    variance, fourth = units.shares @ squares, units.shares @ squares.square()
+    variance, fourth = units.reference_shares @ squares, units.reference_shares @ squares.square()
     spread = variance.sqrt() * largest
     left_out = set()
     if bool(spread.amax() <= ONE_SCALE * spread.amin()):
@@ -341,14 +346,6 @@ def _ridges(rows: int) -> tuple[float, ...]:
 def _leading(rows: int) -> tuple[int, int]:
     """How many features' means are looked at: as many as rows to a feature, and twice."""
     return round(math.sqrt(rows)), 2 * round(math.sqrt(rows))
-
-
-def _smallest(
-    sizes: tuple[int, int], permutations: int | None, groups: tuple[Tensor, Tensor] | None
-) -> float:
-    if groups is not None:
-        sizes = len(torch.unique(groups[0])), len(torch.unique(groups[1]))
-    return smallest_pvalue(*sizes, permutations)
 
 
 def shift_found(sizes: tuple[int, int], level: float, columns: int) -> float:

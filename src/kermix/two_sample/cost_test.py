@@ -3,8 +3,7 @@
 Statistics of all permutations come from one pooled Gram matrix and a few matrix products.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -14,42 +13,42 @@ from torch import Tensor
 
 from kermix.checks import check_option, check_pair, check_weights
 from kermix.errors import OptionError, ShapeError, WeightError
-from kermix.kernels.distances import Layout, squared_distances
-from kermix.kernels.gaussian import GaussianKernel, choose_variance
+from kermix.kernels.distances import Layout
+from kermix.kernels.gaussian import GaussianKernel, variance_grid
 from kermix.kernels.mixed import mixed_kernel
 from kermix.kernels.others import AnyKernel, PointKernel, as_point_kernel
-from kermix.kernels.subsets import distinct_rows, symmetric_subset
 from kermix.linalg.cholesky import checked_ridge, solve_dtype
 from kermix.two_sample.aggregate import AggregateTest, aggregate_rows
-from kermix.two_sample.permutation import combined, labellings, own_generator, pvalues, tied
-from kermix.two_sample.statistics import (
+from kermix.two_sample.cost_statistics import (
     COST_RIDGE,
-    Ranking,
+    KERNEL_COSTS,
+    CostStatistics,
+    KernelCost,
     TestForm,
-    energy_ranking,
-    gram_blocks,
-    mmd_ranking,
-    moment_ranking,
-    pooled_features,
-    scalar_ranking,
+)
+from kermix.two_sample.energy import EnergyStatistic
+from kermix.two_sample.permutation import (
+    ExchangeableUnits,
+    Statistic,
+    StatisticValues,
+    own_generator,
+    permutation_test,
 )
 
 __all__ = [
+    "COSTS",
     "TestCost",
     "TwoSampleResult",
     "as_numbers",
-    "ranked",
+    "cost_tests",
     "two_sample_test",
-    "variance_grid",
 ]
 
-TestCost: TypeAlias = Literal["svd", "matrix", "vector", "scalar", "mmd", "energy"]
+TestCost: TypeAlias = KernelCost | Literal["energy"]
 Seed: TypeAlias = int | torch.Generator
 
-COSTS = ("svd", "matrix", "vector", "scalar", "mmd", "energy")
+COSTS: tuple[TestCost, ...] = (*KERNEL_COSTS, "energy")
 # Reasoned, no record.
-GRID_POINTS = 1000
-PRECISION = 1e-12
 DIVIDED = 1e-6
 
 
@@ -136,7 +135,7 @@ def two_sample_test(
         y: The other.
         cost: Which statistic; None for the aggregate.
         variances: One or several variances, or `"auto"`: `variance_grid`.
-        permutations: Number of permutations.
+        permutations: Number of random permutations; all of them, if there are fewer.
         seed: Seed of the permutations, or a generator.
         groups: Group labels of the points of `x` and `y`; whole groups are permuted. For points
             that are not independent, such as repeated measurements.
@@ -163,11 +162,11 @@ def two_sample_test(
         (True, True)
     """
     x, y = as_numbers(x), as_numbers(y)
-    weights_x = None if weights_x is None else as_numbers(weights_x)
-    weights_y = None if weights_y is None else as_numbers(weights_y)
+    _check_sets(x, y)
+    weights = _pooled_weights(x, y, weights_x, weights_y)
     asked = (isinstance(variances, str), kernel is None, form == "local", ridge == "auto")
     if cost is None and all(asked):
-        return _aggregate(x, y, permutations, seed, groups, weights_x, weights_y, layout)
+        return _aggregate(x, y, permutations, seed, groups, weights, layout)
     cost = "svd" if cost is None else cost
     check_option("cost", cost, COSTS)
     check_option("form", form, ("local", "exact"))
@@ -176,27 +175,58 @@ def two_sample_test(
         ridge = None if any(isinstance(k, PointKernel) for k in kernels) else COST_RIDGE
     if ridge is not None:
         checked_ridge(ridge)
-    _check_sets(x, y)
     with torch.autocast(x.device.type, enabled=False):
         generator = own_generator(seed)
-        labels = labellings(len(x), len(y), permutations, generator, groups).to(x.device)
-        weights = _pooled_weights(x, y, weights_x, weights_y)
-        pooled = _Pooled.of(x, y, labels, weights)
-        grid: tuple[float, ...] = ()
-        if cost != "energy" and not kernels:
-            grid = _grid(variances, pooled.rows, layout)
-        kernels = [k.fitted(pooled.rows) if isinstance(k, PointKernel) else k for k in kernels]
-        used: list[GaussianKernel | PointKernel] = kernels or [
-            mixed_kernel(pooled.points, layout, v) for v in grid
-        ]
-        rankings, method = _rankings(cost, form, ridge, pooled, used, generator, layout)
-        named = f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method
-        sizes = len(x), len(y)
-        values, noises, orders = zip(
-            *((r.values, r.noise, r.order) for r in rankings), strict=True
+        pooled = torch.cat([x, y]).to(solve_dtype(x.device))
+        units = ExchangeableUnits.of(
+            pooled, len(x), permutations, generator, groups=groups, weights=weights
         )
-        found = ranked(list(values), cost, grid, sizes, named, noises, orders)
-        return replace(found, kernels=tuple(str(k) for k in kernels))
+        if cost == "energy":
+            energy = EnergyStatistic(layout, generator)
+            return cost_tests(units, [energy], (), (len(x), len(y)))[cost]
+        grid = () if kernels else _grid(variances, pooled, layout)
+        used = [k.fitted(pooled) if isinstance(k, PointKernel) else k for k in kernels]
+        used += [mixed_kernel(units.rows, layout, v) for v in grid]
+        statistics = [CostStatistics((cost,), k, form, ridge, generator) for k in used]
+        found = cost_tests(units, statistics, grid, (len(x), len(y)))[cost]
+        return replace(found, kernels=tuple(map(str, used))) if kernels else found
+
+
+def cost_tests(
+    units: ExchangeableUnits,
+    statistics: Iterable[Statistic[ExchangeableUnits]],
+    grid: tuple[float, ...],
+    sizes: tuple[int, int],
+) -> dict[str, TwoSampleResult]:
+    """A test for each cost, over all kernels.
+
+    Args:
+        units: What changes sides.
+        statistics: Of the costs, for each kernel.
+        grid: Variances of the kernels, if they are Gaussian.
+        sizes: Rows of both sides.
+    """
+    of_costs: dict[str, list[StatisticValues]] = {}
+    for statistic in statistics:
+        for values in statistic.values(units):
+            of_costs.setdefault(values.name, []).append(values)
+    found = {}
+    for cost, several in of_costs.items():
+        test = permutation_test(several)
+        found[cost] = TwoSampleResult(
+            statistic=test.statistic,
+            pvalue=test.pvalue,
+            cost=cost,
+            variances=() if cost == "energy" else grid,
+            statistics=tuple(float(one.values[0]) for one in several),
+            pvalues=test.single_pvalues,
+            permutations=len(test.total) - 1,
+            n=sizes[0],
+            m=sizes[1],
+            method=several[-1].method,
+            null=test.null,
+        )
+    return found
 
 
 def as_numbers(given: Any) -> Tensor:
@@ -223,11 +253,9 @@ def _aggregate(
     permutations: int,
     seed: Seed,
     groups: tuple[Tensor, Tensor] | None,
-    weights_x: Tensor | None,
-    weights_y: Tensor | None,
+    weights: Tensor | None,
     layout: Layout | None,
 ) -> TwoSampleResult:
-    _check_sets(x, y)
     found = aggregate_rows(
         torch.cat([x.cpu().double(), y.cpu().double()]),
         len(x),
@@ -235,7 +263,7 @@ def _aggregate(
         permutations=permutations,
         seed=seed,
         groups=groups,
-        weights=_pooled_weights(x, y, weights_x, weights_y),
+        weights=weights,
     )
     return TwoSampleResult(
         statistic=found.statistic,
@@ -254,75 +282,6 @@ def _aggregate(
     )
 
 
-@dataclass(frozen=True)
-class _Pooled:
-    """Both samples as one: distinct rows in an order that depends on their values alone.
-
-    Whatever is computed from `points` is then the same for every labelling, to the last bit, and
-    labellings that exchange copies of a row are ties.
-    """
-
-    rows: Tensor  # (N, d), of x and then of y
-    points: Tensor  # (U, d)
-    shares: Tensor | None  # (U,), weights of the points; None if each is one row of weight 1
-    sides: tuple[Tensor, Tensor]  # (P, U) each: weights of the points on both sides
-    sizes: tuple[int, int]  # rows of x and of y
-
-    @classmethod
-    def of(cls, x: Tensor, y: Tensor, labels: Tensor, weights: Tensor | None) -> "_Pooled":
-        dtype = solve_dtype(x.device)
-        # Adding zero makes minus zero zero.
-        rows = torch.cat([x.to(dtype), y.to(dtype)]) + 0.0
-        kept, place = distinct_rows(rows)
-        share = rows.new_ones(len(rows)) if weights is None else weights.to(dtype)
-        sides = [
-            share.new_zeros(len(labels), len(kept)).index_add_(1, place, side * share)
-            for side in (labels, ~labels)
-        ]
-        tiny = torch.finfo(dtype).tiny
-        a, b = (side / side.sum(1, keepdim=True).clamp(min=tiny) for side in sides)
-        plain = weights is None and len(kept) == len(rows)
-        shares = None if plain else share.new_zeros(len(kept)).index_add_(0, place, share)
-        return cls(rows, rows[kept], shares, (a, b), (len(x), len(y)))
-
-
-def _rankings(
-    cost: TestCost,
-    form: TestForm,
-    ridge: float | None,
-    pooled: _Pooled,
-    kernels: Sequence[GaussianKernel | PointKernel],
-    generator: torch.Generator,
-    layout: Layout | None,
-) -> tuple[list[Ranking], str]:
-    """Statistics of all labellings for each kernel, and how they were found."""
-    points, sides = pooled.points, pooled.sides
-    if cost == "energy":
-        return [energy_ranking(points, *sides, layout)], "distances"
-    found, method = [], "gram matrix"
-    for kernel in kernels:
-        terms = (
-            kernel.cross_terms(points.shape[-1]) if isinstance(kernel, GaussianKernel) else kernel
-        )
-        if cost == "scalar":
-            found.append(scalar_ranking(points, terms, *sides))
-        elif cost == "mmd":
-            found.append(mmd_ranking(gram_blocks(points, terms), *sides))
-        else:
-            features, method = pooled_features(points, kernel, pooled.shares, generator)
-            if isinstance(kernel, PointKernel):
-                features = features.divided(_mean_diagonal(kernel, points))
-            features = features.whitened(ridge)
-            found.append(moment_ranking(cost, form, features, *sides, pooled.sizes))
-    return found, method
-
-
-def _mean_diagonal(kernel: PointKernel, points: Tensor) -> float:
-    """What a ridge is relative to."""
-    mean = float(kernel.diagonal(points).mean())
-    return mean if mean > 0 else 1.0
-
-
 def _given_kernels(
     kernel: AnyKernel | Sequence[AnyKernel] | None, cost: str, variances: object
 ) -> list[GaussianKernel | PointKernel]:
@@ -338,80 +297,6 @@ def _given_kernels(
     return [k if isinstance(k, GaussianKernel) else as_point_kernel(k) for k in several]
 
 
-def ranked(
-    rows: list[Tensor],  # (permutations + 1,) each
-    cost: str,
-    grid: tuple[float, ...],
-    sizes: tuple[int, int],
-    method: str,
-    noises: Sequence[float] | None = None,
-    orders: Sequence[Tensor | None] | None = None,
-) -> TwoSampleResult:
-    """A result from statistics of all labellings, one row for each variance, the given first.
-
-    Statistics that are no further apart than their rounding error (`noises`, for each row; a
-    little above the precision of its largest number, if not given) are ties. Where a row cannot
-    hold the digits by which it differs, `orders` has what is ranked instead.
-    """
-    given = [float(row[0]) for row in rows]
-    noises = [PRECISION * _largest(row) for row in rows] if noises is None else noises
-    orders = [None] * len(rows) if orders is None else orders
-    table = torch.stack(
-        [
-            tied(row.double(), noise) if order is None else order.double()
-            for row, noise, order in zip(rows, noises, orders, strict=True)
-        ]
-    )
-    total = combined(table)
-    alone = len(rows) == 1
-    return TwoSampleResult(
-        statistic=given[0] if alone else float(total[0]),
-        pvalue=float(pvalues(total)[0]),
-        cost=cost,
-        variances=grid,
-        statistics=tuple(given),
-        pvalues=tuple(pvalues(table)[:, 0].tolist()),
-        permutations=len(total) - 1,
-        n=sizes[0],
-        m=sizes[1],
-        method=method,
-        null=(rows[0].double() if alone else total)[1:].cpu(),
-    )
-
-
-def _largest(row: Tensor) -> float:
-    """Of the numbers that do not stand for infinity."""
-    sizes = row.double().abs()
-    return float(sizes[sizes < torch.finfo(row.dtype).max / 2].amax()) if len(sizes) else 0.0
-
-
-def variance_grid(
-    points: Tensor,  # (N, d)
-    count: int = 6,
-    layout: Layout | None = None,
-) -> tuple[float, ...]:
-    r"""Variances from the fine to the coarse structure of data, evenly spaced in the logarithm.
-
-    From the median squared distance to the $\sqrt N$-th neighbour to half the median
-    squared distance, both divided by twice the dimension; at most 1000 points are looked at.
-
-    Example:
-        >>> [round(v, 3) for v in variance_grid(torch.linspace(0, 1, 101)[:, None], 3)]
-        [0.002, 0.006, 0.023]
-    """
-    coarse = float(choose_variance(points, layout=layout)) / 2
-    seen = points[symmetric_subset(points, GRID_POINTS)]
-    rank = math.ceil(math.sqrt(len(seen)))
-    squares = squared_distances(seen, seen, True, layout)
-    squares = squares.sort(1).values[:, min(rank, len(seen) - 1)]
-    d = points.shape[1] if layout is None else layout.columns
-    fine = float(squares[squares > 0].median()) / (2 * d) if squares.any() else 0.0
-    if not 0 < fine < coarse or count == 1:
-        return (coarse,)
-    ratio = (coarse / fine) ** (1 / (count - 1))
-    return tuple(fine * ratio**k for k in range(count))
-
-
 def _grid(
     variances: Sequence[float] | float | Literal["auto"], pooled: Tensor, layout: Layout | None
 ) -> tuple[float, ...]:
@@ -422,7 +307,10 @@ def _grid(
 
 
 def _pooled_weights(
-    x: Tensor, y: Tensor, weights_x: Tensor | None, weights_y: Tensor | None
+    x: Tensor,
+    y: Tensor,
+    weights_x: Tensor | np.ndarray | None,
+    weights_y: Tensor | np.ndarray | None,
 ) -> Tensor | None:
     """Weights of all rows on one scale, so that a row and its weight can change sides."""
     if weights_x is None and weights_y is None:
@@ -435,21 +323,25 @@ def _pooled_weights(
             f"weights of both, on one scale; or draw rows of {given[-1]} in proportion to their "
             "weights (torch.multinomial) and test these without weights."
         )
-    sides = [("weights_x", weights_x, x), ("weights_y", weights_y, y)]
-    for name, weights, points in sides:
+    sides = {"weights_x": (as_numbers(weights_x), x), "weights_y": (as_numbers(weights_y), y)}
+    for name, (weights, points) in sides.items():
         check_weights(name, weights, points)
-    parts = [weights.double() for _, weights, _ in sides]
-    if all(bool((p == p[0]).all()) for p in parts):
+    parts = {name: weights.double() for name, (weights, _) in sides.items()}
+    if all(bool((p == p[0]).all()) for p in parts.values()):
         return None  # whatever their sums
-    for name, of in (("sum", torch.sum), ("mean", torch.mean)):
-        divided = [len(p) > 1 and abs(float(of(p)) - 1) < DIVIDED for p in parts]
-        if all(divided) or (name == "sum" and any(divided)):
-            names = " and ".join(n for (n, _, _), d in zip(sides, divided, strict=True) if d)
-            raise WeightError(
-                f"The {name} of {names} is 1: weights that were divided by their {name} no longer "
-                "belong to their rows alone, and a row keeps its weight when labels are "
-                "exchanged, so the p-value would be wrong. Give the weights of both as they were "
-                "before, on one scale."
-            )
-    weights = torch.cat(parts)
+    _refuse_divided(parts)
+    weights = torch.cat([*parts.values()])
     return weights / weights.max()
+
+
+def _refuse_divided(parts: dict[str, Tensor]) -> None:
+    """Refuse weights that were divided by their sum, on one side or both, or by their mean."""
+    for what, of, needed in (("sum", torch.sum, any), ("mean", torch.mean, all)):
+        divided = [n for n, p in parts.items() if len(p) > 1 and abs(float(of(p)) - 1) < DIVIDED]
+        if needed(name in divided for name in parts):
+            raise WeightError(
+                f"The {what} of {' and '.join(divided)} is 1: weights that were divided by their "
+                f"{what} no longer belong to their rows alone, and a row keeps its weight when "
+                "labels are exchanged, so the p-value would be wrong. Give the weights of both as "
+                "they were before, on one scale."
+            )

@@ -9,7 +9,6 @@ because the scores know the samples, but nearly so for pairs whose columns alone
 which the exact test says only that the pair is not the same.
 """
 
-import math
 from collections.abc import Sequence
 from itertools import combinations
 
@@ -26,71 +25,28 @@ from kermix.two_sample.column_scores import (
     PairScores,
     nested_sums,
 )
-from kermix.two_sample.permutation import Units, labellings, pvalues, signed_weights
+from kermix.two_sample.permutation import (
+    ExchangeableUnits,
+    corrected_pvalues,
+    evidence,
+    mean_evidence,
+    random_labelings,
+    signed_weights,
+)
 
 __all__ = [
     "column_evidence",
-    "corrected_pvalues",
     "dependence_pvalues",
-    "evidence",
-    "mean_evidence",
     "pair_evidence",
     "pairs_to_look_at",
-    "ranked_rows",
-    "settled",
 ]
-
-# Reasoned, no record.
-DIGITS = 1e-9  # statistics that agree to so many digits are equal
-
-
-def evidence(statistics: Tensor) -> Tensor:  # (..., P) -> (..., P)
-    r"""Statistics on one scale, $z |z| / 2$, with cube roots `z` of mean 0 and variance 1.
-
-    Cube roots of quadratic forms are nearly normal (Wilson and Hilferty), so that the largest of
-    several is not always that with the longest tail.
-    """
-    roots = settled(statistics).clamp(min=0) ** (1 / 3)
-    spread, centre = torch.std_mean(roots, -1, correction=0, keepdim=True)
-    apart = spread > DIGITS * roots.amax(-1, keepdim=True)
-    scores = torch.where(apart, (roots - centre) / spread.clamp(min=1e-300), 0.0)
-    return scores * scores.abs() / 2
-
-
-def mean_evidence(evidence: Tensor) -> Tensor:  # (M, P) -> (P,)
-    r"""The logarithm of the mean of $e^{z |z| / 2}$, which is ruled by its largest terms."""
-    return evidence.logsumexp(0) - math.log(len(evidence))
-
-
-def settled(statistics: Tensor) -> Tensor:
-    """Statistics to so many digits of the largest that rounding does not tell labellings apart."""
-    unit = statistics.abs().amax(-1, keepdim=True) * DIGITS
-    return torch.where(unit > 0, (statistics / unit.clamp(min=1e-300)).round() * unit, 0.0)
-
-
-def corrected_pvalues(table: Tensor) -> Tensor:  # (M, P) -> (M,)
-    """Share of labellings whose largest statistic is at least as large as each given one."""
-    table = settled(table)
-    largest = table.amax(0).sort().values
-    below = torch.searchsorted(largest, table[:, 0].contiguous())
-    return (table.shape[1] - below).double() / table.shape[1]
-
-
-def ranked_rows(table: Tensor) -> list[tuple[int, float, float, float]]:
-    """Place, statistic, own and corrected p-value of each row, the most different first."""
-    if not len(table):
-        return []
-    own, corrected = pvalues(settled(table))[:, 0], corrected_pvalues(table)
-    order = table[:, 0].argsort(descending=True, stable=True).tolist()
-    return [(k, float(table[k, 0]), float(own[k]), float(corrected[k])) for k in order]
-
 
 # Reasoned, no record.
 MOST_PAIRS = 300
 PAIRS_AT_ONCE = 32
 
 
-def column_evidence(units: Units, scores: ColumnsScores) -> Tensor:  # (C, P)
+def column_evidence(units: ExchangeableUnits, scores: ColumnsScores) -> Tensor:  # (C, P)
     """The evidence of each column by itself, from its statistics."""
     found = units.signed.new_empty(len(scores), len(units.signed))
     for columns in scores.together:
@@ -112,7 +68,7 @@ def column_evidence(units: Units, scores: ColumnsScores) -> Tensor:  # (C, P)
     return found
 
 
-def pairs_to_look_at(units: Units, scores: ColumnsScores) -> list[tuple[int, int]]:
+def pairs_to_look_at(units: ExchangeableUnits, scores: ColumnsScores) -> list[tuple[int, int]]:
     """All pairs, or those whose ranks or codes depend most on each other in the pooled rows."""
     alone = {k: s for k, s in scores.alone.items() if s.informative}
     told = sorted([*alone, *(k for some in scores.together for k in some.places)])
@@ -124,7 +80,9 @@ def pairs_to_look_at(units: Units, scores: ColumnsScores) -> list[tuple[int, int
     for k, column in alone.items():
         first[:, k] = column.first(units.reference)
     first = first[:, told]
-    first = ((first - units.shares @ first) * units.shares.sqrt()[:, None]).float()
+    first = (
+        (first - units.reference_shares @ first) * units.reference_shares.sqrt()[:, None]
+    ).float()
     products = (first.mT @ first).triu_(1).abs_()
     best = products.flatten().topk(MOST_PAIRS).indices
     rows, columns_of = best // len(told), best % len(told)
@@ -134,7 +92,7 @@ def pairs_to_look_at(units: Units, scores: ColumnsScores) -> list[tuple[int, int
 
 
 def pair_evidence(
-    units: Units, scores: Sequence[ColumnScores], pairs: Sequence[tuple[int, int]]
+    units: ExchangeableUnits, scores: Sequence[ColumnScores], pairs: Sequence[tuple[int, int]]
 ) -> Tensor:  # (pairs, P)
     """The evidence of each pair beyond its single columns: the first product, and all of them."""
     found = []
@@ -142,7 +100,7 @@ def pair_evidence(
         some = PairScores(scores, pairs[start : start + PAIRS_AT_ONCE])
         means = units.means(some, len(some.pairs) * some.width)
         known = means if units.rows is units.reference else some(units.reference)
-        left = some.beyond(means, known, units.shares)
+        left = some.beyond(means, known, units.reference_shares)
         squares = (units.signed @ left.flatten(1)).square().mT.unflatten(0, left.shape[1:])
         both = torch.stack([squares[:, 0], squares.sum(1)])
         found.append(mean_evidence(evidence(both)))
@@ -177,7 +135,7 @@ def dependence_pvalues(
     rows = [pooled[s] for s in sides]
     used = sorted({k for pair in pairs for k in pair})
     white = {k: _in_own_margins(places[k], rows, shares) for k in used}
-    labels = labellings(len(sides[0]), len(sides[1]), permutations, generator, groups)
+    labels = random_labelings(len(sides[0]), len(sides[1]), permutations, generator, groups)
     a, b = signed_weights(labels, None if weights is None else share[torch.cat(sides)])
     both = torch.cat(shares) / 2
     found = []

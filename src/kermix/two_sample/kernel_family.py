@@ -23,7 +23,7 @@ from torch import Tensor
 from kermix.kernels.distances import Layout, mismatches, numbers_of, squared_distances
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
 from kermix.two_sample.column_scores import MiddleRanks
-from kermix.two_sample.permutation import Units
+from kermix.two_sample.permutation import ExchangeableUnits
 
 __all__ = ["KernelMember", "Kernels", "kernel_members"]
 
@@ -66,7 +66,7 @@ class Kernels(NamedTuple):
 
 
 def kernel_members(
-    units: Units,
+    units: ExchangeableUnits,
     family: Sequence[Kernels],
     ridges: Sequence[float],
     layout: Layout | None = None,
@@ -86,14 +86,14 @@ def kernel_members(
 
 
 def _members(
-    units: Units,
+    units: ExchangeableUnits,
     kernels: Kernels,
     ridges: Sequence[float],
     layout: Layout | None,
     leading: Sequence[int],
 ) -> Iterator[KernelMember]:
     form, scaling, count = kernels
-    scale = _scaling(scaling, units.reference, units.shares, layout)
+    scale = _scaling(scaling, units.reference, units.reference_shares, layout)
     rank = LANDMARKS if units.blocks is None else LANDMARKS_OF_BLOCKS
     distinct = units.reference[distinct_rows(units.reference)[0]]
     landmarks = scale(distinct[symmetric_subset(distinct, rank)])
@@ -106,7 +106,7 @@ def _members(
         return _distances(form, scale(rows), landmarks, layout)
 
     features = [
-        _Features.of(_kernel(apart, form, b), _kernel(reference, form, b), units.shares)
+        _Features.of(_kernel(apart, form, b), _kernel(reference, form, b), units.reference_shares)
         for b in grid
     ]
     kernels_of = [partial(_kernel, form=form, bandwidth=b) for b in grid]
@@ -187,7 +187,7 @@ def _pairs(count: int) -> tuple[Tensor, Tensor]:
 
 
 def _moments(
-    units: Units,
+    units: ExchangeableUnits,
     features: Sequence[_Features],
     distances: Callable[[Tensor], Tensor],
     kernels: Sequence[Callable[[Tensor], Tensor]],

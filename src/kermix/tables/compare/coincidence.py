@@ -2,19 +2,27 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kermix.kernels.subsets import distinct_rows
-from kermix.tables.compare.column_changes import CLEAR, ColumnValues, ComparedRows
+from kermix.tables.compare.column_changes import (
+    CLEAR,
+    ColumnValues,
+    ComparedRows,
+    share_change,
+)
 
 __all__ = [
+    "Copies",
+    "FrequentRows",
     "chance_of_equal_rows",
     "poisson_tail",
     "repeats_beyond_coincidence",
-    "repeats_unexplained",
+    "uncounted_copies",
 ]
 
 # Reasoned, no record.
@@ -22,6 +30,8 @@ FINEST = 1e-7  # steps of a column that are told, relative to its range
 ROUNDING = 2 * torch.finfo(torch.float32).eps  # of numbers that may have been float32
 SAFE = 2.0  # times the estimate
 RARE = 1e-3  # so small a chance is none: of repeats in one sample alone, and of as many in all
+MANY_COPIES = 5  # of one row, to be spoken of
+NEGLIGIBLE = 1.05  # times an error
 MOST_EQUAL = 0.9  # of a column's pairs: of hardly any that differ, many equal ones would follow
 
 
@@ -155,8 +165,112 @@ def _once(counts: Tensor) -> Tensor | None:
     return counts / times
 
 
+@dataclass(frozen=True)
+class FrequentRows:
+    """Rows that stand in one sample far more often than their columns explain.
+
+    Attributes:
+        distinct: How many different rows.
+        counts: How often they stand in each sample, all together.
+    """
+
+    distinct: int
+    counts: tuple[int, int]
+
+    def sentence(self, names: tuple[str, str]) -> str:
+        """How often they stand where, which alone may be what differs.
+
+        Example:
+            >>> FrequentRows(1, (0, 100)).sentence(("a.csv", "b.csv"))
+            'One row stands 100 times in b.csv and never in a.csv, which may be all that differs.'
+        """
+        order = (0, 1) if self.counts[0] > self.counts[1] else (1, 0)
+        many, few = (self.counts[k] for k in order)
+        one, two = (names[k] for k in order)
+        if self.distinct == 1:
+            other = {0: "never", 1: "once"}.get(few, f"{few:,} times")
+            told = f"One row stands {many:,} times in {one} and {other} in {two}"
+        else:
+            told = f"{self.distinct:,} rows stand {many:,} times in {one} and {few:,} in {two}"
+        return f"{told}, which may be all that differs."
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Rows of two samples that may be copies, each of which counts as a row of its own.
+
+    Attributes:
+        unexplained: About how many rows of each sample repeat others more often than chance
+            explains, where those that coincide by chance cannot be told from them.
+        coinciding: How many rows of each sample equal an earlier one, where so few rows are
+            possible that none of them can be told to be a copy, but copies alone could be what
+            differs.
+        frequent: Rows that stand many times in one of the samples.
+    """
+
+    unexplained: tuple[int, int] = (0, 0)
+    coinciding: tuple[int, int] = (0, 0)
+    frequent: FrequentRows | None = None
+
+
+class _DistinctRows:
+    """Distinct rows, how often each sample has them, and the columns that tell them apart."""
+
+    def __init__(self, rows: ComparedRows) -> None:
+        self.kept, place = distinct_rows(rows.pooled + 0.0)
+        self.sizes = rows.n, len(rows.pooled) - rows.n
+        self.counts = np.stack([
+            np.bincount(side.numpy(), minlength=len(self.kept)).astype(float)
+            for side in (place[: rows.n], place[rows.n :])
+        ])  # fmt: skip
+        self.codes: list[np.ndarray] = []
+        self.key: list[int] = []
+        if len(self.kept) < len(rows.pooled) and len(rows.names) > 1:
+            self.codes = [_numbered(rows.column(name, self.kept)) for name in rows.names]
+            self.key = _key(self.codes, range(len(self.codes)))
+            if not _tells(self.codes, self.key):
+                self.key = []
+
+    def rest(self, j: int) -> np.ndarray:
+        """The place of each row among the distinct ones of all columns of the key but one."""
+        return _together(self.codes, [k for k in self.key if k != j])
+
+
 @torch.no_grad()
-def repeats_unexplained(rows: ComparedRows) -> tuple[int, int]:
+def uncounted_copies(rows: ComparedRows, margin: float) -> Copies:
+    """What copies of rows may have done to the p-value of samples that differ.
+
+    Args:
+        rows: Of both samples.
+        margin: How many times as large the classifier's error may be until it reaches chance.
+    """
+    distinct = _DistinctRows(rows)
+    if not distinct.key:
+        return Copies()
+    often, frequent = _frequent(distinct)
+    unexplained = _unexplained(distinct)
+    if any(unexplained):
+        return Copies(unexplained, frequent=frequent)
+    counts = distinct.counts.copy()
+    counts[:, often] = 0
+    return Copies(coinciding=_coinciding(counts, margin), frequent=frequent)
+
+
+def _coinciding(counts: np.ndarray, margin: float) -> tuple[int, int]:
+    r"""How many rows of each sample equal an earlier one, if copies alone may be what differs.
+
+    Were all equal rows of a sample copies of one another, errors were $\sqrt{\sum c^2 / n}$ times
+    as large, with `c` copies of each. Where that is within a margin of the classifier's error,
+    or hardly more than one, there is nothing to say.
+    """
+    times = math.sqrt(max((c @ c) / max(1.0, c.sum()) for c in counts))
+    if times < max(margin, NEGLIGIBLE):
+        return 0, 0
+    first, second = (int(c.sum()) - int((c > 0).sum()) for c in counts)
+    return first, second
+
+
+def _unexplained(rows: _DistinctRows) -> tuple[int, int]:
     r"""About how many rows of each sample repeat others where columns do not explain it.
 
     Of the columns that tell rows apart, let $u$ be the share of a sample's pairs of rows that are
@@ -167,20 +281,36 @@ def repeats_unexplained(rows: ComparedRows) -> tuple[int, int]:
     no more rows than there are can be behind it: where many coincide, a slightly stronger
     dependence of columns is as many pairs as many copies are, and is no reason to speak of them.
     """
-    kept, place = distinct_rows(rows.pooled + 0.0)
-    if len(kept) == len(rows.pooled):
+    if len(rows.key) < 2:
         return 0, 0
-    codes = [_numbered(rows.column(name, kept)) for name in rows.names]
-    key = _key(codes, range(len(codes)))
-    if len(key) < 2 or not _tells(codes, key):
-        return 0, 0
-    groups = [(codes[j], _together(codes, [i for i in key if i != j])) for j in key]
-    first, second = (
-        np.bincount(side.numpy(), minlength=len(kept)).astype(float)
-        for side in (place[: rows.n], place[rows.n :])
-    )
+    groups = [(rows.codes[j], rows.rest(j)) for j in rows.key]
+    first, second = rows.counts
     beyond = _beyond_columns(first, groups), _beyond_columns(second, groups)
     return _copies(first, *beyond), _copies(second, *reversed(beyond))
+
+
+def _frequent(rows: _DistinctRows) -> tuple[list[int], FrequentRows | None]:
+    """Rows of many copies that columns do not explain, and how often the samples have them.
+
+    A column that were independent of the others would have its value in a row as often among the
+    rows that agree with it on all other columns as it has anywhere.
+    """
+    both, sizes = rows.counts.sum(0), rows.sizes
+    total, expected = sum(sizes), np.zeros(len(both))
+    for j in rows.key if len(rows.key) > 1 else ():
+        rest, column = rows.rest(j), rows.codes[j]
+        like_it = np.bincount(rest, both)[rest] - both
+        share = (np.bincount(column, both)[column] - both) / np.maximum(1, total - both)
+        expected = np.maximum(expected, like_it * share / np.maximum(1 - share, 1 / total))
+    often = [k for k in np.flatnonzero(both >= MANY_COPIES).tolist()
+             if poisson_tail(int(both[k]), float(expected[k])) <= RARE / len(both)]  # fmt: skip
+    shares = rows.counts / np.array(sizes)[:, None]
+    for side in (0, 1):
+        more = [k for k in often if shares[side, k] > shares[1 - side, k]]
+        counts = tuple(int(c[more].sum()) for c in rows.counts)
+        if more and share_change((counts[0] / sizes[0], counts[1] / sizes[1]), sizes) > CLEAR:
+            return often, FrequentRows(len(more), (counts[0], counts[1]))
+    return often, None
 
 
 def _beyond_columns(

@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -32,6 +32,7 @@ __all__ = [
     "groups_of",
     "new_and_gone",
     "number_text",
+    "share_change",
     "values_of_one",
 ]
 
@@ -177,6 +178,12 @@ def sides_of(values: Sequence | np.ndarray, n: int) -> tuple[np.ndarray, np.ndar
 COMMON = 0.1  # a value of so many rows is spoken of by itself
 CLEAR = 2.0  # standard deviations
 FEWEST_FOR_A_SPREAD = 4  # rows of a side
+MIDDLES: dict[str, Callable[[np.ndarray], float]] = {
+    "median": np.median,
+    "mean": np.mean,
+    "lower quartile": lambda numbers: np.quantile(numbers, 0.25),
+    "upper quartile": lambda numbers: np.quantile(numbers, 0.75),
+}
 PARTS = {"middle half": (0.25, 0.75), "middle nine tenths": (0.05, 0.95)}
 GROUPS = 20
 NAMED = 3  # new values, and values that are gone, that are spoken of by name
@@ -287,7 +294,8 @@ def values_of_one(values: ColumnValues, n: int) -> Change | None:
     if not both:
         return None
     told = [f"{names[k]}: {a[k]:,} -> {b[k]:,} rows" for k in both[:NAMED]]
-    told += [f"{len(both) - NAMED} more values"] * (len(both) > NAMED)
+    more = len(both) - NAMED
+    told += [f"{more} more value{'s' * (more > 1)}"] * (more > 0)
     first = names[both[0]]
     return Change(f"more {first}" if len(new) else f"{first} less often", ", ".join(told))
 
@@ -371,7 +379,6 @@ def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[flo
     )
     if min(len(a), len(b)) < FEWEST_FOR_A_SPREAD:
         spread = 0.0
-    middles = [float(np.median(side)) for side in (a, b)]
     of_atom = _atom_change(values, a, b)
     if of_atom is not None:
         return of_atom
@@ -384,16 +391,30 @@ def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[flo
             grew = np.diff(ends[1])[0] - np.diff(ends[0])[0]
             if wide[0] != wide[1] and grew * spread > 0:  # what is shown agrees with the word
                 return abs(spread), Change(word, f"{what} {wide[0]} -> {wide[1]}")
-    what = "median"
-    if middles[0] == middles[1] or len({*map(values.shown, middles)}) == 1:
-        what, middles = "mean", [float(side.mean()) for side in (a, b)]
     words = ("later", "earlier") if values.kind == "time" else ("higher", "lower")
-    shown = values.shown_apart(middles)
     if abs(place) < CLEAR:
         same = np.array_equal(np.sort(a), np.sort(b))
-        word = "the same" if same else "another shape"
-        return abs(place), Change(word, f"{what} {shown[0]} -> {shown[1]}")
-    return abs(place), Change(words[0 if place > 0 else 1], f"{what} {shown[0]} -> {shown[1]}")
+        told = next(_middles(values, a, b))[1]
+        return abs(place), Change("the same" if same else "another shape", told)
+    word = words[0 if place > 0 else 1]
+    for grew, told in _middles(values, a, b):
+        if grew * place > 0:  # what is shown agrees with the word
+            return abs(place), Change(word, told)
+    second = ranks[len(a) :].mean()  # among both, half of its own included
+    share = 0.5 + (second - 0.5) * len(both) / len(a)
+    return abs(place), Change(
+        f"mostly {word}", f"in {_percent(max(share, 1 - share))} of pairs of rows"
+    )
+
+
+def _middles(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> Iterator[tuple[float, str]]:
+    """How much medians, means and quartiles grew, and in words; equal medians are left out."""
+    for what, of in MIDDLES.items():
+        ends = float(of(a)), float(of(b))
+        if what == "median" and len({*map(values.shown, ends)}) == 1:
+            continue
+        shown = values.shown_apart(ends)
+        yield ends[1] - ends[0], f"{what} {shown[0]} -> {shown[1]}"
 
 
 def _atom_change(
@@ -405,7 +426,7 @@ def _atom_change(
     if counts.max() < COMMON * counts.sum():
         return None
     shares = [float((side == atom).mean()) for side in (a, b)]
-    clear = _share_change(shares, (len(a), len(b)))
+    clear = share_change(shares, (len(a), len(b)))
     others = [side[side != atom] for side in (a, b)]
     if clear < CLEAR or (all(map(len, others)) and _of_numbers(values, *others)[0] > clear):
         return None
@@ -448,7 +469,7 @@ def _moved(a: np.ndarray, b: np.ndarray, shares: Sequence[np.ndarray]) -> int | 
         return None
     sizes = int(a.sum()), int(b.sum())
     clear = np.array(
-        [_share_change((x / sizes[0], y / sizes[1]), sizes) for x, y in zip(a, b, strict=True)]
+        [share_change((x / sizes[0], y / sizes[1]), sizes) for x, y in zip(a, b, strict=True)]
     )
     if math.erfc(clear.max() / math.sqrt(2)) > CHANCE / len(a):
         return None
@@ -470,7 +491,7 @@ def _renamed(
     sizes = int(a.sum()), int(b.sum())
     gone, new = [k for k in changed if a[k]], [k for k in changed if b[k]]
     same = [(v, w) for v in gone for w in new
-            if _share_change((a[v] / sizes[0], b[w] / sizes[1]), sizes) < CLEAR]  # fmt: skip
+            if share_change((a[v] / sizes[0], b[w] / sizes[1]), sizes) < CLEAR]  # fmt: skip
     found: list[tuple[int, int]] = []
     by_name = sorted(((_likeness(names[v], names[w]), v, w) for v, w in same), key=lambda s: -s[0])
     for likeness, v, w in by_name:
@@ -499,10 +520,10 @@ def _listed(parts: Sequence[str]) -> str:
 def _gap_change(gaps: list[float], sizes: tuple[int, int]) -> tuple[float, Change]:
     word = "more gaps" if gaps[1] > gaps[0] else "fewer gaps"
     told = f"{_percent(gaps[0])} -> {_percent(gaps[1])}"
-    return _share_change(gaps, sizes), Change(word if gaps[0] != gaps[1] else "the same", told)
+    return share_change(gaps, sizes), Change(word if gaps[0] != gaps[1] else "the same", told)
 
 
-def _share_change(shares: Sequence[float], sizes: tuple[int, int]) -> float:
+def share_change(shares: Sequence[float], sizes: tuple[int, int]) -> float:
     """How many standard deviations two shares are apart."""
     share = (shares[0] * sizes[0] + shares[1] * sizes[1]) / sum(sizes)
     unit = math.sqrt(max(share * (1 - share), 1e-12) * (1 / sizes[0] + 1 / sizes[1]))

@@ -11,16 +11,14 @@ from kermix.data.readers.numeric_table import Source, Table
 from kermix.data.readers.sniff import Reading
 from kermix.data.sources import read_sources
 from kermix.errors import OptionError, TableError
-from kermix.kernels.gaussian import GaussianKernel
+from kermix.kernels.gaussian import GaussianKernel, variance_grid
 from kermix.tables.compare.coincidence import repeats_beyond_coincidence
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.cost_details import DetailsTask, standardized
 from kermix.tables.compare.result import Comparison
 from kermix.tables.compare.sketch_comparison import compare_sketches, is_sketch
 from kermix.tables.compare.verdict import JudgementTask
-from kermix.two_sample.aggregate import permutations_for
-from kermix.two_sample.cost_test import variance_grid
-from kermix.two_sample.permutation import own_generator
+from kermix.two_sample.permutation import own_generator, permutations_for
 
 __all__ = ["COUNTED_ONCE", "compare"]
 

@@ -143,7 +143,8 @@ def drift(sketches: Sequence[Sketch], names: Sequence[str]) -> Drift:
         [False, True]
     """
     if len(sketches) < 2:
-        raise SketchError(f"A series needs at least two sketches, but there are {len(sketches)}.")
+        there = "is one" if sketches else "are none"
+        raise SketchError(f"A series needs at least two sketches, but there {there}.")
     for name, sketch in zip(names[1:], sketches[1:], strict=True):
         try:
             check_comparable(sketches[0], sketch)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kermix.tables.compare.coincidence import repeats_unexplained
+from kermix.tables.compare.coincidence import Copies, FrequentRows, uncounted_copies
 from kermix.tables.compare.column_changes import (
     ComparedRows,
     change_of,
@@ -29,8 +29,10 @@ __all__ = [
     "judge_sketches",
 ]
 
-NAMED_COLUMNS, NAMED_PAIRS = 3, 1  # in the sentence
-SMALL = 1e-6  # below this, the digits of a p-value do not matter
+# Conventions: what is in the sentence, p-values whose digits do not matter, an AUC near chance.
+NAMED_COLUMNS, NAMED_PAIRS = 3, 1
+SMALL = 1e-6
+LITTLE = 0.6
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,11 @@ class Verdict:
         unexplained: About how many rows of each set repeat others more often than chance explains
             and count nevertheless, because those that coincide by chance cannot be told from
             them; only looked for in sets that differ.
+        coinciding: How many rows of each set equal an earlier one of it, where so few rows are
+            possible that copies cannot be told from rows that coincide, and copies alone could be
+            what differs; likewise.
+        frequent: Rows that stand many times in one of the sets, which their columns do not
+            explain; likewise.
     """
 
     different: bool
@@ -127,6 +134,8 @@ class Verdict:
     note: str = ""
     repeated: tuple[int, int] = (0, 0)
     unexplained: tuple[int, int] = (0, 0)
+    coinciding: tuple[int, int] = (0, 0)
+    frequent: FrequentRows | None = None
 
     def sentence(self) -> str:
         """The answer in one sentence or two."""
@@ -136,25 +145,37 @@ class Verdict:
 
     def headline(self) -> str:
         """Whether they differ, and how much; repeated rows come first."""
-        repeats = [
-            f"{count:,} repeated row{'s' * (count > 1)} in {name}"
-            for count, name in zip(self.repeated, self.names, strict=True)
-            if count
-        ]
         answer = self._answer()
-        if repeats:
+        if repeats := self._of_rows(self.repeated, "{count:,} repeated {rows} in {name}"):
             answer = f"Apart from {_listed(repeats)}: {answer[0].lower()}{answer[1:]}"
-        within = [
-            f"within {name} (about {_coarse(count):,} of {rows:,} rows)"
-            for count, name, rows in zip(self.unexplained, self.names, self.rows, strict=True)
+        return " ".join([*self._copies(), answer])
+
+    def _copies(self) -> list[str]:
+        """What copies of rows may have done, where they count as rows of their own."""
+        told = []
+        if self.frequent is not None:
+            told.append(self.frequent.sentence(self.names))
+        if within := self._of_rows(self.unexplained, "within {name} (about {coarse} of {all})"):
+            told.append(
+                f"Rows repeat more often {_listed(within)} than chance explains, and the p-value "
+                "takes each as a row of its own, so that copies alone may be what differs."
+            )
+        if within := self._of_rows(self.coinciding, "{count:,} of {all} in {name}"):
+            told.append(
+                f"Many rows equal earlier ones ({_listed(within)}), as they do where few "
+                "different rows are possible; copies cannot be told from them, and if there are "
+                "any, the p-value is too small."
+            )
+        return told
+
+    def _of_rows(self, counts: tuple[int, int], text: str) -> list[str]:
+        """A text for each set that has such rows."""
+        return [
+            text.format(count=count, name=name, rows="row" if count == 1 else "rows",
+                        coarse=f"{_coarse(count):,}", all=f"{rows:,} rows")
+            for count, name, rows in zip(counts, self.names, self.rows, strict=True)
             if count
-        ]
-        if not within:
-            return answer
-        return (
-            f"Rows repeat more often {_listed(within)} than chance explains, and the p-value "
-            f"takes each as a row of its own, so that copies alone may be what differs. {answer}"
-        )
+        ]  # fmt: skip
 
     def _answer(self) -> str:
         if self.pvalue is None:
@@ -170,12 +191,17 @@ class Verdict:
             return f"They differ ({p})."
         low, high = self.interval
         shown = f"AUC {auc_text(self.effect)} ({auc_text(low)} to {auc_text(high)}; 0.5 is chance)"
-        if low <= 0.5:
+        if low > 0.5:
+            return f"They differ ({p}): a classifier tells their rows apart with {shown}."
+        if high <= LITTLE:
             return (
-                f"They differ ({p}), but it is not clear that a classifier can tell their rows "
-                f"apart: {shown}."
+                f"They differ ({p}), but by little: a classifier hardly tells their rows apart, "
+                f"with {shown}."
             )
-        return f"They differ ({p}): a classifier tells their rows apart with {shown}."
+        return (
+            f"They differ ({p}), but rows are too few to say by how much: a classifier tells them "
+            f"apart with {shown}."
+        )
 
     def too_few(self) -> str:
         """Why there is no answer, if there are too few rows or permutations; otherwise empty."""
@@ -220,10 +246,19 @@ class Verdict:
             for p in self.different_pairs[:NAMED_PAIRS]
         ]  # fmt: skip
         if not found:
-            return "No column or pair of columns stands out by itself."
-        more = max(0, len(self.different_columns) - NAMED_COLUMNS)
+            return self._nearest()
+        named = {c.column for c in self.different_columns[:NAMED_COLUMNS]}
+        named |= {name for p in self.different_pairs[:NAMED_PAIRS] for name in p.columns}
+        more = sum(c.column not in named for c in self.different_columns)
         rest = "" if not more else f"; {more} more column{'s differ' if more > 1 else ' differs'}"
         return f"Most different, from {self.names[0]} to {self.names[1]}: {_listed(found)}{rest}."
+
+    def _nearest(self) -> str:
+        """That nothing is clear by itself, and which column is nearest to it."""
+        column = self.columns[0]
+        alone = "No column is" if len(self.columns) == 1 else "No column or pair of columns is"
+        nearest = f"{column.column} ({column.short}, p = {column.pvalue:.2g})"
+        return f"{alone} clearly different by itself; nearest is {nearest}."
 
     def _alone(self) -> str:
         """Values that one set alone has, if the sets are not called different."""
@@ -233,6 +268,11 @@ class Verdict:
         more = max(0, len(alone) - NAMED_COLUMNS)
         rest = "" if not more else f"; {more} more column{'s' * (more > 1)}"
         return f"But only one of them has some values: {_listed(alone[:NAMED_COLUMNS])}{rest}."
+
+    @property
+    def perhaps_copies(self) -> bool:
+        """Whether copies of rows, which count as rows of their own, may be all that differs."""
+        return any(self.unexplained) or any(self.coinciding) or self.frequent is not None
 
     @property
     def different_columns(self) -> tuple[ColumnVerdict, ...]:
@@ -300,6 +340,7 @@ class JudgementTask:
             seed=self.seed, level=self.level,
         )  # fmt: skip
         apart = tell_apart(pooled, n, rows.places, rows.layout, own_generator(self.seed))
+        copies = uncounted_copies(rows, _margin(apart)) if test.different else Copies()
         verdict = Verdict(
             different=test.different,
             pvalue=test.pvalue,
@@ -314,7 +355,9 @@ class JudgementTask:
             names=self.names,
             rows=(n, len(pooled) - n),
             repeated=self.repeated,
-            unexplained=repeats_unexplained(rows) if test.different else (0, 0),
+            unexplained=copies.unexplained,
+            coinciding=copies.coinciding,
+            frequent=copies.frequent,
             too_few_rows=test.too_few_rows,
             too_few_permutations=test.too_few_permutations,
             smallest_pvalue=test.smallest_pvalue,
@@ -334,6 +377,13 @@ class JudgementTask:
             found.column, pvalue, values.kind, change.short, change.told,
             difference_of(values, n), only.told if only else "",
         )  # fmt: skip
+
+
+def _margin(apart: ToldApart | None) -> float:
+    """How many times as wide an interval of the AUC may be until it reaches chance."""
+    if apart is None or apart.interval[0] <= 0.5:
+        return 1.0
+    return (apart.auc - 0.5) / (apart.auc - apart.interval[0])
 
 
 def _most_different(column: ColumnVerdict) -> tuple[float, float]:

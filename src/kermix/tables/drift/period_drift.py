@@ -13,8 +13,8 @@ from kermix.errors import OptionError
 from kermix.tables.compare.compare import COUNTED_ONCE, compare
 from kermix.tables.compare.verdict import ColumnVerdict
 from kermix.tables.drift.periods import Periods, read_periods
-from kermix.two_sample.aggregate import permutations_for, shift_found
-from kermix.two_sample.permutation import smallest_pvalue
+from kermix.two_sample.aggregate import shift_found
+from kermix.two_sample.permutation import permutations_for, smallest_pvalue
 
 __all__ = ["PERIOD_HEADS", "PeriodDrift", "PeriodVerdict", "drift_over_time", "holm"]
 
@@ -44,8 +44,7 @@ class PeriodVerdict:
         repeated: How many of its rows repeat others of it, more often than coincidence explains;
             each counted once.
         repeated_in_reference: How many rows of the reference do, beside this period.
-        unexplained: About how many rows of both repeat others and count nevertheless, as in
-            `kermix.compare`, so that copies alone may be what differs.
+        perhaps_copies: Whether copies of rows alone may be what differs, as in `kermix.compare`.
     """
 
     period: str
@@ -60,7 +59,7 @@ class PeriodVerdict:
     too_few_permutations: bool = False
     repeated: int = 0
     repeated_in_reference: int = 0
-    unexplained: int = 0
+    perhaps_copies: bool = False
 
     @property
     def answer(self) -> str:
@@ -169,8 +168,8 @@ class PeriodDrift:
             if p.repeated:
                 names.insert(0, f"{p.repeated:,} repeated row{'s' * (p.repeated > 1)}")
             names += [f"{more} more"] * (more > 0)
-            if p.unexplained:
-                names.insert(0, "rows repeat more often than chance explains")
+            if p.perhaps_copies:
+                names.insert(0, "perhaps only repeated rows")
             pvalue = "" if p.pvalue is None else f"{p.pvalue:.2g}"
             lines.append([p.period, f"{p.rows:,}", p.answer, pvalue, auc, ", ".join(names)])
         return lines
@@ -269,7 +268,7 @@ def drift_over_time(
         found[table.name] = PeriodVerdict(
             table.name, table.rows, verdict.different, verdict.pvalue, verdict.pvalue,
             verdict.effect, verdict.interval, verdict.different_columns, False, limited,
-            verdict.repeated[1], verdict.repeated[0], sum(verdict.unexplained),
+            verdict.repeated[1], verdict.repeated[0], verdict.perhaps_copies,
         )  # fmt: skip
         if table is min(enough, key=lambda t: t.rows):
             shift = shift_found(verdict.rows, level / len(enough), len(verdict.columns))

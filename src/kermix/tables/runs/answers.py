@@ -1,5 +1,6 @@
 """What the folder of a trained table model answers: samples, densities, fillings, predictions."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
@@ -14,7 +15,7 @@ from kermix.data.readers.frames import Frame
 from kermix.data.readers.reading import read_frame
 from kermix.data.schema.keys import key_seed
 from kermix.data.schema.schema import Schema
-from kermix.errors import OptionError, SchemaError
+from kermix.errors import OptionError, RunError, SchemaError
 from kermix.runs.folder import check_trained
 from kermix.runs.run import Run
 from kermix.tables.model.conditioning import place_of
@@ -58,7 +59,7 @@ class TrainedTable(Run):
     def trained_model(self) -> "TableModel | TableMixture":
         """The trained model itself, loaded once: to be asked, not to be changed."""
         path = self.mixture_file
-        if self.config.get("contest") and path.exists():
+        if self._keeps_mixture:
             frame = self.config["frame"]
             return self.loaded(path, lambda: TableMixture.load(path, self.schema, frame))
         return self.table_model()
@@ -113,6 +114,31 @@ class TrainedTable(Run):
             network.eval(), schema, content["history"], kept, self.config["frame"]
         )
 
+    @property
+    def target_alone(self) -> bool:
+        """Whether only the distribution of one column given all others was learned."""
+        return bool(self.settings.learns_target_alone)
+
+    def check_can(self, what: str) -> None:
+        """Refuse `"sample"` or `"impute"` where the run has no model for it; no file is read."""
+        if self.target_alone:
+            target, data = self.config["target"], shlex.quote(self.config["data"])
+            raise RunError(
+                f"{self.folder}: only the distribution of {target} given the other columns was "
+                f"learned, so it can neither sample whole rows nor fill gaps; kermix fit {data} "
+                f"--target {shlex.quote(target)} learns both."
+            )
+        if what == "impute" and self._keeps_mixture:
+            raise RunError(
+                f"{self.folder}: filled gaps need the table model, but this run kept a mixture, "
+                "which was better on held-out rows; fit the table with model='table' (--model "
+                "table)."
+            )
+
+    @property
+    def _keeps_mixture(self) -> bool:
+        return bool(self.config.get("contest")) and self.mixture_file.exists()
+
     def sample(
         self,
         n: int,
@@ -131,6 +157,7 @@ class TrainedTable(Run):
             deduplicate: Whether rows that equal a row of the run's table are drawn again.
             min_distance: Rows nearer than this to a row of the run's table are drawn again.
         """
+        self.check_can("sample")
         model = self.trained_model()
         away = self._away(deduplicate, min_distance)
         return model.sample(n, given=given, random_state=generator_of(model, seed), **away)
@@ -158,6 +185,7 @@ class TrainedTable(Run):
         min_distance: float | None = None,
     ) -> Iterator[Any]:
         """The same rows as Arrow tables, some ten thousand at a time."""
+        self.check_can("sample")
         model = self.trained_model()
         away = self._away(deduplicate, min_distance)
         yield from drawn_parts(model, n, seed, BLOCKS_AT_ONCE, given=given, **away)
@@ -184,6 +212,7 @@ class TrainedTable(Run):
         on_rows: OnRows | None = None,
     ) -> Any:
         """The table with its gaps filled; see `kermix.TableModel.impute`."""
+        self.check_can("impute")
         return self.trained_model().impute(
             table, columns=columns, fill_all=fill_all, draws=draws, random_state=seed,
             on_rows=on_rows,

@@ -1,7 +1,7 @@
 """Which tables are fitted by the table model, and the beginning of such a fit."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,13 +17,17 @@ from kermix.data.readers.sniff import Reading
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
+from kermix.distributed.launch import check_ranks
 from kermix.environment import is_rank
 from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
-from kermix.runs.run import KEPT, Start
-from kermix.tables.model.table_settings import TableModelSettings, table_split
+from kermix.runs.run import KEPT, Start, has_folder
+from kermix.tables.model.conditioning import place_of
+from kermix.tables.model.table_settings import TableModelSettings
+from kermix.tables.model.training_rows import table_split
 from kermix.tables.runs.table_mixture import has_densities
 from kermix.tables.runs.table_run import TableRun
+from kermix.tables.runs.target_fit import keep_test_rows
 from kermix.tables.runs.training_data import (
     LargeTable,
     TableData,
@@ -38,16 +42,17 @@ __all__ = [
     "CONTEST",
     "READING",
     "TABLE_SETTINGS",
+    "TableFit",
     "TypedTable",
-    "begin_table_fit",
     "is_contested",
+    "table_settings",
     "typed_table",
     "why_table_model",
 ]
 
 READING = ("columns", "exclude", "kinds", "delimiter", "decimal", "encoding", "header")
-# Reports of whole tables need rows that no member has seen.
-TABLE_SETTINGS = {field.name for field in fields(TableModelSettings)} - {"crossed"}
+# The target itself is named by a column.
+TABLE_SETTINGS = {field.name for field in fields(TableModelSettings)} - {"target"}
 MOSTLY = 0.5
 CONTEST = (
     "All columns are numbers: a closed-form mixture is fitted too, and the model that is better "
@@ -110,8 +115,7 @@ def why_table_model(schema: Schema, rows: int) -> str | None:
 
 def _why(column: Any, many: bool) -> str | None:
     if isinstance(column, LeftOutColumn):
-        return f"is {'a key' if column.what == 'key' else 'text'}" if (
-            column.what != "constant" and (many or column.what == "text")) else None  # fmt: skip
+        return _why_left_out(column, many)
     if column.gaps:
         return "has gaps"
     if isinstance(column, CategoryColumn):
@@ -120,11 +124,22 @@ def _why(column: Any, many: bool) -> str | None:
     assert isinstance(column, NumberColumn)
     if column.time:
         return "is a time"
+    return _why_shared(column) if many else None
+
+
+def _why_left_out(column: LeftOutColumn, many: bool) -> str | None:
+    if column.what == "constant" or not (many or column.what == "text"):
+        return None
+    return f"is {'a key' if column.what == 'key' else 'text'}"
+
+
+def _why_shared(column: NumberColumn) -> str | None:
+    """What values that rows share say of numbers, where there are many rows."""
     if column.continuous < MOSTLY:
-        return "has a few values shared by most rows" if many else None
-    if many and len(column.atoms):
+        return "has a few values shared by most rows"
+    if len(column.atoms):
         return "has values shared by many rows"
-    return "has integers" if many and column.decimals == 0 else None
+    return "has integers" if column.decimals == 0 else None
 
 
 def is_contested(table: TypedTable) -> bool:
@@ -136,81 +151,174 @@ def is_contested(table: TypedTable) -> bool:
     return len(held) > 0 and has_densities(table.schema)
 
 
-def begin_table_fit(
-    table: TypedTable | LargeTable,
-    *,
-    folder: Path | None,
-    quick: bool,
-    settings: Mapping[str, Any],
-    target: str | None,
-    options: Mapping[str, Any],
-    start: Start,
-    reason: str | None = None,
-    contest: bool = False,
-) -> tuple[TableRun, TableData]:
-    """Make the run folder of a fit of the table model; nothing is trained yet."""
-    if start.nodes > 1 and isinstance(table, TypedTable) and table.source is None:
-        raise OptionError(
-            "Several nodes read their data from files: write the data to a file first."
-        )
-    unused = sorted(set(settings) - TABLE_SETTINGS)
+def table_settings(
+    given: Mapping[str, Any], quick: bool, target: int | None
+) -> TableModelSettings:
+    """The settings of a fit of the table model.
+
+    Args:
+        given: What the user chose, by name.
+        quick: Whether all others are those of a first look.
+        target: The place of the target among the columns that are modelled, if there is one.
+    """
+    unused = sorted(set(given) - TABLE_SETTINGS)
     if unused:
         raise OptionError(
             f"{unused[0]} does not apply to the table model; it takes "
             f"{', '.join(sorted(TABLE_SETTINGS))}."
         )
-    if not table.schema.modelled:
-        raise SchemaError(
-            f"{_frame(table).name}: no column can be modelled. " + " ".join(table.schema.notes())
-        )
-    chosen = TableModelSettings().quick() if quick else TableModelSettings()
-    chosen = replace(chosen, **{n: v for n, v in settings.items() if v is not None})
-    options = {n: v for n, v in options.items() if v not in (None, (), {})}
-    notes = (*([reason] if reason else []), *table.notes)
-    if isinstance(table, LargeTable):
-        return _begin_stored(
-            table, chosen, folder, start, target=target, options=options,
-            notes=notes, quick=quick,
-        )  # fmt: skip
-    data = TableData.of(table.frame, table.schema)
-    kept = table.source is None
-    name = "table" if table.source is None else Path(table.source).name.partition(".")[0]
-    folder = folder or next_free_folder(name)
-    source = table.source or str((folder / KEPT[True]).absolute())
-    run = TableRun.create(
-        folder, source, data, chosen, start, target=target,
-        options={} if kept else options,
-        notes=notes,
-        contest=contest, quick=quick,
-        frame=table.frame.kind if kept else "pandas",
-        form=".parquet" if kept else form_of(source),
-    )  # fmt: skip
-    if kept and run.is_main:
-        keep_frame(table.frame, Path(source))
-    return run, data
-
-
-def _frame(table: TypedTable | LargeTable) -> Frame:
-    return table.frame if isinstance(table, TypedTable) else table.look.sample
-
-
-def _begin_stored(
-    table: LargeTable,
-    settings: TableModelSettings,
-    folder: Path | None,
-    start: Start,
-    **given: Any,
-) -> tuple[TableRun, TableData]:
-    """Begin a run whose rows are in a file of its folder."""
-    if start.nodes > 1 or is_rank():
+    given = {name: value for name, value in given.items() if value is not None}
+    share = given.get("target_share", 0)
+    if share and target is None:
+        raise OptionError(f"target_share={share} needs a target, the name of a column.")
+    base = TableModelSettings(target=target if share else None)
+    if share == 1 and target is not None:
+        base = TableModelSettings.for_target(target)
+    chosen = replace(base.quick() if quick else base, **given)
+    if chosen.crossed and not chosen.learns_target_alone:
         raise OptionError(
-            "A table trained from disk is encoded in its run folder, which other nodes cannot "
-            "see: use --devices on one machine, or --in-memory."
+            "crossed=True is for a target alone (target_share=1): the report of a whole table "
+            "needs rows that no member has seen."
         )
-    folder = folder or next_free_folder(Path(table.source).name.partition(".")[0])
-    with stored_table(table, settings, folder.absolute().parent) as (data, place):
-        run = TableRun.create(
-            folder, table.source, data, settings, start, frame="pandas",
-            form=form_of(table.source), **given,
-        )  # fmt: skip
-        return run, move_into(folder, place, data)
+    return chosen
+
+
+@dataclass(frozen=True)
+class TableFit:
+    """A fit of the table model that is to begin.
+
+    Attributes:
+        table: What is fitted.
+        settings: What the user chose, by name.
+        start: How the training is started; batches are shared by its processes.
+        options: How the table is read again.
+        target: The column that `predict` is about.
+        quick: Whether settings that were not given are those of a first look.
+        reason: Why the table model was chosen, as a sentence.
+        contest: Whether a mixture takes its place where held-out rows prefer it.
+    """
+
+    table: TypedTable | LargeTable
+    settings: Mapping[str, Any]
+    start: Start
+    options: Mapping[str, Any]
+    target: str | None = None
+    quick: bool = False
+    reason: str | None = None
+    contest: bool = False
+
+    def begin(self, folder: Path | None) -> tuple[TableRun, TableData]:
+        """Make the run folder, which must not exist; nothing is trained yet."""
+        table = self.table
+        if not table.schema.modelled:
+            frame = table.frame if isinstance(table, TypedTable) else table.look.sample
+            raise SchemaError(
+                f"{frame.name}: no column can be modelled. " + " ".join(table.schema.notes())
+            )
+        check_ranks(self.start.devices, self.start.nodes)
+        self.start.check_device()
+        if isinstance(table, LargeTable):
+            return self._begin_on_disk(table, folder)
+        return self._begin_in_memory(table, folder)
+
+    def _begin_in_memory(
+        self, table: TypedTable, folder: Path | None
+    ) -> tuple[TableRun, TableData]:
+        kept = table.source is None
+        if self.start.nodes > 1 and kept:
+            raise OptionError(
+                "Several nodes read their data from files: write the data to a file first."
+            )
+        data, notes = self._rows(table)
+        name = "table" if table.source is None else Path(table.source).name.partition(".")[0]
+        folder = folder or next_free_folder(name if data.test is None else f"{name}-{self.target}")
+        source = table.source or str((folder / KEPT[True]).absolute())
+        frame, form = (table.frame.kind, ".parquet") if kept else ("pandas", form_of(source))
+        options = {} if kept else self.options
+        run = self._begun(folder, source, data, self._settings(data.schema), options,
+                          {"frame": frame, "form": form, "notes": notes})  # fmt: skip
+        if kept and run.is_main:
+            keep_frame(table.frame, Path(source))
+        return run, data
+
+    def _begin_on_disk(self, table: LargeTable, folder: Path | None) -> tuple[TableRun, TableData]:
+        """Begin a run whose rows are in a file of its folder."""
+        if self.start.nodes > 1 or is_rank():
+            raise OptionError(
+                "A table trained from disk is encoded in its run folder, which other nodes cannot "
+                "see: use --devices on one machine, or --in-memory."
+            )
+        settings = self._settings(table.schema)
+        if settings.learns_target_alone:
+            raise OptionError(
+                f"{Path(table.source).name}: a target alone (target_share=1) is learned from "
+                "tables in memory (--in-memory), not from disk."
+            )
+        folder = folder or next_free_folder(Path(table.source).name.partition(".")[0])
+        facts = {"frame": "pandas", "form": form_of(table.source), "notes": table.notes}
+        with stored_table(table, settings, folder.absolute().parent) as (data, place):
+            run = self._begun(folder, table.source, data, settings, self.options, facts)
+            return run, move_into(folder, place, data)
+
+    def _rows(self, table: TypedTable) -> tuple[TableData, tuple[str, ...]]:
+        """The rows to train with, beside those of a test where a target is learned alone."""
+        if self.settings.get("target_share") != 1:
+            return TableData.of(table.frame, table.schema), table.notes
+        kinds, seed = self.options.get("kinds") or {}, self.settings.get("seed", 0)
+        assert self.target is not None
+        rows = keep_test_rows(table.frame, table.schema, self.target, seed, kinds)
+        data = TableData.of(rows.train, rows.schema)._replace(test=rows.test)
+        return data, (*rows.notes, *table.notes)
+
+    def _settings(self, schema: Schema) -> TableModelSettings:
+        place = None if self.target is None else place_of(schema, self.target)
+        return table_settings(self.settings, self.quick, place)
+
+    def _begun(
+        self,
+        folder: Path,
+        source: str,
+        data: TableData,
+        settings: TableModelSettings,
+        options: Mapping[str, Any],
+        facts: Mapping[str, Any],
+    ) -> TableRun:
+        settings, start = settings.for_rows(data.rows), self.start
+        held, train = table_split(data.rows, settings)
+        if not start.alone:
+            settings.check_shares(len(train), start.devices * start.nodes)
+        notes = [*([self.reason] if self.reason else []), *facts["notes"], *data.schema.notes(),
+                 *data.link_notes()]  # fmt: skip
+        if not len(held):
+            notes.append(
+                f"{data.frame.name}: no rows are held out; metrics are for the training rows, not "
+                "for new ones."
+            )
+        main = has_folder(start.devices, start.nodes)
+        run = TableRun.begin(
+            folder,
+            source,
+            (),
+            settings,
+            start,
+            options={n: v for n, v in options.items() if v not in (None, (), {})},
+            facts={
+                "shape": [data.rows, len(data.schema)],
+                "stored": None if data.stored is None else data.stored.to_dict(),
+                "columns": list(data.schema.names),
+                "target": self.target,
+                "contest": self.contest,
+                "quick": self.quick,
+                "csv": None if data.frame.form is None else data.frame.form.to_dict(),
+                "fingerprint": data.fingerprint(),
+                **data.layout.relations(data.schema),
+                **facts,
+                "notes": notes,
+                "ranks": start.ranks,
+            },
+            writes=main,
+        )
+        if main:
+            data.schema.save(folder / "schema.json")
+        # Processes on other nodes do not see the folder.
+        return replace(run, config={**run.config, "schema": data.schema.to_dict()})

@@ -5,7 +5,7 @@ holds the network, and `samples.csv` (or the input's format) are rows drawn from
 with the better model, samples, numbers and the report.
 """
 
-from collections.abc import Mapping
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,19 +18,23 @@ from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.readers.reading import read_frame
 from kermix.data.readers.sniff import Reading
 from kermix.data.writing import table_writer
-from kermix.distributed.launch import check_ranks
 from kermix.errors import OptionError
 from kermix.runs.folder import TABLE, check_data
 from kermix.runs.provenance import write_json
-from kermix.runs.run import Numbers, Outcome, Start, has_folder
-from kermix.tables.model.conditioning import place_of
+from kermix.runs.run import Numbers, Outcome, Shown
 from kermix.tables.model.layout import TableLayout
-from kermix.tables.model.table_settings import TableModelSettings, check_table_shares, table_split
+from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
-from kermix.tables.runs.answers import TrainedTable
+from kermix.tables.runs.answers import OnRows, TrainedTable
 from kermix.tables.runs.table_mixture import TableMixture, rivals
 from kermix.tables.runs.table_page import conditionals_of, write_table_report
 from kermix.tables.runs.table_quality import TableQuality, judge_samples
+from kermix.tables.runs.target_fit import (
+    finish_target,
+    in_nats_of_target,
+    score_target,
+    split_for_target,
+)
 from kermix.tables.runs.training_data import TableData, kept_rows, rows_of, with_store
 from kermix.training.loop import Row, Trainer
 
@@ -38,6 +42,7 @@ __all__ = ["TableRun", "write_results"]
 
 LEAST_JUDGED, MOST_JUDGED = 1000, 10_000  # rows that are drawn for the report
 KEPT_SAMPLES = 2500
+SHOWN_CLASSES = 12
 TABLE_MODEL = "table model"
 
 
@@ -132,83 +137,6 @@ class TableRun(TrainedTable):
     reported: ClassVar[tuple[str, ...]] = ("step", "loss", "metric")
 
     @classmethod
-    def create(
-        cls,
-        folder: Path,
-        source: str,
-        data: TableData,
-        settings: TableModelSettings,
-        start: Start,
-        *,
-        frame: str,
-        form: str,
-        target: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        notes: tuple[str, ...] = (),
-        contest: bool = False,
-        quick: bool = False,
-    ) -> "TableRun":
-        """Begin a run in a folder that must not exist.
-
-        Args:
-            folder: Where.
-            source: The path that the table is read from.
-            data: The table.
-            settings: What the user chose.
-            start: How the training is started; batches are shared by its processes.
-            frame: The kind of table that samples are in Python.
-            form: How a file of samples ends by default.
-            target: The column that `predict` is about.
-            options: How the table is read.
-            notes: What was assumed when it was read.
-            contest: Whether a mixture takes the place of the table model where held-out rows
-                prefer it.
-            quick: Whether settings that were not given are those of a first look.
-        """
-        check_ranks(start.devices, start.nodes)
-        settings = settings.for_rows(data.rows)
-        if target is not None:
-            place_of(data.schema, target)
-        start.check_device()
-        if not start.alone:
-            _, train = table_split(data.rows, settings)
-            check_table_shares(settings, len(train), start.devices * start.nodes)
-        main = has_folder(start.devices, start.nodes)
-        run = cls.begin(
-            folder,
-            source,
-            (),
-            settings,
-            start,
-            options=options or {},
-            facts={
-                "shape": [data.rows, len(data.schema)],
-                "stored": None if data.stored is None else data.stored.to_dict(),
-                "columns": list(data.schema.names),
-                "target": target,
-                "contest": contest,
-                "quick": quick,
-                "frame": frame,
-                "form": form,
-                "csv": None if data.frame.form is None else data.frame.form.to_dict(),
-                "fingerprint": data.fingerprint(),
-                **data.layout.relations(data.schema),
-                "notes": [
-                    *notes,
-                    *data.schema.notes(),
-                    *data.link_notes(),
-                    *_few_rows(data, settings),
-                ],
-                "ranks": start.ranks,
-            },
-            writes=main,
-        )
-        if main:
-            data.schema.save(folder / "schema.json")
-        # Processes on other nodes do not see the folder.
-        return replace(run, config={**run.config, "schema": data.schema.to_dict()})
-
-    @classmethod
     def _read_settings(cls, content: dict[str, Any]) -> TableModelSettings:
         return TableModelSettings.from_json(content)
 
@@ -250,9 +178,16 @@ class TableRun(TrainedTable):
     def dataset(self) -> TableData:
         """The table of the run, read again; refused if it has changed."""
         stored = self.config.get("stored")
-        frame = self.frame() if stored is None else self._kept_rows()
-        schema = self.schema
-        data = TableData.of(frame, schema, TableLayout.with_relations(schema, self.config))
+        frame, schema, test = (
+            self.frame() if stored is None else self._kept_rows(),
+            self.schema,
+            None,
+        )
+        if self.target_alone:
+            column = schema[self.config["target"]]
+            frame, test = split_for_target(frame, column, self.settings.seed)
+        layout = TableLayout.with_relations(schema, self.config)
+        data = TableData.of(frame, schema, layout)._replace(test=test)
         if stored is not None:
             data = with_store(data, self.folder, stored, self.settings)
         check_data(self.folder, self.config, data.fingerprint())
@@ -271,20 +206,42 @@ class TableRun(TrainedTable):
         return trainer
 
     def shown(self, row: Row) -> dict[str, str]:
-        """The loss of a batch, and that of held-out rows."""
+        """The loss of a batch, and that of held-out rows; in nats of a target learned alone."""
+        if self.target_alone:
+            (row,) = in_nats_of_target(self, [row])
         return {"stage": f"loss {row['loss']:.3f}", "metric": f"held-out {row['metric']:.3f}"}
 
+    def score(
+        self, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
+    ) -> Any:  # (N,)
+        """Log-density of each row, in the order of the table; of a pandas table with its index.
+
+        Of a target learned alone: that of its cell, given the other cells of the row.
+
+        Args:
+            table: The rows.
+            orders: Number of orders of the columns to average over.
+            on_rows: Called with the number of rows that are done, part by part.
+        """
+        if not self.target_alone:
+            return super().score(table, orders=orders, on_rows=on_rows)
+        if orders is not None:
+            raise OptionError("orders: a model of one column has no orders.")
+        return score_target(self, table, on_rows)
+
     def finish(self, data: TableData, outcome: Outcome) -> Numbers:
-        """Write samples and report; returns the numbers to show."""
+        """Write results and report; returns the numbers to show."""
+        if self.target_alone:
+            return finish_target(self, data, outcome)
         form = self.csv_form(f"samples{self.config['form']}")
         return write_results(self, data, outcome, form)
 
-
-def _few_rows(data: TableData, settings: TableModelSettings) -> list[str]:
-    held, _ = table_split(data.rows, settings)
-    if len(held):
-        return []
-    return [
-        f"{data.frame.name}: no rows are held out; metrics are for the training rows, not for "
-        "new ones."
-    ]
+    def table_shown(self) -> Shown | None:
+        """The confusion of a target's classes, where there are few."""
+        result = json.loads((self.folder / "result.json").read_text())
+        names, counts = result.get("classes", ()), result.get("confusion", ())
+        if not 0 < len(names) <= SHOWN_CLASSES:
+            return None
+        rows = [[str(name), *(f"{n:,}" for n in row)]
+                for name, row in zip(names, counts, strict=True)]  # fmt: skip
+        return "", ["test rows, found as", *names], rows
