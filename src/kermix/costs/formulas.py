@@ -15,9 +15,9 @@ $R_F$, the cross Gram matrix `P` and $P_1 = P a$:
 The scalar cost's is in `kermix.mixtures.mixture`, because mixtures need it too. Each source
 of samples has a class of statistics: `kermix.costs.points` for points under any kernel,
 `kermix.costs.components` for mixtures, `kermix.costs.moments` for moments of features,
-`kermix.distributed.sharded` for rows spread over processes, `kermix.two_sample.cost_statistics` for
-many weightings of one pooled sample. All are logarithms, or come with the logarithm of their
-scale, so that a cost has a logarithm, and that a gradient, where the cost itself underflows.
+`kermix.distributed.sharded` for rows spread over processes, and for many weightings of one
+pooled sample `kermix.two_sample.cost_statistics`. All are logarithms, or come with the logarithm
+of their scale, so that a cost has a logarithm, and that a gradient, where the cost underflows.
 """
 
 import math
